@@ -55,11 +55,11 @@ def main() -> None:
     try:
         untouched = planted.read(args.data / "val")
         start = time.perf_counter()
-        alarms = told(check(args.data, splits=("val",)))
+        alarms = counted_findings(check(args.data, splits=("val",)))
         seconds = time.perf_counter() - start
     except (DataError, OSError) as error:
         sys.exit(f"No receipts to check: {error}")
-    boxes = sum(len(one.boxes) for one in untouched)
+    boxes = sum(len(raw.boxes) for raw in untouched)
     parts: list[tuple[bool | None, str]] = [quiet(alarms, boxes, len(untouched), seconds)]
     scores: list[tuple[str, bool]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -77,25 +77,25 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
+    command = parser(__doc__)
     data = ROOT.parent / "shared" / "data" / "sroie"
-    made.add_argument("--data", type=Path, default=data, help="receipts with val/ and defects/")
-    made.add_argument("--seeds", type=int, default=3, help="planted sets (default 3)")
-    made.add_argument("--first", type=int, default=0, help="the first seed (default 0, which must reach the limit)")
-    made.add_argument("--each", type=int, default=40, help="defects of each of the five kinds (default 40)")
-    made.add_argument("--verbose", action="store_true", help="list each planted defect that was not found")
-    return made.parse_args()
+    command.add_argument("--data", type=Path, default=data, help="receipts with val/ and defects/")
+    command.add_argument("--seeds", type=int, default=3, help="planted sets (default 3)")
+    command.add_argument("--first", type=int, default=0, help="the first seed (default 0, which must reach the limit)")
+    command.add_argument("--each", type=int, default=40, help="defects of each of the five kinds (default 40)")
+    command.add_argument("--verbose", action="store_true", help="list each planted defect that was not found")
+    return command.parse_args()
 
 
-def told(findings: Sequence[Finding]) -> list[Finding]:
+def counted_findings(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings that a user is warned of."""
-    return [one for one in findings if one.severity in COUNTS]
+    return [finding for finding in findings if finding.severity in COUNTS]
 
 
 def quiet(findings: Sequence[Finding], boxes: int, pages: int, seconds: float) -> tuple[bool, str]:
     """Return whether the untouched pages are mostly left alone, and what is said about them."""
-    alarms = Counter(one.kind for one in findings if one.box is not None or one.kind == "missing_box")
-    others = Counter(one.kind for one in findings) - alarms
+    alarms = Counter(finding.kind for finding in findings if finding.box is not None or finding.kind == "missing_box")
+    others = Counter(finding.kind for finding in findings) - alarms
     count = sum(alarms.values())
     met = count <= FALSE * boxes
     figure("false alarms on the untouched val pages, of their boxes", count / boxes, "share", limit=f"<= {FALSE}")
@@ -113,13 +113,15 @@ def implants(
     pages = planted.read(data / "val")
     defects = planted.plant(pages, each, seed)
     planted.write(pages, folder / "val")
-    findings = told(check(folder, splits=("val",)))
-    hits = [found(one, findings) for one in defects]
+    findings = counted_findings(check(folder, splits=("val",)))
+    hits = [is_detected(defect, findings) for defect in defects]
     rows: list[list[object]] = []
     for kind in planted.KINDS:
-        rows.append([kind, *_share([hit for one, hit in zip(defects, hits, strict=True) if one.kind == kind])])
-        for grade in sorted({one.grade for one in defects if one.kind == kind}):
-            some = [hit for one, hit in zip(defects, hits, strict=True) if (one.kind, one.grade) == (kind, grade)]
+        rows.append([kind, *_share([hit for defect, hit in zip(defects, hits, strict=True) if defect.kind == kind])])
+        for grade in sorted({defect.grade for defect in defects if defect.kind == kind}):
+            some = [
+                hit for defect, hit in zip(defects, hits, strict=True) if (defect.kind, defect.grade) == (kind, grade)
+            ]
             rows.append([f"... {grade}", *_share(some)])
     met = sum(hits) >= RECALL * len(hits) if seed == 0 else None
     limit = f"; at least {RECALL}: {judged(met)}" if seed == 0 else ""
@@ -128,60 +130,64 @@ def implants(
     rows.append(["all", f"{sum(hits)} of {len(hits)}", f"{sum(hits) / len(hits):.3f}{limit}"])
     text = f"## Planted, seed {seed}\n\n{markdown(('defect', 'found', 'share'), rows)}"
     if verbose:
-        missed = [one for one, hit in zip(defects, hits, strict=True) if not hit]
-        text += "\n\n" + "\n".join(f"- not found: {_words(one)}" for one in missed)
-    return met, text, [(one.kind, hit) for one, hit in zip(defects, hits, strict=True)]
+        missed = [defect for defect, hit in zip(defects, hits, strict=True) if not hit]
+        text += "\n\n" + "\n".join(f"- not found: {_words(defect)}" for defect in missed)
+    return met, text, [(defect.kind, hit) for defect, hit in zip(defects, hits, strict=True)]
 
 
 def overall(scores: Sequence[tuple[str, bool]]) -> str:
     """Return the table of the defects of all seeds together."""
-    rows = [[kind, *_share([hit for one, hit in scores if one == kind])] for kind in planted.KINDS]
+    rows = [[kind, *_share([hit for defect_kind, hit in scores if defect_kind == kind])] for kind in planted.KINDS]
     rows.append(["all", *_share([hit for _, hit in scores])])
     return f"## Planted, all seeds\n\n{markdown(('defect', 'found', 'share'), rows)}"
 
 
-def found(defect: Defect, findings: Sequence[Finding]) -> bool:
+def is_detected(defect: Defect, findings: Sequence[Finding]) -> bool:
     """Tell whether a planted defect is named."""
     lines = defect.lines
-    fitting = [one for one in findings if one.kind in ACCEPTED[defect.kind] and stem(one.page) == defect.page.name]
-    if any(one.kind != "missing_box" and lines & named(one) for one in fitting):
+    fitting = [
+        finding
+        for finding in findings
+        if finding.kind in ACCEPTED[defect.kind] and stem(finding.page) == defect.page.name
+    ]
+    if any(finding.kind != "missing_box" and lines & named(finding) for finding in fitting):
         return True
-    return covers([one for one in fitting if one.kind == "missing_box"], defect.place)
+    return covers([finding for finding in fitting if finding.kind == "missing_box"], defect.place)
 
 
 def covers(findings: Sequence[Finding], place: planted.Ints) -> bool:
     """Tell whether missing boxes were reported where `place` (4, 2) is, and not just around it."""
     goal = _bounds(place)
-    spots = [_bounds(one.polygon) for one in findings if one.polygon is not None]
-    inside = [spot for spot in spots if planted.covered(spot, goal) >= OVERLAP]
-    return sum(planted.covered(goal, spot) for spot in inside) >= OVERLAP
+    boxes = [_bounds(finding.polygon) for finding in findings if finding.polygon is not None]
+    inside = [box for box in boxes if planted.covered(box, goal) >= OVERLAP]
+    return sum(planted.covered(goal, box) for box in inside) >= OVERLAP
 
 
 def nature(data: Path, folder: Path) -> tuple[bool, str]:
     """Return whether every natural defect is named, and which are not."""
     defects = planted.natural(data, folder / "train")
-    findings = told(check(folder, splits=("train",)))
-    hits = [meets(one, findings) for one in defects]
+    findings = counted_findings(check(folder, splits=("train",)))
+    hits = [meets(defect, findings) for defect in defects]
     rows: list[list[object]] = []
-    for what in dict.fromkeys(one.what for one in defects):
-        rows.append([what, *_share([hit for one, hit in zip(defects, hits, strict=True) if one.what == what])])
+    for what in dict.fromkeys(defect.what for defect in defects):
+        rows.append([what, *_share([hit for defect, hit in zip(defects, hits, strict=True) if defect.what == what])])
     rows.append(["all", f"{sum(hits)} of {len(hits)}", f"every one: {judged(all(hits))}"])
     figure("natural defects found", sum(hits) / len(hits), "share", limit=">= 1")
     text = f"## Natural\n\n{markdown(('defect', 'found', 'share'), rows)}"
-    for one, hit in zip(defects, hits, strict=True):
+    for defect, hit in zip(defects, hits, strict=True):
         if not hit:
-            text += f"\n- not found: page {one.page} {one.what}, lines {sorted(one.lines)}"
+            text += f"\n- not found: page {defect.page} {defect.what}, lines {sorted(defect.lines)}"
     return all(hits), text
 
 
 def meets(defect: Natural, findings: Sequence[Finding]) -> bool:
     """Tell whether a natural defect is named: its page and a line of it, or both of two identical pages."""
-    fitting = [one for one in findings if one.kind in ACCEPTED[defect.what]]
+    fitting = [finding for finding in findings if finding.kind in ACCEPTED[defect.what]]
     if defect.twin:
         pair = {defect.page, defect.twin}
-        return any(pair == {stem(one.page), stem(one.other or "")} for one in fitting)
-    here = [one for one in fitting if stem(one.page) == defect.page]
-    return any(named(one) & defect.lines for one in here) if defect.lines else bool(here)
+        return any(pair == {stem(finding.page), stem(finding.other or "")} for finding in fitting)
+    here = [finding for finding in fitting if stem(finding.page) == defect.page]
+    return any(named(finding) & defect.lines for finding in here) if defect.lines else bool(here)
 
 
 def named(finding: Finding) -> set[int]:

@@ -29,7 +29,7 @@ LEFT_OUT, SHARE = 8, 0.2  # boxes of a page at a time, at most, and of all its b
 INSIDE, COVERED = 0.5, 0.25  # a line is that of a box with so much of its area in it, and covers so much of it
 RIDGE = 1.0
 
-Found = tuple[missing_boxes.Line, tuple[float, float, float, float]]  # left, top, right, bottom in image pixels
+PlacedLine = tuple[missing_boxes.Line, tuple[float, float, float, float]]  # left, top, right, bottom in image pixels
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
@@ -41,7 +41,7 @@ class Lines:
     terms: Floats
     pages: NDArray[np.int64]
     prints: Bools
-    known: Floats
+    familiarity: Floats
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def main() -> None:
     used = np.ones(len(other.pages), np.bool_)
     for _ in range(ROUNDS):
         odds_text, odds_other = crossed(text, other, used)
-        used = ~((odds_other > FORGOTTEN) & (other.known >= SIGNS))
+        used = ~((odds_other > FORGOTTEN) & (other.familiarity >= SIGNS))
     weights, bias = fit(text.terms, other.terms[used])
     rows = [
         [
@@ -66,21 +66,21 @@ def main() -> None:
         ]
         for limit in (0.5, 1.0, 1.5, 2.0, 2.5)
     ]
-    found = f"{len(text.pages)} of {count} boxes left out are found as a line; {used.sum()} lines of other ink"
+    summary = f"{len(text.pages)} of {count} boxes left out are found as a line; {used.sum()} lines of other ink"
     figure("boxes left out that are found as a line", len(text.pages) / count, "share")
     header = ("log odds above", "share of the boxes left out", "lines of other ink", "forgotten print")
     table = [[name, f"{weight:.2f}"] for name, weight in zip(missing_boxes.WEIGHTS, weights, strict=True)]
-    parts = [found, markdown(header, rows), markdown(("term", "weight"), [*table, ["bias", f"{bias:.2f}"]])]
+    parts = [summary, markdown(header, rows), markdown(("term", "weight"), [*table, ["bias", f"{bias:.2f}"]])]
     publish("audit-fit", page("Lines that nobody boxed: the weights", "\n\n".join(parts)), args)
 
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
+    command = parser(__doc__)
     data = ROOT.parent / "shared" / "data" / "sroie"
-    made.add_argument("--data", type=Path, default=data, help="receipts with train/")
-    made.add_argument("--times", type=int, default=3, help="how often boxes are left out of each page (default 3)")
-    return made.parse_args()
+    command.add_argument("--data", type=Path, default=data, help="receipts with train/")
+    command.add_argument("--times", type=int, default=3, help="how often boxes are left out of each page (default 3)")
+    return command.parse_args()
 
 
 def collect(pages: list[planted.Page], times: int, rng: np.random.Generator) -> tuple[Lines, Lines, int]:
@@ -88,20 +88,20 @@ def collect(pages: list[planted.Page], times: int, rng: np.random.Generator) -> 
     text: list[tuple[int, missing_boxes.Line]] = []
     other: list[tuple[int, missing_boxes.Line]] = []
     count = 0
-    for number, one in enumerate(pages):
-        image = image_reader.decode(one.image)[0]
-        other += [(number, line) for line, _ in found(image, one.boxes)]
+    for number, raw_page in enumerate(pages):
+        image = image_reader.decode(raw_page.image)[0]
+        other += [(number, line) for line, _ in placed_lines(image, raw_page.boxes)]
         for _ in range(times):
-            size = min(LEFT_OUT, max(1, int(SHARE * len(one.boxes))))
-            gone = set(rng.choice(len(one.boxes), size, replace=False).tolist())
-            lines = found(image, [box for at, box in enumerate(one.boxes) if at not in gone])
-            best = [_line_of(one.boxes[at], lines) for at in gone]
+            size = min(LEFT_OUT, max(1, int(SHARE * len(raw_page.boxes))))
+            gone = set(rng.choice(len(raw_page.boxes), size, replace=False).tolist())
+            lines = placed_lines(image, [box for at, box in enumerate(raw_page.boxes) if at not in gone])
+            best = [_line_of(raw_page.boxes[at], lines) for at in gone]
             text += [(number, line) for line in best if line is not None]
             count += size
     return _lines(text), _lines(other), count
 
 
-def found(image: image_reader.Image, boxes: list[planted.Box]) -> list[Found]:
+def placed_lines(image: image_reader.Image, boxes: list[planted.Box]) -> list[PlacedLine]:
     """Return the lines outside `boxes`."""
     sheet = ink_mask.sheet(image, [box.corners.astype(np.float32) for box in boxes])
     lines = []
@@ -141,7 +141,7 @@ def fit(text: Floats, other: Floats) -> tuple[Floats, float]:
     return weights[:-1] / spread, float(weights[-1] - (weights[:-1] / spread) @ mean)
 
 
-def _line_of(box: planted.Box, lines: list[Found]) -> missing_boxes.Line | None:
+def _line_of(box: planted.Box, lines: list[PlacedLine]) -> missing_boxes.Line | None:
     """Return the line that covers most of a box, and lies in it."""
     fitting = [
         (planted.covered(box.bounds, place), at)
@@ -151,12 +151,12 @@ def _line_of(box: planted.Box, lines: list[Found]) -> missing_boxes.Line | None:
     return lines[max(fitting)[1]][0] if fitting else None
 
 
-def _lines(found: list[tuple[int, missing_boxes.Line]]) -> Lines:
+def _lines(numbered: list[tuple[int, missing_boxes.Line]]) -> Lines:
     return Lines(
-        np.array([missing_boxes.terms(line) for _, line in found]).reshape(-1, len(missing_boxes.WEIGHTS)),
-        np.array([number for number, _ in found], np.int64),
-        np.array([missing_boxes.is_print(line) for _, line in found], np.bool_),
-        np.array([line["known"] for _, line in found], np.float64),
+        np.array([missing_boxes.terms(line) for _, line in numbered]).reshape(-1, len(missing_boxes.WEIGHTS)),
+        np.array([number for number, _ in numbered], np.int64),
+        np.array([missing_boxes.is_print(line) for _, line in numbered], np.bool_),
+        np.array([line["known"] for _, line in numbered], np.float64),
     )
 
 

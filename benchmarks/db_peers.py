@@ -151,7 +151,7 @@ def mmocr_targets(path: Path) -> Draw:
     def draw(boxes: Boxes) -> Maps:
         instances = Instances([p.reshape(-1).astype(np.float32) for p in boxes.polygons], boxes.ignored.copy())
         page = types.SimpleNamespace(gt_instances=instances, img_shape=boxes.size)
-        return tuple(one[0].numpy() for one in maker._get_target_single(page))
+        return tuple(target[0].numpy() for target in maker._get_target_single(page))
 
     return draw
 
@@ -174,7 +174,7 @@ def doctr_targets(path: Path) -> Draw:
         scale = np.array(boxes.size[::-1], np.float32)
         quads = np.array([p for p in boxes.polygons if len(p) == 4], np.float32).reshape(-1, 4, 2)
         target = [{"words": np.clip(quads / scale, 0, 1)}]
-        return tuple(one[0, 0] for one in maker.build_target(target, (1, *boxes.size)))
+        return tuple(plane[0, 0] for plane in maker.build_target(target, (1, *boxes.size)))
 
     return draw
 
@@ -203,8 +203,8 @@ def official_decoder(path: Path, shape: str, ratio: float) -> Decoder:
 
     def run(heat: Map) -> Sequence[Any]:
         tensor = torch.from_numpy(heat)[None]  # (1, h, w)
-        found, sure = method(tensor, decoder.binarize(tensor), heat.shape[1], heat.shape[0])
-        return [polygon for polygon, score in zip(found, sure, strict=True) if score > 0]
+        boxes, sure = method(tensor, decoder.binarize(tensor), heat.shape[1], heat.shape[0])
+        return [polygon for polygon, score in zip(boxes, sure, strict=True) if score > 0]
 
     return run
 
@@ -219,8 +219,8 @@ def paddle_decoder(path: Path, shape: str, ratio: float) -> Decoder:
     decoder = kind(thresh=THRESHOLD, box_thresh=BOX_THRESHOLD, unclip_ratio=ratio, box_type=box_type)
 
     def run(heat: Map) -> Sequence[Any]:
-        found: Sequence[Any] = decoder({"maps": heat[None, None]}, [(*heat.shape, 1.0, 1.0)])[0]["points"]
-        return found
+        boxes: Sequence[Any] = decoder({"maps": heat[None, None]}, [(*heat.shape, 1.0, 1.0)])[0]["points"]
+        return boxes
 
     return run
 
@@ -248,8 +248,8 @@ def doctr_decoder(path: Path, shape: str, ratio: float) -> Decoder:
     decoder.unclip_ratio = ratio
 
     def run(heat: Map) -> Sequence[Any]:
-        found: Sequence[Any] = decoder._process_sample(heat[..., None])[0]
-        return [box[:4] * heat.shape[::-1] for box in found]
+        boxes: Sequence[Any] = decoder._process_sample(heat[..., None])[0]
+        return [box[:4] * heat.shape[::-1] for box in boxes]
 
     return run
 

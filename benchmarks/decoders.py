@@ -37,14 +37,14 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
-    made.add_argument("--data", required=True, help="the folder with train/ and val/")
-    made.add_argument("--minutes", type=float, default=4.0, help="of training for each (default 4)")
-    made.add_argument("--steps", type=int, help="the same number of steps for each instead")
-    made.add_argument("--networks", default=",".join(NETWORKS), metavar="LIST", help="ENCODER+DECODER,...")
-    made.add_argument("--runs", default="runs/benchmarks", help="where the run folders go (default runs/benchmarks)")
-    made.add_argument("settings", nargs="*", metavar="key=value", help="for all trainings")
-    return made.parse_intermixed_args()
+    command = parser(__doc__)
+    command.add_argument("--data", required=True, help="the folder with train/ and val/")
+    command.add_argument("--minutes", type=float, default=4.0, help="of training for each (default 4)")
+    command.add_argument("--steps", type=int, help="the same number of steps for each instead")
+    command.add_argument("--networks", default=",".join(NETWORKS), metavar="LIST", help="ENCODER+DECODER,...")
+    command.add_argument("--runs", default="runs/benchmarks", help="where the run folders go (default runs/benchmarks)")
+    command.add_argument("settings", nargs="*", metavar="key=value", help="for all trainings")
+    return command.parse_intermixed_args()
 
 
 def setting(network: str) -> list[str]:

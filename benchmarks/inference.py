@@ -50,7 +50,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     named = dict(word.partition("=")[::2] for word in args.peer)
-    heat = drawn_map(args.size)
+    heat = perfect_map(args.size)
     image = np.random.default_rng(0).integers(0, 256, (args.size, args.size, 3), dtype=np.uint8)
     sides: dict[str, Run] = {}
     for encoder, width, bf16 in OURS:
@@ -74,20 +74,20 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
+    command = parser(__doc__)
     words = f"another implementation and its checkout; NAME is {' or '.join(PEERS)}"
-    made.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=words)
-    made.add_argument("--rounds", type=int, default=11, help="measured rounds (default 11)")
-    made.add_argument("--size", type=int, default=640, help="pixels, side of the page (default 640)")
-    made.add_argument("--threads", type=int, default=2, help="of torch (default 2)")
-    made.add_argument("--smoke", action="store_true", help="two rounds at 96 px, one thread: does it run at all")
-    args = made.parse_args()
+    command.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=words)
+    command.add_argument("--rounds", type=int, default=11, help="measured rounds (default 11)")
+    command.add_argument("--size", type=int, default=640, help="pixels, side of the page (default 640)")
+    command.add_argument("--threads", type=int, default=2, help="of torch (default 2)")
+    command.add_argument("--smoke", action="store_true", help="two rounds at 96 px, one thread: does it run at all")
+    args = command.parse_args()
     if args.smoke:
         args.rounds, args.size, args.threads = 2, 96, 1
     return args
 
 
-def drawn_map(size: int) -> NDArray[np.float32]:
+def perfect_map(size: int) -> NDArray[np.float32]:
     """Return the probability map (H, W) of two columns of text lines, soft at their edges as a network makes it."""
     boxes = []
     for top in range(4, size - 24, 24):
@@ -110,9 +110,9 @@ def ours(model: Detector, image: NDArray[np.uint8], heat: NDArray[np.float32], *
         before = time.perf_counter()
         page_inference.probability(model, pixels, bf16=bf16)
         after = time.perf_counter()
-        found = page_inference.regions(heat, warp, size, post, 0.4)
+        regions = page_inference.regions(heat, warp, size, post, 0.4)
         end = time.perf_counter()
-        assert len(found), "post-processing had its work"
+        assert len(regions), "post-processing had its work"
         return 1000 * (after - before), 1000 * (end - start)
 
     return run
@@ -224,12 +224,12 @@ def report(
         rows.append((name, f"{network:.1f} ms", f"{min(networks):.1f} .. {max(networks):.1f} ms", shown, *ratios))
     rows += [(name, f"not measured: {why}", "-", "-", *["-"] * len(ahead)) for name, why in sorted(faults.items())]
     header = ("side", "network", "fastest .. slowest", "with pre- and post-processing", *(f"times {n}" for n in ahead))
-    told = f"One page of {args.size} x {args.size}, {args.threads} threads, median of {args.rounds} rounds in turn. "
-    told += "The ratios compare our whole way with a peer's network alone."
+    intro = f"One page of {args.size} x {args.size}, {args.threads} threads, median of {args.rounds} rounds in turn. "
+    intro += "The ratios compare our whole way with a peer's network alone."
     fits = args.size == 640 and args.threads == 2 and "avx512_bf16" in host.cpu_flags()
     met = next(whole for _, whole in middle.values()) <= LIMIT if fits else None
     judgement = f"ResNet-18 in bf16 with post-processing, at most {LIMIT:.0f} ms: {judged(met)}."
-    return met, [told, "", markdown(header, rows), "", judgement]
+    return met, [intro, "", markdown(header, rows), "", judgement]
 
 
 def once_for(args: argparse.Namespace) -> list[str]:

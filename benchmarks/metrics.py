@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import shapely
-from metrics_peers import Asked, Told, cleval_reference, iou_reference, sroie_reference, upright
+from metrics_peers import Asked, PageResult, cleval_reference, iou_reference, sroie_reference, upright
 from table import figure, judged, markdown, page, parser, publish
 
 from ocrlab.data.formats import reader
@@ -35,7 +35,7 @@ PEERS = {
     "cleval": ("CLEval", cleval_reference),
     "sroie": ("DetEval", sroie_reference),
 }
-Side = Callable[[Sequence[Asked]], list[Told]]
+Side = Callable[[Sequence[Asked]], list[PageResult]]
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
         except (ImportError, OSError) as error:
             reasons[name] = str(error)
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in sides}
-    answers: dict[tuple[str, str], list[Told]] = {}
+    answers: dict[tuple[str, str], list[PageResult]] = {}
     for side in sides.values():
         side(pages[:2])  # warms up; numba compiles
     for _ in range(args.rounds):
@@ -72,13 +72,15 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
+    command = parser(__doc__)
     peer = f"another implementation and its checkout; NAME is {', '.join(PEERS)}"
-    made.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=peer)
-    made.add_argument("--data", default="../shared/data/sroie", help="pages with boxes (default ../shared/data/sroie)")
-    made.add_argument("--split", default="train", help="default train")
-    made.add_argument("--rounds", type=int, default=5, help="default 5")
-    return made.parse_args()
+    command.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=peer)
+    command.add_argument(
+        "--data", default="../shared/data/sroie", help="pages with boxes (default ../shared/data/sroie)"
+    )
+    command.add_argument("--split", default="train", help="default train")
+    command.add_argument("--rounds", type=int, default=5, help="default 5")
+    return command.parse_args()
 
 
 def receipts(data: str, split: str) -> list[Asked]:
@@ -87,19 +89,22 @@ def receipts(data: str, split: str) -> list[Asked]:
     pages: list[Asked] = []
     for sample in reader.load(data, split).samples[:PAGES]:
         truth = [polygon.astype(np.float64) for polygon in sample.polygons[:BOXES]]
-        found: list[Any] = []
+        detections: list[Any] = []
         for polygon, fate in zip(truth, rng.random(len(truth)), strict=True):
             moved = polygon + rng.normal(0, 2, polygon.shape)
             middle = (moved[[1, 2]] + moved[[0, 3]]) / 2
             if fate < 0.05:  # in two pieces
-                found += [np.array([moved[0], *middle, moved[3]]), np.array([middle[0], moved[1], moved[2], middle[1]])]
-            elif fate < 0.08 and found:  # one with the box before
-                found[-1] = np.array([found[-1][0], moved[1], moved[2], found[-1][3]])
+                detections += [
+                    np.array([moved[0], *middle, moved[3]]),
+                    np.array([middle[0], moved[1], moved[2], middle[1]]),
+                ]
+            elif fate < 0.08 and detections:  # one with the box before
+                detections[-1] = np.array([detections[-1][0], moved[1], moved[2], detections[-1][3]])
             elif fate < 0.95:
-                found.append(moved)
-        found += [polygon + rng.uniform(-200, 200, 2) for polygon in truth[::20]]
+                detections.append(moved)
+        detections += [polygon + rng.uniform(-200, 200, 2) for polygon in truth[::20]]
         ignored = (rng.random(len(truth)) < 0.05).tolist()
-        pages.append(Asked(truth, ignored, list(sample.texts[:BOXES]), sound(found)))
+        pages.append(Asked(truth, ignored, list(sample.texts[:BOXES]), sound(detections)))
     return pages
 
 
@@ -111,9 +116,9 @@ def random_pages(count: int) -> list[Asked]:
         n, m = rng.integers(0, 30, 2)
         wide = np.array([[0, 0], [60, 0], [60, 20], [0, 20]]) * rng.uniform(0.3, 1.5, (n + m, 1, 2))
         quads = sound(list(rng.uniform(0, 300, (n + m, 1, 2)) + wide + rng.normal(0, 6, (n + m, 4, 2))))
-        truth, found = quads[:n], [*quads[n:], *(q + rng.normal(0, 3, (4, 2)) for q in quads[:n:2])]
+        truth, detections = quads[:n], [*quads[n:], *(q + rng.normal(0, 3, (4, 2)) for q in quads[:n:2])]
         texts = ["".join(rng.choice(list("abc"), rng.integers(1, 15))) for _ in truth]
-        pages.append(Asked(truth, (rng.random(len(truth)) < 0.2).tolist(), texts, sound(found)))
+        pages.append(Asked(truth, (rng.random(len(truth)) < 0.2).tolist(), texts, sound(detections)))
     return pages
 
 
@@ -122,27 +127,31 @@ def sound(quads: list[Any]) -> list[Any]:
     return [q for q in quads if shapely.Polygon(q).is_valid and shapely.Polygon(np.trunc(q)).is_valid]
 
 
-def our_iou(pages: Sequence[Asked]) -> list[Told]:
+def our_iou(pages: Sequence[Asked]) -> list[PageResult]:
     """Return the matches at IoU 0.5 of every page; those at 0.7 and 0.8 are found, too."""
-    found = [iou.match(one.truth, one.ignored, one.detections) for one in pages]
-    return [tuple(sorted(match.pairs[0.5])) for match in found]
+    matches = [iou.match(page.truth, page.ignored, page.detections) for page in pages]
+    return [tuple(sorted(match.pairs[0.5])) for match in matches]
 
 
-def our_cleval(pages: Sequence[Asked]) -> list[Told]:
+def our_cleval(pages: Sequence[Asked]) -> list[PageResult]:
     """Return the seven sums of every page that CLEval's figures are made of."""
-    found = [cleval.judge(one.truth, one.ignored, one.texts, one.detections) for one in pages]
-    return [tuple(int(a.sum()) for a in (p.truth, p.found, p.cuts, p.taken, p.right, p.merges, p.false)) for p in found]
+    results = [cleval.judge(page.truth, page.ignored, page.texts, page.detections) for page in pages]
+    return [
+        tuple(int(a.sum()) for a in (p.truth, p.detected, p.cuts, p.taken, p.right, p.merges, p.false)) for p in results
+    ]
 
 
-def our_deteval(pages: Sequence[Asked]) -> list[Told]:
+def our_deteval(pages: Sequence[Asked]) -> list[PageResult]:
     """Return recall and precision of every page, of bounding boxes in whole pixels: the competition takes no others."""
-    found = [deteval.judge(upright(one.truth), one.ignored, upright(one.detections)) for one in pages]
-    return [(round(one.recall, 9), round(one.precision, 9)) for one in found]
+    results = [deteval.judge(upright(page.truth), page.ignored, upright(page.detections)) for page in pages]
+    return [(round(page.recall, 9), round(page.precision, 9)) for page in results]
 
 
-def all_three(pages: Sequence[Asked]) -> list[Told]:
+def all_three(pages: Sequence[Asked]) -> list[PageResult]:
     """Return the three hmeans of all pages, with everything that `ocrlab evaluate` needs."""
-    figures = everything.summary(everything.judge(one.truth, one.ignored, one.texts, one.detections) for one in pages)
+    figures = everything.summary(
+        everything.judge(page.truth, page.ignored, page.texts, page.detections) for page in pages
+    )
     return [tuple(figures[name] for name in ("hmean@0.5", "deteval_hmean", "cleval_hmean"))]
 
 
@@ -151,9 +160,9 @@ OURS: dict[str, Side] = {"IoU": our_iou, "CLEval": our_cleval, "DetEval": our_de
 
 def report(
     seconds: dict[tuple[str, str], float],
-    answers: dict[tuple[str, str], list[Told]],
+    answers: dict[tuple[str, str], list[PageResult]],
     reasons: dict[str, str],
-    random: list[tuple[list[Told], list[Told]]],
+    random: list[tuple[list[PageResult], list[PageResult]]],
     rounds: int,
 ) -> tuple[bool, str]:
     """Return whether every limit is met and all sides agree, and the text with the table."""
@@ -194,18 +203,18 @@ def report(
         *(f"{name}: {seconds[name, 'ours']:.3f} s; limit {limit} s: {judged(seconds[name, 'ours'] <= limit)}."
           for name, limit in LIMITS.items()),
     ]  # fmt: skip
-    for mine_told, peer_told in random:
-        same = sum(a == b for a, b in zip(mine_told, peer_told, strict=True))
-        fates.append(same == len(mine_told))
+    for mine_result, peer_result in random:
+        same = sum(a == b for a, b in zip(mine_result, peer_result, strict=True))
+        fates.append(same == len(mine_result))
         figure(
             "CLEval on random quads, pages with the same sums",
-            same / len(mine_told),
+            same / len(mine_result),
             "share",
             limit=">= 1",
             peer="cleval",
         )
         lines.append(
-            f"CLEval on random quads: {same} of {len(mine_told)} pages have the same sums: {judged(fates[-1])}."
+            f"CLEval on random quads: {same} of {len(mine_result)} pages have the same sums: {judged(fates[-1])}."
         )
     return all(fates), "\n".join(lines)
 

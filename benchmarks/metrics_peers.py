@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Told = tuple[Any, ...]  # what a side says of one page
-Side = Callable[[Sequence["Asked"]], list[Told]]
+PageResult = tuple[Any, ...]  # what a side says of one page
+Side = Callable[[Sequence["Asked"]], list[PageResult]]
 
 
 class Asked(NamedTuple):
@@ -31,15 +31,15 @@ def iou_reference(checkout: Path) -> Side:
     """Return the evaluator of a checkout of MhLiao/DB: the matches of every page at IoU 0.5."""
     evaluator = _module("official_iou", checkout / "concern/icdar2015_eval/detection/iou.py").DetectionIoUEvaluator()
 
-    def run(pages: Sequence[Asked]) -> list[Told]:
-        told = [
+    def run(pages: Sequence[Asked]) -> list[PageResult]:
+        results = [
             evaluator.evaluate_image(
-                [{"points": points, "ignore": skip} for points, skip in zip(one.truth, one.ignored, strict=True)],
-                [{"points": points} for points in one.detections],
+                [{"points": points, "ignore": skip} for points, skip in zip(page.truth, page.ignored, strict=True)],
+                [{"points": points} for points in page.detections],
             )
-            for one in pages
+            for page in pages
         ]
-        return [tuple(sorted((pair["gt"], pair["det"]) for pair in one["pairs"])) for one in told]
+        return [tuple(sorted((pair["gt"], pair["det"]) for pair in page["pairs"])) for page in results]
 
     return run
 
@@ -62,19 +62,19 @@ def cleval_reference(checkout: Path) -> Side:
         AREA_PRECISION_CONSTRAINT=0.3,
     )
 
-    def run(pages: Sequence[Asked]) -> list[Told]:
-        told = []
-        for one in pages:
-            boxes = list(zip(one.truth, one.texts, one.ignored, strict=True))
+    def run(pages: Sequence[Asked]) -> list[PageResult]:
+        results = []
+        for page in pages:
+            boxes = list(zip(page.truth, page.texts, page.ignored, strict=True))
             truth = [quad(points.ravel().tolist(), transcription=text, is_dc=skip) for points, text, skip in boxes]
-            stats = evaluation(settings, truth, [quad(points.ravel().tolist()) for points in one.detections]).stats
+            stats = evaluation(settings, truth, [quad(points.ravel().tolist()) for points in page.detections]).stats
             d = stats.det
             there, taken = (
                 (d.num_char_gt, d.num_char_tp_recall, int(d.gran_score_recall)),
                 d.num_char_det - d.num_char_fp,
             )
-            told.append((*there, taken, d.num_char_tp_precision, int(d.gran_score_precision), d.num_char_fp))
-        return told
+            results.append((*there, taken, d.num_char_tp_precision, int(d.gran_score_precision), d.num_char_fp))
+        return results
 
     return run
 
@@ -84,17 +84,19 @@ def sroie_reference(folder: Path) -> Side:
     sys.path.insert(0, str(folder))
     script = _module("sroie_script", folder / "script.py")
 
-    def run(pages: Sequence[Asked]) -> list[Told]:
+    def run(pages: Sequence[Asked]) -> list[PageResult]:
         with tempfile.TemporaryDirectory() as place:
-            truth, found = Path(place, "truth.zip"), Path(place, "found.zip")
-            with zipfile.ZipFile(truth, "w") as there, zipfile.ZipFile(found, "w") as told:
-                for i, one in enumerate(pages):
-                    ends = [",###" if skip else ",text" for skip in one.ignored]
-                    there.writestr(f"{i:04d}.txt", _lines(one.truth, ends))
-                    told.writestr(f"{i:04d}.txt", _lines(one.detections, [""] * len(one.detections)))
-            samples = script.evaluate_method(str(truth), str(found), script.default_evaluation_params())["per_sample"]
+            truth, detections = Path(place, "truth.zip"), Path(place, "found.zip")
+            with zipfile.ZipFile(truth, "w") as truth_zip, zipfile.ZipFile(detections, "w") as detections_zip:
+                for i, page in enumerate(pages):
+                    ends = [",###" if skip else ",text" for skip in page.ignored]
+                    truth_zip.writestr(f"{i:04d}.txt", _lines(page.truth, ends))
+                    detections_zip.writestr(f"{i:04d}.txt", _lines(page.detections, [""] * len(page.detections)))
+            samples = script.evaluate_method(str(truth), str(detections), script.default_evaluation_params())[
+                "per_sample"
+            ]
         judged = [samples[f"{i:04d}"] for i in range(len(pages))]
-        return [(round(one["recall"], 9), round(one["precision"], 9)) for one in judged]
+        return [(round(page["recall"], 9), round(page["precision"], 9)) for page in judged]
 
     return run
 

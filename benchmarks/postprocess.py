@@ -49,8 +49,8 @@ def main() -> None:
             rows: list[tuple[str, ...]] = []
             for shape in RATIO if pages else ():
                 sides, faults = built(shape, named)
-                spent, found = measure(sides, pages, args.rounds)
-                rows += [row(name, shape, spent, found) for name in sides]
+                spent, results = measure(sides, pages, args.rounds)
+                rows += [row(name, shape, spent, results) for name in sides]
                 for name in sides:
                     theirs, least = name if name in DECODERS else None, FACTOR[shape]
                     what = f"{shape}s, {kind}, {side} px: {name}"
@@ -75,21 +75,23 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
+    command = parser(__doc__)
     peer = f"another implementation and its checkout; NAME is {', '.join(DECODERS)}"
-    made.add_argument("--golden", type=Path, default=ROOT.parent / "shared" / "golden", help="folder of db_maps.npz")
-    made.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=peer)
-    made.add_argument("--data", default="../shared/data/sroie", help="pages with boxes (default ../shared/data/sroie)")
-    made.add_argument("--split", default="val", help="default val")
-    made.add_argument("--pages", type=int, default=60, help="at most so many (default 60)")
-    made.add_argument("--rounds", type=int, default=5, help="default 5")
-    return made.parse_args()
+    command.add_argument("--golden", type=Path, default=ROOT.parent / "shared" / "golden", help="folder of db_maps.npz")
+    command.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=peer)
+    command.add_argument(
+        "--data", default="../shared/data/sroie", help="pages with boxes (default ../shared/data/sroie)"
+    )
+    command.add_argument("--split", default="val", help="default val")
+    command.add_argument("--pages", type=int, default=60, help="at most so many (default 60)")
+    command.add_argument("--rounds", type=int, default=5, help="default 5")
+    return command.parse_args()
 
 
 def maps(data: str, split: str, count: int, side: int) -> list[Map]:
     """Return probability maps (side, side) like those of a trained network, from the boxes of real pages."""
     rng = np.random.default_rng(0)
-    made = []
+    pages = []
     for sample in reader.load(data, split).samples[:count]:
         canvas = np.zeros((side, side), np.float32)
         for polygon in sample.polygons:
@@ -97,8 +99,8 @@ def maps(data: str, split: str, count: int, side: int) -> list[Map]:
             shrunk = geometry.offset(fitted, -geometry.shrink_distance(fitted, 0.4))
             cv2.fillPoly(canvas, [piece.astype(np.int32) for piece in shrunk], 0.85)
         noise = rng.normal(0, 8 / 255, canvas.shape).astype(np.float32)
-        made.append(np.clip(cv2.GaussianBlur(canvas, (0, 0), BLUR[side]) + noise, 0, 1))
-    return made
+        pages.append(np.clip(cv2.GaussianBlur(canvas, (0, 0), BLUR[side]) + noise, 0, 1))
+    return pages
 
 
 def golden(folder: Path, side: int) -> list[Map]:
@@ -106,8 +108,8 @@ def golden(folder: Path, side: int) -> list[Map]:
     if not (folder / "db_maps.npz").is_file():
         return []
     with np.load(folder / "db_maps.npz") as stored:
-        found = [stored[key] for key in stored.files if key.endswith("probability_u8")]
-    return [(one / 255).astype(np.float32) for one in found if len(one) == side]
+        arrays = [stored[key] for key in stored.files if key.endswith("probability_u8")]
+    return [(array / 255).astype(np.float32) for array in arrays if len(array) == side]
 
 
 def ours(shape: str, unclip: Any, *, compiled: bool = True) -> Decoder:
@@ -137,7 +139,7 @@ def measure(sides: dict[str, Decoder], pages: Sequence[Map], rounds: int) -> tup
 
     All sides take their turn on each page. What is found comes from a round before, which also warms up.
     """
-    found = {name: [decoder(heat) for heat in pages] for name, decoder in sides.items()}
+    results = {name: [decoder(heat) for heat in pages] for name, decoder in sides.items()}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         spent = dict.fromkeys(sides, 0.0)
@@ -148,17 +150,17 @@ def measure(sides: dict[str, Decoder], pages: Sequence[Map], rounds: int) -> tup
                 spent[name] += time.perf_counter() - start
         for name, total in spent.items():
             seconds[name].append(total / len(pages))
-    return {name: statistics.median(values) * 1e3 for name, values in seconds.items()}, found
+    return {name: statistics.median(values) * 1e3 for name, values in seconds.items()}, results
 
 
-def row(name: str, shape: str, spent: dict[str, float], found: dict[str, Any]) -> tuple[str, ...]:
+def row(name: str, shape: str, spent: dict[str, float], results: dict[str, Any]) -> tuple[str, ...]:
     """Return the cells of one side."""
-    shapes = statistics.mean(map(len, found[name]))
+    shapes = statistics.mean(map(len, results[name]))
     faster = f"{spent[OFFICIAL] / spent[name]:.1f}" if OFFICIAL in spent else "not measured"
     same = "-"
-    if OFFICIAL in found and name != OFFICIAL:
+    if OFFICIAL in results and name != OFFICIAL:
         other = name not in (OURS, PLAIN, "PaddleOCR")
-        same = "another method" if other else differing(found[name], found[OFFICIAL])
+        same = "another method" if other else differing(results[name], results[OFFICIAL])
     return (f"{shape}s", name, f"{shapes:.0f}", f"{spent[name]:.2f} ms", faster, same)
 
 
@@ -200,10 +202,10 @@ def worst() -> tuple[float, str]:
         for shape, unclip in ways:
             for more in ({}, every):
                 start = time.perf_counter()
-                found = decode(heat, threshold=THRESHOLD, unclip=unclip, shape=shape, **more)  # type: ignore[arg-type]
+                regions = decode(heat, threshold=THRESHOLD, unclip=unclip, shape=shape, **more)  # type: ignore[arg-type]
                 spent = time.perf_counter() - start
                 slowest = max(slowest, spent)
-                cells.append(f"{spent:.2f} ({len(found)})")
+                cells.append(f"{spent:.2f} ({len(regions)})")
         rows.append([name, *(f"{cells[i]}, {cells[i + 1]}" for i in range(0, len(cells), 2))])
     words = "The second figure of each: everything is let through, and 5,000 candidates instead of 1,000."
     return slowest, f"{words}\n\n" + markdown(("map", *(f"{shape}s, {unclip}" for shape, unclip in ways)), rows)

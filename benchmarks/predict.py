@@ -53,7 +53,7 @@ def main() -> None:
     lines[0] += f" pages of at most {detector.config.evaluate.long_side} pixels."
     for what, measured, must, _ in rows:
         figure(what, measured, "as in the text", limit=must)
-    cells = [[what, found, limit, judged(met)] for what, found, limit, met in rows]
+    cells = [[what, reached, limit, judged(met)] for what, reached, limit, met in rows]
     lines += ["", markdown(("what", "measured", "limit", ""), cells)]
     publish("predict", page("Prediction", "\n".join(lines)), args)
     sys.exit(1 if any(met is False for *_, met in rows) else 0)
@@ -61,37 +61,37 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
+    command = parser(__doc__)
     data = ROOT.parent / "shared" / "data" / "sroie"
-    made.add_argument("--data", type=Path, default=data, help="data folder; its split val is taken")
-    made.add_argument("--checkpoint", type=Path, help="a .ckpt file (the shipped one)")
-    made.add_argument("--pages", type=int, default=63, help="receipts through onnxruntime (default 63)")
-    made.add_argument("--timed", type=int, default=8, help="receipts that are timed (default 8)")
-    made.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
-    made.add_argument("--small", type=int, default=1000, help="small pages (default 1,000)")
-    made.add_argument("--threads", type=int, default=2, help="of torch and of onnxruntime (default 2)")
-    return made.parse_args()
+    command.add_argument("--data", type=Path, default=data, help="data folder; its split val is taken")
+    command.add_argument("--checkpoint", type=Path, help="a .ckpt file (the shipped one)")
+    command.add_argument("--pages", type=int, default=63, help="receipts through onnxruntime (default 63)")
+    command.add_argument("--timed", type=int, default=8, help="receipts that are timed (default 8)")
+    command.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
+    command.add_argument("--small", type=int, default=1000, help="small pages (default 1,000)")
+    command.add_argument("--threads", type=int, default=2, help="of torch and of onnxruntime (default 2)")
+    return command.parse_args()
 
 
 def memory(detector: Detector, count: int) -> Row:
     """Return by how much the process grows over many pages, and how many it does in a second."""
     with tempfile.TemporaryDirectory() as folder:
-        seen, bad, start = [], 0, time.perf_counter()
-        for found in detector.stream(small_pages(Path(folder), count)):
-            seen.append(resident())
-            bad += hasattr(found, "message")
+        sizes, bad, start = [], 0, time.perf_counter()
+        for page in detector.stream(small_pages(Path(folder), count)):
+            sizes.append(resident())
+            bad += hasattr(page, "message")
         rate = count / (time.perf_counter() - start)
     settled = min(SETTLED, count // 2)
-    growth = max(seen[settled:]) - seen[settled]
-    told = f"{growth:+.1f} MiB at most after page {settled}, {max(seen):.0f} MiB in all"
-    told += f"; {rate:.0f} pages/s; {bad} bad pages told"
-    return f"memory over {count:,} small pages", told, f"{GROWTH:g} MiB", growth <= GROWTH
+    growth = max(sizes[settled:]) - sizes[settled]
+    summary = f"{growth:+.1f} MiB at most after page {settled}, {max(sizes):.0f} MiB in all"
+    summary += f"; {rate:.0f} pages/s; {bad} bad pages told"
+    return f"memory over {count:,} small pages", summary, f"{GROWTH:g} MiB", growth <= GROWTH
 
 
 def small_pages(folder: Path, count: int) -> Iterator[Path]:
     """Yield paths of small pages, each a new file, the one before the last removed."""
-    drawn = [generate.page(seed, width=320, height=480).image for seed in range(4)]
-    shapes = [image[: 160 + 32 * (i % 2), :192] for i, image in enumerate(drawn)]
+    images = [generate.page(seed, width=320, height=480).image for seed in range(4)]
+    shapes = [image[: 160 + 32 * (i % 2), :192] for i, image in enumerate(images)]
     encoded = [encode(np.ascontiguousarray(image)) for image in shapes]
     for number in range(count):
         path = folder / f"{number}.jpg"
@@ -121,16 +121,16 @@ def speed(detector: Detector, files: Sequence[Path], rounds: int) -> list[Row]:
         "stream": lambda: list(detector.stream(files)),
     }
     seconds: dict[str, list[float]] = {name: [] for name in sides}
-    found: dict[str, list[object]] = {}
+    results: dict[str, list[object]] = {}
     for index in range(rounds + 1):
         for name in sorted(sides, reverse=bool(index % 2)):
             start = time.perf_counter()
-            found[name] = sides[name]()
+            results[name] = sides[name]()
             if index:
                 seconds[name].append(time.perf_counter() - start)
     plain, stream = (len(files) / statistics.median(seconds[name]) for name in sides)
     what = f"{len(files)} receipts from files to polygons"
-    alike = found["stream"] == found["one by one"]
+    alike = results["stream"] == results["one by one"]
     return [
         (f"{what}, one by one", f"{plain:.2f} pages/s", "", None),
         (
@@ -157,19 +157,19 @@ def same(detector: Detector, files: Sequence[Path]) -> Row:
         session = onnx_export.session(Path(folder) / "model.onnx", threads=2)
     polygons = corners = far = other = 0
     for file in files:
-        ours, theirs = (regions(plain, file, session=one) for one in (None, session))
+        ours, theirs = (regions(plain, file, session=side) for side in (None, session))
         polygons += len(ours)
         if len(ours) != len(theirs):
             other += 1
             continue
         moved = [np.abs(a - b).max(axis=1) for a, b in zip(ours, theirs, strict=True)]
         corners += sum(map(len, moved))
-        far += int(sum((one >= 1).sum() for one in moved))
-    told = (
+        far += int(sum((side >= 1).sum() for side in moved))
+    summary = (
         f"{polygons:,} polygons; {other} pages with another number, {far} of {corners:,} corners a pixel or more away"
     )
     met = other == 0 and far <= CORNERS * corners
-    return what, told, f"0 pages, {CORNERS:.1%} of the corners", met
+    return what, summary, f"0 pages, {CORNERS:.1%} of the corners", met
 
 
 def regions(detector: Detector, file: Path, session: object = None) -> list[NDArray[np.float32]]:

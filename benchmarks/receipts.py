@@ -41,11 +41,11 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
-    made.add_argument("--data", required=True, help="the folder with train/ and val/ that was or is trained on")
-    made.add_argument("--run", type=Path, metavar="RUN", help="a finished run folder; without it, train now")
-    made.add_argument("settings", nargs="*", metavar="key=value", help="for the training that is started")
-    return made.parse_intermixed_args()
+    command = parser(__doc__)
+    command.add_argument("--data", required=True, help="the folder with train/ and val/ that was or is trained on")
+    command.add_argument("--run", type=Path, metavar="RUN", help="a finished run folder; without it, train now")
+    command.add_argument("settings", nargs="*", metavar="key=value", help="for the training that is started")
+    return command.parse_intermixed_args()
 
 
 def report(run: Run, data: str) -> tuple[bool, str]:
@@ -60,7 +60,7 @@ def report(run: Run, data: str) -> tuple[bool, str]:
         "",
         *final(run),
         "",
-        markdown(("limit", "reached", ""), [(text, found, judged(ok)) for text, found, ok in checks]),
+        markdown(("limit", "reached", ""), [(text, value, judged(ok)) for text, value, ok in checks]),
     ]
     return all(ok for *_, ok in checks), "\n".join(lines)
 
@@ -107,9 +107,9 @@ def limits(run: Run, curve: list[dict[str, float]]) -> list[tuple[str, str, bool
         met = minutes <= MINUTES and reached >= least
         checks.append((f"{name} {least} within {MINUTES:.0f} minutes", f"{reached:.4f} after {minutes:.1f}", met))
     early = [point for point in curve if point["minutes"] <= EARLY][-1:]
-    told = "".join(f"{p[CURVES[0]]:.4f} after {p['minutes']:.1f}" for p in early) or "no validation by then"
+    early_text = "".join(f"{p[CURVES[0]]:.4f} after {p['minutes']:.1f}" for p in early) or "no validation by then"
     met = any(point[CURVES[0]] >= EARLY_LIMIT for point in early)
-    return [*checks, (f"{CURVES[0]} {EARLY_LIMIT} within {EARLY:.0f} minutes", told, met)]
+    return [*checks, (f"{CURVES[0]} {EARLY_LIMIT} within {EARLY:.0f} minutes", early_text, met)]
 
 
 def draw(run: Run, path: Path) -> None:
@@ -123,8 +123,14 @@ def draw(run: Run, path: Path) -> None:
     with pyplot.rc_context({"svg.hashsalt": "ocrlab", "svg.fonttype": "none", "font.size": 10}):
         drawing, axes = pyplot.subplots(figsize=(7, 4))
         for name in CURVES:
-            seen = [p for p in curve if name in p]
-            axes.plot([p["minutes"] for p in seen], [p[name] for p in seen], marker="o", markersize=3, label=name)
+            validations = [p for p in curve if name in p]
+            axes.plot(
+                [p["minutes"] for p in validations],
+                [p[name] for p in validations],
+                marker="o",
+                markersize=3,
+                label=name,
+            )
         axes.plot([MINUTES, EARLY], [LIMITS["hmean@0.5"], EARLY_LIMIT], "k_", markersize=14, label="needed @0.5")
         axes.set(xlabel="minutes of training", ylabel="val", ylim=(0, 1), title="Real receipts, from scratch")
         axes.grid(alpha=0.3)

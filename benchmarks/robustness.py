@@ -64,26 +64,26 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
-    made.add_argument("--checkpoint", type=Path, required=True, metavar="CKPT", help="a .ckpt file of ocrlab train")
-    made.add_argument("--data", type=Path, required=True, metavar="DIR", help="the folder with SPLIT/images")
-    made.add_argument("--split", default="val", help="of the data (default val)")
-    made.add_argument("--pages", type=int, help="only the first ones")
-    made.add_argument("--threads", type=int, help="of the network (default: one a core)")
-    made.add_argument("settings", nargs="*", metavar="key=value", help="under post. and evaluate.")
-    return made.parse_intermixed_args()
+    command = parser(__doc__)
+    command.add_argument("--checkpoint", type=Path, required=True, metavar="CKPT", help="a .ckpt file of ocrlab train")
+    command.add_argument("--data", type=Path, required=True, metavar="DIR", help="the folder with SPLIT/images")
+    command.add_argument("--split", default="val", help="of the data (default val)")
+    command.add_argument("--pages", type=int, help="only the first ones")
+    command.add_argument("--threads", type=int, help="of the network (default: one a core)")
+    command.add_argument("settings", nargs="*", metavar="key=value", help="under post. and evaluate.")
+    return command.parse_intermixed_args()
 
 
 def report(figures: dict[str, dict[str, float]]) -> tuple[bool, str]:
     """Return whether every drop is within the limit, and the table; `figures` are summaries, the first one is clean."""
     clean, *others = figures
     rows, drops = [], {}
-    for name, found in figures.items():
-        cells = [f"{found[f'hmean@{at}']:.4f}" for at in (0.5, 0.7)]
+    for name, values in figures.items():
+        cells = [f"{values[f'hmean@{at}']:.4f}" for at in (0.5, 0.7)]
         if name == clean:
             rows.append((name, *cells, "", "", ""))
             continue
-        drop = {at: figures[clean][f"hmean@{at}"] - found[f"hmean@{at}"] for at in (0.5, 0.7)}
+        drop = {at: figures[clean][f"hmean@{at}"] - values[f"hmean@{at}"] for at in (0.5, 0.7)}
         drops[name] = drop[0.5]
         figure(f"drop of hmean@0.5: {name}", drop[0.5], "hmean", limit=f"<= {LIMIT}")
         rows.append((name, *cells, f"{drop[0.5]:+.4f}", f"{drop[0.7]:+.4f}", judged(drop[0.5] <= LIMIT)))

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[1]
 READ, GROWN = 6_000, 32.0  # pages read at random; MiB that a process may grow by while it reads them
 
 
-def made(folder: Path, copies: int) -> int:
+def build_shards(folder: Path, copies: int) -> int:
     """Write the pages of data_samples `copies` times into shards; return how many there are."""
 
     def records() -> Iterator[writers.Record]:
@@ -41,8 +41,8 @@ def made(folder: Path, copies: int) -> int:
         for copy in range(copies):
             for page in pages:
                 header = read_header(page.image)
-                one = writers.record(page, page.image.name, (header.width, header.height), False, Counter())
-                yield replace(one, name=f"{page.name}-{copy}")
+                record = writers.record(page, page.image.name, (header.width, header.height), False, Counter())
+                yield replace(record, name=f"{page.name}-{copy}")
 
     writer.to_shards(records(), folder, "train", Counter())
     readers, _, _ = reader.opened(ROOT / "data_samples", "train")
@@ -66,8 +66,8 @@ def repeated(folder: Path, pages: int) -> Path:
 def memory() -> dict[str, float]:
     """Return MiB of this process: its own (anonymous and written to) and those mapped from files."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
-    found = {name: int(rest.split()[0]) / 1024 for name, _, rest in (line.partition(":") for line in lines)}
-    return {"own": found["Private_Dirty"], "mapped": found["Rss"] - found["Anonymous"]}
+    sizes = {name: int(rest.split()[0]) / 1024 for name, _, rest in (line.partition(":") for line in lines)}
+    return {"own": sizes["Private_Dirty"], "mapped": sizes["Rss"] - sizes["Anonymous"]}
 
 
 def opening(folder: Path) -> dict[str, float]:
@@ -113,13 +113,17 @@ def workers(folder: Path, method: str) -> dict[str, float]:
     loader = DataLoader(
         Boxes(samples), 50, sampler=chosen, num_workers=2, multiprocessing_context=method, collate_fn=list
     )
-    held: dict[int, list[float]] = {}
+    usage: dict[int, list[float]] = {}
     start = time.perf_counter()
     for batch in loader:
         for _, worker, own in batch:
-            held.setdefault(worker, []).extend([own] if own else [])
+            usage.setdefault(worker, []).extend([own] if own else [])
     took = time.perf_counter() - start
-    return {"read": took / READ, "grown": max(max(seen[5:]) - seen[5] for seen in held.values()), "workers": len(held)}
+    return {
+        "read": took / READ,
+        "grown": max(max(series[5:]) - series[5] for series in usage.values()),
+        "workers": len(usage),
+    }
 
 
 def child(*words: str) -> dict[str, float]:
@@ -140,7 +144,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         start = time.perf_counter()
-        real = made(folder, 10)
+        real = build_shards(folder, 10)
         written, start = (time.perf_counter() - start) / real, time.perf_counter()
         reader.opened(folder, "train")
         indexed = (time.perf_counter() - start) / real

@@ -75,22 +75,26 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
-    made.add_argument("--data", type=Path, required=True, help="the folder with images/ and gts/")
-    made.add_argument("--out", type=Path, default=Path("runs/street"), help="where finished sides go (runs/street)")
-    made.add_argument("--steps", type=int, default=1800, help="of ours (default 1800); docTR gets the same CPU seconds")
-    made.add_argument("--threads", type=int, default=2, help="of both (default 2)")
-    made.add_argument("--seeds", type=lambda text: [int(n) for n in text.split(",")], default=[0, 1, 2], metavar="LIST")
-    made.add_argument("--seed", type=int, help="only this one")
-    made.add_argument("--only", choices=("ours", "doctr"), help="only this side, without a table")
-    made.add_argument("--report", type=Path, metavar="DIR", help="only the table of what is finished in DIR")
-    made.add_argument("--smoke", action="store_true", help="two steps each, small pages")
-    made.add_argument("--doctr-python", metavar="PATH", help="a Python with python-doctr")
-    made.add_argument("--doctr-size", type=int, default=640, help="long side of its canvas (default 640)")
-    made.add_argument("--doctr-batch", type=int, default=2, help="its batch (default 2, as docTR's)")
-    made.add_argument("--doctr-fp32", action="store_true", help="its network in fp32 (default bf16 where ours is)")
-    made.add_argument("settings", nargs="*", metavar="key=value", help="for ours, over those of this benchmark")
-    return made.parse_intermixed_args()
+    command = parser(__doc__)
+    command.add_argument("--data", type=Path, required=True, help="the folder with images/ and gts/")
+    command.add_argument("--out", type=Path, default=Path("runs/street"), help="where finished sides go (runs/street)")
+    command.add_argument(
+        "--steps", type=int, default=1800, help="of ours (default 1800); docTR gets the same CPU seconds"
+    )
+    command.add_argument("--threads", type=int, default=2, help="of both (default 2)")
+    command.add_argument(
+        "--seeds", type=lambda text: [int(n) for n in text.split(",")], default=[0, 1, 2], metavar="LIST"
+    )
+    command.add_argument("--seed", type=int, help="only this one")
+    command.add_argument("--only", choices=("ours", "doctr"), help="only this side, without a table")
+    command.add_argument("--report", type=Path, metavar="DIR", help="only the table of what is finished in DIR")
+    command.add_argument("--smoke", action="store_true", help="two steps each, small pages")
+    command.add_argument("--doctr-python", metavar="PATH", help="a Python with python-doctr")
+    command.add_argument("--doctr-size", type=int, default=640, help="long side of its canvas (default 640)")
+    command.add_argument("--doctr-batch", type=int, default=2, help="its batch (default 2, as docTR's)")
+    command.add_argument("--doctr-fp32", action="store_true", help="its network in fp32 (default bf16 where ours is)")
+    command.add_argument("settings", nargs="*", metavar="key=value", help="for ours, over those of this benchmark")
+    return command.parse_intermixed_args()
 
 
 def divided(source: Path, out: Path) -> Path:
@@ -142,19 +146,19 @@ def predict(run: Path, data: Path, thresholds: Sequence[tuple[float, float]], sm
 
     best = sorted((run / "checkpoints").glob("best-*.ckpt"))
     detector = Detector.load(best[-1] if best else run / "checkpoints" / "last.ckpt")
-    config, found = detector.config, {}
+    config, predictions = detector.config, {}
     for split in ("test", "tune"):
         whole = Pages(reader.load(data, split).samples[: 2 if smoke else None], config)
-        for one in (whole[i] for i in range(len(whole))):
-            heat, size = paths.probability(detector.model, one.canvas, bf16=detector.bf16), one.sample
-            found[size.image.name] = [
+        for shown in (whole[i] for i in range(len(whole))):
+            heat, size = paths.probability(detector.model, shown.canvas, bf16=detector.bf16), shown.sample
+            predictions[size.image.name] = [
                 [p.round(2).tolist() for p in paths.regions(
-                    heat, one.warp, (size.width, size.height),
+                    heat, shown.warp, (size.width, size.height),
                     config.post.model_copy(update={"threshold": low, "box_threshold": box}),
                     config.targets.shrink_ratio).polygons]
                 for low, box in thresholds
             ]  # fmt: skip
-    return found
+    return predictions
 
 
 def train_doctr(args: argparse.Namespace, data: Path, seed: int, out: Path) -> None:
@@ -169,12 +173,12 @@ def train_doctr(args: argparse.Namespace, data: Path, seed: int, out: Path) -> N
     images = data.parent / "data" / "all"
     gathered(data, images)
     wanted = [s.image.name for split in ("test", "tune") for s in reader.load(data, split).samples[: limit(args)]]
-    made = out.with_name(f".{out.name}")
+    partial_file = out.with_name(f".{out.name}")
     job = {
         "cpu_seconds": cpu_seconds(args, seed), "threads": args.threads, "seed": seed, "canvas": canvas,
         "batch": args.doctr_batch, "bf16": half, "steps": 2 if args.smoke else 0,
         "images": str(images.absolute()), "train": labels,
-        "predict": wanted, "settings": [DOCTR, *THRESHOLDS], "default": 0, "out": str(made.absolute()),
+        "predict": wanted, "settings": [DOCTR, *THRESHOLDS], "default": 0, "out": str(partial_file.absolute()),
     }  # fmt: skip
     file = out.with_suffix(".job.json")
     write(file, job)
@@ -183,10 +187,10 @@ def train_doctr(args: argparse.Namespace, data: Path, seed: int, out: Path) -> N
     threads = {name: str(args.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | threads
     subprocess.run(command, check=True, env=environment)
-    record = json.loads(made.read_text(encoding="utf-8"))
+    record = json.loads(partial_file.read_text(encoding="utf-8"))
     record["about"] |= {"threads": args.threads, "canvas": canvas, "batch": args.doctr_batch, "bf16": half}
     write(out, record)
-    made.unlink()
+    partial_file.unlink()
 
 
 def limit(args: argparse.Namespace) -> int | None:

@@ -37,9 +37,9 @@ LR, CLIP = 1e-3, 5.0  # docTR's defaults
 
 def main() -> None:
     """Read the job, train for its CPU seconds, predict its pages, write what was found."""
-    made = argparse.ArgumentParser(description=__doc__)
-    made.add_argument("job", type=Path, help="JSON written by street.py")
-    job = json.loads(made.parse_args().job.read_text(encoding="utf-8"))
+    command = argparse.ArgumentParser(description=__doc__)
+    command.add_argument("job", type=Path, help="JSON written by street.py")
+    job = json.loads(command.parse_args().job.read_text(encoding="utf-8"))
     torch.set_num_threads(job["threads"])
     random.seed(job["seed"])
     np.random.seed(job["seed"])  # noqa: NPY002  docTR draws from it
@@ -158,7 +158,7 @@ def predict(model: Any, job: dict[str, Any]) -> dict[str, list[Any]]:
     model.eval()
     height, width = job["canvas"]
     resize = T.Resize((height, width), preserve_aspect_ratio=True, symmetric_pad=True)
-    normalize, post, found = Normalize(mean=MEAN, std=STD), model.postprocessor, {}
+    normalize, post, predictions = Normalize(mean=MEAN, std=STD), model.postprocessor, {}
     for name in job["predict"]:
         image = read_img_as_tensor(str(Path(job["images"]) / name), dtype=torch.float32)
         canvas = resize(Sample(image=image)).image[None]  # (1, 3, h, w)
@@ -166,11 +166,11 @@ def predict(model: Any, job: dict[str, Any]) -> dict[str, list[Any]]:
             heat = model(normalize(canvas), return_model_output=True)["out_map"].float()
         maps = heat.permute(0, 2, 3, 1).numpy()  # (1, h, w, 1)
         page = (image.shape[-1], image.shape[-2])  # width, height
-        found[name] = []
+        predictions[name] = []
         for post.bin_thresh, post.box_thresh in job["settings"]:
             quads = np.asarray(post(maps)[0][0])[:, :4] * (width, height)  # (N, 4, 2) in canvas pixels
-            found[name].append(np.round(off_canvas(quads, page, (width, height)), 2).tolist())
-    return found
+            predictions[name].append(np.round(off_canvas(quads, page, (width, height)), 2).tolist())
+    return predictions
 
 
 def off_canvas(quads: Any, page: tuple[int, int], canvas: tuple[int, int]) -> Any:

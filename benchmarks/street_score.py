@@ -31,7 +31,7 @@ def report(place: Path) -> tuple[bool | None, str]:
     rows, met = [], []
     for name in ("own defaults", "tuned on 40 training pages"):
         tuned = name != "own defaults"
-        counts = {side: {s: counted(r, truth, tuned) for s, r in found.items()} for side, found in sides.items()}
+        counts = {side: {s: counted(r, truth, tuned) for s, r in settings.items()} for side, settings in sides.items()}
         for seed in sorted({*counts["ours"], *counts["doctr"]}):
             rows.append((name, seed, *compared([counts[side].get(seed) for side in counts])[:3]))
         if len(seeds) > 1:
@@ -56,7 +56,7 @@ def report(place: Path) -> tuple[bool | None, str]:
     text += [f"Ours ahead, whole interval above 0, with both kinds of thresholds: {verdict}."]
     if unequal:
         text.append(f"NOT comparable: threads differ, or docTR got less CPU time: seeds {unequal}.")
-    return (all(met) if met else None), "\n\n".join([*text, told(sides)])
+    return (all(met) if met else None), "\n\n".join([*text, difference_text(sides)])
 
 
 def fair(ours: Mapping[str, Any], doctr: Mapping[str, Any]) -> bool:
@@ -84,8 +84,8 @@ def pages_of(record: Mapping[str, Any], samples: Sequence[reader.Sample], settin
     counts = []
     for sample in samples:
         if sample.image.name in record["pages"]:
-            found = record["pages"][sample.image.name][setting]
-            match = iou.match(sample.polygons, sample.ignored, found, thresholds=(AT,))
+            regions = record["pages"][sample.image.name][setting]
+            match = iou.match(sample.polygons, sample.ignored, regions, thresholds=(AT,))
             counts.append((match.matched(AT), match.cared_truth, match.cared_detections))
     return np.array(counts, np.int64).reshape(-1, 3)
 
@@ -108,16 +108,21 @@ def compared(sides: Sequence[Counts | None]) -> tuple[str, str, str, float]:
             continue
         stack = counts.reshape(-1, *counts.shape[-2:])  # (S, N, 3)
         values.append(float(np.median(hmean(stack))))
-        draws.append(np.median(drawn(stack), axis=1))
+        draws.append(np.median(draw_samples(stack), axis=1))
     cells = iter(zip(values, draws, strict=True))
-    told = ["not measured" if counts is None else interval(*next(cells)) for counts in sides]
+    intervals = ["not measured" if counts is None else interval(*next(cells)) for counts in sides]
     if len(values) < 2:
-        return told[0], told[1], "not measured", float("nan")
+        return intervals[0], intervals[1], "not measured", float("nan")
     difference = draws[0] - draws[1]
-    return told[0], told[1], interval(values[0] - values[1], difference, "+"), float(np.percentile(difference, 2.5))
+    return (
+        intervals[0],
+        intervals[1],
+        interval(values[0] - values[1], difference, "+"),
+        float(np.percentile(difference, 2.5)),
+    )
 
 
-def drawn(stack: Counts) -> Floats:
+def draw_samples(stack: Counts) -> Floats:
     """Return hmeans (D, S) of pages drawn with replacement from counts (S, N, 3), the same draws every time."""
     count = stack.shape[1]
     weight = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=DRAWS)  # (D, N)
@@ -132,7 +137,7 @@ def interval(value: float, draws: Floats, sign: str = "") -> str:
     return f"{value:{sign}.4f} [{low:{sign}.4f}, {high:{sign}.4f}]"
 
 
-def told(sides: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:
+def difference_text(sides: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:
     """Return one line about each finished training."""
     lines = []
     for side, records in sides.items():

@@ -23,14 +23,14 @@ FIGURES: list[dict[str, Any]] = []  # of this benchmark, as `figure` adds them
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """Return an argument parser that shows the docstring of the benchmark and knows `--save` and `--json`."""
-    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument(
+    command = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    command.add_argument(
         "--save",
         action="store_true",
         help="also write the page to benchmarks/results/DATE-NAME.md, the figures to NAME.json",
     )
-    made.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file, as JSON")
-    return made
+    command.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file, as JSON")
+    return command
 
 
 def markdown(header: Sequence[object], rows: Sequence[Sequence[object]]) -> str:

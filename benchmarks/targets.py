@@ -35,7 +35,7 @@ LIMITS |= {("ours, new arrays", 1024): 5.5, ("ours, reused arrays", 1024): 2.2}
 FACTORS = {"ours, new arrays": 5.0, "ours, reused arrays": 16.0}  # times as fast as RIVAL, on receipts at 640
 RIVAL = "PaddleOCR"  # the fastest of the others
 BASES = (RIVAL, "official")
-HELD = 4  # pages, a batch
+BATCH = 4  # pages, a batch
 SLOWEST = 1.0  # seconds for any page
 
 
@@ -77,26 +77,28 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
+    command = parser(__doc__)
     data = ROOT.parent / "shared" / "data" / "sroie"
-    made.add_argument("--data", type=Path, default=data, help="data folder; its split val is taken")
-    made.add_argument("--golden", type=Path, default=ROOT.parent / "shared" / "golden", help="folder of db_maps.json")
+    command.add_argument("--data", type=Path, default=data, help="data folder; its split val is taken")
+    command.add_argument(
+        "--golden", type=Path, default=ROOT.parent / "shared" / "golden", help="folder of db_maps.json"
+    )
     peer = f"another implementation and its checkout; NAME is {', '.join(TARGETS)}"
-    made.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=peer)
-    made.add_argument("--rounds", type=int, default=7, help="measured rounds (default 7)")
-    made.add_argument("--pages", type=int, default=60, help="(default 60)")
-    made.add_argument("--sizes", type=int, nargs="+", default=[640, 1024], help="pixels (default 640 1024)")
-    return made.parse_args()
+    command.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=peer)
+    command.add_argument("--rounds", type=int, default=7, help="measured rounds (default 7)")
+    command.add_argument("--pages", type=int, default=60, help="(default 60)")
+    command.add_argument("--sizes", type=int, nargs="+", default=[640, 1024], help="pixels (default 640 1024)")
+    return command.parse_args()
 
 
 def receipts(data: Path, size: int, pages: int) -> list[Boxes]:
     """Return the boxes of the first pages; raises DataError if there are none."""
-    found = []
+    boxes = []
     for sample in reader.load(data, "val").samples[:pages]:
         scale = size / max(sample.width, sample.height)
         polygons = [np.asarray(polygon, np.float64) * scale for polygon in sample.polygons]
-        found.append(Boxes(polygons, sample.ignored, (size, size)))
-    return found
+        boxes.append(Boxes(polygons, sample.ignored, (size, size)))
+    return boxes
 
 
 def golden(folder: Path, size: int) -> list[Boxes]:
@@ -112,7 +114,7 @@ def golden(folder: Path, size: int) -> list[Boxes]:
 
 def ours(size: tuple[int, int]) -> list[Side]:
     """Return the ways of this package."""
-    kept = target_maps.buffers(size)
+    buffers = target_maps.buffers(size)
 
     def maps(boxes: Boxes, **how: Any) -> Maps:
         settings: dict[str, Any] = {"shrink_ratio": RATIO, "threshold_range": RANGE, "min_text_size": SMALLEST}
@@ -120,9 +122,9 @@ def ours(size: tuple[int, int]) -> list[Side]:
 
     return [
         Side("ours, new arrays", maps),
-        Side("ours, reused arrays", lambda boxes: maps(boxes, out=kept)),
+        Side("ours, reused arrays", lambda boxes: maps(boxes, out=buffers)),
         Side("ours, NumPy, new arrays", lambda boxes: maps(boxes, compiled=False)),
-        Side("ours, NumPy, reused arrays", lambda boxes: maps(boxes, compiled=False, out=kept)),
+        Side("ours, NumPy, reused arrays", lambda boxes: maps(boxes, compiled=False, out=buffers)),
     ]
 
 
@@ -146,15 +148,15 @@ def peers(named: dict[str, str]) -> list[Side]:
 
 def measure(sides: Sequence[Side], boxes: Sequence[Boxes], rounds: int) -> None:
     """Time all pages with every side in turn; one round only warms up."""
-    alive: deque[Maps] = deque(maxlen=HELD)
+    alive: deque[Maps] = deque(maxlen=BATCH)
     for index in range(rounds + 1):
         turn = index % len(sides)
         for side in (*sides[turn:], *sides[:turn]):
             if side.draw is None:
                 continue
             start = time.perf_counter()
-            for one in boxes:
-                alive.append(side.draw(one))
+            for sample in boxes:
+                alive.append(side.draw(sample))
             if index:
                 side.rounds.append((time.perf_counter() - start) * 1e3 / len(boxes))
 
@@ -187,7 +189,7 @@ def report(sides: Sequence[Side], boxes: Sequence[Boxes], size: int, kind: str) 
         words = f"{limit} ms" + (f", {factor:g} x {RIVAL}" if factor else "") if limit else ""
         rows.append([side.name, f"{middle:.2f} ms", spread, *times, words, judged(all(met)) if limit else ""])
     header = ("side", "a page", "fastest .. slowest round", *(f"times {b}" for b in BASES), "limit", "")
-    count = sum(len(one.polygons) for one in boxes) / len(boxes)
+    count = sum(len(page.polygons) for page in boxes) / len(boxes)
     title = f"## {kind}, {size} x {size}: {len(boxes)} pages, {count:.0f} boxes a page"
     return fine, "\n\n".join([title, markdown(header, rows), equality(sides, boxes)])
 
@@ -199,8 +201,8 @@ def equality(sides: Sequence[Side], boxes: Sequence[Boxes]) -> str:
         if side.draw is None or sides[0].draw is None:
             continue
         pixels, far, largest = 0, 0, 0.0
-        for one in boxes:
-            a, b = sides[0].draw(one), [np.asarray(found, np.float32) for found in side.draw(one)]
+        for sample in boxes:
+            a, b = sides[0].draw(sample), [np.asarray(plane, np.float32) for plane in side.draw(sample)]
             pixels += sum(int((a[i] != b[i]).sum()) for i in (0, 1, 3))
             apart = np.abs(a[2] - b[2])
             far, largest = far + int((apart > 1e-6).sum()), max(largest, float(apart.max()))

@@ -161,15 +161,15 @@ def finite(value: Any) -> Any:
 def from_json(text: str | bytes, *, source: str) -> dict[str, Any]:
     """Parse one JSON object written by ocrlab and check its schema number; raises DataError naming `source`."""
     try:
-        found = json.loads(text)
+        record = json.loads(text)
     except (ValueError, RecursionError) as error:  # the latter for 100,000 lists in each other
         raise DataError(f"{source} is not JSON", got=str(error), need="a file written by ocrlab") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{source} is not a JSON object", got=type(found).__name__, need="an object with a schema")
-    schema = found.get("schema", SCHEMA)
+    if not isinstance(record, dict):
+        raise DataError(f"{source} is not a JSON object", got=type(record).__name__, need="an object with a schema")
+    schema = record.get("schema", SCHEMA)
     if not isinstance(schema, int) or schema > SCHEMA:
         need = f"schema {SCHEMA} or older"
         raise DataError(
             f"{source} was written by a newer ocrlab", got=f"schema {schema}", need=need, do="Update ocrlab"
         )
-    return found
+    return record

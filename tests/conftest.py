@@ -18,13 +18,13 @@ import pytest
 
 from ocrlab.hardware import host, openmp
 
-for number, usual in (
+for number, default in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGQUIT, signal.SIG_DFL),
     (signal.SIGHUP, signal.SIG_DFL),
 ):
     if signal.getsignal(number) is signal.SIG_IGN:  # as in a background job or under nohup; programs would inherit it
-        signal.signal(number, usual)
+        signal.signal(number, default)
 
 ROOT = Path(__file__).parents[1]
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))  # processes that run tests at the same time
@@ -117,9 +117,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 def _lack(text: str) -> str | None:
     """Return why this machine cannot do what failed with `text`, or None where it can."""
-    found = LIBRARY.search(text)
-    if found:
-        return f"OpenCV's {found[0]}; make setup says how to install it"
+    match = LIBRARY.search(text)
+    if match:
+        return f"OpenCV's {match[0]}; make setup says how to install it"
     headers = Path(sysconfig.get_path("include"), "Python.h").exists()
     if COMPILER.search(text) and not (headers and shutil.which(os.environ.get("CXX", "g++"))):
         return "no C++ compiler or no Python.h; make setup says how to install them"

@@ -125,16 +125,16 @@ def shown(page: Path) -> list[str]:
 
 def ends(page: Path, command: str) -> set[int]:
     """Return the exit statuses that a page promises for a command, 0 where it says nothing."""
-    found = re.search(rf"^{re.escape(command)} .*# ends with (\d+)", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {int(found[1])} if found else {0}
+    match = re.search(rf"^{re.escape(command)} .*# ends with (\d+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {int(match[1])} if match else {0}
 
 
 def commands(page: Path) -> list[object]:
-    found = []
+    commands_ = []
     for command in shown(page):
         marks = [pytest.mark.slow] if LONG.search(command) else []
-        found.append(pytest.param(page, command, marks=marks, id=f"{page.stem}: {command}"))
-    return found
+        commands_.append(pytest.param(page, command, marks=marks, id=f"{page.stem}: {command}"))
+    return commands_
 
 
 @pytest.fixture(scope="module")

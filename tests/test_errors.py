@@ -43,12 +43,12 @@ def test_they_are_also_what_python_calls_them(kind, base):
 
 def test_the_tree_in_the_docstring_names_every_error():
     kinds = [
-        name for name, found in inspect.getmembers(errors, inspect.isclass) if issubclass(found, errors.OcrlabError)
+        name for name, member in inspect.getmembers(errors, inspect.isclass) if issubclass(member, errors.OcrlabError)
     ]
     assert all(name in errors.__doc__ for name in kinds)
 
 
 def test_a_full_stop_is_taken_off_and_dots_that_mean_something_stay() -> None:
-    told = str(errors.OcrlabError("It leaves the folder.", need="a path", do="Write it without .."))
-    assert told == "It leaves the folder. Needed: a path. Write it without ..."
+    text = str(errors.OcrlabError("It leaves the folder.", need="a path", do="Write it without .."))
+    assert text == "It leaves the folder. Needed: a path. Write it without ..."
     assert str(errors.DataError("No", got="an attack.", need="peace.")) == "No. Given: an attack. Needed: peace."

@@ -93,16 +93,16 @@ def test_a_degenerate_polygon_is_dropped_with_its_reason(polygon: object, reason
 
 
 def test_a_good_polygon_comes_back_in_order() -> None:
-    found, reason = geometry.judge(SQUARE[::-1], 100, 80)
-    assert reason == "none" and found is not None and found.dtype == np.float32
-    np.testing.assert_array_equal(found, SQUARE)
+    polygon, reason = geometry.judge(SQUARE[::-1], 100, 80)
+    assert reason == "none" and polygon is not None and polygon.dtype == np.float32
+    np.testing.assert_array_equal(polygon, SQUARE)
     closed, _ = geometry.judge([*SQUARE, SQUARE[0]], 100, 80)  # a ring that repeats its first point
     np.testing.assert_array_equal(closed, SQUARE)
     six = [[10, 10], [20, 8], [30, 10], [30, 20], [20, 18], [10, 20]]
     np.testing.assert_array_equal(geometry.judge([*six, six[0]], 100, 80)[0], six)
 
 
-def test_min_size_is_the_smallest_that_is_kept() -> None:
+def test_min_size_is_the_smallest_that_stays() -> None:
     quad = [[5, 5], [45, 5], [45, 7], [5, 7]]
     assert geometry.judge(quad, 100, 80, min_size=2)[1] == "none"
     assert geometry.judge(quad, 100, 80, min_size=2.01) == (None, "too_small")
@@ -110,54 +110,54 @@ def test_min_size_is_the_smallest_that_is_kept() -> None:
 
 def test_a_bow_tie_is_repaired() -> None:
     for tied in ([SQUARE[i] for i in (0, 2, 1, 3)], [SQUARE[i] for i in (0, 1, 3, 2)]):
-        found, reason = geometry.judge(tied, 100, 80)
-        np.testing.assert_array_equal(found, SQUARE)
+        polygon, reason = geometry.judge(tied, 100, 80)
+        np.testing.assert_array_equal(polygon, SQUARE)
         assert reason == "none"
 
 
-def test_of_a_longer_crossing_outline_the_largest_part_is_kept() -> None:
+def test_of_a_longer_crossing_outline_the_largest_part_stays() -> None:
     eight = [[10, 10], [50, 10], [50, 40], [8, 38], [10, 42], [12, 10]]
-    found, reason = geometry.judge(eight, 100, 80)
-    assert reason == "none" and found is not None
-    shape = shapely.Polygon(found)
-    assert shape.is_valid and 1100 < shape.area < 1300 and geometry.area(found) > 0
+    polygon, reason = geometry.judge(eight, 100, 80)
+    assert reason == "none" and polygon is not None
+    shape = shapely.Polygon(polygon)
+    assert shape.is_valid and 1100 < shape.area < 1300 and geometry.area(polygon) > 0
 
 
 def test_an_upright_box_over_the_border_stays_a_quad() -> None:
-    found, reason = geometry.judge([[-5, -5], [30, -5], [30, 20], [-5, 20]], 100, 80)
-    np.testing.assert_array_equal(found, [[0, 0], [30, 0], [30, 20], [0, 20]])
+    polygon, reason = geometry.judge([[-5, -5], [30, -5], [30, 20], [-5, 20]], 100, 80)
+    np.testing.assert_array_equal(polygon, [[0, 0], [30, 0], [30, 20], [0, 20]])
     assert reason == "none"
 
 
 def test_a_nearly_upright_box_over_the_border_stays_a_quad() -> None:
-    found, _ = geometry.judge(turned([[60, 40], [110, 40], [110, 60], [60, 60]], 2), 100, 80)
-    assert found is not None and len(found) == 4 and found[:, 0].max() == 100
+    polygon, _ = geometry.judge(turned([[60, 40], [110, 40], [110, 60], [60, 60]], 2), 100, 80)
+    assert polygon is not None and len(polygon) == 4 and polygon[:, 0].max() == 100
 
 
 def test_a_turned_box_over_the_border_is_cut_exactly() -> None:
     quad = turned([[60, 40], [120, 40], [120, 60], [60, 60]], 30)
-    found, reason = geometry.judge(quad, 100, 80)
-    assert reason == "none" and found is not None and len(found) > 4
-    assert geometry.area(found) == pytest.approx(shapely.Polygon(quad).intersection(shapely.box(0, 0, 100, 80)).area)
-    np.testing.assert_allclose(found[0], geometry.order(quad)[0])  # still starts at the top left
+    polygon, reason = geometry.judge(quad, 100, 80)
+    assert reason == "none" and polygon is not None and len(polygon) > 4
+    assert geometry.area(polygon) == pytest.approx(shapely.Polygon(quad).intersection(shapely.box(0, 0, 100, 80)).area)
+    np.testing.assert_allclose(polygon[0], geometry.order(quad)[0])  # still starts at the top left
 
 
 def test_judged_polygons_are_always_sound() -> None:
     rng = np.random.default_rng(1)
-    seen = set()
+    reasons = set()
     for _ in range(600):
         p = rng.uniform(-40, 140, (rng.integers(3, 8), 2)).round(int(rng.integers(0, 3)))
-        found, reason = geometry.judge(p, 100, 80)
-        seen.add(reason)
-        assert reason in geometry.REASONS and (found is None) == (reason != "none")
-        if found is None:
+        polygon, reason = geometry.judge(p, 100, 80)
+        reasons.add(reason)
+        assert reason in geometry.REASONS and (polygon is None) == (reason != "none")
+        if polygon is None:
             continue
-        assert found.dtype == np.float32 and np.isfinite(found).all() and geometry.area(found) >= 1 - 1e-3
-        assert found.min() >= 0 and found[:, 0].max() <= 100 and found[:, 1].max() <= 80
-        again, reason = geometry.judge(found, 100, 80, min_size=0.5)
+        assert polygon.dtype == np.float32 and np.isfinite(polygon).all() and geometry.area(polygon) >= 1 - 1e-3
+        assert polygon.min() >= 0 and polygon[:, 0].max() <= 100 and polygon[:, 1].max() <= 80
+        again, reason = geometry.judge(polygon, 100, 80, min_size=0.5)
         assert reason == "none" and again is not None
-        np.testing.assert_array_equal(again, found)
-    assert {"none", "empty"} <= seen
+        np.testing.assert_array_equal(again, polygon)
+    assert {"none", "empty"} <= reasons
 
 
 def test_offset_moves_the_edges_by_whole_pixels() -> None:
@@ -205,9 +205,9 @@ def test_unshrink_undoes_the_shrink_of_any_rectangle() -> None:
     w, h, ratio = rng.uniform(2, 900, 2000), rng.uniform(2, 60, 2000), 0.4
     d = w * h * (1 - ratio**2) / (2 * (w + h))
     inner_w, inner_h = w - 2 * d, h - 2 * d
-    found = geometry.unshrink_distance(inner_w * inner_h, 2 * (inner_w + inner_h), ratio)
-    assert found.shape == d.shape
-    np.testing.assert_allclose(found, d, rtol=1e-6)
+    distance = geometry.unshrink_distance(inner_w * inner_h, 2 * (inner_w + inner_h), ratio)
+    assert distance.shape == d.shape
+    np.testing.assert_allclose(distance, d, rtol=1e-6)
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.4, 0.5, 0.6, 0.9])
@@ -217,16 +217,16 @@ def test_unshrink_undoes_the_shrink_of_a_regular_polygon(sides: int, ratio: floa
     radius = 37.0
     d = radius / 2 * (1 - ratio**2)
     inner = radius - d
-    found = geometry.unshrink_distance(corners * inner**2, 2 * corners * inner, ratio, corners=corners)
-    assert float(found) == pytest.approx(d, rel=1e-9)
+    distance = geometry.unshrink_distance(corners * inner**2, 2 * corners * inner, ratio, corners=corners)
+    assert float(distance) == pytest.approx(d, rel=1e-9)
 
 
 def test_unshrink_takes_any_shape_and_the_degenerate() -> None:
-    found = geometry.unshrink_distance(np.full((3, 1), 8.0), np.full((1, 2), 12.0), 0.5)
-    assert found.shape == (3, 2) and np.ptp(found) == 0
+    distances = geometry.unshrink_distance(np.full((3, 1), 8.0), np.full((1, 2), 12.0), 0.5)
+    assert distances.shape == (3, 2) and np.ptp(distances) == 0
     assert geometry.unshrink_distance(0.0, 0.0, 0.5) == 0 == geometry.unshrink_distance(0.0, 12.0, 0.5)
     assert geometry.unshrink_distance([], [], 0.5).shape == (0,)
-    assert geometry.unshrink_distance(-8.0, 12.0, 0.5) == found[0, 0]  # a signed area, either way round
+    assert geometry.unshrink_distance(-8.0, 12.0, 0.5) == distances[0, 0]  # a signed area, either way round
     for ratio in (0, 1, math.nan):
         with pytest.raises(ConfigError, match="shrink ratio"):
             geometry.unshrink_distance(1, 1, ratio)

@@ -27,8 +27,8 @@ def files() -> list[Path]:
     try:
         listed = subprocess.run(command, capture_output=True, check=True, timeout=30).stdout.decode().split("\0")
     except (OSError, subprocess.SubprocessError):
-        kept = ("ocrlab", "tests", "benchmarks", "docs", "notebooks", "data_samples")
-        listed = [str(path.relative_to(ROOT)) for name in kept for path in (ROOT / name).rglob("*")]
+        folders = ("ocrlab", "tests", "benchmarks", "docs", "notebooks", "data_samples")
+        listed = [str(path.relative_to(ROOT)) for name in folders for path in (ROOT / name).rglob("*")]
         listed = [name for name in listed if "__pycache__" not in name]
     return [ROOT / name for name in sorted(listed) if name and (ROOT / name).is_file()]
 
@@ -51,27 +51,27 @@ def text_of(path: Path) -> str | None:
 
 
 def test_nothing_is_unfinished() -> None:
-    found = [name(path) for path in python("ocrlab", "benchmarks") if UNFINISHED.search(path.read_text())]
-    assert found == []
+    names = [name(path) for path in python("ocrlab", "benchmarks") if UNFINISHED.search(path.read_text())]
+    assert names == []
 
 
 def test_no_test_is_switched_off() -> None:
     """A test skips for a reason that it finds out when it runs, never always."""
     off = re.compile(r"pytest\.mark\." + r"(skip\b(?!if)|xfail\((?!.*strict))")
-    found = [name(path) for path in python("tests") if path.name != "conftest.py" and off.search(path.read_text())]
-    assert found == []
+    names = [name(path) for path in python("tests") if path.name != "conftest.py" and off.search(path.read_text())]
+    assert names == []
 
 
 def test_no_registry_and_no_place_of_this_machine_is_written_down() -> None:
-    found: list[str] = []
+    lines: list[str] = []
     for path in files():
         text = text_of(path)
         if text is not None:
-            found += [f"{name(path)}: {match[0]}" for match in REGISTRIES.finditer(text)]
-            found += [f"{name(path)}: {match[0]}" for match in MACHINE.finditer(text)]
+            lines += [f"{name(path)}: {match[0]}" for match in REGISTRIES.finditer(text)]
+            lines += [f"{name(path)}: {match[0]}" for match in MACHINE.finditer(text)]
             if len(str(ROOT)) > 4 and str(ROOT) + "/" in text:
-                found.append(f"{name(path)}: the place of this checkout")
-    assert found == []
+                lines.append(f"{name(path)}: the place of this checkout")
+    assert lines == []
 
 
 def test_samples_fit_into_eight_megabytes() -> None:

@@ -29,8 +29,8 @@ LOCKS = {"requirements.lock": PYTHONS, "requirements-oldest.lock": ("3.11",)}
 
 
 def project() -> dict[str, Any]:
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return found
+    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return table
 
 
 def everything(*extras: str) -> list[str]:
@@ -45,24 +45,24 @@ def everything(*extras: str) -> list[str]:
 
 
 def ranges(lines: list[str]) -> dict[str, str]:
-    found = [Requirement(line) for line in lines]
-    return {canonicalize_name(one.name): str(one.specifier) for one in found}
+    requirements = [Requirement(line) for line in lines]
+    return {canonicalize_name(requirement.name): str(requirement.specifier) for requirement in requirements}
 
 
 def locked(file: str, python: str) -> dict[str, str]:
     """Return name -> version of what a lock installs for this Python on Linux."""
     machine = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
     machine |= {"platform_system": "Linux", "platform_machine": "x86_64", "os_name": "posix"}
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
         if line and line[0] not in " #":
-            one = Requirement(line.rstrip("\\ "))
-            if one.marker is None or one.marker.evaluate(machine):
-                assert one.name not in found, f"{file} pins {one.name} twice for Python {python}"
-                [pin] = one.specifier
+            requirement = Requirement(line.rstrip("\\ "))
+            if requirement.marker is None or requirement.marker.evaluate(machine):
+                assert requirement.name not in versions, f"{file} pins {requirement.name} twice for Python {python}"
+                [pin] = requirement.specifier
                 assert pin.operator == "==", line
-                found[one.name] = pin.version
-    return found
+                versions[requirement.name] = pin.version
+    return versions
 
 
 def test_environment_yml_names_the_same_packages() -> None:
@@ -101,7 +101,7 @@ def test_a_lock_has_hashes_and_no_address(file: str) -> None:
     for package in packages:
         name, *hashes = package.split("--hash=")
         assert hashes, name
-        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one.strip(" \\\n")) for one in hashes), name
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest.strip(" \\\n")) for digest in hashes), name
 
 
 @pytest.mark.parametrize(("file", "python"), [(file, python) for file, pythons in LOCKS.items() for python in pythons])
@@ -152,8 +152,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    [found] = place.glob("*.whl")
-    return found
+    [wheel_file] = place.glob("*.whl")
+    return wheel_file
 
 
 def test_the_wheel_holds_every_file_and_the_licence(wheel: Path) -> None:
@@ -168,11 +168,11 @@ def test_the_wheel_holds_every_file_and_the_licence(wheel: Path) -> None:
 
 def commands() -> list[tuple[str, ...]]:
     """Return the words of every command and subcommand, and none at all."""
-    found: list[tuple[str, ...]] = [()]
+    paths: list[tuple[str, ...]] = [()]
     for name in COMMANDS:
         words = getattr(importlib.import_module(f"ocrlab.cli.{name}"), "WORDS", ())
-        found += [(name,), *((name, word) for word in words)]
-    return found
+        paths += [(name,), *((name, word) for word in words)]
+    return paths
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)

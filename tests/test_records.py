@@ -11,9 +11,9 @@ from ocrlab.errors import DataError
 
 
 def test_json_has_a_schema_and_no_nan():
-    found = records.to_json(records.RunRecord("success", "2026-01-01", metrics={"a": float("nan"), "b": 0.5}))
-    assert json.loads(json.dumps(found, allow_nan=False))["metrics"] == {"a": None, "b": 0.5}
-    assert found["schema"] == records.SCHEMA
+    text = records.to_json(records.RunRecord("success", "2026-01-01", metrics={"a": float("nan"), "b": 0.5}))
+    assert json.loads(json.dumps(text, allow_nan=False))["metrics"] == {"a": None, "b": 0.5}
+    assert text["schema"] == records.SCHEMA
 
 
 def test_prediction_has_the_fixed_form():
@@ -28,10 +28,10 @@ def test_prediction_has_the_fixed_form():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "not JSON"), ("[]", "not a JSON object"), ('{"schema": 2}', "newer ocrlab.*schema 2")]
+    ("text", "message"), [("{", "not JSON"), ("[]", "not a JSON object"), ('{"schema": 2}', "newer ocrlab.*schema 2")]
 )
-def test_what_cannot_be_read_is_named(text, said):
-    with pytest.raises(DataError, match=rf"x\.json.*{said}"):
+def test_what_cannot_be_read_is_named(text, message):
+    with pytest.raises(DataError, match=rf"x\.json.*{message}"):
         records.from_json(text, source="x.json")
 
 

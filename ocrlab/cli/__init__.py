@@ -149,10 +149,10 @@ def complain(error: BaseException, status: int, extra: str = "train") -> None:
 
 
 def _failure(error: BaseException, status: int) -> dict[str, Any]:
-    told = {"type": type(error).__name__, "message": str(error)}
+    details = {"type": type(error).__name__, "message": str(error)}
     if status > 128:
-        told = {"type": "Interrupted", "message": _signal(status)}
-    return {"schema": SCHEMA, "status": "failure", "exit_status": status, "error": told}
+        details = {"type": "Interrupted", "message": _signal(status)}
+    return {"schema": SCHEMA, "status": "failure", "exit_status": status, "error": details}
 
 
 def _signal(status: int) -> str:

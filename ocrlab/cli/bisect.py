@@ -106,12 +106,12 @@ def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], li
     with _home(folder, Path(config.runs)) as home:
         place = home / "flight" / FOLDER
         data = stamps([Path(config.data)])
-        mark = key(configs.dump(config), steps, [(one.name, one.good) for one in flips], data)
+        mark = key(configs.dump(config), steps, [(flip.name, flip.good) for flip in flips], data)
         job = Hunt(flips, [], training_trials.starter(config, flips, place, steps), place, limits, mark)
         job.before = [] if folder else _unfinished(Path(config.runs))
-        told = f"{steps} optimiser step{'' if steps == 1 else 's'} a run"
-        told += f"; it failed in step {at[0]}" if at else ""
-        return _done(job, folder, home, told, at[1] if at else ())
+        plan = f"{steps} optimiser step{'' if steps == 1 else 's'} a run"
+        plan += f"; it failed in step {at[0]}" if at else ""
+        return _done(job, folder, home, plan, at[1] if at else ())
 
 
 def _program(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> Hunt:
@@ -128,9 +128,9 @@ def _program(args: argparse.Namespace, folder: Path | None, rest: list[str], lim
         raise ConfigError(f"{first} cannot be started", got="no program of that name", need="-- COMMAND that runs")
     samples = lists.of_word(args.samples) if args.samples else None
     start = command_trials.starter(args.program, flips, samples)
-    files = [Path(word) for word in [*args.program, *(str(one.job["path"]) for one in flips if "path" in one.job)]]
+    files = [Path(word) for word in [*args.program, *(str(flip.job["path"]) for flip in flips if "path" in flip.job)]]
     files = [*(file for file in files if not file.is_dir()), *([samples.path] if samples else [])]
-    mark = key(args.program, args.samples, [(one.name, one.bad, one.good) for one in flips], stamps(files))
+    mark = key(args.program, args.samples, [(flip.name, flip.bad, flip.good) for flip in flips], stamps(files))
     job = Hunt(flips, [], start, Path(), limits, mark)
     if samples is not None:
         job.unit, job.names = samples.unit, samples.names
@@ -144,7 +144,7 @@ def _search(job: Hunt, folder: Path | None, runs: Path) -> Answer:
         return _done(job, folder, home, "", ())
 
 
-def _done(job: Hunt, folder: Path | None, home: Path, told: str, samples: Sequence[str]) -> Answer:
+def _done(job: Hunt, folder: Path | None, home: Path, plan: str, samples: Sequence[str]) -> Answer:
     """Say what is going to happen, hunt, go on to the pages where the data is guilty, and write down what was found."""
     from ocrlab.debug.bisect import bisect_summary, factors
     from ocrlab.debug.bisect.bisect_job import hunt
@@ -155,8 +155,8 @@ def _done(job: Hunt, folder: Path | None, home: Path, told: str, samples: Sequen
         job.wanted, job.told = trial.recorded(folder) or (None, "")
         verdict = _verdict(folder)
     job.suspicion, job.guided = factors.suspicion(job.factors, verdict), bool(verdict and verdict.causes)
-    _say(bisect_summary.plan(job.factors, job.limits, len(job.names), job.unit))
-    _say(told)
+    _report(bisect_summary.plan(job.factors, job.limits, len(job.names), job.unit))
+    _report(plan)
     outcome = hunt(job, lambda row: _row(job, row))
     names = job.names or _names(job.folder)
     guilt = _samples(job, outcome, names, samples)
@@ -173,21 +173,21 @@ def _row(job: Hunt, row: dict[str, Any]) -> None:
     """Say how a run ended, and after the first what it has told of all of them."""
     from ocrlab.debug.bisect import bisect_summary
 
-    _say(bisect_summary.line(len(job.rows), row, job.unit))
+    _report(bisect_summary.line(len(job.rows), row, job.unit))
     if len(job.rows) == 1 and row["ended"] == "failed":
-        _say(bisect_summary.first(job))
+        _report(bisect_summary.first(job))
 
 
 def _samples(job: Hunt, outcome: Outcome, names: Sequence[str], hinted: Sequence[str]) -> Guilt | None:
     """Look for the samples that fail, where the data is guilty or where a program's samples were named."""
     from ocrlab.debug.bisect import bisect_summary, factors, sample_search
 
-    guilty_names = [job.factors[index].name for index in outcome.found.factors]
+    culprit_names = [job.factors[index].name for index in outcome.found.factors]
     asked = bool(job.names) and outcome.status in ("found", "none")
-    if not asked and (outcome.status != "found" or factors.DATA not in guilty_names or len(names) < 2):
+    if not asked and (outcome.status != "found" or factors.DATA not in culprit_names or len(names) < 2):
         return None
     runs = bisect_summary.halvings(len(names)) * sample_search.tries(outcome.found.rate, job.limits.error)
-    _say(f"{len(names)} {job.unit}s are halved until those remain that fail, in {runs} runs at most if it is one")
+    _report(f"{len(names)} {job.unit}s are halved until those remain that fail, in {runs} runs at most if it is one")
     hint = [index for index, name in enumerate(names) if name in hinted]
     return sample_search.pages(job, len(names), outcome.found.rate, lambda row: _row(job, row), hint)
 
@@ -251,14 +251,14 @@ def _home(folder: Path | None, runs: Path) -> Iterator[Path]:
             raise RunError(f"{folder} is still running", need="a run that has ended")
         yield folder.absolute()
         return
-    with run_folder.run(runs, FOLDER) as made:
-        yield made.path
-        made.succeed({})
+    with run_folder.run(runs, FOLDER) as run:
+        yield run.path
+        run.succeed({})
 
 
 def _unfinished(runs: Path) -> list[Path]:
     """Return where bisects that were interrupted, or ran out of runs or time, keep what they have made."""
-    found = []
+    folders = []
     for place in sorted(runs.glob(f"*-{FOLDER}*/flight/{FOLDER}")):
         file = place.parent.parent / "incident" / RECORD
         try:
@@ -266,8 +266,8 @@ def _unfinished(runs: Path) -> list[Path]:
         except (OSError, ValueError, LookupError, TypeError):
             continue
         if ended in ("interrupted", "undecided"):
-            found.append(place)
-    return found
+            folders.append(place)
+    return folders
 
 
 def _numbered(folder: Path) -> Path:
@@ -276,6 +276,6 @@ def _numbered(folder: Path) -> Path:
     return next(folder / name for name in names if not (folder / name).exists())
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     if text:
         print(f"ocrlab bisect: {text}".replace("\n", "\n  "), file=sys.stderr, flush=True)

@@ -24,8 +24,8 @@ def check(words: Sequence[str], also: Sequence[str] = ()) -> Config:
     """Return the settings of `words` over the defaults; raises ConfigError for those that training has fixed."""
     from ocrlab.config import schema as configs
 
-    said = resolve(from_lines(words), configs.keys())
-    for key, setting in said.items():
+    settings = resolve(from_lines(words), configs.keys())
+    for key, setting in settings.items():
         if key not in also and not key.startswith(OPEN):
             names = ", ".join([*also, *(f"{name}*" if name.endswith(".") else name for name in OPEN)])
             what = f"{setting.key} has no effect on a finished detector"
@@ -46,6 +46,6 @@ def open_detector(checkpoint: Path | None, words: Sequence[str], asked: Config, 
     device, why = accelerator_for(device or asked.trainer.accelerator)
     detector = Detector.load(checkpoint, runs=asked.runs, device=device)
     detector.config = configs.apply(detector.config, words)
-    told = "" if why == "set in the config" else f" ({why})"
-    print(f"detector: {detector.origin}, on the {device}{told}", file=sys.stderr)
+    reason = "" if why == "set in the config" else f" ({why})"
+    print(f"detector: {detector.origin}, on the {device}{reason}", file=sys.stderr)
     return detector

@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Diagnose, or explain; raises ConfigError where it is not said what, DataError where it cannot be read."""
-    if sum(given is not None for given in (args.path, args.jsonl, args.explain)) != 1:
+    if sum(source is not None for source in (args.path, args.jsonl, args.explain)) != 1:
         raise ConfigError(
             "diagnose takes one of PATH, --jsonl FILE and --explain [ID]", do="See ocrlab diagnose --help"
         )
@@ -49,17 +49,17 @@ def run(args: argparse.Namespace) -> Answer:
     if args.jsonl is not None:
         return _many(args.jsonl, args.json)
     incident = load_input.read_incident(args.path)
-    found = classify.classify(incident)
-    told, failed = incident.facts.get("learned"), bool(found.causes)
+    verdict = classify.classify(incident)
+    findings, failed = incident.facts.get("learned"), bool(verdict.causes)
     now, well = running(Path(args.path), failed=failed), ended_well(Path(args.path), failed=failed)
-    learned = {"learned": told} if isinstance(told, list) else {}
-    parts = [now, well, learning(told) if isinstance(told, list) else ""]
+    learned = {"learned": findings} if isinstance(findings, list) else {}
+    parts = [now, well, learning(findings) if isinstance(findings, list) else ""]
     if failed or (incident.texts and not well) or not any(parts):
-        parts.append(verdict_files.markdown(found, incident.facts))
+        parts.append(verdict_files.markdown(verdict, incident.facts))
     else:
-        parts += verdict_files.extra_paragraphs(incident.facts, found)
+        parts += verdict_files.extra_paragraphs(incident.facts, verdict)
     text = "\n\n".join(filter(None, parts))
-    record = {**to_json(found), **learned, **verdict_files.extra_fields(incident.facts)}
+    record = {**to_json(verdict), **learned, **verdict_files.extra_fields(incident.facts)}
     return Answer(redaction.clean(record), redaction.clean(text).rstrip())
 
 
@@ -84,17 +84,17 @@ def ended_well(place: Path, *, failed: bool) -> str:
     return "This run has ended well" + ("." if failed else "; nothing in it speaks for a failure.")
 
 
-def learning(told: list[str]) -> str:
+def learning(findings: list[str]) -> str:
     """Return in words what a recorded training noticed about itself."""
-    if not told:
+    if not findings:
         return "The flight record saw nothing wrong in how it learned: batches, gradients, steps, modes."
-    return "\n".join(["What the flight record noticed:", "", *(f"- {line}" for line in told)])
+    return "\n".join(["What the flight record noticed:", "", *(f"- {line}" for line in findings)])
 
 
 def _explain(name: str) -> Answer:
     if not name:
-        known = catalogue.load().entries.values()
-        rows = [{"id": entry.id, "title": entry.title, "family": entry.family} for entry in known]
+        entries = catalogue.load().entries.values()
+        rows = [{"id": entry.id, "title": entry.title, "family": entry.family} for entry in entries]
         return Answer({"schema": SCHEMA, "causes": rows}, catalogue.listing())
     text = catalogue.explain(name)
     entry = catalogue.load().entries[name]
@@ -103,9 +103,9 @@ def _explain(name: str) -> Answer:
     return Answer({"schema": SCHEMA, **record}, text)
 
 
-def _many(path: str, in_one: bool) -> Answer:
+def _many(path: str, whole: bool) -> Answer:
     """Print one verdict a line as it is made, or with `--json` all in one object."""
-    if in_one:
+    if whole:
         return Answer({"schema": SCHEMA, "verdicts": list(verdicts(path))})
     for record in verdicts(path):
         print(json.dumps(record, ensure_ascii=False), flush=True)
@@ -136,6 +136,6 @@ def _line(line: bytes, number: int) -> dict[str, Any]:
     else:
         context = row.get("context")
         texts = {"log_tail.txt": row["log"]} if row.get("log") else {}
-        known = Incident(texts=texts, context=context if isinstance(context, str) else "")
-        record = redaction.clean(to_json(classify.classify(known)))
+        incident = Incident(texts=texts, context=context if isinstance(context, str) else "")
+        record = redaction.clean(to_json(classify.classify(incident)))
     return {**record, "id": row.get("id") if isinstance(row, dict) else None}

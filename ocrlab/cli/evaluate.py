@@ -34,8 +34,8 @@ def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     what = parser.add_argument_group("what is scored, at most one of these")
     what.add_argument("--checkpoint", type=output_paths.path, metavar="CKPT", help=detector_options.NEWEST)
-    told = "what ocrlab predict wrote, or a folder of ICDAR .txt or prediction .json, one a page, or a .jsonl"
-    what.add_argument("--predictions", type=output_paths.path, metavar="PATH", help=told)
+    help_text = "what ocrlab predict wrote, or a folder of ICDAR .txt or prediction .json, one a page, or a .jsonl"
+    what.add_argument("--predictions", type=output_paths.path, metavar="PATH", help=help_text)
     parser.add_argument(
         "--per-image", type=output_paths.path, metavar="FILE", help="write one line a page, .jsonl or .csv"
     )
@@ -80,9 +80,9 @@ def run(args: argparse.Namespace) -> Answer:
 
 def refuse_oracle_words(args: argparse.Namespace) -> None:
     """Raise ConfigError for an option that only --oracle takes: here it would change nothing."""
-    usual: dict[str, object] = {"config": None, "shape": None}
-    usual |= {"long_side": upper_bound.LONG_SIDES, "shrink": upper_bound.SHRINKS, "unclip": upper_bound.UNCLIPS}
-    for name, value in usual.items():
+    defaults: dict[str, object] = {"config": None, "shape": None}
+    defaults |= {"long_side": upper_bound.LONG_SIDES, "shrink": upper_bound.SHRINKS, "unclip": upper_bound.UNCLIPS}
+    for name, value in defaults.items():
         if getattr(args, name) != value:
             raise ConfigError(f"--{name.replace('_', '-')} belongs to --oracle DATA", do="See ocrlab evaluate --help")
 
@@ -126,8 +126,8 @@ def of_predictions(args: argparse.Namespace, words: list[str], split: str) -> tu
     from ocrlab.data.formats import reader
     from ocrlab.evaluation import prediction_scores
 
-    found = prediction_scores.read(args.predictions)
-    scored = prediction_scores.score(reader.load(asked.data, split, exif=asked.exif), found)
+    predictions = prediction_scores.read(args.predictions)
+    scored = prediction_scores.score(reader.load(asked.data, split, exif=asked.exif), predictions)
     return scored, {"predictions": str(args.predictions), "data": asked.data, "split": split}
 
 

@@ -46,29 +46,29 @@ def run(args: argparse.Namespace) -> Answer:
     if not (args.grid or args.block or args.ptxas or args.shared or args.registers):
         rows = [(name.replace("_", " "), value) for name, value in asdict(limits).items() if value is not None]
         return Answer({"schema": SCHEMA, "limits": asdict(limits)}, table(rows))
-    given = launch_limits.Launch(
+    launch = launch_limits.Launch(
         args.grid or (1, 1, 1), args.block or (1, 1, 1), args.registers, 0, args.shared, args.cooperative
     )
-    checked = {"launch": launch_limits.check(given, limits)}
+    checked = {"launch": launch_limits.check(launch, limits)}
     if args.ptxas:
         kernels = ptxas.parse(build)
         if not kernels:
             raise DataError(f"{args.ptxas} names no kernel", need="what nvcc -Xptxas -v prints on stderr")
         checked = {
             kernel.name: launch_limits.check(
-                replace(given, registers=kernel.registers, static_shared=kernel.static_shared), limits
+                replace(launch, registers=kernel.registers, static_shared=kernel.static_shared), limits
             )
             + spills(kernel)
             for kernel in kernels
         }
-    failed = any(one.judgement == "fail" for checks in checked.values() for one in checks)
+    failed = any(check.judgement == "fail" for checks in checked.values() for check in checks)
     record = {
         "schema": SCHEMA,
         "limits": asdict(limits),
         "kernels": {k: [asdict(c) for c in v] for k, v in checked.items()},
     }
     text = "\n\n".join(
-        f"{name} (compute capability {limits.capability})\n{told(checks)}" for name, checks in checked.items()
+        f"{name} (compute capability {limits.capability})\n{checks_text(checks)}" for name, checks in checked.items()
     )
     return Answer(record, text, int(failed))
 
@@ -77,11 +77,11 @@ def limits_of(args: argparse.Namespace) -> launch_limits.Limits:
     """Return the limits of the capability that was named or else of the device; raises ConfigError without either."""
     if args.capability:
         return launch_limits.of_capability(args.capability)
-    found = device_limits(args.device)
-    if found.missing:
+    reading = device_limits(args.device)
+    if reading.missing:
         do = "Name the compute capability of the device that is meant: --capability 8.6"
-        raise ConfigError("The limits of a device are not known here", got=found.missing, need="a CUDA driver", do=do)
-    return launch_limits.of_device(found.value)
+        raise ConfigError("The limits of a device are not known here", got=reading.missing, need="a CUDA driver", do=do)
+    return launch_limits.of_device(reading.value)
 
 
 def spills(kernel: ptxas.Kernel) -> list[Check]:
@@ -92,19 +92,24 @@ def spills(kernel: ptxas.Kernel) -> list[Check]:
     return [Check("spills", "warn", f"{spilled} bytes of registers live in local memory", "0", "Allow more registers")]
 
 
-def told(checks: list[Check]) -> str:
+def checks_text(checks: list[Check]) -> str:
     """Return checks as lines: judgement, limit, what was given, what is needed, what to do."""
-    rows = [(one.judgement, one.name, one.seen, one.need) for one in checks]
+    rows = [(check.judgement, check.name, check.seen, check.need) for check in checks]
     lines = table(rows).splitlines()
-    advice = [one.do for one in checks if one.judgement in ("warn", "fail") and one.do]
+    advice = [check.do for check in checks if check.judgement in ("warn", "fail") and check.do]
     return "\n".join([*lines, *(f"  -> {do}" for do in dict.fromkeys(advice))])
 
 
 def profile(path: Path) -> Answer:
     """Answer with every launch of a profile in words."""
-    found = [(one, nsight.describe(one)) for one in nsight.read(read(path))]
-    record: dict[str, Any] = {"schema": SCHEMA, "kernels": [{**asdict(one), "words": said} for one, said in found]}
-    return Answer(record, "\n".join(f"{one.kernel}\n" + "\n".join(f"  {line}" for line in said) for one, said in found))
+    kernels = [(kernel, nsight.describe(kernel)) for kernel in nsight.read(read(path))]
+    record: dict[str, Any] = {
+        "schema": SCHEMA,
+        "kernels": [{**asdict(kernel), "words": lines} for kernel, lines in kernels],
+    }
+    return Answer(
+        record, "\n".join(f"{kernel.kernel}\n" + "\n".join(f"  {line}" for line in lines) for kernel, lines in kernels)
+    )
 
 
 def read(path: Path) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.cli import train_preflight
-from ocrlab.cli.memory_fit import add_settings, on_cuda, say
+from ocrlab.cli.memory_fit import add_settings, on_cuda, report_progress
 from ocrlab.cli.parser import Answer, Parser, add_json, table
 from ocrlab.cli.train import loaded
 from ocrlab.debug.memory import memory_limit
@@ -41,17 +41,21 @@ def run(args: argparse.Namespace) -> Answer:
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-estimate-"))
     try:
         configs.save(config, folder / "config.yaml")
-        found = largest_batch.estimated(Room(config, folder, limit, 0.0, time.monotonic() + SECONDS, say))
+        estimate = largest_batch.estimated(
+            Room(config, folder, limit, 0.0, time.monotonic() + SECONDS, report_progress)
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return Answer({"schema": SCHEMA, **found}, text(found, config.batch_size))
+    return Answer({"schema": SCHEMA, **estimate}, text(estimate, config.batch_size))
 
 
-def text(found: dict[str, Any], batch: int) -> str:
+def text(estimate: dict[str, Any], batch: int) -> str:
     """Return an estimate as a person reads it."""
-    rows = [(name, f"{size / memory_limit.MIB:,.1f} MiB") for name, size in found["parts"].items() if size]
-    rows += [("in all, beyond what imports take", f"{found['peak'] / memory_limit.MIB:,.1f} MiB")]
-    inside = f"in {found['module']}, {found['phase']}" if found["module"] else "outside the model"
-    where = "in validation" if found["phase"] == "validation" else inside
-    more = f"A step with batch_size={batch} is highest {where}; each crop more takes {found['slope'] / 2**20:,.1f} MiB."
+    rows = [(name, f"{size / memory_limit.MIB:,.1f} MiB") for name, size in estimate["parts"].items() if size]
+    rows += [("in all, beyond what imports take", f"{estimate['peak'] / memory_limit.MIB:,.1f} MiB")]
+    inside = f"in {estimate['module']}, {estimate['phase']}" if estimate["module"] else "outside the model"
+    where = "in validation" if estimate["phase"] == "validation" else inside
+    more = (
+        f"A step with batch_size={batch} is highest {where}; each crop more takes {estimate['slope'] / 2**20:,.1f} MiB."
+    )
     return f"{table(rows)}\n\n{more}"

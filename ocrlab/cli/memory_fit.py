@@ -57,13 +57,15 @@ def run(args: argparse.Namespace) -> Answer:
     config = loaded(args)
     train_preflight.look_at(config)
     limit = memory_limit.find(args.limit, cuda=on_cuda(config))
-    say(f"limit {words_of(limit)}")
+    report_progress(f"limit {words_of(limit)}")
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-fit-"))
     try:
-        found = largest_batch.fit(config, folder, limit=limit, margin=args.margin, seconds=60 * args.minutes, say=say)
+        result = largest_batch.fit(
+            config, folder, limit=limit, margin=args.margin, seconds=60 * args.minutes, say=report_progress
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return Answer(record(found), text(found), 0 if found.batch else 1)
+    return Answer(record(result), text(result), 0 if result.batch else 1)
 
 
 def on_cuda(config: Config) -> bool:
@@ -80,64 +82,66 @@ def on_cuda(config: Config) -> bool:
     return done.returncode == 0
 
 
-def record(found: Fit) -> dict[str, Any]:
+def record(result: Fit) -> dict[str, Any]:
     """Return a fit as a JSON-ready record."""
-    kept = ("batch", "fits", "peak", "phase", "told", "seconds", "crops_a_second", "changes", "long")
+    columns = ("batch", "fits", "peak", "phase", "told", "seconds", "crops_a_second", "changes", "long")
     return {
         "schema": SCHEMA,
-        "status": "fits" if found.batch else "nothing fits" if found.proven == "batch + 1 fails" else "not known",
-        "batch": found.batch,
-        "peak": found.peak,
-        "limit": asdict(found.limit),
-        "usable": found.usable,
-        "settings": found.words,
-        "proven": found.proven,
-        "most": found.most,
-        "tries": [{name: asdict(one)[name] for name in kept} for one in found.tries],
-        "remedies": [{name: asdict(one)[name] for name in kept} for one in found.remedies],
-        "left_out": found.left_out,
-        "estimate": {name: found.estimate.get(name) for name in ("parts", "peak", "slope", "offset", "settled")},
-        "sentence": sentence(found),
+        "status": "fits" if result.batch else "nothing fits" if result.proven == "batch + 1 fails" else "not known",
+        "batch": result.batch,
+        "peak": result.peak,
+        "limit": asdict(result.limit),
+        "usable": result.usable,
+        "settings": result.words,
+        "proven": result.proven,
+        "most": result.most,
+        "tries": [{name: asdict(attempt)[name] for name in columns} for attempt in result.tries],
+        "remedies": [{name: asdict(attempt)[name] for name in columns} for attempt in result.remedies],
+        "left_out": result.left_out,
+        "estimate": {name: result.estimate.get(name) for name in ("parts", "peak", "slope", "offset", "settled")},
+        "sentence": sentence(result),
     }
 
 
-def text(found: Fit) -> str:
+def text(result: Fit) -> str:
     """Return a fit as a person reads it."""
     rows = [("batch", "needs", "fits", "in", "crops a second", "set otherwise")]
-    for one in [*found.tries, *found.remedies]:
-        held = f"{one.peak / MIB:,.0f} MiB" if one.peak is not None else "died"
-        speed = f"{one.crops_a_second:.1f}" if one.fits else ""
-        rows.append((str(one.batch), held, "yes" if one.fits else "no", one.phase, speed, said(one)))
-    left = [f"not tried: {name}: {why}" for name, why in found.left_out.items()]
-    return "\n\n".join(filter(None, [table(rows), "\n".join(left), sentence(found), " ".join(found.words)]))
+    for attempt in [*result.tries, *result.remedies]:
+        needed = f"{attempt.peak / MIB:,.0f} MiB" if attempt.peak is not None else "died"
+        speed = f"{attempt.crops_a_second:.1f}" if attempt.fits else ""
+        rows.append(
+            (str(attempt.batch), needed, "yes" if attempt.fits else "no", attempt.phase, speed, changes_text(attempt))
+        )
+    left = [f"not tried: {name}: {why}" for name, why in result.left_out.items()]
+    return "\n\n".join(filter(None, [table(rows), "\n".join(left), sentence(result), " ".join(result.words)]))
 
 
-def sentence(found: Fit) -> str:
+def sentence(result: Fit) -> str:
     """Return what was found in one or two sentences."""
-    limit = words_of(found.limit)
-    if found.batch:
-        peak = f"{(found.peak or 0) / MIB:,.0f} MiB"
+    limit = words_of(result.limit)
+    if result.batch:
+        peak = f"{(result.peak or 0) / MIB:,.0f} MiB"
         why = {
-            "batch + 1 fails": f"{found.batch + 1} does not fit",
+            "batch + 1 fails": f"{result.batch + 1} does not fit",
             "close": "that is close to the limit, and more was not tried",
-            "pages": f"more than {found.most} was not tried: an epoch and the batch that was asked for have no more",
+            "pages": f"more than {result.most} was not tried: an epoch and the batch that was asked for have no more",
             "time": "the time was over before more was tried",
-            "slow": f"a training with {found.batch + 1} was not done in its time",
-        }[found.proven]
-        return f"batch_size={found.batch} fits: it needs {peak} of {limit}; {why}."
-    if found.proven in ("time", "slow"):
+            "slow": f"a training with {result.batch + 1} was not done in its time",
+        }[result.proven]
+        return f"batch_size={result.batch} fits: it needs {peak} of {limit}; {why}."
+    if result.proven in ("time", "slow"):
         return f"The time was over before a batch was found that fits into {limit}; give it more with --minutes."
-    good = [one for one in found.remedies if one.fits]
+    good = [remedy for remedy in result.remedies if remedy.fits]
     if not good:
         return f"Nothing fits into {limit}, not even one crop, and no change that was tried is enough."
-    best = good[0]
-    return f"Nothing fits into {limit}; with {said(best)} one crop needs {(best.peak or 0) / MIB:,.0f} MiB, and fits."
+    needed = f"{(good[0].peak or 0) / MIB:,.0f} MiB"
+    return f"Nothing fits into {limit}; with {changes_text(good[0])} one crop needs {needed}, and fits."
 
 
-def said(one: Try) -> str:
+def changes_text(attempt: Try) -> str:
     """Return what was set otherwise, as settings."""
-    settings = [f"{key}={value}" for key, value in one.changes.items()]
-    return " ".join([*settings, "for longer"] if one.long else settings)
+    settings = [f"{key}={value}" for key, value in attempt.changes.items()]
+    return " ".join([*settings, "for longer"] if attempt.long else settings)
 
 
 def words_of(limit: memory_limit.Limit) -> str:
@@ -147,6 +151,6 @@ def words_of(limit: memory_limit.Limit) -> str:
     return f"{limit.bytes / MIB:,.0f} MiB ({limit.source})"
 
 
-def say(line: str) -> None:
+def report_progress(line: str) -> None:
     """Tell on stderr what is going on."""
     print(f"ocrlab memory: {line}", file=sys.stderr, flush=True)

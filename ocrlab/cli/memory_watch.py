@@ -41,26 +41,26 @@ def run(args: argparse.Namespace) -> Answer:
     """
     pid, what = _whom(args)
     monitor, screen = Monitor(pid, args.seconds), Screen(args.json)
-    said: dict[str, Any] = {}
+    last_sample: dict[str, Any] = {}
     try:
         count = 0
         while True:
             count += 1
-            told = monitor.sample()
-            if not told["alive"] and said:
+            sample = monitor.sample()
+            if not sample["alive"] and last_sample:
                 break
-            said = told
+            last_sample = sample
             last = args.count is not None and count >= args.count
-            if last or not told["alive"]:
+            if last or not sample["alive"]:
                 break
-            screen.show(said, what)
+            screen.show(last_sample, what)
             time.sleep(args.seconds)
     except KeyboardInterrupt:  # it is how one ends it
         pass
     finally:
         monitor.close()
         screen.clear()
-    return Answer(said, text(said, what) if said else "")
+    return Answer(last_sample, text(last_sample, what) if last_sample else "")
 
 
 def _whom(args: argparse.Namespace) -> tuple[int | None, str]:
@@ -69,10 +69,10 @@ def _whom(args: argparse.Namespace) -> tuple[int | None, str]:
     if args.count is not None and args.count < 1:
         raise ConfigError("--count is no number of samples", got=args.count, need="1 or more")
     if args.pid is not None:
-        found = process_tree.one(args.pid)
-        if found is None or found.state in "ZX":
+        process = process_tree.one(args.pid)
+        if process is None or process.state in "ZX":
             raise ConfigError(f"There is no process {args.pid}", do="ocrlab memory watch without PID: the newest run")
-        return args.pid, f"{found.name} ({args.pid})"
+        return args.pid, f"{process.name} ({args.pid})"
     run = newest(RUNS)
     if run is not None:
         return run[0], f"run {run[1].name} ({run[0]})"
@@ -83,47 +83,47 @@ class Screen:
     """Where samples go: a block that is drawn again on a terminal, else a line each; JSON lines where asked."""
 
     def __init__(self, as_json: bool) -> None:
-        self.as_json, self.drawn = as_json, 0
+        self.as_json, self.lines_shown = as_json, 0
         self.terminal = not as_json and sys.stdout.isatty()
 
-    def show(self, told: dict[str, Any], what: str) -> None:
+    def show(self, sample: dict[str, Any], what: str) -> None:
         """Write a sample."""
         if self.as_json:
-            answer_line(json.dumps(finite(told), allow_nan=False, ensure_ascii=False))
+            answer_line(json.dumps(finite(sample), allow_nan=False, ensure_ascii=False))
         elif self.terminal:
             self.clear()
-            block = text(told, what)
-            self.drawn = block.count("\n") + 1
+            block = text(sample, what)
+            self.lines_shown = block.count("\n") + 1
             print(block, flush=True)
         else:
-            print(line(told), flush=True)
+            print(line(sample), flush=True)
 
     def clear(self) -> None:
         """Take the block off the terminal."""
-        if self.drawn:
-            print(f"\x1b[{self.drawn}A\x1b[J", end="", flush=True)
-            self.drawn = 0
+        if self.lines_shown:
+            print(f"\x1b[{self.lines_shown}A\x1b[J", end="", flush=True)
+            self.lines_shown = 0
 
 
-def line(told: dict[str, Any]) -> str:
+def line(sample: dict[str, Any]) -> str:
     """Return a sample in one line."""
-    parts = [f"{told['seconds']:.0f} s"]
-    for name, (used, limit) in limits(told).items():
+    parts = [f"{sample['seconds']:.0f} s"]
+    for name, (used, limit) in limits(sample).items():
         parts.append(f"{name} {size_text(int(used))}" + (f" of {size_text(int(limit))}" if limit else ""))
-        parts[-1] += _growing(told, name, ", ")
-    missing = told["gpus"].get("missing")
+        parts[-1] += _growing(sample, name, ", ")
+    missing = sample["gpus"].get("missing")
     return " | ".join(parts + ([f"gpus: {missing}"] if missing else []))
 
 
-def text(told: dict[str, Any], what: str) -> str:
+def text(sample: dict[str, Any], what: str) -> str:
     """Return a sample as a block: a row for each limit, then the cards, then the largest processes."""
     rows: list[tuple[str, ...]] = [("", "used", "of", "grows")]
-    for name, (used, limit) in limits(told).items():
-        rows.append((name, size_text(int(used)), size_text(int(limit)) if limit else "", _growing(told, name)))
-    parts = [f"{what}, {told['seconds']:.0f} s", table(rows)]
-    parts += [_card(card) for card in told["gpus"].get("cards", ())]
-    parts += [f"GPUs: {told['gpus']['missing']}"] if told["gpus"].get("missing") else []
-    largest = sorted(told["host"]["processes"], key=lambda use: -(use.get("pss") or use["rss"]))[:PROCESSES]
+    for name, (used, limit) in limits(sample).items():
+        rows.append((name, size_text(int(used)), size_text(int(limit)) if limit else "", _growing(sample, name)))
+    parts = [f"{what}, {sample['seconds']:.0f} s", table(rows)]
+    parts += [_card(card) for card in sample["gpus"].get("cards", ())]
+    parts += [f"GPUs: {sample['gpus']['missing']}"] if sample["gpus"].get("missing") else []
+    largest = sorted(sample["host"]["processes"], key=lambda use: -(use.get("pss") or use["rss"]))[:PROCESSES]
     parts.append(
         table([(u["role"], u["pid"], u["name"], size_text(u.get("pss") or u["rss"])) for u in largest] or [("",)])
     )
@@ -139,19 +139,19 @@ def _card(card: dict[str, Any]) -> str:
         limit = f" of {card['power_limit'] / 1000:.0f}" if "power_limit" in card else ""
         parts.append(f"{card['power'] / 1000:.0f}{limit} W")
     parts += [f"throttled: {', '.join(card['throttled'])}"] if card.get("throttled") else []
-    for one in card.get("processes", ()):
-        whose = "ours" if one.get("ours") else "other"
-        held = "an unknown amount" if one["bytes"] is None else size_text(one["bytes"])
-        parts.append(f"{one['name'] or 'process'} {one['pid']} ({whose}) {held}")
+    for process in card.get("processes", ()):
+        whose = "ours" if process.get("ours") else "other"
+        memory = "an unknown amount" if process["bytes"] is None else size_text(process["bytes"])
+        parts.append(f"{process['name'] or 'process'} {process['pid']} ({whose}) {memory}")
     return ", ".join(parts)
 
 
-def _growing(told: dict[str, Any], name: str, before: str = "") -> str:
-    found = told["growth"][name]
-    if not found["grows"]:
+def _growing(sample: dict[str, Any], name: str, before: str = "") -> str:
+    growth = sample["growth"][name]
+    if not growth["grows"]:
         return ""
-    left = f", full in {_time(found['left'])}" if found["left"] is not None else ""
-    return f"{before}+{size_text(int(found['rate']))}/s{left}"
+    left = f", full in {_time(growth['left'])}" if growth["left"] is not None else ""
+    return f"{before}+{size_text(int(growth['rate']))}/s{left}"
 
 
 def _time(seconds: float) -> str:

@@ -25,7 +25,7 @@ def new_file(file: Path, option: str) -> None:
 
 def folder(wanted: Path, option: str) -> None:
     """Raise ConfigError unless `wanted` is a folder that can be written into, or one that can be made."""
-    there = next(one for one in (wanted, *wanted.absolute().parents) if os.path.lexists(one))
+    there = next(place for place in (wanted, *wanted.absolute().parents) if os.path.lexists(place))
     if not there.is_dir():
         dead = there.is_symlink() and not there.exists()
         got = f"{there}, which is a link that leads nowhere" if dead else f"{there}, which is no folder"

@@ -29,11 +29,11 @@ class Answer:
 class Parser(argparse.ArgumentParser):
     """argparse with examples under the help, no guessed abbreviations, and wrong use as ConfigError."""
 
-    def __init__(self, prog: str, what: str, told: str) -> None:
+    def __init__(self, prog: str, what: str, example_lines: str) -> None:
         super().__init__(
             prog=prog,
             description=what[0].upper() + what[1:],
-            epilog=examples(told),
+            epilog=examples(example_lines),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -43,9 +43,9 @@ class Parser(argparse.ArgumentParser):
         hint = f"See {self.prog} --help"
         if any("key=value" in str(action.metavar) for action in self._get_positional_actions()):
             hint = f"Settings are written key=value; see {self.prog} --help"
-        given = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
-        known = [option.removeprefix("--") for option in self._option_string_actions if option.startswith("--")]
-        near = get_close_matches(given.removeprefix("--"), known, n=1) if given.startswith("--") else []
+        unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
+        options = [option.removeprefix("--") for option in self._option_string_actions if option.startswith("--")]
+        near = get_close_matches(unknown.removeprefix("--"), options, n=1) if unknown.startswith("--") else []
         if near:
             hint = f"The nearest is --{near[0]}; see {self.prog} --help"
         raise ConfigError(f"{self.prog.removeprefix('ocrlab ')}: {message}", do=hint)
@@ -64,10 +64,10 @@ class Word(Parser):
             file, self.file = self.file(), None
             self.epilog = examples(file.EXAMPLES)
             file.arguments(self)
-        found, rest = super().parse_known_args(args, namespace)
+        parsed, rest = super().parse_known_args(args, namespace)
         if rest:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
-        return found, rest
+        return parsed, rest
 
 
 def examples(text: str) -> str:
@@ -94,7 +94,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def harmless(text: str) -> str:
     """Return a text for a terminal: a control character, in a stranger's file name, is shown and not obeyed."""
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def table(rows: Sequence[Sequence[object]]) -> str:

@@ -130,23 +130,23 @@ def _predict(
     """Predict file by file, write each page's line, and return the record of it all."""
     from ocrlab.inference import prediction_files
 
-    kept: list[dict[str, Any]] = []
+    predictions: list[dict[str, Any]] = []
     left_out: list[str] = []
     count = regions = 0
     formats = args.format or list(FORMATS)
     stream = prediction_files.predict_files(detector, files, out, formats)
     with progress.of_pages("predicting") as tick, contextlib.closing(stream):
-        for done, found in enumerate(stream, 1):
-            write(found.record())
-            if isinstance(found.page, Prediction):
-                count, regions = count + 1, regions + len(found.page.detections)
-                kept += [found.record()] if args.json else []
-                told = _more(found.file)
+        for done, result in enumerate(stream, 1):
+            write(result.record())
+            if isinstance(result.page, Prediction):
+                count, regions = count + 1, regions + len(result.page.detections)
+                predictions += [result.record()] if args.json else []
+                problem = _more(result.file)
             else:
-                told = str(found.page)
-            if told:
-                left_out.append(told)
-                print(harmless(f"left out: {told}"), file=sys.stderr)
+                problem = str(result.page)
+            if problem:
+                left_out.append(problem)
+                print(harmless(f"left out: {problem}"), file=sys.stderr)
             tick(done, len(files))
     return {
         "schema": SCHEMA,
@@ -157,7 +157,7 @@ def _predict(
         "pages": count,
         "regions": regions,
         "left_out": left_out,
-        "predictions": kept,
+        "predictions": predictions,
     }
 
 

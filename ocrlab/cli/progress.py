@@ -52,18 +52,18 @@ def of_training() -> Iterator[Callable[[Event], None]]:
 
 def _bar(bar: Progress) -> Callable[[Event], None]:
     tasks: dict[str, Any] = {}
-    seen: Event = {}
+    figures: Event = {}
 
     def show(event: Event) -> None:
         if event["kind"] == "warning":
             bar.console.print(harmless(event["text"]), style="yellow", markup=False, highlight=False)
         elif "step" in event:
             label = str(LABELS.get(event["kind"], event["kind"]))
-            seen.update({name: event[name] for name in FIGURES if name in event})
+            figures.update({name: event[name] for name in FIGURES if name in event})
             if event["kind"] != "end":
                 if label not in tasks:
                     tasks[label] = bar.add_task(label)
-                text = _described(label, seen if label == LABELS["train"] else {})
+                text = _described(label, figures if label == LABELS["train"] else {})
                 bar.update(tasks[label], completed=event["step"], total=event["total"], description=text)
 
     return show
@@ -88,8 +88,8 @@ def _lines() -> Callable[[Event], None]:
             last = time.monotonic()
             start, first = began.setdefault(label, (last, step))
             left = duration((last - start) / (step - first) * (total - step)) if first < step < total else ""
-            told = f"{_described(label, event)}: {step}/{total}{f', about {left} left' if left else ''}"
-            print(told, file=sys.stderr, flush=True)
+            line = f"{_described(label, event)}: {step}/{total}{f', about {left} left' if left else ''}"
+            print(line, file=sys.stderr, flush=True)
 
     return show
 

@@ -34,10 +34,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Replay; status 0 where the question is answered, fault or not, 1 where the step could not be run again."""
 
-    def say(text: str) -> None:
+    def report_progress(text: str) -> None:
         print(f"ocrlab replay: {text}", file=sys.stderr, flush=True)
 
-    done = replay(args.run, args.step, rank=args.rank, timeout=args.timeout, say=say)
+    done = replay(args.run, args.step, rank=args.rank, timeout=args.timeout, say=report_progress)
     parts = [table(done.rows), ""]
     parts += [done.agreement] if done.agreement else []
     parts += [f"warning: {text}" for text in done.record["warnings"]]

@@ -56,45 +56,45 @@ def run(args: argparse.Namespace) -> Answer:
     if args.out:
         for file in _both(args.out):
             output_paths.new_file(file, "--out")
-    found = collect(args.path)
-    verified = _verified(found, args) if args.verify else None
-    report = build.build(found, verified)
+    sources = collect(args.path)
+    verified = _verified(sources, args) if args.verify else None
+    report = build.build(sources, verified)
     record: dict[str, Any] = {"schema": SCHEMA, "front": report.front, "status": report.status}
     record |= {"redacted": report.redacted, "verified": clean(verified), "markdown": None, "html": None}
-    if not found.failed and not args.out:
-        return Answer(record, _nothing(found), 1)
-    written = _write(report, found, args.out)
+    if not sources.failed and not args.out:
+        return Answer(record, _nothing(sources), 1)
+    written = _write(report, sources, args.out)
     record |= {"markdown": str(written[0]), "html": str(written[1])}
-    return Answer(record, _told(report, verified, written))
+    return Answer(record, _answer_text(report, verified, written))
 
 
-def _write(report: build.Report, found: Sources, out: Path | None) -> tuple[Path, Path]:
+def _write(report: build.Report, sources: Sources, out: Path | None) -> tuple[Path, Path]:
     """Write both forms: where the user says, else beside what they are about, without touching an older one."""
     if out:
         output_paths.make(out.parent, "--out")
         return build.write(report, out.parent, _stem(out))
-    return build.write_beside(report, found)
+    return build.write_beside(report, sources)
 
 
-def _verified(found: Sources, args: argparse.Namespace) -> dict[str, Any]:
+def _verified(sources: Sources, args: argparse.Namespace) -> dict[str, Any]:
     from ocrlab.debug.replay.reproduce import again
 
-    words = command(found)
-    if found.kind != "run" or words is None:
+    words = command(sources)
+    if sources.kind != "run" or words is None:
         return {"why": "its command is unknown", "runs": []}
-    if not found.here:
-        elsewhere = "it ran on another machine" if found.process.get("host") else "nothing says that it ran here"
+    if not sources.here:
+        elsewhere = "it ran on another machine" if sources.process.get("host") else "nothing says that it ran here"
         return {"why": f"{elsewhere}, and a stranger's command is not run", "runs": []}
 
-    def say(text: str) -> None:
+    def report_progress(text: str) -> None:
         print(f"ocrlab report bug: {clean(text)}", file=sys.stderr, flush=True)
 
-    folder = found.process.get("folder")
+    folder = sources.process.get("folder")
     where = folder if isinstance(folder, str) else None
-    return again(found.path, words, where, count=args.verify, timeout=args.timeout, say=say)
+    return again(sources.path, words, where, count=args.verify, timeout=args.timeout, say=report_progress)
 
 
-def _told(report: build.Report, verified: dict[str, Any] | None, written: tuple[Path, Path]) -> str:
+def _answer_text(report: build.Report, verified: dict[str, Any] | None, written: tuple[Path, Path]) -> str:
     lines = [f"{report.id}: {report.title}"]
     if verified:
         runs = verified.get("runs") or []
@@ -107,12 +107,12 @@ def _told(report: build.Report, verified: dict[str, Any] | None, written: tuple[
     return clean("\n".join(lines)) + "\n" + "\n".join(map(str, written))
 
 
-def _nothing(found: Sources) -> str:
-    if found.record and found.record.status == "running":
-        return f"{found.path} is still running, and nothing says that it fails. ocrlab watch tells a hang."
+def _nothing(sources: Sources) -> str:
+    if sources.record and sources.record.status == "running":
+        return f"{sources.path} is still running, and nothing says that it fails. ocrlab watch tells a hang."
     do = "If it did something else than you expected: --out FILE writes a report all the same, for you to say what."
-    told = f"{found.path} did not fail" if found.record else f"Nothing in {found.path} says that it failed"
-    return f"{told}, so that there is nothing to report. {do}"
+    fact = f"{sources.path} did not fail" if sources.record else f"Nothing in {sources.path} says that it failed"
+    return f"{fact}, so that there is nothing to report. {do}"
 
 
 def _both(out: Path) -> tuple[Path, Path]:

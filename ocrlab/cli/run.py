@@ -71,8 +71,11 @@ def run(args: argparse.Namespace) -> Answer:
         pipeline.execute(prepared, files.notebook, progress_bar=sys.stderr.isatty(), **limits)
     except BaseException as error:  # Ctrl-C too: what there is, is written first
         stop = error
-    told = pipeline.finish(files, with_html=args.html)
-    rows: list[tuple[str, object]] = [("outcome", f"{told.outcome}. {told.sentence}"), ("notebook", files.notebook)]
+    outcome = pipeline.finish(files, with_html=args.html)
+    rows: list[tuple[str, object]] = [
+        ("outcome", f"{outcome.outcome}. {outcome.sentence}"),
+        ("notebook", files.notebook),
+    ]
     rows += [("report", files.html)] if args.html else []
     rows += [("result", files.json)]
     if stop is not None:
@@ -80,15 +83,15 @@ def run(args: argparse.Namespace) -> Answer:
         raise stop
     record = {
         "schema": 1,
-        "status": "success" if told.exit_status == 0 else "failure",
-        "outcome": told.outcome,
-        "sentence": told.sentence,
-        "exit_status": told.exit_status,
+        "status": "success" if outcome.exit_status == 0 else "failure",
+        "outcome": outcome.outcome,
+        "sentence": outcome.sentence,
+        "exit_status": outcome.exit_status,
         "notebook": str(files.notebook),
         "html": str(files.html) if args.html else None,
         "result": str(files.json),
     }
-    return Answer(record, table(rows), told.exit_status)
+    return Answer(record, table(rows), outcome.exit_status)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -71,16 +71,16 @@ def _answer(args: argparse.Namespace) -> Answer:
     places, conditions = split(args.words)
     if not places:
         places, _ = split([DEFAULT])
-    found = run_list.list_runs(places)
+    runs = run_list.list_runs(places)
     if importlib.util.find_spec("yaml") is None:
         print("ocrlab runs: no settings: they need a YAML parser (pip install pyyaml)", file=sys.stderr)
-    chosen = filtered(found, args, conditions)
+    chosen = filtered(runs, args, conditions)
     ordered = query.ordered(chosen, args.sort, args.reverse)
     groups = failure_groups.grouped(chosen)
     shown = ordered[:limit] if limit else ordered
     width = shutil.get_terminal_size().columns if terminal else None
-    record = {} if not args.json else summary(places, found, shown, len(chosen), groups)
-    text = "" if args.json else runs_table.page(found, chosen, shown, groups, width)
+    record = {} if not args.json else summary(places, runs, shown, len(chosen), groups)
+    text = "" if args.json else runs_table.page(runs, chosen, shown, groups, width)
     return Answer(record, text)
 
 
@@ -99,9 +99,9 @@ def split(words: list[str]) -> tuple[list[str], list[query.Condition]]:
     return places, conditions
 
 
-def filtered(found: list[Run], args: argparse.Namespace, conditions: list[query.Condition]) -> list[Run]:
+def filtered(runs: list[Run], args: argparse.Namespace, conditions: list[query.Condition]) -> list[Run]:
     """Return the runs that the words of the command ask for; raises ConfigError."""
-    chosen = query.meeting(found, conditions)
+    chosen = query.meeting(runs, conditions)
     chosen = query.of_status(chosen, args.status) if args.status else chosen
     chosen = query.of_cause(chosen, args.cause) if args.cause else chosen
     chosen = query.of_failure(chosen, args.failure) if args.failure else chosen
@@ -109,18 +109,16 @@ def filtered(found: list[Run], args: argparse.Namespace, conditions: list[query.
     return query.since(chosen, args.since) if args.since else chosen
 
 
-def summary(
-    places: list[str], found: list[Run], shown: list[Run], matching: int, groups: list[Group]
-) -> dict[str, Any]:
+def summary(places: list[str], runs: list[Run], shown: list[Run], matching: int, groups: list[Group]) -> dict[str, Any]:
     """Return the answer as one JSON object: of the settings only those in which the shown runs differ."""
     keys = query.differing(shown)
     return {
         "schema": SCHEMA,
         "folders": places,
-        "total": len(found),
+        "total": len(runs),
         "matching": matching,
         "usual": query.usual(shown, keys),
-        "runs": [_told(run, keys) for run in shown],
+        "runs": [_run_record(run, keys) for run in shown],
         "failures": [
             {
                 "fingerprint": group.failure.id,
@@ -136,7 +134,7 @@ def summary(
     }
 
 
-def _told(run: Run, keys: list[str]) -> dict[str, Any]:
+def _run_record(run: Run, keys: list[str]) -> dict[str, Any]:
     return {
         "run": run.path,
         "name": run.name,
@@ -156,10 +154,10 @@ def _told(run: Run, keys: list[str]) -> dict[str, Any]:
     }
 
 
-def _limit(text: str | None, usual: int) -> int:
+def _limit(text: str | None, default: int) -> int:
     """Return how many runs are shown, 0 for all; raises ConfigError, which argparse would swallow."""
     if text is None:
-        return usual
+        return default
     if not text.isdecimal():
         raise ConfigError("--limit cannot be used", got=text, need="a number of runs, 0 for all")
     return int(text)

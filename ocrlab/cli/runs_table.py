@@ -26,20 +26,20 @@ class Differing:
     """The settings in which some runs differ: their short names, and the value of each that most of the runs have."""
 
     names: dict[str, str]
-    usual: Settings
+    common: Settings
 
     def of(self, run: Run) -> str:
         """Return the settings of a run that are not the usual ones, as the command line takes them."""
         own, other = run.settings, object()
-        told = [key for key in self.names if key in own and own[key] != self.usual.get(key, other)]
-        return " ".join(f"{self.names[key]}={query.shown(own[key])}" for key in told)
+        keys = [key for key in self.names if key in own and own[key] != self.common.get(key, other)]
+        return " ".join(f"{self.names[key]}={query.shown(own[key])}" for key in keys)
 
 
 def page(
-    found: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run], groups: Sequence[Group], width: int | None
+    runs: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run], groups: Sequence[Group], width: int | None
 ) -> str:
     """Return everything: the table of `shown`, the usual settings, the failures; `width` is None in a pipe."""
-    if not found:
+    if not runs:
         return "There are no runs here."
     keys = query.differing(shown)
     differing = Differing(query.short_names(keys, shown), query.usual(shown, keys))
@@ -49,9 +49,9 @@ def page(
     few = 1 < len(shown) <= SIDE_BY_SIDE and bool(keys)
     parts = [table(shown, Differing({}, {}) if few else differing, width)] if shown else []
     parts += [_side_by_side(shown, differing, width)] if few else []
-    parts += [_usual(differing, width)] if differing.usual and not few else []
+    parts += [_common_settings(differing, width)] if differing.common and not few else []
     parts += [groups_table(groups, width)] if groups else []
-    return "\n\n".join([*parts, _count(found, chosen, shown, width)])
+    return "\n\n".join([*parts, _count(runs, chosen, shown, width)])
 
 
 def table(runs: Sequence[Run], differing: Differing, width: int) -> str:
@@ -59,9 +59,9 @@ def table(runs: Sequence[Run], differing: Differing, width: int) -> str:
     dated = width >= WIDE or not all(STAMPED.match(run.name) for run in runs)
     rows = [["run", "status", "hmean@0.5", "time", *(["started"] if dated else []), "why; settings"]]
     for run in runs:
-        told = GAP.join(filter(None, (run.why or run.problem, differing.of(run))))
+        description = GAP.join(filter(None, (run.why or run.problem, differing.of(run))))
         begun = [local(run.started, width)] if dated else []
-        rows.append([run.name, run.status, figure(run), clock(run.seconds), *begun, told])
+        rows.append([run.name, run.status, figure(run), clock(run.seconds), *begun, description])
     return fitted(rows, width, right=(2, 3))
 
 
@@ -84,8 +84,8 @@ def fitted(rows: Sequence[Sequence[str]], width: int, right: Sequence[int] = ())
     widths[-1] = room - widths[0]
     lines = []
     for row in texts:
-        first, *between, told = row
-        wrapped = wrap(told, widths[-1])
+        first, *between, last = row
+        wrapped = wrap(last, widths[-1])
         cells = [cut(first, widths[0], middle=True), *between, wrapped[0]]
         sides = enumerate(zip(cells, widths, strict=True))
         lines.append(GAP.join(cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in sides))
@@ -139,9 +139,11 @@ def clock(seconds: float | None) -> str:
 
 def local(time: str, width: int) -> str:
     """Return a time of a record in the zone of whoever looks, without the year where there is little room."""
-    found = moment(time)
+    instant = moment(time)
     return (
-        "-" if found is FOREVER else found.astimezone().strftime("%Y-%m-%d %H:%M" if width >= WIDE else "%m-%d %H:%M")
+        "-"
+        if instant is FOREVER
+        else instant.astimezone().strftime("%Y-%m-%d %H:%M" if width >= WIDE else "%m-%d %H:%M")
     )
 
 
@@ -178,17 +180,17 @@ def _side_by_side(runs: Sequence[Run], differing: Differing, width: int) -> str:
     return fitted([[row[0], *(cut(cell, room) for cell in row[1:])] for row in rows], width)
 
 
-def _usual(differing: Differing, width: int) -> str:
+def _common_settings(differing: Differing, width: int) -> str:
     """Return the settings that most runs have, of those in which they differ."""
-    words = [f"{differing.names[key]}={query.shown(one)}" for key, one in differing.usual.items()]
-    told = wrap(_plain(" ".join(words)), max(8, width - 11))
-    return "\n".join(f"{'most have: ' if number == 0 else ' ' * 11}{line}"[:width] for number, line in enumerate(told))
+    words = [f"{differing.names[key]}={query.shown(value)}" for key, value in differing.common.items()]
+    lines = wrap(_plain(" ".join(words)), max(8, width - 11))
+    return "\n".join(f"{'most have: ' if number == 0 else ' ' * 11}{line}"[:width] for number, line in enumerate(lines))
 
 
-def _count(found: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run], width: int) -> str:
+def _count(runs: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run], width: int) -> str:
     counts = Counter(run.status for run in chosen)
-    told = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
-    of = f" of {len(found)}" if len(chosen) < len(found) else ""
-    lines = wrap(f"{len(chosen)}{of} {'run' if len(chosen) == 1 else 'runs'}{f': {told}' if told else ''}", width)
+    parts = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    of = f" of {len(runs)}" if len(chosen) < len(runs) else ""
+    lines = wrap(f"{len(chosen)}{of} {'run' if len(chosen) == 1 else 'runs'}{f': {parts}' if parts else ''}", width)
     left = len(chosen) - len(shown)
     return "\n".join([*lines, *([f"{left} more with --limit 0"] if left else [])])

@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> Answer:
         output_paths.folder(args.clean, "--clean")
     with progress.of_pages("checking") as tick:
         findings = audit.check(args.data, args.split, tick)
-    told = [finding for finding in findings if finding.severity != "note"]
-    pictures = draw(args.data, told, args.split, out) if told else []
+    problems = [finding for finding in findings if finding.severity != "note"]
+    pictures = draw(args.data, problems, args.split, out) if problems else []
     record = {
         "schema": SCHEMA,
         "data": str(args.data),
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> Answer:
         }
         counts = ", ".join(f"{count} {what}" for what, count in sorted(done.counts.items())) or "nothing was changed"
         texts.append(f"{done.pages} pages with {done.boxes} boxes in {done.folder}: {counts} (CHANGES.txt)")
-    return Answer(record, "\n".join(texts), status=1 if told else 0)
+    return Answer(record, "\n".join(texts), status=1 if problems else 0)
 
 
 def draw(data: Path, findings: list[Finding], splits: Sequence[str] | None, out: Path) -> list[Path]:

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> Answer:
     from ocrlab.data.formats.convert import convert
 
     with progress.of_pages("converting") as tick:
-        made = convert(
+        converted = convert(
             args.source,
             args.target,
             args.to,
@@ -49,14 +49,14 @@ def run(args: argparse.Namespace) -> Answer:
         )
     record = {
         "schema": SCHEMA,
-        "folder": str(made.folder),
+        "folder": str(converted.folder),
         "format": args.to,
-        "pages": made.pages,
-        "boxes": made.boxes,
+        "pages": converted.pages,
+        "boxes": converted.boxes,
         "images": args.images,
-        "lost": {what: count for what, count in made.lost.items() if count},
-        "problems": [str(problem) for problem in made.problems],
+        "lost": {what: count for what, count in converted.lost.items() if count},
+        "problems": [str(problem) for problem in converted.problems],
     }
     shown = [(name, value) for name, value in record.items() if name not in ("schema", "lost", "problems")]
-    lost = [f"lost: {count} {what}" for what, count in made.lost.items() if count] or ["lost: nothing"]
-    return Answer(record, "\n".join([table(shown), *lost, *map(str, made.problems)]))
+    lost = [f"lost: {count} {what}" for what, count in converted.lost.items() if count] or ["lost: nothing"]
+    return Answer(record, "\n".join([table(shown), *lost, *map(str, converted.problems)]))

@@ -34,7 +34,14 @@ def run(args: argparse.Namespace) -> Answer:
     from ocrlab.data.synthetic import generate
 
     with progress.of_pages("making") as tick:
-        made = generate.make(args.folder, train=args.train, val=args.val, seed=args.seed, progress=tick)
-    record = {"schema": SCHEMA, "folder": str(made.folder), "train": made.train, "val": made.val, "seed": args.seed}
-    text = f"{made.train} train and {made.val} val pages with {made.lines} lines of text, {made.bytes / 1e6:.1f} MB"
-    return Answer(record | {"lines": made.lines, "bytes": made.bytes}, f"{text}, in {made.folder}")
+        data_set = generate.make(args.folder, train=args.train, val=args.val, seed=args.seed, progress=tick)
+    record = {
+        "schema": SCHEMA,
+        "folder": str(data_set.folder),
+        "train": data_set.train,
+        "val": data_set.val,
+        "seed": args.seed,
+    }
+    size = f"{data_set.lines} lines of text, {data_set.bytes / 1e6:.1f} MB"
+    text = f"{data_set.train} train and {data_set.val} val pages with {size}, in {data_set.folder}"
+    return Answer(record | {"lines": data_set.lines, "bytes": data_set.bytes}, text)

@@ -86,13 +86,13 @@ def sheet(samples: Sequence[Sample]) -> NDArray[np.uint8]:
     columns = min(COLUMNS, len(samples))
     whole = np.full((rows * (CELL + GAP) - GAP, columns * (CELL + GAP) - GAP, 3), 255, np.uint8)
     for number, sample in enumerate(samples):
-        page = drawn(sample)
+        page = draw_page(sample)
         y, x = (CELL + GAP) * (number // COLUMNS), (CELL + GAP) * (number % COLUMNS)
         whole[y : y + page.shape[0], x : x + page.shape[1]] = page
     return whole
 
 
-def drawn(sample: Sample) -> NDArray[np.uint8]:
+def draw_page(sample: Sample) -> NDArray[np.uint8]:
     """Return one page at most CELL pixels high and wide, with its boxes."""
     import cv2
     import numpy as np

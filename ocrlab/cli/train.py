@@ -108,7 +108,7 @@ def look_first(args: argparse.Namespace) -> Path:
         return Path(args.resume).absolute().parent
     from ocrlab.config.overrides import is_override
 
-    places = train_preflight.said(config_file(args), list(filter(is_override, args.settings)))
+    places = train_preflight.read_places(config_file(args), list(filter(is_override, args.settings)))
     try:
         train_preflight.look(places)
         folder(Path(places["runs"]), "runs")
@@ -125,7 +125,7 @@ def processes(args: argparse.Namespace, mine: run_folder_launcher.Ranks) -> int:
         if not args.nproc.isdecimal() or int(args.nproc) < 1:
             raise ConfigError("--nproc is no number of processes", got=repr(args.nproc), need="1, 2, 3, ...")
         count = int(args.nproc)
-    elif not mine.launcher and may_say_devices(args):
+    elif not mine.launcher and may_set_devices(args):
         with contextlib.suppress(OcrlabError):  # what is wrong with the config is said where it is used
             count = (resumed(args) if args.resume else loaded(args)).trainer.devices
     if mine.launcher:  # which has started all there are
@@ -134,15 +134,17 @@ def processes(args: argparse.Namespace, mine: run_folder_launcher.Ranks) -> int:
             raise ConfigError(what, got=f"--nproc {count}", do=f"Leave it out; {mine.launcher} says how many there are")
         return 1
     if args.in_process and count > 1:
-        given = f"--nproc {count}" if args.nproc is not None else f"trainer.devices={count}"
-        raise ConfigError("--in-process trains in this one process", got=given, do="Leave one of the two out")
+        option = f"--nproc {count}" if args.nproc is not None else f"trainer.devices={count}"
+        raise ConfigError("--in-process trains in this one process", got=option, do="Leave one of the two out")
     if count > (cores := host.cores()):
-        told = f"ocrlab: {count} ranks share {cores} cores of this machine; more ranks than cores make training slower"
-        print(told, file=sys.stderr, flush=True)
+        warning = (
+            f"ocrlab: {count} ranks share {cores} cores of this machine; more ranks than cores make training slower"
+        )
+        print(warning, file=sys.stderr, flush=True)
     return count
 
 
-def may_say_devices(args: argparse.Namespace) -> bool:
+def may_set_devices(args: argparse.Namespace) -> bool:
     """Tell whether the config could ask for several ranks: to read it takes a third of a second, and the child does."""
     from ocrlab.config.overrides import is_override
 
@@ -157,11 +159,11 @@ def watched(args: argparse.Namespace, count: int, runs: Path) -> Answer:
     words = [*args.settings, *(["--config", str(args.config)] if args.config else [])]
     words += [*(["--resume", str(args.resume)] if args.resume else []), *(["--json"] if args.json else [])]
     words += ["--nproc", "1"] if args.nproc is not None and count == 1 else []  # whatever the config says
-    said = bytearray()
+    child_output = bytearray()
 
     def keep(stream: int, data: bytes) -> None:  # the child's one JSON object is the answer, the rest goes through
         if stream == 1:
-            said.extend(data)
+            child_output.extend(data)
         else:
             os.write(2, data)
 
@@ -171,13 +173,13 @@ def watched(args: argparse.Namespace, count: int, runs: Path) -> Answer:
         )
         command = [sys.executable, *launcher, *words]
         ended = watch(command, Options(own_folder=True, runs=runs), output=keep if args.json else None)
-    return Answer(told(bytes(said), ended) if args.json else {}, "", ended.exit_status)
+    return Answer(child_record(bytes(child_output), ended) if args.json else {}, "", ended.exit_status)
 
 
-def told(said: bytes, ended: Ended) -> dict[str, Any]:
+def child_record(child_output: bytes, ended: Ended) -> dict[str, Any]:
     """Return the record of a child: its own words, or in their place how it died."""
     try:
-        record = json.loads(said)
+        record = json.loads(child_output)
     except ValueError:
         error = {"type": ended.status.capitalize(), "message": ended.signal or f"exit status {ended.exit_status}"}
         record = {"schema": SCHEMA, "status": "failure", "exit_status": ended.exit_status, "error": error}
@@ -208,8 +210,8 @@ def resumed(args: argparse.Namespace) -> Config:
     from ocrlab.config import schema as configs
 
     if args.settings or args.config:
-        given = " ".join([*args.settings, *filter(None, [args.config and f"--config {args.config}"])])
-        raise ConfigError("--resume goes on with the config of its run", got=f"{given} as well", do="Leave that out")
+        words = " ".join([*args.settings, *filter(None, [args.config and f"--config {args.config}"])])
+        raise ConfigError("--resume goes on with the config of its run", got=f"{words} as well", do="Leave that out")
     path = args.resume / "config.yaml"
     if not path.is_file():
         there = args.resume.is_dir()
@@ -226,8 +228,8 @@ def config_file(args: argparse.Namespace) -> Path | None:
     files = [Path(word) for word in args.settings if not is_override(word)]
     files += [args.config] if args.config else []
     if len(files) > 1:
-        given = " and ".join(map(str, files))
-        raise ConfigError("More than one config file", got=given, need="one, and settings of the form key=value")
+        names = " and ".join(map(str, files))
+        raise ConfigError("More than one config file", got=names, need="one, and settings of the form key=value")
     if files and not files[0].exists() and files[0].suffix not in (".yaml", ".yml"):
         what = f"{str(files[0])!r} is no setting and no file"
         raise ConfigError(
@@ -240,10 +242,10 @@ def list_keys() -> Answer:
     """Answer with every setting: default, what it takes, and one line of help."""
     from ocrlab.config import schema as configs
 
-    known = configs.keys()
+    keys = configs.keys()
     rows: list[tuple[Any, ...]] = [("setting", "default", "takes", "what it is")]
-    rows += [(name, spoken(key.default), key.need, key.help) for name, key in known.items()]
-    listing = {name: {"default": key.default, "takes": key.need, "help": key.help} for name, key in known.items()}
+    rows += [(name, spoken(key.default), key.need, key.help) for name, key in keys.items()]
+    listing = {name: {"default": key.default, "takes": key.need, "help": key.help} for name, key in keys.items()}
     return Answer({"schema": SCHEMA, "keys": listing}, table(rows))
 
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 DEFAULTS = {"data": SAMPLES, "train_split": "train", "val_split": "val", "weights": "", "runs": "runs"}
 
 
-def said(file: Path | None, words: list[str]) -> dict[str, str]:
+def read_places(file: Path | None, words: list[str]) -> dict[str, str]:
     """Return where a new run finds and puts things, by file and words as by the config; raises ConfigError.
 
     To read the whole config takes a third of a second, and the child does.
     """
     settings = [*(from_yaml(file) if file else []), *from_lines(words)]
-    given = {one.key: "" if one.empty else one.value for one in settings if one.key in DEFAULTS}
-    return {**DEFAULTS, **{key: value if isinstance(value, str) else "" for key, value in given.items()}}
+    values = {setting.key: "" if setting.empty else setting.value for setting in settings if setting.key in DEFAULTS}
+    return {**DEFAULTS, **{key: value if isinstance(value, str) else "" for key, value in values.items()}}
 
 
 def look(places: Mapping[str, str]) -> None:

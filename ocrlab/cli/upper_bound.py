@@ -115,16 +115,18 @@ def shown(rows: Sequence[Row], best: Row, mine: Row) -> str:
 
 def findings(rows: Sequence[Row], best: Row, mine: Row) -> list[str]:
     """Return what the sweep found, one sentence each, the verdict on the config first."""
-    told = [warning(best, mine) or f"The config is within {WORTH} of the best: hmean@{AIM} {mine.hmean[AIM]:.4f}."]
-    told += costs(rows, best)
+    lines = [warning(best, mine) or f"The config is within {WORTH} of the best: hmean@{AIM} {mine.hmean[AIM]:.4f}."]
+    lines += costs(rows, best)
     coarse = mine.hmean[AIM] - mine.coarse[AIM]
     if coarse > WORTH:
-        told.append(f"With maps of stride 4 the config loses {coarse:.2f} hmean@{AIM}: small text wants a larger page.")
-    told += lost_boxes(mine)
+        lines.append(
+            f"With maps of stride 4 the config loses {coarse:.2f} hmean@{AIM}: small text wants a larger page."
+        )
+    lines += lost_boxes(mine)
     weak = [f"{name}: {hits} of {count}" for name, (count, hits) in mine.bins.items() if hits < (1 - WORTH) * count]
     if weak:
-        told.append(f"Found by the config at IoU {AIM}, by short side on the page: {', '.join(weak)}.")
-    return told
+        lines.append(f"Found by the config at IoU {AIM}, by short side on the page: {', '.join(weak)}.")
+    return lines
 
 
 def warning(best: Row, mine: Row) -> str | None:
@@ -147,15 +149,15 @@ def costs(rows: Sequence[Row], best: Row) -> list[str]:
     """Return what each setting costs, all else as in the best row, and what each unclip costs at its worst shrink."""
     at = {row.setting: row.hmean[AIM] for row in rows}
     top = best.hmean[AIM]
-    told = []
+    lines = []
     for long_side in dict.fromkeys(row.long_side for row in rows):
         loss = top - at[long_side, best.shrink_ratio, best.unclip]
         if loss > WORTH:
-            told.append(f"A long side of {long_side} costs {loss:.2f} hmean@{AIM} against {best.long_side}.")
+            lines.append(f"A long side of {long_side} costs {loss:.2f} hmean@{AIM} against {best.long_side}.")
     for ratio in dict.fromkeys(row.shrink_ratio for row in rows):
         loss = top - at[best.long_side, ratio, best.unclip]
         if loss > WORTH:
-            told.append(f"Shrink {ratio:g} costs {loss:.2f} hmean@{AIM} against {best.shrink_ratio:g}.")
+            lines.append(f"Shrink {ratio:g} costs {loss:.2f} hmean@{AIM} against {best.shrink_ratio:g}.")
     for setting in dict.fromkeys(row.unclip for row in rows):
         of = {
             row.shrink_ratio: at[best.long_side, row.shrink_ratio, best.unclip] - row.hmean[AIM]
@@ -164,28 +166,28 @@ def costs(rows: Sequence[Row], best: Row) -> list[str]:
         }
         if max(of.values()) > WORTH:
             each = ", ".join(f"{loss:.2f} with shrink {ratio:g}" for ratio, loss in of.items())
-            told.append(f"Unclip {setting} costs, in hmean@{AIM} against {best.unclip}: {each}.")
-    return told
+            lines.append(f"Unclip {setting} costs, in hmean@{AIM} against {best.unclip}: {each}.")
+    return lines
 
 
 def lost_boxes(row: Row) -> list[str]:
     """Return which boxes the config loses before anything is learned, and why."""
-    told = []
+    lines = []
     for boxes, why in (
         (row.vanished, "are too small to be drawn (targets.min_text_size)"),
         (row.thin, "are thinner on the map than post.min_size once shrunk"),
     ):
         if boxes:
-            told.append(f"{counted(len(boxes), 'box', 'boxes')} {why}: {listed(boxes, named)}.")
+            lines.append(f"{counted(len(boxes), 'box', 'boxes')} {why}: {listed(boxes, named)}.")
     if row.merged:
         groups = counted(len(row.merged), "group", "groups")
-        told.append(f"{groups} of boxes touch on the map and come back as one: {listed(row.merged, joined)}.")
-    return told
+        lines.append(f"{groups} of boxes touch on the map and come back as one: {listed(row.merged, joined)}.")
+    return lines
 
 
-def counted(count: int, one: str, more: str) -> str:
+def counted(count: int, singular: str, plural: str) -> str:
     """Return a number with its noun."""
-    return f"{count} {one if count == 1 else more}"
+    return f"{count} {singular if count == 1 else plural}"
 
 
 def listed(items: Sequence[Any], word: Callable[[Any], str]) -> str:

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _wrong(message: str) -> NoReturn:
     """Raise ConfigError for words that argparse does not know: mostly a command without -- before it."""
-    _, found, words = message.partition("unrecognized arguments: ")
-    if found and not words.startswith("-"):
+    _, unrecognized, words = message.partition("unrecognized arguments: ")
+    if unrecognized and not words.startswith("-"):
         raise ConfigError(f"watch: put -- before the command: {words}", need=USAGE)
     raise ConfigError(f"watch: {message}", need=USAGE, do="See ocrlab watch --help")

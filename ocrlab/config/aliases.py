@@ -68,24 +68,24 @@ REFUSED = {
 }
 
 
-def find(name: str, known: Collection[str], where: str) -> str:
+def find(name: str, names: Collection[str], where: str) -> str:
     """Return the key that `name` stands for; raises ConfigError with the new name, the reason, or the nearest name."""
-    if name in known:
+    if name in names:
         return name
     if name in ALIASES:
         return ALIASES[name]
-    members = [key for key in known if key.startswith(f"{name}.")]
+    members = [key for key in names if key.startswith(f"{name}.")]
     if members:
         raise ConfigError(f"{name} is a group of settings ({where})", need=f"one of {', '.join(members)}")
     for old, why in REFUSED.items():
         if name == old or name.startswith(f"{old}."):
             raise ConfigError(f"{name} is not a setting of ocrlab ({where})", do=why)
-    near = nearest(name, [*known, *ALIASES, "hardware"])
+    near = nearest(name, [*names, *ALIASES, "hardware"])
     hint = f"The nearest is {ALIASES.get(near, near)}. " if near else ""
     raise ConfigError(f"{name} is not a setting ({where})", do=f"{hint}`ocrlab train --keys` lists all settings")
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the dotted key most like `name`, by its last part or as a whole, or None where nothing is alike."""
     name = name.lower()
 
@@ -98,28 +98,28 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
             leaf = max(leaf, 0.95)
         return (leaf if "." in name else max(leaf, whole)), whole  # a shared "trainer." is no likeness
 
-    best = max(known, key=likeness, default=None)
+    best = max(names, key=likeness, default=None)
     return best if best is not None and likeness(best)[0] >= 0.6 else None
 
 
-def resolve(settings: Iterable[Setting], known: Collection[str]) -> dict[str, Setting]:
+def resolve(settings: Iterable[Setting], names: Collection[str]) -> dict[str, Setting]:
     """Return settings under our names; the last of two wins. Raises ConfigError with all that cannot be understood.
 
     `hardware` passes unchanged; a group without a value, `trainer:` with every line below commented out, is empty.
     """
-    groups = {key.rpartition(".")[0] for key in known}
-    found: dict[str, Setting] = {}
+    groups = {key.rpartition(".")[0] for key in names}
+    resolved: dict[str, Setting] = {}
     problems: list[ConfigError] = []
     for setting in settings:
         if setting.key in groups and setting.empty:
             continue
         try:
-            found["hardware" if setting.key == "hardware" else find(setting.key, known, setting.where)] = setting
+            resolved["hardware" if setting.key == "hardware" else find(setting.key, names, setting.where)] = setting
         except ConfigError as error:
             problems.append(error)
     if problems:
         raise gather(problems)
-    return found
+    return resolved
 
 
 def gather(problems: list[ConfigError]) -> ConfigError:

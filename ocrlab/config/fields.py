@@ -29,40 +29,40 @@ class Key:
 
 def table(schema: type[BaseModel]) -> dict[str, Key]:
     """Return every dotted key of `schema`, in the order of its source."""
-    found: dict[str, Key] = {}
+    fields: dict[str, Key] = {}
     for name, about in schema.model_fields.items():
         if isinstance(about.annotation, type) and issubclass(about.annotation, BaseModel):
-            found |= {f"{name}.{leaf}": key for leaf, key in table(about.annotation).items()}
+            fields |= {f"{name}.{leaf}": key for leaf, key in table(about.annotation).items()}
         else:
             need = describe(about.annotation, about.metadata)
-            found[name] = Key(about.annotation, about.default, need, about.description or "")
-    return found
+            fields[name] = Key(about.annotation, about.default, need, about.description or "")
+    return fields
 
 
 def flat(model: BaseModel) -> dict[str, Any]:
     """Return every value of `model` under its dotted key."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name in type(model).model_fields:
         value = getattr(model, name)
         if isinstance(value, BaseModel):
-            found |= {f"{name}.{leaf}": item for leaf, item in flat(value).items()}
+            values |= {f"{name}.{leaf}": item for leaf, item in flat(value).items()}
         else:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def assign(model: Model, settings: Mapping[str, Setting]) -> Model:
     """Set each setting on `model` and return it; raises ConfigError with all values that cannot be used."""
-    known = table(type(model))
+    fields = table(type(model))
     problems: list[ConfigError] = []
     for key, setting in settings.items():
         group, _, leaf = key.rpartition(".")
         try:
-            setattr(getattr(model, group) if group else model, leaf, _fitted(setting, known[key].type))
+            setattr(getattr(model, group) if group else model, leaf, _fitted(setting, fields[key].type))
         except ValueError:
             renamed = "" if key == setting.key else f", here {key}"
             what = f"{setting.key}={setting.shown} cannot be used ({setting.where}{renamed})"
-            problems.append(ConfigError(what, need=known[key].need))
+            problems.append(ConfigError(what, need=fields[key].need))
     if problems:
         raise gather(problems)
     return model
@@ -79,16 +79,16 @@ def _fitted(setting: Setting, annotation: Any) -> Any:
 
 def explain(error: ValidationError, schema: type[BaseModel]) -> ConfigError:
     """Return a pydantic error of `schema` in our words: key, what was given, what is needed, the nearest name."""
-    known = table(schema)
+    fields = table(schema)
     problems = []
     for each in error.errors(include_url=False):
         place = [str(part) for part in each["loc"]]
         keys = [".".join(place[:end]) for end in range(len(place), 0, -1)]
-        key = next((key for key in keys if key in known), keys[0])
+        key = next((key for key in keys if key in fields), keys[0])
         try:
-            ours = find(key, known, schema.__name__)
+            ours = find(key, fields, schema.__name__)
             what = f"{key} has a wrong value" if ours == key else f"{key} is named {ours} here"
-            problems.append(ConfigError(what, got=repr(each["input"]), need=known[ours].need))
+            problems.append(ConfigError(what, got=repr(each["input"]), need=fields[ours].need))
         except ConfigError as unknown:
             problems.append(unknown)
     return gather(problems)
@@ -129,17 +129,17 @@ def describe(annotation: Any, bounds: Sequence[Any] = ()) -> str:
 
 
 def _limits(bounds: Sequence[Any]) -> str:
-    found = {
+    limits = {
         name: value
         for name in ("ge", "gt", "le", "lt", "multiple_of")
         for limit in bounds
         if (value := getattr(limit, name, None)) is not None
     }
-    if {"ge", "le"} <= found.keys():
-        words = [f"from {found['ge']} to {found['le']}"]
+    if {"ge", "le"} <= limits.keys():
+        words = [f"from {limits['ge']} to {limits['le']}"]
     else:
         signs = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-        words = [" and ".join(f"{sign} {found[name]}" for name, sign in signs.items() if name in found)]
-    if "multiple_of" in found:
-        words.append(f"a multiple of {found['multiple_of']}")
+        words = [" and ".join(f"{sign} {limits[name]}" for name, sign in signs.items() if name in limits)]
+    if "multiple_of" in limits:
+        words.append(f"a multiple of {limits['multiple_of']}")
     return ", ".join(filter(None, words))

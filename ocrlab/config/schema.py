@@ -238,17 +238,19 @@ def load(
     `hardware` names the preset where the overrides do not. Raises ConfigError for an unknown key (with the nearest
     right one), a wrong value, two that contradict each other, or an unreadable file.
     """
-    known = keys()
-    said = resolve(from_lines(overrides), known)
-    written = resolve(_of_our_schema(from_yaml(Path(path))) if path is not None else [], known)
-    asked = said.pop("hardware", None) or (Setting("hardware", hardware, hardware, "given") if hardware else None)
+    names = keys()
+    settings = resolve(from_lines(overrides), names)
+    written = resolve(_of_our_schema(from_yaml(Path(path))) if path is not None else [], names)
+    asked = settings.pop("hardware", None) or (Setting("hardware", hardware, hardware, "given") if hardware else None)
     named = written.pop("hardware", None)
     preset = choose(asked or named)
-    _refuse_sharding({**written, **said})
-    config = assign(Config(), {**preset, **written, **said})
-    _refuse_two_lengths(config, said)
+    _refuse_sharding({**written, **settings})
+    config = assign(Config(), {**preset, **written, **settings})
+    _refuse_two_lengths(config, settings)
     check(config)
-    stands = [key for key in preset if key in written and key not in said and flat(config)[key] != preset[key].value]
+    stands = [
+        key for key in preset if key in written and key not in settings and flat(config)[key] != preset[key].value
+    ]
     if asked and stands:
         log.warning("hardware=%s: %s sets %s itself, and that stands", asked.value, path, ", ".join(stands))
     return config
@@ -274,11 +276,11 @@ def of_run(folder: Path | str) -> Config:
 
 def apply(config: Config, overrides: Sequence[str] | Mapping[str, Any]) -> Config:
     """Return a copy of `config` with `overrides` on top; raises ConfigError."""
-    said = resolve(from_lines(overrides), keys())
-    if "hardware" in said:
+    resolved = resolve(from_lines(overrides), keys())
+    if "hardware" in resolved:
         raise ConfigError("hardware cannot be laid under a finished config", do="Give the settings themselves")
-    _refuse_sharding(said)
-    return assign(config.model_copy(deep=True), said)
+    _refuse_sharding(resolved)
+    return assign(config.model_copy(deep=True), resolved)
 
 
 def _refuse_sharding(settings: Mapping[str, Setting]) -> None:
@@ -307,12 +309,12 @@ def _of_our_schema(settings: Iterable[Setting]) -> list[Setting]:
     return rest
 
 
-def _refuse_two_lengths(config: Config, said: Mapping[str, Setting]) -> None:
+def _refuse_two_lengths(config: Config, settings: Mapping[str, Setting]) -> None:
     """Refuse max_steps on the command line where an epoch count would silently win over it."""
     epochs = config.trainer.max_epochs
-    if "trainer.max_steps" in said and epochs is not None:
-        given = f"trainer.max_epochs={epochs} as well, which wins"
-        raise ConfigError("trainer.max_steps would have no effect", got=given, do="Add trainer.max_epochs=none")
+    if "trainer.max_steps" in settings and epochs is not None:
+        got = f"trainer.max_epochs={epochs} as well, which wins"
+        raise ConfigError("trainer.max_steps would have no effect", got=got, do="Add trainer.max_epochs=none")
 
 
 def check(config: Config) -> None:

@@ -59,20 +59,20 @@ def judge(page: Page, header: Header, exif: bool, dropped: Counter[str]) -> Samp
             do = "Set exif=false" if exif else "Set exif=true, if the other pages allow it"
         what = "its annotation fits only the image turned by 90 degrees"
         raise PageError(what, file=page.image, got=tag, need="boxes inside the page", do=do)
-    kept: list[tuple[Polygon, bool, str]] = []
+    boxes_left: list[tuple[Polygon, bool, str]] = []
     good = _unchanged(boxes.polygons, width, height)
-    for polygon, ignored, text, known in zip(boxes.polygons, boxes.ignored, boxes.texts, good, strict=True):
-        judged, reason = (polygon, "") if known else geometry.judge(polygon, width, height)
+    for polygon, ignored, text, unchanged in zip(boxes.polygons, boxes.ignored, boxes.texts, good, strict=True):
+        judged, reason = (polygon, "") if unchanged else geometry.judge(polygon, width, height)
         if judged is None:
             dropped[reason] += 1
         else:
-            kept.append((judged, ignored, text))
+            boxes_left.append((judged, ignored, text))
     return Sample(
         name=page.name,
         image=page.image,
-        polygons=tuple(polygon for polygon, _, _ in kept),
-        ignored=np.array([ignored for _, ignored, _ in kept], bool),
-        texts=tuple(text for _, _, text in kept),
+        polygons=tuple(polygon for polygon, _, _ in boxes_left),
+        ignored=np.array([ignored for _, ignored, _ in boxes_left], bool),
+        texts=tuple(text for _, _, text in boxes_left),
         annotation=page.annotation,
         width=width,
         height=height,
@@ -84,7 +84,7 @@ def _unchanged(polygons: Sequence[Polygon | None], width: int, height: int) -> N
 
     These are the simple outlines inside the page, clockwise, of some area, and quads only from their top left on.
     """
-    known = np.zeros(len(polygons), bool)
+    unchanged = np.zeros(len(polygons), bool)
     groups: dict[int, list[int]] = defaultdict(list)
     for index, polygon in enumerate(polygons):
         groups[0 if polygon is None else len(polygon)].append(index)
@@ -103,8 +103,8 @@ def _unchanged(polygons: Sequence[Polygon | None], width: int, height: int) -> N
             good &= (_cross(np.roll(edges, 1, axis=1), edges) > 0).all(axis=1) & _from_top_left(p, edges)
         else:
             good[good] = shapely.is_valid(shapely.polygons(p[good]))
-        known[places] = good
-    return known
+        unchanged[places] = good
+    return unchanged
 
 
 def _from_top_left(p: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -79,11 +79,11 @@ class PageOrder(Sampler[tuple[int, int]]):
         batch: int = 1,
         rank: int = 0,
         world: int = 1,
-        seen: int | None = None,
+        first_position: int | None = None,
     ) -> None:
         self.pages, self.seed, self.start, self.stop = pages, seed, start, stop
         self.batch, self.rank, self.world = batch, rank, world
-        self.seen = start * world if seen is None else seen
+        self.first_position = start * world if first_position is None else first_position
 
     def __len__(self) -> int:
         return self.stop  # also what was done before: Lightning counts batches from the start of the run
@@ -92,7 +92,7 @@ class PageOrder(Sampler[tuple[int, int]]):
         """Yield the positions of this rank in the walk of all."""
         for own in range(self.stop - self.start):
             batch, crop = divmod(own, self.batch)
-            yield self.seen + (batch * self.world + self.rank) * self.batch + crop
+            yield self.first_position + (batch * self.world + self.rank) * self.batch + crop
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         epoch, order = -1, np.empty(0, dtype=np.int64)
@@ -210,10 +210,10 @@ def training_crop(
     # The published targets cut coordinates to whole pixels; of a warped polygon that would move it up and left by half
     # a pixel on average, and every detection with it. Rounding moves it nowhere.
     moved = [np.rint(transforms.warp_points(p, warp)) for p in polygons]
-    seen = [(p.max(axis=0) > 0).all() and (p.min(axis=0) < crop).all() for p in moved]
+    visible = [(p.max(axis=0) > 0).all() and (p.min(axis=0) < crop).all() for p in moved]
     maps = target_maps.make(
-        [p for p, s in zip(moved, seen, strict=True) if s],
-        np.asarray(sample.ignored, dtype=bool)[np.asarray(seen, dtype=bool)],
+        [p for p, s in zip(moved, visible, strict=True) if s],
+        np.asarray(sample.ignored, dtype=bool)[np.asarray(visible, dtype=bool)],
         (crop, crop),
         shrink_ratio=config.targets.shrink_ratio,
         threshold_range=config.targets.threshold_range,

@@ -113,9 +113,9 @@ def line_of(text: str, *keys: str) -> int | None:
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make an object of its pairs; a key that comes twice would silently take the place of the first."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
+        names: set[str] = set()
+        twice = next(key for key, _ in pairs if key in names or names.add(key))  # type: ignore[func-returns-value]
         raise PageError(f"the key {twice!r} is twice in one object", need="each name once")
-    return made
+    return unique

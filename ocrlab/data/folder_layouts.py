@@ -69,13 +69,13 @@ def find(path: Path, split: str) -> Source:
     if source:
         source.root = path
         return source
-    found = [path / f"{split}{suffix}" for suffix in JSON_SUFFIXES if (path / f"{split}{suffix}").is_file()]
-    found = found or _of_split(_sub(path, split))
+    annotations = [path / f"{split}{suffix}" for suffix in JSON_SUFFIXES if (path / f"{split}{suffix}").is_file()]
+    annotations = annotations or _of_split(_sub(path, split))
     inner = [file for folder in _folders(path) for file in _jsons(folder)]
-    found = found or [file for file in inner if file.stem == split]
-    found = found or [file for file in (*_jsons(path), *inner) if split.lower() in _words(file.stem)]
-    if found:
-        return _beside(_only(found, split), path, split)
+    annotations = annotations or [file for file in inner if file.stem == split]
+    annotations = annotations or [file for file in (*_jsons(path), *inner) if split.lower() in _words(file.stem)]
+    if annotations:
+        return _beside(_only(annotations, split), path, split)
     return _unsplit(path, split)
 
 
@@ -83,7 +83,9 @@ def splits(path: Path) -> list[str]:
     """Return the names of the splits that a data folder seems to hold, sorted; none if it knows no splits."""
     if not path.is_dir():
         return []
-    folders = [one.name for one in _folders(path) if _paired(one, "") or _mixed(one) or len(_of_split(one)) == 1]
+    folders = [
+        entry.name for entry in _folders(path) if _paired(entry, "") or _mixed(entry) or len(_of_split(entry)) == 1
+    ]
     folders = [name for name in folders if name.lower() not in (*IMAGES, *TEXTS)]
     images, texts = _named(path, IMAGES), _named(path, TEXTS)
     if images and texts:
@@ -100,11 +102,11 @@ def has_images(path: Path) -> bool:
 
 def files(folder: Path) -> list[Path]:
     """Return the visible files of a folder and of the folders in it, sorted."""
-    found = []
+    paths = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name[0] != "."]
-        found += [Path(place, name) for name in names if name[0] != "."]
-    return sorted(found)
+        paths += [Path(place, name) for name in names if name[0] != "."]
+    return sorted(paths)
 
 
 def _paired(path: Path, split: str) -> Source | None:
@@ -125,7 +127,7 @@ def _mixed(folder: Path) -> Source | None:
     here = files(folder)
     stems = {file.with_suffix("") for file in here if file.suffix.lower() in SUFFIXES}
     texts = [file for file in here if file.suffix.lower() in PAGE_SUFFIXES]
-    pages = [one for one in texts if stems & {one.with_suffix(""), one.with_name(one.stem.removeprefix("gt_"))}]
+    pages = [text for text in texts if stems & {text.with_suffix(""), text.with_name(text.stem.removeprefix("gt_"))}]
     others = [file for file in here if file.suffix.lower() in JSON_SUFFIXES and file not in pages]
     if not pages or others or (len(pages) == 1 and pages[0].suffix.lower() == ".json" and not _is_page(pages[0])):
         return None
@@ -134,9 +136,9 @@ def _mixed(folder: Path) -> Source | None:
 
 def _is_set(texts: Path, images: Path) -> bool:
     """Tell whether a folder of annotations holds files for many pages: JSON named after splits and not after images."""
-    found = _files(texts)
-    jsons = [file for file in found if file.suffix.lower() in JSON_SUFFIXES]
-    if not jsons or len(jsons) < len([file for file in found if file.suffix.lower() in PAGE_SUFFIXES]):
+    annotations = _files(texts)
+    jsons = [file for file in annotations if file.suffix.lower() in JSON_SUFFIXES]
+    if not jsons or len(jsons) < len([file for file in annotations if file.suffix.lower() in PAGE_SUFFIXES]):
         return False
     stems = {file.stem for file in _files(images)}
     return not any(file.stem in stems for file in jsons) and not (len(jsons) == 1 and _is_page(jsons[0]))
@@ -145,22 +147,22 @@ def _is_set(texts: Path, images: Path) -> bool:
 def _is_page(file: Path) -> bool:
     """Tell whether a lone JSON, which has the name of an image, is about that image alone."""
     try:
-        found = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(found, dict) and bool({"shapes", "valid_line", "ground_truth", "image"} & found.keys())
+    return isinstance(content, dict) and bool({"shapes", "valid_line", "ground_truth", "image"} & content.keys())
 
 
 def _unsplit(path: Path, split: str) -> Source:
     """Use a folder without splits for any split, or say what is there."""
-    known = splits(path)
-    source = None if known else _paired(path, "") or _mixed(path)
+    names = splits(path)
+    source = None if names else _paired(path, "") or _mixed(path)
     if source:
         source.note, source.root = shared(path, split), path
         return source
     jsons = [file for file in _jsons(path) if file.stem not in SPLIT_NAMES]
     jsons = jsons or [file for folder in _folders(path) for file in _jsons(folder) if file.stem not in SPLIT_NAMES]
-    if jsons and not known:
+    if jsons and not names:
         return _beside(_only(jsons, split), path, split, unsplit=True)
     half = _sub(path, split)
     images, texts = _named(half, IMAGES), _named(half, TEXTS)
@@ -168,14 +170,14 @@ def _unsplit(path: Path, split: str) -> Source:
         there, lacking = (images, "gts") if images else (texts, "images")
         what = f"{half} has {there.name if there else ''}/ but no {lacking}/"
         raise DataError(what, need=f"{half / lacking}, or a JSON beside the images")
-    near = difflib.get_close_matches(split, known, 1)
+    near = difflib.get_close_matches(split, names, 1)
     raise DataError(
         f"{path} has no split {split!r}",
-        got=f"splits {', '.join(known)}" if known else _foreign(path) or f"a folder with {_listing(path)}",
+        got=f"splits {', '.join(names)}" if names else _foreign(path) or f"a folder with {_listing(path)}",
         need=f"{split}/images + {split}/gts, or {split}.json beside its images",
         do=f"The nearest is {near[0]}"
         if near
-        else (f"Choose one of them, or move some pages into {split}/" if known else None),
+        else (f"Choose one of them, or move some pages into {split}/" if names else None),
     )
 
 
@@ -201,15 +203,15 @@ def shared(path: Path, split: str) -> str | None:
     )
 
 
-def _only(found: list[Path], split: str) -> Path:
-    if len(found) > 1:
+def _only(candidates: list[Path], split: str) -> Path:
+    if len(candidates) > 1:
         raise DataError(
             f"Several files could be the annotation of split {split!r}",
-            got=", ".join(map(str, found[:9])) + ", ..." * (len(found) > 9),
+            got=", ".join(map(str, candidates[:9])) + ", ..." * (len(candidates) > 9),
             need="one",
             do=f"Name it {split}.json, or give its path as the data folder",
         )
-    return found[0]
+    return candidates[0]
 
 
 def _named(folder: Path, names: tuple[str, ...]) -> Path | None:
@@ -247,7 +249,7 @@ def _jsons(folder: Path) -> list[Path]:
 def _of_split(folder: Path) -> list[Path]:
     """Return the JSONs for many pages in the folder of a split: in it, or in its folder of annotations or of images."""
     inner = (_named(folder, names) for names in (TEXTS, IMAGES))
-    return _jsons(folder) or next((found for one in inner if one and (found := _jsons(one))), [])
+    return _jsons(folder) or next((jsons for place in inner if place and (jsons := _jsons(place))), [])
 
 
 def _foreign(path: Path) -> str | None:

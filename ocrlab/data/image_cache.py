@@ -54,7 +54,7 @@ class Cache:
         self.mode, self.limit = mode, int(limit_gb * 1e9)
         self.folder = Path(folder) if folder else _default_folder() if mode == "disk" else Path()  # a user may lack one
         self.started = time.time_ns()
-        self._kept: dict[str, Image] = {}
+        self._images: dict[str, Image] = {}
         self._room = self.limit if mode == "memory" else 0  # bytes that may be added before looking around again
         self._full = False
         if mode == "disk":
@@ -77,33 +77,33 @@ class Cache:
         path = path if isinstance(path, Member) else Path(path)
         if self.mode == "none":
             return _frozen(loader(path))
-        made_by = _identity(loader, lasting=self.mode == "disk")
-        key = _key(path, made_by)
-        found = self._find(key) if key else None
-        if found is not None:
-            return found
+        loader_id = _identity(loader, lasting=self.mode == "disk")
+        key = _key(path, loader_id)
+        cached = self._find(key) if key else None
+        if cached is not None:
+            return cached
         image = _frozen(loader(path))
-        if key and _key(path, made_by) == key:  # else the file was written to while it was read
+        if key and _key(path, loader_id) == key:  # else the file was written to while it was read
             self._keep(key, image)
         return image
 
     def _find(self, key: str) -> Image | None:
         if self.mode == "memory":
-            return self._kept.get(key)
+            return self._images.get(key)
         file = self.folder / (key + SUFFIX)
         try:
-            found = _unpack(file.read_bytes())
+            image = _unpack(file.read_bytes())
         except OSError:
             return None
         now = time.time_ns()
         with contextlib.suppress(OSError):  # removed in the meantime, or of another user
             os.utime(file, ns=(now, now))  # by hand: most file systems do not record reading
-        return found
+        return image
 
     def _keep(self, key: str, image: Image) -> None:
         if self.mode == "memory":
             if image.nbytes <= self._room:
-                self._kept[key] = image
+                self._images[key] = image
                 self._room -= image.nbytes
             return
         if self._full:
@@ -149,14 +149,14 @@ def _default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ocrlab" / "images"
 
 
-def _key(path: Path | Member, made_by: str) -> str | None:
+def _key(path: Path | Member, loader_id: str) -> str | None:
     """Return the name of an entry, or None if the file cannot be read (the loader words that error)."""
     try:
         content = path.read_bytes()
     except OSError:
         return None
     digest = hashlib.sha256(content)
-    digest.update(made_by.encode())
+    digest.update(loader_id.encode())
     return digest.hexdigest()[:40]
 
 

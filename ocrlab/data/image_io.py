@@ -136,12 +136,12 @@ def _header(file: BinaryIO, path: Path | Member) -> Header:
     except Image.DecompressionBombError as error:
         raise _too_large(path, str(error)) from error
     except Exception as error:  # for a broken file Pillow's parsers raise whatever they stumble over
-        known = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
+        names = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
         raise PageError(
             "is not an image that can be read",
             file=path,
             got=f"a file that starts with {start!r}",
-            need=f"an intact {known} file",
+            need=f"an intact {names} file",
             do=next((do for mark, do in FOREIGN.items() if mark in start), FOREIGN[b""]),
         ) from error
     if header.width * header.height > MAX_PIXELS:
@@ -156,10 +156,10 @@ def _describe(image: Image.Image) -> Header:
         exif = Image.Exif()
         try:
             exif.load(image.info["exif"])
-            found = exif.get(ORIENTATION_TAG)
+            tag = exif.get(ORIENTATION_TAG)
         except Exception:  # a broken EXIF block says nothing, and the pixels are still good
-            found = None
-        orientation = found if isinstance(found, int) and 1 <= found <= 8 else 1
+            tag = None
+        orientation = tag if isinstance(tag, int) and 1 <= tag <= 8 else 1
     special = image.mode in ALPHA_MODES | PILLOW_MODES or "transparency" in image.info
     return Header(image.width, image.height, orientation, image.format or "", not special)
 

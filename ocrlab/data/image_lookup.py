@@ -62,21 +62,21 @@ def _find(name: str, source: Source) -> list[Path] | None:
 
 def _listing(source: Source) -> dict[str, list[Path]]:
     """Return all files of the data folder by their folded path below an image folder, and by `*/` their last parts."""
-    found: dict[str, list[Path]] = defaultdict(list)
-    seen: set[str] = set()
+    paths_by_name: dict[str, list[Path]] = defaultdict(list)
+    visited: set[str] = set()
     for root in source.images:
         for folder, folders, names in os.walk(root):
             folders[:] = sorted(name for name in folders if name[0] != ".")
             for name in sorted(names):
                 file = Path(folder, name)
-                found[_fold(str(file.relative_to(root)))].append(file)
+                paths_by_name[_fold(str(file.relative_to(root)))].append(file)
                 real = os.path.realpath(file)
-                if real not in seen:
-                    seen.add(real)
+                if real not in visited:
+                    visited.add(real)
                     parts = _fold(str(file)).split("/")
                     for depth in range(1, min(4, len(parts))):
-                        found["*/" + "/".join(parts[-depth:])].append(file)
-    return dict(found)
+                        paths_by_name["*/" + "/".join(parts[-depth:])].append(file)
+    return dict(paths_by_name)
 
 
 def _fold(name: str) -> str:

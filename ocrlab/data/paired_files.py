@@ -31,11 +31,11 @@ def pair(source: Source) -> tuple[list[tuple[Path, Path]], list[PageError], list
     images = {_key(file, folder): file for file in files(folder) if file.suffix.lower() in SUFFIXES}
     if not images:
         raise DataError(f"{folder} holds no images", need=f"files ending in {', '.join(sorted(SUFFIXES))}")
-    found = [file for file in files(texts) if file.suffix.lower() in PAGE_SUFFIXES]
-    if not found:
+    annotations = [file for file in files(texts) if file.suffix.lower() in PAGE_SUFFIXES]
+    if not annotations:
         _refuse_foreign(texts)
     by_stem: dict[str, list[Path]] = defaultdict(list)
-    for file in found:
+    for file in annotations:
         by_stem[_stem(file, texts)].append(file)
     claims = _claims(images, by_stem)
     errors = _unclaimed(images, claims, source)

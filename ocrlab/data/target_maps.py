@@ -139,12 +139,12 @@ def _fresh(size: tuple[int, int], low: float) -> Maps:
 
 def _wiped(out: Targets, size: tuple[int, int], low: float) -> Maps:
     """Return the maps of `out` made blank; raises ShapeError if they are not what `buffers` returns for this size."""
-    for one in out.maps:
-        if one.shape != size or one.dtype != np.float32 or not (one.flags.c_contiguous and one.flags.writeable):
-            got, need = f"{one.dtype} {one.shape}", f"contiguous float32 {size}"
+    for plane in out.maps:
+        if plane.shape != size or plane.dtype != np.float32 or not (plane.flags.c_contiguous and plane.flags.writeable):
+            got, need = f"{plane.dtype} {plane.shape}", f"contiguous float32 {size}"
             raise ShapeError("These maps cannot be drawn into", got=got, need=need, do="Use targets.buffers(size)")
-    for one, value in zip(out.maps, (0, 1, low, 0), strict=True):
-        one.fill(value)
+    for plane, value in zip(out.maps, (0, 1, low, 0), strict=True):
+        plane.fill(value)
     return out.maps
 
 

@@ -74,16 +74,19 @@ def _in_full(predictions: dict[str, Predicted], names: Iterable[str]) -> dict[st
     """Return predictions by the names that pages have: with folders, where only one page ends in what was said."""
     names = list(names)
     ends = Counter(PurePosixPath(name).name for name in names)
-    known = {PurePosixPath(name).name: name for name in names if ends[PurePosixPath(name).name] == 1}
-    known |= {name: name for name in names}
-    return {known.get(name) or known.get(PurePosixPath(name).name, name): page for name, page in predictions.items()}
+    full_names = {PurePosixPath(name).name: name for name in names if ends[PurePosixPath(name).name] == 1}
+    full_names |= {name: name for name in names}
+    return {
+        full_names.get(name) or full_names.get(PurePosixPath(name).name, name): page
+        for name, page in predictions.items()
+    }
 
 
-def _judge(sample: Sample, found: Predicted) -> PageScores:
-    if found.size is not None and found.size != (sample.width, sample.height):
-        got, need = (f"{width} x {height} pixels" for width, height in (found.size, (sample.width, sample.height)))
-        raise DataError(f"{found.file} is of another image than {sample.image}", got=got, need=need)
-    return judge(sample.polygons, sample.ignored, sample.texts, found.polygons, found.texts)
+def _judge(sample: Sample, predicted: Predicted) -> PageScores:
+    if predicted.size is not None and predicted.size != (sample.width, sample.height):
+        got, need = (f"{width} x {height} pixels" for width, height in (predicted.size, (sample.width, sample.height)))
+        raise DataError(f"{predicted.file} is of another image than {sample.image}", got=got, need=need)
+    return judge(sample.polygons, sample.ignored, sample.texts, predicted.polygons, predicted.texts)
 
 
 def read(path: Path) -> dict[str, Predicted]:
@@ -110,17 +113,17 @@ def read(path: Path) -> dict[str, Predicted]:
 
 
 def _by_name(pages: Iterable[tuple[str, Predicted]]) -> dict[str, Predicted]:
-    found: dict[str, Predicted] = {}
+    predictions: dict[str, Predicted] = {}
     for name, page in pages:
-        if _nfc(name) in found:
+        if _nfc(name) in predictions:
             raise DataError(f"Page {name!r} is predicted twice", got=str(page.file), need="one prediction a page")
-        found[_nfc(name)] = page
-    return found
+        predictions[_nfc(name)] = page
+    return predictions
 
 
 def _icdar(file: Path) -> tuple[str, Predicted]:
     boxes = read_icdar(file)
-    name = next((file.stem.removeprefix(one) for one in PREFIXES if file.stem.startswith(one)), file.stem)
+    name = next((file.stem.removeprefix(prefix) for prefix in PREFIXES if file.stem.startswith(prefix)), file.stem)
     texts = boxes.texts if any(boxes.texts) and not all(map(_confidence, boxes.texts)) else None
     return name, Predicted(file, boxes.polygons, texts, None)
 
@@ -138,18 +141,18 @@ def _page(file: Path) -> tuple[str, Predicted]:
 
 def _prediction(text: str, file: Path, place: str) -> tuple[str, Predicted]:
     """Return the name of the page and what was found on it, from one JSON object."""
-    found = from_json(text, source=place)
-    image, detections = found.get("image"), found.get("detections")
-    failed = "error" in found and detections is None
+    content = from_json(text, source=place)
+    image, detections = content.get("image"), content.get("detections")
+    failed = "error" in content and detections is None
     detections = [] if failed else detections
     if not isinstance(image, str) or not isinstance(detections, list):
-        raise DataError(f"{place} is no prediction", got=json.dumps(found)[:80], need=NEED)
-    if not all(isinstance(one, dict) and "polygon" in one for one in detections):
+        raise DataError(f"{place} is no prediction", got=json.dumps(content)[:80], need=NEED)
+    if not all(isinstance(detection, dict) and "polygon" in detection for detection in detections):
         raise DataError(f"{place} has a detection without a polygon", need=NEED)
-    width, height = found.get("width"), found.get("height")
+    width, height = content.get("width"), content.get("height")
     size = (width, height) if isinstance(width, int) and isinstance(height, int) else None
-    texts = [str(one.get("text") or "") for one in detections]
-    polygons = [one["polygon"] for one in detections]
+    texts = [str(detection.get("text") or "") for detection in detections]
+    polygons = [detection["polygon"] for detection in detections]
     name = str(PurePosixPath(image).with_suffix("")) if image else ""
     return name, Predicted(file, polygons, texts if any(texts) else None, size, failed)
 

@@ -11,10 +11,10 @@ from ocrlab.fault_lab.setup import folder
 def compiler(script: str) -> None:
     """Make a compiler of a shell script and let torch find it."""
     place = folder()
-    made = place / "g++"
-    made.write_text(f"#!/bin/sh\n{script}\n")
-    made.chmod(0o755)
-    os.environ.update(CXX=str(made), TORCHINDUCTOR_CACHE_DIR=str(place / "cache"), TORCHINDUCTOR_COMPILE_THREADS="1")
+    program = place / "g++"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    os.environ.update(CXX=str(program), TORCHINDUCTOR_CACHE_DIR=str(place / "cache"), TORCHINDUCTOR_COMPILE_THREADS="1")
 
 
 def train() -> None:

@@ -73,10 +73,10 @@ def train_on(dataset: Any, workers: int = 0, **options: Any) -> int:
     """Go through a data set once, as an epoch does."""
     from torch.utils.data import DataLoader
 
-    seen = 0
+    count = 0
     for batch in DataLoader(dataset, batch_size=4, num_workers=workers, **options):
-        seen += len(batch)
-    return seen
+        count += len(batch)
+    return count
 
 
 def epoch_over_folder() -> None:

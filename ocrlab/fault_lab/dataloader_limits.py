@@ -37,8 +37,8 @@ def collect_pages() -> None:
     from torch.utils.data import DataLoader
 
     limit(resource.RLIMIT_NOFILE, 72)
-    kept = list(DataLoader(range(400), batch_size=1, num_workers=1))  # type: ignore[arg-type]
-    print(len(kept))
+    batches = list(DataLoader(range(400), batch_size=1, num_workers=1))  # type: ignore[arg-type]
+    print(len(batches))
 
 
 def prepare_threads(worker: int) -> None:

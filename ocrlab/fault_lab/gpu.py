@@ -47,8 +47,8 @@ def kernel(name: str) -> Callable[..., None]:
     """Return one of the kernels, compiled for this GPU by NVRTC; the wheel brings it."""
     import torch
 
-    made: Callable[..., None] = torch.cuda._compile_kernel(KERNELS, name)
-    return made
+    compiled: Callable[..., None] = torch.cuda._compile_kernel(KERNELS, name)
+    return compiled
 
 
 def launch(name: str, *more: Any, block: int = 32) -> None:
@@ -180,10 +180,10 @@ def train_logged() -> None:
 def occupy(ready: Any) -> None:
     import torch
 
-    held = torch.empty(int(free_bytes() * 0.95), dtype=torch.uint8, device="cuda")
+    block = torch.empty(int(free_bytes() * 0.95), dtype=torch.uint8, device="cuda")
     ready.set()
     time.sleep(60)
-    del held
+    del block
 
 
 def train_beside() -> None:
@@ -275,7 +275,7 @@ def join_card(rank: int, port: int) -> None:
     group.all_reduce(torch.ones(4, device="cuda"))
 
 
-def train_on_one_card() -> None:
+def train_ranks_on_same_card() -> None:
     import torch.multiprocessing as processes
 
     processes.spawn(join_card, args=(29533,), nprocs=2)  # type: ignore[no-untyped-call]
@@ -311,5 +311,5 @@ FAULTS = (
     Fault("gpu_ordinal", "a card that is not there", "failed", DEVICE, use_other_card, GPU),
     Fault("gpu_hidden", "no card is visible", "failed", DEVICE, use_hidden_card, GPU),
     Fault("gpu_half", "half precision overflows", "failed", ("num.nonfinite",), train_half, GPU),
-    Fault("gpu_ranks", "two ranks on one card", "failed", ("dist.misconfig",), train_on_one_card, GPU),
+    Fault("gpu_ranks", "two ranks on one card", "failed", ("dist.misconfig",), train_ranks_on_same_card, GPU),
 )

@@ -127,7 +127,7 @@ def load_scans() -> None:
     print(sum(int(page) for page in pages))
 
 
-def train_rarely_said() -> None:
+def train_logging_rarely() -> None:
     import torch
 
     net = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)])
@@ -190,7 +190,7 @@ FAULTS = tuple(
         ("heartbeat", "waits, and says so by a heartbeat", beat, ()),
         ("slow_sort", "sorts in pieces", sort_index, ()),
         ("slow_loader", "a page every three seconds", load_scans, ()),
-        ("rare_words", "a line every many steps", train_rarely_said, ()),
+        ("rare_words", "a line every many steps", train_logging_rarely, ()),
         ("slow_download", "a slow line", fetch_weights, ()),
         ("slow_program", "waits for a program that works", convert, ()),
         ("slow_queue", "polls, and writes what it saw", wait_for_queue, ()),

@@ -61,8 +61,8 @@ def load_probing() -> None:
 
 def needs(soname: str) -> str:
     """Return the linker options for a library that is there at link time only."""
-    made = library("int present;", "stub.c", f"-Wl,-soname,{soname}")
-    return str(made)
+    stub = library("int present;", "stub.c", f"-Wl,-soname,{soname}")
+    return str(stub)
 
 
 def load_for_other_cuda() -> None:

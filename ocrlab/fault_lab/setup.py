@@ -27,10 +27,10 @@ def library(source: str, name: str, *options: str, where: Path | None = None) ->
     """Compile C (or with a name that ends in .cpp C++) and return the shared library."""
     place = (where or folder()) / name
     place.write_text(source)
-    made = place.with_suffix(".so")
+    target = place.with_suffix(".so")
     compiler = "c++" if place.suffix == ".cpp" else "cc"
-    subprocess.run([compiler, "-O1", "-g0", "-w", "-shared", "-fPIC", "-o", made, place, *options], check=True)
-    return made
+    subprocess.run([compiler, "-O1", "-g0", "-w", "-shared", "-fPIC", "-o", target, place, *options], check=True)
+    return target
 
 
 def small_disk(place: str, size: str, *, read_only: bool = False, options: str = "") -> None:

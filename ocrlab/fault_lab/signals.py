@@ -54,13 +54,13 @@ def train_limited() -> None:
 
 
 def train_over_time() -> None:
-    said = "slurmstepd: error: *** STEP 417203.0 ON node07 CANCELLED AT 2024-05-01T02:00:07 DUE TO TIME LIMIT ***\n"
-    train_until(signal.SIGTERM, said)
+    message = "slurmstepd: error: *** STEP 417203.0 ON node07 CANCELLED AT 2024-05-01T02:00:07 DUE TO TIME LIMIT ***\n"
+    train_until(signal.SIGTERM, message)
 
 
 def train_preempted() -> None:
-    said = "slurmstepd: error: *** JOB 417203 ON node07 CANCELLED AT 2024-05-01T02:00:07 DUE TO PREEMPTION ***\n"
-    train_until(signal.SIGTERM, said)
+    message = "slurmstepd: error: *** JOB 417203 ON node07 CANCELLED AT 2024-05-01T02:00:07 DUE TO PREEMPTION ***\n"
+    train_until(signal.SIGTERM, message)
 
 
 EXT, SCHEDULER = ("ext.signal",), ("scheduler.kill",)

@@ -24,11 +24,11 @@ def start(port: int, timeout: float) -> None:
 def silent_server() -> tuple[socket.socket, int]:
     """Return a server that takes every connection and never says a word, and its port."""
     server = socket.create_server(("127.0.0.1", 0))
-    kept: list[socket.socket] = []
+    connections: list[socket.socket] = []
 
     def accept() -> None:
         while True:
-            kept.append(server.accept()[0])
+            connections.append(server.accept()[0])
 
     threading.Thread(target=accept, name="proxy", daemon=True).start()
     return server, server.getsockname()[1]

@@ -67,7 +67,7 @@ def load(path: Path) -> dict[str, Any]:
     except Exception as error:  # zip, unpickling and truncation errors share no base class
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint",
-            got=_seen(error),
+            got=_zip_problem(error),
             need="a whole file written by ocrlab train",
         ) from error
     about = content.get("ocrlab") if isinstance(content, dict) else None
@@ -106,7 +106,7 @@ def to_resume(path: Path, config: Config) -> dict[str, Any]:
     return about | {"gpus": len((content.get("random") or {}).get("cuda", ()))}
 
 
-def _seen(error: Exception) -> str:
+def _zip_problem(error: Exception) -> str:
     """Say what a zip is that torch does not read. Its own words would advise to let the file run code."""
     if isinstance(error, pickle.UnpicklingError):
         return "a file that holds more than weights and numbers: reading that could run somebody's code"

@@ -45,9 +45,9 @@ class Detector:
         Without a path it is the best one of the newest successful run in `runs`, and the shipped one where there is no
         run. Raises CheckpointError, and ConfigError for a device that is not there.
         """
-        found, origin = choose(path, Path(runs))
-        net, config, card = checkpoint.load_detector(found)
-        origin += _doubt(card) if origin.endswith(NEWEST) else ""
+        file, origin = choose(path, Path(runs))
+        net, config, card = checkpoint.load_detector(file)
+        origin += _weakness(card) if origin.endswith(NEWEST) else ""
         try:
             net = net.to(device)
         except (RuntimeError, AssertionError) as error:  # torch's, of which some list thirty kinds of device
@@ -55,7 +55,7 @@ class Detector:
             need = "cpu, or cuda where torch sees a GPU"
             raise ConfigError("The detector cannot be put onto this device", got=got, need=need) from error
         bf16 = config.trainer.precision == "bf16" and (device != "cpu" or "avx512_bf16" in host.cpu_flags())
-        return cls(net, config, bf16, found, origin)
+        return cls(net, config, bf16, file, origin)
 
     def regions(self, image: NDArray[np.uint8]) -> postprocess.Regions:
         """Return polygons (P, 2) and scores (N,) of an image (H, W, 3) RGB uint8, in its own pixels."""
@@ -74,9 +74,9 @@ class Detector:
             name = name or Path(image).name
             image = image_io.read_image(image, exif=self.config.exif)
         image = checked(image)
-        found = self.regions(image)
+        regions = self.regions(image)
         height, width = image.shape[:2]
-        return Prediction(name or "", width, height, found.to_detections())
+        return Prediction(name or "", width, height, regions.to_detections())
 
     def stream(
         self, pages: Iterable[Source], *, ahead: int | None = None, batch: int | None = None
@@ -92,7 +92,7 @@ class Detector:
         if got:  # the letters of its name, or its rows, would be taken for pages
             do = "Put it into a list, or use detect"
             raise ShapeError("This is one page", got=got, need="a list of pages", do=do)
-        return flow(self, pages, lambda page, found: page.prediction(found), ahead=ahead, batch=batch)
+        return flow(self, pages, lambda page, regions: page.prediction(regions), ahead=ahead, batch=batch)
 
 
 def choose(path: Path | str | None, runs: Path) -> tuple[Path, str]:
@@ -102,13 +102,13 @@ def choose(path: Path | str | None, runs: Path) -> tuple[Path, str]:
             return pretrained.find(), f"the shipped detector {pretrained.NAME}"
         return Path(path), str(path)
     try:
-        found = newest_checkpoint(runs)
+        newest = newest_checkpoint(runs)
     except CheckpointError:
         return pretrained.find(), f"the shipped detector {pretrained.NAME}, since {runs} has no successful run"
-    return found, f"{found}{NEWEST}"
+    return newest, f"{newest}{NEWEST}"
 
 
-def _doubt(card: Mapping[str, Any]) -> str:
+def _weakness(card: Mapping[str, Any]) -> str:
     """Return what is said of a detector that nobody named, where it has not learned to find text."""
     hmean = (card.get("metrics") or {}).get("hmean@0.5")
     if not isinstance(hmean, float) or hmean >= WEAK:

@@ -144,8 +144,8 @@ def session(model: bytes | Path, threads: int = 1) -> onnxruntime.InferenceSessi
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    given = model if isinstance(model, bytes) else str(model)
-    return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+    source = model if isinstance(model, bytes) else str(model)
+    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
 def difference(exported: onnxruntime.InferenceSession, network: Network) -> float:
@@ -154,9 +154,9 @@ def difference(exported: onnxruntime.InferenceSession, network: Network) -> floa
     largest = 0.0
     for batch, height, width in CHECKED:
         images: NDArray[np.uint8] = rng.integers(0, 256, (batch, 3, height, width), np.uint8)
-        found = exported.run(None, {"images": images})[0]
+        exported_map = exported.run(None, {"images": images})[0]
         with torch.inference_mode():
             expected = network.probability(torch.from_numpy(images)).numpy()
-        same = found.shape == expected.shape and found.dtype == expected.dtype
-        largest = max(largest, float(np.nan_to_num(np.abs(found - expected), nan=1.0).max()) if same else 1.0)
+        same = exported_map.shape == expected.shape and exported_map.dtype == expected.dtype
+        largest = max(largest, float(np.nan_to_num(np.abs(exported_map - expected), nan=1.0).max()) if same else 1.0)
     return largest

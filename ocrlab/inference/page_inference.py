@@ -38,15 +38,15 @@ def probabilities(model: Detector, canvases: NDArray[np.uint8], *, bf16: bool) -
     network = fused_once(model, bf16=bf16)
     images = torch.from_numpy(canvases).to(model.mean.device).permute(0, 3, 1, 2)  # (B, 3, H, W), channels last
     with torch.inference_mode(), torch.autocast(images.device.type, enabled=False):  # `bf16` alone decides
-        found: NDArray[np.float32] = network.probability(images)[:, 0].cpu().numpy()
-    if not np.isfinite(found).all():
+        maps: NDArray[np.float32] = network.probability(images)[:, 0].cpu().numpy()
+    if not np.isfinite(maps).all():
         raise ShapeError(
             "The probability map holds NaN",
-            got=f"{int((~np.isfinite(found)).sum())} of {found.size} pixels",
+            got=f"{int((~np.isfinite(maps)).sum())} of {maps.size} pixels",
             need="finite weights",
             do="Look at the training's loss curve; the checkpoint is broken",
         )
-    return found
+    return maps
 
 
 def fused_once(model: Detector, *, bf16: bool) -> Fused:
@@ -56,11 +56,11 @@ def fused_once(model: Detector, *, bf16: bool) -> Fused:
     """
     tensors = (*model.parameters(), *model.buffers())
     weights = (bf16, *((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors))
-    kept = _FUSED.get(model)
-    if kept is None or kept[0] != weights:
+    cached = _FUSED.get(model)
+    if cached is None or cached[0] != weights:
         forget(model)  # the old one goes before the new one comes
-        kept = _FUSED[model] = (weights, fused(model, bf16=bf16))
-    return kept[1]
+        cached = _FUSED[model] = (weights, fused(model, bf16=bf16))
+    return cached[1]
 
 
 def forget(model: Detector) -> None:
@@ -105,6 +105,6 @@ def examine(model: Detector, page: Page, config: Config, *, bf16: bool) -> tuple
     """Return the judgement of `judge`, and the polygons that it is about, in pixels of the page."""
     heat = probability(model, page.canvas, bf16=bf16)
     size = (page.sample.width, page.sample.height)
-    found = regions(heat, page.warp, size, config.post, config.targets.shrink_ratio)
+    detected = regions(heat, page.warp, size, config.post, config.targets.shrink_ratio)
     sample = page.sample
-    return scores.judge(sample.polygons, sample.ignored, sample.texts, found.polygons), list(found.polygons)
+    return scores.judge(sample.polygons, sample.ignored, sample.texts, detected.polygons), list(detected.polygons)

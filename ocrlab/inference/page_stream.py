@@ -55,10 +55,10 @@ class Page:
     canvas: Image
     warp: NDArray[np.float64]
 
-    def prediction(self, found: postprocess.Regions) -> Prediction:
+    def prediction(self, regions: postprocess.Regions) -> Prediction:
         """Return what was found on the page as a record; an array has no name."""
         name = "" if isinstance(self.source, np.ndarray) else Path(self.source).name
-        return Prediction(name, *self.size, found.to_detections())
+        return Prediction(name, *self.size, regions.to_detections())
 
 
 @dataclass
@@ -125,8 +125,8 @@ def read(source: Source, config: Config, keep_image: bool) -> Page | Problem:
         return Page(source, size, image if keep_image else None, transforms.warp_image(image, warp, canvas), warp)
     except (DataError, ShapeError, MemoryError, cv2.error) as error:
         file = Path(source) if isinstance(source, Path | str) else None
-        told = getattr(error, "problem", None)
-        return told or Problem(file, None, str(error) or "is too large for the memory that is left")
+        problem = getattr(error, "problem", None)
+        return problem or Problem(file, None, str(error) or "is too large for the memory that is left")
 
 
 def checked(image: Image) -> Image:

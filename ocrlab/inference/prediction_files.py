@@ -35,7 +35,7 @@ Write = Callable[[Path], object]  # makes one file
 
 
 @dataclass(frozen=True)
-class Found:
+class PageResult:
     """What became of one file: its prediction or what is wrong with it, and the files that were written."""
 
     file: Path
@@ -61,20 +61,20 @@ def collect(paths: Sequence[Path]) -> list[Path]:
     Hidden files and overlays of ours are no pages; a folder that cannot be read is one, which is then told. Raises
     DataError for a path that is not there, or if none is found.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     for path in paths:
         if path.is_dir():
-            found += sorted(walk(path))
+            files += sorted(walk(path))
         elif path.exists():
-            found.append(path)
+            files.append(path)
         else:
             need = "images or folders of images"
             raise DataError("There is no such file or folder", got=str(path), need=need, missing=True)
-    if not found:
+    if not files:
         raise DataError(
             "No image was found", got=", ".join(map(str, paths)), need=f"files {' '.join(sorted(SUFFIXES))}"
         )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(files))
 
 
 def walk(top: Path) -> Iterator[Path]:
@@ -106,7 +106,7 @@ def predict_files(
     *,
     ahead: int | None = None,
     batch: int | None = None,
-) -> Generator[Found, None, None]:
+) -> Generator[PageResult, None, None]:
     """Detect text in image files and yield what became of each, in order; a page that cannot be read is a Problem.
 
     With `out`, NAME.json, NAME.txt (ICDAR) or NAME.overlay.jpg is written there: whole, and never over a file. Raises
@@ -119,38 +119,40 @@ def predict_files(
             raise DataError(f"{out} cannot be made", got=error.strerror, need="a folder of yours") from error
     formed = tuple(wanted) if out is not None else ()
 
-    def finish(page: Page, found: postprocess.Regions) -> tuple[Path, Prediction, dict[str, Write]]:
+    def finish(page: Page, regions: postprocess.Regions) -> tuple[Path, Prediction, dict[str, Write]]:
         assert not isinstance(page.source, np.ndarray), "only files come in"
-        file, prediction = Path(page.source), page.prediction(found)
-        return file, prediction, {ENDINGS[form]: WRITERS[form](file, page, prediction, found) for form in formed}
+        file, prediction = Path(page.source), page.prediction(regions)
+        return file, prediction, {ENDINGS[form]: WRITERS[form](file, page, prediction, regions) for form in formed}
 
     done = flow(detector, files, finish, keep_images="overlay" in formed, ahead=ahead, batch=batch)
     with contextlib.closing(done):
         for result in done:
             if isinstance(result, Problem):
                 assert result.file is not None, "only files come in"
-                yield Found(result.file, result)
+                yield PageResult(result.file, result)
             else:
                 file, prediction, writes = result
-                yield Found(file, prediction, place(writes, out, file.stem) if out and writes else ())
+                yield PageResult(file, prediction, place(writes, out, file.stem) if out and writes else ())
 
 
-def as_json(file: Path, _page: Page, prediction: Prediction, _found: postprocess.Regions) -> Write:
+def as_json(file: Path, _page: Page, prediction: Prediction, _regions: postprocess.Regions) -> Write:
     """Return what writes a prediction as JSON."""
     text = json.dumps(record(file, prediction), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     return lambda path: path.write_bytes(text.encode(errors="backslashreplace"))
 
 
-def as_icdar(_file: Path, _page: Page, _prediction: Prediction, found: postprocess.Regions) -> Write:
+def as_icdar(_file: Path, _page: Page, _prediction: Prediction, regions: postprocess.Regions) -> Write:
     """Return what writes regions as ICDAR text."""
-    return lambda path: reader.write_icdar(path, found.polygons, [""] * len(found))
+    return lambda path: reader.write_icdar(path, regions.polygons, [""] * len(regions))
 
 
-def as_overlay(_file: Path, page: Page, _prediction: Prediction, found: postprocess.Regions) -> Write:
+def as_overlay(_file: Path, page: Page, _prediction: Prediction, regions: postprocess.Regions) -> Write:
     """Return what writes the page with its regions drawn on it, as a JPEG."""
     assert page.image is not None, "kept for this"
-    drawn = overlay(page.image, found.polygons)
-    _, data = cv2.imencode(".jpg", cv2.cvtColor(drawn, cv2.COLOR_RGB2BGR, dst=drawn), [cv2.IMWRITE_JPEG_QUALITY, 90])
+    picture = overlay(page.image, regions.polygons)
+    _, data = cv2.imencode(
+        ".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR, dst=picture), [cv2.IMWRITE_JPEG_QUALITY, 90]
+    )
     return lambda path: path.write_bytes(data.tobytes())
 
 
@@ -163,10 +165,10 @@ WRITERS: dict[str, Callable[[Path, Page, Prediction, postprocess.Regions], Write
 
 def overlay(image: NDArray[np.uint8], polygons: Sequence[NDArray[np.float32]]) -> NDArray[np.uint8]:
     """Return a copy of an image (H, W, 3) RGB with the polygons drawn on it."""
-    drawn = image.copy()
+    picture = image.copy()
     thickness = max(1, round(max(image.shape[:2]) / 800))
     points = [np.rint(p).astype(np.int32) for p in polygons]
-    return cv2.polylines(drawn, points, isClosed=True, color=GREEN, thickness=thickness, lineType=cv2.LINE_AA)
+    return cv2.polylines(picture, points, isClosed=True, color=GREEN, thickness=thickness, lineType=cv2.LINE_AA)
 
 
 def place(writes: Mapping[str, Write], out: Path, stem: str) -> tuple[Path, ...]:

@@ -65,13 +65,13 @@ def halved(name: str, tensor: Tensor) -> Tensor:
 def public(config: Config) -> Config:
     """Return the settings without where and by whom; raises CheckpointError if one of them still looks like a path."""
     fresh = Config()
-    known = config.model_copy(update={name: getattr(fresh, name) for name in checkpoint.PRIVATE})
-    for key, value in configs.flat(known).items():
+    public_config = config.model_copy(update={name: getattr(fresh, name) for name in checkpoint.PRIVATE})
+    for key, value in configs.flat(public_config).items():
         if isinstance(value, str) and ("/" in value or "\\" in value):
             raise CheckpointError(
                 "A setting names a place on the disk", got=f"{key}={value}", need="none in a public file"
             )
-    return known
+    return public_config
 
 
 def main() -> None:

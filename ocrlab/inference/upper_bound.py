@@ -123,8 +123,10 @@ def sweep(
     }
     done: list[list[tuple[Drawing, list[Tally]]]] = []
     with ThreadPoolExecutor(host.cores()) as pool:  # what takes time here lets other threads run
-        for found in pool.map(lambda sample: [_page(sample, variants) for variants in grid.values()], index.samples):
-            done.append(found)
+        for page_results in pool.map(
+            lambda sample: [_page(sample, variants) for variants in grid.values()], index.samples
+        ):
+            done.append(page_results)
             if tick:
                 tick(len(done), len(index.samples))
     rows = []
@@ -181,10 +183,10 @@ def _page(sample: Sample, variants: Sequence[Config]) -> tuple[Drawing, list[Tal
     drawing = draw(sample, variants[0])
     tallies = []
     for config in variants:
-        found, coarse = (
+        full, coarse = (
             _decoded(heat, drawing, sample, config) for heat in (drawing.heat, through_stride(drawing.heat))
         )
-        match = iou.match(sample.polygons, sample.ignored, found.polygons)
+        match = iou.match(sample.polygons, sample.ignored, full.polygons)
         softened = iou.match(sample.polygons, sample.ignored, coarse.polygons)
         hit = np.zeros(len(sample.polygons), bool)
         hit[[truth for truth, _ in match.pairs[AIM]]] = True
@@ -203,7 +205,7 @@ def draw(sample: Sample, config: Config) -> Drawing:
     warp, (width, height) = transforms.letterbox((sample.width, sample.height), config.evaluate)
     moved = [np.rint(transforms.warp_points(polygon, warp)) for polygon in sample.polygons]  # as `training_crop` does
     chosen = config.targets
-    made = target_maps.make(
+    targets = target_maps.make(
         moved,
         sample.ignored,
         (height, width),
@@ -211,10 +213,10 @@ def draw(sample: Sample, config: Config) -> Drawing:
         threshold_range=chosen.threshold_range,
         min_text_size=chosen.min_text_size,
     )
-    inner = {i: shrunk(moved[i], chosen.shrink_ratio) for i in np.flatnonzero(~made.ignored).tolist()}
+    inner = {i: shrunk(moved[i], chosen.shrink_ratio) for i in np.flatnonzero(~targets.ignored).tolist()}
     thin = [i for i, p in inner.items() if len(p) and min(cv2.minAreaRect(p)[1]) < config.post.min_size]
-    vanished = np.flatnonzero(made.ignored & ~sample.ignored).tolist()
-    return Drawing(made.shrink_map, warp, vanished, thin, touching(inner, made.shrink_map))
+    vanished = np.flatnonzero(targets.ignored & ~sample.ignored).tolist()
+    return Drawing(targets.shrink_map, warp, vanished, thin, touching(inner, targets.shrink_map))
 
 
 def shrunk(polygon: NDArray[np.floating], ratio: float) -> NDArray[np.int32]:
@@ -265,12 +267,12 @@ def _losses(samples: Sequence[Sample], drawings: Sequence[Drawing]) -> Losses:
 
 def _row(config: Config, samples: Sequence[Sample], tallies: Sequence[Tally], losses: Losses) -> Row:
     """Return the row of one setting from the tallies of its pages."""
-    seen: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     hits: Counter[str] = Counter()
     for sample, tally in zip(samples, tallies, strict=True):
         for i in np.flatnonzero(tally.counts).tolist():
             name = bin_of(short_side(sample.polygons[i]))
-            seen[name] += 1
+            totals[name] += 1
             hits[name] += bool(tally.hit[i])
     order = [*(f"< {end} px" for end in SIZES), f">= {SIZES[-1]} px"]
     return Row(
@@ -279,7 +281,7 @@ def _row(config: Config, samples: Sequence[Sample], tallies: Sequence[Tally], lo
         unclip=config.post.unclip,
         hmean=_hmeans(sum(tally.perfect for tally in tallies)),
         coarse=_hmeans(sum(tally.coarse for tally in tallies)),
-        bins={name: (seen[name], hits[name]) for name in order if seen[name]},
+        bins={name: (totals[name], hits[name]) for name in order if totals[name]},
         vanished=losses[0],
         thin=losses[1],
         merged=losses[2],
@@ -290,6 +292,6 @@ def _hmeans(total: NDArray[np.int64] | int) -> dict[float, float]:
     """Return hmean by threshold from counts (T, 3) over all pages: matched, truths, detections."""
     rows = np.asarray(total).tolist()
     return {
-        t: iou.harmonic_mean(matched / found if found else 0.0, matched / truths if truths else 0.0)
-        for t, (matched, truths, found) in zip(iou.THRESHOLDS, rows, strict=True)
+        t: iou.harmonic_mean(matched / detections if detections else 0.0, matched / truths if truths else 0.0)
+        for t, (matched, truths, detections) in zip(iou.THRESHOLDS, rows, strict=True)
     }

@@ -78,10 +78,10 @@ def check(probability_logits: Tensor, threshold_logits: Tensor, targets: TargetM
     )
     if fits and all(t.shape == first.shape and t.device == first.device for t in named.values()):
         return
-    seen = "; ".join(f"{name} {tuple(t.shape)} {t.dtype} on {t.device}" for name, t in named.items())
+    shapes = "; ".join(f"{name} {tuple(t.shape)} {t.dtype} on {t.device}" for name, t in named.items())
     raise ShapeError(
         "The maps of the DB loss do not fit together",
-        got=seen,
+        got=shapes,
         need="six maps (B, 1, H, W) on one device, the logits of a float type",
     )
 
@@ -94,11 +94,11 @@ def kth_largest(values: Tensor, k: Tensor) -> Tensor:
     """
     whole, top = (torch.int64, 62) if values.dtype == torch.float64 else (torch.int32, 30)
     bits = values.detach().view(whole)
-    found = torch.zeros((), dtype=whole, device=values.device)
+    prefix = torch.zeros((), dtype=whole, device=values.device)
     for bit in range(top, -1, -1):
-        candidate = found | (1 << bit)
-        found = torch.where((bits >= candidate).sum() >= k, candidate, found)
-    return found.view(values.dtype)
+        candidate = prefix | (1 << bit)
+        prefix = torch.where((bits >= candidate).sum() >= k, candidate, prefix)
+    return prefix.view(values.dtype)
 
 
 def negatives_wanted(positives: Tensor, negatives: Tensor, ratio: float) -> Tensor:
@@ -176,8 +176,8 @@ def _db_loss_cpu(
     """Return ((total, bce, dice, l1), gradient of total by the first logits, by the second); see `on_device`."""
     kernels = _kernels()
     assert kernels is not None, "on_cpu looked"
-    given = (probability_logits, threshold_logits, shrink_map, shrink_mask, threshold_map, threshold_mask)
-    maps = [t.detach().to(torch.float32).contiguous().view(-1).numpy() for t in given]
+    tensors = (probability_logits, threshold_logits, shrink_map, shrink_mask, threshold_map, threshold_mask)
+    maps = [t.detach().to(torch.float32).contiguous().view(-1).numpy() for t in tensors]
     settings = torch.tensor([*weights, ratio, NO_TEXT_SHARE], dtype=torch.float64).numpy()
     hard, gx, gy = (torch.empty(probability_logits.shape, dtype=torch.float32) for _ in range(3))
     parts = torch.empty(4, dtype=torch.float64)

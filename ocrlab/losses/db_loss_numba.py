@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 BLOCK = 1024  # pixels; ten arrays of so many fit the first-level cache
 EPS = 1e-6
 K = np.float32(50)  # steepness of the approximate step function
-ONE, ZERO, HALF, TWO = np.float32(1), np.float32(0), np.float32(0.5), np.float32(2)
+UNIT, ZERO, HALF, TWO = np.float32(1), np.float32(0), np.float32(0.5), np.float32(2)
 FINE = 19  # bits of a float32 that the second histogram of `hardest` looks at, the first at those above
 
 
@@ -61,7 +61,7 @@ def decay(z: np.float32) -> tuple[Any, Any]:
     q = q * r + np.float32(4.1665795894e-2)
     q = q * r + np.float32(1.6666665459e-1)
     q = q * r + np.float32(5.0000001201e-1)
-    return q * r * r + r + ONE, (np.int32(n) + np.int32(127)) << np.int32(23)
+    return q * r * r + r + UNIT, (np.int32(n) + np.int32(127)) << np.int32(23)
 
 
 @exact
@@ -92,7 +92,7 @@ def text_terms(x: Map, e: Map, truth: Map, mask: Map, probability: Map, hard: Ma
     """Put sigmoids of `x` and the losses of negatives (-1 elsewhere) where they belong, and add to the first 3 sums."""
     positives = negatives = on_text = ZERO
     for i in range(len(x)):
-        inverse = ONE / (ONE + e[i])
+        inverse = UNIT / (UNIT + e[i])
         probability[i] = inverse if x[i] >= 0 else e[i] * inverse
         loss = (max(x[i], ZERO) - x[i] * truth[i]) + log1p(e[i])
         positive = truth[i] * mask[i]
@@ -100,7 +100,7 @@ def text_terms(x: Map, e: Map, truth: Map, mask: Map, probability: Map, hard: Ma
         positives += positive
         negatives += negative
         on_text += loss * positive
-        hard[i] = -ONE if negative <= 0 else ZERO if loss < 0 else loss * negative
+        hard[i] = -UNIT if negative <= 0 else ZERO if loss < 0 else loss * negative
     sums[0] += positives
     sums[1] += negatives
     sums[2] += on_text
@@ -111,7 +111,7 @@ def border_terms(y: Map, e: Map, border: Map, mask: Map, threshold: Map, sums: F
     """Put sigmoids of `y` into `threshold`, and add to the sums 3 and 4."""
     off = count = ZERO
     for i in range(len(y)):
-        inverse = ONE / (ONE + e[i])
+        inverse = UNIT / (UNIT + e[i])
         value = inverse if y[i] >= 0 else e[i] * inverse
         threshold[i] = value
         off += abs(value - border[i]) * mask[i]
@@ -125,7 +125,7 @@ def binary_terms(step: Map, e: Map, truth: Map, mask: Map, sums: Floats) -> None
     """Add the approximate binary map, which is the sigmoid of `step`, to the sums 5 and 6."""
     inside = area = ZERO
     for i in range(len(step)):
-        inverse = ONE / (ONE + e[i])
+        inverse = UNIT / (UNIT + e[i])
         binary = (inverse if step[i] >= 0 else e[i] * inverse) * mask[i]
         inside += binary * truth[i]
         area += binary
@@ -188,15 +188,15 @@ def gradients(
     edge, share, by_bce, by_inside, by_area, by_l1 = at[0], at[1], at[2], at[3], at[4], at[5]
     for i in range(len(hard)):
         p, t = probability[i], threshold[i]
-        inverse = ONE / (ONE + e[i])
+        inverse = UNIT / (UNIT + e[i])
         positive = truth[i] * mask[i]
         step = e[i] * inverse * inverse * (mask[i] * by_inside - positive * by_area)
-        hardest = ONE if hard[i] > edge else share if hard[i] == edge else ZERO
+        hardest = UNIT if hard[i] > edge else share if hard[i] == edge else ZERO
         chosen = positive + hardest * (mask[i] - positive)
         off = t - border[i]
-        side = ONE if off > 0 else -ONE if off < 0 else ZERO
-        probability[i] = step * (p * (ONE - p)) + (p - truth[i]) * chosen * by_bce
-        threshold[i] = (side * border_mask[i] * by_l1 - step) * (t * (ONE - t))
+        side = UNIT if off > 0 else -UNIT if off < 0 else ZERO
+        probability[i] = step * (p * (UNIT - p)) + (p - truth[i]) * chosen * by_bce
+        threshold[i] = (side * border_mask[i] * by_l1 - step) * (t * (UNIT - t))
 
 
 @entry("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f8[::1], f4[::1], f4[::1], f4[::1], f8[::1])")

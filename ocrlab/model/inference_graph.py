@@ -84,9 +84,9 @@ class Convolution(nn.Module):
     def pack(self, weight: Tensor) -> None:
         """Keep a copy of `weight` in the layout that oneDNN wants; it takes this shape of input as the usual one."""
         plain = self.plain
-        usual = [1, plain.in_channels, 160, 160]
+        input_size = [1, plain.in_channels, 160, 160]
         geometry = (plain.padding, plain.stride, plain.dilation, plain.groups)
-        self.packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *geometry, usual)
+        self.packed = torch.ops.mkldnn._reorder_convolution_weight(weight, *geometry, input_size)
         plain.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)  # nobody reads it any more
 
 
@@ -160,8 +160,8 @@ def check_finite(detector: Detector) -> None:
 def packable(kind: torch.dtype) -> bool:
     """Return whether this torch and this processor have oneDNN's convolutions for a type."""
     there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
-    known = kind == torch.float32 or (kind == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return there and known
+    supported = kind == torch.float32 or (kind == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return there and supported
 
 
 def module_of(layers: fx.GraphModule, node: Any) -> nn.Module | None:

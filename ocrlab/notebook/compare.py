@@ -143,9 +143,9 @@ def sentence(name: str, one: Paired, measure: str = "hmean@0.5") -> str:
     if math.isnan(one.low):
         return f"{name}: {one.pages} pages are too few to tell whether a difference of {one.difference:+.3f} is chance"
     interval = f"{one.difference:+.4f} [{one.low:+.4f}, {one.high:+.4f}], p {_p(one.p)}"
-    if one.told == "cannot tell":
+    if one.verdict == "cannot tell":
         return f"{name}: cannot tell on {one.pages} pages; the difference in {measure} is {interval}"
-    return f"{name} is {one.told} than A in {measure}: {interval}, {one.pages} pages"
+    return f"{name} is {one.verdict} than A in {measure}: {interval}, {one.pages} pages"
 
 
 def real(found: Compared) -> View:
@@ -157,7 +157,7 @@ def real(found: Compared) -> View:
     with matplotlib.rc_context(plots.STYLE):
         figure, [axes] = plots.blank(height=1.0 + 0.34 * len(entries))
         for row, (_, one) in enumerate(reversed(entries)):
-            colour = {"better": GOOD, "worse": BAD}.get(one.told, MUTED)
+            colour = {"better": GOOD, "worse": BAD}.get(one.verdict, MUTED)
             if not math.isnan(one.low):
                 axes.plot([one.low, one.high], [row, row], color=colour, linewidth=3, solid_capstyle="butt")
             axes.plot([one.difference], [row], color=colour, marker="o", markersize=6)
@@ -171,7 +171,7 @@ def real(found: Compared) -> View:
     among = len(told)
     head = ("", "A", "other", "difference", f"{100 * level(among):.3g} % from", "to", "p", "")
     rows = [
-        (name, f"{one.first:.4f}", f"{one.second:.4f}", f"{one.difference:+.4f}", *_ends(one), one.told)
+        (name, f"{one.first:.4f}", f"{one.second:.4f}", f"{one.difference:+.4f}", *_ends(one), one.verdict)
         for name, one in entries
     ]
     note = f"Paired bootstrap over {len(found.pages)} pages of {clean(found.data)}, split {found.split}, 10,000 draws. "

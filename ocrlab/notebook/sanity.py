@@ -68,7 +68,7 @@ def found(report: Report, config: Config) -> Found:
         maps, page = [m[0, 0].numpy() for m in batch.maps], batch.pages[0]
     told: dict[str, Any] = {}
     if learned is not None and learned.canvas.size:
-        match = iou.match(learned.polygons, learned.ignored, learned.found)
+        match = iou.match(learned.polygons, learned.ignored, learned.detections)
         told = {**vars(learned), "pairs": match.pairs[0.5], "counts": match.detection_counts, "hmean": learned.hmean}
     contract = report.contract
     return Found(

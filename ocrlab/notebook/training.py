@@ -143,7 +143,7 @@ def _compared(title: str, pages: Sequence[Reviewed], config: Config) -> View:
         image = image_io.read_image(sample.image, exif=config.exif)
         pairs = match.pairs[0.5]
         layers = page_images.compared(
-            sample.polygons, sample.ignored, page.found.polygons, pairs, match.detection_counts
+            sample.polygons, sample.ignored, page.regions.polygons, pairs, match.detection_counts
         )
         missed, wrong = match.cared_truth - len(pairs), match.cared_detections - len(pairs)
         every.append(layers)

@@ -122,8 +122,8 @@ def formats(config: Config, accelerator: str, reasons: dict[str, str]) -> tuple[
             step()  # compiles kernels and takes memory
         taken = [{choice: step() for choice, step in steps.items()} for _ in range(rounds)]
         seconds = {choice: min(times[choice] for times in taken) for choice in choices}
-        told = json.dumps({words[c]: f"{1000 * s:.0f} ms" for c, s in seconds.items()})
-        reasons["formats"] = "; ".join(filter(None, (reasons.get("formats"), f"step at {side} px: {told}")))
+        timings = json.dumps({words[c]: f"{1000 * s:.0f} ms" for c, s in seconds.items()})
+        reasons["formats"] = "; ".join(filter(None, (reasons.get("formats"), f"step at {side} px: {timings}")))
         choices = [choice for choice in choices if seconds[choice] <= CLOSE * min(seconds.values())]
     return min(seconds, key=lambda choice: seconds[choice])
 

@@ -44,16 +44,16 @@ def _devices() -> list[str]:
 
     if not torch.cuda.is_available():
         return ["CUDA available: False", "no CUDA device"]
-    found = ["CUDA available: True"]
+    lines = ["CUDA available: True"]
     for index in range(torch.cuda.device_count()):
         try:
             device = torch.cuda.get_device_properties(index)
         except (RuntimeError, AssertionError) as error:  # a device that is listed may still refuse to answer
-            found.append(f"device {index}: gives no answer: {str(error).splitlines()[0]}")
+            lines.append(f"device {index}: gives no answer: {str(error).splitlines()[0]}")
             continue
         memory = f"{device.total_memory / GIB:.1f} GiB"
-        found.append(f"device {index}: {device.name}, capability {device.major}.{device.minor}, {memory}")
-    return found
+        lines.append(f"device {index}: {device.name}, capability {device.major}.{device.minor}, {memory}")
+    return lines
 
 
 def _flags() -> list[str]:

@@ -51,9 +51,9 @@ class Training(lightning.LightningModule):
         self.scores: dict[str, float] = {}  # of the last validation that was not left
         self.scored = -1  # the optimiser step that it was made at
         self.parts: LossParts | None = None  # of the last micro-batch
-        self.found: list[Polygon] = []  # on the last page of a validation
+        self.detections: list[Polygon] = []  # on the last page of a validation
         self.micro = 0  # micro-batches done since the run began
-        self.seen = 0  # crops that all ranks have learned from: where the walk over the pages goes on
+        self.crops_done = 0  # crops that all ranks have learned from: where the walk over the pages goes on
         self.finish_batch: Callable[[lightning.Trainer], None] | None = None  # may save: called when all else is done
         self._pending: dict[str, Any] | None = None  # restored once the trainer has put everything on its device
 
@@ -74,7 +74,7 @@ class Training(lightning.LightningModule):
 
     def on_train_batch_end(self, *_: Any) -> None:
         self.micro += 1
-        self.seen += self.ranks.world * self.config.batch_size
+        self.crops_done += self.ranks.world * self.config.batch_size
         if self.micro % self.trainer.accumulate_grad_batches == 0:
             collectives.mean_buffers(self.ranks, self.detector, collectives.among(self.trainer.strategy))
             average(self.averaged, self.detector, self.config.optim.ema, self.trainer.global_step)
@@ -86,7 +86,7 @@ class Training(lightning.LightningModule):
 
     def validation_step(self, page: Page | None, index: int) -> None:
         if page is not None:
-            score, self.found = page_inference.examine(self.averaged, page, self.config, bf16=self.machine.bf16)
+            score, self.detections = page_inference.examine(self.averaged, page, self.config, bf16=self.machine.bf16)
             self.judged[index * self.ranks.world + self.ranks.rank] = score.counts
 
     def on_validation_epoch_end(self) -> None:
@@ -119,7 +119,7 @@ class Training(lightning.LightningModule):
 
     def on_save_checkpoint(self, content: dict[str, Any]) -> None:
         content["ocrlab"] = checkpoint.card(self.config, self.trainer.global_step, self.scores)
-        content["ocrlab"] |= {"micro": self.micro, "seen": self.seen, "scored": self.scored}
+        content["ocrlab"] |= {"micro": self.micro, "seen": self.crops_done, "scored": self.scored}
         content["random"] = random_states()
         if self.micro % self.trainer.accumulate_grad_batches:  # between two micro-batches of one step
             named = self.detector.named_parameters()
@@ -127,7 +127,7 @@ class Training(lightning.LightningModule):
 
     def on_load_checkpoint(self, content: dict[str, Any]) -> None:
         self.micro, self.scores = content["ocrlab"]["micro"], content["ocrlab"]["metrics"]
-        self.seen = content["ocrlab"].get("seen", self.micro * self.config.batch_size)  # before there were ranks
+        self.crops_done = content["ocrlab"].get("seen", self.micro * self.config.batch_size)  # before there were ranks
         self.scored = content["ocrlab"].get("scored", -1)
         self._pending = {"random": content["random"], "gradients": content.get("gradients", {})}
 

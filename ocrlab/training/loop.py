@@ -39,7 +39,7 @@ from ocrlab.training.run_callback import Progress, Watcher, handled
 from ocrlab.training.stop_deadline import WATCHED, Patience, patient
 from ocrlab.training.time_budget import budgeted
 from ocrlab.training.tracking import artifacts, client
-from ocrlab.training.trainer_factory import known_warnings, trainer_for
+from ocrlab.training.trainer_factory import expected_warnings, trainer_for
 from ocrlab.training.validation import cache_folder
 
 
@@ -76,8 +76,10 @@ def fit(
         config = configuration.of_run(resume)
         before, config.trainer.devices = config.trainer.devices, found().on_node
         if before != config.trainer.devices and found().first:
-            told = f"This run had {before} rank(s) on a machine and goes on with {config.trainer.devices}, so that each"
-            progress({"kind": "warning", "text": f"{told} optimiser step sees another number of crops than before"})
+            change = (
+                f"This run had {before} rank(s) on a machine and goes on with {config.trainer.devices}, so that each"
+            )
+            progress({"kind": "warning", "text": f"{change} optimiser step sees another number of crops than before"})
     slug = config.name or f"{config.encoder}-{config.decoder}"
     mine = found()
     with collectives.together(mine) as member, shared_run_folder.opened(member, config.runs, slug, resume) as folder:
@@ -118,7 +120,7 @@ def _fit(
         environment = {"schema": 1, **host.environment(), "gpu": nvidia_driver.present(Path("/"))}
         environment |= {"machine": machine.record(), "ranks": asdict(mine)}
         run_folder.write_json(folder.environment_file, redaction.record(environment))
-    _say(config, machine, mine, before, progress)
+    _announce(config, machine, mine, before, progress)
     name = partial(
         client.run_name, config.tracking.user, config.encoder, config.decoder, config.batch_size, config.optim.lr
     )
@@ -134,7 +136,7 @@ def _fit(
         _run(module, watcher, train, val, before, last if before else None, callbacks)
         metrics = validation.final(module, watcher, val, progress)
         metrics |= {"seconds": time.perf_counter() - started, **watcher.spent()}
-        metrics |= {"steps": float(module.trainer.global_step), **watcher.numbers.found()}
+        metrics |= {"steps": float(module.trainer.global_step), **watcher.numbers.metrics()}
         status = "completed"
         artifacts.send_best(tracker, watcher.best_path, metrics)
     finally:
@@ -158,8 +160,8 @@ def data_of(config: Config, mine: Ranks, progress: Progress, load_pages: Callabl
         if mine.several:
             some = np.linspace(0, len(index.samples) - 1, min(1000, len(index.samples)))  # there may be a million
             names = "\n".join(name_at(index.samples, int(i)) for i in some)
-            told = f"{len(index.samples)} pages, names {hashlib.sha256(names.encode()).hexdigest()[:8]}"
-            collectives.same_everywhere(mine, f"pages in {index.split}", told)
+            fingerprint = f"{len(index.samples)} pages, names {hashlib.sha256(names.encode()).hexdigest()[:8]}"
+            collectives.same_everywhere(mine, f"pages in {index.split}", fingerprint)
     report_data(train, val, progress)
     return train, val
 
@@ -189,15 +191,15 @@ def again(config: Config) -> NoReturn:
     module = Training(config, choose(config))
     if config.weights not in (None, "imagenet"):
         checkpoint.begin_from(str(config.weights), module.detector, module.averaged)
-    with known_warnings():
+    with expected_warnings():
         recorders = [recorder(config, Path(config.runs), len(train.samples), lambda _micro: 0)]
         trainer = trainer_for(module, recorders, Path(config.runs))
         trainer.fit(module, loader(train, config, None), validation.loader(val, config))
     raise RunError("The replay ended before its last step", need="the data and the settings of the run")
 
 
-def recorder(config: Config, folder: Path, page_count: int, seen: Callable[[int], int]) -> Recorder:
-    """Return the flight recorder of a run; `seen` is where in the walk over the pages a micro-batch begins."""
+def recorder(config: Config, folder: Path, page_count: int, position_of: Callable[[int], int]) -> Recorder:
+    """Return the flight recorder of a run; `position_of` says where in the walk over the pages a micro-batch begins."""
     wanted = config.recorder
     return Recorder(
         folder,
@@ -205,7 +207,7 @@ def recorder(config: Config, folder: Path, page_count: int, seen: Callable[[int]
         snapshot_every=wanted.snapshot_every and wanted.snapshot_every * config.trainer.accumulate_grad_batches,
         steps=wanted.steps,
         kind="ocrlab train",
-        epoch_of=lambda micro: seen(micro) // page_count,
+        epoch_of=lambda micro: position_of(micro) // page_count,
         model_of=lambda module: module.detector,
     )
 
@@ -257,7 +259,7 @@ def report_data(train: Index, val: Index, progress: Progress) -> None:
             progress({"kind": "warning", "text": f"{index.split}: {len(index.problems) - 5} more pages with problems"})
 
 
-def _say(config: Config, machine: Machine, mine: Ranks, before: dict[str, Any] | None, progress: Progress) -> None:
+def _announce(config: Config, machine: Machine, mine: Ranks, before: dict[str, Any] | None, progress: Progress) -> None:
     """Print the loud lines: how many ranks, GPUs that are not used or not there, and CUDA facts when asked for."""
     if mine.several:
         progress({"kind": "warning", "text": collectives.spoken(config, mine)})
@@ -288,17 +290,17 @@ def _run(
     config, folder, mine = module.config, watcher.folder, module.ranks
     old = handled(watcher)
 
-    def seen(micro: int) -> int:  # `module.seen` is that of `module.micro`
-        return module.seen + ((micro - module.micro) * mine.world + mine.rank) * config.batch_size
+    def position_of(micro_batch: int) -> int:  # `module.crops_done` is that of `module.micro`
+        return module.crops_done + ((micro_batch - module.micro) * mine.world + mine.rank) * config.batch_size
 
-    black_box = recorder(config, folder.path, len(train.samples), seen) if config.recorder.on else None
+    black_box = recorder(config, folder.path, len(train.samples), position_of) if config.recorder.on else None
     budget = budgeted(config, folder, watcher.progress, black_box, before["step"] if before else 0)
-    callbacks = [*(one for one in (watcher, black_box, budget) if one is not None), *others]
+    callbacks = [*(callback for callback in (watcher, black_box, budget) if callback is not None), *others]
     who, more = f"rank {mine.rank}: " if mine.several else "", WATCHED * watcher_link.watched()
     try:
         trainer = trainer_for(module, callbacks, folder.path, min(2, len(val.samples)))
         watcher.patience = Patience(watcher.until_stopped, folder.fail if mine.first else silent, who, more)
-        with known_warnings(), patient(watcher.patience):
+        with expected_warnings(), patient(watcher.patience):
             pages = validation.loader(val, config, mine)
             trainer.fit(module, loader(train, config, before, mine), pages, ckpt_path=last)
         watcher.settle()
@@ -319,9 +321,11 @@ def loader(train: Index, config: Config, before: dict[str, Any] | None, mine: Ra
     mine = mine or Ranks()
     total = config.trainer.max_steps * config.trainer.accumulate_grad_batches * config.batch_size
     start = before["micro"] * config.batch_size if before else 0
-    seen = before.get("seen", start) if before else 0
+    first_position = before.get("seen", start) if before else 0
     batch, count = config.batch_size, len(train.samples)
-    order = PageOrder(count, config.seed, total, start, batch=batch, rank=mine.rank, world=mine.world, seen=seen)
+    order = PageOrder(
+        count, config.seed, total, start, batch=batch, rank=mine.rank, world=mine.world, first_position=first_position
+    )
     workers = config.runtime.workers or 0
     return DataLoader(
         Crops(train.samples, config, cache_folder(config)),

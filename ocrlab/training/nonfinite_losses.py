@@ -31,9 +31,11 @@ class Numbers:
 
     def see(self, losses: Sequence[Tensor], pages: Sequence[Sequence[str]], step: int) -> bool:
         """Count some micro-batches, with the pages of the last of them; tell whether any is the first that is not."""
-        known = [*[()] * (len(losses) - len(pages)), *pages]
+        page_names = [*[()] * (len(losses) - len(pages)), *pages]
         self.total += len(losses)
-        wrong = [names for loss, names in zip(losses, known, strict=True) if not bool(loss.detach().isfinite().all())]
+        wrong = [
+            names for loss, names in zip(losses, page_names, strict=True) if not bool(loss.detach().isfinite().all())
+        ]
         begins = bool(wrong) and not self.count
         self.count += len(wrong)
         self.first = step if begins else self.first
@@ -52,8 +54,8 @@ class Numbers:
 
     def check(self, model: nn.Module, step: int) -> None:
         """Raise RunError, on all ranks, where a weight is not finite: no later step can mend that."""
-        held = [getattr(p, "_local_tensor", p).detach() for p in model.parameters()]
-        broken = any(not bool(p.isfinite().all()) for p in held)
+        weights = [getattr(p, "_local_tensor", p).detach() for p in model.parameters()]
+        broken = any(not bool(p.isfinite().all()) for p in weights)
         if mean(self.ranks, [float(broken)])[0]:
             got = (
                 f"NaN or infinity in weights at step {step}; {self}" if broken else f"it is so on another rank; {self}"
@@ -68,7 +70,7 @@ class Numbers:
             what = "The loss was no finite number in most of the training"
             raise RunError(what, got=str(self), need="a finite loss", do=DO)
 
-    def found(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Return what belongs to the final metrics: how many, where there were any."""
         return {"not_finite": float(self.count)} if self.count else {}
 

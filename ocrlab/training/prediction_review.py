@@ -43,7 +43,7 @@ class Reviewed:
     """One page with what was found on it, and the (H, W) probability map that this was read from, if it was kept."""
 
     sample: Sample
-    found: Regions
+    regions: Regions
     match: iou.PageMatch
     warp: NDArray[np.float64]
     heat: NDArray[np.float32] | None
@@ -100,8 +100,8 @@ def look(
     tick: Tick | None = None,
 ) -> Review:
     """Return every page with what `net` finds on it; the maps of `keep` pages, evenly spread, stay for `sweep`."""
-    kept = {sample.name for sample in spread(samples, keep)}
-    found = []
+    names = {sample.name for sample in spread(samples, keep)}
+    reviewed = []
     for number, sample in enumerate(samples, 1):
         image = read_image(sample.image, exif=config.exif)
         warp, canvas = transforms.letterbox((sample.width, sample.height), config.evaluate)
@@ -109,10 +109,10 @@ def look(
         size = (sample.width, sample.height)
         regions = page_inference.regions(heat, warp, size, config.post, config.targets.shrink_ratio)
         match = iou.match(sample.polygons, sample.ignored, regions.polygons)
-        found.append(Reviewed(sample, regions, match, warp, heat if sample.name in kept else None))
+        reviewed.append(Reviewed(sample, regions, match, warp, heat if sample.name in names else None))
         if tick:
             tick(number, len(samples))
-    return Review(config, found)
+    return Review(config, reviewed)
 
 
 def sweep(
@@ -123,20 +123,20 @@ def sweep(
 ) -> dict[tuple[float, Unclip], dict[str, float]]:
     """Return `iou.summary` of the kept maps for every threshold and unclip, the configured ones always among them."""
     config = review.config
-    pages_kept = [page for page in review.pages if page.heat is not None]
+    pages = [page for page in review.pages if page.heat is not None]
     thresholds = sorted({*thresholds, config.post.threshold})
     unclips = [*unclips, *([] if config.post.unclip in unclips else [config.post.unclip])]
     matches: dict[tuple[float, Unclip], list[iou.PageMatch]] = {(t, u): [] for t in thresholds for u in unclips}
-    for number, page in enumerate(pages_kept, 1):
+    for number, page in enumerate(pages, 1):
         assert page.heat is not None, "only pages with a map were taken"
         size = (page.sample.width, page.sample.height)
-        for (threshold, unclip), found in matches.items():
+        for (threshold, unclip), page_matches in matches.items():
             post = config.post.model_copy(update={"threshold": threshold, "unclip": unclip})
             regions = page_inference.regions(page.heat, page.warp, size, post, config.targets.shrink_ratio)
-            found.append(iou.match(page.sample.polygons, page.sample.ignored, regions.polygons))
+            page_matches.append(iou.match(page.sample.polygons, page.sample.ignored, regions.polygons))
         if tick:
-            tick(number, len(pages_kept))
-    return {setting: iou.summary(found) for setting, found in matches.items()}
+            tick(number, len(pages))
+    return {setting: iou.summary(page_matches) for setting, page_matches in matches.items()}
 
 
 def best_and_worst(review: Review, count: int) -> tuple[list[Reviewed], list[Reviewed]]:

@@ -84,8 +84,8 @@ class Watcher(lightning.Callback):
         # One by one to the host: those that a resumed run has begun with lie there already.
         waiting = [torch.stack(tuple(parts)).detach().cpu() for parts in self.losses]
         losses = torch.stack(waiting) if waiting else torch.empty(0, 4)
-        kept = {"best": self.best, "stale": self.stale, "fit_seconds": self.fit_seconds}
-        return kept | {"losses": losses, "numbers": self.numbers.state()}
+        state = {"best": self.best, "stale": self.stale, "fit_seconds": self.fit_seconds}
+        return state | {"losses": losses, "numbers": self.numbers.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.stale, self.fit_seconds = state["best"], state["stale"], state["fit_seconds"]
@@ -137,7 +137,7 @@ class Watcher(lightning.Callback):
         self.losses.append(module.parts)
         self.named.append(batch.pages)
         if self.agreement is not None:
-            self.agreement.given(batch.images)
+            self.agreement.note_batch(batch.images)
         for problem in batch.problems:
             if problem not in self.bad_pages:
                 self.bad_pages.add(problem)
@@ -183,7 +183,7 @@ class Watcher(lightning.Callback):
     def on_validation_batch_end(self, trainer: Trainer, module: Any, _out: Any, page: Any, index: int, *_: Any) -> None:
         heartbeat.beat(step=trainer.global_step, phase="validate")
         if self.tracker.on and not trainer.sanity_checking and artifacts.shown(index, trainer.num_val_batches):
-            self.pictures += artifacts.picture(self.folder.path, page, module.found, trainer.global_step, index)
+            self.pictures += artifacts.picture(self.folder.path, page, module.detections, trainer.global_step, index)
         if self.stop_signal is not None and self.agreement is None:  # several ranks stop together, after a step
             self._reached()
             if not trainer.sanity_checking:
@@ -242,7 +242,7 @@ class Watcher(lightning.Callback):
         count = len(self.losses)
         fields = {"loss": "total", "bce": "bce", "dice": "dice", "l1": "l1"}
         sums = [float(sum(getattr(parts, field).detach() for parts in self.losses)) for field in fields.values()]
-        means = dict(zip(fields, mean(self.ranks, [one / count for one in sums]), strict=True))
+        means = dict(zip(fields, mean(self.ranks, [total / count for total in sums]), strict=True))
         self._look(trainer, not math.isfinite(means["loss"]))
         median, _ = spread(self.seconds[-count:])
         rate = trainer.optimizers[0].param_groups[0]["lr"]

@@ -21,7 +21,7 @@ from typing import Any
 WITHIN, TIMES, MOST = 10.0, 3.0, 120.0  # seconds to the end of a micro-batch, or so many of the longest, at most these
 WATCHED = 8.0  # seconds more where somebody watches from outside: who sees all processes, and judges
 SAVING = 60.0  # seconds from there to the end of the fit: last.ckpt is written
-TOLD = 2.0  # seconds after which a person who waits is told for how long
+ANNOUNCED_AFTER = 2.0  # seconds after which a person who waits is told for how long
 LAST = 1.0  # seconds for the last word on disk
 REACHED = 0  # the byte that says so; all others are numbers of signals
 
@@ -49,39 +49,41 @@ class Patience:
         self.thread.join(LAST)
 
     def _wait(self) -> None:
-        number, asked, due, told = 0, 0.0, 0.0, False
+        number, asked, due, announced = 0, 0.0, 0.0, False
         try:
             while True:
                 now = time.monotonic()
-                next_look = None if not number else max(0.0, (due if told else min(due, asked + TOLD)) - now)
+                next_look = (
+                    None if not number else max(0.0, (due if announced else min(due, asked + ANNOUNCED_AFTER)) - now)
+                )
                 if not select.select([self.reading], [], [], next_look)[0]:
                     if time.monotonic() >= due:
                         self._give_up(number, time.monotonic() - asked)
-                    told = told or self._tell(number, due - asked - self.more)
+                    announced = announced or self._announce(number, due - asked - self.more)
                     continue
-                heard = os.read(self.reading, 64)
-                if not heard:
+                data = os.read(self.reading, 64)
+                if not data:
                     return
-                for byte in heard:
+                for byte in data:
                     if byte == REACHED and number:
-                        due, told = time.monotonic() + SAVING, True
+                        due, announced = time.monotonic() + SAVING, True
                     elif byte in (signal.SIGINT, signal.SIGTERM) and not number:
                         number, asked = byte, time.monotonic()
                         due = asked + self.seconds() + self.more
         finally:
             os.close(self.reading)
 
-    def _tell(self, number: int, within: float) -> bool:
+    def _announce(self, number: int, within: float) -> bool:
         if not self.who:  # of several ranks one tells
             name = signal.Signals(number).name
-            say(f"ocrlab: {name}: training stops behind this micro-batch; within {within:.0f} s, or it is ended")
+            write_line(f"ocrlab: {name}: training stops behind this micro-batch; within {within:.0f} s, or it is ended")
         return True
 
     def _give_up(self, number: int, passed: float) -> None:
         """Say where every thread is, write it down, and end the process with its loader workers."""
         name = signal.Signals(number).name
         what = f"{self.who}training did not stop within {passed:.0f} s of {name}; it hangs"
-        say(f"ocrlab: {what} here, and is ended:")
+        write_line(f"ocrlab: {what} here, and is ended:")
         with contextlib.suppress(OSError, ValueError):
             faulthandler.dump_traceback(2, all_threads=True)
         last_word = threading.Thread(target=self.fail, args=({"type": "Hung", "message": what, "where": None},))
@@ -116,7 +118,7 @@ def allowed(longest: float, micros: int) -> float:
     return min(max(WITHIN, TIMES * longest * micros), MOST)
 
 
-def say(text: str) -> None:
+def write_line(text: str) -> None:
     """Write a line to stderr past Python's own stream, whose lock a hung thread may hold."""
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode(errors="backslashreplace"))

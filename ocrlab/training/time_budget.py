@@ -86,7 +86,9 @@ class Budget(lightning.Callback):
         step = statistics.median(b - a for a, b in itertools.pairwise(ends))
         loaders: Any = trainer.val_dataloaders
         callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
-        before = [one.time_elapsed() for one in callbacks if isinstance(one, Timer)]  # earlier starts count
+        before = [
+            callback.time_elapsed() for callback in callbacks if isinstance(callback, Timer)
+        ]  # earlier starts count
         left = SHARE * 60 * minutes - max([time.monotonic() - self.started, *before])
         fit = fitting(wanted.max_steps, trainer.global_step, left, step, self.page * len(loaders), wanted.val_every)
         fit = int(collectives.of_rank_0(module.ranks, fit))

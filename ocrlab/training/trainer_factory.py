@@ -67,17 +67,17 @@ def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: in
 
 
 @contextlib.contextmanager
-def known_warnings() -> Iterator[None]:
+def expected_warnings() -> Iterator[None]:
     """Keep quiet about what was chosen so: see machine.py, PageOrder, `averaged`."""
-    known: tuple[str, ...] = (
+    patterns: tuple[str, ...] = (
         "does not have many workers",
         "not resumable",
         "LeafSpec",
         "module.s. in eval mode",
         "val_check_interval",
     )
-    known += ("Grad strides do not match bucket view", "find_unused_parameters")
+    patterns += ("Grad strides do not match bucket view", "find_unused_parameters")
     with warnings.catch_warnings():
-        for words in known:
+        for words in patterns:
             warnings.filterwarnings("ignore", f".*{words}.*")
         yield

@@ -28,23 +28,25 @@ def in_process(monkeypatch) -> None:
 @pytest.fixture
 def calls(monkeypatch) -> SimpleNamespace:
     """Replace fit, predict and machine by modules that write down how they were called, and return what they wrote."""
-    seen = SimpleNamespace(fit=None, load=None, evaluate=None, files=None, status="success", noise=None)
+    record_of_calls = SimpleNamespace(fit=None, load=None, evaluate=None, files=None, status="success", noise=None)
 
     def fit(config, *, resume=None, progress):
-        seen.fit = SimpleNamespace(config=config, resume=resume)
-        if seen.noise:
-            seen.noise()
+        record_of_calls.fit = SimpleNamespace(config=config, resume=resume)
+        if record_of_calls.noise:
+            record_of_calls.noise()
         progress({"kind": "warning", "text": "a word from the run"})
         progress({"kind": "train", "step": 1, "total": 2, "loss": 0.5})
         progress({"kind": "validate", "step": 2, "total": 2, "hmean@0.5": 0.25})
-        return SimpleNamespace(folder=Path("runs/x"), status=seen.status, metrics={"hmean@0.5": 0.25}, checkpoint=None)
+        return SimpleNamespace(
+            folder=Path("runs/x"), status=record_of_calls.status, metrics={"hmean@0.5": 0.25}, checkpoint=None
+        )
 
     def load(checkpoint, *, runs, device):
-        seen.load = SimpleNamespace(checkpoint=checkpoint, runs=runs, device=device)
-        return SimpleNamespace(config=Config(exif=True, crop=256), checkpoint=checkpoint, origin="as told")
+        record_of_calls.load = SimpleNamespace(checkpoint=checkpoint, runs=runs, device=device)
+        return SimpleNamespace(config=Config(exif=True, crop=256), checkpoint=checkpoint, origin="as asked")
 
     def evaluate(detector, data, split, *, exif, tick):
-        seen.evaluate = SimpleNamespace(detector=detector, data=data, split=split, exif=exif)
+        record_of_calls.evaluate = SimpleNamespace(detector=detector, data=data, split=split, exif=exif)
         tick(1, 1)
         return {**SCORES, "pages": 3.0, "seconds": 1.5}
 
@@ -55,23 +57,23 @@ def calls(monkeypatch) -> SimpleNamespace:
         return paths
 
     def predict_files(detector, files, out, formats):
-        seen.files = SimpleNamespace(detector=detector, paths=files, out=out, formats=formats)
+        record_of_calls.files = SimpleNamespace(detector=detector, paths=files, out=out, formats=formats)
         for path in files:
             if path.suffix == ".bad":
-                yield found(path, Problem(path, None, "is no image"))
+                yield result_of(path, Problem(path, None, "is no image"))
             else:
-                yield found(path, Prediction(path.name, 8, 9, [Detection([[0, 0], [4, 0], [4, 4]], 0.5)]))
+                yield result_of(path, Prediction(path.name, 8, 9, [Detection([[0, 0], [4, 0], [4, 4]], 0.5)]))
 
-    def found(path, page):
+    def result_of(path, page):
         record = {"image": path.name} if isinstance(page, Problem) else to_json(page)
         return SimpleNamespace(file=path, page=page, record=lambda: record)
 
     fake = {
         "training.loop": {"fit": fit},
-        "training.auto_settings": {"accelerator_for": lambda wanted: (wanted, "as told")},
+        "training.auto_settings": {"accelerator_for": lambda wanted: (wanted, "as asked")},
         "inference.detector": {
             "Detector": SimpleNamespace(load=load),
-            "threads": lambda count: setattr(seen, "threads", count),
+            "threads": lambda count: setattr(record_of_calls, "threads", count),
         },
         "inference.prediction_files": {"collect": collect, "predict_files": predict_files},
         "inference.scoring": {"evaluate": evaluate},
@@ -85,4 +87,4 @@ def calls(monkeypatch) -> SimpleNamespace:
         monkeypatch.setitem(sys.modules, module.__name__, module)
         package, _, last = name.partition(".")
         monkeypatch.setattr(importlib.import_module(f"ocrlab.{package}"), last, module, raising=False)
-    return seen
+    return record_of_calls

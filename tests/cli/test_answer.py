@@ -11,7 +11,7 @@ from ocrlab.cli.parser import Parser, add_json, add_words, table
 from ocrlab.errors import ConfigError
 
 
-def test_wrong_use_is_one_clear_error_and_nothing_is_guessed():
+def test_wrong_use_is_a_single_clear_error_and_nothing_is_guessed():
     parser = Parser("ocrlab train", "train a detector", "  ocrlab train")
     add_json(parser)
     assert parser.parse_args(["--json"]).json

@@ -21,8 +21,8 @@ def bisect(
 
     def run(*words: str) -> tuple[int, str, str]:
         status = cli.main(["bisect", *words])
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        output = capsys.readouterr()
+        return status, output.out, output.err
 
     return run
 
@@ -34,13 +34,13 @@ def program(*flips: str) -> list[str]:
 
 def test_any_program_by_words_and_variables(bisect: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     status, out, err = bisect("--json", *program("workers=4:0", "AMP=1:0"))
-    found = json.loads(out)
+    record = json.loads(out)
     assert status == 0
-    assert (found["status"], found["kind"], found["culprits"]) == ("found", "all", ["workers", "AMP"])
+    assert (record["status"], record["kind"], record["culprits"]) == ("found", "all", ["workers", "AMP"])
     assert "at most 60" in err.splitlines()[1], "how many runs is said before the first"
     assert "run 1: failed" in err
-    assert json.loads(Path(found["file"]).read_text())["sentence"] == found["sentence"]
-    assert Path(found["file"]).is_relative_to(tmp_path / "runs")
+    assert json.loads(Path(record["file"]).read_text())["sentence"] == record["sentence"]
+    assert Path(record["file"]).is_relative_to(tmp_path / "runs")
 
 
 def test_a_run_folder_keeps_every_record_and_makes_no_run_twice(
@@ -92,12 +92,12 @@ def test_a_mended_file_is_run_again(bisect: Callable[..., tuple[int, str, str]],
     assert cli.main(["watch", "--run-dir", "bad", "--", sys.executable, "-c", "{}['b']"]) == 1
     assert json.loads(bisect(*words)[1])["status"] == "none"
     (tmp_path / "l.txt").write_text("a\nccc\n")
-    found = json.loads(bisect(*words)[1])
-    assert (found["status"], found["runs"]["known_before"]) == ("never", 0)
+    record = json.loads(bisect(*words)[1])
+    assert (record["status"], record["runs"]["known_before"]) == ("never", 0)
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, message",
     [
         ((), "nothing is named"),
         (("nowhere",), "does not exist"),
@@ -116,11 +116,11 @@ def test_a_mended_file_is_run_again(bisect: Callable[..., tuple[int, str, str]],
         (("no_such_key=2",), "no_such_key"),
     ],
 )
-def test_wrong_use_is_said_before_anything_runs(
-    bisect: Callable[..., tuple[int, str, str]], words: tuple[str, ...], told: str, tmp_path: Path
+def test_wrong_use_is_reported_before_anything_runs(
+    bisect: Callable[..., tuple[int, str, str]], words: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     status, _, err = bisect(*words)
-    assert (status, told in err) == (2, True), err
+    assert (status, message in err) == (2, True), err
     assert not (tmp_path / "runs").exists()
 
 

@@ -37,7 +37,7 @@ def test_a_log_becomes_a_verdict(tmp_path: Path) -> None:
     assert answer.status == 0
 
 
-def test_what_a_recorded_training_noticed_is_told_without_any_log(tmp_path: Path) -> None:
+def test_what_a_recorded_training_noticed_is_reported_without_any_log(tmp_path: Path) -> None:
     (tmp_path / "flight").mkdir()
     training_findings.write(tmp_path / "flight", 0, 1, ["the learning rate was 0"], {}, cut=False)
     answer = ask(str(tmp_path))
@@ -60,16 +60,16 @@ def recorded(run: Path, pid: int) -> Path:
     return run
 
 
-def test_where_the_record_of_a_killed_run_ends_is_told_and_decides_no_cause(tmp_path: Path) -> None:
+def test_where_the_record_of_a_killed_run_ends_is_reported_and_decides_no_cause(tmp_path: Path) -> None:
     gone = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, check=True)
     run = recorded(tmp_path / "run", int(gone.stdout))
-    said = "ecord ends at step 22, backward; samples ~/pages/page_003.png, page_017.png"
+    sentence = "ecord ends at step 22, backward; samples ~/pages/page_003.png, page_017.png"
     alone = ask(str(run))
-    assert f"The r{said}." in alone.text and alone.record["record"] == f"the r{said}", "redacted as any path"
+    assert f"The r{sentence}." in alone.text and alone.record["record"] == f"the r{sentence}", "redacted as any path"
     assert alone.record["causes"] == []
     write_json(run / ".FAILURE", {"schema": 1, "status": "failure", "error": {"type": "Killed", "message": "x"}})
     killed = ask(str(run))
-    assert "cause is unknown" in killed.text and f"The r{said}." in killed.text
+    assert "cause is unknown" in killed.text and f"The r{sentence}." in killed.text
     assert killed.record["causes"] == []
     (run / "incident").mkdir()
     write_json(run / "incident" / "replay.json", {"schema": 1, "answer": "first fault at step 22.", "fault": {}})
@@ -82,26 +82,26 @@ def test_where_the_record_of_a_killed_run_ends_is_told_and_decides_no_cause(tmp_
     assert "record" not in ask(str(run)).record
 
 
-def test_of_a_run_that_lives_no_end_is_told(tmp_path: Path) -> None:
+def test_no_end_is_reported_of_a_run_that_lives(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", os.getpid())
     with pytest.raises(DataError, match="holds no log"):
         ask(str(run))
 
 
 @pytest.mark.parametrize("words", [(), ("a.log", "--jsonl", "b"), ("a.log", "--explain")])
-def test_one_thing_at_a_time(words: tuple[str, ...]) -> None:
+def test_a_single_source_at_a_time(words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="one of"):
         ask(*words)
 
 
-def test_explaining_one_and_listing_all() -> None:
+def test_explaining_a_cause_and_listing_all() -> None:
     assert "compute-sanitizer" in ask("--explain", "kernel.illegal_address").text
     assert len(ask("--explain").record["causes"]) == 88
     with pytest.raises(ConfigError):
         ask("--explain", "no.such")
 
 
-def test_many_reports_one_verdict_a_line_and_no_bad_line_stops_it(tmp_path: Path) -> None:
+def test_many_reports_give_a_verdict_a_line_and_no_bad_line_stops_it(tmp_path: Path) -> None:
     rows = [json.dumps({"id": "a", "log": LOG}), "{broken", "[]", json.dumps({"id": 7, "log": "x", "context": "y"}), ""]
     rows += [
         json.dumps({"id": "no log"}),
@@ -113,9 +113,9 @@ def test_many_reports_one_verdict_a_line_and_no_bad_line_stops_it(tmp_path: Path
     command = [sys.executable, "-m", "ocrlab", "diagnose", "--jsonl", str(tmp_path / "r.jsonl")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     verdicts = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [found["id"] for found in verdicts] == ["a", None, None, 7, "no log", "b", None, None]
-    assert [bool(found["causes"]) for found in verdicts] == [True, False, False, False, False, False, True, False]
-    assert all(found["schema"] == 1 for found in verdicts)
+    assert [verdict["id"] for verdict in verdicts] == ["a", None, None, 7, "no log", "b", None, None]
+    assert [bool(verdict["causes"]) for verdict in verdicts] == [True, False, False, False, False, False, True, False]
+    assert all(verdict["schema"] == 1 for verdict in verdicts)
     assert all("not a report" in verdicts[at]["missing"][0] for at in (1, 2, 4, 5))
     assert "line 2" in verdicts[1]["missing"][0]
     assert ask("--jsonl", str(tmp_path / "r.jsonl"), "--json").record["verdicts"] == verdicts

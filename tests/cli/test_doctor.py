@@ -23,16 +23,16 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     """Replace the ladder by one whose findings a test puts into this list."""
     checks: list[Check] = []
 
-    def run(options: Options, tell: Any = None, planned: Any = None) -> list[Check]:
+    def run(options: Options, report: Any = None, planned: Any = None) -> list[Check]:
         for number in range(1, 11):
             mine = tuple(check for check in checks if check.step == number)
-            if tell:
-                tell(Event(number, f"ask {number}", began=True))
-                tell(Event(number, f"ask {number}", mine, step_checks=mine))
+            if report:
+                report(Event(number, f"ask {number}", began=True))
+                report(Event(number, f"ask {number}", mine, step_checks=mine))
         return checks
 
     monkeypatch.setattr(doctor_job, "run", run)
@@ -47,19 +47,19 @@ def at(step: int, check: Check) -> Check:
     ("check", "status"),
     [(ok("a", "x"), 0), (warn("a", "x", "y", "z"), 0), (skip("a", "x"), 0), (fail("a", "x", "y", "z"), 1)],
 )
-def test_exit_status(found: list[Check], check: Check, status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    found += [at(1, ok("fine", "as it should be")), at(4, check)]
+def test_exit_status(checks: list[Check], check: Check, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    checks += [at(1, ok("fine", "as it should be")), at(4, check)]
     assert main(["doctor"]) == status
     text = capsys.readouterr().out
     assert " 4  Driver and GPU" in text and "TORCH_USE_CUDA_DSA" in text
     assert "\x1b" not in text  # no colours where nobody looks
     assert main(["doctor", "--json"]) == status
-    told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == 1
-    assert told["status"] == ("fail" if status else "warn" if check.judgement == "warn" else "ok")
-    assert [step["step"] for step in told["steps"]] == list(range(1, 11))
-    assert told["checks"][1]["judgement"] == check.judgement
-    assert len(told["notes"]) == 4
+    record = json.loads(capsys.readouterr().out)
+    assert record["schema"] == 1
+    assert record["status"] == ("fail" if status else "warn" if check.judgement == "warn" else "ok")
+    assert [step["step"] for step in record["steps"]] == list(range(1, 11))
+    assert record["checks"][1]["judgement"] == check.judgement
+    assert len(record["notes"]) == 4
 
 
 @pytest.mark.parametrize("words", [["--python", "nowhere/python"], ["--python", "/"], ["--unknown"], ["more"]])
@@ -68,7 +68,7 @@ def test_wrong_use(words: list[str], capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().err.startswith("ocrlab: ")
 
 
-def test_what_python_needs_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_python_needs_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)
     assert main(["doctor", "--python", str(tmp_path)]) == 2
@@ -77,8 +77,8 @@ def test_what_python_needs_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def run(*words: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ocrlab", "doctor", *words]
-    given = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-    return subprocess.run(command, cwd=cwd, env=given, capture_output=True, text=True, timeout=200, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_another_python_that_has_neither_torch_nor_ocrlab(tmp_path: Path) -> None:
@@ -87,11 +87,11 @@ def test_another_python_that_has_neither_torch_nor_ocrlab(tmp_path: Path) -> Non
     bare.chmod(0o755)
     done = run("--python", str(bare), "--json", cwd=tmp_path)
     assert done.returncode == 1, done.stderr
-    told = json.loads(done.stdout)
-    assert {check["step"] for check in told["checks"]} == set(range(1, 11))
-    failed = [check["name"] for check in told["checks"] if check["judgement"] == "fail"]
+    record = json.loads(done.stdout)
+    assert {check["step"] for check in record["checks"]} == set(range(1, 11))
+    failed = [check["name"] for check in record["checks"] if check["judgement"] == "fail"]
     assert "torch installed" in failed
-    assert told["python"].endswith("/python")
+    assert record["python"].endswith("/python")
     assert sorted(place.name for place in tmp_path.iterdir()) == ["python"]  # nothing is left behind
 
 
@@ -131,8 +131,8 @@ def test_the_table_on_a_terminal(tmp_path: Path) -> None:
 def test_the_whole_ladder_here(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = run("--json", cwd=tmp_path)
-    told = json.loads(done.stdout)
-    assert done.returncode == int(told["status"] == "fail")
-    names = {check["name"]: check["judgement"] for check in told["checks"]}
+    record = json.loads(done.stdout)
+    assert done.returncode == int(record["status"] == "fail")
+    names = {check["name"]: check["judgement"] for check in record["checks"]}
     for name in ("import torch", "smoke test: CPU", "DataLoader by fork", "DataLoader by spawn"):
         assert names[name] == "ok"

@@ -32,8 +32,8 @@ def place(tmp_path_factory) -> Path:
 def run(place, monkeypatch) -> Path:
     """The run folder, with `place` as the working folder."""
     monkeypatch.chdir(place)
-    (found,) = Path("runs").glob("*-*")
-    return found
+    (folder,) = Path("runs").glob("*-*")
+    return folder
 
 
 def test_train_leaves_a_run_that_can_be_run_again(run):
@@ -45,10 +45,10 @@ def test_train_leaves_a_run_that_can_be_run_again(run):
 def test_evaluate_answers_with_every_figure(run, capsys):
     (checkpoint,) = (run / "checkpoints").glob("best-*.ckpt")
     assert main(["evaluate", "--checkpoint", str(checkpoint), "data=receipts", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["pages"] == 1
-    assert all(0 <= found[name] <= 1 for name in ("hmean@0.5", "hmean@0.7", "hmean@0.8"))
-    assert found["seconds"] > 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["pages"] == 1
+    assert all(0 <= record[name] <= 1 for name in ("hmean@0.5", "hmean@0.7", "hmean@0.8"))
+    assert record["seconds"] > 0
 
 
 def test_predict_writes_all_formats_and_never_over_a_file(run, capsys):

@@ -38,29 +38,29 @@ def calls(calls, monkeypatch):
 
 def test_the_answer_holds_every_figure(calls, capsys):
     assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    sized = {name for name in found if "/" in name}
-    assert found.keys() - sized == FIGURES | ABOUT | {"checkpoint"}
+    record = json.loads(capsys.readouterr().out)
+    sized = {name for name in record if "/" in name}
+    assert record.keys() - sized == FIGURES | ABOUT | {"checkpoint"}
     assert {name.split("/")[1] for name in sized} == {"small", "medium", "large"}
-    assert (found["schema"], found["pages"], found["split"], found["data"]) == (1, 7, "val", "receipts")
-    assert found["hmean@0.5"] == pytest.approx(2 * (18 / 28) / (1 + 18 / 28))
-    assert [row["page"] for row in found["worst"]] == ["page0", "page1", "page2", "page3", "page4"]
+    assert (record["schema"], record["pages"], record["split"], record["data"]) == (1, 7, "val", "receipts")
+    assert record["hmean@0.5"] == pytest.approx(2 * (18 / 28) / (1 + 18 / 28))
+    assert [row["page"] for row in record["worst"]] == ["page0", "page1", "page2", "page3", "page4"]
     assert calls.load.checkpoint == Path("c.ckpt")
 
 
 def test_without_a_checkpoint_it_is_the_newest_runs_as_everywhere(calls, capsys):
     assert main(["evaluate", "data=receipts", "runs=mine"]) == 0
     assert (calls.load.checkpoint, str(calls.load.runs)) == (None, "mine")
-    assert "detector: as told" in capsys.readouterr().err
+    assert "detector: as asked" in capsys.readouterr().err
 
 
 def test_people_get_tables_by_protocol_by_size_and_of_the_worst_pages(calls, capsys):
     assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts"]) == 0
-    told = capsys.readouterr().out
-    lines = told.splitlines()
+    stdout = capsys.readouterr().out
+    lines = stdout.splitlines()
     assert lines[0].split() == ["IoU", "hmean", "precision", "recall"]
     assert [line.split()[0] for line in lines[1:6]] == ["0.5", "0.7", "0.8", "DetEval", "CLEval"]
-    assert "95 % interval" in told and "16 to 32 px  28" in told
+    assert "95 % interval" in stdout and "16 to 32 px  28" in stdout
     at = next(i for i, line in enumerate(lines) if line.startswith("worst pages"))
     assert [line.split()[0] for line in lines[at + 1 : at + 6]] == [f"page{i}" for i in range(5)]
     assert lines[-1] == "7 pages in 1.5 s"
@@ -78,7 +78,7 @@ def test_settings_are_laid_over_those_of_the_checkpoint(calls):
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_one_line_a_page_is_written_and_nothing_overwritten(ending, calls, tmp_path, capsys):
+def test_a_line_for_each_page_is_written_and_nothing_overwritten(ending, calls, tmp_path, capsys):
     file = tmp_path / f"pages.{ending}"
     words = ["evaluate", "--checkpoint", "c.ckpt", "data=d", "--per-image", str(file)]
     assert main(words) == 0
@@ -93,7 +93,7 @@ def test_one_line_a_page_is_written_and_nothing_overwritten(ending, calls, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--checkpoint", "c"], "data=DIR"),
         (["data=d", "--checkpoint", "c", "--predictions", "p"], "--checkpoint and --predictions"),
@@ -113,9 +113,9 @@ def test_one_line_a_page_is_written_and_nothing_overwritten(ending, calls, tmp_p
         (["--checkpoint", "c", "data=d", "split="], "split"),
     ],
 )
-def test_wrong_use_is_refused_before_anything_is_loaded(words, told, calls, capsys):
+def test_wrong_use_is_refused_before_anything_is_loaded(words, message, calls, capsys):
     assert main(["evaluate", *words]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert calls.load is None
 
 
@@ -126,8 +126,8 @@ def test_predictions_are_scored_without_a_detector(calls, shared, tmp_path, caps
         reader.write_icdar(tmp_path / f"res_{sample.name}.txt", sample.polygons)
     words = ["evaluate", "--predictions", str(tmp_path), f"data={shared / 'data' / 'sroie'}", "--json"]
     assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["hmean@0.5"], found["pages"], found["predictions"]) == (1, 63, str(tmp_path))
+    record = json.loads(capsys.readouterr().out)
+    assert (record["hmean@0.5"], record["pages"], record["predictions"]) == (1, 63, str(tmp_path))
     assert calls.load is None
     (tmp_path / "res_007.txt").rename(tmp_path / "res_7.txt")
     assert main(words) == 1
@@ -141,7 +141,7 @@ def test_the_oracle_takes_over(monkeypatch):
     assert (asked[0].oracle, asked[0].split, asked[0].shrink) == (Path("receipts"), "dev", [0.4, 0.5])
 
 
-def test_a_split_without_a_box_that_counts_is_told(calls, monkeypatch, capsys):
+def test_a_split_without_a_box_that_counts_is_reported(calls, monkeypatch, capsys):
     from ocrlab.evaluation.metrics.dataset_scores import Scored
     from ocrlab.evaluation.metrics.page_scores import judge
 

@@ -33,12 +33,12 @@ def exports(calls, monkeypatch, tmp_path) -> list[SimpleNamespace]:
 def test_the_answer_is_the_file(exports, calls, capsys):
     words = ["--checkpoint", "best.ckpt", "--out", "m.onnx", "post.threshold=0.25", "--json"]
     assert main(["export", "onnx", *words]) == 0
-    said = capsys.readouterr()
-    found = json.loads(said.out)
-    assert (found["out"], found["bytes"], found["difference"], found["schema"]) == ("m.onnx", 4, 2e-5, 1)
+    output = capsys.readouterr()
+    record = json.loads(output.out)
+    assert (record["out"], record["bytes"], record["difference"], record["schema"]) == ("m.onnx", 4, 2e-5, 1)
     assert (calls.load.checkpoint, calls.load.device) == (Path("best.ckpt"), "cpu")
     assert exports[0].config.post.threshold == 0.25, "what the file's metadata then say"
-    assert "detector: as told" in said.err
+    assert "detector: as asked" in output.err
 
 
 def test_in_words(exports, capsys):
@@ -49,10 +49,10 @@ def test_in_words(exports, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [(["onnx"], "--out"), (["tflite", "--out", "m"], "tflite"), (["onnx", "--out", "m", "crop=64"], "no effect")],
 )
-def test_wrong_use(exports, words, told, capsys):
+def test_wrong_use(exports, words, message, capsys):
     assert main(["export", *words]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert exports == []

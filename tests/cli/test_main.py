@@ -20,18 +20,18 @@ from ocrlab.errors import DataError
 
 def test_help_names_every_command(capsys):
     assert main(["--help"]) == 0
-    told = capsys.readouterr().out
-    assert all(f"  {name} " in told for name in COMMANDS)
+    stdout = capsys.readouterr().out
+    assert all(f"  {name} " in stdout for name in COMMANDS)
     assert main([]) == 0
-    assert capsys.readouterr().out == told
+    assert capsys.readouterr().out == stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_examples(name, capsys):
     assert main([name, "--help"]) == 0
-    told = capsys.readouterr().out
-    assert f"examples:\n  ocrlab {name} " in told
-    assert "--json" in told
+    stdout = capsys.readouterr().out
+    assert f"examples:\n  ocrlab {name} " in stdout
+    assert "--json" in stdout
 
 
 def test_version(capsys):
@@ -40,7 +40,7 @@ def test_version(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["trian"], "The nearest is ocrlab train"),
         (["train", "--batch_size", "4"], "--batch_size"),
@@ -49,12 +49,12 @@ def test_version(capsys):
         (["samples", "male", "x"], "male"),
     ],
 )
-def test_wrong_use_is_2_and_one_message(words, told, capsys):
+def test_wrong_use_is_2_and_a_single_message(words, message, capsys):
     assert main(words) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("ocrlab: ") and told in said.err
-    assert "Traceback" not in said.err and len(said.err.splitlines()) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("ocrlab: ") and message in output.err
+    assert "Traceback" not in output.err and len(output.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -91,21 +91,21 @@ def test_a_path_that_is_not_there_is_wrong_use_of_every_command(words, capsys, t
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pages").symlink_to(Path(__file__).parents[2] / "data_samples")
     assert main(words.split()) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("ocrlab: ") and "none" in said and len(said.splitlines()) == 1
+    stderr = capsys.readouterr().err
+    assert stderr.startswith("ocrlab: ") and "none" in stderr and len(stderr.splitlines()) == 1
 
 
-def test_wrong_use_with_json_is_one_object(capsys):
+def test_wrong_use_with_json_is_a_single_object(capsys):
     assert main(["train", "batch_size=0", "--json"]) == 2
-    said = capsys.readouterr()
-    found = json.loads(said.out)
-    assert (found["schema"], found["status"], found["exit_status"]) == (1, "failure", 2)
-    assert found["error"]["type"] == "ConfigError"
-    assert found["error"]["message"] in said.err
+    output = capsys.readouterr()
+    record = json.loads(output.out)
+    assert (record["schema"], record["status"], record["exit_status"]) == (1, "failure", 2)
+    assert record["error"]["type"] == "ConfigError"
+    assert record["error"]["message"] in output.err
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "told"),
+    ("error", "status", "message"),
     [
         (DataError("The folder is empty"), 1, "ocrlab: The folder is empty."),
         (ZeroDivisionError("by zero"), 1, "ocrlab: ZeroDivisionError: by zero\n  at "),
@@ -115,20 +115,20 @@ def test_wrong_use_with_json_is_one_object(capsys):
         (SystemExit(1), 1, ""),
     ],
 )
-def test_failures_become_exit_status_and_message(error, status, told, calls, capsys, monkeypatch):
+def test_failures_become_exit_status_and_message(error, status, message, calls, capsys, monkeypatch):
     def fail():
         raise error
 
     calls.noise = fail
     assert main(["train"]) == status
-    said = capsys.readouterr()
-    assert said.err.startswith(told) and "Traceback" not in said.err
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert output.err.startswith(message) and "Traceback" not in output.err
+    assert output.out == ""
     monkeypatch.setenv("OCRLAB_TRACEBACK", "1")
     assert main(["train", "--json"]) == status
-    said = capsys.readouterr()
-    assert "Traceback" in said.err
-    assert json.loads(said.out)["exit_status"] == status
+    output = capsys.readouterr()
+    assert "Traceback" in output.err
+    assert json.loads(output.out)["exit_status"] == status
 
 
 def test_json_is_alone_on_stdout_whatever_else_is_printed(calls, capfd):
@@ -139,11 +139,11 @@ def test_json_is_alone_on_stdout_whatever_else_is_printed(calls, capfd):
 
     calls.noise = noise
     assert main(["train", "--json"]) == 0
-    said = capfd.readouterr()
-    assert json.loads(said.out)["status"] == "success"
-    assert said.out.count("\n") == 1
+    output = capfd.readouterr()
+    assert json.loads(output.out)["status"] == "success"
+    assert output.out.count("\n") == 1
     for text in ("from python", "from below", "from a child", "a word from the run"):
-        assert text in said.err
+        assert text in output.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -172,7 +172,7 @@ def test_a_reader_that_went_away_is_no_traceback():
 
 
 @pytest.mark.parametrize(
-    ("words", "streams", "status", "told"),
+    ("words", "streams", "status", "message"),
     [
         ("runs .", ">&-", 0, ""),
         ("train --keys", ">&- 2>&- <&-", 0, ""),
@@ -182,12 +182,12 @@ def test_a_reader_that_went_away_is_no_traceback():
         ("--version", ">/dev/full", 1, "ocrlab: stdout could not be written. Given: No space left on device."),
     ],
 )
-def test_a_stdout_that_is_closed_or_full_is_no_traceback(words, streams, status, told, tmp_path):
+def test_a_stdout_that_is_closed_or_full_is_no_traceback(words, streams, status, message, tmp_path):
     command = ["bash", "-c", f"{sys.executable} -m ocrlab {words} {streams}"]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # argparse hides its errors
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, env=env)
     assert (done.returncode, done.stdout) == (status, ""), done.stderr
-    assert done.stderr.startswith(told) and len(done.stderr.splitlines()) == bool(told), done.stderr
+    assert done.stderr.startswith(message) and len(done.stderr.splitlines()) == bool(message), done.stderr
 
 
 @pytest.mark.parametrize("coding", ["utf-8:strict", "utf-8:surrogateescape", "ascii:strict", "latin-1:strict"])
@@ -201,7 +201,7 @@ def test_a_name_of_any_bytes_is_no_traceback(words, coding, tmp_path):
     assert b"Traceback" not in done.stderr, done.stderr
     assert done.returncode == (0 if "show" in words else 1), done.stderr
     if "--json" in words:
-        found = json.loads(done.stdout.decode(coding.partition(":")[0]))
-        assert found["folder"] == os.fsdecode(name), "the name comes back as it is"
+        record = json.loads(done.stdout.decode(coding.partition(":")[0]))
+        assert record["folder"] == os.fsdecode(name), "the name comes back as it is"
     if "--resume" in words:
         assert b"\x1b" not in done.stderr, "no stranger's name moves the cursor"

@@ -23,9 +23,9 @@ LIMIT = Limit(1000 * MIB, "resident", "--limit", True)
 
 
 def parser() -> Parser:
-    made = Parser("ocrlab memory", "the memory lab", memory.EXAMPLES)
-    memory.arguments(made)
-    return made
+    parser_ = Parser("ocrlab memory", "the memory lab", memory.EXAMPLES)
+    memory.arguments(parser_)
+    return parser_
 
 
 def fitted(batch: int, proven: str, **more: object) -> Fit:
@@ -42,7 +42,7 @@ def test_every_word_has_help(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--limit", "-2"], "--limit"),
         (["--margin", "1"], "--margin"),
@@ -51,42 +51,42 @@ def test_every_word_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["trainer.accelerator=cpu", "--limit", "0"], "--limit"),
     ],
 )
-def test_wrong_words_are_refused_before_anything_is_started(words: list[str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_wrong_words_are_refused_before_anything_is_started(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         memory.run(parser().parse_args(["fit", *words]))
 
 
 @pytest.mark.parametrize(
-    ("proven", "told"),
+    ("proven", "message"),
     [("batch + 1 fails", "5 does not fit"), ("close", "close"), ("pages", "48"), ("time", "time")],
 )
-def test_the_sentence_says_why_there_is_nothing_larger(proven: str, told: str) -> None:
-    found = fitted(4, proven)
-    assert told in memory_fit.sentence(found)
-    assert "800 MiB of 1,000 MiB" in memory_fit.sentence(found)
-    assert memory_fit.record(found)["status"] == "fits"
-    assert "batch_size=4" in memory_fit.text(found)
+def test_the_sentence_says_why_there_is_nothing_larger(proven: str, message: str) -> None:
+    result = fitted(4, proven)
+    assert message in memory_fit.sentence(result)
+    assert "800 MiB of 1,000 MiB" in memory_fit.sentence(result)
+    assert memory_fit.record(result)["status"] == "fits"
+    assert "batch_size=4" in memory_fit.text(result)
 
 
-def test_nothing_fits_is_said_with_what_to_change() -> None:
+def test_nothing_fits_is_reported_with_what_to_change() -> None:
     good = Try(1, True, 700 * MIB, "train", changes={"crop": "256"})
-    found = fitted(0, "batch + 1 fails", remedies=[good], left_out={"frozen BatchNorm": "no setting"})
-    assert "crop=256" in memory_fit.sentence(found)
-    assert "700 MiB" in memory_fit.sentence(found)
-    assert memory_fit.record(found)["status"] == "nothing fits"
-    assert "frozen BatchNorm" in memory_fit.text(found)
+    result = fitted(0, "batch + 1 fails", remedies=[good], left_out={"frozen BatchNorm": "no setting"})
+    assert "crop=256" in memory_fit.sentence(result)
+    assert "700 MiB" in memory_fit.sentence(result)
+    assert memory_fit.record(result)["status"] == "nothing fits"
+    assert "frozen BatchNorm" in memory_fit.text(result)
     assert "no change" in memory_fit.sentence(fitted(0, "batch + 1 fails"))
 
 
 def test_an_estimate_is_read_part_by_part() -> None:
     parts = {"parameters": 11 * MIB, "activations": 50 * MIB, "validation": 0}
-    found = {"parts": parts, "peak": 61 * MIB, "slope": 9.0 * MIB, "module": "head", "phase": "forward"}
-    told = memory_estimate.text(found, 4)
-    assert "activations" in told
-    assert "61.0 MiB" in told
-    assert "validation" not in told
-    assert "head, forward" in told
-    assert "9.0 MiB" in told
+    estimate = {"parts": parts, "peak": 61 * MIB, "slope": 9.0 * MIB, "module": "head", "phase": "forward"}
+    text = memory_estimate.text(estimate, 4)
+    assert "activations" in text
+    assert "61.0 MiB" in text
+    assert "validation" not in text
+    assert "head, forward" in text
+    assert "9.0 MiB" in text
 
 
 def test_time_over_is_not_called_nothing_fits() -> None:
@@ -110,8 +110,8 @@ def test_a_real_fit_leaves_nothing_behind(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["batch"], found["proven"]) == (3, "pages")
-    assert found["settings"] == ["batch_size=3", "trainer.accumulate_grad_batches=1"]
+    record = json.loads(done.stdout)
+    assert (record["batch"], record["proven"]) == (3, "pages")
+    assert record["settings"] == ["batch_size=3", "trainer.accumulate_grad_batches=1"]
     assert not (tmp_path / "runs").exists()
     assert not [left for left in (tmp_path / "tmp").iterdir() if left.name.startswith("ocrlab-")]

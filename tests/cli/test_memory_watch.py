@@ -30,14 +30,14 @@ def test_a_process_in_lines_and_as_a_block(capfd: pytest.CaptureFixture[str]) ->
     assert done.record["growth"]["host"]["points"] == 3
 
 
-def test_json_lines_reach_the_stdout_that_is_kept_for_answers(capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_lines_reach_the_stdout_reserved_for_answers(capfd: pytest.CaptureFixture[str]) -> None:
     with outputs_to_stderr(True):
         print("somebody else")
         done = watched(str(os.getpid()), "--seconds", "0.1", "--count", "3", "--json")
     out = capfd.readouterr().out
-    told = [json.loads(line) for line in out.splitlines()]
-    assert len(told) == 2
-    assert {one["pid"] for one in [*told, done.record]} == {os.getpid()}
+    records = [json.loads(line) for line in out.splitlines()]
+    assert len(records) == 2
+    assert {record["pid"] for record in [*records, done.record]} == {os.getpid()}
 
 
 def test_it_ends_with_its_process(tmp_path: Path) -> None:

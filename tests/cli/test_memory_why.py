@@ -29,7 +29,7 @@ def test_a_log_is_answered_with_seven_rows_and_a_sentence(tmp_path: Path) -> Non
     assert json.loads(json.dumps(done.record))["schema"] == 1
 
 
-def test_no_memory_failure_ends_with_one(tmp_path: Path) -> None:
+def test_no_memory_failure_ends_with_status_1(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("KeyError: 'x'\n")
     assert asked(str(log)).status == 1

@@ -47,12 +47,12 @@ GRID = ("--long-side", "640", "--shrink", "0.5", "--unclip", "exact", "1.5")
 
 
 def test_the_config_is_always_a_row_and_marked(data: Path) -> None:
-    found = answer("evaluate.long_side=320", "targets.shrink_ratio=0.5", "post.unclip=2", "--oracle", str(data), *GRID)
-    rows = [line.split() for line in found.text.splitlines() if line[:3] in ("320", "640")]
+    record = answer("evaluate.long_side=320", "targets.shrink_ratio=0.5", "post.unclip=2", "--oracle", str(data), *GRID)
+    rows = [line.split() for line in record.text.splitlines() if line[:3] in ("320", "640")]
     assert len(rows) == 6 and [row[:3] for row in rows if "config" in row] == [["320", "0.5", "2.0"]]
     assert sum("best" in row for row in rows) == 1
-    assert found.record["config"]["unclip"] == 2 and found.record["best"]["unclip"] == "exact"
-    assert found.status == 0
+    assert record.record["config"]["unclip"] == 2 and record.record["best"]["unclip"] == "exact"
+    assert record.status == 0
 
 
 def test_the_record_is_json_with_every_row_and_all_lost_boxes(data: Path) -> None:
@@ -70,13 +70,13 @@ def test_the_record_is_json_with_every_row_and_all_lost_boxes(data: Path) -> Non
 
 def test_a_wrong_config_is_warned_of_with_what_to_try(data: Path) -> None:
     settings = ("evaluate.long_side=640", "targets.shrink_ratio=0.4", "post.unclip=1.5")
-    found = answer(*settings, "--oracle", str(data), *GRID)
-    warning = found.record["warning"]
+    record = answer(*settings, "--oracle", str(data), *GRID)
+    warning = record.record["warning"]
     assert warning.startswith("WARNING") and "hmean@0.7" in warning and "post.unclip=exact" in warning
-    assert re.search(r"Unclip 1.5 costs, in hmean@0.7 against exact: 0\.[1-9]\d with shrink 0.4, ", found.text)
+    assert re.search(r"Unclip 1.5 costs, in hmean@0.7 against exact: 0\.[1-9]\d with shrink 0.4, ", record.text)
 
 
-def test_lost_boxes_are_told_by_name_counted_from_one(data: Path) -> None:
+def test_lost_boxes_are_named_and_counted_from_1(data: Path) -> None:
     text = answer("evaluate.long_side=640", "--oracle", str(data), *GRID).text
     assert "2 boxes are too small to be drawn (targets.min_text_size): a box 8 (2 px); b box 8 (2 px)." in text
     assert "2 groups of boxes touch on the map and come back as one: a boxes 6 + 7; b boxes 6 + 7." in text

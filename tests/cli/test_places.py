@@ -53,15 +53,15 @@ def test_a_place_that_cannot_be_written_is_wrong_use(words, calls, tmp_path, mon
     for name in ("page.jpg", "file", "file.png"):
         Path(name).write_text("mine")
     assert main(words) == 2
-    told = capsys.readouterr().err
-    assert told.count("ocrlab: ") == 1 and "  at " not in told
+    stderr = capsys.readouterr().err
+    assert stderr.count("ocrlab: ") == 1 and "  at " not in stderr
     assert calls.load is None, "before anything is loaded"
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
         ("page.jpg", "file", "file.png"), "mine"
     )
 
 
-def test_a_link_that_leads_nowhere_is_said_to_be_one(tmp_path):
+def test_a_link_that_leads_nowhere_is_named_as_a_link(tmp_path):
     (tmp_path / "dead").symlink_to(tmp_path / "gone")
     with pytest.raises(ConfigError, match="leads through a link") as caught:
         output_paths.folder(tmp_path / "dead", "--out")

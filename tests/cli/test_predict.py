@@ -31,22 +31,22 @@ def pages(tmp_path, monkeypatch) -> Path:
 
 def test_predictions_are_the_answer(pages, calls, capsys):
     assert main(["predict", "a.jpg", "b.bad", "--out", "here", "--json"]) == 0
-    said = capsys.readouterr()
-    found = json.loads(said.out)
-    assert (found["schema"], found["pages"], found["regions"], found["out"]) == (1, 1, 1, "here")
-    assert found["left_out"] == ["b.bad: is no image"] and "b.bad: is no image" in said.err
-    assert found["predictions"] == [LINE]
-    assert found["detector"] == "as told" and "detector: as told" in said.err
+    output = capsys.readouterr()
+    record = json.loads(output.out)
+    assert (record["schema"], record["pages"], record["regions"], record["out"]) == (1, 1, 1, "here")
+    assert record["left_out"] == ["b.bad: is no image"] and "b.bad: is no image" in output.err
+    assert record["predictions"] == [LINE]
+    assert record["detector"] == "as asked" and "detector: as asked" in output.err
     assert calls.load.checkpoint is None, "the newest successful run's is looked for"
     assert calls.files.formats == ["json", "icdar", "overlay"]
 
 
-def test_later_pages_of_a_file_are_left_out_and_told(pages, calls, capsys):
+def test_later_pages_of_a_file_are_left_out_and_reported(pages, calls, capsys):
     sheets = [Image.new("L", (8, 8), grey) for grey in (0, 255)]
     sheets[0].save("two.tif", save_all=True, append_images=sheets[1:])
     assert main(["predict", "a.jpg", "two.tif", "--out", "here"]) == 0
-    said = capsys.readouterr()
-    assert "two.tif: all but the first of its 2 pages" in said.err and "1 left out" in said.out
+    output = capsys.readouterr()
+    assert "two.tif: all but the first of its 2 pages" in output.err and "1 left out" in output.out
 
 
 def test_an_image_is_enough(pages, calls, capsys):
@@ -75,16 +75,16 @@ def test_words_in_any_order(pages, calls):
     assert calls.load.checkpoint == Path("c")
 
 
-def test_the_device_is_the_one_that_was_asked_for(pages, calls):
+def test_the_requested_device_is_used(pages, calls):
     main(["predict", "a.jpg", "--device", "cuda", "trainer.accelerator=cpu"])
     assert calls.load.device == "cuda"
 
 
 def test_lines_go_to_stdout_and_nothing_else_does(pages, calls, capfd):
     assert main(["predict", "a.jpg", "b.bad", "--jsonl", "-"]) == 0
-    said = capfd.readouterr()
-    assert [json.loads(line) for line in said.out.splitlines()] == [LINE, {"image": "b.bad"}]
-    assert "1 page, 1 text region; 1 left out" in said.err
+    output = capfd.readouterr()
+    assert [json.loads(line) for line in output.out.splitlines()] == [LINE, {"image": "b.bad"}]
+    assert "1 page, 1 text region; 1 left out" in output.err
     assert calls.files.out is None
 
 
@@ -97,11 +97,11 @@ def test_lines_and_files_together(pages, calls, capsys):
 
 def test_a_line_is_written_when_its_page_is_done(pages, calls, monkeypatch):
     """Whatever ends the run, the lines before are whole."""
-    seen = []
+    counts = []
 
     def predict_files(_detector, files, _out, _formats):
         for path in files:
-            seen.append(Path("lines.jsonl").read_text())
+            counts.append(Path("lines.jsonl").read_text())
             yield SimpleNamespace(page=None, record=lambda path=path: {"image": path.name, "long": "é" * 100_000})
         raise KeyboardInterrupt
 
@@ -109,7 +109,7 @@ def test_a_line_is_written_when_its_page_is_done(pages, calls, monkeypatch):
     assert main(["predict", "a.jpg", "x=1.jpg", "--jsonl", "lines.jsonl"]) == 130
     lines = Path("lines.jsonl").read_text().splitlines()
     assert [json.loads(line)["image"] for line in lines] == ["a.jpg", "x=1.jpg"]
-    assert [text.count("\n") for text in seen] == [0, 1]
+    assert [text.count("\n") for text in counts] == [0, 1]
 
 
 def test_a_name_that_is_no_text_is_still_json(pages, calls, monkeypatch, capfd):
@@ -121,8 +121,8 @@ def test_a_name_that_is_no_text_is_still_json(pages, calls, monkeypatch, capfd):
 
 def test_a_list_on_stdin(pages, calls, monkeypatch, capsys):
     Path("a b\u2028.jpg").touch()
-    given = "a.jpg\na b\u2028.jpg\n\nnot-there.bad\n"
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+    lines = "a.jpg\na b\u2028.jpg\n\nnot-there.bad\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     assert main(["predict", "-", "--format", "json"]) == 0
     assert [path.name for path in calls.files.paths] == ["a.jpg", "a b\u2028.jpg", "not-there.bad"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
@@ -138,7 +138,7 @@ def test_no_page_left_is_a_failure(pages, calls, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--out", "here"], "no image"),
         (["a.jpg", "--format", "xml"], "xml"),
@@ -149,10 +149,10 @@ def test_no_page_left_is_a_failure(pages, calls, capsys):
         (["a.jpg", "--jsonl", "b.bad"], "Nothing is overwritten"),
     ],
 )
-def test_wrong_use(pages, words, told, calls, capsys):
+def test_wrong_use(pages, words, message, calls, capsys):
     assert main(["predict", *words]) == 2
-    said = capsys.readouterr()
-    assert told in said.err + said.out
+    output = capsys.readouterr()
+    assert message in output.err + output.out
     assert calls.load is None
 
 
@@ -183,7 +183,7 @@ def test_settings_and_paths_may_stand_behind_the_formats(words, pages, calls):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--format", "jsn", "a.jpg"], "--format is unknown. Given: jsn. Needed: one or more of json, icdar, overlay"),
         (["--format", "a.jpg"], "--format is unknown. Given: a.jpg"),
@@ -191,9 +191,9 @@ def test_settings_and_paths_may_stand_behind_the_formats(words, pages, calls):
         (["--format", "json", "ovelay", "a.jpg"], "--format is unknown. Given: ovelay"),
     ],
 )
-def test_a_format_that_is_none(words, told, pages, calls, capsys):
+def test_a_format_that_is_none(words, message, pages, calls, capsys):
     assert main(["predict", *words]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_paths_behind_dashes_start_no_program_that_would_wait_for_itself(pages, calls, monkeypatch):

@@ -17,9 +17,9 @@ def test_a_log_gets_few_lines(capsys):
         show({"kind": "validate", "step": 100, "total": 100, "hmean@0.5": 0.25})
         show({"kind": "warning", "text": "[bold] is no markup"})
         show({"kind": "start"})
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines() == [
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.splitlines() == [
         "training loss 0.500: 1/100",
         "training loss 0.500: 100/100",
         "training hmean@0.5 0.250: 100/100",
@@ -38,7 +38,7 @@ def test_a_log_says_how_fast_and_how_long(capsys, monkeypatch):
     assert last == "training loss 0.500 6.8 images/s: 25/100, about 3:00 left"
 
 
-def test_a_terminal_gets_one_bar_with_the_last_figures():
+def test_a_terminal_gets_a_single_bar_with_the_last_figures():
     file = io.StringIO()
     with Progress(
         "{task.description} {task.completed}", console=Console(file=file, force_terminal=True, width=200)

@@ -23,11 +23,11 @@ def test_a_folder_without_a_record_is_an_error(tmp_path: Path) -> None:
         replay.run(parsed(str(tmp_path)))
 
 
-def test_table_warnings_sentence_and_file_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = {}
+def test_table_warnings_sentence_and_file_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {}
 
-    def found(run: Path, step: int | None, *, rank: int | None, timeout: float, say: object) -> Replayed:
-        seen.update(run=run, step=step, rank=rank, timeout=timeout)
+    def fake_replay(run: Path, step: int | None, *, rank: int | None, timeout: float, **_options: object) -> Replayed:
+        calls.update(run=run, step=step, rank=rank, timeout=timeout)
         rows = [("cell", "what came of it", "s"), ("traced", "killed by SIGSEGV", "3.1")]
         return Replayed(
             "first fault at step 3.",
@@ -39,9 +39,9 @@ def test_table_warnings_sentence_and_file_are_told(tmp_path: Path, monkeypatch: 
             True,
         )
 
-    monkeypatch.setattr(replay, "replay", found)
+    monkeypatch.setattr(replay, "replay", fake_replay)
     answer = replay.run(parsed(str(tmp_path), "--step", "3", "--timeout", "60", "--json"))
-    assert seen == {"run": tmp_path, "step": 3, "rank": None, "timeout": 60.0}
+    assert calls == {"run": tmp_path, "step": 3, "rank": None, "timeout": 60.0}
     assert answer.status == 0
     assert answer.record["path"] == str(tmp_path / "replay.json")
     for words in (

@@ -17,9 +17,9 @@ from ocrlab.reports.notebooks.outcome import Outcome
 @pytest.fixture
 def notebook(tmp_path: Path) -> Path:
     """Return an executed notebook of ours, which nobody has cleaned."""
-    said = Outcome("mine", "PASS", "It is good.")
-    result = {"name": "mine", "outcome": "PASS", "sentence": said.sentence}
-    top = new_output("display_data", data={**outcome.view(said)._repr_mimebundle_(), results.MIME: result})
+    verdict = Outcome("mine", "PASS", "It is good.")
+    result = {"name": "mine", "outcome": "PASS", "sentence": verdict.sentence}
+    top = new_output("display_data", data={**outcome.view(verdict)._repr_mimebundle_(), results.MIME: result})
     secret = new_output("stream", name="stdout", text="db_password = hunter2hunter2\n")
     cells = [new_markdown_cell("# Mine"), new_code_cell("1", outputs=[top, secret], execution_count=1)]
     path = tmp_path / "mine.ipynb"
@@ -30,10 +30,10 @@ def notebook(tmp_path: Path) -> Path:
 def test_the_report_lies_beside_the_notebook_and_is_clean(notebook: Path, capsys) -> None:
     before = notebook.read_bytes()
     assert main(["report", "html", str(notebook), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    record = json.loads(capsys.readouterr().out)
     page = notebook.with_suffix(".html")
-    assert (told["schema"], told["out"], told["outcome"], told["overwritten"]) == (1, str(page), "PASS", False)
-    assert (told["bytes"], told["redacted"]) == (page.stat().st_size, 1)
+    assert (record["schema"], record["out"], record["outcome"], record["overwritten"]) == (1, str(page), "PASS", False)
+    assert (record["bytes"], record["redacted"]) == (page.stat().st_size, 1)
     assert "hunter2" not in page.read_text()
     assert "It is good." in page.read_text()
     assert notebook.read_bytes() == before
@@ -50,7 +50,7 @@ def test_nothing_is_overwritten_unless_that_is_wanted(notebook: Path, capsys) ->
     assert "It is good." in page.read_text()
 
 
-def test_it_goes_where_it_is_told(notebook: Path, tmp_path: Path) -> None:
+def test_it_goes_to_the_path_of_out(notebook: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "page.html"
     assert main(["report", "html", str(notebook), "--out", str(out)]) == 0
     assert "It is good." in out.read_text()
@@ -81,9 +81,9 @@ def test_what_is_no_notebook_gets_a_sentence(tmp_path: Path, capsys, text: str) 
     path = tmp_path / "bad.ipynb"
     path.write_text(text)
     assert main(["report", "html", str(path)]) == 1
-    said = capsys.readouterr().err
-    assert f"{path} is not a notebook" in said
-    assert "Traceback" not in said
+    stderr = capsys.readouterr().err
+    assert f"{path} is not a notebook" in stderr
+    assert "Traceback" not in stderr
     assert not path.with_suffix(".html").exists()
 
 

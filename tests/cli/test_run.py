@@ -44,9 +44,9 @@ def answer(capsys: pytest.CaptureFixture) -> dict[str, Any]:
 def test_wrong_parameters_and_limits_are_refused_before_a_kernel_starts(write: Any, capsys: Any) -> None:
     path = write(PARAMETERS)
     assert main(["run", path, "-p", "n", "nine", "-p", "m", "1"]) == 2
-    told = capsys.readouterr().err
-    assert "n='nine' cannot be used" in told
-    assert "no parameter m" in told
+    stderr = capsys.readouterr().err
+    assert "n='nine' cannot be used" in stderr
+    assert "no parameter m" in stderr
     assert main(["run", path, "--timeout", "0"]) == 2
     assert "seconds above 0" in capsys.readouterr().err
     assert main(["run", "none.ipynb"]) == 2
@@ -57,14 +57,14 @@ def test_an_exception_is_a_fail_with_notebook_report_and_result(write: Any, caps
     path = write(PARAMETERS, "print('n is', n)", "raise ValueError(f'{n} is <not> enough')", "print('never')")
     before = Path(path).read_bytes()
     assert main(["run", path, "-p", "n", "4", "--out", "out", "--json"]) == 1
-    told = answer(capsys)
-    assert (told["outcome"], told["status"], told["exit_status"]) == ("FAIL", "failure", 1)
-    assert told["sentence"] == "It stopped in cell [4]. ValueError: 4 is <not> enough"
-    notebook = nbformat.read(told["notebook"], as_version=4)
+    record = answer(capsys)
+    assert (record["outcome"], record["status"], record["exit_status"]) == ("FAIL", "failure", 1)
+    assert record["sentence"] == "It stopped in cell [4]. ValueError: 4 is <not> enough"
+    notebook = nbformat.read(record["notebook"], as_version=4)
     assert [cell.metadata.papermill.status for cell in notebook.cells[1:]][-2:] == ["failed", "pending"]
     assert "n is 4" in str(notebook.cells)
-    assert results.load(told["result"]).outcome == "FAIL"
-    page = Path(told["html"]).read_text(encoding="utf-8")
+    assert results.load(record["result"]).outcome == "FAIL"
+    page = Path(record["html"]).read_text(encoding="utf-8")
     assert page.index("FAIL") < page.index("<main>")
     assert "4 is &lt;not&gt; enough" in page
     assert sorted(path.suffix for path in Path("out").iterdir()) == [".html", ".ipynb", ".json"]
@@ -82,11 +82,11 @@ def test_stopped_it_leaves_a_true_notebook_and_no_kernel(number: int, write: Any
             time.sleep(0.05)
         time.sleep(0.2)
         process.send_signal(number)
-        _, told = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 128 + number
-    assert signal.Signals(number).name in told
+    assert signal.Signals(number).name in stderr
     [path] = Path("reports").glob("*-mine.ipynb")
     notebook = nbformat.read(str(path), as_version=4)
     cells = [cell for cell in notebook.cells if cell.source]
@@ -104,6 +104,6 @@ def test_a_kernel_that_is_not_there_is_a_fail(write: Any, capsys: Any) -> None:
     notebook.metadata["kernelspec"] = {"name": "nowhere", "language": "python", "display_name": "x"}
     nbformat.write(notebook, "mine.ipynb")
     assert main(["run", "mine.ipynb", "--no-html", "--json"]) == 1
-    told = answer(capsys)
-    assert (told["outcome"], told["html"]) == ("FAIL", None)
-    assert told["sentence"] == "The kernel did not start. No such kernel named nowhere"
+    record = answer(capsys)
+    assert (record["outcome"], record["html"]) == ("FAIL", None)
+    assert record["sentence"] == "The kernel did not start. No such kernel named nowhere"

@@ -35,7 +35,7 @@ def names(record: dict[str, Any]) -> list[str]:
     return [run["name"].rpartition("-")[2] for run in record["runs"]]
 
 
-def test_one_object_with_runs_differences_and_failures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_single_object_with_runs_differences_and_failures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = asked(capsys)
     assert names(record) == ["r3", "r2", "r1", "r0"]
     assert (record["schema"], record["total"], record["matching"]) == (1, 4, 4)
@@ -66,7 +66,7 @@ def test_filters(folder: Path, capsys: pytest.CaptureFixture[str], words: list[s
     assert names(asked(capsys, *words)) == left.split()
 
 
-def test_runs_can_be_named_one_by_one_and_by_fingerprint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_can_be_named_singly_and_by_fingerprint(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = sorted(str(path) for path in folder.iterdir())
     assert names(asked(capsys, *paths[:2])) == ["r1", "r0"]
     name = asked(capsys)["failures"][0]["fingerprint"]
@@ -74,7 +74,7 @@ def test_runs_can_be_named_one_by_one_and_by_fingerprint(folder: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["nowhere"], "There is no folder nowhere"),
         (["lr"], "must be quoted: 'lr>0.5'"),
@@ -87,9 +87,11 @@ def test_runs_can_be_named_one_by_one_and_by_fingerprint(folder: Path, capsys: p
         (["--bogus"], "--bogus"),
     ],
 )
-def test_mistakes_get_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+def test_mistakes_get_a_sentence(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
     assert cli.main(["runs", *words]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_without_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,12 +105,12 @@ def test_without_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_run_and_runs_know_each_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "runs"]) == 2
     assert "To list the trainings in it: ocrlab runs runs" in capsys.readouterr().err
-    for name, told in (
+    for name, message in (
         ("run", "`ocrlab runs` is another command"),
         ("runs", "`ocrlab run NOTEBOOK` is another command"),
     ):
         assert cli.main([name, "--help"]) == 0
-        assert told in capsys.readouterr().out
+        assert message in capsys.readouterr().out
 
 
 def test_it_needs_no_package_and_says_what_brings_the_settings(folder: Path) -> None:

@@ -8,7 +8,7 @@ from ocrlab.cli import main, samples
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "told"),
+    ("words", "status", "message"),
     [
         ([], 2, "WORD"),
         (["shew", "data"], 2, "invalid choice: 'shew'"),
@@ -23,9 +23,9 @@ from ocrlab.cli import main, samples
         (["convert", "{folder}/none", "{folder}-new", "--to", "coco"], 2, "none"),
     ],
 )
-def test_wrong_use(words, status, told, tmp_path, capsys):
+def test_wrong_use(words, status, message, tmp_path, capsys):
     assert main(["samples", *(word.format(folder=tmp_path) for word in words)]) == status
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", samples.WORDS)

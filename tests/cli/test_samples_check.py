@@ -43,7 +43,7 @@ def test_it_says_what_is_wrong_and_shows_it(data: Path, tmp_path: Path, capsys: 
     assert (out / "sheet-001.png").read_bytes() == before
 
 
-def test_without_out_a_new_folder_is_made(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_out_a_new_folder_is_created(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in ("check-data", "check-data-2"):
         assert main(["samples", "check", str(data)]) == 1
@@ -63,7 +63,7 @@ def test_a_cleaned_copy_is_clean(data: Path, tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("option", ["--out", "--clean"])
-def test_a_place_that_cannot_be_written_is_said_before_the_pages_are_read(
+def test_a_place_that_cannot_be_written_is_reported_before_the_pages_are_read(
     option: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -25,14 +25,14 @@ def source(tmp_path):
 
 def test_lossless(source, tmp_path, capsys):
     assert main(["samples", "convert", str(source), "--to", "coco", str(tmp_path / "new"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["pages"], found["boxes"], found["lost"], found["problems"]) == ({"train": 1}, 2, {}, [])
+    record = json.loads(capsys.readouterr().out)
+    assert (record["pages"], record["boxes"], record["lost"], record["problems"]) == ({"train": 1}, 2, {}, [])
     assert (tmp_path / "new" / "images" / "train" / "a.png").is_file()
     assert main(["samples", "convert", str(source), str(tmp_path / "next"), "--to", "jsonl", "--images", "none"]) == 0
     assert "lost: nothing" in capsys.readouterr().out
 
 
-def test_what_is_lost_is_told(source, tmp_path, capsys):
+def test_what_is_lost_is_reported(source, tmp_path, capsys):
     words = ["samples", "convert", str(source), str(tmp_path / "new"), "--to", "icdar", "--split", "train"]
     assert main(words) == 0
     assert "lost: 1 transcriptions of boxes that do not count, now ###" in capsys.readouterr().out

@@ -12,11 +12,11 @@ from ocrlab.cli import main, samples_make
 def test_the_answer_counts_what_was_written(tmp_path, capsys):
     folder = tmp_path / "made"
     assert main(["samples", "make", str(folder), "--train", "2", "--val", "1", "--seed", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["train"], found["val"], found["seed"], found["folder"]) == (2, 1, 3, str(folder))
+    record = json.loads(capsys.readouterr().out)
+    assert (record["train"], record["val"], record["seed"], record["folder"]) == (2, 1, 3, str(folder))
     assert len(list(folder.glob("*/images/*.jpg"))) == 3
     lines = [line for file in folder.glob("*/gts/*.txt") for line in file.read_text().splitlines()]
-    assert len(lines) == found["lines"] > 0
+    assert len(lines) == record["lines"] > 0
 
 
 @pytest.mark.parametrize("words", [["--train", "-1"], ["--seed", "-1"], ["--train", "0", "--val", "0"]])

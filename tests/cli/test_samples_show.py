@@ -29,9 +29,9 @@ def folder(tmp_path):
 def test_show_counts_and_draws(folder, tmp_path, capsys):
     out = tmp_path / "new" / "sheet.png"
     assert main(["samples", "show", str(folder), "--out", str(out), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["pages"], found["boxes"], found["ignored"], found["picture"]) == (5, 10, 5, str(out))
-    assert found["boxes_per_page"] == {"least": 2, "median": 2, "most": 2}
+    record = json.loads(capsys.readouterr().out)
+    assert (record["pages"], record["boxes"], record["ignored"], record["picture"]) == (5, 10, 5, str(out))
+    assert record["boxes_per_page"] == {"least": 2, "median": 2, "most": 2}
     sheet = cv2.imread(str(out))[..., ::-1]
     assert sheet.shape == (2 * CELL + GAP, 4 * CELL + 3 * GAP, 3), "five pages in two rows of at most four"
     white = (255, 255, 255)

@@ -56,7 +56,7 @@ def test_a_file_and_words_in_any_order(spelled, calls, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["exp"], "Write exp=VALUE"),
         (["a.yaml", "b.yaml"], "More than one config file"),
@@ -65,9 +65,9 @@ def test_a_file_and_words_in_any_order(spelled, calls, tmp_path, monkeypatch, ca
         (["--resume", "run", "a.yaml"], "a.yaml"),
     ],
 )
-def test_words_that_cannot_be_meant(words, told, calls, capsys):
+def test_words_that_cannot_be_meant(words, message, calls, capsys):
     assert main(["train", *words]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert calls.fit is None
 
 
@@ -119,17 +119,17 @@ def test_in_process_trains_here(calls, monkeypatch):
 @pytest.fixture
 def watched(monkeypatch) -> SimpleNamespace:
     """Train under a watcher that only notes the command; `said` is what its child prints, `ended` how it ends."""
-    seen = SimpleNamespace(said=b"", ended=Ended("success", 0, None, None, Path("runs/x"), 0))
+    child = SimpleNamespace(output=b"", ended=Ended("success", 0, None, None, Path("runs/x"), 0))
 
     def watch(words, options, *, output=None):
-        seen.words, seen.options, seen.output = words[1:], options, output
+        child.words, child.options, child.output = words[1:], options, output
         if output:
-            output(1, seen.said)
-        return seen.ended
+            output(1, child.output)
+        return child.ended
 
     monkeypatch.delenv("OCRLAB_WATCH")
     monkeypatch.setattr(supervisor, "watch", watch)
-    return seen
+    return child
 
 
 def test_by_default_a_child_trains_under_watch(watched, calls, capsys, tmp_path):
@@ -154,19 +154,20 @@ def finish(run: Path, status: str, settings: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"), [("", "no folder of that name"), ("success", "has finished"), ("running", "is still running")]
+    ("status", "message"),
+    [("", "no folder of that name"), ("success", "has finished"), ("running", "is still running")],
 )
-def test_a_run_that_cannot_go_on_is_said_before_anything_is_started(made, told, watched, capsys, tmp_path):
-    if made:
-        finish(tmp_path / "run", made, "")
+def test_a_run_that_cannot_go_on_is_reported_before_anything_is_started(status, message, watched, capsys, tmp_path):
+    if status:
+        finish(tmp_path / "run", status, "")
         (tmp_path / "run" / "flight").mkdir()
         (tmp_path / "run" / "flight" / "process.json").write_text(json.dumps(identity()))
-    assert main(["train", "--resume", str(tmp_path / "run")]) == (1 if made else 2)
-    assert told in capsys.readouterr().err
+    assert main(["train", "--resume", str(tmp_path / "run")]) == (1 if status else 2)
+    assert message in capsys.readouterr().err
     assert not hasattr(watched, "words")
 
 
-def test_data_that_is_not_there_is_said_before_anything_is_started(watched, capsys, tmp_path, monkeypatch):
+def test_data_that_is_not_there_is_reported_before_anything_is_started(watched, capsys, tmp_path, monkeypatch):
     assert main(["train", f"data={tmp_path / 'receipts'}"]) == 2
     assert "receipts does not exist" in capsys.readouterr().err
     assert not hasattr(watched, "words")
@@ -190,7 +191,7 @@ def pages(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([], "val has images/ but no gts/"),
         (["val_split=vla"], "no split 'vla'"),
@@ -199,19 +200,19 @@ def pages(tmp_path) -> Path:
         (["val_split=train", "weights=exp.ckpt"], "exp.ckpt cannot be read as a checkpoint. Given: a file that starts"),
     ],
 )
-def test_a_split_or_weights_that_are_not_there_wait_for_no_torch(words, told, watched, capsys, pages, monkeypatch):
+def test_a_split_or_weights_that_are_not_there_wait_for_no_torch(words, message, watched, capsys, pages, monkeypatch):
     monkeypatch.chdir(pages)
     Path("exp.ckpt").write_text("no weights")
-    status = 2 if "There is no" in told else 1  # what is there and cannot be used is no wrong use
+    status = 2 if "There is no" in message else 1  # what is there and cannot be used is no wrong use
     assert main(["train", f"data={pages}", *words]) == status
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not hasattr(watched, "words")
     Path("exp.yaml").write_text("\n".join([f"data: {pages}", *(word.replace("=", ": ") for word in words)]))
     assert main(["train", "exp.yaml"]) == status, "the same of a file"
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_shards_are_found_before_anything_is_started_too(watched, tmp_path):
+def test_shards_are_looked_up_before_anything_is_started_too(watched, tmp_path):
     for split in ("train", "val"):
         with tarfile.open(tmp_path / f"{split}-000000.tar", "w"):
             pass
@@ -240,19 +241,19 @@ def test_a_run_whose_data_or_last_step_is_gone_is_not_resumed(watched, tmp_path,
 
 
 def test_json_is_the_answer_of_the_child(watched, capsys):
-    watched.said = b'{"schema": 1, "status": "success", "metrics": {"hmean@0.5": 0.5}}\n'
+    watched.output = b'{"schema": 1, "status": "success", "metrics": {"hmean@0.5": 0.5}}\n'
     assert main(["train", "--json"]) == 0
     assert watched.words[-1] == "--json"
-    found = json.loads(capsys.readouterr().out)
-    assert (found["status"], found["metrics"], found["run"]) == ("success", {"hmean@0.5": 0.5}, "runs/x")
+    record = json.loads(capsys.readouterr().out)
+    assert (record["status"], record["metrics"], record["run"]) == ("success", {"hmean@0.5": 0.5}, "runs/x")
 
 
 def test_json_of_a_child_that_died_without_a_word(watched, capsys):
     watched.ended = Ended("killed", None, "SIGILL", Verdict(status="killed"), Path("runs/x"), 132)
     assert main(["train", "--json"]) == 132
-    found = json.loads(capsys.readouterr().out)
-    assert (found["status"], found["exit_status"], found["run"]) == ("failure", 132, "runs/x")
-    assert (found["error"]["message"], found["verdict"]["status"]) == ("SIGILL", "killed")
+    record = json.loads(capsys.readouterr().out)
+    assert (record["status"], record["exit_status"], record["run"]) == ("failure", 132, "runs/x")
+    assert (record["error"]["message"], record["verdict"]["status"]) == ("SIGILL", "killed")
 
 
 def test_debug_cuda_switches_on_what_helps_and_says_what_it_costs(calls, monkeypatch, capsys, tmp_path):
@@ -297,7 +298,7 @@ def test_nproc_wins_over_the_config_also_in_the_child(calls):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--nproc", "0"], "--nproc is no number of processes"),
         (["--nproc", "-1"], "--nproc"),
@@ -309,9 +310,9 @@ def test_nproc_wins_over_the_config_also_in_the_child(calls):
         (["trainer.strategy=fsdp"], "no longer trains with FSDP. Given: trainer.strategy=fsdp"),
     ],
 )
-def test_ranks_that_cannot_be_meant(words, told, calls, capsys):
+def test_ranks_that_cannot_be_meant(words, message, calls, capsys):
     assert main(["train", *words]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert calls.fit is None
 
 

@@ -27,26 +27,26 @@ def test_it_reads_the_places_as_the_config_does(text: str, words: list[str], tmp
     file.write_text(text)
     config = load(file, words)
     wanted = {name: getattr(config, name) or "" for name in train_preflight.DEFAULTS}
-    assert train_preflight.said(file, words) == wanted
+    assert train_preflight.read_places(file, words) == wanted
 
 
 def test_a_value_that_is_no_text_is_left_to_the_child(tmp_path: Path) -> None:
-    train_preflight.look(train_preflight.said(None, ["data=[a, b]"]))
+    train_preflight.look(train_preflight.read_places(None, ["data=[a, b]"]))
     with pytest.raises(ConfigError, match="No such file"):
-        train_preflight.said(tmp_path / "none.yaml", [])
+        train_preflight.read_places(tmp_path / "none.yaml", [])
 
 
-def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(DataError, match=f"{tmp_path}/pages does not exist"):
-        train_preflight.look(train_preflight.said(None, ["data=~/pages"]))
+        train_preflight.look(train_preflight.read_places(None, ["data=~/pages"]))
     for split in ("train", "val"):
         for kind in ("images", "gts"):
             (tmp_path / "pages" / split / kind).mkdir(parents=True)
-    train_preflight.look(train_preflight.said(None, ["data=~/pages"]))
+    train_preflight.look(train_preflight.read_places(None, ["data=~/pages"]))
 
 
-def test_a_wrong_setting_is_told_before_data_that_is_missing(
+def test_a_wrong_setting_is_reported_before_data_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -56,7 +56,7 @@ def test_a_wrong_setting_is_told_before_data_that_is_missing(
     assert "Data folder missing does not exist" in capsys.readouterr().err
 
 
-def test_a_place_for_runs_that_is_none_is_told_before_torch(
+def test_an_unusable_place_for_runs_is_reported_before_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -66,12 +66,14 @@ def test_a_place_for_runs_that_is_none_is_told_before_torch(
         for kind in ("images", "gts"):
             (tmp_path / "pages" / split / kind).mkdir(parents=True)
     assert main(["train", "data=pages", "runs=file/deep"]) == 2
-    told = capsys.readouterr().err
-    assert "runs leads through a file" in told and "ocrlab watch" not in told
+    stderr = capsys.readouterr().err
+    assert "runs leads through a file" in stderr and "ocrlab watch" not in stderr
 
 
 def test_it_costs_no_heavy_import() -> None:
-    code = "import sys; from ocrlab.cli import train_preflight as f; f.look(f.said(None, ['data=data_samples']))\n"
+    code = (
+        "import sys; from ocrlab.cli import train_preflight as f; f.look(f.read_places(None, ['data=data_samples']))\n"
+    )
     code += "print(sorted({'torch', 'numpy', 'cv2', 'pydantic'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.stdout == "[]\n", done.stderr

@@ -31,7 +31,7 @@ HEAVY = (
 
 
 @pytest.fixture
-def seen(monkeypatch) -> dict:
+def watch_call(monkeypatch) -> dict:
     """Replace `watch` by something that notes what it is asked, and answers with a killed program."""
     noted: dict = {}
 
@@ -44,35 +44,35 @@ def seen(monkeypatch) -> dict:
     return noted
 
 
-def test_the_words_before_the_dashes_are_ours(seen, capsys):
+def test_the_words_before_the_dashes_are_ours(watch_call, capsys):
     words = ["--run-dir", "out", "--silence", "60", "--timeout", "3600", "--debug-cuda", "--on-hang", "kill"]
     assert main(["watch", *words, "--", "prog", "--json", "--timeout", "7", "--", "x"]) == 137
-    assert seen["words"] == ["prog", "--json", "--timeout", "7", "--", "x"]
-    assert seen["options"] == Options(Path("out"), 60.0, 3600.0, True, "kill")
+    assert watch_call["words"] == ["prog", "--json", "--timeout", "7", "--", "x"]
+    assert watch_call["options"] == Options(Path("out"), 60.0, 3600.0, True, "kill")
     assert capsys.readouterr().out == "", "the program's --json is not ours"
 
 
-def test_the_defaults(seen):
+def test_the_defaults(watch_call):
     assert main(["watch", "--", "prog"]) == 137
-    assert seen["options"] == Options()
+    assert watch_call["options"] == Options()
 
 
-def test_json_is_one_object(seen, capsys):
+def test_json_is_a_single_object(watch_call, capsys):
     assert main(["watch", "--json", "--", "prog"]) == 137
-    found = json.loads(capsys.readouterr().out)
-    assert (found["status"], found["signal"], found["exit_status"], found["run"]) == (
+    record = json.loads(capsys.readouterr().out)
+    assert (record["status"], record["signal"], record["exit_status"], record["run"]) == (
         "killed",
         "SIGKILL",
         137,
         "runs/x",
     )
-    assert found["verdict"]["causes"][0]["id"] == "host.oom_kill"
+    assert record["verdict"]["causes"][0]["id"] == "host.oom_kill"
 
 
 @pytest.mark.parametrize("words", [[], ["--"], ["python", "x.py"], ["--on-hang", "dance", "--", "x"]])
-def test_wrong_use(words, seen, capsys):
+def test_wrong_use(words, watch_call, capsys):
     assert main(["watch", *words]) == 2
-    assert seen == {}
+    assert watch_call == {}
     assert capsys.readouterr().err.startswith("ocrlab: watch")
 
 
@@ -109,10 +109,10 @@ def start(python: str, words: list[str], folder: Path) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize("words", [["python", "x.py"], ["--silence", "5", "python", "-u", "x.py", "--lr", "1"]])
-def test_a_command_without_dashes_is_told_so(words, seen, capsys):
+def test_a_command_without_dashes_is_an_error(words, watch_call, capsys):
     assert main(["watch", *words]) == 2
-    said = capsys.readouterr().err
-    assert "put -- before the command: python" in said and "...." not in said
+    stderr = capsys.readouterr().err
+    assert "put -- before the command: python" in stderr and "...." not in stderr
 
 
 def test_a_folder_in_use_is_wrong_use(monkeypatch, capsys):
@@ -121,5 +121,5 @@ def test_a_folder_in_use_is_wrong_use(monkeypatch, capsys):
 
     monkeypatch.setattr(command, "watch", watch)
     assert main(["watch", "--run-dir", "out", "--", "x"]) == 2
-    said = capsys.readouterr().err
-    assert "still running" in said and "--run-dir" in said
+    stderr = capsys.readouterr().err
+    assert "still running" in stderr and "--run-dir" in stderr

@@ -10,9 +10,9 @@ from ocrlab.errors import ConfigError
 
 
 def test_every_alias_leads_to_a_setting_and_hides_none():
-    known = keys()
-    assert set(ALIASES.values()) <= known.keys()
-    assert not (ALIASES.keys() | REFUSED.keys()) & known.keys()
+    names = keys()
+    assert set(ALIASES.values()) <= names.keys()
+    assert not (ALIASES.keys() | REFUSED.keys()) & names.keys()
     assert not ALIASES.keys() & REFUSED.keys()
 
 
@@ -40,7 +40,7 @@ def test_every_refused_name_says_what_to_do_instead(name):
         ("hardwear", "hardware"),
     ],
 )
-def test_the_nearest_name_is_told(name, right):
+def test_the_nearest_name_is_reported(name, right):
     with pytest.raises(ConfigError) as caught:
         find(name, keys(), "command line")
     assert f"The nearest is {right}." in str(caught.value)

@@ -15,22 +15,22 @@ def written(tmp_path, text: str, encoding: str = "utf-8"):
 
 
 @pytest.mark.parametrize("word", ["a=b", "+a=b", "++a.b=c=d", "a.b=", "~a", "data=x.yaml"])
-def test_settings_are_told_from_files(word):
+def test_settings_are_distinguished_from_files(word):
     assert is_override(word)
 
 
 @pytest.mark.parametrize("word", ["exp.yaml", "runs/a=b/config.yaml", "./a=b.yaml", "=3", "3=4"])
-def test_files_are_told_from_settings(word):
+def test_files_are_distinguished_from_settings(word):
     assert not is_override(word)
 
 
 def test_yaml_is_flat_text_with_lines(tmp_path):
-    found = from_yaml(written(tmp_path, "a: 1\nb:\n  c: no\n  d: [1, 2e-3]\n  e: 'null'\nf.g: ~\n"))
-    assert [(s.key, s.value) for s in found] == [
+    settings = from_yaml(written(tmp_path, "a: 1\nb:\n  c: no\n  d: [1, 2e-3]\n  e: 'null'\nf.g: ~\n"))
+    assert [(s.key, s.value) for s in settings] == [
         ("a", "1"), ("b.c", "no"), ("b.d", ["1", "2e-3"]), ("b.e", "null"), ("f.g", "~"),
     ]  # fmt: skip
-    assert [s.empty for s in found] == [False, False, False, False, True]
-    assert found[1].where.endswith("exp.yaml, line 3")
+    assert [s.empty for s in settings] == [False, False, False, False, True]
+    assert settings[1].where.endswith("exp.yaml, line 3")
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n"])
@@ -43,7 +43,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("a: 1\nb: 2\na: 3\n", r"a is given twice .*line 3.*line 1"),
         ("t:\n  x: 1\n  x: 1\n", r"x is given twice .*line 3"),
@@ -59,8 +59,8 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
         ("a: 1\n---\nb: 2\n", r"not YAML"),
     ],
 )
-def test_a_bad_file_is_named_with_its_line(tmp_path, text, told):
-    with pytest.raises(ConfigError, match=told):
+def test_a_bad_file_is_named_with_its_line(tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message):
         from_yaml(written(tmp_path, text))
 
 
@@ -75,7 +75,7 @@ def test_files_that_cannot_be_read(tmp_path):
         from_yaml(tmp_path / "latin.yaml")
 
 
-def test_one_text_is_not_taken_for_a_list_of_letters():
+def test_a_single_text_is_not_taken_for_a_list_of_letters():
     with pytest.raises(ConfigError, match="list"):
         from_lines("batch_size=4")
 

@@ -12,7 +12,7 @@ from ocrlab.config.schema import Config, differences, keys, load, save
 from ocrlab.errors import ConfigError
 
 
-def test_nothing_given_is_the_defaults():
+def test_no_settings_are_the_defaults():
     assert load() == Config()
 
 
@@ -25,7 +25,7 @@ def test_layers_win_in_order(tmp_path):
     assert (both.batch_size, both.crop, both.optim.lr, both.runtime.workers) == (8, 128, 1e-3, 8)
 
 
-def test_a_preset_that_the_file_overrules_is_told(tmp_path, caplog):
+def test_a_preset_that_the_file_overrules_is_reported(tmp_path, caplog):
     file = tmp_path / "c.yaml"
     file.write_text("batch_size: 8\ncrop: 640\n")
     load(file, ["hardware=rtx3060_12gb_i5_16core"])
@@ -73,13 +73,13 @@ def test_hardware_may_stand_in_the_file_and_the_command_line_wins(tmp_path):
     ],
 )
 def test_overrides_that_work(words, key, value):
-    found = flat(load(overrides=words))[key]
-    assert found == value
-    assert type(found) is type(value)
+    actual = flat(load(overrides=words))[key]
+    assert actual == value
+    assert type(actual) is type(value)
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "message"),
     [
         ("batch_size=eight", ["batch_size=eight", "command line", "a whole number at least 1"]),
         ("batch_size=0", ["a whole number at least 1"]),
@@ -110,16 +110,16 @@ def test_overrides_that_work(words, key, value):
         ("schema=1", ["not a setting"]),
     ],
 )
-def test_overrides_that_are_refused_say_what_is_needed(word, told):
+def test_refused_overrides_explain_what_is_needed(word, message):
     with pytest.raises(ConfigError) as caught:
         load(overrides=[word])
-    for text in told:
+    for text in message:
         assert text in str(caught.value)
     assert "pydantic" not in str(caught.value)
     assert caught.value.__cause__ is None
 
 
-def test_all_problems_are_told_at_once():
+def test_all_problems_are_reported_at_once():
     with pytest.raises(ConfigError, match=r"2 settings.*\n.*batch_size.*\n.*crop"):
         load(overrides=["batch_size=0", "crop=1", "width=64"])
 
@@ -149,7 +149,7 @@ def test_assignment_is_checked():
     assert config == Config(), "a refused value leaves no trace, and two configs share no section"
 
 
-def test_apply_leaves_the_given_config_alone():
+def test_apply_leaves_its_argument_alone():
     config = Config()
     assert configs.apply(config, ["post.threshold=0.4"]).post.threshold == 0.4
     assert config == Config()
@@ -178,16 +178,16 @@ def test_batchnorm_without_statistics_is_not_frozen():
     assert load(overrides=["optim.freeze_batchnorm=true", "weights=imagenet"]).optim.freeze_batchnorm
 
 
-def test_sharding_is_refused_by_name_wherever_it_is_said(tmp_path):
+def test_sharding_is_refused_by_name_wherever_it_is_set(tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text("schema: 1\ntrainer:\n  strategy: fsdp\n")
-    told = "no longer trains with FSDP. Given: trainer.strategy=fsdp .*. Needed: trainer.strategy=ddp. Leave it out"
+    pattern = "no longer trains with FSDP. Given: trainer.strategy=fsdp .*. Needed: trainer.strategy=ddp. Leave it out"
     for refused in (
         lambda: configs.load(overrides=["trainer.strategy=fsdp"]),
         lambda: configs.load(path),
         lambda: configs.apply(configs.load(), {"trainer.strategy": "fsdp"}),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=pattern):
             refused()
     assert configs.load(path, ["trainer.strategy=ddp"]).trainer.strategy == "ddp"
 

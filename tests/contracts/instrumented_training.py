@@ -61,8 +61,8 @@ source = DataLoader(
 batch = (samples.tensors[0][:16].clone(), samples.tensors[1][:16].clone())
 
 
-def loss(net, given):
-    return torch.nn.functional.cross_entropy(net(given[0]), given[1])
+def loss(net, inputs):
+    return torch.nn.functional.cross_entropy(net(inputs[0]), inputs[1])
 
 
 def batches():
@@ -71,9 +71,9 @@ def batches():
 
 
 def train(steps, after=lambda: None):
-    for _, given in zip(range(steps), batches(), strict=False):
+    for _, batch_ in zip(range(steps), batches(), strict=False):
         optimizer.zero_grad()
-        loss(model, given).backward()
+        loss(model, batch_).backward()
         optimizer.step()
         after()
 
@@ -98,27 +98,27 @@ KINDS += (DataLoader, Subset, ConcatDataset, TensorDataset, torch.autograd.Funct
 
 def state():
     """Return everything that an instrument could leave behind, by name."""
-    found = {f"names of {name}": names(importlib.import_module(name)) for name in MODULES.split()}
-    found |= {f"names of class {kind.__name__}": names(kind) for kind in KINDS}
-    return found | state_of_training() | state_of_python()
+    state = {f"names of {name}": names(importlib.import_module(name)) for name in MODULES.split()}
+    state |= {f"names of class {kind.__name__}": names(kind) for kind in KINDS}
+    return state | state_of_training() | state_of_python()
 
 
 def state_of_training():
-    found = {}
+    state = {}
     parts = [*model.modules(), optimizer, source, source.dataset, source.dataset.datasets[0], samples]
-    found["classes"] = [type(part) for part in parts]
+    state["classes"] = [type(part) for part in parts]
     for number, part in enumerate(parts):
-        kept = {name: id(value) for name, value in vars(part).items() if name != "_iterator"}
-        found[f"attributes of {number} {type(part).__name__}"] = kept
-        found[f"hooks of {number} {type(part).__name__}"] = hooks(part)
+        attributes = {name: id(value) for name, value in vars(part).items() if name != "_iterator"}
+        state[f"attributes of {number} {type(part).__name__}"] = attributes
+        state[f"hooks of {number} {type(part).__name__}"] = hooks(part)
     if source._iterator is not None:
-        found["iterator"] = (type(source._iterator), id(source._iterator._dataset), id(source._iterator._collate_fn))
-    found["parameters"] = [
+        state["iterator"] = (type(source._iterator), id(source._iterator._dataset), id(source._iterator._collate_fn))
+    state["parameters"] = [
         (id(p), p.requires_grad, p._backward_hooks, p._post_accumulate_grad_hooks)
         for p in (*model.parameters(), *batch, *samples.tensors)
     ]
-    found["global hooks"] = {**hooks(torch.nn.modules.module), **hooks(sys.modules["torch.optim.optimizer"])}
-    found["modes of torch"] = (
+    state["global hooks"] = {**hooks(torch.nn.modules.module), **hooks(sys.modules["torch.optim.optimizer"])}
+    state["modes of torch"] = (
         [*torch.overrides._get_current_function_mode_stack()],
         [*_python_dispatch._get_current_dispatch_mode_stack()],
         torch._C._autograd._top_saved_tensors_default_hooks(True),
@@ -132,22 +132,22 @@ def state_of_training():
         torch.is_autocast_enabled("cpu"),
         [module.training for module in model.modules()],
     )
-    return found
+    return state
 
 
 def state_of_python():
-    found = {}
-    found["signals"] = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    found["signal mask"] = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    found["environment"] = dict(os.environ)
-    found["tracing"] = (
+    state = {}
+    state["signals"] = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    state["signal mask"] = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    state["environment"] = dict(os.environ)
+    state["tracing"] = (
         sys.gettrace(),
         sys.getprofile(),
         threading.gettrace(),
         threading.getprofile(),
         tracemalloc.is_tracing(),
     )
-    found["hooks of Python"] = (
+    state["hooks of Python"] = (
         sys.excepthook,
         sys.unraisablehook,
         sys.displayhook,
@@ -159,25 +159,25 @@ def state_of_python():
         sys.stderr,
         atexit._ncallbacks(),
     )
-    found["warnings"] = [*warnings.filters]
-    found["logging"] = (logging.root.level, [*logging.root.handlers], logging.root.manager.disable)
-    found["garbage"] = (gc.isenabled(), gc.get_threshold(), gc.get_debug(), [*gc.callbacks])
-    found["limits"] = (
+    state["warnings"] = [*warnings.filters]
+    state["logging"] = (logging.root.level, [*logging.root.handlers], logging.root.manager.disable)
+    state["garbage"] = (gc.isenabled(), gc.get_threshold(), gc.get_debug(), [*gc.callbacks])
+    state["limits"] = (
         sys.getrecursionlimit(),
         sys.getswitchinterval(),
         faulthandler.is_enabled(),
         os.getcwd(),
         [resource.getrlimit(number) for number in range(16)],
     )
-    found["threads"] = {thread.name for thread in threading.enumerate()}
-    found["children"] = {process.pid for process in multiprocessing.active_children()}
-    found["files"] = sorted(
+    state["threads"] = {thread.name for thread in threading.enumerate()}
+    state["children"] = {process.pid for process in multiprocessing.active_children()}
+    state["files"] = sorted(
         os.readlink(f"/proc/self/fd/{name}")
         for name in os.listdir("/proc/self/fd")
         if os.path.exists(f"/proc/self/fd/{name}")
     )
-    found["temporary files"] = sorted(os.listdir(tempfile.gettempdir()))
-    return found
+    state["temporary files"] = sorted(os.listdir(tempfile.gettempdir()))
+    return state
 
 
 def use(name, last):
@@ -190,16 +190,16 @@ def use(name, last):
         if name == "leaks":
             grown.append(torch.ones(200_000))
         if name == "profile":
-            seen.step()
+            records.step()
         if count == steps:
             last()
 
     steps = 40 if name == "leaks" else 5
     if name == "check":
 
-        def checked(net, given):
+        def checked(net, inputs):
             step()
-            return loss(net, given)
+            return loss(net, inputs)
 
         print(checker.check(model, batch, checked, optimizer=optimizer))
         return
@@ -210,11 +210,11 @@ def use(name, last):
         "leaks": lambda: leak_watch.watch(model, source),
         "profile": lambda: step_profiler.steps(1, 2, model=model),
     }[name]
-    with watched() as seen:
+    with watched() as records:
         train(steps, step)
     if name == "leaks":
-        assert seen.leaks, "the closer look was taken"
-    str(seen)
+        assert records.leaks, "the closer look was taken"
+    str(records)
 
 
 def stop():
@@ -237,7 +237,8 @@ for way in (lambda: None, stop):
         old, new = before[name], after[name]
         if isinstance(old, dict) and isinstance(new, dict):
             old, new = (
-                {key: one[key] for key in one if one[key] != other.get(key)} for one, other in ((old, new), (new, old))
+                {key: values[key] for key in values if values[key] != other.get(key)}
+                for values, other in ((old, new), (new, old))
             )
         print(" ", old, "\n ", new)
     assert not changed, changed

@@ -28,8 +28,8 @@ PATH = re.compile(r"(?<![\w./])(?:ocrlab|tests|benchmarks|notebooks)/[\w/.-]+\.(
 
 
 def contract(text: str) -> dict[str, list[str]]:
-    [found] = [one for one in CONTRACTS if text in one["name"]]
-    return found
+    [contract] = [name for name in CONTRACTS if text in name["name"]]
+    return contract
 
 
 def test_import_rules_hold() -> None:
@@ -57,7 +57,7 @@ def test_no_module_imports_itself_through_others() -> None:
 def test_what_runs_beside_a_training_needs_nothing_that_can_crash() -> None:
     """Every module of the contract is imported in one child where torch and its like cannot be imported."""
     sources = contract("never imports torch")["source_modules"]
-    modules = [name for name in MODULES if any(name == one or name.startswith(f"{one}.") for one in sources)]
+    modules = [name for name in MODULES if any(name == source or name.startswith(f"{source}.") for source in sources)]
     assert len(modules) > 100
     code = f"import importlib, sys\nsys.modules.update(dict.fromkeys({CAN_CRASH}))\n"
     code += f"for name in {modules}: importlib.import_module(name)"
@@ -68,7 +68,7 @@ def texts() -> list[Path]:
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, capture_output=True, check=False, timeout=30).stdout.decode().split("\0")
     kinds, folders = (".py", ".md", ".ipynb", ".toml"), ("ocrlab", "tests", "benchmarks", "notebooks", "docs")
-    paths = [ROOT / name for name in names if name.startswith(tuple(f"{one}/" for one in folders))]
+    paths = [ROOT / name for name in names if name.startswith(tuple(f"{folder}/" for folder in folders))]
     paths = [path for path in paths if path.suffix in kinds and "results" not in path.parts and path.is_file()]
     return [*paths, ROOT / "pyproject.toml", ROOT / "README.md"]
 
@@ -111,7 +111,7 @@ def test_every_dotted_name_and_path_in_a_text_leads_somewhere() -> None:
         place = path.relative_to(ROOT)
         lost += [f"{place}: {name}" for name in {*DOTTED.findall(text)} if not leads_somewhere(name)]
         lost += [f"{place}: {name}" for name in {*PATH.findall(text)} if not (ROOT / name).exists()]
-    assert sorted(one for one in lost if not one.endswith(ELSEWHERE)) == []
+    assert sorted(reference for reference in lost if not reference.endswith(ELSEWHERE)) == []
 
 
 PUBLIC = {

@@ -53,7 +53,7 @@ print("https://a.blob.example.org/c?sv=2022-11-02&sig=%s&se=1" % quote(plants["c
 FAIL = 'raise RuntimeError("invalid API key: %s, sent to %s" % (plants["exception"][0], plants["address"][1]))\n'
 
 
-def drawn(source: random.Random, length: int, letters: str = LETTERS) -> str:
+def random_key(source: random.Random, length: int, letters: str = LETTERS) -> str:
     """Return letters with a digit and both cases among them, as every generated key has."""
     while True:
         text = "".join(source.choices(letters, k=length))
@@ -66,33 +66,36 @@ class Planted:
 
     def __init__(self, seed: int, tmp_path: Path) -> None:
         source = random.Random(seed)
-        user, host = f"zq{drawn(source, 7, string.ascii_lowercase + '5')}", f"lab-{drawn(source, 6, 'bcdfgh579')}"
+        user, host = (
+            f"zq{random_key(source, 7, string.ascii_lowercase + '5')}",
+            f"lab-{random_key(source, 6, 'bcdfgh579')}",
+        )
         self.home = tmp_path / "homes" / user
         self.home.mkdir(parents=True)
-        password = drawn(source, 14)
+        password = random_key(source, 14)
         ten, fd = [source.randrange(2, 250) for _ in range(3)], [f"{source.randrange(4096, 65536):x}" for _ in range(3)]
         card = ":".join(["02", *(f"{source.randrange(16, 256):02x}" for _ in range(5))])
         self.kinds: dict[str, list[str]] = {
-            "environment": [drawn(source, 40, "0123456789abcdef")],
-            "parameter": [drawn(source, 20)],
+            "environment": [random_key(source, 40, "0123456789abcdef")],
+            "parameter": [random_key(source, 20)],
             "address": [password, f"https://bot:{password}@models.example.org/x"],
-            "exception": [drawn(source, 32)],
+            "exception": [random_key(source, 32)],
             "home": [str(self.home)],
             "user": [user],
             "host": [host],
             "private address": [f"10.{ten[0]}.{ten[1]}.{ten[2]}", f"fd{fd[0][:2]}:{':'.join(fd)}::7", card],
-            "git remote": [f"ghp_{drawn(source, 36)}"],
+            "git remote": [f"ghp_{random_key(source, 36)}"],
             "cloud key": [
-                f"AKIA{drawn(source, 16, string.ascii_uppercase + string.digits)}",
-                drawn(source, 40, LETTERS + "/+"),
-                drawn(source, 64, LETTERS + "/+"),
-                drawn(source, 86, LETTERS + "/+") + "==",
+                f"AKIA{random_key(source, 16, string.ascii_uppercase + string.digits)}",
+                random_key(source, 40, LETTERS + "/+"),
+                random_key(source, 64, LETTERS + "/+"),
+                random_key(source, 86, LETTERS + "/+") + "==",
             ],
         }
-        kept = {name: os.environ[name] for name in ("MPLCONFIGDIR",) if name in os.environ}
-        kept.setdefault("MPLCONFIGDIR", str(Path("~/.config/matplotlib").expanduser()))
+        environment = {name: os.environ[name] for name in ("MPLCONFIGDIR",) if name in os.environ}
+        environment.setdefault("MPLCONFIGDIR", str(Path("~/.config/matplotlib").expanduser()))
         ours = {"HOME": str(self.home), "USER": user, "LOGNAME": user, "HOSTNAME": host}
-        self.env = {**os.environ, **kept, **ours, "WANDB_API_KEY": self.kinds["environment"][0]}
+        self.env = {**os.environ, **environment, **ours, "WANDB_API_KEY": self.kinds["environment"][0]}
         self.env |= {"PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / "ipython"), "JUPYTER_PREFER_ENV_PATH": "1"}
         (self.home / "plants.json").write_text(json.dumps(self.kinds))
 
@@ -103,14 +106,14 @@ class Planted:
         assert code is None or done.returncode == code, done.stderr[-2000:]
         return done.stdout
 
-    def found(self, shared: Iterator[tuple[str, bytes]]) -> list[str]:
+    def leaks(self, shared: Iterator[tuple[str, bytes]]) -> list[str]:
         """Return what of the plants is in what is shared, with the kind and the place."""
-        told = []
+        kinds = []
         for name, data in shared:
             plain = CODES.sub(b"", data)
-            told += [f"{kind} in {name}" for kind, values in self.kinds.items() if any(_in(v, plain) for v in values)]
-            told += [f"{kind} names {name}" for kind, values in self.kinds.items() if any(v in name for v in values)]
-        return told
+            kinds += [f"{kind} in {name}" for kind, values in self.kinds.items() if any(_in(v, plain) for v in values)]
+            kinds += [f"{kind} names {name}" for kind, values in self.kinds.items() if any(v in name for v in values)]
+        return kinds
 
 
 def _in(value: str, data: bytes) -> bool:
@@ -119,7 +122,7 @@ def _in(value: str, data: bytes) -> bool:
     for before in range(3):
         whole = base64.b64encode(b"\0" * before + value.encode())
         spelt.add(whole.decode().rstrip("=")[(before * 4 + 2) // 3 : -2])
-    return any(one.encode() in data for one in spelt if len(one) >= 6)
+    return any(spelling.encode() in data for spelling in spelt if len(spelling) >= 6)
 
 
 def shared(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -160,23 +163,23 @@ def test_the_search_finds_what_is_planted(planted: Planted) -> None:
                 html.escape(value),
                 json.dumps({"a": value}),
             ):
-                assert planted.found(iter([("f", data.encode())])) != [], (kind, data)
+                assert planted.leaks(iter([("f", data.encode())])) != [], (kind, data)
             encoded = base64.b64encode(f"me:{value}".encode())
-            assert any(kind in told for told in planted.found(iter([("f", encoded)]))), kind
+            assert any(kind in kind_of for kind_of in planted.leaks(iter([("f", encoded)]))), kind
 
 
 def test_a_watched_program_that_prints_them_all_and_crashes(planted: Planted) -> None:
     (planted.home / "train.py").write_text(SPEAK + FAIL)
     words = ["--", sys.executable, str(planted.home / "train.py"), "--api-key", planted.kinds["parameter"][0]]
-    told = planted.ocrlab("watch", "--json", "--run-dir", "run", *words, code=1)
+    output = planted.ocrlab("watch", "--json", "--run-dir", "run", *words, code=1)
     run = planted.home / "run"
-    verdict = json.dumps(json.loads(told.splitlines()[-1])["verdict"])
+    verdict = json.dumps(json.loads(output.splitlines()[-1])["verdict"])
     bug = json.loads(planted.ocrlab("report", "bug", "run", "--json", code=0))
     answers = [planted.ocrlab("diagnose", "run"), planted.ocrlab("diagnose", "run", "--json"), verdict]
     answers.append(json.dumps({name: value for name, value in bug.items() if name not in ("markdown", "html")}))
     everything = [*shared(run), *((f"answer {index}", text.encode()) for index, text in enumerate(answers))]
     assert {"incident/log_tail.txt", "incident/verdict.md"} <= {name for name, _ in everything}
-    assert planted.found(iter(everything)) == []
+    assert planted.leaks(iter(everything)) == []
     log = (run / "incident" / "log_tail.txt").read_text()
     assert log.count("(secret)") >= 8 and "(WANDB_API_KEY)" in log and "(user)" in log and log.count("(address)") == 3
     assert "https://(secret)@models.example.org/x" in log and "aws_secret_access_key = (secret)" in log
@@ -202,15 +205,15 @@ def test_a_notebook_that_prints_them_all_and_fails(planted: Planted) -> None:
     notebook_of(planted)
     planted.ocrlab("run", "mine.ipynb", "--out", "out", code=1)
     out = planted.home / "out"
-    (made,) = out.glob("*.ipynb")
-    planted.ocrlab("report", "bug", str(made), code=0)
-    planted.ocrlab("report", "html", str(made), "--out", "out/again.html", code=0)
+    (notebook,) = out.glob("*.ipynb")
+    planted.ocrlab("report", "bug", str(notebook), code=0)
+    planted.ocrlab("report", "html", str(notebook), "--out", "out/again.html", code=0)
     names = {name for name, _ in shared(out)}
     assert len(names) == 6 and len({name for name in names if "-bug-" in name}) == 2, names
-    assert planted.found(shared(out)) == []
-    executed = nbformat.read(made, as_version=4)
+    assert planted.leaks(shared(out)) == []
+    executed = nbformat.read(notebook, as_version=4)
     assert executed.metadata.ocrlab.redacted >= 12
-    assert json.loads(made.with_suffix(".json").read_text())["redacted"] == executed.metadata.ocrlab.redacted
+    assert json.loads(notebook.with_suffix(".json").read_text())["redacted"] == executed.metadata.ocrlab.redacted
 
 
 def test_what_a_tracker_is_sent(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,8 +224,8 @@ def test_what_a_tracker_is_sent(planted: Planted, monkeypatch: pytest.MonkeyPatc
     config |= {kind: f"api_key={planted.kinds[kind][0]}" for kind in planted.kinds if kind not in bare}
     config |= {"api_key": planted.kinds["parameter"][0], "data": str(planted.home / "data")}
     config["url"], config["keys"] = planted.kinds["address"][1], planted.kinds["cloud key"][:2]
-    assert planted.found(iter([("payload", json.dumps(client.redacted(config)).encode())])) == []
-    assert len(planted.found(iter([("payload", json.dumps(config).encode())]))) == 10
+    assert planted.leaks(iter([("payload", json.dumps(client.redacted(config)).encode())])) == []
+    assert len(planted.leaks(iter([("payload", json.dumps(config).encode())]))) == 10
 
 
 TRAIN = """
@@ -251,7 +254,7 @@ def test_a_training_that_crashes_in_a_step(planted: Planted) -> None:
     planted.ocrlab("report", "bug", str(run), code=0)
     names = {name for name, _ in shared(run)}
     assert {"environment.json", "metrics.csv"} <= names or "environment.json" in names, names
-    assert planted.found(shared(run)) == [] and planted.found(shared(planted.home / "watched")) == []
+    assert planted.leaks(shared(run)) == [] and planted.leaks(shared(planted.home / "watched")) == []
     private_keeps(run, planted, "exception", "home", "user", "parameter")
 
 
@@ -262,13 +265,13 @@ def test_a_hang_whose_stacks_show_the_command_line(planted: Planted) -> None:
     planted.ocrlab("watch", "--run-dir", "run", "--silence", "3", "--on-hang", "kill", *words, code=124)
     planted.ocrlab("report", "bug", "run", code=0)
     assert "stacks.txt" in {Path(name).name for name, _ in shared(planted.home / "run")}
-    assert planted.found(shared(planted.home / "run")) == []
+    assert planted.leaks(shared(planted.home / "run")) == []
 
 
 @pytest.mark.slow
 def test_what_the_doctor_says(planted: Planted) -> None:
-    told = [planted.ocrlab("doctor", "--json"), planted.ocrlab("doctor")]
-    assert planted.found((f"answer {index}", text.encode()) for index, text in enumerate(told)) == []
+    texts = [planted.ocrlab("doctor", "--json"), planted.ocrlab("doctor")]
+    assert planted.leaks((f"answer {index}", text.encode()) for index, text in enumerate(texts)) == []
 
 
 @pytest.mark.slow
@@ -278,6 +281,6 @@ def test_every_notebook(planted: Planted, notebook: Path) -> None:
     out = planted.home / "out"
     planted.ocrlab("run", str(notebook), "--out", str(out), timeout=580)
     assert {".ipynb", ".html", ".json"} <= {Path(name).suffix for name, _ in shared(out)}
-    assert planted.found(shared(out)) == []
+    assert planted.leaks(shared(out)) == []
     for run in (planted.home / "runs").glob("*/"):
-        assert planted.found(shared(run)) == [], run
+        assert planted.leaks(shared(run)) == [], run

@@ -41,18 +41,18 @@ def bare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return str(python)
 
 
-def ocrlab(python: str, *words: str, given: str = "", path: Path | None = None) -> subprocess.CompletedProcess[str]:
+def ocrlab(python: str, *words: str, stdin: str = "", path: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command of ocrlab with another Python, ocrlab and `path` alone on its import path."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
     places = [str(place) for place in (path, ROOT) if place]
-    env = {**kept, "PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**environment, "PYTHONPATH": os.pathsep.join(places), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [python, "-m", "ocrlab", *words]
-    return subprocess.run(command, env=env, input=given, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=env, input=stdin, capture_output=True, text=True, timeout=120, check=False)
 
 
 def verdict(folder: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads((folder / "incident" / "verdict.json").read_text())
-    return found
+    record: dict[str, object] = json.loads((folder / "incident" / "verdict.json").read_text())
+    return record
 
 
 def first(folder: Path) -> str:
@@ -71,7 +71,7 @@ def test_watch_names_a_crash(bare: str, tmp_path: Path) -> None:
 
 def test_diagnose_reads_a_log(bare: str) -> None:
     log = "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU\n"
-    done = ocrlab(bare, "diagnose", "-", "--json", given=log)
+    done = ocrlab(bare, "diagnose", "-", "--json", stdin=log)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["causes"][0]["id"] == "driver.none"
 
@@ -90,8 +90,8 @@ def test_what_is_not_installed_is_named(bare: str) -> None:
 def test_doctor_says_that_torch_is_missing(bare: str) -> None:
     done = ocrlab(bare, "doctor", "--json")
     assert done.returncode in (0, 1), done.stderr
-    told = json.dumps(json.loads(done.stdout))
-    assert "torch" in told
+    record = json.dumps(json.loads(done.stdout))
+    assert "torch" in record
 
 
 @pytest.mark.parametrize(("torch", "cause"), [(KILLS, "build.cpu_isa"), (HANGS, "hang.import")])
@@ -107,5 +107,5 @@ def test_a_torch_that_kills_or_hangs(torch: str, cause: str, tmp_path: Path) -> 
     assert done.returncode in (132, 124), done.stderr
     assert first(tmp_path / "run") == cause
     log = "RuntimeError: CUDA error: an illegal instruction was encountered\n"
-    done = ocrlab(sys.executable, "diagnose", "-", "--json", given=log, path=broken)
+    done = ocrlab(sys.executable, "diagnose", "-", "--json", stdin=log, path=broken)
     assert json.loads(done.stdout)["symptom"] == "kernel.illegal_instruction", done.stderr

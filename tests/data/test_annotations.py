@@ -22,7 +22,7 @@ def test_an_error_knows_its_place_and_keeps_it() -> None:
         assert (copy.file, copy.line) == (Path("gt_1.txt"), 3)
 
 
-def test_an_error_can_be_made_from_its_text_alone() -> None:
+def test_an_error_can_be_built_from_its_text_alone() -> None:
     error = PageError("gt_1.txt:3: bad.")  # as torch's DataLoader does with the error of a worker
     assert str(error) == "gt_1.txt:3: bad."
     assert error.problem == Problem(None, None, "gt_1.txt:3: bad.")

@@ -49,7 +49,7 @@ def test_a_walk_that_starts_late_is_the_rest_of_the_walk(start):
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("batch", [1, 2, 5])
-def test_ranks_share_one_walk_and_no_page_is_lost_or_seen_twice(world, batch):
+def test_ranks_share_the_epochs_and_no_page_is_lost_or_repeated(world, batch):
     """Turn by turn the batches of all ranks are those of one process; also after a resume by another number of them."""
     steps, pages = 12, 11
     together = [list(PageOrder(pages, 3, steps * batch, batch=batch, rank=r, world=world)) for r in range(world)]
@@ -59,16 +59,20 @@ def test_ranks_share_one_walk_and_no_page_is_lost_or_seen_twice(world, batch):
     for epoch in range(len(everything) // pages):
         assert sorted(page for e, page in everything if e == epoch) == list(range(pages))
     done = 5
-    seen = done * batch * world
+    done_crops = done * batch * world
     for others in (1, 2, 3):
         rest: list = [
-            list(PageOrder(pages, 3, steps * batch, done * batch, batch=batch, rank=r, world=others, seen=seen))
+            list(
+                PageOrder(
+                    pages, 3, steps * batch, done * batch, batch=batch, rank=r, world=others, first_position=done_crops
+                )
+            )
             for r in range(others)
         ]
-        assert {len(one) for one in rest} == {(steps - done) * batch}
+        assert {len(positions) for positions in rest} == {(steps - done) * batch}
         turns = [rest[r][k * batch :][:batch] for k in range(steps - done) for r in range(others)]
         after = [place for turn in turns for place in turn]
-        assert after == list(PageOrder(pages, 3, seen + len(after), seen))
+        assert after == list(PageOrder(pages, 3, done_crops + len(after), done_crops))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -172,7 +176,7 @@ def test_crops_hold_text(samples, config):
     assert with_text[True] >= 16
 
 
-def test_a_bad_page_is_replaced_and_told_unless_strict(samples, config, monkeypatch):
+def test_a_bad_page_is_replaced_and_reported_unless_strict(samples, config, monkeypatch):
     real = dataset.read_image
     bad = samples[1].image
 

@@ -59,11 +59,11 @@ def test_same_pixels_in_every_mode_and_read_only(tmp_path: Path, mode: Mode) -> 
     cache = Cache(mode, tmp_path / "cache")
     first, second = cache.get(path, decode), cache.get(str(path), decode)
     assert len(loads) == (2 if mode == "none" else 1)
-    for found in (first, second):
-        assert found.dtype == np.uint8 and found.flags.c_contiguous
-        np.testing.assert_array_equal(found, decode(path))
+    for image in (first, second):
+        assert image.dtype == np.uint8 and image.flags.c_contiguous
+        np.testing.assert_array_equal(image, decode(path))
         with pytest.raises(ValueError, match="read-only"):
-            found[0] = 0
+            image[0] = 0
     assert (tmp_path / "cache").exists() == (mode == "disk")
 
 
@@ -146,8 +146,8 @@ def test_memory_stops_at_its_limit(tmp_path: Path) -> None:
     for _ in range(2):
         for path in paths:
             np.testing.assert_array_equal(cache.get(path, decode)[0, 0], cache.get(path, decode)[0, 0])
-    kept = [path.name for path in paths if loads.count(path.name) == 1]
-    assert kept == ["0.jpg", "1.jpg"]
+    names = [path.name for path in paths if loads.count(path.name) == 1]
+    assert names == ["0.jpg", "1.jpg"]
 
 
 def test_disk_removes_what_was_used_longest_ago_by_an_earlier_run(tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ def test_disk_never_grows_over_its_limit_nor_drops_what_this_run_uses(tmp_path: 
         for path in paths[1:]:
             cache.get(path, decode)
             assert sum(file.stat().st_size for file in entries(folder)) <= limit
-    kept = [path.name for path in paths[1:] if loads.count(path.name) == 1]
-    assert kept == ["1.jpg", "2.jpg", "3.jpg", "4.jpg"]
+    names = [path.name for path in paths[1:] if loads.count(path.name) == 1]
+    assert names == ["1.jpg", "2.jpg", "3.jpg", "4.jpg"]
 
 
 def test_only_its_own_files_are_removed(tmp_path: Path) -> None:
@@ -201,8 +201,8 @@ def test_a_folder_that_cannot_be_written_is_not_the_end(tmp_path: Path, monkeypa
     monkeypatch.setattr(module, "_write", full)
     path, cache = picture(tmp_path), Cache("disk", tmp_path / "cache")
     with pytest.warns(RuntimeWarning, match="not written any more.*No space left"):
-        found = cache.get(path, decode)
-    np.testing.assert_array_equal(found, cache.get(path, decode))  # and no second warning
+        image = cache.get(path, decode)
+    np.testing.assert_array_equal(image, cache.get(path, decode))  # and no second warning
     with pytest.raises(DataError, match="a.jpg/cache cannot be made.*Not a directory"):
         Cache("disk", path / "cache")
     with pytest.raises(ConfigError, match="none, memory or disk"):
@@ -225,7 +225,7 @@ def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert (tmp_path / "ocrlab" / "images").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_file_that_changes_while_it_is_read_is_not_kept(tmp_path: Path) -> None:
+def test_a_file_that_changes_while_it_is_read_is_not_stored(tmp_path: Path) -> None:
     path, cache = picture(tmp_path, content=b"before"), Cache("disk", tmp_path / "cache")
     cache.get(path, _replacing)
     assert not entries(tmp_path / "cache")
@@ -257,8 +257,8 @@ def test_workers_share_a_folder(tmp_path: Path, start: str) -> None:
         Image.fromarray(image).save(path)
     cache = Cache("disk", tmp_path / "cache")
     with multiprocessing.get_context(start).Pool(2) as pool:
-        found = pool.starmap(cache.get, [(path, read_image) for path in paths * 4], chunksize=1)
-    for number, image in enumerate(found):
+        images = pool.starmap(cache.get, [(path, read_image) for path in paths * 4], chunksize=1)
+    for number, image in enumerate(images):
         np.testing.assert_array_equal(image, right[number % 12])
     assert len(list((tmp_path / "cache").iterdir())) == len(entries(tmp_path / "cache")) == 12
 

@@ -34,10 +34,10 @@ def save(path: Path, image: Image.Image, **options: object) -> Path:
 def test_formats_and_names(tmp_path: Path, picture: NDArray[np.uint8], name: str) -> None:
     options = {"lossless": True} if name == "a.webp" else {}
     path = save(tmp_path / name, Image.fromarray(picture), **options)
-    found = read_image(path)
-    assert found.shape == (60, 40, 3) and found.dtype == np.uint8 and found.flags.c_contiguous
+    image = read_image(path)
+    assert image.shape == (60, 40, 3) and image.dtype == np.uint8 and image.flags.c_contiguous
     assert read_header(path).size(False) == (40, 60)
-    assert np.abs(found.astype(int) - picture).mean() <= (8 if name == "a.jpg" else 0)
+    assert np.abs(image.astype(int) - picture).mean() <= (8 if name == "a.jpg" else 0)
 
 
 MODES = {"png": ["L", "1", "P"], "jpg": ["L", "CMYK"], "tif": ["L", "1", "P", "CMYK", "LAB"]}
@@ -62,16 +62,16 @@ def test_16_bits_keep_the_high_byte(tmp_path: Path, picture: NDArray[np.uint8], 
 def test_pillow_reads_16_bits_alike(picture: NDArray[np.uint8]) -> None:
     file = io.BytesIO()
     Image.fromarray(picture[..., 0].astype(np.uint16) * 256 + 7).save(file, "PNG")
-    found = image_io._decode_pillow(file.getvalue(), Path("a.png"))
-    np.testing.assert_array_equal(found, np.repeat(picture[..., :1], 3, axis=2))
+    image = image_io._decode_pillow(file.getvalue(), Path("a.png"))
+    np.testing.assert_array_equal(image, np.repeat(picture[..., :1], 3, axis=2))
 
 
 def test_transparent_is_white_paper(tmp_path: Path, picture: NDArray[np.uint8]) -> None:
     clear = np.dstack([picture, np.full((60, 40), 255, np.uint8)])
     clear[:30, :, 3] = 0
-    found = read_image(save(tmp_path / "a.png", Image.fromarray(clear)))
-    assert (found[:30] == 255).all()
-    np.testing.assert_array_equal(found[30:], picture[30:])
+    image = read_image(save(tmp_path / "a.png", Image.fromarray(clear)))
+    assert (image[:30] == 255).all()
+    np.testing.assert_array_equal(image[30:], picture[30:])
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
@@ -95,9 +95,9 @@ def test_orientation_only_when_asked(tmp_path: Path, picture: NDArray[np.uint8],
 @pytest.mark.parametrize("orientation", [1, 3, 6])
 def test_tiff_is_always_upright(tmp_path: Path, picture: NDArray[np.uint8], orientation: int) -> None:
     path = save(tmp_path / "a.tif", Image.fromarray(picture), tiffinfo={image_io.ORIENTATION_TAG: orientation})
-    header, found = read_header(path), read_image(path)
-    assert found.shape[1::-1] == header.size(False) == header.size(True)
-    np.testing.assert_array_equal(found, read_image(path, exif=True))
+    header, image = read_header(path), read_image(path)
+    assert image.shape[1::-1] == header.size(False) == header.size(True)
+    np.testing.assert_array_equal(image, read_image(path, exif=True))
 
 
 @pytest.mark.parametrize("block", [b"Exif\0\0nonsense", b"", b"Exif\0\0II*\0\xff\xff\xff\xff"])
@@ -192,7 +192,7 @@ def test_a_jpeg_with_a_bad_code_is_still_read(shared: Path) -> None:
     assert read_image(shared / "data/sroie/defects/raw_images/427.jpg").ndim == 3
 
 
-def test_decoders_say_nothing_by_themselves(tmp_path, capfd):
+def test_decoders_print_nothing_by_themselves(tmp_path, capfd):
     """A PNG of 3000 x 3000 pixels in 74 bytes, and a TIFF of NaN: our error is the only word."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:

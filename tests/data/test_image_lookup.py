@@ -68,7 +68,7 @@ def test_windows_paths_do_not_leave_either(tmp_path: Path, name: str) -> None:
         locate(name, find(data, "train"))
 
 
-def test_an_annotation_of_one_page_may_look_beside_its_own_folder(tmp_path: Path) -> None:
+def test_an_annotation_of_a_single_page_may_look_beside_its_own_folder(tmp_path: Path) -> None:
     data = touch(tmp_path, "secret.jpg", "data/labels/a.json", "data/images/a.jpg", "data/images/b.jpg") / "data"
     source = Source(data / "labels", (data / "images",), root=data)
     for name in ("../images/a.jpg", "..\\images\\a.jpg"):

@@ -22,17 +22,17 @@ def touch(folder: Path, *names: str) -> Path:
 
 
 def pairs(folder: Path) -> tuple[dict[str, str], list[str]]:
-    found, errors, _ = pair(Source(folder / "gts", (folder / "images",)))
-    return {image.name: text.name for image, text in found}, [str(error) for error in errors]
+    matches, errors, _ = pair(Source(folder / "gts", (folder / "images",)))
+    return {image.name: text.name for image, text in matches}, [str(error) for error in errors]
 
 
 def test_images_and_texts_are_matched_by_name(tmp_path: Path) -> None:
     names = ["a.jpg", "B.JPEG", "c.d.e.PNG", "with space.bmp", "gt_own.tif", "plain.webp", ".hidden.jpg", "notes.md"]
     texts = ["gt_a.txt", "gt_B.txt", "gt_c.d.e.TXT", "gt_with space.txt", "gt_own.txt", "plain.txt", ".gt_x.txt"]
     touch(tmp_path, *(f"images/{name}" for name in names), *(f"gts/{name}" for name in texts))
-    found, errors = pairs(tmp_path)
+    matches, errors = pairs(tmp_path)
     assert not errors
-    assert found == {
+    assert matches == {
         "B.JPEG": "gt_B.txt",
         "a.jpg": "gt_a.txt",
         "c.d.e.PNG": "gt_c.d.e.TXT",
@@ -40,7 +40,7 @@ def test_images_and_texts_are_matched_by_name(tmp_path: Path) -> None:
         "plain.webp": "plain.txt",
         "with space.bmp": "gt_with space.txt",
     }
-    assert list(found) == sorted(found)
+    assert list(matches) == sorted(matches)
 
 
 def test_names_from_a_mac_match(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_names_from_a_mac_match(tmp_path: Path) -> None:
 def test_what_has_no_partner_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "images/a.jpg", "images/alone.jpg", "images/two.jpg", "images/two.png")
     touch(tmp_path, "gts/gt_a.txt", "gts/gt_lost.txt", "gts/gt_two.txt")
-    found, errors = pairs(tmp_path)
-    assert found == {"a.jpg": "gt_a.txt"}
+    matches, errors = pairs(tmp_path)
+    assert matches == {"a.jpg": "gt_a.txt"}
     assert len(errors) == 3
     assert f"{tmp_path}/images/alone.jpg: has no annotation. Needed: {tmp_path}/gts/gt_alone.txt" in errors[0]
     assert f"{tmp_path}/gts/gt_lost.txt: belongs to no image. Needed: {tmp_path}/images/lost.jpg" in errors[1]
@@ -72,9 +72,9 @@ def test_the_names_of_published_sets(tmp_path: Path) -> None:
     touch(tmp_path, *(f"images/{name}" for name in ("img11.jpg", "1001.jpg", "x.jpg", "IMG_2.JPG", "sub/y.png")))
     touch(tmp_path, *(f"gts/{name}" for name in ("poly_gt_img11.txt", "0001001.txt", "x.jpg.txt", "gt_img_2.txt")))
     touch(tmp_path, "gts/sub/gt_y.txt")
-    found, errors = pairs(tmp_path)
+    matches, errors = pairs(tmp_path)
     assert not errors
-    assert found == {
+    assert matches == {
         "img11.jpg": "poly_gt_img11.txt",
         "1001.jpg": "0001001.txt",
         "x.jpg": "x.jpg.txt",
@@ -85,25 +85,25 @@ def test_the_names_of_published_sets(tmp_path: Path) -> None:
 
 def test_a_page_without_annotation_does_not_take_that_of_another(tmp_path: Path) -> None:
     touch(tmp_path, "images/1.jpg", "images/0001.jpg", "gts/0001.txt")
-    found, errors = pairs(tmp_path)
-    assert found == {"0001.jpg": "0001.txt"}
+    matches, errors = pairs(tmp_path)
+    assert matches == {"0001.jpg": "0001.txt"}
     assert len(errors) == 1 and "1.jpg: has no annotation" in errors[0] and "forgotten" in errors[0]
 
 
-def test_two_annotations_of_one_image(tmp_path: Path) -> None:
+def test_two_annotations_of_an_image(tmp_path: Path) -> None:
     touch(tmp_path, "images/a.jpg", "gts/a.txt", "gts/a.xml")
-    found, errors = pairs(tmp_path)
-    assert not found and len(errors) == 1 and "a.jpg: has several annotations. Given: a.txt, a.xml" in errors[0]
+    matches, errors = pairs(tmp_path)
+    assert not matches and len(errors) == 1 and "a.jpg: has several annotations. Given: a.txt, a.xml" in errors[0]
 
 
-def test_a_second_annotation_under_another_name_is_not_said_to_have_no_image(tmp_path: Path) -> None:
+def test_a_second_annotation_under_another_name_is_not_reported_without_image(tmp_path: Path) -> None:
     touch(tmp_path, "images/a.jpg", "gts/gt_a.txt", "gts/a.txt")
-    found, errors = pairs(tmp_path)
-    assert found == {"a.jpg": "gt_a.txt"}
+    matches, errors = pairs(tmp_path)
+    assert matches == {"a.jpg": "gt_a.txt"}
     assert len(errors) == 1 and "a.txt: is an annotation too many. Given: another one of a.jpg" in errors[0]
 
 
-def test_formats_of_other_tools_say_what_to_do(tmp_path: Path) -> None:
+def test_formats_of_other_tools_explain_what_to_do(tmp_path: Path) -> None:
     touch(tmp_path, "images/img1.jpg", "gts/poly_gt_img1.mat")
     with pytest.raises(DataError, match="MATLAB.*txt_format"):
         pairs(tmp_path)

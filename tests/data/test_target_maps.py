@@ -42,7 +42,7 @@ def flags(*values: bool) -> NDArray[np.bool_]:
 
 def random_page(rng: np.random.Generator, size: tuple[int, int]) -> list[NDArray[np.float64]]:
     """Return boxes, quads, triangles and curved outlines in and over the page; some run the other way."""
-    found = []
+    polygons = []
     for _ in range(int(rng.integers(1, 12))):
         h = rng.uniform(1, 30) * rng.choice([0.5, 1, 3])
         w, turn = h * rng.uniform(0.3, 8), rng.choice([0, rng.uniform(-0.1, 0.1), rng.uniform(-4, 4)])
@@ -57,8 +57,8 @@ def random_page(rng: np.random.Generator, size: tuple[int, int]) -> list[NDArray
             points = points[:3]
         c, s = np.cos(turn), np.sin(turn)
         points = points @ np.array([[c, s], [-s, c]]) + rng.uniform((-20, -20), (size[1] + 20, size[0] + 20))
-        found.append((points.round() if rng.random() < 0.3 else points)[:: rng.choice([-1, 1])])
-    return found
+        polygons.append((points.round() if rng.random() < 0.3 else points)[:: rng.choice([-1, 1])])
+    return polygons
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
@@ -67,14 +67,14 @@ def test_equal_to_the_published_method(golden: list[dict[str, Any]], index: int,
     page = golden[index]
     polygons = [np.array(p) for p in page["polygons"]]
     size = (page["size"], page["size"])
-    made = target_maps.make(polygons, np.array(page["ignored"]), size, **PUBLISHED, compiled=compiled)
-    assert made.ignored.tolist() == page["ignored_after"]
-    for name, one, other in zip(NAMES, made.maps, page["maps"], strict=True):
-        assert one.dtype == np.float32 and one.shape == size
+    maps = target_maps.make(polygons, np.array(page["ignored"]), size, **PUBLISHED, compiled=compiled)
+    assert maps.ignored.tolist() == page["ignored_after"]
+    for name, first, other in zip(NAMES, maps.maps, page["maps"], strict=True):
+        assert first.dtype == np.float32 and first.shape == size
         if name == "threshold_map":
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(first, other, rtol=0, atol=1e-6)
         else:
-            np.testing.assert_array_equal(one, other)
+            np.testing.assert_array_equal(first, other)
 
 
 def test_the_compiled_and_the_numpy_path_are_equal() -> None:
@@ -86,41 +86,41 @@ def test_the_compiled_and_the_numpy_path_are_equal() -> None:
         how = {**PUBLISHED, "shrink_ratio": rng.choice([0.4, 0.5, 0.6]), "min_text_size": rng.choice([0, 3])}
         fast, slow = (target_maps.make(polygons, ignored, size, **how, compiled=c) for c in (True, False))
         np.testing.assert_array_equal(fast.ignored, slow.ignored)
-        for name, one, other in zip(NAMES, fast.maps, slow.maps, strict=True):
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 if name == "threshold_map" else 0)
+        for name, first, other in zip(NAMES, fast.maps, slow.maps, strict=True):
+            np.testing.assert_allclose(first, other, rtol=0, atol=1e-6 if name == "threshold_map" else 0)
 
 
-def test_the_maps_of_one_box() -> None:
-    made = target_maps.make([BOX], flags(False), (40, 80), shrink_ratio=0.5, threshold_range=(0.2, 0.8))
+def test_the_maps_of_a_single_box() -> None:
+    maps = target_maps.make([BOX], flags(False), (40, 80), shrink_ratio=0.5, threshold_range=(0.2, 0.8))
     distance = 60 * 20 * 0.75 / 160  # 5.625
-    rows, columns = np.nonzero(made.shrink_map)
+    rows, columns = np.nonzero(maps.shrink_map)
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (16, 24, 16, 64)  # rounded to whole pixels
-    assert made.shrink_mask.all() and not made.ignored.any()
-    assert made.threshold_map[10, 40] == np.float32(0.8)
-    assert made.threshold_map[12, 40] == pytest.approx(0.2 + 0.6 * (1 - 2 / distance))
-    assert made.threshold_map[20, 40] == made.threshold_map[0, 0] == np.float32(0.2)
-    rows, columns = np.nonzero(made.threshold_mask)
+    assert maps.shrink_mask.all() and not maps.ignored.any()
+    assert maps.threshold_map[10, 40] == np.float32(0.8)
+    assert maps.threshold_map[12, 40] == pytest.approx(0.2 + 0.6 * (1 - 2 / distance))
+    assert maps.threshold_map[20, 40] == maps.threshold_map[0, 0] == np.float32(0.2)
+    rows, columns = np.nonzero(maps.threshold_mask)
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (4, 36, 4, 76)
-    assert set(np.unique(made.shrink_map)) == set(np.unique(made.threshold_mask)) == {0, 1}
+    assert set(np.unique(maps.shrink_map)) == set(np.unique(maps.threshold_mask)) == {0, 1}
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
 def test_an_ignored_polygon_is_masked_and_not_learned(compiled: bool) -> None:
-    given = flags(True)
-    made = target_maps.make([BOX], given, (40, 80), **PUBLISHED, compiled=compiled)
-    assert not made.shrink_map.any() and not made.threshold_mask.any()
-    rows, columns = np.nonzero(made.shrink_mask == 0)
+    ignored = flags(True)
+    maps = target_maps.make([BOX], ignored, (40, 80), **PUBLISHED, compiled=compiled)
+    assert not maps.shrink_map.any() and not maps.threshold_mask.any()
+    rows, columns = np.nonzero(maps.shrink_mask == 0)
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (10, 30, 10, 70)
     small = target_maps.make([BOX], flags(False), (40, 80), **{**PUBLISHED, "min_text_size": 20.5}, compiled=compiled)
-    assert small.ignored[0] and (small.shrink_mask == made.shrink_mask).all() and given[0]
+    assert small.ignored[0] and (small.shrink_mask == maps.shrink_mask).all() and ignored[0]
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
 def test_a_page_without_text(compiled: bool) -> None:
-    made = target_maps.make([], flags(), (33, 21), **PUBLISHED, compiled=compiled)
-    assert made.ignored.shape == (0,) and made.shrink_mask.all()
-    assert not made.shrink_map.any() and not made.threshold_mask.any()
-    assert (made.threshold_map == np.float32(0.3)).all()
+    maps = target_maps.make([], flags(), (33, 21), **PUBLISHED, compiled=compiled)
+    assert maps.ignored.shape == (0,) and maps.shrink_mask.all()
+    assert not maps.shrink_map.any() and not maps.threshold_mask.any()
+    assert (maps.threshold_map == np.float32(0.3)).all()
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
@@ -147,13 +147,13 @@ def test_odd_polygons_harm_nothing(odd: Any, compiled: bool) -> None:
     size = (100, 120)
     alone = target_maps.make([BOX + 40], flags(False), size, **PUBLISHED, compiled=compiled)
     for ignored in (False, True):
-        given = flags(ignored, False)
-        made = target_maps.make([np.array(odd, float), BOX + 40], given, size, **PUBLISHED, compiled=compiled)
-        assert not made.ignored[1]
-        for one in made.maps:
-            assert np.isfinite(one).all() and one.min() >= 0 and one.max() <= 1
-        assert (made.shrink_map >= alone.shrink_map).all()
-        assert (made.threshold_map >= alone.threshold_map).all()
+        flags_ = flags(ignored, False)
+        maps = target_maps.make([np.array(odd, float), BOX + 40], flags_, size, **PUBLISHED, compiled=compiled)
+        assert not maps.ignored[1]
+        for first in maps.maps:
+            assert np.isfinite(first).all() and first.min() >= 0 and first.max() <= 1
+        assert (maps.shrink_map >= alone.shrink_map).all()
+        assert (maps.threshold_map >= alone.threshold_map).all()
 
 
 def round_polygon(number: int) -> NDArray[np.float64]:
@@ -162,7 +162,7 @@ def round_polygon(number: int) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("number", [target_maps.MOST, 1000, 100_000])
-def test_a_polygon_of_any_number_of_points_is_drawn_with_few(number: int) -> None:
+def test_a_polygon_of_any_number_of_points_is_simplified(number: int) -> None:
     """Clipper takes minutes for 100,000."""
     fine = round_polygon(number)
     few = target_maps.thinned(fine)
@@ -170,46 +170,46 @@ def test_a_polygon_of_any_number_of_points_is_drawn_with_few(number: int) -> Non
     distances = np.abs(shapely.distance(shapely.Polygon(few).exterior, shapely.points(fine)))
     assert distances.max() <= target_maps.FINE[0]
     how: dict[str, Any] = {"shrink_ratio": 0.4, "threshold_range": (0.3, 0.7)}
-    drawn = target_maps.make([fine], np.zeros(1, bool), (200, 200), **how)
+    maps = target_maps.make([fine], np.zeros(1, bool), (200, 200), **how)
     like = target_maps.make([round_polygon(target_maps.MOST)], np.zeros(1, bool), (200, 200), **how)
-    assert drawn.ignored.tolist() == [False]
-    assert (drawn.shrink_map != like.shrink_map).mean() < 0.01
-    assert (drawn.threshold_mask != like.threshold_mask).mean() < 0.01
+    assert maps.ignored.tolist() == [False]
+    assert (maps.shrink_map != like.shrink_map).mean() < 0.01
+    assert (maps.threshold_mask != like.threshold_mask).mean() < 0.01
 
 
-def test_a_polygon_that_needs_all_its_points_is_drawn_with_fewer() -> None:
+def test_a_polygon_that_needs_all_its_points_stays_whole() -> None:
     wild = np.random.default_rng(0).uniform(0, 200, (5000, 2))
     assert 3 <= len(target_maps.thinned(wild)) <= target_maps.MOST
     assert target_maps.make([wild], np.zeros(1, bool), (200, 200), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
-    spot = np.tile([[5.0, 5.0]], (1000, 1))
-    drawn = target_maps.make([spot], np.zeros(1, bool), (20, 20), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
-    assert drawn.ignored.all() and not drawn.shrink_map.any()
+    point = np.tile([[5.0, 5.0]], (1000, 1))
+    maps = target_maps.make([point], np.zeros(1, bool), (20, 20), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
+    assert maps.ignored.all() and not maps.shrink_map.any()
 
 
 def test_five_thousand_boxes_are_five_thousand_boxes() -> None:
     places = np.stack(np.meshgrid(np.arange(100), np.arange(50)), axis=-1).reshape(-1, 1, 2) * (12.0, 20.0) + 8
     boxes = list(places + np.array([[0, 0], [8, 0], [8, 14], [0, 14]]))
-    drawn = target_maps.make(boxes, np.zeros(5000, bool), (1280, 1280), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
-    assert not drawn.ignored.any()
-    assert cv2.connectedComponents(drawn.shrink_map.astype(np.uint8))[0] == 5001
+    maps = target_maps.make(boxes, np.zeros(5000, bool), (1280, 1280), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
+    assert not maps.ignored.any()
+    assert cv2.connectedComponents(maps.shrink_map.astype(np.uint8))[0] == 5001
 
 
 def test_a_box_over_the_border_is_what_is_inside_of_it_on_a_larger_page() -> None:
     page = target_maps.make([BOX + 50], flags(False), (200, 200), **PUBLISHED)
     cut = target_maps.make([BOX - 20], flags(False), (60, 60), **PUBLISHED)
-    for one, other in zip(cut.maps, page.maps, strict=True):
-        np.testing.assert_array_equal(one, other[70:130, 70:130])
+    for first, other in zip(cut.maps, page.maps, strict=True):
+        np.testing.assert_array_equal(first, other[70:130, 70:130])
 
 
 def test_buffers_are_overwritten_and_returned() -> None:
     out = target_maps.buffers((60, 90))
     for polygons in ([BOX, BOX + 15], [BOX + 5], []):
         ignored = np.zeros(len(polygons), bool)
-        made = target_maps.make(polygons, ignored, (60, 90), **PUBLISHED, out=out)
+        maps = target_maps.make(polygons, ignored, (60, 90), **PUBLISHED, out=out)
         new = target_maps.make(polygons, ignored, (60, 90), **PUBLISHED)
-        for one, other, kept in zip(made.maps, new.maps, out.maps, strict=True):
-            assert one is kept
-            np.testing.assert_array_equal(one, other)
+        for first, other, buffer in zip(maps.maps, new.maps, out.maps, strict=True):
+            assert first is buffer
+            np.testing.assert_array_equal(first, other)
 
 
 def test_wrong_input_is_refused_with_what_is_needed() -> None:
@@ -236,11 +236,11 @@ def test_without_numba_the_numpy_path_is_taken(monkeypatch: pytest.MonkeyPatch) 
     target_maps._kernels.cache_clear()
     try:
         assert target_maps._kernels() is None
-        made = target_maps.make([BOX], flags(False), (40, 80), **PUBLISHED)
+        maps = target_maps.make([BOX], flags(False), (40, 80), **PUBLISHED)
     finally:
         target_maps._kernels.cache_clear()
-    for one, other in zip(made.maps, expected.maps, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    for first, other in zip(maps.maps, expected.maps, strict=True):
+        np.testing.assert_allclose(first, other, rtol=0, atol=1e-6)
 
 
 def test_importing_targets_does_not_import_numba() -> None:

@@ -49,18 +49,18 @@ def painted(polygon: geometry.Polygon) -> NDArray[np.float32]:
 
 
 def test_boxes_are_shrunk_grown_and_filled_as_by_clipper_and_opencv() -> None:
-    drawn = 0
+    count = 0
     for quad in boxes(np.random.default_rng(0), 3000):
         text, mask, _, border_mask, flags, left = draw([quad], [False])
         if left[0]:
             assert not text.any() and mask.all() and not border_mask.any() and not flags[0]
             continue
-        drawn += 1
+        count += 1
         distance = geometry.shrink_distance(quad, 0.4)
         (inner,), (outer,) = geometry.offset(quad, -distance), geometry.offset(quad, distance)
         np.testing.assert_array_equal(text, painted(inner), err_msg=str(quad.tolist()))
         np.testing.assert_array_equal(border_mask, painted(outer), err_msg=str(quad.tolist()))
-    assert drawn > 1500  # of 3000: half of them are tiny
+    assert count > 1500  # of 3000: half of them are tiny
 
 
 def test_boxes_of_text_size_are_not_left_over() -> None:
@@ -104,8 +104,8 @@ def test_what_is_no_box_inside_the_page_is_left_over_untouched(polygon: list[lis
     text, mask, threshold, border_mask, flags, left = draw([np.array(polygon, float), good], [False, False])
     alone = draw([good], [False])
     assert left.tolist() == [True, False] and not flags.any()
-    for one, other in zip((text, mask, threshold, border_mask), alone[:4], strict=True):
-        np.testing.assert_array_equal(one, other)
+    for first, other in zip((text, mask, threshold, border_mask), alone[:4], strict=True):
+        np.testing.assert_array_equal(first, other)
 
 
 def test_without_a_place_for_the_cache_it_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,9 +66,9 @@ def test_letterbox_gives_multiples_of_32_and_never_enlarges(size):
 def test_letterbox_leaves_small_pages_alone_unless_asked():
     image = np.random.default_rng(0).integers(0, 256, (61, 97, 3), dtype=np.uint8)
     warp, canvas = transforms.letterbox((97, 61), Evaluate())
-    seen = transforms.warp_image(image, warp, canvas)
-    np.testing.assert_array_equal(seen[:61, :97], image)
-    assert (seen[61:] == transforms.GREY).all()
+    warped = transforms.warp_image(image, warp, canvas)
+    np.testing.assert_array_equal(warped[:61, :97], image)
+    assert (warped[61:] == transforms.GREY).all()
     _, larger = transforms.letterbox((97, 61), Evaluate(enlarge=True, long_side=640))
     assert larger == (640, 416)
 
@@ -94,8 +94,8 @@ def test_a_degraded_crop_keeps_its_text_in_place():
     image = np.full((96, 96, 3), 230, np.uint8)
     image[40:56, 20:76] = 20
     weak = Augment(brightness=0, noise=0, blur=0, degrade=1)
-    seen = [transforms.photometric(np.random.default_rng(seed), image, weak) for seed in range(40)]
-    for crop in seen:
+    crops = [transforms.photometric(np.random.default_rng(seed), image, weak) for seed in range(40)]
+    for crop in crops:
         assert crop.shape == image.shape
         assert crop.dtype == np.uint8
         grey = crop.astype(float).mean(axis=2)
@@ -103,5 +103,5 @@ def test_a_degraded_crop_keeps_its_text_in_place():
         rows, columns = np.nonzero(dark & (cv2.blur(dark.astype(np.uint8) * 255, (5, 5)) > 128))
         assert abs(rows.mean() - 47.5) < 1.5
         assert abs(columns.mean() - 47.5) < 1.5
-    assert len({crop.tobytes() for crop in seen}) > 30  # two may draw the same JPEG quality
-    assert min(crop.mean() for crop in seen) < 0.6 * image.mean()  # some are dark
+    assert len({crop.tobytes() for crop in crops}) > 30  # two may draw the same JPEG quality
+    assert min(crop.mean() for crop in crops) < 0.6 * image.mean()  # some are dark

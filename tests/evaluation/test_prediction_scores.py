@@ -36,7 +36,7 @@ def files(folder: Path, texts: dict[str, str]) -> Path:
     return folder
 
 
-def one(image: str, *, width: int = 100, height: int = 50) -> str:
+def prediction_json(image: str, *, width: int = 100, height: int = 50) -> str:
     return json.dumps(to_json(Prediction(image, width, height, [Detection(QUAD, 0.9)])))
 
 
@@ -47,7 +47,7 @@ def hmean(data: Path, path: Path) -> float:
 @pytest.mark.parametrize("texts", [
     {"res_a.txt": BOX, "res_b.txt": f"{BOX}\n"},
     {"a.txt": f"{BOX},0.75\n", "gt_b.txt": f"\ufeff{BOX},1\r\n"},
-    {"a.json": one("a.png"), "anything.json": one("b.png")},
+    {"a.json": prediction_json("a.png"), "anything.json": prediction_json("b.png")},
 ])  # fmt: skip
 def test_a_folder_of_text_or_json_is_scored_by_name(texts: dict[str, str], data: Path, tmp_path: Path) -> None:
     assert hmean(data, files(tmp_path / "found", texts)) == 1
@@ -55,15 +55,15 @@ def test_a_folder_of_text_or_json_is_scored_by_name(texts: dict[str, str], data:
 
 def test_json_lines_and_a_single_json_are_scored(data: Path, tmp_path: Path) -> None:
     lines = tmp_path / "found.jsonl"
-    lines.write_text(one("a.png") + "\n\n" + one("folder/b.jpg") + "\n", encoding="utf-8")
+    lines.write_text(prediction_json("a.png") + "\n\n" + prediction_json("folder/b.jpg") + "\n", encoding="utf-8")
     assert hmean(data, lines) == 1
     (data / "val" / "images" / "b.png").unlink()
     (data / "val" / "gts" / "gt_b.txt").unlink()
-    (tmp_path / "single.json").write_text(one("a.png"))
+    (tmp_path / "single.json").write_text(prediction_json("a.png"))
     assert hmean(data, tmp_path / "single.json") == 1
 
 
-def test_an_empty_prediction_is_a_page_on_which_nothing_was_found(data: Path, tmp_path: Path) -> None:
+def test_an_empty_prediction_is_a_page_on_which_nothing_was_detected(data: Path, tmp_path: Path) -> None:
     assert hmean(data, files(tmp_path / "found", {"a.txt": "", "b.txt": BOX})) == pytest.approx(2 / 3)
 
 
@@ -75,25 +75,30 @@ def test_texts_are_read_but_confidences_are_none(data: Path, tmp_path: Path) -> 
 
 
 def test_a_broken_polygon_is_a_miss_and_no_error(data: Path, tmp_path: Path) -> None:
-    broken = one("a.png").replace("[60.0, 30.0]", "[null]")
-    assert hmean(data, files(tmp_path / "found", {"a.json": broken, "b.json": one("b.png")})) == 0.5
+    broken = prediction_json("a.png").replace("[60.0, 30.0]", "[null]")
+    assert hmean(data, files(tmp_path / "found", {"a.json": broken, "b.json": prediction_json("b.png")})) == 0.5
 
 
-@pytest.mark.parametrize(("texts", "told"), [
+@pytest.mark.parametrize(("texts", "message"), [
     ({"a.txt": BOX, "b.txt": BOX, "img_c.txt": BOX}, "belong to no page.*img_c"),
     ({"a.txt": BOX}, "have no prediction.*Given: b"),
     ({"A.txt": BOX, "b.txt": BOX}, "belong to no page.*Given: A.*named like|nearest"),
-    ({"a.txt": BOX, "b.json": one("b.png")}, "no folder of predictions"),
+    ({"a.txt": BOX, "b.json": prediction_json("b.png")}, "no folder of predictions"),
     ({}, "no folder of predictions"),
     ({"a.txt": "10,10,60", "b.txt": BOX}, r"a\.txt:1"),
     ({"a.txt": BOX, "res_a.txt": BOX, "b.txt": BOX}, "'a' is predicted twice"),
-    ({"a.json": one("a.png"), "b.json": "[]"}, "b.json is not a JSON object"),
-    ({"a.json": one("a.png"), "b.json": '{"image": "b.png"}'}, "b.json is no prediction"),
-    ({"a.json": one("a.png"), "b.json": '{"image": "b.png", "detections": [[1]]}'}, "without a polygon"),
-    ({"a.json": one("a.png"), "b.json": one("b.png", width=200)}, "another image.*Given: 200 x 50.*Needed: 100 x 50"),
+    ({"a.json": prediction_json("a.png"), "b.json": "[]"}, "b.json is not a JSON object"),
+    ({"a.json": prediction_json("a.png"), "b.json": '{"image": "b.png"}'}, "b.json is no prediction"),
+    ({"a.json": prediction_json("a.png"), "b.json": '{"image": "b.png", "detections": [[1]]}'}, "without a polygon"),
+    (
+        {"a.json": prediction_json("a.png"), "b.json": prediction_json("b.png", width=200)},
+        "another image.*Given: 200 x 50.*Needed: 100 x 50",
+    ),
 ])  # fmt: skip
-def test_what_does_not_fit_is_one_clear_error(texts: dict[str, str], told: str, data: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=told):
+def test_what_does_not_fit_is_a_single_clear_error(
+    texts: dict[str, str], message: str, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=message):
         hmean(data, files(tmp_path / "found", texts))
 
 
@@ -106,14 +111,14 @@ def test_a_path_that_is_no_prediction_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_as_predict_writes_it_holds_json_and_text(data: Path, tmp_path: Path) -> None:
-    texts = {"a.json": one("a.png"), "a.txt": "", "b-2.json": one("b.png"), "b-2.txt": ""}
+    texts = {"a.json": prediction_json("a.png"), "a.txt": "", "b-2.json": prediction_json("b.png"), "b-2.txt": ""}
     assert hmean(data, files(tmp_path / "found", texts)) == 1, "JSON is taken"
 
 
 def test_a_page_that_could_not_be_predicted_is_left_out(data: Path, tmp_path: Path) -> None:
     lines = tmp_path / "found.jsonl"
     failed = json.dumps({"schema": 1, "image": "b.png", "error": "is damaged"})
-    lines.write_text(f"{one('a.png')}\n{failed}\n", encoding="utf-8")
+    lines.write_text(f"{prediction_json('a.png')}\n{failed}\n", encoding="utf-8")
     scored = prediction_scores.score(reader.load(data, "val"), prediction_scores.read(lines))
     assert (list(scored.pages), scored.skipped, scored.record()["hmean@0.5"]) == (["a"], 1, 1)
     lines.write_text("\n".join([failed, failed.replace("b.png", "a.png")]))
@@ -121,7 +126,7 @@ def test_a_page_that_could_not_be_predicted_is_left_out(data: Path, tmp_path: Pa
         prediction_scores.score(reader.load(data, "val"), prediction_scores.read(lines))
 
 
-def test_json_too_deep_to_be_read_is_told_as_no_json(tmp_path: Path) -> None:
+def test_json_too_deep_to_be_read_is_not_json(tmp_path: Path) -> None:
     (tmp_path / "deep.jsonl").write_text("[" * 200_000)
     with pytest.raises(DataError, match=r"deep\.jsonl:1 is not JSON"):
         prediction_scores.read(tmp_path / "deep.jsonl")

@@ -123,16 +123,16 @@ def ended(place: Path, name: str, method: str, patience: float) -> None:
     except subprocess.TimeoutExpired:
         assert lab.ends == "hung", "it goes on for ever"
         return
-    said = (place / "output.txt").read_text(errors="replace")
-    assert lab.ends != "hung", f"it ended with {status}: {said}"
+    output = (place / "output.txt").read_text(errors="replace")
+    assert lab.ends != "hung", f"it ended with {status}: {output}"
     if lab.ends == "killed":
-        assert status == -signal.Signals[SIGNALS[name]], said
+        assert status == -signal.Signals[SIGNALS[name]], output
     else:
-        assert (status, "Traceback" in said) == ((1, True) if lab.ends == "failed" else (0, False)), said
+        assert (status, "Traceback" in output) == ((1, True) if lab.ends == "failed" else (0, False)), output
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_a_few_faults_end_as_they_say(place: Path, name: str) -> None:
+def test_a_few_faults_end_as_documented(place: Path, name: str) -> None:
     ended(place, name, "", patience=1.0)
 
 
@@ -152,7 +152,7 @@ def test_there_is_enough_of_everything() -> None:
         assert sum(method in each.start_methods for each in FAULTS.values()) >= 15
 
 
-def test_no_two_faults_have_one_name() -> None:
+def test_fault_names_are_unique() -> None:
     assert sum(len(family.FAULTS) for family in FAMILIES) == len(FAULTS)
     assert {each.family for each in FAULTS.values()} == {family.__name__.rpartition(".")[2] for family in FAMILIES}
 
@@ -166,8 +166,8 @@ def test_a_fault_says_how_it_ends_and_why() -> None:
 
 
 def test_the_causes_are_of_the_list(shared: Path) -> None:
-    known = set(re.findall(r"^\| `([\w.]+)`", (shared / "diagnosis" / "causes.md").read_text(), re.MULTILINE))
-    assert {cause for each in FAULTS.values() for cause in each.causes} <= known
+    causes = set(re.findall(r"^\| `([\w.]+)`", (shared / "diagnosis" / "causes.md").read_text(), re.MULTILINE))
+    assert {cause for each in FAULTS.values() for cause in each.causes} <= causes
 
 
 def test_the_list_is_cheap_and_complete() -> None:
@@ -194,7 +194,7 @@ def test_an_unknown_fault_is_wrong_use(place: Path) -> None:
     assert "no_such_fault" in (place / "output.txt").read_text()
 
 
-def test_no_healthy_program_is_done_before_anybody_could_doubt_it() -> None:
+def test_no_healthy_program_ends_at_once() -> None:
     began = time.monotonic()
     assert healthy.busy(0.2) > 0
     assert time.monotonic() - began >= 0.2

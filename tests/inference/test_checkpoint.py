@@ -25,7 +25,7 @@ class Runs:
 
 
 @pytest.mark.parametrize(
-    ("write", "told"),
+    ("write", "message"),
     [
         (lambda path: path.touch(), "Given: an empty file"),
         (lambda path: path.write_text("hello"), "starts with b'hello'"),
@@ -38,16 +38,16 @@ class Runs:
         (lambda path: torch.save({"ocrlab": CARD, "detector": {"a": torch.ones(1)}}, path), "do not fit"),
     ],
 )
-def test_a_file_that_is_no_checkpoint_is_one_clear_error(tmp_path: Path, write, told: str) -> None:
+def test_a_file_that_is_no_checkpoint_is_a_single_clear_error(tmp_path: Path, write, message: str) -> None:
     path = tmp_path / "some.ckpt"
     write(path)
     with pytest.raises(CheckpointError) as caught:
         checkpoint.load_detector(path)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "weights_only" not in str(caught.value) and ".." not in str(caught.value).replace(str(path), "")
 
 
-def test_a_cut_file_is_told_as_one(tmp_path: Path) -> None:
+def test_a_cut_file_is_named_as_cut(tmp_path: Path) -> None:
     path = tmp_path / "cut.ckpt"
     checkpoint.save({"ocrlab": CARD, "detector": {"a": torch.ones(1000)}}, path)
     path.write_bytes(path.read_bytes()[:2000])
@@ -77,14 +77,14 @@ def test_the_checkpoint_of_a_run_that_was_sharded_is_read(tmp_path: Path) -> Non
     assert (model.width, read) == (32, config)
 
 
-def test_a_run_that_made_all_its_steps_makes_no_more_by_a_larger_number(tmp_path: Path) -> None:
+def test_a_complete_run_makes_no_more_steps_by_a_larger_number(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
-    made = Config(trainer={"max_steps": 6})
-    checkpoint.save({"ocrlab": checkpoint.card(made, 6, {})}, path)
-    assert checkpoint.to_resume(path, made)["step"] == 6, "it may have ended while it was measured"
+    config = Config(trainer={"max_steps": 6})
+    checkpoint.save({"ocrlab": checkpoint.card(config, 6, {})}, path)
+    assert checkpoint.to_resume(path, config)["step"] == 6, "it may have ended while it was measured"
     with pytest.raises(CheckpointError, match=r"has made all its 6 steps. Given: trainer.max_steps=9.*weights="):
         checkpoint.to_resume(path, Config(trainer={"max_steps": 9}))
-    checkpoint.save({"ocrlab": checkpoint.card(made, 5, {})}, path)
+    checkpoint.save({"ocrlab": checkpoint.card(config, 5, {})}, path)
     assert checkpoint.to_resume(path, Config(trainer={"max_steps": 9}))["step"] == 5, "a run that was stopped may"
 
 
@@ -97,7 +97,7 @@ def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == [".notes.tmp", "last.ckpt"]
 
 
-def test_a_full_disk_is_told_by_its_own_words_and_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_the_old_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "last.ckpt"
     checkpoint.save({"a": torch.zeros(4)}, path)
     before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -108,4 +108,4 @@ def test_a_full_disk_is_told_by_its_own_words_and_leaves_the_old_checkpoint(tmp_
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == before
-    assert [one.name for one in tmp_path.iterdir()] == ["last.ckpt"]
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]

@@ -40,11 +40,11 @@ def finished(runs: Path, name: str, checkpoint: Path | None, status: str = "succ
     return folder / "checkpoints" / "best-tiny.ckpt"
 
 
-def test_the_shipped_one_is_there_where_nothing_was_trained(ships):
-    found = Detector.load()
-    assert found.checkpoint == ships
-    assert found.origin == "the shipped detector receipts, since runs has no successful run"
-    assert {weight.dtype for weight in found.model.parameters()} == {torch.float32}
+def test_the_shipped_detector_is_there_where_nothing_was_trained(ships):
+    detector = Detector.load()
+    assert detector.checkpoint == ships
+    assert detector.origin == "the shipped detector receipts, since runs has no successful run"
+    assert {weight.dtype for weight in detector.model.parameters()} == {torch.float32}
 
 
 def test_the_newest_successful_run_comes_first(ships, tiny):
@@ -53,9 +53,11 @@ def test_the_newest_successful_run_comes_first(ships, tiny):
     finished(Path("runs"), "3-bad", tiny, status="failure")
     finished(Path("runs"), "4-another-program", None)
     assert newest_checkpoint(Path("runs")) == best
-    found = Detector.load()
-    assert found.checkpoint == best
-    assert found.origin.startswith(f"{best}, the newest successful run, which reached only hmean@0.5 0.25 (`receipts`")
+    detector = Detector.load()
+    assert detector.checkpoint == best
+    assert detector.origin.startswith(
+        f"{best}, the newest successful run, which reached only hmean@0.5 0.25 (`receipts`"
+    )
 
 
 def test_a_run_that_has_learned_is_not_doubted(ships, tiny, tmp_path):
@@ -66,7 +68,7 @@ def test_a_run_that_has_learned_is_not_doubted(ships, tiny, tmp_path):
     assert "reached" not in Detector.load(tiny).origin, "somebody chose it"
 
 
-def test_the_shipped_one_can_be_asked_for_by_name(ships, tiny):
+def test_the_shipped_detector_can_be_asked_for_by_name(ships, tiny):
     finished(Path("runs"), "1-old", tiny)
     Path("receipts").mkdir()
     assert Detector.load("receipts").checkpoint == ships, "a folder of that name may hold samples"
@@ -116,8 +118,13 @@ def test_an_image_of_another_kind_is_refused(detector, image):
 
 
 def test_arrays_and_files(detector, scans):
-    found = detector.detect(scans / "p2.png")
-    assert (found.image, found.width, found.height, len(found.detections)) == ("p2.png", 120, 160, 2)
+    detections = detector.detect(scans / "p2.png")
+    assert (detections.image, detections.width, detections.height, len(detections.detections)) == (
+        "p2.png",
+        120,
+        160,
+        2,
+    )
     with pytest.raises(DataError, match=r"p9\.png"):
         detector.detect(str(scans / "p9.png"))
 
@@ -125,8 +132,8 @@ def test_arrays_and_files(detector, scans):
 @pytest.mark.parametrize("size", [(1, 1), (300, 20_000), (3_000_000, 1), (1, 40_000), (31, 33)])
 def test_odd_sizes_are_answered_at_once(detector, size):
     start = time.monotonic()
-    found = detector.detect(np.full((*size[::-1], 3), 255, np.uint8))
-    assert (found.width, found.height, found.detections) == (*size, [])
+    detections = detector.detect(np.full((*size[::-1], 3), 255, np.uint8))
+    assert (detections.width, detections.height, detections.detections) == (*size, [])
     assert time.monotonic() - start < 20, "a second on a quiet machine"
 
 
@@ -148,7 +155,7 @@ def test_threads_are_set_for_the_network_and_for_opencv():
 
 
 @pytest.mark.parametrize("page", ["page.jpg", Path("page.jpg"), np.zeros((8, 8, 3), np.uint8), np.zeros((8, 8))])
-def test_one_page_is_no_list_of_pages(ships, page):
+def test_a_single_page_is_no_list_of_pages(ships, page):
     """The letters of its name would be files, and its rows images: thousands of problems in place of one."""
     with pytest.raises(ShapeError, match=r"one page.*a list of pages.*use detect"):
         Detector.load().stream(page)
@@ -162,6 +169,6 @@ def test_many_pages_are_any_iterable_of_them(ships):
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99"])
-def test_a_device_that_is_not_there_is_one_clear_error(ships, device):
+def test_a_device_that_is_not_there_is_a_single_clear_error(ships, device):
     with pytest.raises(ConfigError, match=rf"onto this device.*device='{device}'.*cpu, or cuda"):
         Detector.load(device=device)

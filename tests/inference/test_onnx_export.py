@@ -38,9 +38,9 @@ def test_any_batch_and_size(exported, tiny):
         pixels = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
         with torch.inference_mode():
             expected = network.probability(torch.from_numpy(pixels)).numpy()
-        (found,) = session.run(None, {"images": pixels})
-        assert (found.shape, found.dtype) == (expected.shape, np.float32)
-        assert np.abs(found - expected).max() < onnx_export.TOLERANCE
+        (maps,) = session.run(None, {"images": pixels})
+        assert (maps.shape, maps.dtype) == (expected.shape, np.float32)
+        assert np.abs(maps - expected).max() < onnx_export.TOLERANCE
 
 
 def test_a_stranger_gets_the_polygons_with_what_the_file_says(exported, tiny):
@@ -64,9 +64,9 @@ def test_a_stranger_gets_the_polygons_with_what_the_file_says(exported, tiny):
     detector.config.post.threshold = about["post"]["threshold"] = middle
     detector.config.post.box_threshold = about["post"]["box_threshold"] = 0.0
     inverse = np.linalg.inv(np.vstack([warp, [0, 0, 1]]))[:2]
-    found = postprocess.decode(heat, shrink_ratio=about["shrink_ratio"], to_page=inverse, size=size, **about["post"])
+    regions = postprocess.decode(heat, shrink_ratio=about["shrink_ratio"], to_page=inverse, size=size, **about["post"])
     expected = detector.regions(page)
-    assert len(found) == len(expected) > 10
+    assert len(regions) == len(expected) > 10
 
 
 def test_nothing_of_this_machine_is_inside(exported):
@@ -115,10 +115,10 @@ def test_the_shipped_detector_gives_the_same_polygons_on_receipts(shared, tmp_pa
         size = (image.shape[1], image.shape[0])
         warp, canvas = transforms.letterbox(size, config.evaluate)
         heat = heat_of(session, transforms.warp_image(image, warp, canvas))
-        found = page_inference.regions(heat, warp, size, config.post, config.targets.shrink_ratio)
+        regions = page_inference.regions(heat, warp, size, config.post, config.targets.shrink_ratio)
         expected = detector.regions(image)
-        assert len(found) == len(expected), sample.name
-        for one, other in zip(found.polygons, expected.polygons, strict=True):
-            far += int((np.abs(one - other).max(axis=1) >= 1).sum())
-            corners += len(one)
+        assert len(regions) == len(expected), sample.name
+        for polygon, other in zip(regions.polygons, expected.polygons, strict=True):
+            far += int((np.abs(polygon - other).max(axis=1) >= 1).sum())
+            corners += len(polygon)
     assert corners > 10_000 and far <= 0.001 * corners

@@ -24,15 +24,15 @@ def model() -> Detector:
 @pytest.mark.parametrize("size", [(1, 1), (33, 31), (300, 100), (2000, 30)])
 def test_any_page_size_works(model, size):
     image = np.zeros((size[1], size[0], 3), np.uint8)
-    found = page_inference.detect(
+    detections = page_inference.detect(
         model, image, post=Post(), evaluate=Evaluate(long_side=320), shrink_ratio=0.4, bf16=False
     )
-    for polygon in found.polygons:
+    for polygon in detections.polygons:
         assert (polygon >= 0).all()
         assert (polygon <= size).all()
 
 
-def test_a_map_with_nan_is_told(model):
+def test_a_map_with_nan_is_reported(model):
     broken = Detector(width=32).eval()
     with torch.no_grad():
         broken.head.probability[-1].bias.fill_(float("nan"))
@@ -67,7 +67,7 @@ def test_a_caller_s_autocast_changes_no_map(model, bf16):
     page_inference.forget(model)
 
 
-def test_pages_of_one_size_go_together(model):
+def test_pages_of_a_single_size_go_together(model):
     canvases = np.random.default_rng(0).integers(0, 256, (3, 64, 96, 3), dtype=np.uint8)
     together = page_inference.probabilities(model, canvases, bf16=False)
     alone = [page_inference.probability(model, canvas, bf16=False) for canvas in canvases]
@@ -78,7 +78,7 @@ def test_regions_come_back_in_page_pixels(model):
     heat = np.zeros((64, 96), np.float32)
     heat[20:30, 10:60] = 1
     half = np.array([[0.5, 0, -0.25], [0, 0.5, -0.25]])
-    found = page_inference.regions(heat, half, (192, 128), Post(unclip=1.0), 0.4)
-    assert len(found.polygons) == 1
-    middle = found.polygons[0].mean(axis=0)
+    regions = page_inference.regions(heat, half, (192, 128), Post(unclip=1.0), 0.4)
+    assert len(regions.polygons) == 1
+    middle = regions.polygons[0].mean(axis=0)
     assert np.abs(middle - [69.5, 49.5]).max() < 2

@@ -17,9 +17,9 @@ from ocrlab.records import Prediction
 
 @pytest.mark.parametrize(("ahead", "batch"), [(None, None), (1, 1), (2, 1), (3, 8), (16, 4), (100, 1)])
 def test_what_comes_out_is_what_single_pages_give_in_their_order(detector, sheets, ahead, batch):
-    found = list(detector.stream(sheets, ahead=ahead, batch=batch))
-    assert [len(one.detections) for one in found] == [n % 5 for n in range(23)]
-    assert found == [detector.detect(one) for one in sheets]
+    results = list(detector.stream(sheets, ahead=ahead, batch=batch))
+    assert [len(result.detections) for result in results] == [n % 5 for n in range(23)]
+    assert results == [detector.detect(result) for result in sheets]
 
 
 def test_batches_are_no_larger_than_asked(detector, sheets, monkeypatch):
@@ -43,21 +43,21 @@ def test_no_more_pages_are_taken_than_asked_for(detector, sheets):
             taken += 1
             yield sheets[1]
 
-    found = detector.stream(pages(), ahead=5)
+    results = detector.stream(pages(), ahead=5)
     for done in range(1, 40):
-        next(found)
+        next(results)
         assert taken < done + 5
-    found.close()
+    results.close()
 
 
-def test_bad_pages_are_told_in_their_place(detector, scans):
+def test_bad_pages_are_reported_in_their_place(detector, scans):
     (scans / "bad.png").write_bytes((scans / "p1.png").read_bytes()[:100])
     pages = [scans / "p1.png", scans / "bad.png", np.zeros((2, 2)), scans / "gone.png", str(scans / "p2.png")]
-    found = list(detector.stream(pages))
-    assert [type(one) for one in found] == [Prediction, Problem, Problem, Problem, Prediction]
-    assert [found[1].file, found[2].file, found[3].file] == [scans / "bad.png", None, scans / "gone.png"]
-    assert "damaged" in found[1].message and "RGB" in found[2].message and "No such file" in found[3].message
-    assert (found[0].image, found[4].image) == ("p1.png", "p2.png")
+    results = list(detector.stream(pages))
+    assert [type(result) for result in results] == [Prediction, Problem, Problem, Problem, Prediction]
+    assert [results[1].file, results[2].file, results[3].file] == [scans / "bad.png", None, scans / "gone.png"]
+    assert "damaged" in results[1].message and "RGB" in results[2].message and "No such file" in results[3].message
+    assert (results[0].image, results[4].image) == ("p1.png", "p2.png")
 
 
 def test_no_pages(detector):
@@ -98,5 +98,5 @@ def test_a_page_too_large_for_the_memory_is_a_bad_page(detector, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(page_stream.image_io, "read_image", read)
-    (found,) = detector.stream(["page.png"])
-    assert found == Problem(Path("page.png"), None, "is too large for the memory that is left")
+    (results,) = detector.stream(["page.png"])
+    assert results == Problem(Path("page.png"), None, "is too large for the memory that is left")

@@ -30,23 +30,23 @@ def names(paths) -> list[str]:
 
 def test_all_formats_in_order(detector, scans, tmp_path):
     out = tmp_path / "new" / "found"
-    found = list(predict_files(detector, collect([scans]), out, FORMATS))
-    assert [len(one.page.detections) for one in found] == [1, 2, 3]
+    results = list(predict_files(detector, collect([scans]), out, FORMATS))
+    assert [len(result.page.detections) for result in results] == [1, 2, 3]
     assert sorted(names(out.iterdir())) == sorted(
         f"p{i}{end}" for i in (1, 2, 3) for end in prediction_files.ENDINGS.values()
     )
-    assert names(found[0].written) == ["p1.json", "p1.txt", "p1.overlay.jpg"]
-    said = json.loads((out / "p3.json").read_text())
-    assert said == found[2].record()
-    assert (said["schema"], said["image"], said["file"]) == (1, "p3.png", str(scans / "p3.png"))
+    assert names(results[0].written) == ["p1.json", "p1.txt", "p1.overlay.jpg"]
+    record = json.loads((out / "p3.json").read_text())
+    assert record == results[2].record()
+    assert (record["schema"], record["image"], record["file"]) == (1, "p3.png", str(scans / "p3.png"))
     assert len((out / "p3.txt").read_text().splitlines()) == 3
-    drawn, plain = cv2.imread(str(out / "p2.overlay.jpg")), cv2.imread(str(scans / "p2.png"))
-    assert drawn.shape == plain.shape and (np.abs(drawn.astype(int) - plain).max(axis=2) > 60).any()
+    picture, plain = cv2.imread(str(out / "p2.overlay.jpg")), cv2.imread(str(scans / "p2.png"))
+    assert picture.shape == plain.shape and (np.abs(picture.astype(int) - plain).max(axis=2) > 60).any()
 
 
 def test_without_a_folder_nothing_is_written(detector, scans, tmp_path):
     before = sorted(tmp_path.rglob("*"))
-    assert [one.written for one in predict_files(detector, collect([scans]), None, FORMATS)] == [(), (), ()]
+    assert [result.written for result in predict_files(detector, collect([scans]), None, FORMATS)] == [(), (), ()]
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -63,11 +63,11 @@ def test_the_same_name_twice_is_two_files(detector, scans, tmp_path):
     assert read["p1-2.json"]["file"] == str(other / "p1.png"), "the file says which page it is"
 
 
-def test_one_number_for_all_formats_of_a_page(detector, scans, tmp_path):
+def test_a_single_number_for_all_formats_of_a_page(detector, scans, tmp_path):
     (tmp_path / "p1.txt").write_text("mine")
     (tmp_path / "p1-2.overlay.jpg").symlink_to("nowhere")
-    (found,) = predict_files(detector, [scans / "p1.png"], tmp_path, FORMATS)
-    assert names(found.written) == ["p1-3.json", "p1-3.txt", "p1-3.overlay.jpg"]
+    (results,) = predict_files(detector, [scans / "p1.png"], tmp_path, FORMATS)
+    assert names(results.written) == ["p1-3.json", "p1-3.txt", "p1-3.overlay.jpg"]
     assert (tmp_path / "p1.txt").read_text() == "mine"
 
 
@@ -102,19 +102,19 @@ def test_a_full_disk_leaves_no_part(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bad_page_is_told_and_the_rest_goes_on(detector, scans, tmp_path):
+def test_a_bad_page_is_reported_and_the_rest_goes_on(detector, scans, tmp_path):
     (scans / "p2.png").write_bytes(b"no image")
-    found = list(predict_files(detector, collect([scans]), tmp_path / "out"))
-    assert [type(one.page) for one in found] == [Prediction, Problem, Prediction]
-    said = found[1].record()
-    assert said["image"] == "p2.png" and "not an image" in said["error"] and said["schema"] == 1
+    results = list(predict_files(detector, collect([scans]), tmp_path / "out"))
+    assert [type(result.page) for result in results] == [Prediction, Problem, Prediction]
+    record = results[1].record()
+    assert record["image"] == "p2.png" and "not an image" in record["error"] and record["schema"] == 1
     assert sorted(names((tmp_path / "out").iterdir())) == ["p1.json", "p3.json"]
 
 
 def test_stopped_in_the_middle_leaves_whole_files(detector, scans, tmp_path):
-    found = predict_files(detector, collect([scans] * 1), tmp_path / "out", FORMATS)
-    next(found)
-    found.close()
+    results = predict_files(detector, collect([scans] * 1), tmp_path / "out", FORMATS)
+    next(results)
+    results.close()
     assert sorted(names((tmp_path / "out").iterdir())) == ["p1.json", "p1.overlay.jpg", "p1.txt"]
 
 
@@ -123,8 +123,8 @@ def test_names_of_any_kind(detector, scans, tmp_path):
     for name in strange:
         (scans / name).write_bytes((scans / "p1.png").read_bytes())
     out = tmp_path / "out"
-    found = list(predict_files(detector, collect([scans]), out))
-    assert all(isinstance(one.page, Prediction) for one in found)
+    results = list(predict_files(detector, collect([scans]), out))
+    assert all(isinstance(result.page, Prediction) for result in results)
     assert sorted(names(out.iterdir())) == sorted(
         f"{Path(name).stem}.json" for name in [*strange, *(f"p{i}.png" for i in (1, 2, 3))]
     )
@@ -135,8 +135,8 @@ def test_names_that_become_too_long_are_cut(detector, scans, tmp_path):
     long = scans / ("한" * 83 + ".png")
     long.write_bytes((scans / "p1.png").read_bytes())
     for _ in range(2):
-        (found,) = predict_files(detector, [long], tmp_path, FORMATS)
-    assert names(found.written) == ["한" * 73 + "-2" + ending for ending in prediction_files.ENDINGS.values()]
+        (results,) = predict_files(detector, [long], tmp_path, FORMATS)
+    assert names(results.written) == ["한" * 73 + "-2" + ending for ending in prediction_files.ENDINGS.values()]
 
 
 def test_kinds_of_pixels(detector, tmp_path):
@@ -154,10 +154,10 @@ def test_kinds_of_pixels(detector, tmp_path):
     ink.paste((0, 0, 0, 255), (20, 40, 90, 56))
     ink.save(tmp_path / "clear.png")
     rgb.save(tmp_path / "page.webp", lossless=True)
-    for one in predict_files(detector, collect([tmp_path])):
-        assert isinstance(one.page, Prediction), one
-        (region,) = one.page.detections
-        assert np.abs(np.mean(region.polygon, axis=0) - (54.5, 47.5)).max() < 2, one.file
+    for result in predict_files(detector, collect([tmp_path])):
+        assert isinstance(result.page, Prediction), result
+        (region,) = result.page.detections
+        assert np.abs(np.mean(region.polygon, axis=0) - (54.5, 47.5)).max() < 2, result.file
 
 
 def test_bombs_and_cut_files_are_bad_pages(detector, scans):
@@ -167,10 +167,10 @@ def test_bombs_and_cut_files_are_bad_pages(detector, scans):
     (scans / "picture.png").write_bytes(b"P6 60000 60000 255\n")
     (scans / "cut.png").write_bytes((scans / "p1.png").read_bytes()[:-30])
     (scans / "empty.jpg").touch()
-    found = {one.file.name: one.page for one in predict_files(detector, collect([scans]))}
-    bad = {name for name, page in found.items() if isinstance(page, Problem)}
+    results = {result.file.name: result.page for result in predict_files(detector, collect([scans]))}
+    bad = {name for name, page in results.items() if isinstance(page, Problem)}
     assert bad == {"bomb.png", "picture.png", "cut.png", "empty.jpg"}
-    assert "too large" in found["bomb.png"].message and "empty" in found["empty.jpg"].message
+    assert "too large" in results["bomb.png"].message and "empty" in results["empty.jpg"].message
 
 
 def test_folders(scans, tmp_path):
@@ -190,13 +190,13 @@ def test_folders(scans, tmp_path):
         collect([tmp_path / "bare"])
 
 
-def test_pages_of_another_kind_are_told_of(detector, scans):
+def test_pages_of_another_kind_are_reported(detector, scans):
     Image.open(scans / "p1.png").save(scans / "p4.gif")
     (scans / "contract.PDF").write_bytes(b"%PDF-1.7\n")
-    found = list(predict_files(detector, collect([scans])))
-    left = {one.file.name: one.page.message for one in found if isinstance(one.page, Problem)}
+    results = list(predict_files(detector, collect([scans])))
+    left = {result.file.name: result.page.message for result in results if isinstance(result.page, Problem)}
     assert list(left) == ["contract.PDF"] and "pdftoppm" in left["contract.PDF"]
-    assert len(found) == 5
+    assert len(results) == 5
 
 
 def test_links_to_folders_are_not_followed_and_loops_end(scans, tmp_path):
@@ -208,9 +208,9 @@ def test_links_to_folders_are_not_followed_and_loops_end(scans, tmp_path):
     (scans / "near.png").symlink_to(elsewhere / "far.png")
     (scans / "self.png").symlink_to("self.png")
     (scans / "gone.png").symlink_to("nowhere.png")
-    told = ["gone.png", "self.png"]  # lead nowhere, which is said when they are read
-    assert sorted(set(names(collect([scans]))) - set(told)) == ["near.png", "p1.png", "p2.png", "p3.png"]
-    assert set(told) < set(names(collect([scans])))
+    dead_links = ["gone.png", "self.png"]  # lead nowhere, which is said when they are read
+    assert sorted(set(names(collect([scans]))) - set(dead_links)) == ["near.png", "p1.png", "p2.png", "p3.png"]
+    assert set(dead_links) < set(names(collect([scans])))
     assert names(collect([scans / "again"])) == names(collect([scans])), "one that is named is"
     with pytest.raises(DataError, match=r"self\.png"):
         collect([scans / "self.png"])
@@ -218,8 +218,8 @@ def test_links_to_folders_are_not_followed_and_loops_end(scans, tmp_path):
 
 def test_an_overlay_leaves_the_page_as_it_is():
     image = np.full((40, 40, 3), 255, np.uint8)
-    drawn = overlay(image, [np.array([[5, 5], [30, 5], [30, 20], [5, 20]], np.float32)])
-    assert image.min() == 255 and drawn.min() < 255
+    picture = overlay(image, [np.array([[5, 5], [30, 5], [30, 20], [5, 20]], np.float32)])
+    assert image.min() == 255 and picture.min() < 255
     assert overlay(image, []).min() == 255
 
 
@@ -255,9 +255,9 @@ def test_a_run_that_is_ended_leaves_whole_lines_and_files(scans, tmp_path, numbe
         time.sleep(0.02)
     child.send_signal(number)
     assert child.wait(timeout=60) == status
-    said = lines.read_text()
-    assert said.endswith("\n")
-    assert all(len(json.loads(line)["detections"]) == 3 for line in said.splitlines())
+    record = lines.read_text()
+    assert record.endswith("\n")
+    assert all(len(json.loads(line)["detections"]) == 3 for line in record.splitlines())
     left = [path for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")]
     assert len(left) > 40
     for path in left:
@@ -271,7 +271,7 @@ def test_a_run_that_is_ended_leaves_whole_lines_and_files(scans, tmp_path, numbe
         assert not list((tmp_path / "out").glob(".*"))
 
 
-def test_what_cannot_be_read_in_a_folder_is_told(detector, scans, tmp_path, monkeypatch):
+def test_what_cannot_be_read_in_a_folder_is_reported(detector, scans, tmp_path, monkeypatch):
     (scans / "gone.png").symlink_to("nowhere.png")
     (scans / "round.png").symlink_to("round.png")
     os.mkfifo(scans / "pipe.png")
@@ -284,7 +284,7 @@ def test_what_cannot_be_read_in_a_folder_is_told(detector, scans, tmp_path, monk
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    found = list(predict_files(detector, collect([scans])))
-    left = [one.file.name for one in found if isinstance(one.page, Problem)]
+    results = list(predict_files(detector, collect([scans])))
+    left = [result.file.name for result in results if isinstance(result.page, Problem)]
     assert left == ["closed", "gone.png", "round.png"], "nobody waits for the pipe"
-    assert len(found) == 6
+    assert len(results) == 6

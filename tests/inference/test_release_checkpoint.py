@@ -75,7 +75,7 @@ def test_the_card_says_what_was_measured(packed):
     robust = {"as they are": 0.9, "JPEG 20": 0.85}
     text = card(packed, MEASURED, robust, "ocrlab train encoder=resnet18_slim", 38, "2 cores, no GPU")
     assert hashlib.sha256(packed.read_bytes()).hexdigest() in text
-    for said in (
+    for line in (
         "CC BY 4.0",
         "Huang",
         "63 receipts",
@@ -83,7 +83,7 @@ def test_the_card_says_what_was_measured(packed):
         "38 minutes",
         "resnet18_slim",
     ):
-        assert said in text
+        assert line in text
     assert "| IoU 0.7 | 0.890 | 0.890     | 0.890  |" in text
     assert "| JPEG 20     | 0.850     | -0.050 |" in text
     count = sum(weight.numel() for weight in Detector.load(packed).model.parameters())

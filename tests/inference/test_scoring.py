@@ -28,12 +28,12 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_page_is_judged_by_name_and_told(detector: Detector, data: Path) -> None:
-    told: list[tuple[int, int]] = []
-    scored = scoring.score(detector, str(data), tick=lambda done, total: told.append((done, total)))
+def test_every_page_is_judged_by_name_and_reported(detector: Detector, data: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    scored = scoring.score(detector, str(data), tick=lambda done, total: calls.append((done, total)))
     assert list(scored.pages) == ["bars1", "bars2"]
-    assert (scored.skipped, told) == (1, [(1, 2), (2, 2)])
-    assert [one.iou.cared_truth for one in scored.pages.values()] == [1, 2]
+    assert (scored.skipped, calls) == (1, [(1, 2), (2, 2)])
+    assert [page.iou.cared_truth for page in scored.pages.values()] == [1, 2]
 
 
 def test_the_figures_are_those_of_the_pages(detector: Detector, data: Path) -> None:

@@ -38,7 +38,7 @@ def swept(*samples: Sample, **settings: Any) -> list[upper_bound.Row]:
 LINES = [box(20, 20 + 60 * i, 300 + 40 * i, 30) for i in range(6)]
 
 
-def test_perfect_maps_of_plain_lines_reach_one_with_exact_unclip_only() -> None:
+def test_perfect_maps_of_plain_lines_reach_hmean_1_with_exact_unclip_only() -> None:
     rows = swept(page(LINES), shrink_ratios=[0.4, 0.6], unclips=["exact", 1.5])
     assert [row.setting for row in rows] == [(640, 0.4, "exact"), (640, 0.4, 1.5), (640, 0.6, "exact"), (640, 0.6, 1.5)]
     by = {row.setting: row.hmean for row in rows}
@@ -65,7 +65,7 @@ def test_it_goes_through_the_very_path_of_validation(monkeypatch: pytest.MonkeyP
     assert row.hmean == {t: match.hmean(t) for t in iou.THRESHOLDS}
 
 
-def test_what_is_ignored_is_neither_found_nor_missed() -> None:
+def test_what_is_ignored_is_neither_detected_nor_missed() -> None:
     [row] = swept(page([*LINES, box(400, 400, 100, 40)], [*[False] * 6, True]))
     assert row.hmean[0.8] == 1.0 and sum(count for count, _ in row.bins.values()) == 6
 
@@ -148,9 +148,9 @@ def test_short_side_is_that_of_the_rectangle_of_same_area_and_perimeter() -> Non
 
 
 def test_real_receipts_need_their_resolution_and_an_exact_unclip(shared: Path) -> None:
-    found = load(shared / "data" / "sroie", "val")
-    found.samples = found.samples[:4]
-    rows = upper_bound.sweep(found, long_sides=[640, 1280], shrink_ratios=[0.4, 0.6], unclips=["exact", 1.5])
+    index = load(shared / "data" / "sroie", "val")
+    index.samples = index.samples[:4]
+    rows = upper_bound.sweep(index, long_sides=[640, 1280], shrink_ratios=[0.4, 0.6], unclips=["exact", 1.5])
     by = {row.setting: row.hmean[0.7] for row in rows}
     assert by[1280, 0.6, "exact"] > 0.98 and by[640, 0.4, "exact"] < 0.9
     assert by[1280, 0.4, 1.5] < by[1280, 0.4, "exact"] - 0.2

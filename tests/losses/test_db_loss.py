@@ -180,8 +180,8 @@ def test_maps_of_any_size_and_memory_layout(size):
 def test_kth_largest_is_exact(k):
     for dtype in (torch.float32, torch.float64):
         values = torch.rand(100, generator=torch.Generator().manual_seed(k), dtype=dtype).round(decimals=1)
-        found = db_loss_module.kth_largest(values, torch.tensor(k))
-        assert (values >= found).sum() == 0 if k == 0 else found == values.sort(descending=True)[0][k - 1]
+        value = db_loss_module.kth_largest(values, torch.tensor(k))
+        assert (values >= value).sum() == 0 if k == 0 else value == values.sort(descending=True)[0][k - 1]
 
 
 class NoReadBack(TorchDispatchMode):

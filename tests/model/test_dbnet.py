@@ -57,18 +57,18 @@ def test_it_begins_by_saying_that_there_is_no_text(built, pair):
 @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
 def test_shapes_table_is_what_hooks_see(built, pair):
     model = built[pair].eval()
-    seen = {}
+    shapes = {}
     names = [name for name, _ in model.shapes(64, 96)]
     hooks = [
-        model.get_submodule(n).register_forward_hook(lambda _m, _i, out, n=n: seen.update({n: tuple(out.shape[1:])}))
+        model.get_submodule(n).register_forward_hook(lambda _m, _i, out, n=n: shapes.update({n: tuple(out.shape[1:])}))
         for n in names
     ]
     with torch.no_grad():
         model(images())
     for hook in hooks:
         hook.remove()
-    assert seen == dict(model.shapes(64, 96))
-    assert "decoder.fusion" in seen
+    assert shapes == dict(model.shapes(64, 96))
+    assert "decoder.fusion" in shapes
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids="+".join)

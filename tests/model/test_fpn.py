@@ -20,7 +20,7 @@ def levels(height: int = 64, width: int = 96) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("decoder", [FPN, UNet])
-def test_four_levels_become_one_map_at_stride_4(decoder):
+def test_four_levels_become_a_single_map_at_stride_4(decoder):
     net = decoder(CHANNELS, 32).eval()
     assert net.out_channels == 16
     assert net(levels()).shape == (2, 16, 16, 24)
@@ -29,11 +29,11 @@ def test_four_levels_become_one_map_at_stride_4(decoder):
 @pytest.mark.parametrize("decoder", [FPN, UNet])
 def test_fusion_makes_the_output_and_every_level_matters(decoder):
     net = decoder(CHANNELS, 32).eval()
-    seen = []
-    net.fusion.register_forward_hook(lambda _m, _i, out: seen.append(out))
+    outputs = []
+    net.fusion.register_forward_hook(lambda _m, _i, out: outputs.append(out))
     inputs = [level.requires_grad_() for level in levels()]
     out = net(inputs)
-    assert torch.equal(out, seen[0])
+    assert torch.equal(out, outputs[0])
     out.square().sum().backward()
     assert all(bool(level.grad.any()) for level in inputs)
 

@@ -66,10 +66,10 @@ def test_it_is_the_same_function(built, pair):
         with torch.inference_mode():
             assert float((wide.layers(centred(images)).sigmoid() - want).abs().max()) < 1e-9
             got = quick.probability(images)
-            usual = float((model.probability(images) - want).abs().max())
+            difference = float((model.probability(images) - want).abs().max())
         assert got.dtype == torch.float32
         assert got.shape == want.shape
-        assert float((got - want).abs().max()) < 1e-5 + 3 * usual
+        assert float((got - want).abs().max()) < 1e-5 + 3 * difference
 
 
 def centred(images: torch.Tensor) -> torch.Tensor:
@@ -83,8 +83,8 @@ def test_bf16_is_no_farther_off_than_autocast(built, pair):
         want = model.probability(images)
         off = (quick.probability(images) - want).abs().mean()
         with torch.autocast("cpu", torch.bfloat16):
-            usual = (model.probability(images) - want).abs().mean()
-    assert float(off) < 1.5 * float(usual) + 1e-3
+            difference = (model.probability(images) - want).abs().mean()
+    assert float(off) < 1.5 * float(difference) + 1e-3
 
 
 def test_padding_means_the_mean_colour_as_before(built):
@@ -108,7 +108,7 @@ def test_nothing_but_convolutions_pooling_and_upsampling_is_left(built, name):
     assert not any("threshold" in name for name, _ in layers.named_modules())
 
 
-def test_a_packed_weight_is_kept_once(built):
+def test_a_packed_weight_is_stored_once(built):
     """An inference form beside the training takes its weights again, and not twice: 100 MB of a ResNet-50."""
     model = built["resnet50", "fpn"]
     quick = fused(model, bf16=False)
@@ -116,11 +116,11 @@ def test_a_packed_weight_is_kept_once(built):
     if not all(c.packed is not None for c in convolutions):
         pytest.skip("this torch has no packed convolutions")
     assert sum(c.plain.weight.nbytes for c in convolutions) == 0
-    kept = sum(c.packed.element_size() * c.packed.nelement() for c in convolutions)
-    assert kept <= 1.02 * sum(p.nbytes for p in model.parameters())
+    packed_bytes = sum(c.packed.element_size() * c.packed.nelement() for c in convolutions)
+    assert packed_bytes <= 1.02 * sum(p.nbytes for p in model.parameters())
 
 
-def test_large_weights_are_read_where_they_are_and_no_copy_is_made_of_them():
+def test_large_weights_are_read_in_place_without_a_copy():
     model = Detector("resnet18_slim", width=32)
     copied = dict(reader(model).named_parameters())
     for name, weight in model.named_parameters():
@@ -139,7 +139,7 @@ def test_without_onednn_plain_convolutions_do_the_same(built, monkeypatch):
         assert float((plain.probability(images) - packed.probability(images)).abs().max()) < 1e-4
 
 
-def test_the_detector_stays_as_it_is_and_the_fused_one_too(built):
+def test_the_detector_and_its_fused_form_stay_as_they_are(built):
     model = copy.deepcopy(built["resnet18", "fpn"]).train()
     before = copy.deepcopy(model.state_dict())
     quick = fused(model, bf16=False)
@@ -162,11 +162,11 @@ def test_its_weights_go_with_it_at_once():
     try:
         before = {id(thing) for thing in gc.get_objects()}
         network = fused(model, bf16=False)
-        seen = [weakref.ref(part) for part in network.layers.modules()]
+        references = [weakref.ref(part) for part in network.layers.modules()]
         del network
         new = [t for t in gc.get_objects() if id(t) not in before and isinstance(t, torch.Tensor) and id(t) not in mine]
         assert sum(tensor.numel() for tensor in new) == 0
-        assert not any(part() for part in seen)
+        assert not any(part() for part in references)
     finally:
         gc.enable()
 

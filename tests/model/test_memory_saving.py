@@ -43,8 +43,8 @@ def step(model: nn.Module, kind: torch.dtype | None = None) -> tuple[Tensor, dic
 def test_stages_computed_again_give_the_same_bits(encoder: str, kind: torch.dtype | None) -> None:
     plain, again = detector(encoder), detector(encoder)
     again.encoder.again = True
-    for expected, found in zip(step(plain, kind), step(again, kind), strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    for expected, actual in zip(step(plain, kind), step(again, kind), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
 def test_both_need_less_than_a_plain_step() -> None:
@@ -53,7 +53,7 @@ def test_both_need_less_than_a_plain_step() -> None:
     def peak(change: Callable[[Detector], None]) -> int:
         model = detector()
         change(model)
-        return estimate(model, batch, lambda net, given: net(given).probability_logits.mean()).peak
+        return estimate(model, batch, lambda net, inputs: net(inputs).probability_logits.mean()).peak
 
     plain = peak(lambda _: None)
     assert peak(lambda model: setattr(model.encoder, "again", True)) < 0.8 * plain
@@ -65,8 +65,8 @@ def test_a_compiled_model_counts_a_batch_once() -> None:
     plain, again = detector(), detector()
     again.encoder.again = True
     loss, _, buffers = step(plain)
-    found, _, counted = step(torch.compile(again))
-    torch.testing.assert_close(found, loss, rtol=1e-4, atol=1e-5)
+    actual, _, counted = step(torch.compile(again))
+    torch.testing.assert_close(actual, loss, rtol=1e-4, atol=1e-5)
     for name, value in buffers.items():
         torch.testing.assert_close(counted[f"_orig_mod.{name}"], value, rtol=1e-4, atol=1e-4)
 
@@ -99,10 +99,10 @@ def test_frozen_is_batchnorm_in_evaluation(kind: torch.dtype, last: bool) -> Non
     x = torch.randn(3, 8, 5, 7).to(kind, memory_format=layout)
     pairs = []
     for norm in (trained, frozen):
-        given = x.clone().requires_grad_()
-        out = norm(given)
+        inputs = x.clone().requires_grad_()
+        out = norm(inputs)
         out.backward(x)
-        pairs.append((out.detach(), given.grad))
+        pairs.append((out.detach(), inputs.grad))
         assert out.dtype == kind
         assert out.is_contiguous(memory_format=layout)
     torch.testing.assert_close(pairs[1], pairs[0])
@@ -119,10 +119,10 @@ def test_frozen_keeps_no_map_and_its_names() -> None:
     assert before
     for name, tensor in before.items():
         assert torch.equal(model.encoder.state_dict()[name], tensor)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.ndim) or t, lambda t: t):
+    maps = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: maps.append(t.ndim) or t, lambda t: t):
         FrozenBatchNorm2d(nn.BatchNorm2d(4))(torch.zeros(1, 4, 2, 2, requires_grad=True))
-    assert set(kept) == {1}
+    assert set(maps) == {1}
 
 
 def test_sync_batchnorm_leaves_the_frozen_alone() -> None:

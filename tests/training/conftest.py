@@ -49,7 +49,7 @@ class Server(ThreadingHTTPServer):
         empty = {"displayName": None, "tags": [], "config": {}, "history": {}, "events": {}, "summary": {}, "files": {}}
         return self.runs.setdefault(name, {**empty, "inserted": 0, "exit": None, "lines": []})
 
-    def told(self) -> list[bytes]:
+    def received(self) -> list[bytes]:
         """Return all that was ever sent here, unpacked."""
         return [gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body for body in self.bodies]
 
@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
             return b"".join(parts)
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def _say(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
+    def _respond(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
             self.send_header(name, value)
@@ -106,13 +106,13 @@ class Handler(BaseHTTPRequestHandler):
         if server.trouble == "slow":
             time.sleep(0.3)
         if server.trouble == "error":
-            return self._say(b'{"error": "internal"}', 500)
+            return self._respond(b'{"error": "internal"}', 500)
         if server.trouble == "garbage":
-            return self._say(b"\x00\xff<html>not what you asked for")
+            return self._respond(b"\x00\xff<html>not what you asked for")
         if self.path.startswith("/graphql"):
-            return self._say(json.dumps({"data": graphql(server, json.loads(body))}).encode())
-        if found := STREAM.fullmatch(self.path):
-            return self._say(json.dumps(stream(server.run(found["run"]), json.loads(body))).encode())
+            return self._respond(json.dumps({"data": graphql(server, json.loads(body))}).encode())
+        if match := STREAM.fullmatch(self.path):
+            return self._respond(json.dumps(stream(server.run(match["run"]), json.loads(body))).encode())
         return self._file(body)
 
     do_POST = do_GET = do_PUT = _any
@@ -128,13 +128,13 @@ class Handler(BaseHTTPRequestHandler):
             self.server.artifacts[name]["files"][file] = body
         else:
             self.server.unknown.append(f"{self.command} {self.path}")
-            return self._say(b"{}", 404)
-        return self._say(b"", headers={"ETag": hashlib.md5(body).hexdigest()})
+            return self._respond(b"{}", 404)
+        return self._respond(b"", headers={"ETag": hashlib.md5(body).hexdigest()})
 
 
-def stream(run: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
+def stream(run: dict[str, Any], message: dict[str, Any]) -> dict[str, Any]:
     """Take the lines of a run's files, each at its number: sent twice, it is one line."""
-    for name, chunk in (said.get("files") or {}).items():
+    for name, chunk in (message.get("files") or {}).items():
         for number, line in enumerate(chunk["content"], chunk["offset"]):
             if name == "wandb-history.jsonl":
                 run["history"][number] = json.loads(line)
@@ -142,16 +142,16 @@ def stream(run: dict[str, Any], said: dict[str, Any]) -> dict[str, Any]:
                 run["summary"] = json.loads(line)
             elif name == "wandb-events.jsonl":
                 run["events"][number] = line
-    if said.get("complete"):
-        run["exit"] = said.get("exitcode")
+    if message.get("complete"):
+        run["exit"] = message.get("exitcode")
     return {"limits": {}}
 
 
 def graphql(server: Server, asked: dict[str, Any]) -> dict[str, Any]:
     """Answer one query or mutation, by its name."""
     query, values = asked["query"], asked.get("variables") or {}
-    found = re.search(r"(query|mutation)\s+(\w+)", query)
-    name = found[2] if found else query[:40]
+    match = re.search(r"(query|mutation)\s+(\w+)", query)
+    name = match[2] if match else query[:40]
     server.asked.append(name)
     if name in ANSWERS:
         return ANSWERS[name](server, values)
@@ -181,15 +181,15 @@ def bucket(server: Server, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def resumed(server: Server, values: dict[str, Any]) -> dict[str, Any]:
-    run, found = server.runs.get(values["name"]), None
+    run, match = server.runs.get(values["name"]), None
     if run is not None:
         last = [json.dumps(run["history"][max(run["history"])])] if run["history"] else []
         lines = {"historyLineCount": len(run["history"]), "eventsLineCount": len(run["events"]), "logLineCount": 0}
-        found = {"id": values["name"], "name": values["name"], "displayName": run["displayName"], "notes": None}
-        found |= lines | {"historyTail": json.dumps(last), "eventsTail": "[]", "wandbConfig": '{"t": 1}'}
-        found |= {"summaryMetrics": json.dumps(run["summary"]), "config": json.dumps(run["config"])}
-        found |= {"tags": run["tags"]}
-    return {"model": {"id": "2", "name": "lab", "entity": {"id": "1", "name": "lab"}, "bucket": found}}
+        match = {"id": values["name"], "name": values["name"], "displayName": run["displayName"], "notes": None}
+        match |= lines | {"historyTail": json.dumps(last), "eventsTail": "[]", "wandbConfig": '{"t": 1}'}
+        match |= {"summaryMetrics": json.dumps(run["summary"]), "config": json.dumps(run["config"])}
+        match |= {"tags": run["tags"]}
+    return {"model": {"id": "2", "name": "lab", "entity": {"id": "1", "name": "lab"}, "bucket": match}}
 
 
 def run_files(server: Server, values: dict[str, Any]) -> dict[str, Any]:
@@ -198,13 +198,15 @@ def run_files(server: Server, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def artifact(server: Server, values: dict[str, Any]) -> dict[str, Any]:
-    said = values["input"]
-    name = said["artifactCollectionName"] if "artifactCollectionName" in said else said["artifactCollectionNames"][0]
-    server.artifacts[name] = {"said": said, "files": {}, "committed": False}
+    fields = values["input"]
+    name = (
+        fields["artifactCollectionName"] if "artifactCollectionName" in fields else fields["artifactCollectionNames"][0]
+    )
+    server.artifacts[name] = {"said": fields, "files": {}, "committed": False}
     sequence = {"id": name, "latestArtifact": None}
-    made = {"id": name, "state": "PENDING", "digest": said["digest"], "artifactSequence": sequence}
-    made |= {"artifactSequence": sequence, "artifactManifest": None, "versionIndex": 0}
-    return {"createArtifact": {"artifact": made}}
+    artifact = {"id": name, "state": "PENDING", "digest": fields["digest"], "artifactSequence": sequence}
+    artifact |= {"artifactSequence": sequence, "artifactManifest": None, "versionIndex": 0}
+    return {"createArtifact": {"artifact": artifact}}
 
 
 def manifest(server: Server, values: dict[str, Any]) -> dict[str, Any]:
@@ -218,17 +220,17 @@ KIND, MANIFEST = "ArtifactManifest", "wandb_manifest.json"
 
 def artifact_files(server: Server, values: dict[str, Any]) -> dict[str, Any]:
     edges = []
-    for one in (values.get("input") or values)["artifactFiles"]:  # older clients have them one level up
-        place = f"{one['artifactID']}/{one['name']}"
+    for entry in (values.get("input") or values)["artifactFiles"]:  # older clients have them one level up
+        place = f"{entry['artifactID']}/{entry['name']}"
         node = {"storagePath": place, "uploadUrl": f"{server.url}/artifact/{place}", "uploadHeaders": []}
-        edges.append({"node": node | {"uploadMultipartUrls": None, "artifact": {"id": one["artifactID"]}}})
+        edges.append({"node": node | {"uploadMultipartUrls": None, "artifact": {"id": entry["artifactID"]}}})
     return {"createArtifactFiles": {"files": {"edges": edges}}}
 
 
 def commit(server: Server, values: dict[str, Any]) -> dict[str, Any]:
-    made = server.artifacts[values["artifactID"]]
-    made["committed"] = True
-    return {"commitArtifact": {"artifact": {"id": values["artifactID"], "digest": made["said"]["digest"]}}}
+    artifact = server.artifacts[values["artifactID"]]
+    artifact["committed"] = True
+    return {"commitArtifact": {"artifact": {"id": values["artifactID"], "digest": artifact["said"]["digest"]}}}
 
 
 ANSWERS = {
@@ -255,8 +257,8 @@ ANSWERS = {
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """Yield a server that the tracker of a test will talk to, with a key that it will not refuse."""
-    made = Server()
-    monkeypatch.setenv("WANDB_BASE_URL", made.url)
+    artifact = Server()
+    monkeypatch.setenv("WANDB_BASE_URL", artifact.url)
     monkeypatch.setenv("WANDB_API_KEY", KEY)
-    yield made
-    made.die()
+    yield artifact
+    artifact.die()

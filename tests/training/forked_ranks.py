@@ -84,8 +84,8 @@ def as_srun(rank: int, world: int) -> dict[str, str]:
     """Return what srun gives a task of a job over two nodes."""
     each = world // 2
     names = {"NTASKS": world, "PROCID": rank, "LOCALID": rank % each, "NODEID": rank // each, "NNODES": 2}
-    told = {f"SLURM_{name}": str(value) for name, value in names.items()}
-    return told | {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "train", "SLURM_TASKS_PER_NODE": f"{each}(x2)"}
+    message = {f"SLURM_{name}": str(value) for name, value in names.items()}
+    return message | {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "train", "SLURM_TASKS_PER_NODE": f"{each}(x2)"}
 
 
 def guarded(work: Callable[[], None]) -> int:
@@ -117,32 +117,32 @@ def train(
     `stop` is a rank and a micro-batch after which it gets SIGTERM.
     """
     mine = found()
-    seen: dict[str, Any] = {"losses": [], "pages": [], "gradients": [], "weights": {}, "micro": 0}
+    record: dict[str, Any] = {"losses": [], "pages": [], "gradients": [], "weights": {}, "micro": 0}
     ended = Watcher.on_train_batch_end
 
     def see(self: Watcher, trainer: Any, module: Training, out: Any, batch: Any, index: int) -> None:
         ended(self, trainer, module, out, batch, index)
-        seen["losses"].append(float(module.parts.total))
-        seen["pages"].append(list(batch.pages))
-        seen["micro"] = index + 1
+        record["losses"].append(float(module.parts.total))
+        record["pages"].append(list(batch.pages))
+        record["micro"] = index + 1
         if stop == (mine.rank, module.micro + 1):
             os.kill(os.getpid(), signal.SIGTERM)
 
     def gradients(self: Training, *_args: Any, **_named: Any) -> None:
-        found = [p.grad for p in self.detector.parameters() if p.grad is not None]
-        seen["gradients"].append(torch.cat([grad.flatten() for grad in found]))
+        gradients = [p.grad for p in self.detector.parameters() if p.grad is not None]
+        record["gradients"].append(torch.cat([grad.flatten() for grad in gradients]))
 
     Watcher.on_train_batch_end = see  # type: ignore[method-assign]
     Training.configure_gradient_clipping = gradients  # type: ignore[method-assign]
-    kept: list[Training] = []
+    modules: list[Training] = []
     begin = Training.on_train_start
-    Training.on_train_start = lambda self: (kept.append(self), begin(self))[1]  # type: ignore[method-assign]
+    Training.on_train_start = lambda self: (modules.append(self), begin(self))[1]  # type: ignore[method-assign]
     config = configs.load(overrides=[*TINY, f"data={pages}", f"runs={place / 'runs'}", *words])
     try:
-        seen["metrics"] = loop.fit(config, resume=resume).metrics
+        record["metrics"] = loop.fit(config, resume=resume).metrics
     finally:
-        seen["weights"] = kept[0].state_dict() if kept else {}
-        torch.save(seen, place / f"seen-{mine.rank}.pt")
+        record["weights"] = modules[0].state_dict() if modules else {}
+        torch.save(record, place / f"seen-{mine.rank}.pt")
 
 
 def equal(place: Path, pages: Path) -> None:
@@ -180,8 +180,8 @@ def stopped(place: Path, pages: Path) -> None:
     for name, world in (("two", 2), ("one", 1)):
         here = place / name
         (here / "first").mkdir(parents=True)
-        told = spawn(2, lambda here=here: train(here / "first", pages, *words, stop=(1, 3)))
-        assert told == [143, 143], told
+        environment = spawn(2, lambda here=here: train(here / "first", pages, *words, stop=(1, 3)))
+        assert environment == [143, 143], environment
         ((folder, record),) = run_folder.list_runs(here / "first" / "runs")
         assert record.status == "failure"
         again = lambda here=here, folder=folder: train(here, pages, resume=folder)  # noqa: E731
@@ -217,7 +217,7 @@ SCENARIOS = {work.__name__: work for work in (equal, tasks, stopped, figures, re
 
 if __name__ == "__main__":
     home = Path(sys.argv[2])
-    drawn = draw(home / "pages")
+    folders = draw(home / "pages")
     for name in sys.argv[1].split(","):
         (home / name).mkdir()
-        SCENARIOS[name](home / name, drawn)
+        SCENARIOS[name](home / name, folders)

@@ -15,11 +15,11 @@ from ocrlab.training import auto_settings
 from ocrlab.training.jobs import replay_step
 
 
-def test_what_is_fixed_is_kept(monkeypatch):
+def test_fixed_settings_stay(monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     fixed = ["trainer.accelerator=cpu", "trainer.precision=fp32", "runtime.channels_last=true", "runtime.threads=1"]
-    found = auto_settings.choose(configs.load(overrides=[*fixed, "runtime.workers=3"]))
-    assert (found.accelerator, found.threads, found.workers, found.bf16, found.channels_last) == (
+    machine = auto_settings.choose(configs.load(overrides=[*fixed, "runtime.workers=3"]))
+    assert (machine.accelerator, machine.threads, machine.workers, machine.bf16, machine.channels_last) == (
         "cpu",
         1,
         3,
@@ -33,43 +33,43 @@ def test_the_rest_is_measured_and_says_so(monkeypatch):
     seconds = {(True, True): 0.1, (True, False): 0.2, (False, True): 0.3, (False, False): 0.4}
     tried: list[tuple[int, bool, bool]] = []
 
-    def made(last, _device, side, bf16):
+    def fake_step(last, _device, side, bf16):
         tried.append((side, bf16, last))
         return lambda: seconds[bf16, last] * side
 
     monkeypatch.setattr(auto_settings, "_model", lambda _config, _device, last: last)
 
-    monkeypatch.setattr(auto_settings, "_step", made)
+    monkeypatch.setattr(auto_settings, "_step", fake_step)
     monkeypatch.setattr(auto_settings, "packable", lambda _kind: True)
-    found = auto_settings.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
-    assert (found.bf16, found.channels_last) == (True, True)
-    assert "fp32 contiguous" in found.reasons["formats"]
+    machine = auto_settings.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
+    assert (machine.bf16, machine.channels_last) == (True, True)
+    assert "fp32 contiguous" in machine.reasons["formats"]
     assert [row for row in tried if row[0] == 256] == [(256, True, True)]  # the others are far behind
     seconds[False, False] = 0.01
-    found = auto_settings.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
-    assert (found.bf16, found.channels_last) == (False, False)
+    machine = auto_settings.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
+    assert (machine.bf16, machine.channels_last) == (False, False)
 
 
 def test_what_is_tried_is_no_larger_than_the_training_and_leaves_no_gradients(monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     sides, models, step, model = [], [], auto_settings._step, auto_settings._model
-    monkeypatch.setattr(auto_settings, "_step", lambda *given: sides.append(given[2]) or step(*given))
-    monkeypatch.setattr(auto_settings, "_model", lambda *given: models.append(model(*given)) or models[-1])
+    monkeypatch.setattr(auto_settings, "_step", lambda *args: sides.append(args[2]) or step(*args))
+    monkeypatch.setattr(auto_settings, "_model", lambda *args: models.append(model(*args)) or models[-1])
     fixed = ["trainer.accelerator=cpu", "trainer.precision=fp32", "encoder=resnet18_slim", "width=32", "crop=64"]
     auto_settings.choose(configs.load(overrides=fixed))
     assert set(sides) == {64}
     assert len(models) == 2
-    assert all(p.grad is None for one in models for p in one.parameters())
+    assert all(p.grad is None for network in models for p in network.parameters())
 
 
 def test_bf16_that_onednn_does_not_have_is_not_tried(monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     monkeypatch.setattr(auto_settings, "_step", lambda _model, _device, _side, bf16: lambda: 0.001 if bf16 else 0.1)
     monkeypatch.setattr(auto_settings, "packable", lambda _kind: False)
-    found = auto_settings.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
-    assert not found.bf16
-    assert "bf16" not in found.reasons["formats"]
-    assert found.reasons["precision"].startswith("fp32: oneDNN has no bf16")
+    machine = auto_settings.choose(configs.load(overrides=["trainer.accelerator=cpu"]))
+    assert not machine.bf16
+    assert "bf16" not in machine.reasons["formats"]
+    assert machine.reasons["precision"].startswith("fp32: oneDNN has no bf16")
     assert auto_settings.choose(configs.load(overrides=["trainer.accelerator=cpu", "trainer.precision=bf16"])).bf16
 
 
@@ -90,22 +90,22 @@ def test_cuda_that_is_not_there_is_refused_and_auto_falls_back(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "message"),
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGILL)", "signal 4"),
         ("raise SystemExit('CUDA error: an illegal instruction was encountered')", "illegal instruction"),
         ("import time; time.sleep(60)", "no answer within 1 s"),
     ],
 )
-def test_a_device_that_fails_in_the_child_is_not_used(monkeypatch, program, said):
+def test_a_device_that_fails_in_the_child_is_not_used(monkeypatch, program, message):
     run = subprocess.run
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(auto_settings, "SMOKE_DEADLINE", 1 if "no answer" in said else 60)
+    monkeypatch.setattr(auto_settings, "SMOKE_DEADLINE", 1 if "no answer" in message else 60)
     monkeypatch.setattr(auto_settings.subprocess, "run", lambda *_c, **kw: run([sys.executable, "-c", program], **kw))
     device, reason = auto_settings.accelerator_for("auto")
     assert device == "cpu"
     assert "smoke test" in reason
-    assert said in reason
+    assert message in reason
 
 
 def test_smoke_passes_on_the_cpu():

@@ -27,7 +27,7 @@ def test_block_launches_sets_the_flag_that_the_lines_show(monkeypatch):
     assert "[CUDA Info] CUDA_LAUNCH_BLOCKING=1" in cuda_debug_info.lines()
 
 
-def test_without_a_device_the_lines_say_so(monkeypatch):
+def test_without_a_device_the_lines_report_that(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     lines = cuda_debug_info.lines()
     assert all(line.startswith("[CUDA Info] ") for line in lines)
@@ -35,7 +35,7 @@ def test_without_a_device_the_lines_say_so(monkeypatch):
     assert "[CUDA Info] no CUDA device" in lines
 
 
-def test_devices_are_named_and_a_sick_one_does_not_hide_the_others(monkeypatch):
+def test_devices_are_named_and_a_sick_device_does_not_hide_the_others(monkeypatch):
     def properties(index):
         if index == 0:
             raise RuntimeError("CUDA error: unknown error\nlong advice")

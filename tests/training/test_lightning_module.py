@@ -16,12 +16,12 @@ from ocrlab.training.auto_settings import Machine
 
 
 def net(value: float) -> torch.nn.Module:
-    made = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1))
+    network = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1))
     with torch.no_grad():
-        for tensor in [*made.parameters(), *(b for b in made.buffers() if b.dtype.is_floating_point)]:
+        for tensor in [*network.parameters(), *(b for b in network.buffers() if b.dtype.is_floating_point)]:
             tensor.fill_(value)
-    made[1].num_batches_tracked.fill_(int(value))
-    return made
+    network[1].num_batches_tracked.fill_(int(value))
+    return network
 
 
 def test_average_moves_parameters_and_buffers_by_the_same_share():
@@ -51,14 +51,14 @@ def test_random_states_come_back_through_a_file(tmp_path):
 @pytest.mark.parametrize(("saved", "here", "put"), [(4, 1, [0]), (1, 2, [0]), (2, 2, [0, 1]), (4, 0, [])])
 def test_states_of_gpus_that_are_not_here_are_left_out(monkeypatch, saved, here, put):
     states = lightning_module.random_states() | {"cuda": [torch.full((2,), i, dtype=torch.uint8) for i in range(saved)]}
-    seen = []
+    restored = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: here)
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: seen.append((int(state[0]), device)))
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: restored.append((int(state[0]), device)))
     lightning_module.set_random_states(states)
-    assert seen == [(i, i) for i in put]
+    assert restored == [(i, i) for i in put]
 
 
-def test_what_is_kept_of_a_loss_keeps_no_graph(monkeypatch):
+def test_a_stored_loss_holds_no_graph(monkeypatch):
     logits = torch.zeros(1, 1, 8, 8, requires_grad=True)
     config = Config()
     training = lightning_module.Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=False, reasons={}))

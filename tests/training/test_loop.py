@@ -168,19 +168,19 @@ def test_a_run_of_more_gpus_goes_on_with_fewer_and_says_so(pages, tmp_path, monk
             patch.setattr(torch.serialization, "location_tag", lambda _storage: "cuda:3")
             torch.save(content, last)
     (last.parent / ".last.ckpt.1.tmp").write_bytes(b"of a process that was killed")
-    told = []
-    assert loop.fit(configs.Config(), resume=folder, progress=told.append).metrics["steps"] == 4
+    events = []
+    assert loop.fit(configs.Config(), resume=folder, progress=events.append).metrics["steps"] == 4
     assert not list(last.parent.glob(".*"))
-    assert len([e for e in told if f"random states of {gpus} GPU(s), and 0 are used" in e.get("text", "")]) == lines
+    assert len([e for e in events if f"random states of {gpus} GPU(s), and 0 are used" in e.get("text", "")]) == lines
 
 
 def test_losses_of_the_host_and_of_a_device_are_saved_together(pages, tmp_path):
     """A resumed run begins with some on the host; a second stop before the next log row saves both."""
     folder = run_folder.RunFolder(tmp_path, run_folder.now())
-    held = run_callback.Watcher(tiny(pages, tmp_path), folder, None, loop.silent)
+    watcher = run_callback.Watcher(tiny(pages, tmp_path), folder, None, loop.silent)
     with FakeTensorMode():  # a CUDA tensor without a GPU
-        held.losses = [LossParts(*torch.zeros(4, device=device).unbind()) for device in ("cpu", "cuda")]
-        saved = held.state_dict()["losses"]
+        watcher.losses = [LossParts(*torch.zeros(4, device=device).unbind()) for device in ("cpu", "cuda")]
+        saved = watcher.state_dict()["losses"]
     assert (saved.shape, saved.device.type) == ((2, 4), "cpu")
 
 
@@ -238,8 +238,8 @@ def test_both_checkpoints_load_without_pickle_and_detect(whole, pages):
     for name in ("last.ckpt", newest_checkpoint(whole.parent).name):
         path = whole / "checkpoints" / name
         torch.load(path, weights_only=True)
-        found = Detector.load(path).detect(pages / "val" / "images" / "p0.png")
-        assert (found.width, found.height) == (128, 160)
+        regions = Detector.load(path).detect(pages / "val" / "images" / "p0.png")
+        assert (regions.width, regions.height) == (128, 160)
 
 
 def test_two_runs_never_share_a_folder(pages, tmp_path):
@@ -274,17 +274,17 @@ def test_bad_data_is_a_failed_run_with_its_reason(tmp_path):
     assert "nowhere" in record.error["message"]
 
 
-def test_one_bad_page_is_told_and_does_not_end_the_run(pages, tmp_path):
+def test_a_single_bad_page_is_reported_and_does_not_end_the_run(pages, tmp_path):
     import shutil
 
     root = tmp_path / "data"
     shutil.copytree(pages, root)
     page = root / "train" / "images" / "p1.png"
     page.write_bytes(page.read_bytes()[:200])
-    told = []
-    result = loop.fit(tiny(root, tmp_path / "runs"), progress=told.append)
+    events = []
+    result = loop.fit(tiny(root, tmp_path / "runs"), progress=events.append)
     assert result.status == "success"
-    assert any("p1" in e.get("text", "") for e in told)
+    assert any("p1" in e.get("text", "") for e in events)
     with pytest.raises(DataError, match="p1"):
         loop.fit(tiny(root, tmp_path / "runs", "runtime.strict=true"))
 
@@ -380,8 +380,8 @@ def test_training_cannot_begin_from_another_network(pages, tmp_path):
 
 
 @pytest.mark.parametrize("reaches", [False, True], ids=["loss only", "gradients too"])
-def test_a_loss_that_is_no_number_is_told_with_its_pages(pages, tmp_path, monkeypatch, reaches):
-    whole_loss, calls, told = loop.Training.training_step, itertools.count(), []
+def test_a_loss_that_is_no_number_is_reported_with_its_pages(pages, tmp_path, monkeypatch, reaches):
+    whole_loss, calls, events = loop.Training.training_step, itertools.count(), []
 
     def step(self, batch, index):
         total = whole_loss(self, batch, index)
@@ -392,10 +392,12 @@ def test_a_loss_that_is_no_number_is_told_with_its_pages(pages, tmp_path, monkey
     monkeypatch.setattr(loop.Training, "training_step", step)
     if reaches:
         with pytest.raises(RunError, match="weights are no finite numbers any more.*micro-batches was NaN"):
-            loop.fit(tiny(pages, tmp_path), progress=told.append)
+            loop.fit(tiny(pages, tmp_path), progress=events.append)
         return
-    done = loop.fit(tiny(pages, tmp_path), progress=told.append)
+    done = loop.fit(tiny(pages, tmp_path), progress=events.append)
     assert done.metrics["not_finite"] == 1
-    warned = [one["text"] for one in told if one["kind"] == "warning" and "micro-batches was NaN" in one["text"]]
+    warned = [
+        event["text"] for event in events if event["kind"] == "warning" and "micro-batches was NaN" in event["text"]
+    ]
     assert len(warned) == 2  # at once, and at the end
     assert "of 1 of 8" in warned[1]

@@ -25,16 +25,16 @@ def test_each_loss_that_is_not_finite_is_counted_with_its_pages():
     assert not numbers.see([WRONG / 1, torch.tensor(float("inf"))], [["d"]], 6), "only the first is told at once"
     assert numbers.count == 3
     assert str(numbers).endswith("of 3 of 6 micro-batches was NaN or infinity, first seen at step 4; their pages: d, e")
-    assert numbers.found() == {"not_finite": 3.0}
+    assert numbers.metrics() == {"not_finite": 3.0}
     numbers.judge()
 
 
-def test_finite_losses_say_nothing():
+def test_finite_losses_are_not_reported():
     numbers = Numbers(Ranks())
     numbers.see([FINE] * 4, [["a"]] * 4, 4)
     numbers.check(nn.Linear(2, 2), 4)
     numbers.judge()
-    assert numbers.found() == {}
+    assert numbers.metrics() == {}
 
 
 def test_weights_that_are_not_finite_end_the_training():
@@ -66,7 +66,7 @@ def test_a_resumed_run_goes_on_counting(tmp_path):
 
 
 def test_a_loss_that_was_no_number_before_the_resume_is_counted(pages, tmp_path, monkeypatch):  # noqa: F811
-    whole_loss, calls, told = loop.Training.training_step, itertools.count(), []
+    whole_loss, calls, events = loop.Training.training_step, itertools.count(), []
 
     def step(self, batch, index):
         total = whole_loss(self, batch, index)
@@ -75,5 +75,5 @@ def test_a_loss_that_was_no_number_before_the_resume_is_counted(pages, tmp_path,
 
     monkeypatch.setattr(loop.Training, "training_step", step)
     folder = interrupted_once(pages, tmp_path)
-    assert loop.fit(configs.Config(), resume=folder, progress=told.append).metrics["not_finite"] == 1
-    assert "of 1 of 8" in [one["text"] for one in told if one["kind"] == "warning"][-1]
+    assert loop.fit(configs.Config(), resume=folder, progress=events.append).metrics["not_finite"] == 1
+    assert "of 1 of 8" in [event["text"] for event in events if event["kind"] == "warning"][-1]

@@ -15,12 +15,12 @@ from ocrlab.training.optimizer import adamw, rate, shortened
 
 def test_vectors_are_not_decayed():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-    made = adamw(model, Optim(lr=0.25, weight_decay=0.5))
-    decay = {id(p): group["weight_decay"] for group in made.param_groups for p in group["params"]}
+    optimizer = adamw(model, Optim(lr=0.25, weight_decay=0.5))
+    decay = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert {name: decay[id(p)] for name, p in model.named_parameters()} == {
         "0.weight": 0.5, "0.bias": 0.0, "1.weight": 0.0, "1.bias": 0.0
     }  # fmt: skip
-    assert all(group["lr"] == 0.25 for group in made.param_groups)
+    assert all(group["lr"] == 0.25 for group in optimizer.param_groups)
 
 
 def test_rate_warms_up_then_falls_to_zero():

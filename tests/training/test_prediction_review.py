@@ -61,27 +61,27 @@ def test_stages_count_every_parameter_once(config: Config, encoder: str, decoder
 
 def test_looking_gives_the_figures_of_validation(config: Config, samples: list[Sample], net: Detector) -> None:
     ticks: list[tuple[int, int]] = []
-    seen = prediction_review.look(net, config, samples[:3], bf16=False, keep=2, tick=lambda *done: ticks.append(done))
+    review = prediction_review.look(net, config, samples[:3], bf16=False, keep=2, tick=lambda *done: ticks.append(done))
     assert ticks == [(1, 3), (2, 3), (3, 3)]
-    assert [page.heat is not None for page in seen.pages] == [True, False, True]
-    for page in seen.pages:
+    assert [page.heat is not None for page in review.pages] == [True, False, True]
+    for page in review.pages:
         image = reader.read_image(page.sample.image)
         ratio = config.targets.shrink_ratio
-        found = page_inference.detect(
+        detected = page_inference.detect(
             net, image, post=config.post, evaluate=config.evaluate, shrink_ratio=ratio, bf16=False
         )
-        assert len(found) == len(page.found)
-        for a, b in zip(found.polygons, page.found.polygons, strict=True):
+        assert len(detected) == len(page.regions)
+        for a, b in zip(detected.polygons, page.regions.polygons, strict=True):
             assert np.array_equal(a, b)
-        assert iou.match(page.sample.polygons, page.sample.ignored, found.polygons).pairs == page.match.pairs
+        assert iou.match(page.sample.polygons, page.sample.ignored, detected.polygons).pairs == page.match.pairs
 
 
 def test_the_sweep_contains_the_settings_in_use(config: Config, samples: list[Sample], net: Detector) -> None:
     config.post.unclip = 1.7
-    seen = prediction_review.look(net, config, samples[:2], bf16=False)
-    found = prediction_review.sweep(seen, (0.3, 0.6), ("exact",))
-    assert set(found) == {(t, u) for t in (0.3, 0.45, 0.6) for u in ("exact", 1.7)}
-    assert found[0.45, 1.7] == iou.summary([page.match for page in seen.pages])
+    review = prediction_review.look(net, config, samples[:2], bf16=False)
+    detected = prediction_review.sweep(review, (0.3, 0.6), ("exact",))
+    assert set(detected) == {(t, u) for t in (0.3, 0.45, 0.6) for u in ("exact", 1.7)}
+    assert detected[0.45, 1.7] == iou.summary([page.match for page in review.pages])
 
 
 def test_best_and_worst_share_no_page(samples: list[Sample], config: Config) -> None:

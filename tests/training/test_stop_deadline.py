@@ -35,23 +35,23 @@ def ended(code: str) -> tuple[int, str, str]:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
         program.send_signal(signal.SIGTERM)
-        out, said = program.communicate(timeout=60)
-    return program.returncode, out, said
+        out, stderr = program.communicate(timeout=60)
+    return program.returncode, out, stderr
 
 
 @pytest.mark.parametrize("where", ["stuck", "sleepy"])
-def test_one_that_hangs_says_where_and_ends(where):
+def test_a_training_that_hangs_reports_where_and_ends(where):
     """In C no handler of Python ever runs; in Python it runs, and changes nothing."""
     code = "with patient(Patience(lambda: 1.0, lambda told: print(told['type'], flush=True))): " + where + "()"
-    status, out, said = ended(code)
+    status, out, stderr = ended(code)
     assert status == 128 + signal.SIGTERM
     assert out == "Hung\n"
-    assert "SIGTERM: training stops behind this micro-batch; within 1 s" in said
-    assert "did not stop within 1 s of SIGTERM; it hangs here" in said
-    assert f"in {where}" in said
+    assert "SIGTERM: training stops behind this micro-batch; within 1 s" in stderr
+    assert "did not stop within 1 s of SIGTERM; it hangs here" in stderr
+    assert f"in {where}" in stderr
 
 
-def test_one_that_gets_there_has_time_to_save():
+def test_a_training_that_stops_has_time_to_save():
     code = """
     with patient(Patience(lambda: 0.5, print)) as one:
         print('ready', flush=True)
@@ -61,9 +61,9 @@ def test_one_that_gets_there_has_time_to_save():
     print('saved', flush=True)
     time.sleep(0.5)
     """
-    status, out, said = ended(code)
+    status, out, stderr = ended(code)
     assert (status, out) == (0, "saved\n")
-    assert "hangs here" not in said
+    assert "hangs here" not in stderr
 
 
 def test_behind_the_block_nobody_waits():
@@ -87,9 +87,9 @@ def test_an_event_loop_is_still_woken():
         print('ready', flush=True)
         while True: time.sleep(1)
     """
-    status, _, said = ended(code)
+    status, _, stderr = ended(code)
     assert status == 128 + signal.SIGTERM
-    assert "it hangs here" in said
+    assert "it hangs here" in stderr
 
 
 def test_long_steps_have_more_time():

@@ -20,11 +20,11 @@ from tests.training.test_loop import pages, tiny  # noqa: F401  # a fixture
     ("seconds", "steps"),
     [(1e9, 800), (100.0, 800), (99.9, 799), (60.0, 480), (4.9, 39), (0.0, 30), (-5.0, 30)],
 )
-def test_as_many_steps_as_fit_never_more_than_asked_nor_fewer_than_made(seconds, steps):
+def test_as_many_steps_as_fit_never_more_than_asked_nor_fewer_than_done(seconds, steps):
     whole = 100.0 / (800 - 30)
-    found = fitting(800, 30, seconds, whole, 0.0, 200)
-    assert abs(found - (30 + min(770, max(0.0, seconds) / whole))) < 1
-    assert abs(found - steps) <= 30 or seconds < 99
+    planned = fitting(800, 30, seconds, whole, 0.0, 200)
+    assert abs(planned - (30 + min(770, max(0.0, seconds) / whole))) < 1
+    assert abs(planned - steps) <= 30 or seconds < 99
 
 
 def test_validations_are_paid_for():
@@ -38,10 +38,10 @@ def test_the_schedule_comes_to_its_end_in_the_time_there_is(pages, tmp_path, mon
     """On a clock by which each step takes a second, so that what else this machine does changes no count."""
     clock = itertools.count()
     monkeypatch.setattr(time_budget, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
-    told = []
+    events = []
     asked = tiny(pages, tmp_path, "trainer.max_steps=100000", "trainer.val_every=100000", "trainer.max_minutes=2")
-    result = loop.fit(asked, progress=told.append)
-    text = next(e["text"] for e in told if "max_minutes" in e.get("text", ""))
+    result = loop.fit(asked, progress=events.append)
+    text = next(e["text"] for e in events if "max_minutes" in e.get("text", ""))
     planned = int(re.search(r"enough for (\d+) of 100000 steps of 1.00 s", text)[1])
     assert 0.9 * 120 < planned <= 0.95 * 120
     assert configs.of_run(result.folder).trainer.max_steps == planned
@@ -54,7 +54,7 @@ def test_the_schedule_comes_to_its_end_in_the_time_there_is(pages, tmp_path, mon
     assert last["ocrlab"]["config"]["trainer"]["max_steps"] == planned
 
 
-def test_the_time_is_kept_whatever_was_planned(pages, tmp_path, monkeypatch):  # noqa: F811
+def test_the_time_limit_holds_whatever_was_planned(pages, tmp_path, monkeypatch):  # noqa: F811
     """Other work may come after the plan: then the steps end with the minutes."""
     monkeypatch.setattr(time_budget, "fitting", lambda wanted, *_: wanted)
     result = loop.fit(tiny(pages, tmp_path, "trainer.max_steps=100000", "trainer.max_minutes=0.1"))
@@ -66,8 +66,8 @@ def test_the_time_is_kept_whatever_was_planned(pages, tmp_path, monkeypatch):  #
 )
 def test_a_run_that_goes_on_is_planned_before_its_warm_up_ends(warmup, begun, after, tmp_path):
     config = configs.load(overrides=[f"optim.warmup_steps={warmup}", "trainer.max_minutes=1"])
-    made = budgeted(config, None, print, None, begun)
-    assert made.times == after + 1
+    budget = budgeted(config, None, print, None, begun)
+    assert budget.times == after + 1
 
 
 def test_what_was_planned_or_has_no_limit_is_not_planned():

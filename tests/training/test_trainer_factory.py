@@ -19,9 +19,9 @@ def test_a_state_of_a_gpu_that_is_not_here_is_read_to_the_host(tmp_path, monkeyp
     if torch.cuda.device_count() < 4:
         with pytest.raises(RuntimeError, match="cuda|CUDA"):
             torch.load(path, weights_only=True)
-    found = AtomicIO().load_checkpoint(path)
-    assert found["weight"].device.type == "cpu"
-    assert found["weight"].tolist() == [0, 1, 2]
+    content = AtomicIO().load_checkpoint(path)
+    assert content["weight"].device.type == "cpu"
+    assert content["weight"].tolist() == [0, 1, 2]
 
 
 def test_what_it_writes_is_whole_and_what_is_not_ours_is_refused(tmp_path):

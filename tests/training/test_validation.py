@@ -49,45 +49,45 @@ def ended(tmp_path, monkeypatch, on_some: float, best: float, on_all: float, val
         {"ocrlab": {"schema": 1, "metrics": {"hmean@0.5": best}}, "detector": {"weight": torch.tensor([[2.0]])}}, path
     )
     written, asked = [], []
-    held = SimpleNamespace(best=best, best_path=path, write=lambda row, step: written.append((step, row)))
-    held.save_best = lambda module, scores: written.append(("best", scores))
+    watcher = SimpleNamespace(best=best, best_path=path, write=lambda row, step: written.append((step, row)))
+    watcher.save_best = lambda module, scores: written.append(("best", scores))
 
     def measure(module, samples, progress):
         asked.append((len(samples), module.averaged.weight.item()))
         return {"hmean@0.5": on_some if len(asked) == 1 else on_all}
 
     monkeypatch.setattr(validation, "measure", measure)
-    return validation.final(module, held, of(["a", "b", "c"]), loop.silent), asked, written
+    return validation.final(module, watcher, of(["a", "b", "c"]), loop.silent), asked, written
 
 
 def test_what_training_saw_of_the_pages_is_compared_with_the_same_pages(tmp_path, monkeypatch):
     """The last weights would win with their figure of all pages, 0.9, over 0.6 of one page; on that page they lose."""
-    found, asked, written = ended(tmp_path, monkeypatch, on_some=0.5, best=0.6, on_all=0.9)
+    metrics, asked, written = ended(tmp_path, monkeypatch, on_some=0.5, best=0.6, on_all=0.9)
     assert asked == [(1, 4.0), (3, 2.0)]
-    assert found == {"hmean@0.5": 0.9}
+    assert metrics == {"hmean@0.5": 0.9}
     assert written == [(4, {"step": 4, "hmean@0.5": 0.5})]
 
 
 def test_the_last_weights_win_where_they_are_better_on_these_pages(tmp_path, monkeypatch):
-    found, asked, written = ended(tmp_path, monkeypatch, on_some=0.7, best=0.6, on_all=0.3)
+    metrics, asked, written = ended(tmp_path, monkeypatch, on_some=0.7, best=0.6, on_all=0.3)
     assert asked == [(1, 4.0), (3, 4.0)]
-    assert found == {"hmean@0.5": 0.3}
+    assert metrics == {"hmean@0.5": 0.3}
     assert ("best", {"hmean@0.5": 0.7}) in written
 
 
 @pytest.mark.parametrize(("last", "figure"), [(0.5, 0.6), (0.7, 0.7)])
 def test_nothing_is_measured_twice(tmp_path, monkeypatch, last, figure):
-    found, asked, _ = ended(tmp_path, monkeypatch, on_some=last, best=0.6, on_all=0.0, val_pages=None)
+    metrics, asked, _ = ended(tmp_path, monkeypatch, on_some=last, best=0.6, on_all=0.0, val_pages=None)
     assert asked == [(3, 4.0)]
-    assert found == {"hmean@0.5": figure}
+    assert metrics == {"hmean@0.5": figure}
 
 
-def test_the_last_measurement_is_made_on_the_device_of_the_training(pages, tmp_path, monkeypatch):  # noqa: F811
+def test_the_last_measurement_is_done_on_the_device_of_the_training(pages, tmp_path, monkeypatch):  # noqa: F811
     """Lightning moves all weights to the host when it is done; minutes become hours there, and the numbers others."""
-    seen = []
+    devices = []
 
     def measure(module, samples, progress):
-        seen.append({p.device.type for p in module.averaged.parameters()})
+        devices.append({p.device.type for p in module.averaged.parameters()})
         return {"hmean@0.5": 0.0, "val/hmean": 0.0}
 
     run = loop._run
@@ -100,7 +100,7 @@ def test_the_last_measurement_is_made_on_the_device_of_the_training(pages, tmp_p
     monkeypatch.setattr(loop, "_run", elsewhere)
     monkeypatch.setattr(Watcher, "save_best", lambda *_: None)
     loop.fit(tiny(pages, tmp_path, "trainer.max_steps=1", "trainer.val_every=100", "trainer.val_pages=1"))
-    assert seen == [{"meta"}]
+    assert devices == [{"meta"}]
 
 
 def test_figures_of_an_earlier_step_are_not_those_of_the_last_weights(pages, tmp_path, monkeypatch):  # noqa: F811
@@ -119,9 +119,9 @@ def test_figures_of_an_earlier_step_are_not_those_of_the_last_weights(pages, tmp
     ((folder, _),) = run_folder.list_runs(tmp_path)
     about = checkpoint.load(folder / "checkpoints" / "last.ckpt")["ocrlab"]
     assert (about["step"], about["scored"]) == (4, 2)
-    told = []
-    result = loop.fit(configs.Config(), resume=folder, progress=told.append)
-    assert [event["step"] for event in told if event["kind"] == "measure"] == [1, 2]
+    events = []
+    result = loop.fit(configs.Config(), resume=folder, progress=events.append)
+    assert [event["step"] for event in events if event["kind"] == "measure"] == [1, 2]
     rows = list(csv.DictReader((folder / "metrics.csv").open()))
     assert [row["step"] for row in rows if row["hmean@0.5"]] == ["2", "4"]
     detector, _, card = checkpoint.load_detector(result.checkpoint)

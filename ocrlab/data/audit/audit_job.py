@@ -27,12 +27,12 @@ DOCUMENT = 0.09
 
 
 @dataclass(slots=True)
-class Looked:
+class PageFindings:
     """What was found on one page, by its numbers and texts and by its pixels, and the share of its ink in boxes."""
 
     split: str
-    found: list[Finding]
-    seen: list[Finding] = field(default_factory=list)
+    by_numbers: list[Finding]
+    by_pixels: list[Finding] = field(default_factory=list)
     boxed: float | None = None  # None where nothing was judged by pixels
 
 
@@ -42,7 +42,7 @@ def check(path: Path | str, splits: Sequence[str] | None = None, progress: Progr
     Raises DataError if there is no such data; a bad page is a finding. `progress(done, pages)` is called after each.
     """
     readers = pages(path, splits)
-    looked: list[Looked] = []
+    looked: list[PageFindings] = []
     prints: list[duplicates.Print] = []
     strangers: list[page_orientation.Stranger] = []
     for number, read in enumerate(readers, 1):
@@ -51,21 +51,21 @@ def check(path: Path | str, splits: Sequence[str] | None = None, progress: Progr
             progress(number, len(readers))
     notes = _no_documents(looked)
     silent = {note.split for note in notes}
-    findings = [finding for page in looked for finding in _told(page, page.split in silent)]
+    findings = [finding for page in looked for finding in _reported(page, page.split in silent)]
     whole = [f for f in page_orientation.exchanged(strangers) if f.kind != "misplaced" or f.split not in silent]
     return findings + notes + whole + list(duplicates.pairs(prints))
 
 
-def _guarded(raw: Raw, prints: list[duplicates.Print], strangers: list[page_orientation.Stranger]) -> Looked:
+def _guarded(raw: Raw, prints: list[duplicates.Print], strangers: list[page_orientation.Stranger]) -> PageFindings:
     """Return the findings of one page; what nobody foresaw is an error of this page and does not end the check."""
     try:
         return page(raw, prints, strangers)
     except Exception as error:
         why = f"the check of this page broke off: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        return Looked(raw.split, [_whole(raw, "unreadable_annotation", ERROR, why)])
+        return PageFindings(raw.split, [_whole(raw, "unreadable_annotation", ERROR, why)])
 
 
-def _no_documents(looked: list[Looked]) -> list[Finding]:
+def _no_documents(looked: list[PageFindings]) -> list[Finding]:
     """Return a note a split whose pages have most ink outside their boxes: nothing there can be told by pixels."""
     notes = []
     for split in dict.fromkeys(page.split for page in looked):
@@ -79,46 +79,50 @@ def _no_documents(looked: list[Looked]) -> list[Finding]:
     return notes
 
 
-def _told(page: Looked, silent: bool) -> list[Finding]:
+def _reported(page: PageFindings, silent: bool) -> list[Finding]:
     """Return what is told of a page: where x and y changed places the pixels know better than the order of points."""
     if silent:
-        return page.found
-    flipped = {finding.box for finding in page.seen if finding.kind == "swapped"}
-    return [f for f in page.found if f.box is None or f.box not in flipped] + page.seen
+        return page.by_numbers
+    flipped = {finding.box for finding in page.by_pixels if finding.kind == "swapped"}
+    return [f for f in page.by_numbers if f.box is None or f.box not in flipped] + page.by_pixels
 
 
-def page(raw: Raw, prints: list[duplicates.Print], strangers: list[page_orientation.Stranger]) -> Looked:
+def page(raw: Raw, prints: list[duplicates.Print], strangers: list[page_orientation.Stranger]) -> PageFindings:
     """Return what one page is like; adds its fingerprint, and the page itself if its boxes seem another page's."""
-    found = [_whole(raw, "unreadable_annotation", ERROR, why, line) for line, why in raw.faults]
-    found += [_whole(raw, "unreadable_annotation", NOTE, why) for why in raw.notes]
+    findings = [_whole(raw, "unreadable_annotation", ERROR, why, line) for line, why in raw.faults]
+    findings += [_whole(raw, "unreadable_annotation", NOTE, why) for why in raw.notes]
     broken, good = box_rules.usable(raw)
-    found += broken
+    findings += broken
     image = header = None
     if raw.image is None:
         why = raw.lost or ("" if raw.faults else "there is no image of that name")
-        found += [_whole(raw, "unreadable_image", ERROR if raw.lost else NOTE, why)] if why else []
+        findings += [_whole(raw, "unreadable_image", ERROR if raw.lost else NOTE, why)] if why else []
     else:
         try:
-            image, header, said = image_reader.decode(raw.image)
-            found += [_whole(raw, "broken_image", ERROR, f"the decoder says: {'; '.join(said)}")] if said else []
+            image, header, warnings = image_reader.decode(raw.image)
+            findings += (
+                [_whole(raw, "broken_image", ERROR, f"the decoder says: {'; '.join(warnings)}")] if warnings else []
+            )
         except PageError as error:
-            found.append(_whole(raw, "unreadable_image", ERROR, error.problem.message))
+            findings.append(_whole(raw, "unreadable_image", ERROR, error.problem.message))
     prints.append(_print(raw, image))
     if image is None or header is None or raw.annotation is None:
-        return Looked(raw.split, found + list(box_rules.numbers(raw, good, None)) + list(box_rules.texts(raw, good)))
+        return PageFindings(
+            raw.split, findings + list(box_rules.numbers(raw, good, None)) + list(box_rules.texts(raw, good))
+        )
     polygons = [polygon for index in good if (polygon := raw.boxes[index].polygon) is not None]
     image, tag = page_orientation.exif(raw, image, header, polygons)
-    looked = _seen(raw, good, image, polygons, strangers)
-    return replace(looked, found=found + ([tag] if tag else []) + looked.found)
+    looked = _judge_pixels(raw, good, image, polygons, strangers)
+    return replace(looked, by_numbers=findings + ([tag] if tag else []) + looked.by_numbers)
 
 
-def _seen(
+def _judge_pixels(
     raw: Raw,
     good: list[int],
     image: image_reader.Image,
     polygons: list[Polygon],
     strangers: list[page_orientation.Stranger],
-) -> Looked:
+) -> PageFindings:
     """Return what the pixels say: about the page as a whole, or, where it is the right one, about its boxes."""
     size = (image.shape[1], image.shape[0])
     counted = [index for index in good if not raw.boxes[index].ignored]
@@ -129,31 +133,31 @@ def _seen(
     if len(counted) >= page_orientation.FEWEST and well < page_orientation.POOR * len(counted):
         chosen = [p for index in counted if (p := raw.boxes[index].polygon) is not None]
         stay = sum((place := places[index]) is not None and settled(place) for index in counted) / len(counted)
-        said = page_orientation.explain(image, chosen) if stay < page_orientation.GOOD else None
-        whole = [_whole(raw, said[0], ERROR, said[1])] if said else []
+        explanation = page_orientation.explain(image, chosen) if stay < page_orientation.GOOD else None
+        whole = [_whole(raw, explanation[0], ERROR, explanation[1])] if explanation else []
         if stay >= page_orientation.GOOD:
             why = (
                 f"{well} of its {len(counted)} boxes lie tightly on ink, {stay:.0%} at their best place: not by pixels"
             )
             whole.append(_whole(raw, "misplaced", NOTE, why))
-        elif said is None and raw.image is not None:
+        elif explanation is None and raw.image is not None:
             strangers.append(page_orientation.Stranger(raw, raw.image, chosen, well / len(counted), size))
         whole += list(box_rules.numbers(raw, good, None)) + list(box_rules.texts(raw, good))
-        return Looked(raw.split, whole, boxed=boxed)
-    found = list(box_rules.numbers(raw, good, size)) + list(box_rules.texts(raw, good))
+        return PageFindings(raw.split, whole, boxed=boxed)
+    findings = list(box_rules.numbers(raw, good, size)) + list(box_rules.texts(raw, good))
     flipped = list(box_rules.mirrored(raw, places, sheet))
     lines_flipped = {finding.box for finding in flipped}
-    pairs = [(finding.box, finding.other or "") for finding in found if finding.kind == "duplicate_box"]
+    pairs = [(finding.box, finding.other or "") for finding in findings if finding.kind == "duplicate_box"]
     twice = {line for later, other in pairs for line in (later, int(other.rpartition(":")[2]))}
     lines = missing_boxes.lines(sheet)
     wrong = [f for f in box_rules.placed(raw, places, sheet.text) if f.box not in twice | lines_flipped]
-    known = twice | lines_flipped | {finding.box for finding in wrong}
-    wrong += [f for f in box_rules.strays(raw, places, lines, sheet) if f.box not in known]
+    reported = twice | lines_flipped | {finding.box for finding in wrong}
+    wrong += [f for f in box_rules.strays(raw, places, lines, sheet) if f.box not in reported]
     at: dict[int | None, Place | None] = {raw.boxes[index].line: place for index, place in places.items()}
     beside = [(np.array(finding.polygon, np.float32), at.get(finding.box)) for finding in wrong][: missing_boxes.MOST]
-    return Looked(
+    return PageFindings(
         raw.split,
-        found,
+        findings,
         flipped + wrong + list(box_rules.unboxed(raw, lines, sheet, beside, box_rules.margin(places))),
         boxed,
     )

@@ -27,7 +27,7 @@ class Place:
 
     inside: float  # ink inside the box, share of its area, whoever's it is
     own: float  # how much of that no other box has, share of it
-    held: float  # of the ink that the best place would hold, what the box holds now
+    ink_share: float  # of the ink that the best place would hold, what the box holds now
     dx: float  # the best place, to the right
     dy: float  # and down
     out: tuple[float, float, float, float]  # ink of the line beyond the left, top, right, bottom: how far
@@ -48,12 +48,12 @@ def look(sheet: Sheet, polygon: Polygon) -> Place | None:
     if share < FOREIGN:
         own = ink  # others have it all: then it is at least no edge that may cut through ink
     linked = _linked(own, inner, h) if own[inner].sum() >= 0.02 * w * h else own
-    held, dx, dy = _best(linked, (w, h), margin)
+    ink_share, dx, dy = _best(linked, (w, h), margin)
     out, blank = _sides(linked, inner, margin)
     return Place(
         float(ink[inner].mean()),
         share,
-        held,
+        ink_share,
         dx / h,
         dy / h,
         (out[0] / h, out[1] / h, out[2] / h, out[3] / h),
@@ -64,7 +64,7 @@ def look(sheet: Sheet, polygon: Polygon) -> Place | None:
 def lies_well(place: Place) -> bool:
     """Tell whether a box lies on a line of ink: enough of it, and little of it cut by the edges."""
     cut = max(min(place.out[1], 1.0), min(place.out[3], 1.0))
-    return place.inside >= 0.04 and place.held >= 0.75 and cut < 0.25
+    return place.inside >= 0.04 and place.ink_share >= 0.75 and cut < 0.25
 
 
 def settled(place: Place) -> bool:
@@ -116,15 +116,17 @@ def _best(ink: Mask, size: tuple[int, int], margin: int) -> tuple[float, int, in
     w, h = size
     sums = cv2.integral(ink.astype(np.uint8))
     span = 2 * margin + 1
-    held = sums[h : h + span, w : w + span] - sums[:span, w : w + span] - sums[h : h + span, :span] + sums[:span, :span]
-    most = int(held.max())
+    counts = (
+        sums[h : h + span, w : w + span] - sums[:span, w : w + span] - sums[h : h + span, :span] + sums[:span, :span]
+    )
+    most = int(counts.max())
     if most == 0:
         return 1.0, 0, 0
     steps = np.arange(span) - margin
     far = np.abs(steps)[:, None] + np.abs(steps)[None, :]
-    best = np.where(held >= 0.98 * most, far, far.max() + 1).argmin()
+    best = np.where(counts >= 0.98 * most, far, far.max() + 1).argmin()
     y, x = divmod(int(best), span)
-    return float(held[margin, margin] / most), x - margin, y - margin
+    return float(counts[margin, margin] / most), x - margin, y - margin
 
 
 def _sides(ink: Mask, inner: tuple[slice, slice], margin: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

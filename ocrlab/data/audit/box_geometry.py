@@ -12,7 +12,7 @@ from ocrlab.data.audit.finding import ERROR, NOTE, WARN
 from ocrlab.data.audit.raw_annotations import Box
 from ocrlab.geometry import Polygon
 
-Said = tuple[str, str, str]  # kind, severity, why
+Problem = tuple[str, str, str]  # kind, severity, why
 
 OUT_SHARE = 0.1  # of a box's area outside the image, above which it is more than a sloppy edge
 SAME_BOX, SAME_WORD = 0.5, 0.25  # IoU of two boxes, from which they box the same line; with the same text
@@ -24,7 +24,7 @@ HABIT = 0.9  # of the quads of a page start at the top left, from which another 
 SLANT = 0.5  # |vertical| / |horizontal| part of the first edge, below which it has a direction
 
 
-def broken(box: Box) -> Said | None:
+def broken(box: Box) -> Problem | None:
     """Say why a box is no region at all, or crosses itself; None if it is a simple polygon with an area."""
     p = box.polygon
     if p is None:
@@ -46,7 +46,7 @@ def broken(box: Box) -> Said | None:
     return None
 
 
-def outside(polygon: Polygon, width: int, height: int) -> Said | None:
+def outside(polygon: Polygon, width: int, height: int) -> Problem | None:
     """Say how far a box (P, 2) leaves an image of width x height pixels; a pixel is a sloppy edge and nothing."""
     low, high = polygon.min(axis=0), polygon.max(axis=0)
     beyond = float(max(-low[0], -low[1], high[0] - width, high[1] - height))
@@ -67,7 +67,7 @@ def habits(boxes: list[Box], good: list[int]) -> bool:
     return bool(((first[:, 0] > 0) & (np.abs(first[:, 1]) < SLANT * first[:, 0])).mean() >= HABIT)
 
 
-def backwards(polygon: Polygon, text: str = "", *, upright: bool = False) -> Said | None:
+def backwards(polygon: Polygon, text: str = "", *, upright: bool = False) -> Problem | None:
     """Say whether a quad's points run counter-clockwise or start elsewhere than at the top left.
 
     Text that runs down or up the page starts at its own top left, so a quarter turn counts only where the first edge is
@@ -122,14 +122,14 @@ def twice(boxes: list[Box], good: list[int]) -> Iterator[tuple[int, int, str, st
     ious = both / (areas[left] + areas[right] - both)
     nested = both / np.minimum(areas[left], areas[right])
     for a, b, iou, share in zip(left, right, ious, nested, strict=True):
-        one, two = boxes[good[a]], boxes[good[b]]
-        if one.ignored and two.ignored and iou < SAME_EXACTLY:
+        later, earlier = boxes[good[a]], boxes[good[b]]
+        if later.ignored and earlier.ignored and iou < SAME_EXACTLY:
             continue
-        same = one.text.strip() == two.text.strip()
-        if iou >= SAME_BOX or (same and one.text.strip() and (iou >= SAME_WORD or share >= NESTED)):
+        same = later.text.strip() == earlier.text.strip()
+        if iou >= SAME_BOX or (same and later.text.strip() and (iou >= SAME_WORD or share >= NESTED)):
             severity = ERROR if iou >= SAME_EXACTLY or (same and iou >= 0.7) else WARN
-            texts = "the same text" if same else f"texts {one.text[:20]!r} and {two.text[:20]!r}"
-            yield good[b], good[a], severity, f"IoU {iou:.2f} with the box of line {one.line}, {texts}"
+            texts = "the same text" if same else f"texts {later.text[:20]!r} and {earlier.text[:20]!r}"
+            yield good[b], good[a], severity, f"IoU {iou:.2f} with the box of line {later.line}, {texts}"
 
 
 def _where(points: shapely.Polygon) -> str:

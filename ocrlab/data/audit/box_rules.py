@@ -18,8 +18,12 @@ from ocrlab.geometry import Polygon
 Wrong = tuple[Polygon, Place | None]  # a box that is misplaced, and its place where that is known
 
 BLANK = 0.02  # of a box is ink, below which it lies on nothing; 1,049 honest boxes have at least 0.05
-HELD = 0.92  # of the ink that the best place holds, above which a box does not lie too high or too low
-STRAY, AWAY, SIMILAR = 0.4, 3.0, 0.5  # share of own ink; heights to the line that fits; its width against the box's
+WELL_PLACED = 0.92  # of the ink that the best place holds, above which a box does not lie too high or too low
+FOREIGN_INK, AWAY, SIMILAR = (
+    0.4,
+    3.0,
+    0.5,
+)  # share of own ink; heights to the line that fits; its width against the box's
 HABIT = 4  # like lines below each other without a box, from which it is a habit and no oversight
 DOWN, ALONG = 0.2, 0.4  # heights: ink out at one side and paper at the other, up or down; left or right
 # Less of the ink at the best place is in the box; heights that are blank at a side. None of 9,074 honest boxes more is
@@ -36,14 +40,14 @@ def finding(raw: Raw, box: Box, kind: str, severity: str, why: str, other: str |
 
 def usable(raw: Raw) -> tuple[list[Finding], list[int]]:
     """Return the findings about boxes that are no regions, and the indices of the others; crossed quads are usable."""
-    found, good = [], []
+    findings, good = [], []
     for index, box in enumerate(raw.boxes):
-        said = box_geometry.broken(box)
-        if said:
-            found.append(finding(raw, box, *said))
+        problem = box_geometry.broken(box)
+        if problem:
+            findings.append(finding(raw, box, *problem))
         else:
             good.append(index)
-    return found, good
+    return findings, good
 
 
 def numbers(raw: Raw, good: list[int], size: tuple[int, int] | None) -> Iterator[Finding]:
@@ -53,9 +57,9 @@ def numbers(raw: Raw, good: list[int], size: tuple[int, int] | None) -> Iterator
         box = raw.boxes[index]
         assert box.polygon is not None, "usable boxes have a polygon"
         order = box_geometry.backwards(box.polygon, box.text, upright=upright)
-        for said in (box_geometry.outside(box.polygon, *size) if size else None, order):
-            if said:
-                yield finding(raw, box, *said)
+        for problem in (box_geometry.outside(box.polygon, *size) if size else None, order):
+            if problem:
+                yield finding(raw, box, *problem)
     for index, kind, severity, why in box_geometry.swallowing(raw.boxes, good):
         yield finding(raw, raw.boxes[index], kind, severity, why)
     for later, earlier, severity, why in box_geometry.twice(raw.boxes, good):
@@ -79,9 +83,9 @@ def texts(raw: Raw, good: list[int]) -> Iterator[Finding]:
     fit = text_width.Fit(lines, np.where(tall, down, across), np.where(tall, across, down))
     taken: set[int] = set()
     for i, j, why in text_width.exchanged(fit):
-        one, two = raw.boxes[judged[i]], raw.boxes[judged[j]]
+        first, second = raw.boxes[judged[i]], raw.boxes[judged[j]]
         taken |= {i, j}
-        yield finding(raw, one, "swapped", WARN, why, f"{raw.name}:{two.line}")
+        yield finding(raw, first, "swapped", WARN, why, f"{raw.name}:{second.line}")
     for i, kind, severity, why in text_width.judge(fit):
         if i not in taken:
             yield finding(raw, raw.boxes[judged[i]], kind, severity, why)
@@ -93,18 +97,18 @@ def placed(raw: Raw, places: dict[int, Place | None], text: float) -> Iterator[F
         box = raw.boxes[index]
         if place is None or box.ignored:
             continue
-        said = _verdict(place, LITTLE / text)
-        if said:
-            yield finding(raw, box, said[0], said[1], said[2])
+        problem = _verdict(place, LITTLE / text)
+        if problem:
+            yield finding(raw, box, problem[0], problem[1], problem[2])
 
 
-def _verdict(place: Place, little: float) -> box_geometry.Said | None:
+def _verdict(place: Place, little: float) -> box_geometry.Problem | None:
     """Say how a box lies beside its ink; `little` is what a sloppy edge is, in heights."""
     if place.inside < BLANK:
         return "no_ink", ERROR if place.inside == 0 else WARN, f"{place.inside:.1%} of its area is ink"
     left, top, right, bottom = place.out
     free_left, free_top, free_right, free_bottom = place.blank
-    if place.held > HELD:
+    if place.ink_share > WELL_PLACED:
         top = bottom = 0.0
     up, down = _cut(top, free_bottom, little), _cut(bottom, free_top, little)
     sides = (
@@ -113,22 +117,22 @@ def _verdict(place: Place, little: float) -> box_geometry.Said | None:
         ("left", "right", min(left, free_right, -2 * place.dx), ALONG),
         ("right", "left", min(right, free_left, 2 * place.dx), ALONG),
     )
-    one, other, shift, least = max(sides, key=lambda side: side[2] / side[3])
+    edge, opposite, shift, least = max(sides, key=lambda side: side[2] / side[3])
     if shift < least:
         return _loss(place)
     why = (
-        f"ink goes on beyond its {one} and the {other} is blank for {shift:.0%} of its height: "
-        f"it holds {place.held:.0%} of what it would hold {_way(place)}"
+        f"ink goes on beyond its {edge} and the {opposite} is blank for {shift:.0%} of its height: "
+        f"it holds {place.ink_share:.0%} of what it would hold {_way(place)}"
     )
     return "misplaced", WARN, why
 
 
-def _loss(place: Place) -> box_geometry.Said | None:
+def _loss(place: Place) -> box_geometry.Problem | None:
     """Say that a box has lost most of its ink and is blank at a side: signs so few that no edge is far from them."""
-    lost = place.held < LOST and place.own > STRAY and max(abs(place.dx), abs(place.dy)) >= DOWN
+    lost = place.ink_share < LOST and place.own > FOREIGN_INK and max(abs(place.dx), abs(place.dy)) >= DOWN
     if not lost or max(place.blank) < PAPER:
         return None
-    why = f"a side of it is blank for {max(place.blank):.0%} of its height: it holds {place.held:.0%} "
+    why = f"a side of it is blank for {max(place.blank):.0%} of its height: it holds {place.ink_share:.0%} "
     return "misplaced", WARN, why + f"of what it would hold {_way(place)}"
 
 
@@ -175,7 +179,7 @@ def strays(
 
 def _homeless(place: Place) -> bool:
     """Tell whether a box lies on the ink of other boxes, or on none."""
-    return place.own <= STRAY or place.inside <= 2 * BLANK
+    return place.own <= FOREIGN_INK or place.inside <= 2 * BLANK
 
 
 def margin(places: dict[int, Place | None]) -> tuple[float, float]:
@@ -193,14 +197,14 @@ def unboxed(
     signs that come again and again below each other (stamped, or written in) only the first is a warning.
     """
     meant = explained(lines, wrong, sheet)
-    told = [
+    unexplained = [
         line
         for line in lines
         if missing_boxes.likeness(line) >= missing_boxes.TEXT_LIKE and missing_boxes.is_print(line)
     ]
-    told = [line for line in told if not any(line is one for one in meant)]
+    unexplained = [line for line in unexplained if not any(line is explained_line for explained_line in meant)]
     around, limit = np.array(paper) * sheet.text / sheet.scale, np.array(sheet.ink.shape[::-1]) / sheet.scale
-    for number, line in enumerate(told):
+    for number, line in enumerate(unexplained):
         x, y, w, h = (value / sheet.scale for value in line.box)
         why = (
             f"{line.letters} piece{'s' * (line.letters > 1)} of ink {h:.0f} px high in {w:.0f} px "
@@ -210,7 +214,7 @@ def unboxed(
         low, high = np.maximum(np.array([x, y]) - around, 0), np.minimum(np.array([x + w, y + h]) + around, limit)
         (left, top), (right, bottom) = low.tolist(), high.tolist()
         points = [[left, top], [right, top], [right, bottom], [left, bottom]]
-        like = [at for at, other in enumerate(told) if _alike(line.box, other.box)]
+        like = [at for at, other in enumerate(unexplained) if _alike(line.box, other.box)]
         severity = NOTE if len(like) >= HABIT and number > min(like) else WARN
         yield Finding("missing_box", raw.name, raw.split, None, points, severity, why)
 
@@ -226,11 +230,11 @@ def explained(lines: list[missing_boxes.Line], wrong: list[Wrong], sheet: Sheet)
         (wide, tall), way = high - low, np.zeros(2)
         if place is not None:
             way = np.array([place.dx, place.dy]) * min(wide, tall)
-        spots = [_bounds(line) for line in lines]
+        all_bounds = [_bounds(line) for line in lines]
         goal = (*(low + way).tolist(), *(high + way).tolist())
-        there = [line for line, spot in zip(lines, spots, strict=True) if _covered(spot, goal) > 0.5]
+        there = [line for line, bounds in zip(lines, all_bounds, strict=True) if _covered(bounds, goal) > 0.5]
         if not there and (place is None or _homeless(place)):
-            apart = [float(np.abs(np.add(spot[:2], spot[2:]) - low - high).max() / 2) for spot in spots]
+            apart = [float(np.abs(np.add(bounds[:2], bounds[2:]) - low - high).max() / 2) for bounds in all_bounds]
             near = [
                 (far, at)
                 for at, far in enumerate(apart)
@@ -253,9 +257,13 @@ def _covered(first: tuple[float, ...], second: tuple[float, ...]) -> float:
     return max(width, 0.0) * max(height, 0.0) / ((first[2] - first[0]) * (first[3] - first[1]))
 
 
-def _alike(one: tuple[int, int, int, int], two: tuple[int, int, int, int]) -> bool:
+def _alike(first: tuple[int, int, int, int], second: tuple[int, int, int, int]) -> bool:
     """Tell whether two lines stand below each other and have one size."""
-    return abs(one[0] - two[0]) < 1.5 * one[3] and 0.7 < one[2] / two[2] < 1.4 and 0.7 < one[3] / two[3] < 1.4
+    return (
+        abs(first[0] - second[0]) < 1.5 * first[3]
+        and 0.7 < first[2] / second[2] < 1.4
+        and 0.7 < first[3] / second[3] < 1.4
+    )
 
 
 def mirrored(raw: Raw, places: dict[int, Place | None], sheet: Sheet) -> Iterator[Finding]:

@@ -40,18 +40,18 @@ def looks(contrast: Gray, stats: Ints) -> Looks:
     return np.hstack([grid, np.log(w / h).astype(np.float32)])
 
 
-def likeness(one: Looks, other: Looks) -> Looks:
+def likeness(looks: Looks, other: Looks) -> Looks:
     """Return how alike looks (C, D) and looks (K, D) are, (C, K), at most 1."""
-    apart = one[:, None, -1] - other[None, :, -1]
-    return np.asarray(one[:, :-1] @ other[:, :-1].T - ASPECT * np.abs(apart), np.float32)
+    apart = looks[:, None, -1] - other[None, :, -1]
+    return np.asarray(looks[:, :-1] @ other[:, :-1].T - ASPECT * np.abs(apart), np.float32)
 
 
-def repeated(own: Looks, known: Looks) -> NDArray[np.float32]:
+def repeated(own: Looks, references: Looks) -> NDArray[np.float32]:
     """Return how alike each of C looks is to the one of K known looks that is most like it, (C,); -1 if K is 0."""
     best = np.full(len(own), -1.0, np.float32)
-    known = known[:: -(-len(known) // MOST) or 1]
-    for start in range(0, len(own) if len(known) else 0, ROWS):
-        best[start : start + ROWS] = likeness(own[start : start + ROWS], known).max(axis=1)
+    references = references[:: -(-len(references) // MOST) or 1]
+    for start in range(0, len(own) if len(references) else 0, ROWS):
+        best[start : start + ROWS] = likeness(own[start : start + ROWS], references).max(axis=1)
     return best
 
 

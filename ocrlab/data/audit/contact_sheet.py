@@ -107,9 +107,9 @@ def _grid(cells: list[Image]) -> Image:
     rows = -(-len(cells) // COLUMNS)
     high, wide = CELL[1] + LABEL + GAP, CELL[0] + GAP
     whole = np.full((rows * high, min(COLUMNS, len(cells)) * wide, 3), 235, np.uint8)
-    for number, one in enumerate(cells):
+    for number, picture in enumerate(cells):
         y, x = high * (number // COLUMNS), wide * (number % COLUMNS)
-        whole[y : y + one.shape[0], x : x + one.shape[1]] = one
+        whole[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
     return whole
 
 

@@ -34,13 +34,13 @@ class Print:
 
 def pairs(prints: list[Print]) -> Iterator[Finding]:
     """Yield one finding a pair of pages that are alike."""
-    seen: set[tuple[int, int]] = set()
+    reported: set[tuple[int, int]] = set()
     for i, j, kind, severity, why in (*_pictures(prints), *_texts(prints)):
         first, second = prints[i], prints[j]
-        one_file = first.image is not None and first.image == second.image  # with two annotations
-        if (i, j) in seen or one_file or (first.name, first.split) == (second.name, second.split):
+        same_file = first.image is not None and first.image == second.image  # with two annotations
+        if (i, j) in reported or same_file or (first.name, first.split) == (second.name, second.split):
             continue
-        seen.add((i, j))
+        reported.add((i, j))
         if first.split != second.split:
             across = f"is in {first.split!r} and in {second.split!r}: {why}"
             worse = {WARN: ERROR}.get(severity, severity)

@@ -27,33 +27,33 @@ def decode(path: Path | Member) -> tuple[Image, Header, list[str]]:
     """
     header = read_header(path)
     try:
-        with _heard() as said:
+        with _captured_stderr() as read_messages:
             image = read_image(path, exif=False)
     except MemoryError as error:
         raise PageError(
             "does not fit into memory", file=path, got=f"{header.width} x {header.height} pixels"
         ) from error
-    return image, header, said()
+    return image, header, read_messages()
 
 
 @contextlib.contextmanager
-def _heard() -> Iterator[Callable[[], list[str]]]:
+def _captured_stderr() -> Iterator[Callable[[], list[str]]]:
     """Catch what C libraries write to the error stream; yields a function that returns the lines about the image."""
     lines: list[str] = []
-    with tempfile.TemporaryFile() as heard:
+    with tempfile.TemporaryFile() as capture:
         try:
-            kept = os.dup(2)
+            stderr_copy = os.dup(2)
         except OSError:  # no error stream at all: nothing is said, and nothing can be heard
             yield lambda: lines
             return
         try:
-            os.dup2(heard.fileno(), 2)
+            os.dup2(capture.fileno(), 2)
             yield lambda: lines
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            heard.seek(0)
-            text = heard.read(4000).decode("utf-8", errors="replace")
+            os.dup2(stderr_copy, 2)
+            os.close(stderr_copy)
+            capture.seek(0)
+            text = capture.read(4000).decode("utf-8", errors="replace")
             lines += [line.strip() for line in text.splitlines() if line.strip()]
 
 

@@ -104,14 +104,14 @@ def _ink(gray: Gray, polygons: Sequence[Polygon | None], text: float) -> tuple[M
 
 def _floor(contrast: Gray, polygons: Sequence[Polygon | None]) -> float:
     """Return the least contrast of ink: a quarter of what the boxes of this page have."""
-    found = []
+    contrasts = []
     for polygon in polygons:
         if polygon is not None:
             window, inside = filled(contrast.shape, polygon)
             values = contrast[window][inside > 0]
             if values.size:
-                found.append(np.percentile(values, 95))
-    return max(FAINT, 0.25 * float(np.median(found))) if found else 2.5 * FAINT
+                contrasts.append(np.percentile(values, 95))
+    return max(FAINT, 0.25 * float(np.median(contrasts))) if contrasts else 2.5 * FAINT
 
 
 def _strong(contrast: Gray, text: float, floor: float) -> Mask:

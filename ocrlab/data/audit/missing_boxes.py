@@ -87,8 +87,8 @@ def lines(sheet: Sheet) -> list[Line]:
         return []
     claimed = np.bincount(labels[sheet.covered > 0], minlength=count) > CLAIMED * stats[:, cv2.CC_STAT_AREA]
     claimed[0] = False
-    known = _known(stats[claimed], sheet)
-    free = ~claimed & _sized(stats, sheet, known.height)
+    reference = _boxed_print(stats[claimed], sheet)
+    free = ~claimed & _sized(stats, sheet, reference.height)
     free[0] = False
     if not free.any():
         return []
@@ -100,9 +100,9 @@ def lines(sheet: Sheet) -> list[Line]:
     starts = np.searchsorted(np.sort(group), np.arange(1, number + 1))
     own = stats[at]
     looks = component_features.looks(sheet.contrast, own)
-    repeated = component_features.repeated(looks, known.looks)
-    found = [_line(own[i:j], looks[i:j], repeated[i:j], sheet, known) for i, j in pairwise(starts.tolist())]
-    lines = [line for line in found if line is not None]
+    repeated = component_features.repeated(looks, reference.looks)
+    candidates = [_line(own[i:j], looks[i:j], repeated[i:j], sheet, reference) for i, j in pairwise(starts.tolist())]
+    lines = [line for line in candidates if line is not None]
     return sorted(lines, key=likeness, reverse=True)[:MOST] if len(lines) > MOST else lines
 
 
@@ -135,7 +135,7 @@ def _sized(stats: Ints, sheet: Sheet, letter: float) -> NDArray[np.bool_]:
     return (h <= 1.7 * sheet.text) & (w <= 8 * sheet.text) & (stats[:, 4] >= 0.01 * sheet.text**2) & ~border & ~dash
 
 
-def _known(stats: Ints, sheet: Sheet) -> _Print:
+def _boxed_print(stats: Ints, sheet: Sheet) -> _Print:
     """Return what the pieces in the boxes are like."""
     bounds = np.array([(*p.min(axis=0), *p.max(axis=0)) for p in sheet.polygons if p is not None], np.float64)
     bounds = bounds.reshape(-1, 4)
@@ -151,10 +151,10 @@ def _known(stats: Ints, sheet: Sheet) -> _Print:
 
 
 def _line(
-    own: Ints, looks: component_features.Looks, repeated: component_features.Looks, sheet: Sheet, known: _Print
+    own: Ints, looks: component_features.Looks, repeated: component_features.Looks, sheet: Sheet, reference: _Print
 ) -> Line | None:
     """Describe a group of pieces (x, y, w, h, area), (C, 5); None if none is as high as a letter."""
-    letter = own[:, 3] >= LETTER * known.height
+    letter = own[:, 3] >= LETTER * reference.height
     if not letter.any():
         return None
     tall = own[letter]
@@ -166,19 +166,19 @@ def _line(
     features = np.array(
         [
             np.log(len(tall)),
-            np.log(np.median(tall[:, 3]) / known.height),
-            np.log(np.median(tall[:, 4] / (tall[:, 2] * tall[:, 3])) / known.density),
-            (float(np.median(sheet.gray[window][ink])) - known.black) / 64,
-            np.median(np.abs(bottoms - np.median(bottoms))) / known.height,
-            _row(known.bounds, bounds),
-            np.log((high[1] - low[1]) / known.height),
+            np.log(np.median(tall[:, 3]) / reference.height),
+            np.log(np.median(tall[:, 4] / (tall[:, 2] * tall[:, 3])) / reference.density),
+            (float(np.median(sheet.gray[window][ink])) - reference.black) / 64,
+            np.median(np.abs(bottoms - np.median(bottoms))) / reference.height,
+            _row(reference.bounds, bounds),
+            np.log((high[1] - low[1]) / reference.height),
             component_features.monotony(looks[letter]),
             tall[:, 2].sum() / (high[0] - low[0]),
             np.log(np.median(tall[:, 2] / tall[:, 3])),
             np.median(repeated[letter]),
-            _column(known.bounds, bounds, sheet.text),
-            _contrast(sheet, window, ink & (sheet.covered[window] == 0)) / known.strength,
-            _contrast(sheet, window, ~ink) / known.strength,
+            _column(reference.bounds, bounds, sheet.text),
+            _contrast(sheet, window, ink & (sheet.covered[window] == 0)) / reference.strength,
+            _contrast(sheet, window, ~ink) / reference.strength,
         ]
     )
     box = int(low[0]), int(low[1]), int(high[0] - low[0]), int(high[1] - low[1])
@@ -233,29 +233,29 @@ def likeness(line: Line) -> float:
 
 def terms(line: Line) -> Floats:
     """Return what the logistic model weighs, (len(WEIGHTS),): FEATURES bent so that too much and too little count."""
-    one = line.letters == 1
-    known = max(line["known"], 0.0)
+    single = line.letters == 1
+    familiarity = max(line["known"], 0.0)
     ornament = max(line["alike"] - 0.4 - 0.9 / line.letters, 0)  # of a few letters many are alike by chance
     return np.array(
         [
             min(line["letters"], 2.5),
-            one * (line["slim"] < -1.2),
+            single * (line["slim"] < -1.2),
             min(max(-line["height"], 0), 1),
             min(abs(line["density"]), 1),
             min(max(-line["black"], 0), 1.5),
             min(line["level"], 0.6),
             line["row"],
-            one * line["row"],
+            single * line["row"],
             min(abs(line["thin"] - 0.15), 1),
             min(max(0.6 - line["full"], 0), 0.6),
             min(abs(line["slim"] + 0.5), 1.5),
-            known,
-            one * known,
+            familiarity,
+            single * familiarity,
             line["column"],
             min(max(1 - line["contrast"], 0), 0.6),
             min(line["noise"], 0.8),
             ornament,
-            ornament * (1 - known),
+            ornament * (1 - familiarity),
         ],
         np.float64,
     )

@@ -106,7 +106,7 @@ def exif(raw: Raw, image: Image, header: Header, polygons: list[Polygon]) -> tup
 
 def exchanged(strangers: list[Stranger]) -> list[Finding]:
     """Return one finding a stranger: whose boxes it bears, found by trying the strangers' boxes on its image."""
-    found = []
+    findings = []
     for stranger in strangers:
         best = stranger.share, ""
         for other in strangers[:MOST] if len(strangers) > 1 else []:
@@ -120,10 +120,10 @@ def exchanged(strangers: list[Stranger]) -> list[Finding]:
         raw, count = stranger.raw, len(stranger.polygons)
         if name and share >= GOOD:
             why = f"{stranger.share:.0%} of its {count} boxes lie on ink as boxes do; of those of {name} {share:.0%} do"
-            found.append(Finding("swapped", raw.name, raw.split, None, None, ERROR, why, name))
+            findings.append(Finding("swapped", raw.name, raw.split, None, None, ERROR, why, name))
         else:
-            found.append(_unknown(stranger))
-    return found
+            findings.append(_unknown(stranger))
+    return findings
 
 
 def _unknown(stranger: Stranger) -> Finding:

@@ -65,10 +65,10 @@ def pages(path: Path | str, splits: Sequence[str] | None = None) -> list[Callabl
     except PageError:  # the layout is known, and its one annotation file is what is wrong
         raise
     except DataError:
-        found = _loose(path) if path.is_dir() and not splits else []
-        if not found:
+        readers = _loose(path) if path.is_dir() and not splits else []
+        if not readers:
             raise
-        return found
+        return readers
     except OSError as error:
         raise DataError(f"{error.filename or path} cannot be read", got=error.strerror) from error
 
@@ -78,7 +78,7 @@ def read_lines(path: Path, raw: Raw) -> None:
     try:
         data, text = path.read_bytes(), read_text(path)
     except (PageError, OSError) as error:
-        raw.faults.append((getattr(error, "line", None), _said(error)))
+        raw.faults.append((getattr(error, "line", None), _message(error)))
         return
     if b"\r\n" in data and data.count(b"\n") > data.count(b"\r\n"):
         raw.notes.append("mixed line ends: CRLF and LF")
@@ -112,22 +112,22 @@ def _add(raw: Raw, number: int, line: str) -> None:
 
 def _split(path: Path, split: str) -> list[Callable[[], Raw]]:
     """Return the pages of one split of a known layout."""
-    found: list[Callable[[], Raw]]
+    pages: list[Callable[[], Raw]]
     readers, errors, _ = format_reader.opened(path, split)
     if isinstance(readers, Readers):
-        found = [partial(_unpaired, error, split) for error in errors]
-        return found + [partial(_from_page, read, split, None, readers.tar(n)) for n, read in enumerate(readers)]
+        pages = [partial(_unpaired, error, split) for error in errors]
+        return pages + [partial(_from_page, read, split, None, readers.tar(n)) for n, read in enumerate(readers)]
     source = folder_layouts.find(path, split)
     files: list[tuple[Path, Path]] = pair(source)[0] if source.annotations.is_dir() else []
-    found = [partial(_unpaired, error, split) for error in errors]
+    pages = [partial(_unpaired, error, split) for error in errors]
     for number, read in enumerate(readers):
         image, file = files[number] if number < len(files) else (None, source.annotations)
         if image is not None and file.suffix.lower() in TEXTS:
             name = image.relative_to(source.images[0]).with_suffix("").as_posix()
-            found.append(partial(_from_text, name, split, image, file))
+            pages.append(partial(_from_text, name, split, image, file))
         else:
-            found.append(partial(_from_page, read, split, image, file))
-    return found
+            pages.append(partial(_from_page, read, split, image, file))
+    return pages
 
 
 def _from_text(name: str, split: str, image: Path | None, text: Path) -> Raw:
@@ -140,7 +140,7 @@ def _from_page(read: Callable[[], Page], split: str, image: Path | None, file: P
     try:
         page = read()
     except PageError as error:
-        return Raw(image.stem if image else file.stem, split, image, file, faults=[(error.line, _said(error))])
+        return Raw(image.stem if image else file.stem, split, image, file, faults=[(error.line, _message(error))])
     boxes = zip(page.boxes.polygons, page.boxes.texts, page.boxes.ignored, strict=True)
     return Raw(page.name, split, page.image, page.annotation, [Box(n, *box) for n, box in enumerate(boxes, 1)])
 
@@ -149,23 +149,23 @@ def _unpaired(error: PageError, split: str) -> Raw:
     """Turn an image without annotation, or the other way round, into a page with that fault."""
     file = Path(str(error.file or "unknown"))
     if file.suffix.lower() in SUFFIXES:
-        return Raw(file.stem, split, file, None, faults=[(None, _said(error))])
-    return Raw(file.stem.removeprefix("gt_"), split, None, file, lost=_said(error))
+        return Raw(file.stem, split, file, None, faults=[(None, _message(error))])
+    return Raw(file.stem.removeprefix("gt_"), split, None, file, lost=_message(error))
 
 
 def _loose(path: Path) -> list[Callable[[], Raw]]:
     """Return the pages of a folder of loose files and of the folders in it."""
-    found: list[Callable[[], Raw]] = []
+    readers: list[Callable[[], Raw]] = []
     for place in (path, *sorted(entry for entry in path.iterdir() if entry.is_dir())):
         files = sorted(file for file in place.iterdir() if file.is_file())
         texts = [file for file in files if file.suffix.lower() in TEXTS]
         stems = {file.stem.removeprefix("gt_") for file in texts}
         for file in texts:
             name = file.stem.removeprefix("gt_")
-            found.append(partial(_from_text, name, place.name, _image_of(name, place, path), file))
+            readers.append(partial(_from_text, name, place.name, _image_of(name, place, path), file))
         images = [file for file in files if file.suffix.lower() in SUFFIXES and file.stem not in stems]
-        found += [partial(Raw, image.stem, place.name, image, None) for image in images]
-    return found
+        readers += [partial(Raw, image.stem, place.name, image, None) for image in images]
+    return readers
 
 
 def _image_of(name: str, place: Path, path: Path) -> Path | None:
@@ -178,5 +178,5 @@ def _image_of(name: str, place: Path, path: Path) -> Path | None:
     return None
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(error.problem.message if isinstance(error, PageError) else error)

@@ -65,14 +65,14 @@ def _page(raw: Raw, findings: list[Finding], folder: Path, done: Cleaned) -> Non
     if whole or raw.image is None or raw.annotation is None:
         lacks = "it has no image" if raw.image is None else "it has no annotation"
         why = f"{whole[0].kind}, {whole[0].why}" if whole else lacks
-        _tell(done, "pages left out", raw, None, why)
+        _note(done, "pages left out", raw, None, why)
         return
     try:
         size = read_header(raw.image).size(exif=False)
     except PageError as error:
-        _tell(done, "pages left out", raw, None, error.problem.message)
+        _note(done, "pages left out", raw, None, error.problem.message)
         return
-    kept = [box for box in (_box(raw, box, findings, size, done) for box in raw.boxes) if box is not None]
+    boxes = [box for box in (_box(raw, box, findings, size, done) for box in raw.boxes) if box is not None]
     place = folder / (raw.split or "all")
     image = place / "images" / f"{raw.name}{raw.image.suffix}"
     text = place / "gts" / Path(raw.name).parent / f"gt_{Path(raw.name).name}.txt"
@@ -80,34 +80,34 @@ def _page(raw: Raw, findings: list[Finding], folder: Path, done: Cleaned) -> Non
         file.parent.mkdir(parents=True, exist_ok=True)
     image.write_bytes(raw.image.read_bytes())
     os.chmod(image, 0o644)
-    texts = [IGNORED if box.ignored else box.text for box in kept]
-    exact = any((box.polygon != np.round(box.polygon)).any() for box in kept if box.polygon is not None)
-    write_icdar(text, [box.polygon for box in kept if box.polygon is not None], texts, decimals=2 if exact else 0)
+    texts = [IGNORED if box.ignored else box.text for box in boxes]
+    exact = any((box.polygon != np.round(box.polygon)).any() for box in boxes if box.polygon is not None)
+    write_icdar(text, [box.polygon for box in boxes if box.polygon is not None], texts, decimals=2 if exact else 0)
     done.pages += 1
-    done.boxes += len(kept)
+    done.boxes += len(boxes)
 
 
 def _box(raw: Raw, box: Box, findings: list[Finding], size: tuple[int, int], done: Cleaned) -> Box | None:
     """Return a box as it should be, or None if it is dropped."""
     mine = [f for f in findings if f.box == box.line and f.severity == ERROR and f.kind in DROPPED]
     if mine or box.polygon is None:
-        _tell(done, "boxes dropped", raw, box.line, f"{mine[0].kind}, {mine[0].why}" if mine else "no points")
+        _note(done, "boxes dropped", raw, box.line, f"{mine[0].kind}, {mine[0].why}" if mine else "no points")
         return None
     mended, reason = geometry.judge(box.polygon, *size)
     if mended is None:
-        _tell(done, "boxes dropped", raw, box.line, reason)
+        _note(done, "boxes dropped", raw, box.line, reason)
         return None
     reordered = any(f.box == box.line and f.kind in ("reversed", "self_crossing") for f in findings)
     clipped = bool(box.polygon.min() < 0 or (box.polygon.max(axis=0) > size).any())
     if not (reordered or clipped):
         return box
     if reordered:
-        _tell(done, "boxes reordered", raw, box.line, "clockwise from the top left")
+        _note(done, "boxes reordered", raw, box.line, "clockwise from the top left")
     if clipped:
-        _tell(done, "boxes clipped", raw, box.line, f"to {size[0]} x {size[1]}")
+        _note(done, "boxes clipped", raw, box.line, f"to {size[0]} x {size[1]}")
     return Box(box.line, mended, box.text, box.ignored)
 
 
-def _tell(done: Cleaned, what: str, raw: Raw, line: int | None, why: str) -> None:
+def _note(done: Cleaned, what: str, raw: Raw, line: int | None, why: str) -> None:
     done.counts[what] += 1
     done.changes.append(f"{raw.split}/{raw.name}{f':{line}' if line else ''}: {what}: {why}")

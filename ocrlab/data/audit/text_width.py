@@ -75,14 +75,14 @@ def judge(fit: Fit) -> Iterator[tuple[int, str, str, str]]:
     deviation = fit.deviation()
     spread = spreads(fit.letters)
     for index in np.flatnonzero(np.isfinite(deviation)):
-        found = float(deviation[index])
+        value = float(deviation[index])
         why = (
             f"{fit.letters[index]} characters in {fit.widths[index]:.0f} px: "
             f"{fit.widths[index] / fit.letters[index]:.1f} px a character, page median {fit.pitch:.1f}"
         )
-        if found < min(NARROW, -3.5 * spread[index]):
-            yield int(index), "narrow", ERROR if found < SURE else WARN, why
-        elif found > max(WIDE, 4.5 * spread[index]):
+        if value < min(NARROW, -3.5 * spread[index]):
+            yield int(index), "narrow", ERROR if value < SURE else WARN, why
+        elif value > max(WIDE, 4.5 * spread[index]):
             yield int(index), "wide", WARN, why
 
 
@@ -104,8 +104,8 @@ def exchanged(fit: Fit) -> Iterator[tuple[int, int, str]]:
     for _, i, j in sorted(gains, reverse=True):
         if not used & {i, j}:
             used |= {i, j}
-            one, two = (f"{fit.letters[at]} characters in {fit.widths[at]:.0f} px" for at in (i, j))
-            why = f"{one} and {two}, page median {fit.pitch:.1f} px a character: exchanged, both fit"
+            first, second = (f"{fit.letters[at]} characters in {fit.widths[at]:.0f} px" for at in (i, j))
+            why = f"{first} and {second}, page median {fit.pitch:.1f} px a character: exchanged, both fit"
             yield i, j, why
 
 

@@ -37,18 +37,18 @@ def coco(document: Document) -> Contents:
     of_image: dict[str, list[Any]] = defaultdict(list)
     for annotation in annotations:
         of_image[_id(annotation, "image_id")].append(annotation)
-    entries, known = [], Counter(_id(image, "id") for image in images)
+    entries, ids = [], Counter(_id(image, "id") for image in images)
     for image in images:
         key = _id(image, "id")
         read = partial(_coco_page, image, of_image.get(key, []))
-        read = read if known[key] == 1 else partial(_twice, key, known[key])
+        read = read if ids[key] == 1 else partial(_twice, key, ids[key])
         entries.append(Entry(image.get("file_name") if isinstance(image, dict) else None, read))
-    notes = _orphans([key for key in of_image if key not in known], sum(map(len, of_image.values())))
+    notes = _orphans([key for key in of_image if key not in ids], sum(map(len, of_image.values())))
     categories = document.data.get("categories")
     if isinstance(categories, list) and len(categories) > 1:
-        names = ", ".join(str(one.get("name")) for one in categories[:5] if isinstance(one, dict))
+        names = ", ".join(str(category.get("name")) for category in categories[:5] if isinstance(category, dict))
         notes.append(f"all {len(categories)} categories ({names}{', ...' * (len(categories) > 5)}) are taken as text")
-    return Contents(entries, notes + _silent([key for key in known if key not in of_image], len(known)))
+    return Contents(entries, notes + _silent([key for key in ids if key not in of_image], len(ids)))
 
 
 def coco_text(document: Document) -> Contents:
@@ -110,11 +110,11 @@ def _coco_text_page(image: Any, annotations: dict[str, Any], keys: list[str]) ->
 
 def _outline(annotation: dict[str, Any]) -> Polygon:
     """Return the outline of a COCO annotation as (P, 2)."""
-    found = annotation.get("segmentation")
-    if isinstance(found, dict):
-        parts = rle_polygons(found)
+    segmentation = annotation.get("segmentation")
+    if isinstance(segmentation, dict):
+        parts = rle_polygons(segmentation)
     else:
-        listed = found if isinstance(found, list) else []
+        listed = segmentation if isinstance(segmentation, list) else []
         listed = [listed] if listed and not isinstance(listed[0], list) else listed
         parts = [field_parsing.flat_points(part, "segmentation") for part in listed]
     parts = [part for part in parts if len(part) >= 3]

@@ -74,12 +74,12 @@ def _blocks(starts: NDArray[np.int64], ends: NDArray[np.int64], height: int) -> 
     starts, ends = starts[some], ends[some]
     first, last = starts // height, (ends - 1) // height
     top, bottom = starts % height, (ends - 1) % height + 1
-    one = first == last
+    single_column = first == last
     whole = last > first + 1
     return np.concatenate(
         [
-            shapely.box(first, top, first + 1, np.where(one, bottom, height)),
+            shapely.box(first, top, first + 1, np.where(single_column, bottom, height)),
             shapely.box(first[whole] + 1, 0, last[whole], height),
-            shapely.box(last[~one], 0, last[~one] + 1, bottom[~one]),
+            shapely.box(last[~single_column], 0, last[~single_column] + 1, bottom[~single_column]),
         ]
     )

@@ -58,24 +58,24 @@ def convert(
     """
     source, target = Path(source).expanduser(), Path(target).expanduser()
     _check(source, target, to, images)
-    found = list(splits) or reader.splits(source) or ["train"]
-    made = Converted(target)
+    names = list(splits) or reader.splits(source) or ["train"]
+    result = Converted(target)
     with whole(target) as folder:
-        for split in found:
+        for split in names:
             readers, errors, notes = reader.opened(source, split)
-            made.problems += [*notes, *(error.problem for error in errors)]
-            made.lost[LEFT_OUT] += len(errors)
+            result.problems += [*notes, *(error.problem for error in errors)]
+            result.lost[LEFT_OUT] += len(errors)
             place = folder / PLACES[to].format(split=split)
             place.mkdir(parents=True, exist_ok=True)
             brought = images if to != "shards" else "none"  # they are put into the tars
-            records = _records(readers, place, brought, quads, made, progress)
-            WRITERS[to](_counted(records, made, split), folder, split, made.lost)
-            if to == "shards" and made.pages[split]:
+            records = _records(readers, place, brought, quads, result, progress)
+            WRITERS[to](_counted(records, result, split), folder, split, result.lost)
+            if to == "shards" and result.pages[split]:
                 reader.opened(folder, split)  # makes the index
-        if not any(made.pages.values()):
-            got = str(made.problems[0]) if made.problems else "an empty list of pages"
+        if not any(result.pages.values()):
+            got = str(result.problems[0]) if result.problems else "an empty list of pages"
             raise DataError(f"No page of {source} can be converted", got=got.rstrip("."), need="one good page")
-    return made
+    return result
 
 
 def _check(source: Path, target: Path, to: str, images: Images) -> None:
@@ -122,33 +122,33 @@ def _records(
     place: Path,
     images: Images,
     quads: bool,
-    made: Converted,
+    result: Converted,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[writers.Record]:
     """Yield each page that can be read, its image in its place."""
-    seen: set[str] = set()
+    names: set[str] = set()
     for number, read in enumerate(readers, 1):
         try:
             page = read()
-            if page.name in seen:
+            if page.name in names:
                 raise PageError(f"page {page.name!r} is here twice", file=page.annotation, need="one entry")
             header = read_header(page.image)
-            seen.add(page.name)
+            names.add(page.name)
             file = page.name + page.image.suffix
             _bring(page.image, place / file, images)
-            yield writers.record(page, file, (header.width, header.height), quads, made.lost)
+            yield writers.record(page, file, (header.width, header.height), quads, result.lost)
         except PageError as error:
-            made.problems.append(error.problem)
-            made.lost[LEFT_OUT] += 1
+            result.problems.append(error.problem)
+            result.lost[LEFT_OUT] += 1
         if progress:
             progress(number, len(readers))
 
 
-def _counted(records: Iterator[writers.Record], made: Converted, split: str) -> Iterator[writers.Record]:
-    made.pages[split] = 0
+def _counted(records: Iterator[writers.Record], result: Converted, split: str) -> Iterator[writers.Record]:
+    result.pages[split] = 0
     for record in records:
-        made.pages[split] += 1
-        made.boxes += len(record.polygons)
+        result.pages[split] += 1
+        result.boxes += len(record.polygons)
         yield record
 
 

@@ -49,12 +49,12 @@ def total_text(text: str, file: Path) -> Boxes:
                 raise PageError("not a record", file=file, line=number, got=repr(line[:80]), need=TOTAL_TEXT)
             records[-1] = records[-1][0], f"{records[-1][1]} {line}"
     for number, record in records:
-        found = RECORD.fullmatch(record.strip())
+        match = RECORD.fullmatch(record.strip())
         try:
-            if not found:
+            if not match:
                 raise ValueError
-            x, y = ([float(word) for word in re.split(r"[\s,]+", found[axis].strip()) if word] for axis in (1, 2))
-            orientation, words = (ast.literal_eval(f"[{found[part]}]") for part in (3, 4))
+            x, y = ([float(word) for word in re.split(r"[\s,]+", match[axis].strip()) if word] for axis in (1, 2))
+            orientation, words = (ast.literal_eval(f"[{match[part]}]") for part in (3, 4))
             polygon = field_parsing.flat_points([n for xy in zip(x, y, strict=True) for n in xy], "the outline")
         except (ValueError, SyntaxError, RecursionError):  # PageError is a ValueError
             raise PageError(
@@ -98,7 +98,7 @@ def outlines(lines: list[str]) -> list[tuple[Polygon, str]] | None:
         offsets = [_offsets(np.array(fields, np.float64)) for fields in split]
         if all(polygon is not None for polygon in offsets):
             return [(polygon, "") for polygon in offsets if polygon is not None]
-    found, longer = [], False
+    pairs, longer = [], False
     for fields, count in zip(split, counts, strict=True):
         rest = ",".join(fields[count:])
         if rest.startswith(MARK) and count >= 6 and count % 2 == 0 and count != 8:
@@ -112,8 +112,8 @@ def outlines(lines: list[str]) -> list[tuple[Polygon, str]] | None:
         points = np.array(fields[:count], np.float64).reshape(-1, 2)
         if not (abs(points) <= LIMIT).all():
             return None
-        found.append((points.astype(np.float32), text))
-    return found if longer else None
+        pairs.append((points.astype(np.float32), text))
+    return pairs if longer else None
 
 
 def _beside(points: Floats) -> int:

@@ -105,7 +105,7 @@ def as_quad(polygon: Polygon) -> Polygon:
 
 def _rectangles(lines: Sequence[Row]) -> list[tuple[Polygon, str]] | None:
     """Return the boxes of ICDAR 2013 lines, or None if some line is none: it has to name two opposite corners."""
-    found = []
+    pairs = []
     for _, line in lines:
         row = RECTANGLE.fullmatch(line)
         if not row:
@@ -117,13 +117,13 @@ def _rectangles(lines: Sequence[Row]) -> list[tuple[Polygon, str]] | None:
             return None
         if len(text) >= 2 and text[0] == text[-1] == '"':
             text = text[1:-1].replace('\\"', '"')
-        found.append((field_parsing.rectangle(left, top, right, bottom), text))
-    return found
+        pairs.append((field_parsing.rectangle(left, top, right, bottom), text))
+    return pairs
 
 
-def _boxes(found: Sequence[tuple[Polygon, str]]) -> Boxes:
+def _boxes(pairs: Sequence[tuple[Polygon, str]]) -> Boxes:
     boxes = Boxes()
-    for polygon, text in found:
+    for polygon, text in pairs:
         boxes.add(polygon, text)
     return boxes
 

@@ -41,9 +41,9 @@ def load(
     shards each page is read when it is asked for: see shards.py.
     """
     path = Path(path).expanduser()
-    found = dataset.find(path, split)
-    if found:
-        return dataset.load(path, split, found, exif, strict, progress)
+    shards = dataset.find(path, split)
+    if shards:
+        return dataset.load(path, split, shards, exif, strict, progress)
     readers, errors, notes = opened(path, split)
     samples: dict[str, Sample] = {}
     dropped: Counter[str] = Counter()
@@ -70,9 +70,9 @@ def load(
 def opened(path: Path, split: str) -> tuple[Sequence[sniff.Reader], list[PageError], list[Problem]]:
     """Return one function a page as it is annotated, the errors known already, and notes; raises DataError."""
     try:
-        found = dataset.find(path, split)
-        if found:
-            return dataset.opened(found)
+        shards = dataset.find(path, split)
+        if shards:
+            return dataset.opened(shards)
         source = folder_layouts.find(path, split)
         readers, errors, notes = sniff.pages(source, split)
     except OSError as error:
@@ -83,8 +83,8 @@ def opened(path: Path, split: str) -> tuple[Sequence[sniff.Reader], list[PageErr
 
 def splits(path: Path) -> list[str]:
     """Return the splits of a data folder or of a file for many pages, sorted; none if it knows no splits."""
-    found = dataset.splits(path) or folder_layouts.splits(path)
-    if found or dataset.find(path, "train"):
-        return found
+    names = dataset.splits(path) or folder_layouts.splits(path)
+    if names or dataset.find(path, "train"):
+        return names
     annotations = folder_layouts.find(path, "train").annotations
     return [] if annotations.is_dir() else sniff.splits(annotations)

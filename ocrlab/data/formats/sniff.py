@@ -55,22 +55,22 @@ def pages(source: Source, split: str) -> tuple[list[Reader], list[PageError], li
         lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
         return [partial(_line, source, number, line) for number, line in lines], [], []
     if isinstance(data, list):
-        return [partial(_record, source, None, one) for one in data], [], []
+        return [partial(_record, source, None, row) for row in data], [], []
     if isinstance(data, dict) and not _fitting(SETS, data) and _fitting(PAGES, data):
         return [partial(_record, source, None, data)], [], []
     document = Document(source.annotations, text, data)
     try:
-        found = _one(SETS, data)[2](document)
+        contents = _only_match(SETS, data)[2](document)
     except PageError as error:
         raise _in(error, source.annotations) from None
-    entries = [entry for entry in found.entries if entry.split == split]
-    known = sorted({entry.split for entry in found.entries if entry.split})
+    entries = [entry for entry in contents.entries if entry.split == split]
+    names = sorted({entry.split for entry in contents.entries if entry.split})
     if entries:
         source.note = None  # the file knows the splits itself
-    elif len(known) > 1:
-        got, file = f"splits {', '.join(known)}", source.annotations
+    elif len(names) > 1:
+        got, file = f"splits {', '.join(names)}", source.annotations
         raise DataError(f"{file} has no split {split!r}", got=got, need="one of them", do="Choose one of them")
-    return [partial(_entry, source, document, entry) for entry in entries or found.entries], [], found.notes
+    return [partial(_entry, source, document, entry) for entry in entries or contents.entries], [], contents.notes
 
 
 def splits(file: Path) -> list[str]:
@@ -84,8 +84,8 @@ def splits(file: Path) -> list[str]:
 
 def _folder(source: Source) -> tuple[list[Reader], list[PageError]]:
     """Return the pages of a folder with one annotation a page."""
-    found, errors, alone = pair(source)
-    readers: list[Reader] = [partial(_file, source, image, file) for image, file in found]
+    pairs, errors, alone = pair(source)
+    readers: list[Reader] = [partial(_file, source, image, file) for image, file in pairs]
     used = set()
     for file in alone:  # a JSON that names another image than its own name does
         try:
@@ -110,7 +110,7 @@ def _file(source: Source, image: Path | None, file: Path) -> Page:
         boxes, name = read(text, file), None
     else:
         try:
-            name, boxes = one_page(field_parsing.parse(text))
+            name, boxes = single_page(field_parsing.parse(text))
         except PageError as error:
             raise _in(error, file) from None
     image = _image(source, image, file, name)
@@ -124,12 +124,12 @@ def _image(source: Source, image: Path | None, file: Path, name: Any) -> Path:
     if image and isinstance(name, str) and PurePosixPath(name.replace("\\", "/")).name == image.name:
         name = name if ".." in name or name[:1] == "/" or name[1:2] == ":" else image.name
     try:
-        found = locate(name, source, beside=file.parent)
+        path = locate(name, source, beside=file.parent)
     except PageError as error:
         if image and "does not exist" in str(error):
             return image
         raise _in(error, file) from None
-    return found
+    return path
 
 
 def _line(source: Source, number: int, line: str) -> Page:
@@ -142,7 +142,7 @@ def _line(source: Source, number: int, line: str) -> Page:
 
 def _record(source: Source, number: int | None, data: Any) -> Page:
     try:
-        name, boxes = one_page(data)
+        name, boxes = single_page(data)
     except PageError as error:
         raise _in(error, source.annotations, number) from None
     image = locate(name, source, number, beside=source.annotations.parent)
@@ -161,7 +161,7 @@ def _entry(source: Source, document: Document, entry: Entry) -> Page:
         raise _in(error, source.annotations, what=f"page {entry.image!r}: ") from None
 
 
-def one_page(data: Any) -> tuple[Any, Boxes]:
+def single_page(data: Any) -> tuple[Any, Boxes]:
     """Return image name and boxes of an object that is one page."""
     if isinstance(data, dict) and _fitting(SETS, data) and not _fitting(PAGES, data):
         name = _fitting(SETS, data)[0][0]
@@ -169,19 +169,19 @@ def one_page(data: Any) -> tuple[Any, Boxes]:
         raise PageError(
             f"this is {name}, one file for many pages", got=field_parsing.kind(data), need="one page", do=do
         )
-    return _one(PAGES, data)[2](data)
+    return _only_match(PAGES, data)[2](data)
 
 
-def _one(table: Iterable[F], data: Any) -> F:
+def _only_match(table: Iterable[F], data: Any) -> F:
     """Return the only line of SETS or PAGES that fits; raises PageError that says what was seen, and what is known."""
     rows: list[Any] = list(table)
-    found = _fitting(rows, data) if isinstance(data, dict) else []
-    if len(found) == 1:
-        return found[0]  # type: ignore[no-any-return]
-    known = "; ".join(f"{name} {example}" for name, _, _, example in rows)
-    what = f"could be {' or '.join(row[0] for row in found)}" if found else "a format that is not known"
-    do = "Remove what does not belong to it" if found else "Convert it to one of them"
-    raise PageError(what, got=field_parsing.kind(data), need=known, do=do)
+    matches = _fitting(rows, data) if isinstance(data, dict) else []
+    if len(matches) == 1:
+        return matches[0]  # type: ignore[no-any-return]
+    formats = "; ".join(f"{name} {example}" for name, _, _, example in rows)
+    what = f"could be {' or '.join(row[0] for row in matches)}" if matches else "a format that is not known"
+    do = "Remove what does not belong to it" if matches else "Convert it to one of them"
+    raise PageError(what, got=field_parsing.kind(data), need=formats, do=do)
 
 
 def _fitting(table: Iterable[Any], data: dict[str, Any]) -> list[Any]:

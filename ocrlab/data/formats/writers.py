@@ -42,7 +42,7 @@ class Record:
 
 def record(page: Page, file: str, size: tuple[int, int], quads: bool, lost: Lost) -> Record:
     """Return a page as a record; what is no outline is left out and counted in `lost`."""
-    kept: list[tuple[Polygon, str, bool]] = []
+    boxes_left: list[tuple[Polygon, str, bool]] = []
     for polygon, text, ignored in zip(page.boxes.polygons, page.boxes.texts, page.boxes.ignored, strict=True):
         if polygon is None or len(polygon) < 3:
             lost["boxes of fewer than 3 points, left out"] += 1
@@ -50,8 +50,8 @@ def record(page: Page, file: str, size: tuple[int, int], quads: bool, lost: Lost
         if quads and len(polygon) != 4:
             lost["polygons of other than 4 points, now their smallest rectangle"] += 1
             polygon = as_quad(polygon)
-        kept.append((polygon, text, ignored))
-    polygons, texts, flags = (list(column) for column in zip(*kept, strict=True)) if kept else ([], [], [])
+        boxes_left.append((polygon, text, ignored))
+    polygons, texts, flags = (list(column) for column in zip(*boxes_left, strict=True)) if boxes_left else ([], [], [])
     return Record(page.name, file, size, page.image, polygons, texts, flags)
 
 
@@ -185,9 +185,9 @@ def _gt(name: str) -> str:
 
 def _same(page: Record, content: str) -> None:
     """Raise DataError if ICDAR text would be read back otherwise: a transcription can look like more points."""
-    found = icdar(content, Path(f"{page.name}.txt"))
-    same = len(found.polygons) == len(page.polygons)
-    for box, polygon in zip(found.polygons, page.polygons, strict=False):
+    boxes = icdar(content, Path(f"{page.name}.txt"))
+    same = len(boxes.polygons) == len(page.polygons)
+    for box, polygon in zip(boxes.polygons, page.polygons, strict=False):
         same = same and box is not None and np.array_equal(box, polygon)
     if not same:
         do = "Write jsonl, ufo, coco or labelme, or give --quads"

@@ -33,7 +33,7 @@ INDEX = "index.ocrlab"
 
 
 @dataclass(frozen=True)
-class Found:
+class ShardFiles:
     """The tars of a split, the name of their index, and what a user should know about this choice."""
 
     tars: list[Path]
@@ -41,22 +41,22 @@ class Found:
     note: str | None = None
 
 
-def find(path: Path, split: str) -> Found | None:
+def find(path: Path, split: str) -> ShardFiles | None:
     """Return the shards of a split, or None where the folder is of another layout; raises DataError for packed ones."""
     if path.is_file():
         if path.suffix.lower() != ".tar" and not path.name.lower().endswith(tar_scan.PACKED_NAMES):
             return None
         tar_scan.refuse_packed(path)
-        return Found([path], f"{path.name}.{INDEX}", folder_layouts.shared(path, split))
+        return ShardFiles([path], f"{path.name}.{INDEX}", folder_layouts.shared(path, split))
     inside = path / split
     if here := _tars(inside):
-        return Found(here, INDEX)
+        return ShardFiles(here, INDEX)
     every = _tars(path)
     here = [tar for tar in every if _split_of(tar) == split or tar.stem == split]
     if here:
-        return Found(here, f"{split}.{INDEX}")
+        return ShardFiles(here, f"{split}.{INDEX}")
     if every and not splits(path):
-        return Found(every, INDEX, folder_layouts.shared(path, split))
+        return ShardFiles(every, INDEX, folder_layouts.shared(path, split))
     return None
 
 
@@ -64,30 +64,30 @@ def splits(path: Path) -> list[str]:
     """Return the splits that a folder of shards holds, sorted; none if it knows no splits."""
     if not path.is_dir():
         return []
-    inside = [one.name for one in path.iterdir() if one.is_dir() and one.name[0] != "." and _tars(one)]
-    known = {_split_of(tar) or tar.stem for tar in _tars(path)}
-    return sorted({*inside, *(name for name in known if name in folder_layouts.SPLIT_NAMES)})
+    inside = [entry.name for entry in path.iterdir() if entry.is_dir() and entry.name[0] != "." and _tars(entry)]
+    names = {_split_of(tar) or tar.stem for tar in _tars(path)}
+    return sorted({*inside, *(name for name in names if name in folder_layouts.SPLIT_NAMES)})
 
 
-def load(path: Path, split: str, found: Found, exif: bool, strict: bool, progress: Progress | None) -> Index:
+def load(path: Path, split: str, shards: ShardFiles, exif: bool, strict: bool, progress: Progress | None) -> Index:
     """Open one split; raises DataError if no page of it can be used, PageError for a bad page with `strict`."""
-    index = shard_index.opened(found.tars, found.index, progress)
+    index = shard_index.opened(shards.tars, shards.index, progress)
     problems = index.problems(exif)
     if strict and problems:
         raise PageError(problems[0].message.rstrip("."), file=problems[0].file)
     if not index.about["usable"][exif]:
         got = f"{index.about['left_out'][exif]} bad pages, the first being {problems[0]}" if problems else "no pages"
         raise DataError(f"No page of split {split!r} in {path} can be used", got=got, need="one good page")
-    notes = [Problem(found.tars[0], None, found.note)] if found.note else []
+    notes = [Problem(shards.tars[0], None, shards.note)] if shards.note else []
     return Index(Samples(index, exif), Counter(index.about["dropped"][exif]), notes + problems, path, split)
 
 
-def opened(found: Found) -> tuple[Sequence[Reader], list[PageError], list[Problem]]:
+def opened(shards: ShardFiles) -> tuple[Sequence[Reader], list[PageError], list[Problem]]:
     """Return one function a page, the errors known already, and notes, as `formats.opened` does."""
-    index = shard_index.opened(found.tars, found.index)
+    index = shard_index.opened(shards.tars, shards.index)
     usable = np.flatnonzero(index.rows["usable"])
-    errors = [PageError(one.message.rstrip("."), file=one.file) for one in index.problems(exif=False)]
-    notes = [Problem(found.tars[0], None, found.note)] if found.note else []
+    errors = [PageError(problem.message.rstrip("."), file=problem.file) for problem in index.problems(exif=False)]
+    notes = [Problem(shards.tars[0], None, shards.note)] if shards.note else []
     return Readers(index, usable), errors, notes
 
 
@@ -102,7 +102,7 @@ class Readers(Sequence[Reader]):
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
+            return [self[number] for number in range(*place.indices(len(self)))]
         return partial(_page, self.pages, int(self.chosen[place]))
 
     def tar(self, place: int) -> Path:
@@ -135,7 +135,7 @@ class Samples(Sequence[Sample]):
     def __getitem__(self, place: slice) -> list[Sample]: ...
     def __getitem__(self, place: int | slice) -> Sample | list[Sample]:
         if isinstance(place, slice):
-            return [self[one] for one in range(*place.indices(len(self)))]
+            return [self[number] for number in range(*place.indices(len(self)))]
         page, header = self.pages.page(self._row(place))
         return judge(page, header, self.exif, Counter())
 
@@ -162,13 +162,13 @@ class Samples(Sequence[Sample]):
         return place if self.chosen is None else int(self.chosen[place])
 
 
-def _again(file: Path, place: Path, made: str, exif: bool, chosen: NDArray[np.intp] | None) -> Samples:
+def _again(file: Path, place: Path, stamp: str, exif: bool, chosen: NDArray[np.intp] | None) -> Samples:
     """Open an index in another process; raises DataError where it is another one by now."""
     try:
         index = shard_index.load(file, place)
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"The index {file} cannot be read", got=str(error), do="Start again") from error
-    if index.about["id"] != made:
+    if index.about["id"] != stamp:
         raise DataError(f"The index {file} was made anew meanwhile", do="Start again")
     return Samples(index, exif, chosen)
 
@@ -177,18 +177,18 @@ def _tars(place: Path) -> list[Path]:
     """Return the tars of a folder, sorted, none if it is one of images; raises DataError if they are compressed."""
     if not place.is_dir():
         return []
-    files = sorted(one for one in place.iterdir() if one.is_file() and one.name[0] != ".")
-    found = [one for one in files if one.suffix.lower() == ".tar"]
-    packed = [one for one in files if one.name.lower().endswith(tar_scan.PACKED_NAMES)]
+    files = sorted(entry for entry in place.iterdir() if entry.is_file() and entry.name[0] != ".")
+    tars = [entry for entry in files if entry.suffix.lower() == ".tar"]
+    packed = [entry for entry in files if entry.name.lower().endswith(tar_scan.PACKED_NAMES)]
     if (
-        not (found or packed)
-        or any(one.suffix.lower() in SUFFIXES for one in files)
+        not (tars or packed)
+        or any(entry.suffix.lower() in SUFFIXES for entry in files)
         or folder_layouts.has_images(place)
     ):
         return []
-    if packed and not found:
+    if packed and not tars:
         tar_scan.refuse_packed(packed[0])
-    return found
+    return tars
 
 
 def _split_of(tar: Path) -> str | None:

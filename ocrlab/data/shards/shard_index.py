@@ -32,7 +32,7 @@ from ocrlab.data.annotation_cleaning import judge
 from ocrlab.data.annotations import Boxes, Page, PageError, Problem
 from ocrlab.data.field_parsing import parse
 from ocrlab.data.folder_layouts import SUFFIXES
-from ocrlab.data.formats.sniff import one_page
+from ocrlab.data.formats.sniff import single_page
 from ocrlab.data.image_io import Header, read_header
 from ocrlab.data.shards import tar_scan
 from ocrlab.data.shards.tar_member import Member
@@ -50,7 +50,7 @@ ROW = np.dtype(
 ENDINGS = tuple(sorted(SUFFIXES))
 UPRIGHT, TURNED = 1, 2  # usable with exif=false, with exif=true
 HEAD = 65536  # bytes in which nearly every image says its size
-TOLD, LONGEST = 1000, 500  # problems that are kept by name, and characters of each
+NAMED, LONGEST = 1000, 500  # problems that are kept by name, and characters of each
 Progress = Callable[[int, int], None]
 
 
@@ -82,12 +82,12 @@ class ShardIndex:
     def problems(self, exif: bool) -> list[Problem]:
         """Return what was left out, by name as far as it is known."""
         bit = TURNED if exif else UPRIGHT
-        known = [
+        problems = [
             Problem(self.tars[0].parent / file, None, why) for file, why, bits in self.about["problems"] if bits & bit
         ]
-        more = self.about["left_out"][exif] - len(known)
+        more = self.about["left_out"][exif] - len(problems)
         note = f"{more} more pages are left out" if more > 0 else ""
-        return known + ([Problem(self.file, None, note)] if note else [])
+        return problems + ([Problem(self.file, None, note)] if note else [])
 
 
 def read(image: Member, annotation: Member, name: str) -> Page:
@@ -97,7 +97,7 @@ def read(image: Member, annotation: Member, name: str) -> Page:
         data = parse(text)
         if isinstance(data, dict) and "image" not in data:
             data["image"] = image.name  # the tar says which one it is
-        boxes: Boxes = one_page(data)[1]
+        boxes: Boxes = single_page(data)[1]
     except OSError as error:
         raise PageError("cannot be read", file=_path(annotation), got=error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
@@ -113,11 +113,11 @@ def opened(files: Sequence[Path], name: str, progress: Progress | None = None) -
     `progress(done, tars)` is called after each tar of a new one.
     """
     places = [files[0].parent / name, _cached(files[0].parent / name)]
-    found = _fitting(places, files)
-    if found is not None:
-        return found
+    index = _fitting(places, files)
+    if index is not None:
+        return index
     with _alone(files[0].parent):
-        return _fitting(places, files) or _made(places, files, progress)  # somebody may have made it meanwhile
+        return _fitting(places, files) or _build(places, files, progress)  # somebody may have made it meanwhile
 
 
 def _fitting(places: Sequence[Path], files: Sequence[Path]) -> ShardIndex | None:
@@ -149,7 +149,7 @@ def _locked(lock: int) -> bool:
     return False
 
 
-def _made(places: Sequence[Path], files: Sequence[Path], progress: Progress | None) -> ShardIndex:
+def _build(places: Sequence[Path], files: Sequence[Path], progress: Progress | None) -> ShardIndex:
     for number, place in enumerate(places):
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -196,7 +196,7 @@ class _Counts:
     def leave_out(self, file: str, why: str, bits: int = UPRIGHT | TURNED) -> None:
         for number, bit in enumerate((UPRIGHT, TURNED)):
             self.left_out[number] += bool(bits & bit)
-        if len(self.problems) < TOLD:
+        if len(self.problems) < NAMED:
             self.problems.append((file[-LONGEST:], why[:LONGEST], bits))  # a hostile name may have megabytes
 
 
@@ -305,8 +305,8 @@ def _write(out: Path, line: bytes, rows: BinaryIO, keys: BinaryIO) -> None:
 
 def _cached(place: Path) -> Path:
     """Return where the index of a folder lies that cannot be written."""
-    known = hashlib.sha256(os.path.realpath(place).encode()).hexdigest()[:24]
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ocrlab" / "shards" / f"{known}.index"
+    digest = hashlib.sha256(os.path.realpath(place).encode()).hexdigest()[:24]
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ocrlab" / "shards" / f"{digest}.index"
 
 
 def _path(member: Member) -> Path:

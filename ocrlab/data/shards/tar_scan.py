@@ -54,14 +54,14 @@ def pairs(tar: Path) -> Iterator[Pair]:
 
     A tar that is cut off gives the pages before the cut, and then raises PageError.
     """
-    found: dict[str, Pair] = {}
+    by_name: dict[str, Pair] = {}
     cut: PageError | None = None
     try:
         for info in _headers(tar):
-            _sort(found, info, tar)
+            _sort(by_name, info, tar)
     except PageError as error:
         cut = error
-    for pair in found.values():
+    for pair in by_name.values():
         if pair.image or pair.annotation or pair.wrong:
             yield pair
     if cut:
@@ -125,14 +125,14 @@ def _refuse_more(opened: tarfile.TarFile, tar: Path) -> None:
         raise PageError("goes on behind its end mark", file=tar, got="several tars in one file", do=do)
 
 
-def _sort(found: dict[str, Pair], info: tarfile.TarInfo, tar: Path) -> None:
+def _sort(by_name: dict[str, Pair], info: tarfile.TarInfo, tar: Path) -> None:
     """Put one file to its page."""
     path = PurePosixPath(info.name)  # without the "./" of `tar cf x.tar .`
     stem, dot, end = path.name.partition(".")
     kind = f".{end.lower()}"
     if info.isdir() or not stem or not dot or (kind not in SUFFIXES and kind != ".json"):
         return  # folders, hidden files, and what other tools keep beside a page
-    pair = found.setdefault(str(path.parent / stem), Pair(str(path.parent / stem)))
+    pair = by_name.setdefault(str(path.parent / stem), Pair(str(path.parent / stem)))
     place = "annotation" if kind == ".json" else "image"
     if path.is_absolute() or ".." in path.parts:
         pair.wrong.append(f"{info.name!r} leads out of the folder")

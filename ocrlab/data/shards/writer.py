@@ -46,5 +46,5 @@ def _files(page: Record) -> list[tuple[str, bytes]]:
     for polygon, text, ignored in zip(page.polygons, page.texts, page.ignored, strict=True):
         boxes.append({"points": pairs_of(polygon), "text": text, "ignore": ignored})
     about = {"image": page.file, "width": page.size[0], "height": page.size[1], "boxes": boxes}
-    said = json.dumps(about, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    return [(key + page.image.suffix.lower(), page.image.read_bytes()), (f"{key}.json", said)]
+    data = json.dumps(about, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return [(key + page.image.suffix.lower(), page.image.read_bytes()), (f"{key}.json", data)]

@@ -83,24 +83,24 @@ def page(seed: int, *, width: int | None = None, height: int | None = None) -> P
 def _annotate(sheet: Sheet, matrix: photo_effects.Matrix) -> tuple[list[Quad], list[str], list[Quad], list[str]]:
     """Return lines, their texts, words and their texts, as the page shows them."""
 
-    def seen(box: typesetting.Box) -> Quad:
+    def on_page(box: typesetting.Box) -> Quad:
         x0, y0, x1, y1 = box
         corners = ((x0, y0), (x1, y0), (x1, y1), (x0, y1))
         return np.array([photo_effects.project(matrix, x, y) for x, y in corners], np.float32)
 
     words = [word for piece in sheet.pieces for word in typesetting.words(piece)]
     return (
-        [seen(typesetting.box(piece)) for piece in sheet.pieces],
+        [on_page(typesetting.box(piece)) for piece in sheet.pieces],
         [piece.text for piece in sheet.pieces],
-        [seen(box) for _, box in words],
+        [on_page(box) for _, box in words],
         [text for text, _ in words],
     )
 
 
-def icdar(found: Page) -> str:
+def icdar(page: Page) -> str:
     """Return the lines of a page as ICDAR text: eight whole numbers and the transcription, one box a line."""
-    rows = [",".join(str(int(value)) for value in np.rint(quad).ravel()) for quad in found.lines]
-    return "".join(f"{row},{text}\n" for row, text in zip(rows, found.texts, strict=True))
+    rows = [",".join(str(int(value)) for value in np.rint(quad).ravel()) for quad in page.lines]
+    return "".join(f"{row},{text}\n" for row, text in zip(rows, page.texts, strict=True))
 
 
 def make(
@@ -120,7 +120,7 @@ def make(
     if min(wanted.values()) < 0 or max(wanted.values()) > SPLITS["val"]:
         raise DataError("Number of pages is out of range", got=wanted, need=f"0 to {SPLITS['val']} pages in each split")
     folder = Path(folder)
-    old = _made_before(folder)
+    old = _generated_files(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     lines = done = 0
     with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
@@ -129,11 +129,11 @@ def make(
             for kind in ("images", "gts"):
                 (stage / split / kind).mkdir(parents=True)
             for place in range(count):
-                made = page(seed * PER_SEED + SPLITS[split] + place)
-                (stage / split / "images" / f"receipt_{place:03}.jpg").write_bytes(made.jpeg)
-                text = icdar(made).encode()
+                sheet = page(seed * PER_SEED + SPLITS[split] + place)
+                (stage / split / "images" / f"receipt_{place:03}.jpg").write_bytes(sheet.jpeg)
+                text = icdar(sheet).encode()
                 (stage / split / "gts" / f"gt_receipt_{place:03}.txt").write_bytes(text)
-                lines, done = lines + len(made.lines), done + 1
+                lines, done = lines + len(sheet.lines), done + 1
                 if progress is not None:
                     progress(done, train + val)
         (stage / "README.md").write_text(_readme(train, val, seed), encoding="utf-8", newline="\n")
@@ -165,7 +165,7 @@ def _sign(stage: Path) -> list[str]:
     return [*names, SUMS]
 
 
-def _made_before(folder: Path) -> list[str]:
+def _generated_files(folder: Path) -> list[str]:
     """Return the files that an earlier `make` left in the folder; raises DataError where something else is there."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return []

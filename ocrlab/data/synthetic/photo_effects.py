@@ -199,13 +199,13 @@ def wear(dice: Dice, u: Field, v: Field) -> Field:
 
 def soften(image: NDArray[np.uint8], weight: int) -> NDArray[np.uint8]:
     """Return the image blurred by [w, 256 - 2w, w] / 256 down and across, in whole numbers."""
-    found = image.astype(np.uint16)
+    pixels = image.astype(np.uint16)
     for axis in (0, 1):
-        size = found.shape[axis]
-        before = np.take(found, np.maximum(np.arange(size) - 1, 0), axis)
-        after = np.take(found, np.minimum(np.arange(size) + 1, size - 1), axis)
-        found = ((before + after) * np.uint16(weight) + found * np.uint16(256 - 2 * weight) + np.uint16(128)) >> 8
-    return found.astype(np.uint8)
+        size = pixels.shape[axis]
+        before = np.take(pixels, np.maximum(np.arange(size) - 1, 0), axis)
+        after = np.take(pixels, np.minimum(np.arange(size) + 1, size - 1), axis)
+        pixels = ((before + after) * np.uint16(weight) + pixels * np.uint16(256 - 2 * weight) + np.uint16(128)) >> 8
+    return pixels.astype(np.uint8)
 
 
 def photograph(
@@ -220,7 +220,7 @@ def photograph(
         edge = edge + float(width + height)
     cover = np.clip(edge + 0.5, 0, 1)
     fade = sample(ink, u, v) * wear(dice, u, v)
-    drawn = sample(pen, u, v) * dice.between(0.5, 0.9) if pen.any() else np.zeros_like(u)
+    pen_ink = sample(pen, u, v) * dice.between(0.5, 0.9) if pen.any() else np.zeros_like(u)
     blot = stain(dice, u, v, sheet) * dice.between(0.1, 0.4) if dice.chance(0.35) else np.zeros_like(u)
     lit = light(dice, width, height)
     shade = relief(dice, u, v, sheet) + 0.02 * grain(dice, width, height)
@@ -231,7 +231,7 @@ def photograph(
     planes = []
     for channel in range(3):
         paper = shade * (bright * tint[channel]) * (1 - blot * (0.15, 0.3, 0.55)[channel])
-        paper = paper * (1 - drawn) + drawn * colour[channel]
+        paper = paper * (1 - pen_ink) + pen_ink * colour[channel]
         paper = paper * (1 - fade) + fade * dark[channel]
         planes.append((ground[channel] * shadow * (1 - cover) + paper * cover) * lit)
     picture = np.clip(np.stack(planes, 2), 0, 255).astype(np.uint8)

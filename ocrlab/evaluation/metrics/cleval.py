@@ -46,7 +46,7 @@ class PageCharacters:
     """
 
     truth: Counts
-    found: Counts
+    detected: Counts
     cuts: Counts
     taken: Counts
     right: Counts
@@ -61,7 +61,7 @@ class PageCharacters:
     def recall(self) -> float:
         """Characters found less the penalty, of those there; 1 where there are none."""
         there = int(self.truth.sum())
-        return max(0, int(self.found.sum()) - int(self.cuts.sum())) / there if there else 1.0
+        return max(0, int(self.detected.sum()) - int(self.cuts.sum())) / there if there else 1.0
 
     @property
     def precision(self) -> float:
@@ -103,18 +103,20 @@ def judge_shapes(
     """Do the same as `judge` with polygons that are prepared."""
     ratio = cleval_characters.ratios(truth)
     count = np.where(truth.valid, cleval_characters.lengths(truth, ratio, skip, texts), 0)
-    found = measured(whole_pixels(truth), whole_pixels(detections), margin=1.0)  # a centre may be beyond the cut corner
-    grid = cleval_characters.taken(truth, ratio, count, found.detections, (found.rows, found.columns))
-    share = shares(found, skip)
+    overlaps = measured(
+        whole_pixels(truth), whole_pixels(detections), margin=1.0
+    )  # a centre may be beyond the cut corner
+    grid = cleval_characters.taken(truth, ratio, count, overlaps.detections, (overlaps.rows, overlaps.columns))
+    share = shares(overlaps, skip)
     truth_counts = truth.valid & ~skip
-    detection_counts = ~covered(found, share, grid.count, skip)
-    matched = matches(found, share, grid.count, truth_counts, detection_counts)
-    page = score(found, grid, matched, np.where(truth_counts, count, 0), truth_counts, detection_counts)
-    false = detection_counts & (np.bincount(found.columns[matched], minlength=len(detections)) == 0)
+    detection_counts = ~covered(overlaps, share, grid.count, skip)
+    matched = matches(overlaps, share, grid.count, truth_counts, detection_counts)
+    page = score(overlaps, grid, matched, np.where(truth_counts, count, 0), truth_counts, detection_counts)
+    false = detection_counts & (np.bincount(overlaps.columns[matched], minlength=len(detections)) == 0)
     upright = 1 / (1e-5 + cleval_characters.ratios(detections))
     page.false[false] = np.minimum(np.rint(0.5 + upright), cleval_characters.MOST)[false]
     if detected_texts is not None:
-        read(page, found, grid, matched, texts or [""] * len(truth), detected_texts)
+        read(page, overlaps, grid, matched, texts or [""] * len(truth), detected_texts)
     return page
 
 
@@ -128,14 +130,14 @@ def whole_pixels(boxes: Shapes) -> Shapes:
     return shapes([corners if four else p for corners, four, p in zip(cut, boxes.four, boxes.points, strict=True)])
 
 
-def shares(found: Overlaps, skip: Mask) -> npt.NDArray[np.float32]:
+def shares(overlaps: Overlaps, skip: Mask) -> npt.NDArray[np.float32]:
     """Return which share of the detection lies in the ground truth, for each pair (L,).
 
     Of ignored ground truth only the part counts that no counted ground truth covers.
     """
-    area = found.detections.area[found.columns]
-    shared = found.shared.copy()
-    truth = found.truth
+    area = overlaps.detections.area[overlaps.columns]
+    shared = overlaps.shared.copy()
+    truth = overlaps.truth
     ignored, counted = np.flatnonzero(skip & truth.valid), np.flatnonzero(~skip & truth.valid)
     rows, columns = meeting(truth.bounds[ignored], truth.bounds[counted])
     over = shared_areas(truth, truth, ignored[rows], counted[columns]) > 0
@@ -143,26 +145,26 @@ def shares(found: Overlaps, skip: Mask) -> npt.NDArray[np.float32]:
         rest = truth.objects[ignored[row]]
         for column in columns[over & (rows == row)]:
             rest = shapely.difference(rest, truth.objects[counted[column]])
-        pairs = np.flatnonzero(found.rows == ignored[row])
-        shared[pairs] = shapely.area(shapely.intersection(rest, found.detections.objects[found.columns[pairs]]))
+        pairs = np.flatnonzero(overlaps.rows == ignored[row])
+        shared[pairs] = shapely.area(shapely.intersection(rest, overlaps.detections.objects[overlaps.columns[pairs]]))
     return (shared / area).astype(np.float32)
 
 
-def covered(found: Overlaps, share: npt.NDArray[np.float32], taken: Counts, skip: Mask) -> Mask:
+def covered(overlaps: Overlaps, share: npt.NDArray[np.float32], taken: Counts, skip: Mask) -> Mask:
     """Return which detections (M,) lie in ignored ground truth: 0.3 in one, or in several with characters there."""
-    ignored = skip[found.rows]
-    gone = np.zeros(len(found.detections), dtype=bool)
-    gone[found.columns[ignored & (share >= PRECISE)]] = True
+    ignored = skip[overlaps.rows]
+    gone = np.zeros(len(overlaps.detections), dtype=bool)
+    gone[overlaps.columns[ignored & (share >= PRECISE)]] = True
     several = ignored & (taken > 0)
-    total = np.bincount(found.columns[several], share[several], minlength=len(gone))
+    total = np.bincount(overlaps.columns[several], share[several], minlength=len(gone))
     return gone | (total.astype(np.float32) >= PRECISE)
 
 
 def matches(
-    found: Overlaps, share: npt.NDArray[np.float32], taken: Counts, truth_counts: Mask, detection_counts: Mask
+    overlaps: Overlaps, share: npt.NDArray[np.float32], taken: Counts, truth_counts: Mask, detection_counts: Mask
 ) -> Mask:
     """Return which pairs (L,) match: one to one, one ground truth to many detections, or the other way round."""
-    rows, columns = found.rows, found.columns
+    rows, columns = overlaps.rows, overlaps.columns
     n, m = len(truth_counts), len(detection_counts)
     both = truth_counts[rows] & detection_counts[columns]
     hit = (share >= PRECISE) & (taken > 0)
@@ -175,7 +177,7 @@ def matches(
 
 
 def score(
-    found: Overlaps,
+    overlaps: Overlaps,
     grid: cleval_characters.Taken,
     matched: Mask,
     truth: Counts,
@@ -184,20 +186,20 @@ def score(
 ) -> PageCharacters:
     """Count characters by ground truth and by detection; those that the shape of false ones stands for come later."""
     n, m = len(truth_counts), len(detection_counts)
-    kept = matched[grid.pair]
-    char, column = grid.char[kept], found.columns[grid.pair[kept]]
+    valid = matched[grid.pair]
+    char, column = grid.char[valid], overlaps.columns[grid.pair[valid]]
     first = np.full(len(grid.owner), -1, dtype=np.intp)
     first[char[::-1]] = column[::-1]  # the last one written stays: the first detection that takes a character has it
     here = first >= 0
     zeros = np.zeros(m, dtype=np.int64)
     return PageCharacters(
         truth=truth,
-        found=np.bincount(grid.owner[here], minlength=n),
-        cuts=np.maximum(np.bincount(found.rows[matched], minlength=n) - 1, 0),
+        detected=np.bincount(grid.owner[here], minlength=n),
+        cuts=np.maximum(np.bincount(overlaps.rows[matched], minlength=n) - 1, 0),
         taken=np.bincount(column, minlength=m),
         right=np.bincount(first[here], minlength=m),
         false=zeros,
-        merges=np.maximum(np.bincount(found.columns[matched], minlength=m) - 1, 0),
+        merges=np.maximum(np.bincount(overlaps.columns[matched], minlength=m) - 1, 0),
         written=zeros.copy(),
         agreed=zeros.copy(),
         truth_counts=truth_counts,
@@ -207,22 +209,22 @@ def score(
 
 def read(
     page: PageCharacters,
-    found: Overlaps,
+    overlaps: Overlaps,
     grid: cleval_characters.Taken,
     matched: Mask,
     texts: Sequence[str],
     detected_texts: Sequence[str],
 ) -> None:
     """Compare the texts of what matched, and write into `page` how many characters were `written` and `agreed`."""
-    if len(detected_texts) != len(found.detections):
+    if len(detected_texts) != len(overlaps.detections):
         what = "The detected texts do not fit the detections"
-        raise ShapeError(what, got=f"{len(detected_texts)} texts", need=f"{len(found.detections)}, one a polygon")
+        raise ShapeError(what, got=f"{len(detected_texts)} texts", need=f"{len(overlaps.detections)}, one a polygon")
     first = np.searchsorted(grid.owner, np.arange(len(texts)))  # the position of each ground truth's first character
     left = list(detected_texts)
-    for row in np.unique(found.rows[matched]).tolist():
-        pairs = np.flatnonzero(matched & (found.rows == row))
+    for row in np.unique(overlaps.rows[matched]).tolist():
+        pairs = np.flatnonzero(matched & (overlaps.rows == row))
         takes = [set((grid.char[grid.pair == pair] - first[row]).tolist()) for pair in pairs]
-        order = cleval_reading_order.reading_order(found.columns[pairs].tolist(), takes, int(page.truth[row]))
+        order = cleval_reading_order.reading_order(overlaps.columns[pairs].tolist(), takes, int(page.truth[row]))
         cleval_reading_order.cross_out(texts[row], left, order)
     for i, (whole, rest) in enumerate(zip(detected_texts, left, strict=True)):
         page.written[i] = len(whole) if page.detection_counts[i] else 0

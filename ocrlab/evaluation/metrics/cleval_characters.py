@@ -38,8 +38,8 @@ def ratios(boxes: Shapes) -> Floats:
     if not boxes.four.all():
         left, top, right, bottom = np.nan_to_num(boxes.bounds).T  # NaN if not valid: then a square
         wide, high = np.where(boxes.four, wide, right - left), np.where(boxes.four, high, bottom - top)
-    found: Floats = (wide + 1e-5) / (high + 1e-5)
-    return found
+    quotients: Floats = (wide + 1e-5) / (high + 1e-5)
+    return quotients
 
 
 def lengths(boxes: Shapes, ratio: Floats, skip: Mask, texts: Sequence[str] | None) -> Counts:
@@ -53,8 +53,8 @@ def lengths(boxes: Shapes, ratio: Floats, skip: Mask, texts: Sequence[str] | Non
     shape: Counts = np.minimum(np.rint(0.5 + np.maximum(ratio, 1 / ratio)), MOST).astype(np.int64)
     if texts is None:
         return shape
-    told = np.array([len(text) for text in texts], dtype=np.int64)
-    return np.where(skip, shape, told)
+    text_lengths = np.array([len(text) for text in texts], dtype=np.int64)
+    return np.where(skip, shape, text_lengths)
 
 
 def centres(boxes: Shapes, ratio: Floats, count: Counts) -> tuple[Floats, Indices]:
@@ -66,10 +66,10 @@ def centres(boxes: Shapes, ratio: Floats, count: Counts) -> tuple[Floats, Indice
     start = (np.where(across, top_left, bottom_left) + np.where(across, bottom_left, bottom_right)) / 2
     stop = (np.where(across, top_right, top_left) + np.where(across, bottom_right, top_right)) / 2
     step = (stop - start) / np.maximum(count, 1)[:, None]
-    found: Floats = start[owner] + step[owner] / 2 + step[owner] * place[:, None]
+    points: Floats = start[owner] + step[owner] / 2 + step[owner] * place[:, None]
     for i in np.flatnonzero(~boxes.four & (count > 0)).tolist():
-        found[owner == i] = middle_line(boxes.points[i], (np.arange(count[i]) + 0.5) / count[i])
-    return found, owner
+        points[owner == i] = middle_line(boxes.points[i], (np.arange(count[i]) + 0.5) / count[i])
+    return points, owner
 
 
 def middle_line(points: Floats, at: Floats) -> Floats:
@@ -84,8 +84,8 @@ def middle_line(points: Floats, at: Floats) -> Floats:
         steps = np.diff(edge, axis=0)
         along = np.concatenate([[0.0], np.cumsum(np.hypot(steps[:, 0], steps[:, 1]))])
         edges.append(np.stack([np.interp(at * along[-1], along, edge[:, axis]) for axis in (0, 1)], axis=1))
-    found: Floats = (edges[0] + edges[1]) / 2
-    return found
+    line: Floats = (edges[0] + edges[1]) / 2
+    return line
 
 
 def taken(boxes: Shapes, ratio: Floats, count: Counts, detections: Shapes, pairs: tuple[Indices, Indices]) -> Taken:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def common(one: str, other: str) -> str:
+def common(first: str, second: str) -> str:
     """Return the longest common subsequence; of several, the one that the published evaluator takes."""
-    if one == other:
-        return one
-    length = [[0] * (len(other) + 1) for _ in range(len(one) + 1)]
-    for i, a in enumerate(one):
+    if first == second:
+        return first
+    length = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
+    for i, a in enumerate(first):
         above, row = length[i], length[i + 1]
-        for j, b in enumerate(other):
+        for j, b in enumerate(second):
             row[j + 1] = above[j] + 1 if a == b else max(above[j + 1], row[j])
-    found = []
-    i, j = len(one), len(other)
+    letters = []
+    i, j = len(first), len(second)
     while i and j:
-        if one[i - 1] == other[j - 1]:
-            found.append(one[i - 1])
+        if first[i - 1] == second[j - 1]:
+            letters.append(first[i - 1])
             i, j = i - 1, j - 1
         elif length[i - 1][j] > length[i][j - 1]:
             i -= 1
         else:
             j -= 1
-    return "".join(reversed(found))
+    return "".join(reversed(letters))
 
 
 def reading_order(detections: Sequence[int], takes: Sequence[set[int]], characters: int) -> list[int]:
@@ -38,7 +38,7 @@ def reading_order(detections: Sequence[int], takes: Sequence[set[int]], characte
     for character in range(characters):
         if len(waiting) == 1:
             break
-        ahead = next((one for one in waiting if character in one[1]), None)
+        ahead = next((entry for entry in waiting if character in entry[1]), None)
         if ahead is not None:
             order.append(ahead[0])
             waiting.remove(ahead)

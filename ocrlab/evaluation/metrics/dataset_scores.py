@@ -31,10 +31,10 @@ class Scored:
         `missed` and `false` are counted boxes without a partner at IoU 0.5.
         """
         rows: list[dict[str, str | float]] = []
-        for name, one in self.pages.items():
-            truth, found, matched = one.iou.cared_truth, one.iou.cared_detections, one.iou.matched(0.5)
-            boxes = {"truth": truth, "detections": found, "missed": truth - matched, "false": found - matched}
-            rows.append({"page": name, **boxes, **one.figures()})
+        for name, page in self.pages.items():
+            truth, detections, matched = page.iou.cared_truth, page.iou.cared_detections, page.iou.matched(0.5)
+            boxes = {"truth": truth, "detections": detections, "missed": truth - matched, "false": detections - matched}
+            rows.append({"page": name, **boxes, **page.figures()})
         return rows
 
     def worst(self, count: int = 5) -> list[dict[str, str | float]]:

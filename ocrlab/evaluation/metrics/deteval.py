@@ -84,9 +84,9 @@ def judge_shapes(truth: Shapes, skip: Mask, detections: Shapes) -> PageAreas:
     detection_counts = np.ones(len(detections), dtype=bool)
     detection_counts[pairs.columns[skip[pairs.rows] & (pairs.precision > PRECISION)]] = False
     page = PageAreas(np.zeros(len(truth)), np.zeros(len(detections)), truth_counts, detection_counts)
-    one_to_one(page, pairs, truth.bounds, detections.bounds)
-    one_to_many(page, pairs)
-    many_to_one(page, pairs)
+    match_single(page, pairs, truth.bounds, detections.bounds)
+    match_split(page, pairs)
+    match_merged(page, pairs)
     return page
 
 
@@ -100,11 +100,11 @@ def _shares(truth: Floats, detections: Floats) -> _Shares:
 
 
 def _pixels(bounds: Floats) -> Floats:
-    found: Floats = (bounds[:, 2] - bounds[:, 0] + 1) * (bounds[:, 3] - bounds[:, 1] + 1)
-    return found
+    areas: Floats = (bounds[:, 2] - bounds[:, 0] + 1) * (bounds[:, 3] - bounds[:, 1] + 1)
+    return areas
 
 
-def one_to_one(page: PageAreas, pairs: _Shares, truth: Floats, detections: Floats) -> None:
+def match_single(page: PageAreas, pairs: _Shares, truth: Floats, detections: Floats) -> None:
     """Write into `page` what pairs without rivals earn."""
     rows, columns = pairs.rows, pairs.columns
     fits = (pairs.recall >= RECALL) & (pairs.precision >= PRECISION)
@@ -120,7 +120,7 @@ def one_to_one(page: PageAreas, pairs: _Shares, truth: Floats, detections: Float
     page.detections[columns[near]] = 1.0
 
 
-def one_to_many(page: PageAreas, pairs: _Shares) -> None:
+def match_split(page: PageAreas, pairs: _Shares) -> None:
     """Write into `page` what ground truth found in pieces earns, and the pieces."""
     touched, _ = _touched(page, pairs)
     inside = page.detection_counts[pairs.columns] & (pairs.precision >= PRECISION)
@@ -133,7 +133,7 @@ def one_to_many(page: PageAreas, pairs: _Shares) -> None:
             page.truth[row] = page.detections[pairs.columns[mine]] = 1.0 if len(mine) == 1 else SPLIT
 
 
-def many_to_one(page: PageAreas, pairs: _Shares) -> None:
+def match_merged(page: PageAreas, pairs: _Shares) -> None:
     """Write into `page` what several ground truths under one detection earn, and that detection."""
     _, touched = _touched(page, pairs)
     inside = page.truth_counts[pairs.rows] & (pairs.recall >= RECALL)
@@ -157,5 +157,5 @@ def _count(places: Indices, chosen: Mask, every: Floats) -> Indices:
 
 
 def _diagonal(bounds: Floats) -> Floats:
-    found: Floats = np.hypot(bounds[:, 2] - bounds[:, 0] + 1, bounds[:, 3] - bounds[:, 1] + 1)
-    return found
+    lengths: Floats = np.hypot(bounds[:, 2] - bounds[:, 0] + 1, bounds[:, 3] - bounds[:, 1] + 1)
+    return lengths

@@ -114,13 +114,13 @@ def match(
     return match_overlaps(overlaps(truth, detections), flags(ignored, len(truth)), thresholds=thresholds)
 
 
-def match_overlaps(found: Overlaps, skip: Mask, *, thresholds: Sequence[float] = THRESHOLDS) -> PageMatch:
+def match_overlaps(overlaps: Overlaps, skip: Mask, *, thresholds: Sequence[float] = THRESHOLDS) -> PageMatch:
     """Do the same as `match` from areas that are known; `skip` (N,) is true where a ground truth does not count."""
-    inside = (found.shared > IGNORED_SHARE * found.detections.area[found.columns]) & skip[found.rows]
-    detection_counts = np.ones(len(found.detections), dtype=bool)
-    detection_counts[found.columns[inside]] = False
-    truth_counts = found.truth.valid & ~skip
-    iou = found.iou()
+    inside = (overlaps.shared > IGNORED_SHARE * overlaps.detections.area[overlaps.columns]) & skip[overlaps.rows]
+    detection_counts = np.ones(len(overlaps.detections), dtype=bool)
+    detection_counts[overlaps.columns[inside]] = False
+    truth_counts = overlaps.truth.valid & ~skip
+    iou = overlaps.iou()
     allowed = iou * truth_counts[:, None] * detection_counts[None, :]
     pairs = {threshold: greedy(allowed, threshold) for threshold in thresholds}
     return PageMatch(tuple(thresholds), pairs, iou, truth_counts, detection_counts)

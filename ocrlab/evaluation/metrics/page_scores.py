@@ -27,9 +27,9 @@ AT = tuple(f"@{threshold:g}" for threshold in THRESHOLDS)
 SIZED = ("@0.5", "deteval_", "cleval_")  # protocols whose figures are given by size, too
 # Sums over ground truth, then over detections; all that any figure needs.
 TRUTH = ("truth", *(f"found{at}" for at in AT), "deteval_earned", "characters", "characters_found", "cuts", "splits")
-FOUND = ("detections", *(f"right{at}" for at in AT), "deteval_detections", "deteval_paid", "taken", "right", "false")
-FOUND += ("merges", "merged", "written", "agreed")
-COLUMNS = TRUTH + FOUND
+DETECTED = ("detections", *(f"right{at}" for at in AT), "deteval_detections", "deteval_paid", "taken", "right", "false")
+DETECTED += ("merges", "merged", "written", "agreed")
+COLUMNS = TRUTH + DETECTED
 
 
 @dataclass(frozen=True)
@@ -49,22 +49,33 @@ class PageScores:
         n, m = len(self.truth_size), len(self.detection_size)
         letters, areas = self.cleval, self.deteval
         truth = [self.iou.truth_counts, *(_marked(p[:, 0], n) for p in pairs), areas.truth]
-        truth += [letters.truth, letters.found, letters.cuts, letters.cuts > 0]
-        found = [self.iou.detection_counts, *(_marked(p[:, 1], m) for p in pairs), areas.detection_counts]
-        found += [areas.detections, letters.taken, letters.right, letters.false, letters.merges, letters.merges > 0]
-        found += [letters.written, letters.agreed]
+        truth += [letters.truth, letters.detected, letters.cuts, letters.cuts > 0]
+        detection_marks = [self.iou.detection_counts, *(_marked(p[:, 1], m) for p in pairs), areas.detection_counts]
+        detection_marks += [
+            areas.detections,
+            letters.taken,
+            letters.right,
+            letters.false,
+            letters.merges,
+            letters.merges > 0,
+        ]
+        detection_marks += [letters.written, letters.agreed]
         by_truth, by_detection = (np.eye(len(SIZES))[size] for size in (self.truth_size, self.detection_size))
-        return np.concatenate([np.array(truth) @ by_truth, np.array(found) @ by_detection]).T
+        return np.concatenate([np.array(truth) @ by_truth, np.array(detection_marks) @ by_detection]).T
 
     def figures(self) -> dict[str, float]:
         """Return the figures of this page alone; with nothing to find, recall is 1, and precision 1 without finds."""
-        told: dict[str, float] = {}
+        values: dict[str, float] = {}
         for threshold, at in zip(THRESHOLDS, AT, strict=True):
-            told[f"hmean{at}"] = self.iou.hmean(threshold)
-            told[f"precision{at}"], told[f"recall{at}"] = self.iou.precision(threshold), self.iou.recall(threshold)
-        for name, one in (("deteval", self.deteval), ("cleval", self.cleval)):
-            told |= {f"{name}_hmean": one.hmean, f"{name}_precision": one.precision, f"{name}_recall": one.recall}
-        return told
+            values[f"hmean{at}"] = self.iou.hmean(threshold)
+            values[f"precision{at}"], values[f"recall{at}"] = self.iou.precision(threshold), self.iou.recall(threshold)
+        for name, scores in (("deteval", self.deteval), ("cleval", self.cleval)):
+            values |= {
+                f"{name}_hmean": scores.hmean,
+                f"{name}_precision": scores.precision,
+                f"{name}_recall": scores.recall,
+            }
+        return values
 
 
 def judge(
@@ -81,16 +92,16 @@ def judge(
     however broken, raises.
     """
     skip = iou.flags(ignored, len(truth))
-    boxes, found = shapes(truth), shapes(detections)
-    shared = iou.measured(boxes, found)
+    boxes, detected = shapes(truth), shapes(detections)
+    shared = iou.measured(boxes, detected)
     matched = iou.match_overlaps(shared, skip)
-    told = texts if texts is not None and (len(texts) != len(truth) or any(texts)) else None
-    letters = cleval.judge_shapes(boxes, skip, told, found, detected_texts)
-    sizes, found_sizes = (np.searchsorted(EDGES, short_sides(one), side="right") for one in (boxes, found))
+    transcriptions = texts if texts is not None and (len(texts) != len(truth) or any(texts)) else None
+    letters = cleval.judge_shapes(boxes, skip, transcriptions, detected, detected_texts)
+    sizes, detected_sizes = (np.searchsorted(EDGES, short_sides(shape), side="right") for shape in (boxes, detected))
     both = np.flatnonzero(matched.truth_counts[shared.rows] & (shared.shared > 0))
     both = both[np.argsort(shared.shared[both], kind="stable")]
-    found_sizes[shared.columns[both]] = sizes[shared.rows[both]]  # the last one written stays: the largest share
-    return PageScores(matched, deteval.judge_shapes(boxes, skip, found), letters, sizes, found_sizes)
+    detected_sizes[shared.columns[both]] = sizes[shared.rows[both]]  # the last one written stays: the largest share
+    return PageScores(matched, deteval.judge_shapes(boxes, skip, detected), letters, sizes, detected_sizes)
 
 
 def summary(pages: Iterable[PageScores]) -> dict[str, float]:
@@ -101,8 +112,8 @@ def summary(pages: Iterable[PageScores]) -> dict[str, float]:
     `hmean@0.5/small`; `truth/small` counts the boxes; `pages`. Where there is nothing to count a figure is 0.
     """
     running = Running()
-    for one in pages:
-        running.add(one)
+    for page in pages:
+        running.add(page)
     return running.compute()
 
 
@@ -129,13 +140,13 @@ class Running:
         detected_texts: Sequence[str] | None = None,
     ) -> PageScores:
         """Judge one page as `judge` does, add it, and return it."""
-        one = judge(truth, ignored, texts, detections, detected_texts)
-        self.add(one)
-        return one
+        page = judge(truth, ignored, texts, detections, detected_texts)
+        self.add(page)
+        return page
 
-    def add(self, one: PageScores) -> None:
+    def add(self, page: PageScores) -> None:
         """Add a page that was judged already."""
-        self.state[:, :-1] += one.counts
+        self.state[:, :-1] += page.counts
         self.state[0, -1] += 1
 
     def merge(self, state: npt.ArrayLike) -> None:
@@ -147,13 +158,13 @@ class Running:
 
     def compute(self) -> dict[str, float]:
         """Return the figures of all pages so far, as `summary` does."""
-        told = _figures(self.state.sum(axis=0)) | {"pages": float(self.state[0, -1])}
+        values = _figures(self.state.sum(axis=0)) | {"pages": float(self.state[0, -1])}
         for size, row in zip(SIZES, self.state, strict=True):
             figures = _figures(row)
-            told |= {f"{name}/{size}": value for name, value in figures.items() if name.endswith(SIZED[0])}
-            told |= {f"{name}/{size}": value for name, value in figures.items() if name.startswith(SIZED[1:])}
-            told[f"truth/{size}"] = float(row[COLUMNS.index("truth")])
-        return told
+            values |= {f"{name}/{size}": value for name, value in figures.items() if name.endswith(SIZED[0])}
+            values |= {f"{name}/{size}": value for name, value in figures.items() if name.startswith(SIZED[1:])}
+            values[f"truth/{size}"] = float(row[COLUMNS.index("truth")])
+        return values
 
 
 def interval(pages: Sequence[PageScores], *, rounds: int = 2000, seed: int = 0) -> tuple[float, float]:
@@ -165,10 +176,10 @@ def interval(pages: Sequence[PageScores], *, rounds: int = 2000, seed: int = 0) 
     if len(pages) < 2:
         return float("nan"), float("nan")
     columns = [COLUMNS.index(name) for name in ("found@0.5", "truth", "detections")]
-    counts = np.array([one.counts[:, columns].sum(axis=0) for one in pages])
+    counts = np.array([page.counts[:, columns].sum(axis=0) for page in pages])
     rng = np.random.default_rng(seed)
-    drawn = rng.multinomial(len(pages), np.full(len(pages), 1 / len(pages)), size=rounds)
-    matched, truth, detections = (drawn @ counts).T
+    samples = rng.multinomial(len(pages), np.full(len(pages), 1 / len(pages)), size=rounds)
+    matched, truth, detections = (samples @ counts).T
     hmean = 2 * matched / np.maximum(truth + detections, 1)  # the harmonic mean of matched / truth and of matched / all
     matched, truth, detections = counts.sum(axis=0)
     middle = 2 * matched / max(truth + detections, 1)
@@ -191,29 +202,29 @@ def widened(pages: int, outside: float) -> float:
 def _figures(row: Floats) -> dict[str, float]:
     """Return every figure of one row of sums."""
     at = dict(zip(COLUMNS, row.tolist(), strict=False))
-    told: dict[str, float] = {}
-    for one in AT:
-        told |= _three(at[f"found{one}"], at["truth"], at[f"right{one}"], at["detections"], after=one)
-    told |= _three(at["deteval_earned"], at["truth"], at["deteval_paid"], at["deteval_detections"], before="deteval_")
+    values: dict[str, float] = {}
+    for level in AT:
+        values |= _three(at[f"found{level}"], at["truth"], at[f"right{level}"], at["detections"], after=level)
+    values |= _three(at["deteval_earned"], at["truth"], at["deteval_paid"], at["deteval_detections"], before="deteval_")
     cuts, merges, all_taken = at["cuts"], at["merges"], at["taken"] + at["false"]
     recalled, precise = max(0.0, at["characters_found"] - cuts), max(0.0, at["right"] - merges)
-    told |= _three(recalled, at["characters"], precise, all_taken, before="cleval_")
+    values |= _three(recalled, at["characters"], precise, all_taken, before="cleval_")
     if at["written"]:
         recalled, precise = max(0.0, at["agreed"] - cuts), max(0.0, at["agreed"] - merges)
-        told |= _three(recalled, at["characters"], precise, at["written"], before="cleval_e2e_")
-    return told
+        values |= _three(recalled, at["characters"], precise, at["written"], before="cleval_e2e_")
+    return values
 
 
 def _three(
-    found: float, truth: float, right: float, detections: float, *, before: str = "", after: str = ""
+    matched: float, truth: float, right: float, detections: float, *, before: str = "", after: str = ""
 ) -> dict[str, float]:
-    recall = found / truth if truth else 0.0
+    recall = matched / truth if truth else 0.0
     precision = right / detections if detections else 0.0
     values = {"hmean": harmonic_mean(precision, recall), "precision": precision, "recall": recall}
     return {f"{before}{name}{after}": value for name, value in values.items()}
 
 
 def _marked(places: Indices, count: int) -> Floats:
-    found = np.zeros(count)
-    found[places] = 1.0
-    return found
+    marks = np.zeros(count)
+    marks[places] = 1.0
+    return marks

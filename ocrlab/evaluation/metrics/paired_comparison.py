@@ -43,7 +43,7 @@ class Paired:
     pages: int
 
     @property
-    def told(self) -> str:
+    def verdict(self) -> str:
         """better, worse, or cannot tell: whether the whole interval lies on one side of 0."""
         if self.low > 0:
             return "better"
@@ -53,8 +53,8 @@ class Paired:
 def counts(page: PageScores) -> dict[str, Floats]:
     """Return for each IoU threshold (`@0.5`) what there is to add up of a page: matches, ground truths, detections."""
     total = page.counts.sum(axis=0)
-    at = {name: COLUMNS.index(name) for name in ("truth", "detections", *(f"found{one}" for one in AT))}
-    return {one: total[[at[f"found{one}"], at["truth"], at["detections"]]] for one in AT}
+    at = {name: COLUMNS.index(name) for name in ("truth", "detections", *(f"found{iou}" for iou in AT))}
+    return {iou: total[[at[f"found{iou}"], at["truth"], at["detections"]]] for iou in AT}
 
 
 def level(among: int) -> float:
@@ -72,24 +72,26 @@ def compare(
 
     Raises ShapeError if they are not of the same pages.
     """
-    one, other = (np.asarray(rows, dtype=np.float64).reshape(-1, 3) for rows in (first, second))
-    if len(one) != len(other) or not np.array_equal(one[:, 1], other[:, 1]):
+    first_counts, second_counts = (np.asarray(rows, dtype=np.float64).reshape(-1, 3) for rows in (first, second))
+    if len(first_counts) != len(second_counts) or not np.array_equal(first_counts[:, 1], second_counts[:, 1]):
         what = "The two detectors were not judged on the same pages"
-        raise ShapeError(what, got=f"{len(one)} and {len(other)} pages", need="the same pages in the same order")
-    both = (_hmean(one.sum(axis=0)), _hmean(other.sum(axis=0)))
+        raise ShapeError(
+            what, got=f"{len(first_counts)} and {len(second_counts)} pages", need="the same pages in the same order"
+        )
+    both = (_hmean(first_counts.sum(axis=0)), _hmean(second_counts.sum(axis=0)))
     plain = (float(both[0]), float(both[1]), float(both[1] - both[0]))
     nothing = float("nan")
-    if len(one) < FEWEST:
-        return Paired(*plain, nothing, nothing, nothing, nothing, len(one))
+    if len(first_counts) < FEWEST:
+        return Paired(*plain, nothing, nothing, nothing, nothing, len(first_counts))
     outside = 1 - level(among)
-    drawn = _differences(one, other, rounds, np.random.default_rng(seed))
-    drawn = plain[2] + widened(len(one), outside) * (drawn - plain[2])
-    drawn[np.abs(drawn) < 1e-12] = 0  # what was no difference is none, whatever was rounded
-    low, high = np.percentile(drawn, (50 * outside, 100 - 50 * outside))
-    above, below = np.count_nonzero(drawn > 0), np.count_nonzero(drawn < 0)
+    differences = _differences(first_counts, second_counts, rounds, np.random.default_rng(seed))
+    differences = plain[2] + widened(len(first_counts), outside) * (differences - plain[2])
+    differences[np.abs(differences) < 1e-12] = 0  # what was no difference is none, whatever was rounded
+    low, high = np.percentile(differences, (50 * outside, 100 - 50 * outside))
+    above, below = np.count_nonzero(differences > 0), np.count_nonzero(differences < 0)
     ahead = (above + (rounds - above - below) / 2) / rounds
     p = min(1.0, among * 2 * (rounds - max(above, below) + 1) / (rounds + 1))
-    return Paired(*plain, float(low), float(high), float(ahead), float(p), len(one))
+    return Paired(*plain, float(low), float(high), float(ahead), float(p), len(first_counts))
 
 
 def compare_scores(a: Scored, b: Scored, *, iou: float = 0.5) -> Paired:
@@ -99,7 +101,7 @@ def compare_scores(a: Scored, b: Scored, *, iou: float = 0.5) -> Paired:
     """
     at = f"@{iou:g}"
     if at not in AT:
-        raise ConfigError("Scores cannot be compared at this IoU", got=iou, need=", ".join(one[1:] for one in AT))
+        raise ConfigError("Scores cannot be compared at this IoU", got=iou, need=", ".join(label[1:] for label in AT))
     if a.pages.keys() != b.pages.keys():
         differing = sorted(a.pages.keys() ^ b.pages.keys())
         raise ShapeError(
@@ -110,15 +112,15 @@ def compare_scores(a: Scored, b: Scored, *, iou: float = 0.5) -> Paired:
     return compare([counts(a.pages[name])[at] for name in a.pages], [counts(b.pages[name])[at] for name in a.pages])
 
 
-def _differences(one: Floats, other: Floats, rounds: int, rng: np.random.Generator) -> Floats:
+def _differences(first: Floats, second: Floats, rounds: int, rng: np.random.Generator) -> Floats:
     """Return second minus first for `rounds` draws of the pages."""
-    pages = len(one)
+    pages = len(first)
     parts: list[Floats] = []
     left = rounds
     while left:
         block = min(left, max(1, BLOCK // pages))
         weights = rng.multinomial(pages, np.full(pages, 1 / pages), size=block)
-        parts.append(_hmean(weights @ other) - _hmean(weights @ one))
+        parts.append(_hmean(weights @ second) - _hmean(weights @ first))
         left -= block
     return np.concatenate(parts)
 

@@ -53,10 +53,10 @@ class Shapes:
     @cached_property
     def objects(self) -> npt.NDArray[np.object_]:
         """Shapely polygons (N,), None where not valid."""
-        found = self.others.copy()
+        polygons = self.others.copy()
         if self.convex.any():
-            found[self.convex] = shapely.polygons(self.quads[self.convex])
-        return found
+            polygons[self.convex] = shapely.polygons(self.quads[self.convex])
+        return polygons
 
 
 def shapes(polygons: Polygons) -> Shapes:
@@ -120,46 +120,46 @@ def as_points(polygon: npt.ArrayLike | None) -> Floats:
 
 def objects(points: Sequence[Floats | None]) -> npt.NDArray[np.object_]:
     """Return shapely polygons (N,), None where there is none or it is not valid."""
-    found = np.full(len(points), None, dtype=object)
+    polygons = np.full(len(points), None, dtype=object)
     usable = np.array([p is not None and len(p) >= 3 and bool((np.abs(p) <= LARGEST).all()) for p in points], bool)
     if usable.any():
-        kept = [p for p, good in zip(points, usable, strict=True) if p is not None and good]
-        owner = np.repeat(np.arange(len(kept)), [len(p) for p in kept])
-        found[usable] = shapely.polygons(shapely.linearrings(np.concatenate(kept), indices=owner))
-        found[~(shapely.is_valid(found) & (shapely.area(found) > SMALLEST))] = None
-    return found
+        usable_points = [p for p, good in zip(points, usable, strict=True) if p is not None and good]
+        owner = np.repeat(np.arange(len(usable_points)), [len(p) for p in usable_points])
+        polygons[usable] = shapely.polygons(shapely.linearrings(np.concatenate(usable_points), indices=owner))
+        polygons[~(shapely.is_valid(polygons) & (shapely.area(polygons) > SMALLEST))] = None
+    return polygons
 
 
-def meeting(one: Floats, other: Floats, margin: float = 0.0) -> tuple[Indices, Indices]:
+def meeting(first: Floats, second: Floats, margin: float = 0.0) -> tuple[Indices, Indices]:
     """Return the pairs, as positions in both, whose bounds (N, 4) overlap by more than -`margin` pixels."""
-    wide = np.minimum.outer(one[:, 2], other[:, 2]) > np.maximum.outer(one[:, 0], other[:, 0]) - margin
-    high = np.minimum.outer(one[:, 3], other[:, 3]) > np.maximum.outer(one[:, 1], other[:, 1]) - margin
+    wide = np.minimum.outer(first[:, 2], second[:, 2]) > np.maximum.outer(first[:, 0], second[:, 0]) - margin
+    high = np.minimum.outer(first[:, 3], second[:, 3]) > np.maximum.outer(first[:, 1], second[:, 1]) - margin
     rows, columns = np.nonzero(wide & high)  # NaN, of what is not valid, meets nothing
     return rows, columns
 
 
-def shared_areas(one: Shapes, other: Shapes, rows: Indices, columns: Indices) -> Floats:
+def shared_areas(first: Shapes, second: Shapes, rows: Indices, columns: Indices) -> Floats:
     """Return the area (L,) in square pixels that polygon `rows[i]` of `one` shares with polygon `columns[i]`."""
-    quads = one.convex[rows] & other.convex[columns]
+    quads = first.convex[rows] & second.convex[columns]
     area = np.zeros(len(rows))
-    area[quads], sure = convex_areas(one.quads[rows[quads]], other.quads[columns[quads]])
+    area[quads], sure = convex_areas(first.quads[rows[quads]], second.quads[columns[quads]])
     rest = ~quads
     rest[np.flatnonzero(quads)[~sure]] = True
     if rest.any():
-        area[rest] = shapely.area(shapely.intersection(one.objects[rows[rest]], other.objects[columns[rest]]))
+        area[rest] = shapely.area(shapely.intersection(first.objects[rows[rest]], second.objects[columns[rest]]))
     return area
 
 
-def convex_areas(one: Floats, other: Floats) -> tuple[Floats, Mask]:
+def convex_areas(first: Floats, second: Floats) -> tuple[Floats, Mask]:
     """Return the shared areas (L,) of convex quads (L, 4, 2), both clockwise, and which of them are to be relied on.
 
     The outline of what two convex polygons share is made of the parts of each outline inside the other; half the cross
     product along it is the area (Green). Each edge is cut by the four sides of the other quad (Cyrus and Beck 1978).
     Where two edges lie on one line, one of them counts if both run the same way, and none if they only touch.
     """
-    count = len(one)
-    origin = one[:, :1]
-    both = np.concatenate([one - origin, other - origin]).transpose(2, 1, 0)  # (2, 4, 2L), the long axis last
+    count = len(first)
+    origin = first[:, :1]
+    both = np.concatenate([first - origin, second - origin]).transpose(2, 1, 0)  # (2, 4, 2L), the long axis last
     cutter = np.concatenate([both[..., count:], both[..., :count]], axis=2)
     (ax, ay), (bx, by) = both, cutter
     dx, dy = both[:, NEXT] - both
@@ -183,5 +183,5 @@ def convex_areas(one: Floats, other: Floats) -> tuple[Floats, Mask]:
 
 def cross(a: Floats, b: Floats) -> Floats:
     """Return the cross product of vectors (..., 2)."""
-    found: Floats = a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
-    return found
+    product: Floats = a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
+    return product

@@ -18,7 +18,9 @@ from ocrlab.errors import ShapeError
 
 Map = NDArray[np.float32]
 
-ONE = np.float32(1).view(np.uint32)  # its bits; those of all other numbers in 0..1 are smaller, of -0 and NaN larger
+BITS_OF_1 = np.float32(1).view(
+    np.uint32
+)  # its bits; those of all other numbers in 0..1 are smaller, of -0 and NaN larger
 AT_ONCE = 65536  # pixels that stay in the cache of a core between two looks at them
 
 
@@ -38,7 +40,7 @@ def binarise(probability: Map, threshold: float, loops: ModuleType | None) -> tu
         for start in range(0, len(probability), rows):
             part = probability[start : start + rows]
             np.greater(part, limit, out=mask[start : start + rows])
-            fine &= part.view(np.uint32).max() <= ONE or bool(((part >= 0) & (part <= 1)).all())
+            fine &= part.view(np.uint32).max() <= BITS_OF_1 or bool(((part >= 0) & (part <= 1)).all())
     if not fine:
         raise ShapeError(
             "The probability map holds values that are no probabilities",

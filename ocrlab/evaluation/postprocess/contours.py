@@ -32,9 +32,9 @@ def last(mask: Mask, count: int, first: tuple[int, int] = (0, 0)) -> Sequence[Ou
     rows = STRIP // width + 2 if busy(mask) else height
     while True:
         top = max(height - rows, 0)
-        found = cv2.findContours(mask[top:], cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE, offset=(left, above + top))[0]
-        if top == 0 or (len(found) >= count and min(o[0, 0, 1] for o in found[:count]) > above + top):
-            return found[:count]
+        outlines = cv2.findContours(mask[top:], cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE, offset=(left, above + top))[0]
+        if top == 0 or (len(outlines) >= count and min(o[0, 0, 1] for o in outlines[:count]) > above + top):
+            return outlines[:count]
         rows *= 2
 
 

@@ -83,32 +83,32 @@ def decode(
         size = (heat.shape[1], heat.shape[0])
     kind = quads if shape == "quad" else polygons
     if unclip == "exact":
-        found, scores = kind.exact(
+        regions, scores = kind.exact(
             heat, contours.largest(mask, max_candidates, first), shrink_ratio, min_size, box_threshold, loops
         )
     else:
-        found, scores = kind.published(
+        regions, scores = kind.published(
             heat, contours.last(mask, max_candidates, first), float(unclip), min_size, box_threshold, loops
         )
-    shapes, there = on_page(found, to_page, size, whole=unclip != "exact")
+    shapes, there = on_page(regions, to_page, size, whole=unclip != "exact")
     return Regions(shapes, np.asarray(scores, dtype=np.float32)[there])
 
 
 def check(probability: Map, to_page: NDArray[np.float64] | None) -> None:
     """Raise ShapeError unless the map is (h, w) float32 and `to_page`, if any, a finite (2, 3)."""
     if not isinstance(probability, np.ndarray) or probability.ndim != 2 or probability.dtype != np.float32:
-        given = (
+        values = (
             f"{probability.dtype} {probability.shape}" if hasattr(probability, "shape") else type(probability).__name__
         )
         raise ShapeError(
-            "This is no probability map", got=given, need="a NumPy array (h, w) of float32, one page at a time"
+            "This is no probability map", got=values, need="a NumPy array (h, w) of float32, one page at a time"
         )
     if to_page is not None and (np.shape(to_page) != (2, 3) or not np.isfinite(to_page).all()):
         raise ShapeError("This does not map pixels to the page", got=np.shape(to_page), need="a finite (2, 3) array")
 
 
 def on_page(
-    found: Sequence[NDArray[np.floating]] | NDArray[np.floating],
+    regions: Sequence[NDArray[np.floating]] | NDArray[np.floating],
     to_page: NDArray[np.float64] | None,
     size: tuple[int, int] | None,
     *,
@@ -119,16 +119,16 @@ def on_page(
     Those of which nothing is left, as they lie in what was added around the page, are left out; which are there is told
     beside them, by their places in `found`.
     """
-    if not len(found):
+    if not len(regions):
         return [], np.zeros(0, np.intp)
-    points = np.concatenate(found).astype(np.float64)
+    points = np.concatenate(regions).astype(np.float64)
     if to_page is not None:
         points = points @ np.asarray(to_page)[:, :2].T + np.asarray(to_page)[:, 2]
     if whole:
         points = np.round(points)
     if size is not None:
         points = np.clip(points, 0, size)
-    small, ends = points.astype(np.float32), list(itertools.accumulate(len(polygon) for polygon in found))
+    small, ends = points.astype(np.float32), list(itertools.accumulate(len(polygon) for polygon in regions))
     starts = [0, *ends[:-1]]
     there = np.flatnonzero((np.maximum.reduceat(small, starts) > np.minimum.reduceat(small, starts)).all(axis=1))
     return [small[starts[i] : ends[i]] for i in there], there

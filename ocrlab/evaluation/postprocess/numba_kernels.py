@@ -23,7 +23,7 @@ Map = NDArray[np.float32]
 ARC_TOLERANCE = 0.25  # pixels, Clipper's default
 OUTLINE, FLIP = 1, 2  # of a pixel: it is on the outline; from it on, inside and outside change places
 STEPS = 1 << 16  # a pixel in OpenCV's fixed-point numbers
-ONE = np.uint32(0x3F800000)  # the bits of 1 as float32; those of -0 and NaN are larger
+BITS_OF_1 = np.uint32(0x3F800000)  # the bits of 1 as float32; those of -0 and NaN are larger
 SUMS: set[str] = {"reassoc", "nsz"}  # sums may be taken in any order, several numbers at once
 
 
@@ -104,7 +104,7 @@ def above(
         if hit:
             for x in range(len(row)):
                 columns[x] |= row[x]
-    return bool(largest <= ONE)
+    return bool(largest <= BITS_OF_1)
 
 
 @compiled("void(float32[:, ::1], int32[:, :, ::1], float64[::1])", SUMS)

@@ -25,7 +25,7 @@ MITRE_LIMIT = 2.0  # Clipper's: corners of 60 degrees and more stay corners
 ROUNDED = 2.0  # pixels by which a polygon may grow less than it should, both sides together
 
 Points = NDArray[np.int32]
-Found = tuple[Sequence[NDArray[np.number]], list[float]]
+Shapes = tuple[Sequence[NDArray[np.number]], list[float]]
 
 
 def published(
@@ -35,22 +35,22 @@ def published(
     min_size: float,
     box_threshold: float,
     loops: ModuleType | None,
-) -> Found:
+) -> Shapes:
     """Return simplified outlines (P, 2), moved outwards by area * ratio / perimeter with round joins, and their scores.
 
     What falls into several pieces, or gets a hole, is left out, as is what has fewer than 4 points.
     """
-    found, sure = simplified(probability, outlines, 4, box_threshold, loops)
-    polygons, distances = unclipped(found, ratio, loops)
+    shapes, sure = simplified(probability, outlines, 4, box_threshold, loops)
+    polygons, distances = unclipped(shapes, ratio, loops)
     # What is convex is at least twice as wide as its area over its perimeter, what is not is wider still. So nearly all
     # polygons are wide enough for certain, and of the others the rectangle tells.
     wide = (2 * distances * (1 + 1 / ratio) - ROUNDED >= min_size + GROWN).tolist()
-    kept = [
+    grown_shapes = [
         i
         for i, points in enumerate(polygons)
         if len(points) and (wide[i] or min(cv2.minAreaRect(points)[1]) >= min_size + GROWN)
     ]
-    return [polygons[i] for i in kept], [sure[i] for i in kept]
+    return [polygons[i] for i in grown_shapes], [sure[i] for i in grown_shapes]
 
 
 def exact(
@@ -60,16 +60,16 @@ def exact(
     min_size: float,
     box_threshold: float,
     loops: ModuleType | None,
-) -> Found:
+) -> Shapes:
     """Return simplified outlines (P, 2) moved outwards, corners kept, until shrinking them would give the outline."""
     outlines = [o for o in outlines if cv2.contourArea(o) > 0 and min(cv2.minAreaRect(o)[1]) >= min_size]
-    found, sure = simplified(probability, outlines, 3, box_threshold, loops)
-    if not found:
+    shapes, sure = simplified(probability, outlines, 3, box_threshold, loops)
+    if not shapes:
         return [], []
-    area = np.array([cv2.contourArea(points) for points in found])
-    length = np.array([cv2.arcLength(points, True) for points in found])
+    area = np.array([cv2.contourArea(points) for points in shapes])
+    length = np.array([cv2.arcLength(points, True) for points in shapes])
     distances = np.asarray(geometry.unshrink_distance(area, length, shrink_ratio))
-    every = move_edges([points * FINE for points in found], distances * FINE, pyclipper.JT_MITER)
+    every = move_edges([points * FINE for points in shapes], distances * FINE, pyclipper.JT_MITER)
     polygons, scores = [], []
     for pieces, score in zip(every, sure, strict=True):
         if pieces:
@@ -86,10 +86,10 @@ def simplified(
     Outlines of fewer than `fewest` points after that, and those that score below `box_threshold`, are passed over.
     """
     fewer = [cv2.approxPolyDP(outline, TOLERANCE * cv2.arcLength(outline, True), True)[:, 0] for outline in outlines]
-    found = [points for points in fewer if len(points) >= fewest]
-    scores = polygon_scores(probability, found, loops)
+    shapes = [points for points in fewer if len(points) >= fewest]
+    scores = polygon_scores(probability, shapes, loops)
     sure = np.flatnonzero(scores >= box_threshold)
-    return [found[i] for i in sure], scores[sure].tolist()
+    return [shapes[i] for i in sure], scores[sure].tolist()
 
 
 def unclipped(

@@ -44,8 +44,8 @@ def published(
     scores = box_scores(probability, boxes, loops)
     sure = scores >= box_threshold
     boxes, scores = boxes[sure], scores[sure]
-    grown, kept = smallest(unclipped(boxes, ratio, loops), min_size + GROWN)
-    return ordered(corners_of(grown)), scores[kept]
+    grown, indices = smallest(unclipped(boxes, ratio, loops), min_size + GROWN)
+    return ordered(corners_of(grown)), scores[indices]
 
 
 def exact(
@@ -58,10 +58,10 @@ def exact(
 ) -> tuple[Boxes, Scores]:
     """Return the rectangles that shrink to these outlines, and their scores: means over the smallest rectangles."""
     outlines = [outline for outline in outlines if cv2.contourArea(outline) > 0]
-    rectangles, kept = smallest(outlines, min_size)
+    rectangles, indices = smallest(outlines, min_size)
     scores = box_scores(probability, corners_of(rectangles), loops)
     sure = np.flatnonzero(scores >= box_threshold)
-    return regrown([rectangles[i] for i in sure], [outlines[kept[i]] for i in sure], shrink_ratio), scores[sure]
+    return regrown([rectangles[i] for i in sure], [outlines[indices[i]] for i in sure], shrink_ratio), scores[sure]
 
 
 def regrown(rectangles: Sequence[Rectangle], outlines: Sequence[Outline], shrink_ratio: float) -> Boxes:
@@ -90,9 +90,9 @@ def regrown(rectangles: Sequence[Rectangle], outlines: Sequence[Outline], shrink
 
 def smallest(outlines: Sequence[NDArray[np.int32]], min_size: float) -> tuple[list[Rectangle], list[int]]:
     """Return the rectangles of least area whose short side reaches `min_size`, and the positions of their outlines."""
-    found = [cv2.minAreaRect(outline) for outline in outlines]
-    kept = [i for i, (_, sides, _) in enumerate(found) if min(sides) >= min_size]
-    return [found[i] for i in kept], kept
+    rectangles = [cv2.minAreaRect(outline) for outline in outlines]
+    indices = [i for i, (_, sides, _) in enumerate(rectangles) if min(sides) >= min_size]
+    return [rectangles[i] for i in indices], indices
 
 
 def corners_of(rectangles: Sequence[Rectangle]) -> Boxes:
@@ -127,6 +127,6 @@ def unclipped(boxes: Boxes, ratio: float, loops: ModuleType | None) -> list[NDAr
     if loops:
         loops.unclip(whole, distance, points, counts)
     return [
-        found[:count] if count else np.concatenate(geometry.offset(box, reach) or [box]).astype(np.int32)
-        for found, count, box, reach in zip(points, counts.tolist(), whole, distance.tolist(), strict=True)
+        polygon[:count] if count else np.concatenate(geometry.offset(box, reach) or [box]).astype(np.int32)
+        for polygon, count, box, reach in zip(points, counts.tolist(), whole, distance.tolist(), strict=True)
     ]

@@ -19,11 +19,11 @@ def find() -> Path:
     for file in (path, beside):
         if not file.is_file():
             raise CheckpointError("The shipped detector is not there", got=f"no {file}", need="a whole install", do=do)
-    said, found = beside.read_text(encoding="utf-8").split(maxsplit=1)[:1], sha256(path)
-    if said != [found]:
-        told = said[0] if said else "nothing"
+    recorded, digest = beside.read_text(encoding="utf-8").split(maxsplit=1)[:1], sha256(path)
+    if recorded != [digest]:
+        expected = recorded[0] if recorded else "nothing"
         raise CheckpointError(
-            "The shipped detector is damaged", got=f"{path} of SHA-256 {found}", need=f"{told}, as packed", do=do
+            "The shipped detector is damaged", got=f"{path} of SHA-256 {digest}", need=f"{expected}, as packed", do=do
         )
     return path
 
@@ -40,10 +40,10 @@ def look(path: Path) -> None:
             return
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read", got=error.strerror, need="a file that you may read") from error
-    seen = f"a file that starts with {start!r}" if start else "an empty file"
-    seen = "a file of torch that is cut off or damaged" if start.startswith(b"PK") else seen
+    content = f"a file that starts with {start!r}" if start else "an empty file"
+    content = "a file of torch that is cut off or damaged" if start.startswith(b"PK") else content
     need = "a whole file written by ocrlab train"
-    raise CheckpointError(f"{path} cannot be read as a checkpoint", got=seen, need=need)
+    raise CheckpointError(f"{path} cannot be read as a checkpoint", got=content, need=need)
 
 
 def sha256(path: Path) -> str:

@@ -72,8 +72,10 @@ def meet(ranks: Ranks) -> None:
     environment = cluster(ranks)
     where = f"{environment.main_address}:{environment.main_port}"
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = where.rsplit(":", 1)
-    told = f"ocrlab: rank {ranks.rank} waits at {where} for all {ranks.world} ranks that {ranks.launcher} has announced"
-    timer = threading.Timer(PATIENCE, lambda: print(told, file=sys.stderr, flush=True))
+    message = (
+        f"ocrlab: rank {ranks.rank} waits at {where} for all {ranks.world} ranks that {ranks.launcher} has announced"
+    )
+    timer = threading.Timer(PATIENCE, lambda: print(message, file=sys.stderr, flush=True))
     timer.daemon = True
     timer.start()
     try:
@@ -123,9 +125,9 @@ def strategy(ranks: Ranks, accelerator: str, folder: Path) -> dict[str, Any]:
         os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(folder / "flight" / "nccl-rank-"))
         within = group.new_group(backend="nccl", timeout=TIMEOUT)
     more: dict[str, Any] = {WITHOUT_BUFFERS: False} | ({} if within is None else {"process_group": within})
-    made = DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT, **more)
-    made.cluster_environment = cluster(ranks)
-    return {"devices": ranks.on_node, "num_nodes": ranks.nodes, "strategy": made}
+    ddp = DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT, **more)
+    ddp.cluster_environment = cluster(ranks)
+    return {"devices": ranks.on_node, "num_nodes": ranks.nodes, "strategy": ddp}
 
 
 def among(strategy: Any) -> Any:
@@ -149,27 +151,27 @@ def of_rank_0(ranks: Ranks, value: Any) -> Any:
     """Return what rank 0 has given for `value`, on every rank."""
     if not ranks.several:
         return value
-    held = [value if ranks.first else None]
-    group.broadcast_object_list(held, src=0)
-    return held[0]
+    values = [value if ranks.first else None]
+    group.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def of_all(ranks: Ranks, value: Any) -> list[Any]:
     """Return what every rank has given, by rank."""
     if not ranks.several:
         return [value]
-    held: list[Any] = [None] * ranks.world
-    group.all_gather_object(held, value)
-    return held
+    values: list[Any] = [None] * ranks.world
+    group.all_gather_object(values, value)
+    return values
 
 
 def mean(ranks: Ranks, values: Sequence[float]) -> list[float]:
     """Return the mean over the ranks of each number."""
     if not ranks.several:
         return list(values)
-    held = torch.tensor(values, dtype=torch.float64)
-    group.all_reduce(held)
-    return [value / ranks.world for value in held.tolist()]
+    sums = torch.tensor(values, dtype=torch.float64)
+    group.all_reduce(sums)
+    return [value / ranks.world for value in sums.tolist()]
 
 
 @torch.no_grad()
@@ -190,16 +192,15 @@ def mean_buffers(ranks: Ranks, model: torch.nn.Module, within: Any = None) -> No
 
 def same_everywhere(ranks: Ranks, what: str, value: object) -> None:
     """Raise DataError on every rank where this one's `value` is not that of all, naming those that differ."""
-    found = of_all(ranks, value)
-    odd = [rank for rank, one in enumerate(found) if one != found[0]]
-    if odd:
-        one = odd[0] if len(odd) <= ranks.world // 2 else 0  # the few differ from the many
-        error = DataError(
-            f"Rank {one} has {what} of its own",
-            got=f"{found[one]} on rank {one}",
-            need=f"{found[odd[0] if one == 0 else 0]}, as on {ranks.world - len(odd) if one else len(odd)} others",
-        )
-        raise about(one, error)
+    values = of_all(ranks, value)
+    differing = [rank for rank, other in enumerate(values) if other != values[0]]
+    if differing:
+        odd, like = differing[0], 0
+        if len(differing) > ranks.world // 2:  # the few differ from the many
+            odd, like = like, odd
+        count = ranks.world - len(differing) if odd else len(differing)
+        got, need = f"{values[odd]} on rank {odd}", f"{values[like]}, as on {count} others"
+        raise about(odd, DataError(f"Rank {odd} has {what} of its own", got=got, need=need))
 
 
 def about(rank: int, error: OcrlabError) -> OcrlabError:
@@ -225,8 +226,8 @@ def added(ranks: Ranks, judged: Mapping[int, NDArray[np.float64]], count: int) -
         table[page, :, :-1] = counts
         table[page, 0, -1] = 1
     if ranks.several:
-        held = torch.from_numpy(table)
-        group.all_reduce(held)  # one rank has numbers and the others zeros: exact
+        summed = torch.from_numpy(table)
+        group.all_reduce(summed)  # one rank has numbers and the others zeros: exact
     times = table[:, 0, -1]
     if (times != 1).any():
         page = int(np.flatnonzero(times != 1)[0])

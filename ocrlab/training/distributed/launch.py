@@ -35,7 +35,7 @@ def main(words: list[str]) -> int:
     try:
         elastic_launch(config, program)(*args)
     except ChildFailedError as error:
-        return told(error.failures)
+        return report_failures(error.failures)
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0
@@ -51,9 +51,9 @@ def configured(count: int, logs: str, words: list[str]) -> tuple[LaunchConfig, C
     return config, program, args
 
 
-def told(failures: dict[int, ProcessFailure]) -> int:
+def report_failures(failures: dict[int, ProcessFailure]) -> int:
     """Write down how each rank has ended, say it of the first one, and return its exit status as a shell would."""
-    ended = {rank: (one.local_rank, one.exitcode, one.pid) for rank, one in failures.items()}
+    ended = {rank: (failure.local_rank, failure.exitcode, failure.pid) for rank, failure in failures.items()}
     launcher.tell_exits([{"rank": rank, "exit_code": code, "pid": pid} for rank, (_, code, pid) in ended.items()])
     blamed = named_by_all()
     # Who was killed has left no word; of errors, all ranks may have met the same one, which says whose it is.

@@ -16,7 +16,7 @@ from ocrlab.run_folder.launcher import Member, Ranks, brief, others_word, second
 from ocrlab.run_folder.owner_process import signals_exit
 from ocrlab.training.distributed.collectives import about, of_all, of_rank_0
 
-SEEN = 20.0  # seconds until a file that rank 0 has made must be seen on every machine
+VISIBLE_WITHIN = 20.0  # seconds until a file that rank 0 has made must be seen on every machine
 
 
 @contextlib.contextmanager
@@ -28,22 +28,22 @@ def opened(member: Member, runs: str, slug: str, again: Path | None) -> Iterator
             yield folder
         return
     with contextlib.ExitStack() as stack:
-        told: dict[str, str] = {}
+        place: dict[str, str] = {}
         if ranks.first:
             try:
                 folder = stack.enter_context(run_folder.run(runs, slug, again=again))
-                told = {"path": str(folder.path), "started": folder.started}
+                place = {"path": str(folder.path), "started": folder.started}
                 watcher_link.tell_run(folder.path)
             except Exception as error:
                 of_rank_0(ranks, {"error": brief(error)})
                 raise
-        told = of_rank_0(ranks, told)
-        if "error" in told:
-            raise about(0, RunError("Rank 0 has no run folder", got=told["error"]))
+        place = of_rank_0(ranks, place)
+        if "error" in place:
+            raise about(0, RunError("Rank 0 has no run folder", got=place["error"]))
         if not ranks.first:
             stack.enter_context(signals_exit())
-            folder = run_folder.RunFolder(Path(told["path"]), told["started"])
-        _seen_by_all(ranks, folder)
+            folder = run_folder.RunFolder(Path(place["path"]), place["started"])
+        _check_visible(ranks, folder)
         member.keep(folder.flight)
         try:
             yield folder
@@ -54,9 +54,9 @@ def opened(member: Member, runs: str, slug: str, again: Path | None) -> Iterator
             raise cause from error
 
 
-def _seen_by_all(ranks: Ranks, folder: run_folder.RunFolder) -> None:
+def _check_visible(ranks: Ranks, folder: run_folder.RunFolder) -> None:
     """Raise RunError on every rank where one of them cannot use the run folder; a network's folders take a moment."""
-    end, why = time.monotonic() + SEEN, ""
+    end, why = time.monotonic() + VISIBLE_WITHIN, ""
     while not (folder.path / ".RUNNING").exists():
         if time.monotonic() > end:
             why = "it is not there"
@@ -64,8 +64,8 @@ def _seen_by_all(ranks: Ranks, folder: run_folder.RunFolder) -> None:
         time.sleep(0.1)
     if not why and not os.access(folder.flight, os.W_OK):
         why = "it cannot be written"
-    found = of_all(ranks, (why, os.uname().nodename))
-    for rank, (problem, host) in enumerate(found):
+    problems = of_all(ranks, (why, os.uname().nodename))
+    for rank, (problem, host) in enumerate(problems):
         if problem:
             error = RunError(
                 f"Rank {rank} on {host} cannot use the run folder of rank 0",

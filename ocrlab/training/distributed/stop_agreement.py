@@ -28,7 +28,7 @@ class Agreement:
         self.work: Any = None
         self.all: list[Tensor] = []
 
-    def given(self, images: Tensor) -> None:
+    def note_batch(self, images: Tensor) -> None:
         """Note the shape of a batch (B, C, H, W)."""
         self.shapes.append(tuple(images.shape))
 
@@ -49,25 +49,25 @@ class Agreement:
         self.work.wait()
         self.work = None
         rows = [tuple(int(number) for number in words) for words in self.all]
-        given = [row[2:] for row in rows]
-        usual = max(given, key=given.count)
-        for rank, one in enumerate(given):
-            if one != usual:
-                raise _odd(rank, one, usual)
+        batches = [row[2:] for row in rows]
+        majority = max(batches, key=batches.count)
+        for rank, batch in enumerate(batches):
+            if batch != majority:
+                raise _odd(rank, batch, majority)
         return max(row[0] for row in rows), any(row[1] for row in rows)
 
 
-def _odd(rank: int, one: tuple[int, ...], usual: tuple[int, ...]) -> OcrlabError:
+def _odd(rank: int, batch: tuple[int, ...], majority: tuple[int, ...]) -> OcrlabError:
     """Return the error that every rank raises about the one whose words differ."""
     error: OcrlabError
-    if one[2:] != usual[2:]:
+    if batch[2:] != majority[2:]:
         error = DataError(
             f"Rank {rank} was given a batch of another shape",
-            got=f"{one[2:]} up to its micro-batch {one[0]}",
-            need=f"{usual[2:]}, as on the others",
+            got=f"{batch[2:]} up to its micro-batch {batch[0]}",
+            need=f"{majority[2:]}, as on the others",
             do="All ranks need the same config, data and version of ocrlab",
         )
     else:
         what = f"Rank {rank} has done another number of micro-batches"
-        error = RunError(what, got=one[0], need=f"{usual[0]}, as the others have")
+        error = RunError(what, got=batch[0], need=f"{majority[0]}, as the others have")
     return about(rank, error)

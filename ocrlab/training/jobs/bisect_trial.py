@@ -53,14 +53,14 @@ def main(path: Path) -> None:
 
 def loaders(*, pin_memory: bool | None, start_method: str | None) -> None:
     """Let every loader made from now on pin no memory, or start its workers in another way."""
-    made = DataLoader.__init__
+    original = DataLoader.__init__
 
     def make(self: DataLoader[Any], *args: Any, **kwargs: Any) -> None:
         if pin_memory is not None:
             kwargs["pin_memory"] = pin_memory
         if start_method is not None and kwargs.get("num_workers"):
             kwargs["multiprocessing_context"] = start_method
-        made(self, *args, **kwargs)
+        original(self, *args, **kwargs)
 
     DataLoader.__init__ = make  # type: ignore[method-assign]
 

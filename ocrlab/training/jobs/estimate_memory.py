@@ -92,9 +92,9 @@ def of_step(config: Config, batch: int, page: tuple[int, int] | None = None) -> 
     images = torch.empty(batch, side, side, 3, dtype=torch.uint8, device="meta").permute(0, 3, 1, 2)  # (B, 3, H, W)
     maps = [torch.empty(batch, 1, side, side, device="meta") for _ in range(4)]
 
-    def loss(network: nn.Module, given: Any) -> Tensor:
-        out = network(given[0])
-        targets = TargetMaps(*given[1:])
+    def loss(network: nn.Module, batch: Any) -> Tensor:
+        out = network(batch[0])
+        targets = TargetMaps(*batch[1:])
         return db_loss(out.probability_logits, out.threshold_logits, targets).total
 
     form = joined(model, torch.bfloat16 if bf16 else torch.float32) if page else None
@@ -140,7 +140,7 @@ def whole(config: Config, step: Estimate) -> dict[str, int]:
     workers = config.runtime.workers or 0
     ahead = workers * 4 * config.batch_size
     parts["batches ahead"] = ahead * MAP_BYTES * config.crop**2
-    parts["decoded pages"] = measure_memory.held_later(config) + measure_memory.held_now(config)
+    parts["decoded pages"] = measure_memory.later_pages(config) + measure_memory.resident_pages(config)
     parts["libraries"] = LIBRARIES
     return parts
 

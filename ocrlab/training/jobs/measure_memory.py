@@ -55,7 +55,7 @@ def begun(path: Path) -> tuple[dict[str, Any], Config]:
 def measure(config: Config, out: Path, usable: int | None, kind: str, *, long: bool = False) -> None:
     """Train some steps and write what they needed; `usable` are the bytes that it may need, None for no limit."""
     scales = memory_meter.Scales(out, usable, kind)
-    needed = held_later(config)
+    needed = later_pages(config)
 
     def worst_only(*args: Any, **options: Any) -> Index:
         index = load(*args, **options)
@@ -71,7 +71,7 @@ def measure(config: Config, out: Path, usable: int | None, kind: str, *, long: b
         config.trainer.val_every = config.recorder.snapshot_every = LONG // 10
     with scales:
         ballast = np.full(needed, 1, np.uint8)
-        scales.held_later = needed
+        scales.later_pages = needed
         loop.fit(config, load_pages=worst_only, callbacks=[Marks(scales)])
         del ballast
         scales.mark("final")
@@ -131,22 +131,22 @@ def worst(samples: Sequence[Sample]) -> list[Sample]:
     return list({sample.name: sample for sample in chosen}.values())
 
 
-def held_now(config: Config) -> int:
+def resident_pages(config: Config) -> int:
     """Return the bytes of decoded pages that a measurement holds itself: those of the worst pages."""
     splits = (config.train_split, config.val_split)
     pages = [s for split in splits for s in worst(load(config.data, split, exif=config.exif).samples)]
     return sum(3 * s.width * s.height for s in pages)
 
 
-def held_later(config: Config) -> int:
+def later_pages(config: Config) -> int:
     """Return the bytes of decoded pages that the image caches will hold, but for those that are measured anyway."""
     if config.runtime.cache != "memory":
         return 0
     total = 0
     for split, copies in ((config.train_split, max(1, config.runtime.workers or 0)), (config.val_split, 1)):
         samples = load(config.data, split, exif=config.exif).samples
-        seen = {sample.name for sample in worst(samples)}
-        rest = sum(3 * s.width * s.height for s in samples if s.name not in seen)
+        measured = {sample.name for sample in worst(samples)}
+        rest = sum(3 * s.width * s.height for s in samples if s.name not in measured)
         total += min(int(config.runtime.cache_gb * 1e9), rest * copies)
     return total
 

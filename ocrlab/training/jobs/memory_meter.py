@@ -45,11 +45,11 @@ class Scales:
         self.peaks: dict[str, int] = {}  # bytes, by part of the training
         self.device: dict[str, int] = {}  # of the CUDA device: reserved, outside, total
         self.settled: dict[str, Any] = {}
-        self.held_later = 0
+        self.later_pages = 0
         self.crops_a_second = 0.0
         self.base = self.now()
         self._workers = 0  # the most that they held
-        self._seen = 0  # the most in this part
+        self._peak = 0  # the most in this part
         self._cuda = False
         self._end = threading.Event()
         self._lock = threading.Lock()
@@ -83,7 +83,7 @@ class Scales:
     def mark(self, phase: str) -> None:
         """End a part of the training: its peak is what was seen since the last mark."""
         with self._lock:
-            high = max(self._highest(), self._seen)
+            high = max(self._highest(), self._peak)
             self.peaks[phase] = max(self.peaks.get(phase, 0), high)
             self._reset()
         if self._cuda:
@@ -96,16 +96,16 @@ class Scales:
         """Return what this process holds now, in bytes, as the limit counts it."""
         return self._counted(_status(), high=False)
 
-    def stop(self, held: int) -> None:
+    def stop(self, usage: int) -> None:
         """Write down that it does not fit, and end the process: a training at its limit is not asked to end itself."""
-        self.write(over={"phase": self.phase, "held": held or self._seen})
+        self.write(over={"phase": self.phase, "held": usage or self._peak})
         os._exit(0)
 
     def write(self, **more: Any) -> None:
         """Write what is known so far, whole or not at all."""
         answer = {
             "schema": 1, "base": self.base, "peaks": self.peaks, "workers": self._workers, "device": self.device,
-            "settled": self.settled, "held_later": self.held_later, "crops_a_second": self.crops_a_second,
+            "settled": self.settled, "held_later": self.later_pages, "crops_a_second": self.crops_a_second,
             "phase": self.phase, "finished": False, "over": None, "error": None,
         }  # fmt: skip
         run_folder.write_json(self.out, {**answer, **more}, private=True)
@@ -117,16 +117,16 @@ class Scales:
                 self._workers = max(self._workers, _below())
             looks += 1
             with self._lock:
-                self._seen = max(self._seen, held := self.now() + self._workers)
-            if self.usable is not None and not self._cuda and held > self.usable:
-                self.stop(held)
+                self._peak = max(self._peak, usage := self.now() + self._workers)
+            if self.usable is not None and not self._cuda and usage > self.usable:
+                self.stop(usage)
 
     def _highest(self) -> int:
         return self._counted(_status(), high=True) + (self._workers if self.kind == "resident" else 0)
 
     def _reset(self) -> None:
         """Let the kernel's own high-water mark begin again here (5 to clear_refs, proc(5))."""
-        self._seen = 0
+        self._peak = 0
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
 
@@ -159,7 +159,9 @@ def _below() -> int:
     """
     now = float(Path("/proc/uptime").read_text("ascii").split()[0])
     old = [
-        one.pid for one in process_tree.descendants(os.getpid())[1:] if now - one.started / process_tree.TICKS >= YOUNG
+        process.pid
+        for process in process_tree.descendants(os.getpid())[1:]
+        if now - process.started / process_tree.TICKS >= YOUNG
     ]
     if not old:
         return 0

@@ -31,8 +31,8 @@ def run(device: str) -> dict[str, object]:
     shrink[:, :, 40:80, 20:100] = 1
     ones = torch.ones_like(shrink)
     maps = TargetMaps(*(t.to(device) for t in (shrink, ones, 0.3 + 0.4 * shrink, ones)))
-    found = model(images)
-    loss = db_loss(found.probability_logits, found.threshold_logits, maps).total
+    output = model(images)
+    loss = db_loss(output.probability_logits, output.threshold_logits, maps).total
     loss.backward()
     optimiser.step()
     value = float(loss.detach())

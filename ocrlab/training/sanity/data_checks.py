@@ -65,7 +65,7 @@ def order(make: Order, count: int, config: Config) -> Check:
     if count > 2 and walks[0] == walks[2]:
         wrong.append("the same order with another seed")
     epochs = [sorted(page for epoch, page in walks[0] if epoch == e) for e in (0, 1)]
-    if any(seen != list(range(count)) for seen in epochs):
+    if any(pages != list(range(count)) for pages in epochs):
         wrong.append("not every page once in an epoch")
     do = "Draw the order from a generator of its own, seeded with seed and epoch"
     return judged(
@@ -87,11 +87,11 @@ def augmentation(data: Data, samples: Sequence[Sample], config: Config) -> Check
         later = [data(samples, config)[1, i] for i in few]  # type: ignore[index]
     differ = sum(not same_crop(a, b) for a, b in zip(first, again, strict=True))
     still = sum(np.array_equal(a[0], b[0]) for a, b in zip(first, later, strict=True))
-    seen = f"{differ} of {len(few)} crops differ with the same seed"
-    seen += f", {still} are the same in the next epoch" if still else ""
+    result = f"{differ} of {len(few)} crops differ with the same seed"
+    result += f", {still} are the same in the next epoch" if still else ""
     do = "Draw from the generator that is handed over, never from the global ones"
     need = "none differs, and each epoch has its own"
-    return judged("augmentation", not differ and not still, seen, need, do, warn=not differ)
+    return judged("augmentation", not differ and not still, result, need, do, warn=not differ)
 
 
 def workers(data: Data, samples: Sequence[Sample], config: Config) -> Check:
@@ -105,13 +105,13 @@ def workers(data: Data, samples: Sequence[Sample], config: Config) -> Check:
     named |= {kind: pair for kind, *pair in zip(kinds, alone.maps, both.maps, strict=True)}  # type: ignore[misc]
     wrong = [name for name, (a, b) in named.items() if a.shape != b.shape or not torch.equal(a, b)]
     wrong += ["pages"] if alone.pages != both.pages else []
-    seen = (
+    result = (
         f"{', '.join(wrong)} differ"
         if wrong
         else f"{len(alone.pages)} crop{'s' * (len(alone.pages) > 1)}, equal bit for bit"
     )
     do = "Draw from a generator seeded by seed, epoch and page: a worker's global one is seeded by its number"
-    return judged("workers 0 and 2", not wrong, seen, "the same batch", do)
+    return judged("workers 0 and 2", not wrong, result, "the same batch", do)
 
 
 def alignment(data: Data, samples: Sequence[Sample], config: Config) -> list[Check]:
@@ -142,9 +142,9 @@ def alignment(data: Data, samples: Sequence[Sample], config: Config) -> list[Che
             continue
         x, y = best(score)
         far = max(abs(x), abs(y))
-        seen = f"{x:+.2f} px across, {y:+.2f} px down"
+        offset = f"{x:+.2f} px across, {y:+.2f} px down"
         do = "Give image and polygons one warp; OpenCV's pixel centres have whole numbers"
-        checks.append(judged(f"alignment: {name}", far <= SHIFT, seen, f"{SHIFT} px or less", do))
+        checks.append(judged(f"alignment: {name}", far <= SHIFT, offset, f"{SHIFT} px or less", do))
     return checks
 
 
@@ -152,9 +152,9 @@ def text(samples: Sequence[Sample], config: Config) -> Iterator[Check]:
     """Yield that no page has a box that counts; pages without text are learned from, though not they alone."""
     if not any((~sample.ignored).any() for sample in samples):
         boxes = sum(len(sample.ignored) for sample in samples)
-        seen = f"0 boxes that count on {len(samples)} pages" + (f", {boxes} that do not" if boxes else "")
+        result = f"0 boxes that count on {len(samples)} pages" + (f", {boxes} that do not" if boxes else "")
         do = f"Look at the annotations: ocrlab samples check {config.data}"
-        yield Check("text to learn", "fail", seen, "one", do)
+        yield Check("text to learn", "fail", result, "one", do)
 
 
 def round_trip(samples: Sequence[Sample], config: Config) -> Check:
@@ -165,7 +165,7 @@ def round_trip(samples: Sequence[Sample], config: Config) -> Check:
     for sample in samples[:8]:
         warp, (width, height) = transforms.letterbox((sample.width, sample.height), config.evaluate)
         moved = [np.rint(transforms.warp_points(polygon, warp)) for polygon in sample.polygons]
-        made = target_maps.make(
+        targets = target_maps.make(
             moved,
             sample.ignored,
             (height, width),
@@ -174,12 +174,12 @@ def round_trip(samples: Sequence[Sample], config: Config) -> Check:
             min_text_size=config.targets.min_text_size,
         )
         size = (sample.width, sample.height)
-        found = page_inference.regions(made.shrink_map, warp, size, config.post, config.targets.shrink_ratio)
-        matches.append(iou.match(sample.polygons, sample.ignored, found.polygons))
+        regions = page_inference.regions(targets.shrink_map, warp, size, config.post, config.targets.shrink_ratio)
+        matches.append(iou.match(sample.polygons, sample.ignored, regions.polygons))
     value = iou.summary(matches)[f"hmean@{AIM}"]
     do = "See what is lost, and which settings keep it: ocrlab evaluate --oracle DIR"
-    seen, need = f"hmean@{AIM} {value:.3f} over {len(matches)} pages", f"{ENOUGH}"
-    return judged(name, value >= ENOUGH, seen, need, do, warn=value >= NEARLY)
+    result, need = f"hmean@{AIM} {value:.3f} over {len(matches)} pages", f"{ENOUGH}"
+    return judged(name, value >= ENOUGH, result, need, do, warn=value >= NEARLY)
 
 
 def paint(sample: Sample, path: Path) -> Sample:
@@ -240,13 +240,13 @@ def same_crop(a: Any, b: Any) -> bool:
 @contextlib.contextmanager
 def scattered(seed: int) -> Iterator[None]:
     """Set the global generators to some state for a block, and put them back: what draws from them will be seen."""
-    kept = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
+    states = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     torch.manual_seed(seed)
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])  # noqa: NPY002
-        torch.set_rng_state(kept[2])
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])

@@ -51,7 +51,7 @@ class Learned:
     canvas: NDArray[np.uint8] = field(default_factory=lambda: np.zeros((0, 0, 3), np.uint8))
     polygons: list[NDArray[np.float32]] = field(default_factory=list)
     ignored: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
-    found: list[NDArray[np.float32]] = field(default_factory=list)
+    detections: list[NDArray[np.float32]] = field(default_factory=list)
     curve: list[dict[str, float]] = field(default_factory=list)  # step and loss, and hmean@0.5 where it was looked at
 
     @property
@@ -109,10 +109,10 @@ def blank_pages(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> l
         norm = float(torch.linalg.vector_norm(gradient))
         finite = math.isfinite(value) and math.isfinite(norm)
         teaches = norm > 0 if name == "empty page" else norm == 0
-        seen = f"loss {value:.3g}, gradient {norm:.3g}"
+        result = f"loss {value:.3g}, gradient {norm:.3g}"
         need = "finite, a gradient above 0" if name == "empty page" else "finite, no gradient"
         do = "Guard the divisions of the loss, and let a page without text count some negatives"
-        checks.append(judged(name, finite and teaches, seen, need, do))
+        checks.append(judged(name, finite and teaches, result, need, do))
     return checks
 
 
@@ -162,10 +162,10 @@ def _agree(
     off = abs(got[0] - want[0]) / max(abs(want[0]), 1e-12)
     a, b = want[1].double(), got[1].double()
     cosine = float((a @ b) / (a.norm() * b.norm()).clamp_min(1e-30))
-    seen = f"loss {off:.1e} apart, cosine of the gradients {cosine:.4f}"
+    result = f"loss {off:.1e} apart, cosine of the gradients {cosine:.4f}"
     need = f"{limit:g} or less, {angle:g} or more"
     return judged(
-        name, off <= limit and cosine >= angle, seen, need, do, warn=few and off <= limit and cosine > 0
+        name, off <= limit and cosine >= angle, result, need, do, warn=few and off <= limit and cosine > 0
     )  # NaN is none
 
 
@@ -223,14 +223,14 @@ def learn(
     sample, warp = window(samples)
     counts = legible(sample, -warp[None, :, 2], float(warp[0, 0]))[0]
     moved = [transforms.warp_points(np.asarray(p), warp) for p in sample.polygons]
-    seen = [bool((p.max(axis=0) > 0).all() and (p.min(axis=0) < SIDE).all()) for p in moved]
-    polygons, ignored = [p for p, s in zip(moved, seen, strict=True) if s], ~counts[np.asarray(seen, bool)]
+    visible = [bool((p.max(axis=0) > 0).all() and (p.min(axis=0) < SIDE).all()) for p in moved]
+    polygons, ignored = [p for p, s in zip(moved, visible, strict=True) if s], ~counts[np.asarray(visible, bool)]
     canvas = transforms.warp_image(read_image(sample.image, exif=config.exif), warp, (SIDE, SIDE))
     learned = Learned(sample.name, canvas, polygons, ignored)
     if ignored.all():
         return learned
     chosen = config.targets
-    made = target_maps.make(
+    targets = target_maps.make(
         [np.rint(p) for p in polygons],
         ignored,
         (SIDE, SIDE),
@@ -239,7 +239,7 @@ def learn(
         min_text_size=chosen.min_text_size,
     )
     images = torch.from_numpy(np.ascontiguousarray(canvas)[None]).permute(0, 3, 1, 2)  # (1, 3, H, W), channels last
-    maps = tuple(torch.from_numpy(m)[None, None] for m in made.maps)
+    maps = tuple(torch.from_numpy(m)[None, None] for m in targets.maps)
     batch = Batch(images, maps, [sample.name])  # type: ignore[arg-type]
     model = make().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -271,7 +271,7 @@ def look(model: nn.Module, batch: Batch, learned: Learned, config: Config) -> fl
     if not np.isfinite(heat).all():
         return 0.0
     regions = page_inference.regions(heat, np.eye(2, 3), (SIDE, SIDE), config.post, config.targets.shrink_ratio)
-    learned.found = regions.polygons
+    learned.detections = regions.polygons
     return iou.match(learned.polygons, learned.ignored, regions.polygons).hmean(0.5)
 
 
@@ -281,7 +281,7 @@ def by_heart(learned: Learned, seconds: float) -> Check:
     if not count:
         return Check("one page by heart", "skip", "no legible box lies whole in any part of the first pages", "one")
     steps = len(learned.curve)
-    seen = f"hmean@0.5 {learned.hmean:.3f} over {count} boxes after {steps} steps, {seconds:.0f} s"
+    result = f"hmean@0.5 {learned.hmean:.3f} over {count} boxes after {steps} steps, {seconds:.0f} s"
     do = "Look at the found polygons: what one page cannot teach, no data will"
     good, near = learned.hmean == 1.0, learned.hmean >= 0.9
-    return judged("one page by heart", good, seen, f"1.0 within {STEPS} steps", do, warn=near)
+    return judged("one page by heart", good, result, f"1.0 within {STEPS} steps", do, warn=near)

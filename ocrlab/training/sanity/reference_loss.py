@@ -20,7 +20,7 @@ from ocrlab.records import Check
 
 K = 50.0  # the paper's
 VALUE, GRADIENT = 1e-5, 1e-4  # relative; float32 against float64 over a million pixels
-SEEN = 1e-12  # a gradient below it is none
+NOTICEABLE = 1e-12  # a gradient below it is none
 
 Map = NDArray[np.float64]
 Loss = Callable[..., Any]  # as losses.db_loss
@@ -78,7 +78,7 @@ def hardest(pixel: Map, rest: NDArray[np.bool_], count: int) -> Map:
     return share
 
 
-def drawn(shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
+def random_logits(shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
     """Return random logits for both maps, float32 that require a gradient."""
     rng = np.random.default_rng(seed)
     x, y = (torch.from_numpy(rng.normal(0, 2, shape).astype(np.float32)).requires_grad_() for _ in range(2))
@@ -101,10 +101,10 @@ def compare(loss: Loss, maps: TargetMaps, weights: tuple[float, float, float], r
     """Judge value and gradient of a loss against the reference: on these maps, without any text, and all ignored."""
     cases = {"text": maps, "no text": blank(maps), "all ignored": ignored(maps)}
     worst: dict[str, tuple[float, str]] = {"value": (0.0, "text"), "gradient": (0.0, "text")}
-    for number, (name, given) in enumerate(cases.items()):
-        x, y = drawn(tuple(maps.shrink_map.shape), number)
-        total, gx, gy = of(loss, x, y, given, weights, ratio)
-        want = reference(*_doubles(x, y), _four(given), weights, ratio)
+    for number, (name, case_maps) in enumerate(cases.items()):
+        x, y = random_logits(tuple(maps.shrink_map.shape), number)
+        total, gx, gy = of(loss, x, y, case_maps, weights, ratio)
+        want = reference(*_doubles(x, y), _four(case_maps), weights, ratio)
         far = max(_apart(gx, want.by_probability), _apart(gy, want.by_threshold))
         for kind, value in (("value", _apart(np.array(total), np.array(want.total))), ("gradient", far)):
             if not value <= worst[kind][0]:
@@ -112,29 +112,29 @@ def compare(loss: Loss, maps: TargetMaps, weights: tuple[float, float, float], r
     checks = []
     for kind, limit in (("value", VALUE), ("gradient", GRADIENT)):
         value, name = worst[kind]
-        seen = f"{value:.1e} apart from the float64 reference (worst: {name})"
+        result = f"{value:.1e} apart from the float64 reference (worst: {name})"
         do = "Compare the order of the maps, the masks and the weights with ocrlab/losses"
-        checks.append(judged(f"loss: {kind}", value <= limit, seen, f"{limit:.0e} or less", do))
+        checks.append(judged(f"loss: {kind}", value <= limit, result, f"{limit:.0e} or less", do))
     return checks
 
 
 def counts(loss: Loss, maps: TargetMaps, ratio: float) -> list[Check]:
     """Judge from how many pixels the BCE learns: every text pixel, `ratio` hard ones for each, 1/64 of a blank page."""
     checks = []
-    for name, given in {"": maps, " without text": blank(maps)}.items():
-        x, y = drawn(tuple(maps.shrink_map.shape), 7)
-        _, gx, _ = of(loss, x, y, given, (1.0, 0.0, 0.0), ratio)
-        want = reference(*_doubles(x, y), _four(given), (1.0, 0.0, 0.0), ratio)
-        text = (given.shrink_map > 0.5).cpu().numpy()
-        learned = np.abs(gx) > SEEN
+    for name, case_maps in {"": maps, " without text": blank(maps)}.items():
+        x, y = random_logits(tuple(maps.shrink_map.shape), 7)
+        _, gx, _ = of(loss, x, y, case_maps, (1.0, 0.0, 0.0), ratio)
+        want = reference(*_doubles(x, y), _four(case_maps), (1.0, 0.0, 0.0), ratio)
+        text = (case_maps.shrink_map > 0.5).cpu().numpy()
+        learned = np.abs(gx) > NOTICEABLE
         got = (int((learned & text).sum()), int((learned & ~text).sum()))
         off = abs(got[0] - want.positives) + abs(got[1] - want.hard)
-        seen = f"{got[0]} text pixels, {got[1]} others"
+        result = f"{got[0]} text pixels, {got[1]} others"
         if got[0]:
-            seen += f" ({got[1] / got[0]:.2f} to 1)"
+            result += f" ({got[1] / got[0]:.2f} to 1)"
         need = f"{want.positives} and {want.hard}"
         do = "Look at the masks, and at how many hard negatives the loss takes"
-        checks.append(judged(f"BCE counts{name}", off == 0, seen, need, do))
+        checks.append(judged(f"BCE counts{name}", off == 0, result, need, do))
     return checks
 
 
@@ -142,11 +142,11 @@ def masks(loss: Loss, maps: TargetMaps, weights: tuple[float, float, float], rat
     """Judge that nothing is learned where the masks are 0; half of each map is masked for it."""
     half = torch.ones_like(maps.shrink_mask)
     half[..., : half.shape[-1] // 2] = 0
-    given = maps._replace(shrink_mask=maps.shrink_mask * half, threshold_mask=maps.threshold_mask * half)
-    x, y = drawn(tuple(half.shape), 3)
-    _, gx, gy = of(loss, x, y, given, weights, ratio)
+    masked = maps._replace(shrink_mask=maps.shrink_mask * half, threshold_mask=maps.threshold_mask * half)
+    x, y = random_logits(tuple(half.shape), 3)
+    _, gx, gy = of(loss, x, y, masked, weights, ratio)
     off = (half == 0).cpu().numpy()
-    leak = int(((np.abs(gx) > SEEN) & off).sum() + ((np.abs(gy) > SEEN) & off).sum())
+    leak = int(((np.abs(gx) > NOTICEABLE) & off).sum() + ((np.abs(gy) > NOTICEABLE) & off).sum())
     do = "Multiply each term of the loss by its mask, and count only pixels under it"
     return judged("masked pixels", leak == 0, f"{leak} of {2 * int(off.sum())} pixels taught", "none", do)
 
@@ -164,9 +164,9 @@ def ignored(maps: TargetMaps) -> TargetMaps:
     return blank(maps)._replace(shrink_mask=zeros)
 
 
-def judged(name: str, good: bool, seen: str, need: str, do: str, *, warn: bool = False) -> Check:
+def judged(name: str, good: bool, result: str, need: str, do: str, *, warn: bool = False) -> Check:
     """Return a check: ok, or with `warn` warn, or fail."""
-    return Check(name, "ok" if good else "warn" if warn else "fail", seen, need, "" if good else do)
+    return Check(name, "ok" if good else "warn" if warn else "fail", result, need, "" if good else do)
 
 
 def _apart(value: Map, want: Map) -> float:

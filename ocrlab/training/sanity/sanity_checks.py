@@ -121,32 +121,32 @@ def _contract(subject: Subject, report: Report, _progress: Progress) -> Iterator
     table = getattr(model, "shapes", None)
     shapes = {name: (len(batch.pages), *shape) for name, shape in table(*size)} if callable(table) else {}
     step = model_checks.step(subject.loss, subject.config)
-    found = checker.check(
+    step_report = checker.check(
         model, batch, step, optimizer=subject.optimizer(model), ranges=ranges(subject.config), shapes=shapes
     )
-    found.findings += relations(batch)
+    step_report.findings += relations(batch)
     text = bool(batch.maps[3].any())  # without text nothing is learned of its borders, which is no fault
-    found.findings = [each for each in found.findings if text or each.rule != "gradient.zero"]
-    report.contract = found
-    wrong = [finding for finding in found.findings if finding.judgement == "fail"]
-    seen = f"{len(wrong)} rule{'s' * (len(wrong) != 1)} violated, {len(found.stages)} modules ran"
-    if found.findings:
-        looks = len(found.findings) - len(wrong)
-        seen += f"; {looks} more to look at" if looks else ""
-        worst = (wrong or found.findings)[0]
-        seen += f"; first {worst.rule} at {worst.where}: {shorten(worst.got, LONGEST, placeholder=' …')}"
+    step_report.findings = [each for each in step_report.findings if text or each.rule != "gradient.zero"]
+    report.contract = step_report
+    wrong = [finding for finding in step_report.findings if finding.judgement == "fail"]
+    result = f"{len(wrong)} rule{'s' * (len(wrong) != 1)} violated, {len(step_report.stages)} modules ran"
+    if step_report.findings:
+        looks = len(step_report.findings) - len(wrong)
+        result += f"; {looks} more to look at" if looks else ""
+        worst = (wrong or step_report.findings)[0]
+        result += f"; first {worst.rule} at {worst.where}: {shorten(worst.got, LONGEST, placeholder=' …')}"
     do = "Each finding stands below the checks, with what to do"
-    yield judged("contract of a step", not found.findings, seen, "none", do, warn=not wrong)
+    yield judged("contract of a step", not step_report.findings, result, "none", do, warn=not wrong)
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
-    bad = [f for f in found.findings if f.rule.startswith(("gradient.", "backward.", "loss."))]
-    reached = sum(found.norms.get(name, 0.0) > 0 for name in trainable)
-    seen = f"{reached} of {len(trainable)} parameters reached"
-    seen += f"; {bad[0].rule} at {bad[0].where}" if bad else ""
+    bad = [f for f in step_report.findings if f.rule.startswith(("gradient.", "backward.", "loss."))]
+    reached = sum(step_report.norms.get(name, 0.0) > 0 for name in trainable)
+    result = f"{reached} of {len(trainable)} parameters reached"
+    result += f"; {bad[0].rule} at {bad[0].where}" if bad else ""
     if not text and not bad:
-        yield Check("gradients", "skip", f"{seen}; no text in this batch", "text")
+        yield Check("gradients", "skip", f"{result}; no text in this batch", "text")
         return
     do = "Look for detach(), an unused branch, or a loss term that is masked out"
-    yield judged("gradients", reached == len(trainable) and not bad, seen, "all, finite", do)
+    yield judged("gradients", reached == len(trainable) and not bad, result, "all, finite", do)
 
 
 def _loss(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:
@@ -215,19 +215,19 @@ def small(subject: Subject, report: Report) -> Batch:
 
 def _guarded(name: str, checks: Iterator[Check]) -> list[Check]:
     """Return what a group of checks says; where it raises, what it said before, and a failure with what was raised."""
-    found: list[Check] = []
+    results: list[Check] = []
     began = time.perf_counter()
     try:
-        for one in checks:
+        for result in checks:
             now = time.perf_counter()
-            found.append(replace(one, seconds=round(now - began, 3)))
+            results.append(replace(result, seconds=round(now - began, 3)))
             began = now
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        seen = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:300]
+        message = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:300]
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
-        found.append(Check(name, "fail", f"{seen} ({place})", "no error", "Look at the line that is named"))
-    return found
+        results.append(Check(name, "fail", f"{message} ({place})", "no error", "Look at the line that is named"))
+    return results
 
 
 def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -19,7 +19,7 @@ from ocrlab.inference import checkpoint, pretrained
 
 SHOWN = 4  # pages of a validation
 SIDE = 640  # pixels of a picture at most
-TRUTH, FOUND = (40, 110, 220), (225, 70, 20)  # RGB: annotated boxes below, what was found above
+TRUTH, DETECTED = (40, 110, 220), (225, 70, 20)  # RGB: annotated boxes below, what was found above
 
 
 class Tracker(Protocol):
@@ -44,30 +44,30 @@ def shown(index: int, batches: Sequence[int | float]) -> bool:
     return index in np.linspace(0, count - 1, min(SHOWN, count)).astype(int)
 
 
-def picture(folder: Path, page: Page, found: Sequence[Polygon], step: int, index: int) -> list[tuple[str, Path]]:
+def picture(folder: Path, page: Page, detections: Sequence[Polygon], step: int, index: int) -> list[tuple[str, Path]]:
     """Write a picture of one page below `folder`/flight, and return it with its caption; nothing where that fails."""
     place = folder / "flight" / "pictures"
     file = place / f"step{step:06d}-{index:04d}.jpg"
     with contextlib.suppress(OSError, cv2.error):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        good, data = cv2.imencode(".jpg", draw(page, found)[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 85])
+        good, data = cv2.imencode(".jpg", draw(page, detections)[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 85])
         if good:
             file.write_bytes(data.tobytes())
             return [(page.sample.name, file)]
     return []
 
 
-def draw(page: Page, found: Sequence[Polygon]) -> NDArray[np.uint8]:
+def draw(page: Page, detections: Sequence[Polygon]) -> NDArray[np.uint8]:
     """Return a page (H, W, 3) RGB of at most SIDE pixels: annotated boxes blue, those found red."""
     height, width = page.canvas.shape[:2]
     scale = min(1.0, SIDE / max(height, width))
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    drawn = np.array(cv2.resize(page.canvas, size, interpolation=cv2.INTER_AREA), np.uint8)
+    canvas = np.array(cv2.resize(page.canvas, size, interpolation=cv2.INTER_AREA), np.uint8)
     counted = [p for p, ignored in zip(page.sample.polygons, page.sample.ignored, strict=True) if not ignored]
-    for polygons, color in ((counted, TRUTH), (found, FOUND)):
+    for polygons, color in ((counted, TRUTH), (detections, DETECTED)):
         points = [np.rint(transforms.warp_points(p, page.warp) * scale).astype(np.int32) for p in polygons]
-        cv2.polylines(drawn, points, isClosed=True, color=color, thickness=1, lineType=cv2.LINE_AA)
-    return drawn
+        cv2.polylines(canvas, points, isClosed=True, color=color, thickness=1, lineType=cv2.LINE_AA)
+    return canvas
 
 
 def send_best(tracker: Tracker, best: Path | None, metrics: Mapping[str, float]) -> None:

@@ -58,9 +58,9 @@ def start(
     tracker = Tracker(settings.mode, settings.deadline)
     if settings.mode != "disabled":
         folder = folder.absolute()  # the child works inside it
-        said = {"mode": settings.mode, "project": settings.project, "name": name, "tags": list(tags), "step": step}
-        said |= {"id": run_id(folder), "deadline": settings.deadline, "config": redacted(config)}
-        tracker.launch(folder, {"do": "start", **said})
+        message = {"mode": settings.mode, "project": settings.project, "name": name, "tags": list(tags), "step": step}
+        message |= {"id": run_id(folder), "deadline": settings.deadline, "config": redacted(config)}
+        tracker.launch(folder, {"do": "start", **message})
     return tracker
 
 
@@ -69,10 +69,10 @@ def run_id(folder: Path) -> str:
     file = place(folder) / "tracking.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return str(json.loads(file.read_text(encoding="utf-8"))["id"])
-    made = "".join(secrets.choice(LETTERS) for _ in range(8))
+    new_id = "".join(secrets.choice(LETTERS) for _ in range(8))
     with contextlib.suppress(OSError, OcrlabError):
-        run_folder.write_json(file, {"schema": SCHEMA, "id": made})
-    return made
+        run_folder.write_json(file, {"schema": SCHEMA, "id": new_id})
+    return new_id
 
 
 def place(folder: Path) -> Path:
@@ -158,8 +158,8 @@ class Tracker:
 
     def pictures(self, files: Sequence[tuple[str, Path]], step: int) -> None:
         """Hand over pictures, each with its caption; the tracker removes the files when it has them."""
-        told = [{"caption": redacted(caption), "file": str(file)} for caption, file in files]
-        self._send({"do": "pictures", "files": told, "step": step})
+        entries = [{"caption": redacted(caption), "file": str(file)} for caption, file in files]
+        self._send({"do": "pictures", "files": entries, "step": step})
 
     def artifact(self, file: Path, digest: str, about: Mapping[str, Any]) -> None:
         """Hand over a file to be kept with the run; `digest` is its SHA-256, and the file must stay where it is."""
@@ -209,24 +209,24 @@ class Tracker:
                 self._in += data
         *lines, self._in = self._in.split(b"\n")
         for line in lines:
-            self._hear(line)
+            self._handle_answer(line)
         if len(self._out) > BACKLOG:
             self._give_up("it does not read what it is sent")
 
-    def _hear(self, line: bytes) -> None:
-        said: Any = None
+    def _handle_answer(self, line: bytes) -> None:
+        answer: Any = None
         with contextlib.suppress(ValueError):
-            said = json.loads(line)
-        if not isinstance(said, dict):
+            answer = json.loads(line)
+        if not isinstance(answer, dict):
             return
-        self._ready = self._ready or bool(said.get("ready"))
-        self._sync = said.get("sync") or self._sync
-        if said.get("refused") and self._first.get("mode") == "online":
-            self._go_offline(str(said["refused"]))
-        elif said.get("warning"):
-            self.warn(str(said["warning"]))
-        elif said.get("trouble") and len(self._troubles) < 3:
-            self._troubles.append(str(said["trouble"]))
+        self._ready = self._ready or bool(answer.get("ready"))
+        self._sync = answer.get("sync") or self._sync
+        if answer.get("refused") and self._first.get("mode") == "online":
+            self._go_offline(str(answer["refused"]))
+        elif answer.get("warning"):
+            self.warn(str(answer["warning"]))
+        elif answer.get("trouble") and len(self._troubles) < 3:
+            self._troubles.append(str(answer["trouble"]))
 
     def _go_offline(self, why: str) -> None:
         """Start again with a tracker that asks no server, and tell it what the other one was told."""

@@ -128,9 +128,9 @@ def _leave() -> None:
     os._exit(1)
 
 
-def _answer(pipe: int, **said: Any) -> None:
+def _answer(pipe: int, **fields: Any) -> None:
     with contextlib.suppress(OSError):  # training may have died meanwhile
-        os.write(pipe, json.dumps(said).encode() + b"\n")
+        os.write(pipe, json.dumps(fields).encode() + b"\n")
 
 
 def _why_not(mode: str, error: Exception) -> str:

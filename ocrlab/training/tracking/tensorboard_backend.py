@@ -36,9 +36,9 @@ class Run:
 
     def pictures(self, files: Sequence[Mapping[str, Any]], step: int) -> None:
         """Write pictures, each under its caption."""
-        for one in files:
-            with Image.open(one["file"]) as picture:
-                self.writer.add_image(f"val/{one['caption']}", np.array(picture), step, dataformats="HWC")
+        for entry in files:
+            with Image.open(entry["file"]) as picture:
+                self.writer.add_image(f"val/{entry['caption']}", np.array(picture), step, dataformats="HWC")
 
     def artifact(self, file: Path, sha256: str, about: Mapping[str, Any]) -> None:
         """Write where the file lies and what it is; TensorBoard keeps no files."""
@@ -55,10 +55,10 @@ class Run:
 
 def flat(config: Mapping[str, Any], start: str = "") -> dict[str, Any]:
     """Return nested settings as dotted ones, of the types that TensorBoard takes: numbers, truth and text."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{start}{key}.")
+            settings |= flat(value, f"{start}{key}.")
         else:
-            found[start + key] = value if isinstance(value, bool | int | float | str) else str(value)
-    return found
+            settings[start + key] = value if isinstance(value, bool | int | float | str) else str(value)
+    return settings

@@ -31,11 +31,11 @@ def begin(first: Mapping[str, Any]) -> Run:
         "x_stats_pid": os.getppid(),
         "x_transaction_log_flush_interval": 2.0,  # seconds; what is not written when it is killed cannot be sent later
     }
-    known = {key: value for key, value in values.items() if key in wandb.Settings.model_fields}
+    settings = {key: value for key, value in values.items() if key in wandb.Settings.model_fields}
     wanted = {"project": first["project"], "name": first["name"], "tags": first["tags"], "config": first["config"]}
     if first["mode"] == "online":
         wanted["resume"] = "allow"  # offline nobody can tell whether there is one; `wandb sync` puts it together
-    return Run(wandb.init(**wanted, id=first["id"], mode=first["mode"], settings=wandb.Settings(**known)))
+    return Run(wandb.init(**wanted, id=first["id"], mode=first["mode"], settings=wandb.Settings(**settings)))
 
 
 class Run:
@@ -54,22 +54,22 @@ class Run:
         """Log pictures side by side."""
         import wandb
 
-        made = [wandb.Image(one["file"], caption=one["caption"]) for one in files]
-        self.run.log({"val/pages": made}, step=step)
+        images = [wandb.Image(entry["file"], caption=entry["caption"]) for entry in files]
+        self.run.log({"val/pages": images}, step=step)
 
     def artifact(self, file: Path, sha256: str, about: Mapping[str, Any]) -> None:
         """Log a file; raises RunError where what wandb noted down is not what the file holds."""
         import wandb
 
-        kept = wandb.Artifact(f"detector-{self.run.id}", type="model", metadata={**about, "sha256": sha256})
+        artifact = wandb.Artifact(f"detector-{self.run.id}", type="model", metadata={**about, "sha256": sha256})
         # Not copied to a cache of the user's: it lies in the run folder, also for the day that it is sent.
         # Its place is told to the server: relative to the working folder, which is the run's, it tells nothing.
-        entry = kept.add_file(os.path.relpath(file), name=file.name, policy="immutable")
+        entry = artifact.add_file(os.path.relpath(file), name=file.name, policy="immutable")
         content = file.read_bytes()
         expected = base64.b64encode(hashlib.md5(content).digest()).decode()
         if hashlib.sha256(content).hexdigest() != sha256 or entry.digest != expected:
             raise RunError("The checkpoint changed on its way to the tracker", got=entry.digest, need=expected)
-        self.run.log_artifact(kept, aliases=["best"])
+        self.run.log_artifact(artifact, aliases=["best"])
 
     def finish(self, status: str, name: str | None, metrics: Mapping[str, Any]) -> None:
         """Name and tag the run, and wait until everything is sent."""

@@ -17,7 +17,7 @@ WORDS = "TOTAL CASH CHANGE INVOICE DATE TABLE PRICE ROUNDING AMOUNT ITEM QTY TAX
 
 
 @dataclass
-class Drawn:
+class SyntheticPage:
     """One page: image (H, W, 3) RGB, quads (4, 2) clockwise from the top left, texts."""
 
     image: NDArray[np.uint8]
@@ -32,7 +32,7 @@ class Drawn:
         write_icdar(folder / split / "gts" / f"gt_{name}.txt", self.quads, self.texts)
 
 
-def drawn(seed: int = 0, lines: int = 14) -> Drawn:
+def draw_page(seed: int = 0, lines: int = 14) -> SyntheticPage:
     """Draw a page; the same seed gives the same page."""
     rng = np.random.default_rng(seed)
     image = np.full((lines * 40 + 60, 520, 3), 235, np.uint8)
@@ -47,10 +47,10 @@ def drawn(seed: int = 0, lines: int = 14) -> Drawn:
             quads.append(np.array([[left, top], [right, top], [right, bottom], [left, bottom]], np.float32))
             texts.append(text)
     noise = rng.normal(0, 2, image.shape)
-    return Drawn(np.clip(image + noise, 0, 255).astype(np.uint8), quads, texts)
+    return SyntheticPage(np.clip(image + noise, 0, 255).astype(np.uint8), quads, texts)
 
 
 @pytest.fixture
-def draw() -> Callable[..., Drawn]:
+def draw() -> Callable[..., SyntheticPage]:
     """Return the function that draws pages."""
-    return drawn
+    return draw_page

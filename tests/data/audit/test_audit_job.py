@@ -17,7 +17,7 @@ from ocrlab.data.audit import KINDS, SEVERITIES, Finding, audit_job, check
 from ocrlab.errors import DataError
 
 
-def told(path: Path, **more: Any) -> list[Finding]:
+def problems(path: Path, **more: Any) -> list[Finding]:
     return [finding for finding in check(path, **more) if finding.severity != "note"]
 
 
@@ -28,17 +28,17 @@ def at(findings: list[Finding], kind: str) -> list[int | None]:
 def test_clean_pages_are_clean(draw: Callable[..., Any], tmp_path: Path) -> None:
     for seed in range(4):
         draw(seed).write(tmp_path, f"p{seed}")
-    assert told(tmp_path) == []
+    assert problems(tmp_path) == []
 
 
 @pytest.mark.parametrize("shift", [(0, -0.5), (0, 0.5), (-1.5, 0), (1.5, 0), (0.6, 0.5)])
-def test_a_shift_of_half_a_height_is_found(
+def test_a_shift_of_half_a_height_is_detected(
     draw: Callable[..., Any], tmp_path: Path, shift: tuple[float, float]
 ) -> None:
     page = draw(1)
     page.quads[8] = page.quads[8] + np.float32(shift) * np.ptp(page.quads[8][:, 1])
     page.write(tmp_path, "p")
-    findings = told(tmp_path)
+    findings = problems(tmp_path)
     assert at(findings, "misplaced") == [9]
     assert {finding.kind for finding in findings} == {"misplaced"}
 
@@ -48,7 +48,7 @@ def test_a_sloppy_edge_is_no_shift(draw: Callable[..., Any], tmp_path: Path) -> 
     rng = np.random.default_rng(0)
     page.quads = [quad + rng.integers(-2, 3, 2).astype(np.float32) for quad in page.quads]
     page.write(tmp_path, "p")
-    assert told(tmp_path) == []
+    assert problems(tmp_path) == []
 
 
 def test_each_planted_mistake_is_named(draw: Callable[..., Any], tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_each_planted_mistake_is_named(draw: Callable[..., Any], tmp_path: Path)
     texts.append(texts[13])
     gone = quads.pop(16), texts.pop(16)
     page.write(tmp_path, "p")
-    findings = told(tmp_path)
+    findings = problems(tmp_path)
     assert set(at(findings, "reversed")) == {2, 4}
     assert at(findings, "self_crossing") == [6]
     assert at(findings, "zero_area") == [8]
@@ -81,31 +81,33 @@ def test_exchanged_texts_are_a_pair(draw: Callable[..., Any], tmp_path: Path) ->
     long = max(range(len(page.texts)), key=lambda index: len(page.texts[index]))
     page.texts[long], page.texts[1] = page.texts[1], page.texts[long]
     page.write(tmp_path, "p")
-    [finding] = told(tmp_path)
+    [finding] = problems(tmp_path)
     assert finding.kind == "swapped"
     assert {finding.box, finding.other} in ({2, f"p:{long + 1}"}, {long + 1, "p:2"})
     assert "px" in finding.why
 
 
 def test_a_page_on_the_wrong_image_names_the_other(draw: Callable[..., Any], tmp_path: Path) -> None:
-    one, two = draw(5, lines=10), draw(6, lines=12)
+    first, two = draw(5, lines=10), draw(6, lines=12)
     two.quads = [quad + np.float32((3, 17)) for quad in two.quads]
     two.image = np.roll(two.image, (17, 3), axis=(0, 1))
-    one.quads, one.texts, two.quads, two.texts = two.quads, two.texts, one.quads, one.texts
-    one.write(tmp_path, "a")
+    first.quads, first.texts, two.quads, two.texts = two.quads, two.texts, first.quads, first.texts
+    first.write(tmp_path, "a")
     two.write(tmp_path, "b")
-    found = [(finding.kind, finding.page, finding.other) for finding in told(tmp_path) if finding.kind == "swapped"]
-    assert ("swapped", "a", "b") in found
-    assert ("swapped", "b", "a") in found
+    findings = [
+        (finding.kind, finding.page, finding.other) for finding in problems(tmp_path) if finding.kind == "swapped"
+    ]
+    assert ("swapped", "a", "b") in findings
+    assert ("swapped", "b", "a") in findings
 
 
-def test_boxes_for_another_frame_are_one_finding(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_boxes_for_another_frame_are_a_single_finding(draw: Callable[..., Any], tmp_path: Path) -> None:
     half, across = draw(7), draw(8)
     half.quads = [quad * np.float32(2.5) for quad in half.quads]
     across.quads = [quad[:, ::-1].copy() for quad in across.quads]
     half.write(tmp_path, "half")
     across.write(tmp_path, "across")
-    findings = {finding.page: finding for finding in told(tmp_path) if finding.box is None}
+    findings = {finding.page: finding for finding in problems(tmp_path) if finding.box is None}
     assert findings["half"].kind == "wrong_size"
     width, height = re.findall(r"\d+", findings["half"].why)[:2]
     assert abs(int(width) / 1300 - 1) < 0.03
@@ -114,14 +116,14 @@ def test_boxes_for_another_frame_are_one_finding(draw: Callable[..., Any], tmp_p
     assert "change places" in findings["across"].why
 
 
-def test_exif_traps_are_told(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_exif_traps_are_reported(draw: Callable[..., Any], tmp_path: Path) -> None:
     page = draw(9)
     page.write(tmp_path, "trap", suffix=".jpg")
     place = tmp_path / "train" / "images" / "trap.jpg"
     exif = Image.Exif()
     exif[274] = 6
     Image.open(place).save(place, exif=exif, quality=95)
-    [finding] = told(tmp_path)
+    [finding] = problems(tmp_path)
     assert (finding.kind, finding.severity, finding.box) == ("exif", "warn", None)
     assert "orientation 6" in finding.why
 
@@ -136,7 +138,7 @@ def test_broken_pages_do_not_end_the_run(draw: Callable[..., Any], tmp_path: Pat
     (tmp_path / "train" / "images" / "text.jpg").write_text("no image")
     file = tmp_path / "train" / "gts" / "gt_line.txt"
     file.write_text(file.read_text() + "1,2,3\n")
-    findings = told(tmp_path)
+    findings = problems(tmp_path)
     assert {finding.page for finding in findings if finding.kind == "unreadable_image"} == {"cut", "text"}
     [bad] = [finding for finding in findings if finding.kind == "unreadable_annotation"]
     assert (bad.page, bad.box) == ("line", 29)
@@ -160,7 +162,7 @@ def test_five_thousand_boxes_are_looked_at(tmp_path: Path) -> None:
     rows = [(x * 13, y * 13) for x in range(72) for y in range(70)][:5000]
     lines = [f"{x},{y},{x + 9},{y},{x + 9},{y + 9},{x},{y + 9},###\n" for x, y in rows]
     (tmp_path / "train" / "gts" / "gt_p.txt").write_text("".join(lines))
-    assert told(tmp_path) == []
+    assert problems(tmp_path) == []
 
 
 def test_a_box_far_outside_costs_nothing(draw: Callable[..., Any], tmp_path: Path) -> None:
@@ -168,11 +170,11 @@ def test_a_box_far_outside_costs_nothing(draw: Callable[..., Any], tmp_path: Pat
     for at, (corner, far) in enumerate(((2, 1e9), (2, 1e6), (2, 3e4))):
         page.quads[at][corner] = far
     page.write(tmp_path, "p")
-    kinds = {finding.box: finding.kind for finding in told(tmp_path) if finding.kind in ("invalid", "outside")}
+    kinds = {finding.box: finding.kind for finding in problems(tmp_path) if finding.kind in ("invalid", "outside")}
     assert kinds == {1: "invalid", 2: "outside", 3: "outside"}
 
 
-def test_what_nobody_foresaw_is_an_error_of_one_page(
+def test_what_nobody_foresaw_is_an_error_of_a_single_page(
     draw: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed, name in enumerate("ab"):
@@ -180,14 +182,14 @@ def test_what_nobody_foresaw_is_an_error_of_one_page(
     whole = audit_job.ink_mask.sheet
 
     def broken(image: Any, polygons: Any) -> Any:
-        if len(polygons) == 28 and not seen:
-            seen.append(1)
+        if len(polygons) == 28 and not calls:
+            calls.append(1)
             raise ValueError("a case of its own")
         return whole(image, polygons)
 
-    seen: list[int] = []
+    calls: list[int] = []
     monkeypatch.setattr(audit_job.ink_mask, "sheet", broken)
-    [finding] = told(tmp_path)
+    [finding] = problems(tmp_path)
     assert (finding.kind, finding.severity, finding.page) == ("unreadable_annotation", "error", "a")
     assert "ValueError: a case of its own" in finding.why
 
@@ -198,10 +200,10 @@ def test_a_single_letter_starts_where_the_others_do(draw: Callable[..., Any], tm
     page.quads[1] = np.roll(np.float32([[x, y], [x + 9, y], [x + 9, y + 16], [x, y + 16]]), 1, axis=0)
     page.texts[1] = "S"
     page.write(tmp_path, "p")
-    assert at(told(tmp_path), "reversed") == [2]
+    assert at(problems(tmp_path), "reversed") == [2]
 
 
-def test_each_of_a_few_forgotten_boxes_is_a_warning_and_of_a_habit_one(
+def test_each_of_a_few_forgotten_boxes_is_a_warning_and_of_a_habit_the_first(
     draw: Callable[..., Any], tmp_path: Path
 ) -> None:
     few, many = draw(18), draw(18)
@@ -213,20 +215,20 @@ def test_each_of_a_few_forgotten_boxes_is_a_warning_and_of_a_habit_one(
     many.write(tmp_path, "many")
     missed = [finding for finding in check(tmp_path) if finding.kind == "missing_box"]
     counts = {
-        (name, severity): sum((one.page, one.severity) == (name, severity) for one in missed)
+        (name, severity): sum((each.page, each.severity) == (name, severity) for each in missed)
         for name in ("few", "many")
         for severity in ("warn", "note")
     }
     assert counts == {("few", "warn"): 3, ("few", "note"): 0, ("many", "warn"): 1, ("many", "note"): 8}
 
 
-def test_a_forgotten_box_is_drawn_as_the_others_are(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_forgotten_box_is_outlined_as_the_others_are(draw: Callable[..., Any], tmp_path: Path) -> None:
     page = draw(22)
     page.quads = [quad + np.float32([[-5, -4], [5, -4], [5, 4], [-5, 4]]) for quad in page.quads]
     gone = page.quads.pop(13)
     page.texts.pop(13)
     page.write(tmp_path, "p")
-    [finding] = told(tmp_path)
+    [finding] = problems(tmp_path)
     assert finding.kind == "missing_box"
     assert np.abs(np.array(finding.polygon) - gone).max() < 5
 
@@ -237,7 +239,7 @@ def test_a_misplaced_box_explains_its_own_line_only(draw: Callable[..., Any], tm
     gone = page.quads.pop(11)
     page.texts.pop(11)
     page.write(tmp_path, "p")
-    findings = told(tmp_path)
+    findings = problems(tmp_path)
     assert at(findings, "misplaced") == [10]
     [forgotten] = [np.array(finding.polygon) for finding in findings if finding.kind == "missing_box"]
     assert np.abs(forgotten.mean(axis=0) - gone.mean(axis=0)).max() < 6
@@ -250,7 +252,7 @@ def test_a_box_that_has_lost_its_only_sign_is_misplaced(draw: Callable[..., Any]
     page.quads.append(np.float32([[left, top], [left + 14, top], [left + 14, top + 20], [left, top + 20]]))
     page.texts.append("8")
     page.write(tmp_path, "p")
-    assert at(told(tmp_path), "misplaced") == [29]
+    assert at(problems(tmp_path), "misplaced") == [29]
 
 
 def test_a_line_backwards_is_not_exchanged_x_and_y(draw: Callable[..., Any], tmp_path: Path) -> None:
@@ -258,14 +260,14 @@ def test_a_line_backwards_is_not_exchanged_x_and_y(draw: Callable[..., Any], tmp
     for index in range(0, 28, 3):
         page.quads[index] = page.quads[index][[0, 3, 2, 1]]
     page.write(tmp_path, "p")
-    assert {finding.kind for finding in told(tmp_path)} == {"reversed"}
+    assert {finding.kind for finding in problems(tmp_path)} == {"reversed"}
 
 
 def test_a_box_over_the_page_is_wide(draw: Callable[..., Any], tmp_path: Path) -> None:
     page = draw(16)
     page.quads[4] = np.float32([[0, 0], [519, 0], [519, 600], [0, 600]])
     page.write(tmp_path, "p")
-    assert 5 in at(told(tmp_path), "wide")
+    assert 5 in at(problems(tmp_path), "wide")
 
 
 def test_rows_of_stars_and_cloth_are_no_text(draw: Callable[..., Any], tmp_path: Path) -> None:
@@ -275,7 +277,7 @@ def test_rows_of_stars_and_cloth_are_no_text(draw: Callable[..., Any], tmp_path:
     weave = np.random.default_rng(0).normal(0, 40, (60, 260)).repeat(2, 0).repeat(2, 1)
     page.image[690:810] = np.clip(180 + weave, 0, 255)[..., None].astype(np.uint8)
     page.write(tmp_path, "p")
-    assert told(tmp_path) == []
+    assert problems(tmp_path) == []
 
 
 def test_photographs_are_judged_by_numbers(draw: Callable[..., Any], tmp_path: Path) -> None:
@@ -300,15 +302,15 @@ def test_empty_pages_and_ignored_boxes_are_no_mistake(draw: Callable[..., Any], 
     page.image[:] = 240
     page.quads, page.texts = [], []
     page.write(tmp_path, "empty")
-    assert [finding for finding in told(tmp_path) if finding.kind != "missing_box"] == []
+    assert [finding for finding in problems(tmp_path) if finding.kind != "missing_box"] == []
 
 
 def test_progress_splits_and_the_lack_of_data(draw: Callable[..., Any], tmp_path: Path) -> None:
     draw(12).write(tmp_path, "a", split="train")
     draw(13).write(tmp_path, "b", split="val")
-    seen: list[tuple[int, int]] = []
-    check(tmp_path, ["val"], lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 1)]
+    calls: list[tuple[int, int]] = []
+    check(tmp_path, ["val"], lambda done, total: calls.append((done, total)))
+    assert calls == [(1, 1)]
     assert all(finding.severity in SEVERITIES for finding in check(tmp_path))
     with pytest.raises(DataError):
         check(tmp_path / "nothing")

@@ -15,9 +15,9 @@ from ocrlab.data.audit import box_alignment, check, ink_mask, missing_boxes, pag
 def test_a_good_box_holds_all_its_ink(draw: Callable[..., Any]) -> None:
     page = draw(1)
     sheet = ink_mask.sheet(page.image, page.quads)
-    places = [found for quad in sheet.polygons if quad is not None and (found := box_alignment.look(sheet, quad))]
-    assert min(found.held for found in places) > 0.97
-    assert all(box_alignment.lies_well(found) for found in places)
+    places = [place for quad in sheet.polygons if quad is not None and (place := box_alignment.look(sheet, quad))]
+    assert min(place.ink_share for place in places) > 0.97
+    assert all(box_alignment.lies_well(place) for place in places)
     assert missing_boxes.lines(sheet) == []
 
 
@@ -34,13 +34,13 @@ def test_a_shift_is_measured(draw: Callable[..., Any]) -> None:
     sheet = ink_mask.sheet(page.image, moved)
     polygon = sheet.polygons[4]
     assert polygon is not None
-    found = box_alignment.look(sheet, polygon)
-    assert found is not None
-    assert found.dy < -0.1
-    assert found.held < 0.9
+    place = box_alignment.look(sheet, polygon)
+    assert place is not None
+    assert place.dy < -0.1
+    assert place.ink_share < 0.9
 
 
-def test_x_and_y_exchanged_are_told_from_a_reversed_box(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_x_and_y_exchanged_are_distinguished_from_a_reversed_box(draw: Callable[..., Any], tmp_path: Path) -> None:
     page = draw(4)
     page.quads[6] = page.quads[6][:, ::-1].copy()
     page.quads[9] = page.quads[9][::-1].copy()

@@ -27,17 +27,17 @@ def box(polygon: object, line: int = 1, text: str = "a", ignored: bool = False) 
     ],
 )
 def test_what_is_no_region_is_named(polygon: object, kind: str) -> None:
-    said = box_geometry.broken(box(polygon))
-    assert said is not None
-    assert said[0] == kind
+    problem = box_geometry.broken(box(polygon))
+    assert problem is not None
+    assert problem[0] == kind
 
 
-def test_a_region_is_one() -> None:
+def test_a_region_has_no_problem() -> None:
     assert box_geometry.broken(box(SQUARE)) is None
     assert box_geometry.broken(box(SQUARE[::-1])) is None
 
 
-def test_outside_is_told_by_how_much() -> None:
+def test_outside_is_reported_by_how_much() -> None:
     assert box_geometry.outside(SQUARE, 60, 40) is None
     assert box_geometry.outside(SQUARE, 49, 40) is None
     slight = box_geometry.outside(SQUARE, 48, 40)
@@ -54,9 +54,9 @@ def test_order_is_judged_by_where_it_runs_and_starts() -> None:
     upward = np.float32([[10, 100], [10, 20], [30, 20], [30, 100]])  # text that runs up the page
     assert box_geometry.backwards(upward) is None
     for wrong, word in ((SQUARE[::-1], "counter"), (np.roll(SQUARE, 2, 0), "right"), (np.roll(SQUARE, 1, 0), "short")):
-        said = box_geometry.backwards(np.asarray(wrong, np.float32))
-        assert said is not None
-        assert word in said[2]
+        problem = box_geometry.backwards(np.asarray(wrong, np.float32))
+        assert problem is not None
+        assert word in problem[2]
 
 
 def test_a_line_boxed_twice_is_a_pair() -> None:
@@ -66,7 +66,7 @@ def test_a_line_boxed_twice_is_a_pair() -> None:
     assert list(box_geometry.twice(boxes, [0])) == []
 
 
-def test_small_boxes_of_one_text_need_less_of_each_other() -> None:
+def test_small_boxes_of_a_single_text_need_less_of_each_other() -> None:
     digit = np.float32([[10, 10], [18, 10], [18, 20], [10, 20]])
     off = digit + np.float32([3, 2])  # IoU 0.33
     assert [pair[:2] for pair in box_geometry.twice([box(digit), box(off, 2)], [0, 1])] == [(1, 0)]

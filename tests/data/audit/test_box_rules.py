@@ -16,8 +16,8 @@ def page(*quads: np.ndarray) -> Raw:
 
 
 def test_what_is_no_region_is_left_out_of_the_rest() -> None:
-    found, good = box_rules.usable(page(QUAD, QUAD * np.nan, QUAD * 0))
-    assert [(finding.kind, finding.box) for finding in found] == [("invalid", 2), ("zero_area", 3)]
+    findings, good = box_rules.usable(page(QUAD, QUAD * np.nan, QUAD * 0))
+    assert [(finding.kind, finding.box) for finding in findings] == [("invalid", 2), ("zero_area", 3)]
     assert good == [0]
 
 
@@ -32,8 +32,8 @@ def test_a_box_as_narrow_as_a_stroke_holds_no_text_that_runs_down() -> None:
     assert (finding.kind, finding.severity, finding.box) == ("narrow", "error", 13)
 
 
-def test_a_finding_is_of_a_known_kind() -> None:
-    found, _ = box_rules.usable(page(QUAD * np.nan))
-    assert isinstance(found[0], Finding)
-    assert found[0].kind in KINDS
-    assert found[0].severity in SEVERITIES
+def test_a_finding_is_of_a_listed_kind() -> None:
+    findings, _ = box_rules.usable(page(QUAD * np.nan))
+    assert isinstance(findings[0], Finding)
+    assert findings[0].kind in KINDS
+    assert findings[0].severity in SEVERITIES

@@ -22,13 +22,13 @@ def pieces(texts: str, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def looks(texts: str, scale: float = 1.0) -> component_features.Looks:
-    found = component_features.looks(*pieces(texts, scale))
-    assert len(found) == len(texts)
-    return found
+    features = component_features.looks(*pieces(texts, scale))
+    assert len(features) == len(texts)
+    return features
 
 
 @pytest.mark.parametrize("scale", [0.6, 1.0, 2.0])
-def test_a_sign_is_known_again_at_any_size(scale: float) -> None:
+def test_a_sign_is_recognised_at_any_size(scale: float) -> None:
     alike = component_features.likeness(looks("ARSH238", scale), looks("ARSH238"))
     assert alike.argmax(axis=1).tolist() == list(range(7))
     assert alike.diagonal().min() > 0.6
@@ -58,7 +58,7 @@ def test_a_page_of_dirt_costs_little() -> None:
     tracemalloc.stop()
 
 
-def test_a_row_of_one_sign_is_monotonous() -> None:
+def test_a_row_of_a_single_sign_is_monotonous() -> None:
     assert component_features.monotony(looks("XXXXXXXX")) > 0.99
     assert component_features.monotony(looks("TOSHARES")) < 0.7
     assert component_features.monotony(looks("XX")) == 0

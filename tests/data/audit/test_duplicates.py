@@ -12,7 +12,7 @@ from ocrlab.data.audit import check, duplicates
 from ocrlab.data.audit.image_reader import fingerprint
 
 
-def test_a_page_saved_anew_at_half_size_is_known_again(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_page_saved_again_at_half_size_is_recognised(draw: Callable[..., Any], tmp_path: Path) -> None:
     page = draw(1)
     page.write(tmp_path, "a")
     page.write(tmp_path, "same")
@@ -21,17 +21,19 @@ def test_a_page_saved_anew_at_half_size_is_known_again(draw: Callable[..., Any],
     small.quads = [quad / 2 for quad in small.quads]
     small.write(tmp_path, "b", split="val", suffix=".jpg")
     draw(2).write(tmp_path, "c")
-    found = {(f.kind, f.page, f.other, f.severity) for f in check(tmp_path) if f.box is None and f.severity != "note"}
-    assert ("duplicate_page", "same", "a", "error") in found
-    assert ("leak", "b", "train/a", "error") in found
-    assert not any("c" in (page, other) for _, page, other, _ in found)
+    findings = {
+        (f.kind, f.page, f.other, f.severity) for f in check(tmp_path) if f.box is None and f.severity != "note"
+    }
+    assert ("duplicate_page", "same", "a", "error") in findings
+    assert ("leak", "b", "train/a", "error") in findings
+    assert not any("c" in (page, other) for _, page, other, _ in findings)
 
 
-def test_texts_alone_tell_pages_without_images() -> None:
+def test_texts_alone_identify_pages_without_images() -> None:
     texts = frozenset(f"line {number}" for number in range(10))
-    one, two = (duplicates.Print(name, "train", None, None, None, None, texts) for name in "ab")
+    first, two = (duplicates.Print(name, "train", None, None, None, None, texts) for name in "ab")
     other = duplicates.Print("c", "train", None, None, None, None, frozenset(f"other {number}" for number in range(10)))
-    [finding] = duplicates.pairs([one, other, two])
+    [finding] = duplicates.pairs([first, other, two])
     assert (finding.kind, finding.page, finding.other) == ("near_duplicate_page", "b", "a")
 
 

@@ -37,7 +37,7 @@ def test_loose_files_find_images_around_them(draw: Callable[..., Any], tmp_path:
     assert pages["q"].image is None
 
 
-def test_a_json_page_counts_its_boxes_from_one(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_json_page_counts_its_boxes_from_1(draw: Callable[..., Any], tmp_path: Path) -> None:
     draw(1).write(tmp_path, "p")
     line = '{"image": "p.png", "boxes": [{"points": [[1,1],[9,1],[9,9]]}, {"points": [[2,1],[9,1],[9,9]]}]}\n'
     file = tmp_path / "train" / "images" / "pages.jsonl"

@@ -14,7 +14,7 @@ from ocrlab.data.formats.icdar import read_icdar
 from ocrlab.errors import DataError
 
 
-def test_what_is_certain_is_mended_and_told(draw: Callable[..., Any], tmp_path: Path) -> None:
+def test_what_is_certain_is_fixed_and_reported(draw: Callable[..., Any], tmp_path: Path) -> None:
     data, target = tmp_path / "data", tmp_path / "clean"
     page = draw(1)
     count = len(page.quads)
@@ -31,8 +31,8 @@ def test_what_is_certain_is_mended_and_told(draw: Callable[..., Any], tmp_path: 
     assert {file: file.read_bytes() for file in data.rglob("*") if file.is_file()} == before
     assert (done.pages, done.boxes) == (1, count)
     assert done.counts == {"boxes reordered": 1, "boxes dropped": 2, "pages left out": 1}
-    kept = read_icdar(target / "train" / "gts" / "gt_p.txt")
-    assert np.array_equal(kept.polygons[0], page.quads[0][::-1])
+    boxes = read_icdar(target / "train" / "gts" / "gt_p.txt")
+    assert np.array_equal(boxes.polygons[0], page.quads[0][::-1])
     assert [finding for finding in check(target) if finding.severity == "error"] == []
     assert len((target / "CHANGES.txt").read_text().splitlines()) == 4
 
@@ -51,8 +51,8 @@ def test_what_was_ended_midway_leaves_nothing(
     (tmp_path / "clean").mkdir()
     written = []
 
-    def ended(*given: Any, **more: Any) -> None:
-        written.append(given[0])
+    def ended(*arguments: Any, **more: Any) -> None:
+        written.append(arguments[0])
         if len(written) == 2:
             raise KeyboardInterrupt
 

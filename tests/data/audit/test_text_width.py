@@ -22,7 +22,7 @@ def test_text_that_fits_is_nothing() -> None:
     assert np.abs(fit(TEXTS).deviation()).max() < 0.05
 
 
-def test_narrow_and_wide_say_their_numbers() -> None:
+def test_narrow_and_wide_report_their_numbers() -> None:
     [narrow] = text_width.judge(fit(TEXTS, {3: 0.2}))
     assert narrow[:3] == (3, "narrow", "error")
     assert "9 characters in 19 px: 2.1 px a character, page median 10" in narrow[3]
@@ -34,7 +34,7 @@ def test_double_width_letters_are_honest() -> None:
     assert list(text_width.judge(fit(TEXTS, {0: 2.0}))) == []
 
 
-def test_exchanged_texts_are_found_as_a_pair() -> None:
+def test_exchanged_texts_are_detected_as_a_pair() -> None:
     texts = TEXTS.copy()
     texts[0], texts[8] = texts[8], texts[0]
     [(low, high, _)] = text_width.exchanged(fit(texts))

@@ -70,7 +70,7 @@ def test_ids_as_text_and_annotations_of_nothing(tmp_path: Path) -> None:
     assert "images that are not listed are left out: image_id 9 (3 annotations in all)" in str(note)
 
 
-def test_several_categories_are_told(tmp_path: Path) -> None:
+def test_several_categories_are_reported(tmp_path: Path) -> None:
     rows = [{"image_id": number, "bbox": BOX} for number in (1, 2)]
     index = loaded(tmp_path, coco(rows, categories=[{"id": 1, "name": "word"}, {"id": 2, "name": "table"}]))
     assert "all 2 categories (word, table) are taken as text" in str(index.problems[0])
@@ -102,7 +102,7 @@ def test_tables_that_do_not_join(tmp_path: Path) -> None:
     Image.new("L", (100, 90)).save(tmp_path / "c.png")
     index = loaded(tmp_path, twice)
     assert [sample.name for sample in index.samples] == ["b"]
-    assert len(index.problems) == 2 and all("image id 1 is here 2 times" in str(one) for one in index.problems)
+    assert len(index.problems) == 2 and all("image id 1 is here 2 times" in str(problem) for problem in index.problems)
     with pytest.raises(DataError, match="has no image_id"):
         loaded(tmp_path, coco([{"id": 7, "bbox": BOX}]))
     with pytest.raises(DataError, match="COCO without a list of annotations"):
@@ -147,8 +147,8 @@ def test_what_coco_text_lists_and_does_not_have(tmp_path: Path) -> None:
     data["anns"]["5"] = {"image_id": 77, "bbox": BOX}
     index = loaded(tmp_path, data)
     assert [sample.name for sample in index.samples] == ["a"]
-    told = "\n".join(map(str, index.problems))
-    assert "annotation 99: is in imgToAnns and not in anns" in told and "image_id 77" in told
+    text = "\n".join(map(str, index.problems))
+    assert "annotation 99: is in imgToAnns and not in anns" in text and "image_id 77" in text
     del data["imgToAnns"]
     del data["anns"]["5"]
     index = loaded(tmp_path, data)
@@ -156,7 +156,7 @@ def test_what_coco_text_lists_and_does_not_have(tmp_path: Path) -> None:
     assert "1 of 2 images have no annotation (id 12)" in str(index.problems[0])
 
 
-def test_usual_folders(tmp_path: Path) -> None:
+def test_common_folder_names(tmp_path: Path) -> None:
     data = json.dumps(coco([{"image_id": number, "bbox": BOX} for number in (1, 2)]))
     for place, name in (
         ("train2017", "annotations/instances_train2017.json"),
@@ -175,7 +175,7 @@ def test_usual_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "good"), [((100, 90), 2), ((90, 100), 2), ((0, 0), 2), ((None, 5), 2), ((50, 45), 1), ((9, 9), 1)]
 )
-def test_boxes_drawn_at_another_resolution_are_a_problem(tmp_path: Path, size: tuple[Any, Any], good: int) -> None:
+def test_boxes_rendered_at_another_resolution_are_a_problem(tmp_path: Path, size: tuple[Any, Any], good: int) -> None:
     data = coco([{"id": 7, "image_id": 1, "bbox": BOX}])
     data["images"][0] |= {"width": size[0], "height": size[1]}
     index = loaded(tmp_path, data)

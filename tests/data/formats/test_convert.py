@@ -58,8 +58,8 @@ def same(first: dict[str, Page], second: dict[str, Page]) -> None:
         for polygon, copy in zip(page.boxes.polygons, other.polygons, strict=True):
             assert polygon is not None and copy is not None
             np.testing.assert_array_equal(polygon, copy)
-        with Image.open(page.image) as one, Image.open(second[name].image) as two:
-            assert one.tobytes() == two.tobytes()
+        with Image.open(page.image) as source, Image.open(second[name].image) as two:
+            assert source.tobytes() == two.tobytes()
 
 
 @pytest.mark.parametrize("to", FORMATS)
@@ -85,15 +85,17 @@ def test_what_icdar_cannot_hold_is_counted(source: Path, tmp_path: Path) -> None
         {"points": BOW, "text": "bow"},
     ]
     (source / "train.jsonl").write_text(json.dumps({"image": "all.png", "boxes": boxes}))
-    made = convert(source, tmp_path / "new", "icdar", splits=["train"], quads=True)
-    assert dict(+made.lost) == {
+    result = convert(source, tmp_path / "new", "icdar", splits=["train"], quads=True)
+    assert dict(+result.lost) == {
         "transcriptions of boxes that do not count, now ###": 1,
         "line breaks in transcriptions, now blanks": 1,
         "boxes of fewer than 3 points, left out": 2,
         "polygons of other than 4 points, now their smallest rectangle": 1,
     }
-    found = annotated(tmp_path / "new", "train")["all"].boxes
-    assert found.texts == ["###", "two lines", "bow"] and [len(p) for p in found.polygons if p is not None] == [4] * 3
+    written = annotated(tmp_path / "new", "train")["all"].boxes
+    assert (
+        written.texts == ["###", "two lines", "bow"] and [len(p) for p in written.polygons if p is not None] == [4] * 3
+    )
     lines = (tmp_path / "new" / "train" / "gts" / "gt_all.txt").read_text().splitlines()
     assert lines[0] == "10,20,60,21,61,40,9,41,###"
 
@@ -136,15 +138,15 @@ def test_images_linked_and_left_out(source: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "bare" / "train" / "sub" / "all.json").read_text())["imagePath"] == "all.jpg"
 
 
-def test_a_page_that_cannot_be_read_is_left_out_and_told(source: Path, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_read_is_left_out_and_reported(source: Path, tmp_path: Path) -> None:
     (source / "images" / "none.jpg").write_bytes(b"no image")
     with (source / "train.jsonl").open("a") as file:
         file.write('\n{"image": "../../secret.png", "boxes": []}\n{"image": "all.png", "boxes": []}\n')
-    made = convert(source, tmp_path / "new", "coco", splits=["train"])
-    assert made.pages == {"train": 2}
-    told = "\n".join(map(str, made.problems))
-    assert len(made.problems) == 3
-    assert "none.jpg: is not an image" in told and "leaves the data folder" in told and "'all' is here twice" in told
+    result = convert(source, tmp_path / "new", "coco", splits=["train"])
+    assert result.pages == {"train": 2}
+    text = "\n".join(map(str, result.problems))
+    assert len(result.problems) == 3
+    assert "none.jpg: is not an image" in text and "leaves the data folder" in text and "'all' is here twice" in text
     (source / "val.jsonl").write_text('{"image": "gone.png", "boxes": []}')
     with pytest.raises(DataError, match="No page of .* can be converted.*gone.png"):
         convert(source, tmp_path / "other", "coco", splits=["val"])
@@ -157,8 +159,8 @@ def test_a_file_that_knows_its_splits(tmp_path: Path) -> None:
     anns = {"7": {"image_id": 2, "mask": [1, 2, 30, 2, 30, 20, 1, 20], "legibility": "illegible"}}
     (tmp_path / "street.json").write_text(json.dumps({"imgs": images, "anns": anns, "imgToAnns": {}}))
     target = tmp_path.parent / f"{tmp_path.name}-new"
-    made = convert(tmp_path / "street.json", target, "icdar")
-    assert made.pages == {"train": 1, "val": 1}
+    result = convert(tmp_path / "street.json", target, "icdar")
+    assert result.pages == {"train": 1, "val": 1}
     assert (target / "val" / "gts" / "gt_b.txt").read_text() == "1,2,30,2,30,20,1,20,###\n"
     assert (target / "train" / "gts" / "gt_a.txt").read_text() == ""
 

@@ -158,8 +158,8 @@ def test_curved_polygons_survive_to_maps_and_scores(tmp_path: Path) -> None:
     assert len(x) > 500 and shapely.contains_xy(shapely.Polygon(bow), x, y).all()
     assert maps.shrink_map[262, 320] == 0, "the hollow under the bow is no text"
     assert maps.shrink_mask[430, 320] == 0 and maps.ignored.tolist() == [False, True]
-    found = iou.match(sample.polygons, sample.ignored, [bow, other], thresholds=(0.5, 0.8))
-    assert found.matched(0.8) == 1 and found.cared_detections == 1
+    match = iou.match(sample.polygons, sample.ignored, [bow, other], thresholds=(0.5, 0.8))
+    assert match.matched(0.8) == 1 and match.cared_detections == 1
     hull = np.array(shapely.Polygon(bow).convex_hull.exterior.coords[:-1], np.float32)
     assert iou.match(sample.polygons, sample.ignored, [hull], thresholds=(0.8,)).matched(0.8) == 0
 

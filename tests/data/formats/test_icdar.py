@@ -86,9 +86,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     boxes = read_icdar(tmp_path / "res_1.txt")
     assert boxes.texts == [text.replace("\n", " ") for text in texts]
     assert boxes.ignored == [text == "###" for text in texts]
-    for quad, found in zip(quads, boxes.polygons, strict=True):
-        assert found is not None
-        np.testing.assert_allclose(found, quad, atol=0.006)
+    for quad, polygon in zip(quads, boxes.polygons, strict=True):
+        assert polygon is not None
+        np.testing.assert_allclose(polygon, quad, atol=0.006)
 
 
 def test_the_published_form(tmp_path: Path) -> None:

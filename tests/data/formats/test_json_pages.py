@@ -24,9 +24,9 @@ def readers(folder: Path, name: str, content: Any) -> list[Callable[[], Page]]:
         (folder / image).touch()
     text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False)
     (folder / name).write_text(text, encoding="utf-8")
-    found, errors, _ = sniff.pages(Source(folder / name, (folder,), root=folder), "train")
+    pages, errors, _ = sniff.pages(Source(folder / name, (folder,), root=folder), "train")
     assert not errors
-    return found
+    return pages
 
 
 def ufo(folder: Path, words: Any) -> Boxes:
@@ -164,8 +164,8 @@ def test_a_bad_line_is_named(tmp_path: Path, page: Any, says: str) -> None:
 
 def test_real_ufo(shared: Path) -> None:
     folder = shared / "data" / "ufo_sample"
-    found, _, _ = sniff.pages(Source(folder / "ufo.json", (folder,), root=folder), "train")
-    pages = [read() for read in found]
+    readers, _, _ = sniff.pages(Source(folder / "ufo.json", (folder,), root=folder), "train")
+    pages = [read() for read in readers]
     assert sum(len(page.boxes.polygons) for page in pages) == 146
     assert not any(any(page.boxes.ignored) for page in pages)
     assert [page.name for page in pages] == sorted(path.stem for path in folder.glob("*.png"))

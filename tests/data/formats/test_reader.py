@@ -95,7 +95,7 @@ def many_polygons() -> list[np.ndarray | None]:
     round_ones = 27 + rng.uniform(5, 30, (300, 1, 1)) * np.stack([np.cos(angles), np.sin(angles)], axis=2)
     stars = rng.uniform(0, 50, (60, 6, 2))
     others = [quads[0, :3], np.vstack([quads[0], quads[0, :1]]), np.zeros((0, 2)), quads[1, :2], np.full((5, 2), 7.0)]
-    return [None, *quads, *(one.astype(np.float32) for one in (*round_ones, *stars, *others))]
+    return [None, *quads, *(outline.astype(np.float32) for outline in (*round_ones, *stars, *others))]
 
 
 def test_the_short_cut_for_good_polygons_changes_nothing() -> None:
@@ -103,11 +103,12 @@ def test_the_short_cut_for_good_polygons_changes_nothing() -> None:
     short = annotation_cleaning._unchanged(polygons, 50, 55)
     assert len(short) == len(polygons) and short.sum() > 250
     curved = sum(
-        known and polygon is not None and len(polygon) == 7 for known, polygon in zip(short, polygons, strict=True)
+        short_cut and polygon is not None and len(polygon) == 7
+        for short_cut, polygon in zip(short, polygons, strict=True)
     )
     assert curved > 50
-    for polygon, known in zip(polygons, short, strict=True):
-        if known:
+    for polygon, short_cut in zip(polygons, short, strict=True):
+        if short_cut:
             judged, reason = geometry.judge(polygon, 50, 55)
             assert judged is not None and judged.dtype == np.float32 and reason == "none"
             np.testing.assert_array_equal(judged, polygon)
@@ -149,12 +150,14 @@ def test_a_bad_page_is_left_out_and_named(tmp_path: Path) -> None:
     index = load(tmp_path, "train")
     assert [sample.name for sample in index.samples] == ["good", "z_good"]
     assert len(index.problems) == bad
-    said = {problem.file.name: problem for problem in index.problems if problem.file}
-    assert set(said) == {"gt_bad_line.txt", "no_text.jpg", "empty_image.jpg", "not_image.jpg", "gt_lost.txt"}
-    assert said["gt_bad_line.txt"].line == 2
-    assert "'10,20,sixty,20" in said["gt_bad_line.txt"].message
+    problems = {problem.file.name: problem for problem in index.problems if problem.file}
+    assert set(problems) == {"gt_bad_line.txt", "no_text.jpg", "empty_image.jpg", "not_image.jpg", "gt_lost.txt"}
+    assert problems["gt_bad_line.txt"].line == 2
+    assert "'10,20,sixty,20" in problems["gt_bad_line.txt"].message
     assert all("Needed: " in problem.message for problem in index.problems)
-    assert str(said["gt_bad_line.txt"]).startswith(f"{tmp_path}/train/gts/gt_bad_line.txt:2: field 3 is not a number.")
+    assert str(problems["gt_bad_line.txt"]).startswith(
+        f"{tmp_path}/train/gts/gt_bad_line.txt:2: field 3 is not a number."
+    )
 
 
 def test_strict_ends_at_the_first_bad_page(tmp_path: Path) -> None:
@@ -233,9 +236,9 @@ def test_a_box_far_outside_is_clipped_and_not_taken_for_a_turn(tmp_path: Path) -
 def test_progress_and_text_paths(tmp_path: Path) -> None:
     for name in "abc":
         page(tmp_path, name)
-    seen: list[tuple[int, int]] = []
-    load(str(tmp_path), "train", progress=lambda done, pages: seen.append((done, pages)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    calls: list[tuple[int, int]] = []
+    load(str(tmp_path), "train", progress=lambda done, pages: calls.append((done, pages)))
+    assert calls == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_predictions_as_annotations(tmp_path: Path) -> None:

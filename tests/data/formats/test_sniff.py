@@ -51,7 +51,7 @@ def test_pages_in_lines_and_in_a_list(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_one_file_a_page(folder: Path, name: str) -> None:
+def test_a_file_for_each_page(folder: Path, name: str) -> None:
     (folder / "train").mkdir()
     for page in ("a", "b"):
         (folder / f"{page}.png").rename(folder / "train" / f"{page}.png")
@@ -71,13 +71,13 @@ def test_one_file_a_page(folder: Path, name: str) -> None:
         ([7], "a format that is not known. Given: 7"),
     ],
 )
-def test_what_is_not_known_is_said_with_what_is(folder: Path, data: Any, says: str) -> None:
+def test_an_unknown_format_is_reported_with_the_supported_formats(folder: Path, data: Any, says: str) -> None:
     (folder / "train.json").write_text(json.dumps(data))
     with pytest.raises(DataError, match=rf"train.json: {says}"):
         load(folder, "train")
 
 
-def test_a_file_for_many_pages_in_the_place_of_one(folder: Path) -> None:
+def test_a_file_for_many_pages_in_the_place_of_a_page_file(folder: Path) -> None:
     (folder / "a.json").write_text(json.dumps(FORMS["labelme"]))
     (folder / "b.json").write_text(json.dumps(FORMS["coco"]))
     index = load(folder, "train")

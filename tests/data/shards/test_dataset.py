@@ -63,7 +63,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_pages_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
+def test_pages_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
     make(tmp_path / "train" / "000000.tar", numbered(3))
     make(tmp_path / "train" / "000001.tar", numbered(2, 3))
     index = reader.load(tmp_path, "train")
@@ -76,8 +76,8 @@ def test_pages_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
     assert reader.read_image(last.image).shape == (80, 100, 3)
     assert abs(int(reader.read_image(samples[3].image)[0, 0, 0]) - 3) <= 1  # its own pixels
     assert samples.name_at(2) == "p002"
-    assert [one.name for one in samples[1:3]] == ["p001", "p002"]
-    assert [one.name for one in samples.take([4, 0])] == ["p004", "p000"]
+    assert [sample.name for sample in samples[1:3]] == ["p001", "p002"]
+    assert [sample.name for sample in samples.take([4, 0])] == ["p004", "p000"]
     assert samples.take([4, 0]).take([1]).name_at(0) == "p000"
     for wrong in (5, -6):
         with pytest.raises(IndexError):
@@ -130,7 +130,7 @@ def test_what_is_wrong_is_named_and_left_out(tmp_path: Path) -> None:
     make(tmp_path / "train" / "b.tar", wrong)
     index = reader.load(tmp_path, "train")
     assert [sample.name for sample in index.samples] == ["p000", "p001"]
-    told = "\n".join(map(str, index.problems))
+    text = "\n".join(map(str, index.problems))
     assert len(index.problems) == 9
     for words in (
         "alone: has no annotation",
@@ -139,9 +139,9 @@ def test_what_is_wrong_is_named_and_left_out(tmp_path: Path) -> None:
         "b.tar/none: ",
         "two files of a kind",
     ):
-        assert words in told
+        assert words in text
     for words in ("'../out.jpg' leads out", "'/abs.jpg' leads out", "p000: is here twice", "text"):
-        assert words in told
+        assert words in text
     with pytest.raises(PageError, match="has no annotation"):
         reader.load(tmp_path, "train", strict=True)
 
@@ -166,7 +166,7 @@ def test_a_tar_that_is_cut_off_gives_what_is_before_the_cut(tmp_path: Path, cut:
     assert "Copy it again" in str(index.problems[-1])
 
 
-def test_what_is_no_tar_or_a_packed_one_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_tar_or_a_packed_tar_is_refused(tmp_path: Path) -> None:
     tar = make(tmp_path / "train" / "a.tar", numbered(1))
     subprocess.run(["gzip", str(tar)], check=True, timeout=60)
     with pytest.raises(DataError, match=r"compressed tar.*gzip.*plain \.tar.*gunzip a\.tar\.gz"):
@@ -182,15 +182,15 @@ def test_what_is_no_tar_or_a_packed_one_is_refused(tmp_path: Path) -> None:
 
 def extended(**records: object) -> bytes:
     """Return an extended header (POSIX.1-2001, pax) with these records, and the header of a file behind it."""
-    said = b""
+    header = b""
     for key, value in records.items():
         rest = f" {key.replace('_', '.')}={value}\n".encode()
         size = next(n for n in range(len(rest), 9999) if n == len(rest) + len(str(n)))
-        said += str(size).encode() + rest
+        header += str(size).encode() + rest
     first, second = tarfile.TarInfo("x"), tarfile.TarInfo("p009.jpg")
-    first.type, first.size, second.size = tarfile.XHDTYPE, len(said), 3
-    said += b"\0" * (-len(said) % 512)
-    return first.tobuf(tarfile.USTAR_FORMAT) + said + second.tobuf(tarfile.USTAR_FORMAT) + b"abc".ljust(512, b"\0")
+    first.type, first.size, second.size = tarfile.XHDTYPE, len(header), 3
+    header += b"\0" * (-len(header) % 512)
+    return first.tobuf(tarfile.USTAR_FORMAT) + header + second.tobuf(tarfile.USTAR_FORMAT) + b"abc".ljust(512, b"\0")
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def test_headers_that_make_no_sense_end_the_walk_with_a_sentence(tmp_path: Path,
     tar.write_bytes(good + hostile + bytes(1024))
     index = reader.load(tmp_path, "train")
     assert [sample.name for sample in index.samples] == ["p000"]
-    told = ("has a header that makes no sense", "is cut off", "goes on behind")  # Pythons differ in what they notice
-    assert any(f"a.tar: {words}" in str(index.problems[-1]) for words in told)
+    text = ("has a header that makes no sense", "is cut off", "goes on behind")  # Pythons differ in what they notice
+    assert any(f"a.tar: {words}" in str(index.problems[-1]) for words in text)
 
 
 def test_a_tar_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_a_tar_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.
         reader.load(tmp_path, "train")
 
 
-def test_two_tars_in_one_file_are_told(tmp_path: Path) -> None:
+def test_two_tars_in_a_single_file_are_reported(tmp_path: Path) -> None:
     first = make(tmp_path / "train" / "a.tar", numbered(1))
     second = make(tmp_path / "b.tar", numbered(1, 1))
     first.write_bytes(first.read_bytes() + second.read_bytes())
@@ -286,7 +286,7 @@ def name_and_pixel(asked: tuple[dataset.Samples, int]) -> tuple[str, int]:
     return samples[number].name, int(reader.read_image(samples[number].image)[0, 0, 0])
 
 
-def test_an_index_is_not_made_where_there_is_a_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_is_not_created_where_there_is_a_good_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "train" / "a.tar", numbered(2))
     assert names(tmp_path) == ["p000", "p001"]
     monkeypatch.setattr(shard_index, "build", None)

@@ -25,25 +25,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def made(index: Path) -> str:
+def index_id(index: Path) -> str:
     return str(json.loads(index.read_bytes().split(b"\n")[0])["id"])
 
 
-def test_an_index_that_is_lost_or_stale_is_made_anew(tmp_path: Path) -> None:
+def test_an_index_that_is_lost_or_stale_is_rebuilt(tmp_path: Path) -> None:
     tar = make(tmp_path / "train" / "a.tar", numbered(2))
     index = tmp_path / "train" / "index.ocrlab"
     assert names(tmp_path) == ["p000", "p001"]
-    before = made(index)
+    before = index_id(index)
     assert names(tmp_path) == ["p000", "p001"]
-    assert made(index) == before  # it was only read
+    assert index_id(index) == before  # it was only read
     make(tar, numbered(3))
     assert names(tmp_path) == ["p000", "p001", "p002"]
     make(tmp_path / "train" / "b.tar", numbered(1, 8))
     assert names(tmp_path)[-1] == "p008"
-    before = made(index)
+    before = index_id(index)
     os.utime(tar, ns=(1, 1))
     assert len(names(tmp_path)) == 4
-    assert made(index) != before
+    assert index_id(index) != before
     for damage in (index.read_bytes()[:-1], b"{}\n", b"", b"\x00\xff" * 400, b'{"schema": 99}\n'):
         index.write_bytes(damage)
         assert len(names(tmp_path)) == 4
@@ -65,12 +65,12 @@ def test_where_nobody_may_write_the_index_goes_to_the_cache(
 
     monkeypatch.setattr(shard_index, "build", refuse)
     assert names(tmp_path) == ["p000", "p001"]
-    [kept] = (cache / "ocrlab" / "shards").iterdir()
-    before = made(kept)
+    [cached] = (cache / "ocrlab" / "shards").iterdir()
+    before = index_id(cached)
     index = reader.load(tmp_path, "train")
     assert [sample.name for sample in index.samples] == ["p000", "p001"]
     assert index.problems[0].file == tmp_path / "train" / "a.tar" / "alone"
-    assert made(kept) == before
+    assert index_id(cached) == before
     assert not (tmp_path / "train" / "index.ocrlab").exists()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "train" / "a.tar" / "no"))
     with pytest.raises(DataError, match="index of .* cannot be written"):
@@ -94,7 +94,7 @@ def test_a_tar_that_is_written_anew_below_a_training_gives_no_other_pages(tmp_pa
 def test_of_many_bad_pages_the_first_are_named_and_all_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_index, "TOLD", 3)
+    monkeypatch.setattr(shard_index, "NAMED", 3)
     make(tmp_path / "train" / "a.tar", [*numbered(1), *((f"x{number}.jpg", b"") for number in range(10))])
     index = reader.load(tmp_path, "train")
     assert (len(index.samples), len(index.problems)) == (1, 4)
@@ -107,7 +107,9 @@ def test_an_image_that_says_its_size_late_is_read_whole(tmp_path: Path, monkeypa
     assert reader.load(tmp_path, "train").samples[0].width == 100
 
 
-def test_of_processes_that_begin_together_one_makes_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_processes_that_begin_together_only_the_first_builds_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tar = make(tmp_path / "train" / "a.tar", numbered(2))
     with ThreadPoolExecutor(1) as pool:
         lock = os.open(tar.parent, os.O_RDONLY)
@@ -123,7 +125,7 @@ def test_of_processes_that_begin_together_one_makes_the_index(tmp_path: Path, mo
         assert other.result(60) == ["p000", "p001"]
 
 
-def test_a_hostile_name_is_told_in_part(tmp_path: Path) -> None:
+def test_a_hostile_name_is_reported_in_part(tmp_path: Path) -> None:
     make(tmp_path / "train" / "a.tar", [*numbered(1), ("n" * 200_000 + ".jpg", b"x")], tarfile.PAX_FORMAT)
     assert len((tmp_path / "train" / "index.ocrlab").read_bytes().split(b"\n")[0] if names(tmp_path) else b"") < 3000
 

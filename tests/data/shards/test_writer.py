@@ -23,8 +23,8 @@ from tests.training.test_loop import losses, pages, tiny  # noqa: F401  # a fixt
 
 
 def test_samples_are_the_same_by_every_way(root: Path, tmp_path: Path) -> None:
-    made = convert(root / "data_samples", tmp_path / "shards", "shards", splits=["val"])
-    assert (made.pages, made.problems) == ({"val": 16}, [])
+    result = convert(root / "data_samples", tmp_path / "shards", "shards", splits=["val"])
+    assert (result.pages, result.problems) == ({"val": 16}, [])
     plain = {sample.name: sample for sample in reader.load(root / "data_samples", "val").samples}
     packed = reader.load(tmp_path / "shards", "val").samples
     assert [sample.name for sample in packed] == sorted(plain)
@@ -32,8 +32,8 @@ def test_samples_are_the_same_by_every_way(root: Path, tmp_path: Path) -> None:
         other = plain[sample.name]
         assert (sample.texts, sample.width, sample.height) == (other.texts, other.width, other.height)
         np.testing.assert_array_equal(sample.ignored, other.ignored)
-        for one, two in zip(sample.polygons, other.polygons, strict=True):
-            np.testing.assert_array_equal(one, two)
+        for polygon, two in zip(sample.polygons, other.polygons, strict=True):
+            np.testing.assert_array_equal(polygon, two)
         assert sample.image.read_bytes() == other.image.read_bytes()
 
 
@@ -57,7 +57,7 @@ def test_tars_are_bounded_and_the_same_bytes_each_time(root: Path, tmp_path: Pat
     assert len(reader.load(tmp_path / "one", "val").samples) == 16
 
 
-def test_a_page_larger_than_a_tar_gets_one_alone(root: Path, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_page_larger_than_a_tar_gets_its_own(root: Path, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(writer, "LIMIT", 10)
     convert(root / "data_samples", tmp_path / "shards", "shards", splits=["val"])
     assert len(list((tmp_path / "shards" / "val").glob("*.tar"))) == 16
@@ -103,7 +103,9 @@ def test_training_on_shards_is_training_on_files(pages: Path, runs: Path, tmp_pa
 def test_the_data_doctor_sees_the_same_in_shards(root: Path, tmp_path: Path) -> None:
     convert(root / "data_samples", tmp_path / "shards", "shards", splits=["val"])
     plain, packed = (audit.check(place, ["val"]) for place in (root / "data_samples", tmp_path / "shards"))
-    assert [(one.kind, one.page, one.box) for one in packed] == [(one.kind, one.page, one.box) for one in plain]
+    assert [(finding.kind, finding.page, finding.box) for finding in packed] == [
+        (finding.kind, finding.page, finding.box) for finding in plain
+    ]
     done = repaired_copy.copy(tmp_path / "shards", tmp_path / "clean", packed, ["val"])
     assert done.pages == 16
     assert len(reader.load(tmp_path / "clean", "val").samples) == 16

@@ -23,5 +23,5 @@ def test_every_mark_leaves_ink_in_its_place(kind: str) -> None:
 
 def test_hands_sometimes_add_something() -> None:
     sheet = Sheet(200, 300, [], [])
-    drawn = [decorations.handmade(Dice(seed), sheet).any() for seed in range(40)]
-    assert 10 < sum(drawn) < 40
+    ink = [decorations.handmade(Dice(seed), sheet).any() for seed in range(40)]
+    assert 10 < sum(ink) < 40

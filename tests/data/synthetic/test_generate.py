@@ -49,14 +49,14 @@ def read(folder: Path) -> dict[str, tuple[Boxes, list[str]]]:
 
 def heights(folder: Path) -> NDArray[np.float64]:
     """Return text height over page height of every box of a split."""
-    found = []
+    values = []
     for name, (quads, _) in read(folder).items():
         with Image.open(folder / "images" / f"{name}.jpg") as image:
             tall = image.height
         for quad in quads:
             left, _, right, _ = np.linalg.norm(quad - np.roll(quad, 1, axis=0), axis=1)
-            found.append((left + right) / 2 / tall)
-    return np.array(found)
+            values.append((left + right) / 2 / tall)
+    return np.array(values)
 
 
 def test_same_seed_gives_the_same_bytes() -> None:
@@ -85,11 +85,11 @@ def test_bytes_do_not_depend_on_hash_seed_threads_or_vector_unit() -> None:
 
 
 def test_a_page_is_what_its_file_holds() -> None:
-    made = generate.page(3, width=480, height=640)
-    decoded = cv2.imdecode(np.frombuffer(made.jpeg, np.uint8), cv2.IMREAD_COLOR)
-    assert made.image.shape == (640, 480, 3)
-    assert made.image.dtype == np.uint8
-    np.testing.assert_array_equal(made.image, decoded[:, :, ::-1])
+    page = generate.page(3, width=480, height=640)
+    decoded = cv2.imdecode(np.frombuffer(page.jpeg, np.uint8), cv2.IMREAD_COLOR)
+    assert page.image.shape == (640, 480, 3)
+    assert page.image.dtype == np.uint8
+    np.testing.assert_array_equal(page.image, decoded[:, :, ::-1])
     with pytest.raises(DataError, match="at least 320 x 480"):
         generate.page(3, width=100)
 
@@ -119,14 +119,14 @@ def test_polygons_hold_all_ink_of_their_text_and_little_else(seed: int) -> None:
 
 
 def test_quads_start_at_the_top_left_and_stay_on_the_page() -> None:
-    made = generate.page(5)
-    assert len(made.lines) == len(made.texts)
-    assert len(made.words) == len(made.word_texts)
-    for quad in made.lines + made.words:
+    page = generate.page(5)
+    assert len(page.lines) == len(page.texts)
+    assert len(page.words) == len(page.word_texts)
+    for quad in page.lines + page.words:
         assert quad.shape == (4, 2)
         assert quad[0, 0] < quad[1, 0] and quad[0, 1] < quad[3, 1]
         assert shapely.LinearRing(quad).is_ccw  # y points down, so this is clockwise on the page
-        assert (quad >= 0).all() and (quad <= made.image.shape[1::-1]).all()
+        assert (quad >= 0).all() and (quad <= page.image.shape[1::-1]).all()
 
 
 def test_boxes_of_a_row_stand_clear_of_each_other() -> None:
@@ -152,11 +152,11 @@ def test_samples_are_complete_and_small() -> None:
 
 @pytest.mark.parametrize(("split", "place"), [("train", 0), ("train", 47), ("val", 15)])
 def test_samples_are_what_the_program_makes(split: str, place: int) -> None:
-    made = generate.page(generate.SPLITS[split] + place)
+    page = generate.page(generate.SPLITS[split] + place)
     name = f"receipt_{place:03}"
-    assert (SAMPLES / split / "gts" / f"gt_{name}.txt").read_bytes() == generate.icdar(made).encode()
-    kept = cv2.imread(str(SAMPLES / split / "images" / f"{name}.jpg"), cv2.IMREAD_COLOR)[:, :, ::-1]
-    assert np.abs(kept.astype(int) - made.image).mean() <= 1  # 0 with the locked set
+    assert (SAMPLES / split / "gts" / f"gt_{name}.txt").read_bytes() == generate.icdar(page).encode()
+    pixels = cv2.imread(str(SAMPLES / split / "images" / f"{name}.jpg"), cv2.IMREAD_COLOR)[:, :, ::-1]
+    assert np.abs(pixels.astype(int) - page.image).mean() <= 1  # 0 with the locked set
 
 
 def test_text_is_as_tall_as_on_real_receipts(shared: Path) -> None:
@@ -169,13 +169,13 @@ def otsu(image: NDArray[np.uint8], reach: int) -> Boxes:
     """Return what a global threshold finds: dark components, joined sideways over `reach` pixels, as boxes."""
     dark = cv2.threshold(image, 0, 255, cv2.THRESH_BINARY_INV + cv2.THRESH_OTSU)[1]
     joined = cv2.morphologyEx(dark, cv2.MORPH_CLOSE, np.ones((1, reach), np.uint8))
-    found = []
+    thresholds = []
     for outline in cv2.findContours(joined, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)[0]:
         x, y, width, height = cv2.boundingRect(outline)
         if 6 <= height <= 60 and width >= 6:
             x0, y0, x1, y1 = x - 1, y - 1, x + width + 1, y + height + 1  # as loose as the annotation
-            found.append(np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1)], float))
-    return found
+            thresholds.append(np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1)], float))
+    return thresholds
 
 
 def test_a_threshold_does_not_solve_the_samples() -> None:
@@ -191,7 +191,7 @@ def test_a_threshold_does_not_solve_the_samples() -> None:
 
 def test_make_writes_a_folder_and_its_checksums(tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
-    made = generate.make(tmp_path / "a", train=1, val=1, progress=lambda done, total: calls.append((done, total)))
+    data_set = generate.make(tmp_path / "a", train=1, val=1, progress=lambda done, total: calls.append((done, total)))
     files = {
         path.relative_to(tmp_path / "a").as_posix(): path for path in (tmp_path / "a").rglob("*") if path.is_file()
     }
@@ -201,8 +201,8 @@ def test_make_writes_a_folder_and_its_checksums(tmp_path: Path) -> None:
         "README.md", "SHA256SUMS",
     }  # fmt: skip
     assert calls == [(1, 2), (2, 2)]
-    assert made.bytes == sum(path.stat().st_size for path in files.values())
-    assert made.lines == sum(len(read(tmp_path / "a" / split)["receipt_000"][0]) for split in ("train", "val"))
+    assert data_set.bytes == sum(path.stat().st_size for path in files.values())
+    assert data_set.lines == sum(len(read(tmp_path / "a" / split)["receipt_000"][0]) for split in ("train", "val"))
     assert files["train/images/receipt_000.jpg"].read_bytes() == generate.page(0).jpeg
     assert list(tmp_path.iterdir()) == [tmp_path / "a"]  # no staging folder is left
     generate.make(tmp_path / "a", train=1, val=0, seed=1)
@@ -277,7 +277,7 @@ def test_make_takes_no_checksums_of_a_user_for_its_own(tmp_path: Path, name: str
     mine.parent.mkdir(parents=True)
     mine.write_text("precious")
     (tmp_path / "mine" / "README.md").write_text("precious")
-    sums = "".join(f"{generate._digest(tmp_path / 'mine' / one)}  {one}\n" for one in {name, "README.md"})
+    sums = "".join(f"{generate._digest(tmp_path / 'mine' / file)}  {file}\n" for file in {name, "README.md"})
     (tmp_path / "mine" / "SHA256SUMS").write_text(sums)
     before = contents(tmp_path)
     with pytest.raises(DataError, match="not made by this command"):

@@ -21,7 +21,7 @@ def test_text_stays_inside_the_sheet() -> None:
             assert 0 <= x0 < x1 <= sheet.width and 0 <= y0 < y1 <= sheet.height, (seed, piece.text)
 
 
-def test_lines_of_one_column_do_not_run_into_each_other() -> None:
+def test_lines_of_a_single_column_do_not_run_into_each_other() -> None:
     for seed in range(60):
         boxes = [typesetting.box(piece) for piece in receipt_layout.layout(Dice(seed), 480, 880).pieces]
         for place, upper in enumerate(boxes):

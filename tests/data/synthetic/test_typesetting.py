@@ -32,18 +32,16 @@ def test_the_box_is_the_ink_with_its_margin(font: str, stretch: float) -> None:
     plane = np.zeros((80 * SCALE, 400 * SCALE), np.uint8)
     typesetting.draw(piece, plane)
     rows, columns = np.nonzero(plane > 100)
-    found = np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]) / SCALE
+    box = np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]) / SCALE
     inner = np.array(typesetting.box(piece)) + MARGIN * piece.size * np.array([1, 1, -1, -1])
-    np.testing.assert_allclose(
-        found, inner, atol=0.04 * piece.size
-    )  # the rasteriser rounds, and fits stems to its grid
+    np.testing.assert_allclose(box, inner, atol=0.04 * piece.size)  # the rasteriser rounds, and fits stems to its grid
 
 
 def test_words_share_out_the_line() -> None:
     piece = Piece("No. 7, Mill  Lane", "DejaVuSans", 10, 20, 16)
-    found = list(typesetting.words(piece))
-    assert [word for word, _ in found] == ["No.", "7,", "Mill", "Lane"]
-    boxes = np.array([box for _, box in found])
+    words = list(typesetting.words(piece))
+    assert [word for word, _ in words] == ["No.", "7,", "Mill", "Lane"]
+    boxes = np.array([box for _, box in words])
     line = typesetting.box(piece)
     np.testing.assert_allclose([*boxes[:, :2].min(0), *boxes[:, 2:].max(0)], line)
     assert (boxes[1:, 0] > boxes[:-1, 2]).all()

@@ -27,12 +27,12 @@ LINE = box(0, 0, 100, 20)
 
 def totals(page: PageCharacters) -> dict[str, float]:
     """Return the sums of a page under the evaluator's names."""
-    right, taken, false = (int(one.sum()) for one in (page.right, page.taken, page.false))
+    right, taken, false = (int(column.sum()) for column in (page.right, page.taken, page.false))
     return {
         "num_char_gt": page.truth.sum(),
         "num_char_det": taken + false,
         "gran_score_recall": page.cuts.sum(),
-        "num_char_tp_recall": page.found.sum(),
+        "num_char_tp_recall": page.detected.sum(),
         "gran_score_precision": page.merges.sum(),
         "num_char_tp_precision": right,
         "num_char_fp": false,
@@ -53,22 +53,22 @@ def test_every_page_of_the_reference_has_the_same_counts(
     sums = dict.fromkeys(wanted["totals"], 0.0)
     for page, want in zip(pages, wanted["per_image"], strict=True):
         ignored = page["ignore"] if with_ignored else [False] * len(page["gt"])
-        found = totals(cleval.judge(page["gt"], ignored, page["text"] if with_texts else None, page["det"]))
-        assert found == want, page["id"]
-        sums = {name: value + found[name] for name, value in sums.items()}
+        counts = totals(cleval.judge(page["gt"], ignored, page["text"] if with_texts else None, page["det"]))
+        assert counts == want, page["id"]
+        sums = {name: value + counts[name] for name, value in sums.items()}
     assert sums == wanted["totals"]
 
 
 def documents(file: Path) -> dict[str, list[Box]]:
     """Return the boxes of every document in a zip of the reference, quads with their texts."""
-    found = {}
+    pages = {}
     with zipfile.ZipFile(file) as archive:
         for name in archive.namelist():
             lines = archive.read(name).decode("utf-8-sig").replace("\r", "").split("\n")
             fields = [line.split(",", 8) for line in lines if line]
             rows = [(np.array(row[:8], float).reshape(4, 2), plain(row[8] if len(row) > 8 else "")) for row in fields]
-            found[name.removeprefix("gt_").removeprefix("res_")] = rows
-    return found
+            pages[name.removeprefix("gt_").removeprefix("res_")] = rows
+    return pages
 
 
 def plain(text: str) -> str:
@@ -78,31 +78,31 @@ def plain(text: str) -> str:
 
 def test_the_documents_of_the_reference_have_its_published_figures(shared: Path) -> None:
     place = shared / "data" / "cleval_kr"
-    truth, found = (documents(place / f"{kind}_eval_doc_v1_kr.zip") for kind in ("gt", "res"))
+    truth, detected = (documents(place / f"{kind}_eval_doc_v1_kr.zip") for kind in ("gt", "res"))
     pages = []
     for name, boxes in truth.items():
-        others = found.get(name, [])
+        others = detected.get(name, [])
         ignored, texts = [text == "###" for _, text in boxes], [text for _, text in boxes]
         pages.append(
             cleval.judge([p for p, _ in boxes], ignored, texts, [p for p, _ in others], [t for _, t in others])
         )
     total = {name: sum(int(getattr(page, name).sum()) for page in pages) for name in PageCharacters.__annotations__}
-    for right, all_found, wanted in (
+    for right, all_pages, wanted in (
         ("right", total["taken"] + total["false"], 0.977989360950786),
         ("agreed", total["written"], 0.9165773847119407),
     ):
         recall = (total[right] - total["cuts"]) / total["truth"]
-        precision = (total[right] - total["merges"]) / all_found
+        precision = (total[right] - total["merges"]) / all_pages
         assert 2 * recall * precision / (recall + precision) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_characters_are_found_by_their_centres() -> None:
+def test_characters_are_detected_by_their_centres() -> None:
     page = cleval.judge([LINE], [False], ["0123456789"], [box(0, 0, 74, 20)])  # centres at 5, 15 ... 95
-    assert (page.truth.tolist(), page.found.tolist()) == ([10], [7])
+    assert (page.truth.tolist(), page.detected.tolist()) == ([10], [7])
     assert (page.recall, page.precision, page.hmean) == (0.7, 1.0, pytest.approx(1.4 / 1.7))
 
 
-def test_each_cut_and_each_merge_costs_one_character() -> None:
+def test_each_cut_and_each_merge_costs_a_single_character() -> None:
     cut = cleval.judge([LINE], [False], ["0123456789"], [box(0, 0, 50, 20), box(50, 0, 100, 20)])
     assert (cut.cuts.tolist(), cut.merges.tolist(), cut.recall, cut.precision) == ([1], [0, 0], 0.9, 1.0)
     merged = cleval.judge([LINE, box(110, 0, 210, 20)], [False] * 2, ["0123456789"] * 2, [box(0, 0, 210, 20)])
@@ -112,13 +112,13 @@ def test_each_cut_and_each_merge_costs_one_character() -> None:
 
 def test_a_character_that_is_taken_twice_counts_twice_against_precision() -> None:
     page = cleval.judge([LINE], [False], ["0123456789"], [box(0, 0, 60, 20), box(40, 0, 100, 20)])
-    assert (page.taken.tolist(), page.right.tolist(), page.found.tolist()) == ([6, 6], [6, 4], [10])
+    assert (page.taken.tolist(), page.right.tolist(), page.detected.tolist()) == ([6, 6], [6, 4], [10])
     assert page.precision == 10 / 12
 
 
 def test_a_detection_must_lie_in_the_text_by_three_tenths() -> None:
-    assert cleval.judge([LINE], [False], ["ab"], [box(0, 0, 100, 66)]).found.tolist() == [2]
-    assert cleval.judge([LINE], [False], ["ab"], [box(0, 0, 100, 67)]).found.tolist() == [0]
+    assert cleval.judge([LINE], [False], ["ab"], [box(0, 0, 100, 66)]).detected.tolist() == [2]
+    assert cleval.judge([LINE], [False], ["ab"], [box(0, 0, 100, 67)]).detected.tolist() == [0]
 
 
 def test_a_false_detection_adds_the_characters_of_its_shape() -> None:
@@ -136,7 +136,7 @@ def test_detections_in_ignored_text_do_not_count_where_no_text_lies_over_it() ->
     assert (page.recall, page.precision) == (1, 1)
 
 
-def test_shapes_say_how_many_characters_there_are_where_nothing_else_does() -> None:
+def test_shapes_give_the_number_of_characters_where_nothing_else_does() -> None:
     boxes = [LINE, box(0, 50, 10, 60), box(0, 100, 300, 110), box(300, 0, 310, 45)]
     assert cleval.judge(boxes, [False] * 4, None, []).truth.tolist() == [5, 2, 10, 5]
     assert cleval.judge(boxes, [False] * 4, ["abc", "", "d", "e"], []).truth.tolist() == [3, 0, 1, 1]
@@ -145,7 +145,7 @@ def test_shapes_say_how_many_characters_there_are_where_nothing_else_does() -> N
 def test_upright_text_is_read_upwards() -> None:
     tall = box(0, 0, 20, 100)
     page = cleval.judge([tall], [False], ["0123456789"], [box(0, 26, 20, 100)])
-    assert page.found.tolist() == [7]
+    assert page.detected.tolist() == [7]
 
 
 def test_curved_text_has_its_characters_on_its_middle_line() -> None:
@@ -153,8 +153,8 @@ def test_curved_text_has_its_characters_on_its_middle_line() -> None:
     arc = np.stack([np.cos(turn), -np.sin(turn)], axis=1)
     text = np.concatenate([100 * arc, (80 * arc)[::-1]]) + 100
     left = np.concatenate([100 * arc[:5], (80 * arc[:5])[::-1]]) + 100
-    assert cleval.judge([text], [False], ["0123456789"], [text]).found.tolist() == [10]
-    assert cleval.judge([text], [False], ["0123456789"], [left]).found.tolist() == [5]
+    assert cleval.judge([text], [False], ["0123456789"], [text]).detected.tolist() == [10]
+    assert cleval.judge([text], [False], ["0123456789"], [left]).detected.tolist() == [5]
 
 
 @pytest.mark.parametrize(("truth", "ignored", "detections", "precision", "recall"), [
@@ -164,7 +164,7 @@ def test_curved_text_has_its_characters_on_its_middle_line() -> None:
     ([LINE], [True], [LINE], 1, 1),
     ([LINE], [False], [], 0, 0),
 ])  # fmt: skip
-def test_pages_with_nothing_to_find_or_nothing_found(
+def test_pages_with_nothing_to_find_or_nothing_detected(
     truth: list[Any], ignored: list[bool], detections: list[Any], precision: float, recall: float
 ) -> None:
     page = cleval.judge(truth, ignored, None, detections)

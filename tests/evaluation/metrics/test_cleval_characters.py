@@ -13,9 +13,9 @@ LINE = np.array([[0, 0], [100, 0], [100, 20], [0, 20]], float)
 
 def test_centres_lie_at_equal_steps_along_the_middle() -> None:
     boxes = shapes([LINE, LINE[:, ::-1] + 200])
-    found, owner = cleval_characters.centres(boxes, cleval_characters.ratios(boxes), np.array([4, 2]))
+    counts, owner = cleval_characters.centres(boxes, cleval_characters.ratios(boxes), np.array([4, 2]))
     assert owner.tolist() == [0, 0, 0, 0, 1, 1]
-    assert found[:4].tolist() == [[12.5, 10], [37.5, 10], [62.5, 10], [87.5, 10]]
+    assert counts[:4].tolist() == [[12.5, 10], [37.5, 10], [62.5, 10], [87.5, 10]]
     assert cleval_characters.ratios(boxes) == pytest.approx([5, 5], rel=1e-4), "by the order of the corners"
 
 
@@ -23,8 +23,8 @@ def test_a_point_on_an_edge_is_inside_to_the_right_and_below() -> None:
     boxes = shapes([LINE])
     sides = np.array([LINE + np.array(by) for by in ([5, 0], [-95, 0], [0, 10], [0, -10])])
     pairs = (np.zeros(4, np.intp), np.arange(4))
-    found = cleval_characters.taken(boxes, cleval_characters.ratios(boxes), np.array([10]), shapes(sides), pairs)
-    assert found.count.tolist() == [10, 0, 10, 0]  # centres at x 5, 15 ... 95 and y 10
+    inside = cleval_characters.taken(boxes, cleval_characters.ratios(boxes), np.array([10]), shapes(sides), pairs)
+    assert inside.count.tolist() == [10, 0, 10, 0]  # centres at x 5, 15 ... 95 and y 10
 
 
 def test_the_middle_of_a_curved_line_is_between_its_halves() -> None:
@@ -33,6 +33,6 @@ def test_the_middle_of_a_curved_line_is_between_its_halves() -> None:
 
 
 def test_shorter_outlines_are_padded_without_new_edges() -> None:
-    found = cleval_characters.padded(shapes([LINE, LINE[:3], None]))
-    assert found.shape == (2, 4, 3)
-    assert found[:, :, 1].T.tolist() == [*LINE[:3].tolist(), LINE[2].tolist()]
+    outlines = cleval_characters.padded(shapes([LINE, LINE[:3], None]))
+    assert outlines.shape == (2, 4, 3)
+    assert outlines[:, :, 1].T.tolist() == [*LINE[:3].tolist(), LINE[2].tolist()]

@@ -9,12 +9,12 @@ import pytest
 from ocrlab.evaluation.metrics import cleval_reading_order
 
 
-@pytest.mark.parametrize(("one", "other", "wanted"), [
+@pytest.mark.parametrize(("column", "other", "wanted"), [
     ("", "abc", ""), ("abc", "abc", "abc"), ("total 9.50", "tota1 9,50", "tota 950"), ("abcbdab", "bdcaba", "bdab"),
     ("ab", "ba", "b"),
 ])  # fmt: skip
-def test_the_common_letters_are_the_longest_there_are(one: str, other: str, wanted: str) -> None:
-    assert cleval_reading_order.common(one, other) == wanted
+def test_the_common_letters_are_the_longest_there_are(column: str, other: str, wanted: str) -> None:
+    assert cleval_reading_order.common(column, other) == wanted
 
 
 def test_no_longer_common_letters_exist() -> None:
@@ -22,11 +22,11 @@ def test_no_longer_common_letters_exist() -> None:
         rest = iter(text)
         return all(letter in rest for letter in letters)
 
-    for one, other in itertools.product(("abca", "bcab", "aabb", "cc"), repeat=2):
-        found = cleval_reading_order.common(one, other)
-        every = ["".join(some) for size in range(5) for some in itertools.combinations(one, size)]
-        assert within(found, one) and within(found, other)
-        assert len(found) == max(len(some) for some in every if within(some, other))
+    for column, other in itertools.product(("abca", "bcab", "aabb", "cc"), repeat=2):
+        counts = cleval_reading_order.common(column, other)
+        every = ["".join(some) for size in range(5) for some in itertools.combinations(column, size)]
+        assert within(counts, column) and within(counts, other)
+        assert len(counts) == max(len(some) for some in every if within(some, other))
 
 
 def test_detections_are_read_in_the_order_of_the_characters_they_take() -> None:

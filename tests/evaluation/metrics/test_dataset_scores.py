@@ -10,12 +10,12 @@ from ocrlab.evaluation.metrics.page_scores import judge, summary
 BOXES = [np.array([[0, 0], [50, 0], [50, 20], [0, 20]], float) + np.array((0, 40 * i)) for i in range(4)]
 
 
-def pages(found: dict[str, int]) -> Scored:
+def pages(detected: dict[str, int]) -> Scored:
     """Return pages of four boxes, of which so many are found."""
-    return Scored({name: judge(BOXES, [False] * 4, None, BOXES[:hits]) for name, hits in found.items()}, 2, 1.5)
+    return Scored({name: judge(BOXES, [False] * 4, None, BOXES[:hits]) for name, hits in detected.items()}, 2, 1.5)
 
 
-def test_rows_say_what_was_missed_and_made_up_on_each_page() -> None:
+def test_rows_list_what_was_missed_and_wrong_on_each_page() -> None:
     scored = pages({"a": 4, "b": 1})
     first, second = scored.rows()
     assert (first["page"], first["truth"], first["detections"], first["missed"], first["false"]) == ("a", 4, 4, 0, 0)

@@ -23,7 +23,7 @@ def earned(page: deteval.PageAreas) -> tuple[list[float], list[float]]:
     return page.truth.tolist(), page.detections.tolist()
 
 
-def test_one_to_one_needs_four_fifths_of_the_truth_and_two_fifths_of_the_detection() -> None:
+def test_a_single_match_needs_four_fifths_of_the_truth_and_two_fifths_of_the_detection() -> None:
     assert earned(deteval.judge([LINE], [False], [box(0, 0, 79, 19)])) == ([1], [1])
     assert earned(deteval.judge([LINE], [False], [box(0, 0, 78, 19)])) == ([0], [0])
     assert earned(deteval.judge([LINE], [False], [box(0, 0, 99, 49)])) == ([1], [1])
@@ -65,7 +65,7 @@ def test_a_detection_two_fifths_inside_ignored_text_does_not_count() -> None:
     ([LINE], [True], [LINE], 1, 1),
     ([LINE], [False], [], 0, 0),
 ])  # fmt: skip
-def test_pages_with_nothing_to_find_or_nothing_found(
+def test_pages_with_nothing_to_find_or_nothing_detected(
     truth: list[Any], ignored: list[bool], detections: list[Any], precision: float, recall: float
 ) -> None:
     page = deteval.judge(truth, ignored, detections)

@@ -22,15 +22,15 @@ def box(left: float, top: float, width: float = 10, height: float = 10) -> np.nd
 def test_every_page_of_the_reference_has_the_same_matches_and_figures(shared: Path) -> None:
     pages = json.loads((shared / "golden" / "eval_inputs.json").read_text())
     wanted = json.loads((shared / "golden" / "eval_outputs.json").read_text())["iou"]
-    found = [iou.match(page["gt"], page["ignore"], page["det"]) for page in pages]
-    for page, want in zip(found, wanted["per_image"], strict=True):
+    matches = [iou.match(page["gt"], page["ignore"], page["det"]) for page in pages]
+    for page, want in zip(matches, wanted["per_image"], strict=True):
         assert [{"gt": row, "det": column} for row, column in page.pairs[0.5]] == want["pairs"]
         assert (page.cared_truth, page.cared_detections) == (want["gtCare"], want["detCare"])
         assert page.matched(0.5) == want["detMatched"]
         assert (page.precision(0.5), page.recall(0.5), page.hmean(0.5)) == tuple(
             want[name] for name in ("precision", "recall", "hmean")
         )
-    total = iou.summary(found)
+    total = iou.summary(matches)
     assert {name: total[f"{name}@0.5"] for name in ("precision", "recall", "hmean")} == wanted["metric"]
     assert total["pages"] == 100
     assert total["hmean@0.5"] > total["hmean@0.7"] > total["hmean@0.8"] > 0
@@ -52,7 +52,7 @@ def test_pairs_are_taken_first_come_first_served_not_best_first() -> None:
     assert exact.pairs == {0.9: [(0, 1), (1, 0)]}
 
 
-def test_a_detection_mostly_inside_one_ignored_region_does_not_count() -> None:
+def test_a_detection_mostly_inside_a_single_ignored_region_does_not_count() -> None:
     truth, ignored = [box(0, 0), box(100, 0, 40, 40)], [False, True]
     inside, half, outside = box(110, 10), box(135, 10), box(200, 0)
     page = iou.match(truth, ignored, [box(0, 0), inside, half, outside])
@@ -71,7 +71,7 @@ def test_a_detection_mostly_inside_one_ignored_region_does_not_count() -> None:
     ([box(0, 0)], [False], [], 0, 0, 0),
     ([box(0, 0)], [False], [box(50, 50)], 0, 0, 0),
 ])  # fmt: skip
-def test_pages_with_nothing_to_find_or_nothing_found(
+def test_pages_with_nothing_to_find_or_nothing_detected(
     truth: list[Any], ignored: list[bool], detections: list[Any], precision: float, recall: float, hmean: float
 ) -> None:
     page = iou.match(truth, ignored, detections)
@@ -119,8 +119,8 @@ def test_a_broken_detection_is_a_miss_and_a_broken_truth_is_left_out(name: str) 
 
 def test_polygons_of_any_number_of_points_and_either_direction_match() -> None:
     turn = np.linspace(0, 2 * np.pi, 30, endpoint=False)
-    round_one = np.stack([np.cos(turn), np.sin(turn)], axis=1) * 20 + 50
-    page = iou.match([round_one, box(0, 0)], [False, False], [box(0, 0)[::-1], round_one[::-1]])
+    circle = np.stack([np.cos(turn), np.sin(turn)], axis=1) * 20 + 50
+    page = iou.match([circle, box(0, 0)], [False, False], [box(0, 0)[::-1], circle[::-1]])
     assert page.pairs[0.8] == [(0, 1), (1, 0)]
     assert page.iou[0, 1] == pytest.approx(1)
 

@@ -22,7 +22,7 @@ Quad = NDArray[np.float64]
 
 
 @dataclass
-class Made:
+class SyntheticPage:
     """A page made up by seed."""
 
     truth: list[Quad]
@@ -38,61 +38,61 @@ def box(left: float, top: float, width: float, height: float) -> Quad:
     return np.array([[left, top], [left + width, top], [left + width, top + height], [left, top + height]], float)
 
 
-def made(seed: int) -> Made:
+def synthetic_page(seed: int) -> SyntheticPage:
     """Return lines of text that do not touch, and an imperfect detector's idea of them."""
     rng = np.random.default_rng(seed)
     truth = [
         box(x, y, rng.integers(20, 90), rng.integers(8, 45)) for y in range(0, 600, 60) for x in range(0, 300, 100)
     ]
     truth = [t for t in truth if rng.random() < 0.8] or [box(0, 0, 50, 20)]
-    found: list[Quad] = []
-    for one, fate in zip(truth, rng.random(len(truth)), strict=True):
-        moved = one + rng.normal(0, 2, (4, 2))
+    quads: list[Quad] = []
+    for box_, fate in zip(truth, rng.random(len(truth)), strict=True):
+        moved = box_ + rng.normal(0, 2, (4, 2))
         middle = (moved[[1, 2]] + moved[[0, 3]]) / 2
         if fate < 0.1:
-            found += [np.array([moved[0], *middle, moved[3]]), np.array([middle[0], moved[1], moved[2], middle[1]])]
-        elif fate < 0.2 and found:
-            found[-1] = np.array([found[-1][0], moved[1], moved[2], found[-1][3]])
+            quads += [np.array([moved[0], *middle, moved[3]]), np.array([middle[0], moved[1], moved[2], middle[1]])]
+        elif fate < 0.2 and quads:
+            quads[-1] = np.array([quads[-1][0], moved[1], moved[2], quads[-1][3]])
         elif fate < 0.9:
-            found.append(moved)
-    found += [one + rng.uniform(-50, 50, 2) for one in truth[::7]]
+            quads.append(moved)
+    quads += [box_ + rng.uniform(-50, 50, 2) for box_ in truth[::7]]
     ignored = (rng.random(len(truth)) < 0.15).tolist()
     texts = ["x" * rng.integers(1, 12) for _ in truth]
-    return Made(truth, ignored, texts, [d for d in found if iou.overlaps([], [d]).detections.valid.all()])
+    return SyntheticPage(truth, ignored, texts, [d for d in quads if iou.overlaps([], [d]).detections.valid.all()])
 
 
 SEEDS = range(25)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_pass_gives_what_each_protocol_gives_alone(seed: int) -> None:
-    one = made(seed)
-    found = one.judged()
-    alone = iou.match(one.truth, one.ignored, one.detections)
-    assert (found.iou.pairs, found.iou.iou.tolist()) == (alone.pairs, alone.iou.tolist())
-    letters = cleval.judge(one.truth, one.ignored, one.texts, one.detections)
-    assert all((getattr(found.cleval, name) == getattr(letters, name)).all() for name in letters.__annotations__)
-    areas = deteval.judge(one.truth, one.ignored, one.detections)
-    assert all((getattr(found.deteval, name) == getattr(areas, name)).all() for name in areas.__annotations__)
+def test_a_single_pass_gives_what_each_protocol_gives_alone(seed: int) -> None:
+    page = synthetic_page(seed)
+    scores = page.judged()
+    alone = iou.match(page.truth, page.ignored, page.detections)
+    assert (scores.iou.pairs, scores.iou.iou.tolist()) == (alone.pairs, alone.iou.tolist())
+    letters = cleval.judge(page.truth, page.ignored, page.texts, page.detections)
+    assert all((getattr(scores.cleval, name) == getattr(letters, name)).all() for name in letters.__annotations__)
+    areas = deteval.judge(page.truth, page.ignored, page.detections)
+    assert all((getattr(scores.deteval, name) == getattr(areas, name)).all() for name in areas.__annotations__)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_perfect_detections_have_perfect_figures(seed: int) -> None:
-    one = made(seed)
-    counted = [t for t, skip in zip(one.truth, one.ignored, strict=True) if not skip]
-    for detections in (one.truth, counted, [t[::-1] for t in one.truth]):
-        assert {name: value for name, value in one.judged(detections).figures().items() if value != 1} == {}
+    page = synthetic_page(seed)
+    counted = [t for t, skip in zip(page.truth, page.ignored, strict=True) if not skip]
+    for detections in (page.truth, counted, [t[::-1] for t in page.truth]):
+        assert {name: value for name, value in page.judged(detections).figures().items() if value != 1} == {}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_order_of_detections_and_truth_does_not_matter(seed: int) -> None:
     """Where no two boxes of one side compete for the same partner: there the protocols say first come, first served."""
-    one = made(seed)
+    page = synthetic_page(seed)
     rng = np.random.default_rng(seed)
-    before = summary([one.judged()])
-    after = summary([one.judged([one.detections[i] for i in rng.permutation(len(one.detections))])])
-    order = rng.permutation(len(one.truth))
-    turned = Made(*([of[i] for i in order] for of in (one.truth, one.ignored, one.texts)), one.detections)  # type: ignore[arg-type]
+    before = summary([page.judged()])
+    after = summary([page.judged([page.detections[i] for i in rng.permutation(len(page.detections))])])
+    order = rng.permutation(len(page.truth))
+    turned = SyntheticPage(*([of[i] for i in order] for of in (page.truth, page.ignored, page.texts)), page.detections)  # type: ignore[arg-type]
     assert after == pytest.approx(before)
     assert summary([turned.judged()]) == pytest.approx(before)
 
@@ -110,44 +110,44 @@ BROKEN: list[Any] = [
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("worse", [box(5000, 5000, 40, 20), *BROKEN], ids=range(1 + len(BROKEN)))
 def test_a_false_or_broken_detection_never_helps(seed: int, worse: Any) -> None:
-    one = made(seed)
-    before, after = one.judged().figures(), one.judged([*one.detections, worse]).figures()
+    page = synthetic_page(seed)
+    before, after = page.judged().figures(), page.judged([*page.detections, worse]).figures()
     assert all(after[name] < before[name] for name in HMEANS if before[name])
     assert {name: after[name] for name in after if "recall" in name} == {n: before[n] for n in before if "recall" in n}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_breaking_a_detection_never_helps(seed: int) -> None:
-    one = made(seed)
-    before = one.judged().figures()
-    perfect = one.judged(one.truth).figures()
-    crossed = [one.truth[0][[0, 2, 1, 3]], *one.truth[1:]]
-    lost = one.judged(crossed).figures()
-    assert all(lost[name] < perfect[name] or one.ignored[0] for name in HMEANS)
-    gone = one.judged([BROKEN[0]] * len(one.detections)).figures()
-    assert all(gone[name] == 0 for name in HMEANS) or not any(not skip for skip in one.ignored)
+    page = synthetic_page(seed)
+    before = page.judged().figures()
+    perfect = page.judged(page.truth).figures()
+    crossed = [page.truth[0][[0, 2, 1, 3]], *page.truth[1:]]
+    lost = page.judged(crossed).figures()
+    assert all(lost[name] < perfect[name] or page.ignored[0] for name in HMEANS)
+    gone = page.judged([BROKEN[0]] * len(page.detections)).figures()
+    assert all(gone[name] == 0 for name in HMEANS) or not any(not skip for skip in page.ignored)
     assert before.keys() == gone.keys()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_counts_of_the_sizes_add_up(seed: int) -> None:
-    one = made(seed).judged()
-    total = dict(zip(page_scores.COLUMNS, one.counts.sum(axis=0).tolist(), strict=True))
-    assert (total["truth"], total["detections"]) == (one.iou.cared_truth, one.iou.cared_detections)
-    assert total["found@0.7"] == total["right@0.7"] == one.iou.matched(0.7)
-    assert total["characters_found"] == total["right"] == one.cleval.found.sum()
-    assert total["deteval_earned"] == pytest.approx(one.deteval.truth.sum())
-    figures = summary([one])
-    assert sum(figures[f"truth/{size}"] for size in page_scores.SIZES) == one.iou.cared_truth
-    assert {name: figures[name] for name in HMEANS} == pytest.approx({name: one.figures()[name] for name in HMEANS})
+    page = synthetic_page(seed).judged()
+    total = dict(zip(page_scores.COLUMNS, page.counts.sum(axis=0).tolist(), strict=True))
+    assert (total["truth"], total["detections"]) == (page.iou.cared_truth, page.iou.cared_detections)
+    assert total["found@0.7"] == total["right@0.7"] == page.iou.matched(0.7)
+    assert total["characters_found"] == total["right"] == page.cleval.detected.sum()
+    assert total["deteval_earned"] == pytest.approx(page.deteval.truth.sum())
+    figures = summary([page])
+    assert sum(figures[f"truth/{size}"] for size in page_scores.SIZES) == page.iou.cared_truth
+    assert {name: figures[name] for name in HMEANS} == pytest.approx({name: page.figures()[name] for name in HMEANS})
 
 
 def test_a_box_belongs_to_the_height_of_its_text_and_a_detection_to_its_truth() -> None:
     truth = [box(0, 0, 99, 15.5), box(0, 50, 99, 16), box(0, 100, 20, 99), box(0, 250, 99, 32)]
-    one = judge(truth, [False] * 4, None, [box(0, 0, 99, 17), box(500, 0, 99, 40), box(0, 250, 99, 30)])
-    assert one.truth_size.tolist() == [0, 1, 1, 2]
-    assert one.detection_size.tolist() == [0, 2, 2]
-    figures = summary([one])
+    page = judge(truth, [False] * 4, None, [box(0, 0, 99, 17), box(500, 0, 99, 40), box(0, 250, 99, 30)])
+    assert page.truth_size.tolist() == [0, 1, 1, 2]
+    assert page.detection_size.tolist() == [0, 2, 2]
+    figures = summary([page])
     assert (figures["hmean@0.5/small"], figures["hmean@0.5/medium"]) == (1, 0)
     assert (figures["recall@0.5/large"], figures["precision@0.5/large"]) == (1, 0.5)
     assert [figures[f"truth/{size}"] for size in page_scores.SIZES] == [1, 2, 1]
@@ -179,13 +179,13 @@ def test_texts_that_are_all_empty_are_no_texts() -> None:
 
 
 def test_running_is_a_summary_that_can_be_merged() -> None:
-    pages = [made(seed) for seed in range(6)]
+    pages = [synthetic_page(seed) for seed in range(6)]
     whole, left, right = Running(), Running(), Running()
-    for i, one in enumerate(pages):
-        told = whole.update(one.truth, one.ignored, one.texts, one.detections)
-        (left if i % 2 else right).add(told)
+    for i, page in enumerate(pages):
+        values = whole.update(page.truth, page.ignored, page.texts, page.detections)
+        (left if i % 2 else right).add(values)
     left.merge(right.state)
-    assert left.compute() == whole.compute() == summary([one.judged() for one in pages])
+    assert left.compute() == whole.compute() == summary([page.judged() for page in pages])
     assert whole.compute()["pages"] == 6
     whole.reset()
     assert set(whole.compute().values()) == {0.0} == set(summary([]).values())
@@ -196,7 +196,7 @@ def test_running_is_a_summary_that_can_be_merged() -> None:
 def test_figures_over_pages_are_those_of_the_references(shared: Path) -> None:
     pages = json.loads((shared / "golden" / "eval_inputs.json").read_text())
     wanted = json.loads((shared / "golden" / "eval_outputs.json").read_text())
-    figures = summary(judge(one["gt"], one["ignore"], one["text"], one["det"]) for one in pages)
+    figures = summary(judge(page["gt"], page["ignore"], page["text"], page["det"]) for page in pages)
     for name in ("hmean", "precision", "recall"):
         assert figures[f"{name}@0.5"] == wanted["iou"]["metric"][name]
         want = wanted["cleval_official_det_text_dc"]["metric"][name]
@@ -213,7 +213,7 @@ def test_texts_of_detections_bring_the_end_to_end_figures() -> None:
 
 
 def test_the_interval_is_seeded_holds_the_figure_and_narrows_with_more_pages() -> None:
-    pages = [made(seed).judged() for seed in range(24)]
+    pages = [synthetic_page(seed).judged() for seed in range(24)]
     low, high = interval(pages)
     assert low < summary(pages)["hmean@0.5"] < high
     assert (low, high) == interval(pages) != interval(pages, seed=1)
@@ -227,17 +227,17 @@ def test_the_interval_of_few_pages_is_wide_enough(count: int) -> None:
     """Pages are drawn from a known source: 95 of 100 intervals should hold its figure, and nearly as many do."""
     rng = np.random.default_rng(count)
 
-    def drawn(pages: int) -> np.ndarray:
+    def sample_pages(pages: int) -> np.ndarray:
         share, truth = rng.beta(8, 1, pages), rng.integers(10, 60, pages)
-        found = rng.binomial(truth, share)
-        return np.stack([found, truth, found + rng.poisson(truth * (1 - share) * 0.7 + 0.3)], axis=1)
+        matched = rng.binomial(truth, share)
+        return np.stack([matched, truth, matched + rng.poisson(truth * (1 - share) * 0.7 + 0.3)], axis=1)
 
-    found, truth, detections = drawn(200_000).sum(axis=0)
-    figure, held = 2 * found / (truth + detections), 0
+    matched, truth, detections = sample_pages(200_000).sum(axis=0)
+    figure, covered = 2 * matched / (truth + detections), 0
     for number in range(200):
         table = np.zeros((count, len(SIZES), len(COLUMNS)))
-        table[:, 0, [COLUMNS.index(name) for name in ("found@0.5", "truth", "detections")]] = drawn(count)
-        low, high = interval([SimpleNamespace(counts=one) for one in table], rounds=400, seed=number)  # type: ignore[misc]
-        held += low <= figure <= high
+        table[:, 0, [COLUMNS.index(name) for name in ("found@0.5", "truth", "detections")]] = sample_pages(count)
+        low, high = interval([SimpleNamespace(counts=counts) for counts in table], rounds=400, seed=number)  # type: ignore[misc]
+        covered += low <= figure <= high
         assert 0 <= low <= high <= 1
-    assert held >= 164  # of 200; without widening 2 pages hold it 104 times, 5 pages 160 times
+    assert covered >= 164  # of 200; without widening 2 pages hold it 104 times, 5 pages 160 times

@@ -23,21 +23,21 @@ def some_quads(rng: np.random.Generator, count: int, step: float) -> NDArray[np.
 @pytest.mark.parametrize("seed", range(4))
 def test_validity_areas_and_shared_areas_are_those_of_shapely(seed: int, step: float) -> None:
     rng = np.random.default_rng(seed)
-    one, other = some_quads(rng, 50, step), some_quads(rng, 50, step)
-    other[:10], other[10:20] = one[:10], one[10:20, ::-1]  # the same, also the other way round
-    other[20:30] = one[20:30] + np.array([5, 0])
-    a, b = shapes(one), shapes(other)
-    known = []
-    for made, quads in ((a, one), (b, other)):
+    first, other = some_quads(rng, 50, step), some_quads(rng, 50, step)
+    other[:10], other[10:20] = first[:10], first[10:20, ::-1]  # the same, also the other way round
+    other[20:30] = first[20:30] + np.array([5, 0])
+    a, b = shapes(first), shapes(other)
+    expected = []
+    for polygons, quads in ((a, first), (b, other)):
         wanted = np.array([shapely.Polygon(p) for p in quads])
         valid = shapely.is_valid(wanted) & (shapely.area(wanted) > 1e-9)
-        assert made.valid.tolist() == valid.tolist()
-        assert made.area == pytest.approx(np.where(valid, shapely.area(wanted), 0))
-        known.append(np.where(valid, wanted, shapely.Polygon()))
+        assert polygons.valid.tolist() == valid.tolist()
+        assert polygons.area == pytest.approx(np.where(valid, shapely.area(wanted), 0))
+        expected.append(np.where(valid, wanted, shapely.Polygon()))
     rows, columns = meeting(a.bounds, b.bounds)
     shared = np.zeros((50, 50))
     shared[rows, columns] = shared_areas(a, b, rows, columns)
-    wanted = shapely.area(shapely.intersection(known[0][:, None], known[1][None]))
+    wanted = shapely.area(shapely.intersection(expected[0][:, None], expected[1][None]))
     assert shared == pytest.approx(wanted, abs=1e-9)
 
 
@@ -51,8 +51,8 @@ def test_validity_areas_and_shared_areas_are_those_of_shapely(seed: int, step: f
     ((SQUARE - 5) @ np.array([[1, 1], [-1, 1]]) / 2 + 5, 50),  # a diamond with its corners on the edges
 ])  # fmt: skip
 def test_edges_that_coincide_are_counted_once(other: NDArray[np.float64], wanted: float) -> None:
-    found, sure = convex_areas(SQUARE[None], other[None])
-    assert (found.tolist(), sure.tolist()) == ([wanted], [True])
+    areas, sure = convex_areas(SQUARE[None], other[None])
+    assert (areas.tolist(), sure.tolist()) == ([wanted], [True])
     assert convex_areas(other[None], SQUARE[None])[0].tolist() == [wanted]
 
 
@@ -67,32 +67,32 @@ def test_three_points_all_but_on_a_line_are_left_to_shapely() -> None:
 
 
 def test_quads_take_the_direct_way_and_others_do_not() -> None:
-    made = shapes([SQUARE, SQUARE[::-1], [[0, 0], [10, 0], [4, 2], [0, 10]], SQUARE[:3]])
-    assert made.convex.tolist() == [True, True, False, False]
-    assert made.valid.all() and made.area.tolist() == [100, 100, 30, 50]
-    assert (made.quads[1] == SQUARE).all(), "clockwise"
-    assert (made.corners[1] == SQUARE[::-1]).all(), "as given"
+    polygons = shapes([SQUARE, SQUARE[::-1], [[0, 0], [10, 0], [4, 2], [0, 10]], SQUARE[:3]])
+    assert polygons.convex.tolist() == [True, True, False, False]
+    assert polygons.valid.all() and polygons.area.tolist() == [100, 100, 30, 50]
+    assert (polygons.quads[1] == SQUARE).all(), "clockwise"
+    assert (polygons.corners[1] == SQUARE[::-1]).all(), "as given"
 
 
 def test_short_sides_are_the_height_of_text() -> None:
     turn = np.array([[np.cos(0.5), np.sin(0.5)], [-np.sin(0.5), np.cos(0.5)]])
     line = np.array([[0, 0], [90, 0], [90, 12], [0, 12]], float)
     curved = np.array([[0, 0], [30, 0], [60, 0], [90, 0], [90, 12], [0, 12]], float)
-    made = shapes([line, line @ turn, line[:, ::-1], curved, np.zeros((4, 2)), None])
-    assert short_sides(made) == pytest.approx([12, 12, 12, 12, 0, 0])
+    polygons = shapes([line, line @ turn, line[:, ::-1], curved, np.zeros((4, 2)), None])
+    assert short_sides(polygons) == pytest.approx([12, 12, 12, 12, 0, 0])
 
 
 @pytest.mark.parametrize("polygons", [[], [None], ["text"], [[[0, 0], [1]]], [[]], np.zeros((0, 4, 2)), [[[[0]]]]])
 def test_what_is_no_polygon_has_no_area(polygons: object) -> None:
-    made = shapes(polygons)  # type: ignore[arg-type]
-    assert len(made) == len(polygons) and not made.valid.any()  # type: ignore[arg-type]
-    rows, columns = meeting(made.bounds, shapes([SQUARE]).bounds)
+    shapes_ = shapes(polygons)  # type: ignore[arg-type]
+    assert len(shapes_) == len(polygons) and not shapes_.valid.any()  # type: ignore[arg-type]
+    rows, columns = meeting(shapes_.bounds, shapes([SQUARE]).bounds)
     assert len(rows) == len(columns) == 0
-    assert measuring.short_sides(made).tolist() == [0.0] * len(made)
+    assert measuring.short_sides(shapes_).tolist() == [0.0] * len(shapes_)
 
 
-def test_the_arrays_that_are_given_stay_as_they_are() -> None:
-    given = np.array([SQUARE[::-1], np.full((4, 2), np.nan)])
-    kept = given.copy()
-    shapes(given)
-    assert np.array_equal(given, kept, equal_nan=True)
+def test_input_arrays_stay_as_they_are() -> None:
+    points = np.array([SQUARE[::-1], np.full((4, 2), np.nan)])
+    copy = points.copy()
+    shapes(points)
+    assert np.array_equal(points, copy, equal_nan=True)

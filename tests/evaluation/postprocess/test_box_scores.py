@@ -23,8 +23,8 @@ def rectangles(count: int, width: int, height: int, margin: float) -> Boxes:
     centre = rng.uniform(-margin, 1 + margin, (count, 2)) * (width, height)
     size = rng.uniform(0, 0.4, (count, 2)) * (width, height)
     turn = np.where(rng.random(count) < 0.5, 0, rng.uniform(0, 90, count))
-    made = [cv2.boxPoints((c.tolist(), s.tolist(), float(t))) for c, s, t in zip(centre, size, turn, strict=True)]
-    return np.array(made, np.float32)
+    quads = [cv2.boxPoints((c.tolist(), s.tolist(), float(t))) for c, s, t in zip(centre, size, turn, strict=True)]
+    return np.array(quads, np.float32)
 
 
 def published(probability: NDArray[np.float32], box: Boxes) -> float:
@@ -57,8 +57,8 @@ def test_nothing_has_no_score(loops: Any) -> None:
 def test_a_polygon_score_is_the_mean_of_its_pixels_and_its_border(loops: Any) -> None:
     probability = np.arange(100, dtype=np.float32).reshape(10, 10) / np.float32(100)
     points = np.array([[2, 3], [5, 3], [5, 6], [2, 6]], np.int32)
-    one, line = box_scores.polygon_scores(probability, [points, points[:2]], loops)
-    assert one == pytest.approx(probability[3:7, 2:6].mean()) and line == pytest.approx(probability[3, 2:6].mean())
+    score, line = box_scores.polygon_scores(probability, [points, points[:2]], loops)
+    assert score == pytest.approx(probability[3:7, 2:6].mean()) and line == pytest.approx(probability[3, 2:6].mean())
 
 
 def test_without_numba_there_are_no_loops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_minus_zero_is_a_probability(loops: Any) -> None:
 @pytest.mark.parametrize(
     "value", [np.nan, -np.nan, np.inf, -np.inf, -1e-30, np.nextafter(np.float32(1), np.float32(2))]
 )
-def test_one_value_that_is_none_is_found(value: float, loops: Any) -> None:
+def test_a_single_value_that_is_not_finite_is_detected(value: float, loops: Any) -> None:
     probability = np.zeros((30, 40), np.float32)
     probability[29, 39] = value
     with pytest.raises(ShapeError, match="Given: .*1 (NaN|below|above).*Needed: float32 in"):

@@ -37,9 +37,9 @@ def test_the_lowest_outlines_are_those_of_the_whole_mask(
 ) -> None:
     monkeypatch.setattr(contours, "BUSY", 0)
     whole = cv2.findContours(mask, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)[0][:count]
-    found = contours.last(mask, count)
-    assert len(found) == len(whole)
-    assert all(np.array_equal(a, b) for a, b in zip(found, whole, strict=True))
+    outlines = contours.last(mask, count)
+    assert len(outlines) == len(whole)
+    assert all(np.array_equal(a, b) for a, b in zip(outlines, whole, strict=True))
 
 
 @pytest.mark.parametrize("find", [contours.last, contours.largest])

@@ -50,8 +50,8 @@ def receipt(degrees: float = 0.0) -> list[NDArray[np.float64]]:
     return [turned(*middle, *size, degrees) for middle, size in zip(turns, sizes, strict=True)]
 
 
-def best_iou(truth: list[NDArray[Any]], found: Regions) -> NDArray[np.float64]:
-    return iou.match(truth, np.zeros(len(truth)), found.polygons).iou.max(axis=1, initial=0)
+def best_iou(truth: list[NDArray[Any]], regions: Regions) -> NDArray[np.float64]:
+    return iou.match(truth, np.zeros(len(truth)), regions.polygons).iou.max(axis=1, initial=0)
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
@@ -65,14 +65,14 @@ def test_equal_to_the_published_boxes_and_polygons(shared: Path, name: str, comp
         probability = (maps[f"{name}/probability_u8"] / 255).astype(np.float32)
     # The stored polygons come from the published code, which unclips them by 2.0 whatever is asked for.
     for shape, ratio, key in (("quad", 1.5, "boxes"), ("polygon", 2.0, "polygons_out")):
-        found = decode(probability, threshold=0.3, unclip=ratio, shape=shape, compiled=compiled)  # type: ignore[arg-type]
+        regions = decode(probability, threshold=0.3, unclip=ratio, shape=shape, compiled=compiled)  # type: ignore[arg-type]
         wanted = pages[name][key]
-        assert len(found) == len(wanted) > 0
-        other = [w for p, (w, _) in zip(found.polygons, wanted, strict=True) if not np.array_equal(p, w)]
+        assert len(regions) == len(wanted) > 0
+        other = [w for p, (w, _) in zip(regions.polygons, wanted, strict=True) if not np.array_equal(p, w)]
         # Before OpenCV 5 minAreaRect picked another rectangle of nearly the same area now and then.
         assert len(other) <= (0 if int(cv2.__version__.split(".")[0]) >= 5 else 1), other
-        same = [p for p, (w, _) in enumerate(wanted) if np.array_equal(found.polygons[p], w)]
-        np.testing.assert_allclose(found.scores[same], [wanted[p][1] for p in same], atol=1e-6)
+        same = [p for p, (w, _) in enumerate(wanted) if np.array_equal(regions.polygons[p], w)]
+        np.testing.assert_allclose(regions.scores[same], [wanted[p][1] for p in same], atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", ["quad", "polygon"])
@@ -82,9 +82,9 @@ def test_the_exact_inverse_finds_the_lines_again(
     ratio: float, worst: float, mean: float, degrees: float, shape: Any
 ) -> None:
     truth = receipt(degrees)
-    found = decode(shrunk(truth, (700, 700), ratio), shrink_ratio=ratio, shape=shape, min_size=1)
-    assert len(found) == len(truth)
-    overlap = best_iou(truth, found)  # the painted thickness is whole pixels, and is multiplied by 1 / ratio^2
+    regions = decode(shrunk(truth, (700, 700), ratio), shrink_ratio=ratio, shape=shape, min_size=1)
+    assert len(regions) == len(truth)
+    overlap = best_iou(truth, regions)  # the painted thickness is whole pixels, and is multiplied by 1 / ratio^2
     assert overlap.min() >= worst and overlap.mean() >= mean
 
 
@@ -96,7 +96,7 @@ def test_the_exact_inverse_beats_the_published_ratio_on_long_lines() -> None:
     assert np.mean(exact > 0.7) == 1.0 > np.mean(published > 0.7)
 
 
-def test_one_pixel_that_sticks_out_is_not_paid_many_times() -> None:
+def test_a_single_pixel_that_sticks_out_is_not_paid_many_times() -> None:
     truth = [turned(200, 100, 300, 24, 0)]
     page = shrunk(truth, (200, 400), 0.4)
     top = int(np.flatnonzero(page[:, 200])[0])
@@ -107,15 +107,15 @@ def test_one_pixel_that_sticks_out_is_not_paid_many_times() -> None:
 def test_scores_are_means_over_the_region_and_the_box_threshold_is_a_limit_on_them() -> None:
     page = np.zeros((60, 200), np.float32)
     page[20:30, 20:80], page[20:30, 120:180] = 0.9, 0.6
-    found = decode(page)
-    assert sorted(found.scores.tolist()) == pytest.approx([0.6, 0.9])
+    regions = decode(page)
+    assert sorted(regions.scores.tolist()) == pytest.approx([0.6, 0.9])
     assert decode(page, box_threshold=0.7).scores.tolist() == pytest.approx([0.9])
     assert len(decode(page, threshold=0.7, box_threshold=0)) == 1
     assert len(decode(page, min_size=9)) == 2, "ten pixels, nine from the first centre to the last"
     assert len(decode(page, min_size=9.5)) == 0
 
 
-def test_regions_are_given_in_pixels_of_the_page_and_cut_to_it() -> None:
+def test_regions_are_in_pixels_of_the_page_and_cut_to_it() -> None:
     truth = [turned(160, 100, 200, 24, 0)]
     page = shrunk(truth, (224, 352), 0.5)
     to_page = np.array([[2.0, 0, 10], [0, 3.0, -5]])
@@ -135,22 +135,22 @@ def test_what_lies_beside_the_page_is_no_region(shape: Any, unclip: Any) -> None
     page = np.zeros((320, 320), np.float32)
     for top, height in ((100, 20), (190, 20), (250, 20)):  # on the page, over its lower border, below it
         cv2.rectangle(page, (20, top), (120, top + height), 0.6 + top / 1000, -1)
-    found = decode(page, shape=shape, unclip=unclip, to_page=np.eye(2, 3), size=(320, 200))
-    assert sorted(found.scores.tolist()) == pytest.approx([0.7, 0.79])
-    assert len(found.polygons) == 2
-    assert all(abs(cv2.contourArea(polygon)) > 1000 for polygon in found.polygons)
-    assert max(polygon[:, 1].max() for polygon in found.polygons) == 200
+    regions = decode(page, shape=shape, unclip=unclip, to_page=np.eye(2, 3), size=(320, 200))
+    assert sorted(regions.scores.tolist()) == pytest.approx([0.7, 0.79])
+    assert len(regions.polygons) == 2
+    assert all(abs(cv2.contourArea(polygon)) > 1000 for polygon in regions.polygons)
+    assert max(polygon[:, 1].max() for polygon in regions.polygons) == 200
 
 
 @pytest.mark.parametrize("shape", ["quad", "polygon"])
-def test_a_line_inside_of_a_ring_is_found(shape: Any) -> None:
+def test_a_line_inside_of_a_ring_is_detected(shape: Any) -> None:
     """A seal: text that goes all the way round, and a line in its middle."""
     page = np.zeros((320, 320), np.float32)
     cv2.circle(page, (160, 160), 100, 0.95, 14)
     cv2.rectangle(page, (120, 150), (200, 170), 0.95, -1)
-    found = decode(page, shape=shape)
-    assert len(found) == 1
-    assert (found.polygons[0].min(axis=0) > 80).all() and (found.polygons[0].max(axis=0) < 240).all()
+    regions = decode(page, shape=shape)
+    assert len(regions) == 1
+    assert (regions.polygons[0].min(axis=0) > 80).all() and (regions.polygons[0].max(axis=0) < 240).all()
 
 
 def test_quads_run_clockwise_from_the_top_left() -> None:
@@ -159,16 +159,16 @@ def test_quads_run_clockwise_from_the_top_left() -> None:
 
 
 def test_detections_are_plain_numbers() -> None:
-    found = decode(shrunk([turned(60, 40, 80, 20, 0)], (80, 120), 0.5), shrink_ratio=0.5)
-    [record] = found.to_detections()
-    assert json.loads(json.dumps(record.polygon)) == found.polygons[0].tolist()
+    regions = decode(shrunk([turned(60, 40, 80, 20, 0)], (80, 120), 0.5), shrink_ratio=0.5)
+    [record] = regions.to_detections()
+    assert json.loads(json.dumps(record.polygon)) == regions.polygons[0].tolist()
     assert record.score == 1.0
 
 
 @pytest.mark.parametrize("shape", ["quad", "polygon"])
 @pytest.mark.parametrize("unclip", ["exact", 1.5])
 def test_maps_at_the_edge_of_sense(shape: Any, unclip: Any) -> None:
-    def found(page: Map, **settings: Any) -> Regions:
+    def regions_of(page: Map, **settings: Any) -> Regions:
         start = time.perf_counter()
         regions = decode(page, shape=shape, unclip=unclip, **settings)
         assert time.perf_counter() - start < 20, "a second on a quiet machine"
@@ -176,20 +176,20 @@ def test_maps_at_the_edge_of_sense(shape: Any, unclip: Any) -> None:
         return regions
 
     for size in ((0, 0), (0, 5), (1, 1), (64, 64), (20000, 300)):
-        assert len(found(np.zeros(size, np.float32))) == 0
-    assert len(found(np.ones((1, 1), np.float32))) == 0
+        assert len(regions_of(np.zeros(size, np.float32))) == 0
+    assert len(regions_of(np.ones((1, 1), np.float32))) == 0
     for size in ((640, 640), (20000, 300), (300, 20000)):
-        [whole] = found(np.ones(size, np.float32)).polygons
+        [whole] = regions_of(np.ones(size, np.float32)).polygons
         assert whole.min(axis=0).tolist() == [0, 0] and whole.max(axis=0).tolist() == [size[1], size[0]]
     blobs = np.tile(np.pad(np.ones((8, 12), np.float32), 4), (50, 100))
-    assert len(found(blobs)) == 1000
-    assert len(found(blobs, max_candidates=5000)) == 5000
+    assert len(regions_of(blobs)) == 1000
+    assert len(regions_of(blobs, max_candidates=5000)) == 5000
     checks = (np.indices((2000, 300)).sum(axis=0) % 2).astype(np.float32)
-    assert len(found(checks)) <= 1000
+    assert len(regions_of(checks)) <= 1000
     line = np.zeros((40, 200), np.float32)
     line[20, 20:180] = 1
-    assert len(found(line)) == 0, "no area, and thinner than min_size"
-    assert len(found(line, min_size=0)) <= 1
+    assert len(regions_of(line)) == 0, "no area, and thinner than min_size"
+    assert len(regions_of(line, min_size=0)) <= 1
 
 
 @pytest.mark.parametrize("shape", ["quad", "polygon"])

@@ -31,9 +31,9 @@ def test_the_means_of_boxes_are_those_of_opencv() -> None:
     values = rng.random((60, 80), dtype=np.float32)
     turned = [cv2.boxPoints(((40, 30), rng.uniform(0, 40, 2).tolist(), rng.uniform(0, 90))) for _ in range(100)]
     boxes = np.array(turned).astype(np.int32)
-    found = np.empty(len(boxes))
-    kernels.box_means(values, boxes, found)
-    np.testing.assert_allclose(found, [painted_mean(values, box) for box in boxes], atol=1e-9)
+    scores = np.empty(len(boxes))
+    kernels.box_means(values, boxes, scores)
+    np.testing.assert_allclose(scores, [painted_mean(values, box) for box in boxes], atol=1e-9)
 
 
 def test_the_means_of_polygons_are_those_of_opencv() -> None:
@@ -42,18 +42,18 @@ def test_the_means_of_polygons_are_those_of_opencv() -> None:
     values = rng.random((60, 80), dtype=np.float32)
     polygons = [rng.integers(0, (80, 60), (int(rng.integers(1, 14)), 2), np.int32) for _ in range(3000)]
     polygons += [rng.integers(20, 26, (int(rng.integers(3, 8)), 2), np.int32) for _ in range(1000)]
-    found = np.empty(len(polygons))
-    kernels.polygon_means(values, *box_scores.flat(polygons), found)
-    np.testing.assert_allclose(found, [painted_mean(values, polygon) for polygon in polygons], atol=1e-9)
+    scores = np.empty(len(polygons))
+    kernels.polygon_means(values, *box_scores.flat(polygons), scores)
+    np.testing.assert_allclose(scores, [painted_mean(values, polygon) for polygon in polygons], atol=1e-9)
 
 
 @pytest.mark.parametrize("shift", [(-60, 0), (60, 0), (0, -60), (0, 60)])
 def test_what_leaves_the_map_is_not_read(shift: tuple[int, int]) -> None:
     boxes = np.array([[[20, 20], [40, 20], [40, 40], [20, 40]]], np.int32) + np.array(shift, np.int32)
-    values, found = np.ones((60, 60), np.float32), np.zeros((2, 1))
-    kernels.box_means(values, boxes, found[0])
-    kernels.polygon_means(values, boxes[0], np.array([0, 4]), found[1])
-    assert np.isnan(found).all()
+    values, scores = np.ones((60, 60), np.float32), np.zeros((2, 1))
+    kernels.box_means(values, boxes, scores[0])
+    kernels.polygon_means(values, boxes[0], np.array([0, 4]), scores[1])
+    assert np.isnan(scores).all()
 
 
 def test_areas_and_lengths_are_those_of_geometry() -> None:

@@ -34,13 +34,13 @@ def painted(*outlines: NDArray[np.int32]) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("ratio", [0.4, 0.5])
-def test_curved_text_is_found_again(ratio: float) -> None:
+def test_curved_text_is_recovered(ratio: float) -> None:
     whole = shapely.Polygon(arc(40))
     inner = whole.buffer(-whole.area * (1 - ratio**2) / whole.length, join_style="mitre")
     page = painted(outline(np.array(inner.exterior.coords[:-1])))
     [curved] = decode(page, shrink_ratio=ratio, shape="polygon", min_size=1).polygons
-    found = shapely.Polygon(curved)
-    assert found.intersection(whole).area / found.union(whole).area > 0.9
+    shape = shapely.Polygon(curved)
+    assert shape.intersection(whole).area / shape.union(whole).area > 0.9
     assert len(decode(page, shrink_ratio=ratio, min_size=1)) == 0, "its rectangle is mostly not text"
     [box] = decode(page, shrink_ratio=ratio, min_size=1, box_threshold=0).polygons
     straight = shapely.Polygon(box)
@@ -60,10 +60,10 @@ def test_a_ring_comes_back_filled_or_not_at_all() -> None:
     nearly_closed = outline(np.array([[60, 60], [260.0, 60], [260, 260], [60, 260], [60, 64], [66, 64], [66, 254],
                                       [254, 254], [254, 66], [60, 66]]))  # fmt: skip
     page = painted(nearly_closed)
-    found, scores = polygons.published(page, [nearly_closed], 4.0, 3, 0.0, LOOPS)
-    assert list(found) == [] and scores == [], "the offset closes the gap and leaves a hole"
-    found, _ = polygons.exact(page, [nearly_closed], 0.4, 3, 0.0, LOOPS)
-    assert len(found) == 1 and cv2.contourArea(found[0].astype(np.float32)) > 200 * 200
+    shapes, scores = polygons.published(page, [nearly_closed], 4.0, 3, 0.0, LOOPS)
+    assert list(shapes) == [] and scores == [], "the offset closes the gap and leaves a hole"
+    shapes, _ = polygons.exact(page, [nearly_closed], 0.4, 3, 0.0, LOOPS)
+    assert len(shapes) == 1 and cv2.contourArea(shapes[0].astype(np.float32)) > 200 * 200
 
 
 def test_too_few_points_and_too_low_scores_are_passed_over() -> None:
@@ -81,9 +81,9 @@ def test_too_few_points_and_too_low_scores_are_passed_over() -> None:
 def test_unclipped_polygons_are_those_of_clipper_or_none(loops: Any) -> None:
     rng = np.random.default_rng(5)
     blobs = [np.cumsum(rng.integers(-9, 10, (int(rng.integers(3, 40)), 2)), axis=0, dtype=np.int32) for _ in range(300)]
-    found, distances = polygons.unclipped(blobs, 2.0, loops)
+    shapes, distances = polygons.unclipped(blobs, 2.0, loops)
     done = 0
-    for points, blob, distance in zip(found, blobs, distances.tolist(), strict=True):
+    for points, blob, distance in zip(shapes, blobs, distances.tolist(), strict=True):
         offset = pyclipper.PyclipperOffset()
         offset.AddPath(blob.tolist(), pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
         pieces = offset.Execute(distance)
@@ -94,7 +94,7 @@ def test_unclipped_polygons_are_those_of_clipper_or_none(loops: Any) -> None:
 
 
 @pytest.mark.parametrize("join", [pyclipper.JT_ROUND, pyclipper.JT_MITER], ids=["round", "mitre"])
-def test_edges_move_as_clipper_moves_those_of_one_polygon_alone(join: int) -> None:
+def test_edges_move_as_clipper_moves_those_of_a_single_polygon_alone(join: int) -> None:
     """Also next to a polygon that falls into pieces, one that gets a hole, and one without an area."""
     rng = np.random.default_rng(3)
     many = [rng.integers(0, size, (int(rng.integers(1, 30)), 2), np.int32) for size in [3, 20, 300, 5000] * 25]

@@ -21,8 +21,8 @@ def boxes(count: int) -> NDArray[np.float32]:
     rng = np.random.default_rng(1)
     place, size, turn = rng.uniform(-50, 600, (count, 2)), rng.uniform(1, 300, (count, 2)), rng.uniform(0, 90, count)
     turn[::3] = 0
-    made = zip(place.tolist(), size.tolist(), turn.tolist(), strict=True)
-    return quads.corners_of([((x, y), (w, h), degrees) for (x, y), (w, h), degrees in made])
+    rectangles = zip(place.tolist(), size.tolist(), turn.tolist(), strict=True)
+    return quads.corners_of([((x, y), (w, h), degrees) for (x, y), (w, h), degrees in rectangles])
 
 
 def clipper(quad: NDArray[np.float32], ratio: float) -> list[list[int]]:
@@ -42,8 +42,8 @@ def hull(points: ArrayLike) -> set[tuple[int, ...]]:
 @LOOPS
 @pytest.mark.parametrize("ratio", [0.5, 1.5, 3.0])
 def test_unclipped_boxes_span_what_clipper_spans(loops: Any, ratio: float) -> None:
-    made = quads.ordered(boxes(400))
-    for quad, points in zip(made, quads.unclipped(made, ratio, loops), strict=True):
+    ordered = quads.ordered(boxes(400))
+    for quad, points in zip(ordered, quads.unclipped(ordered, ratio, loops), strict=True):
         wanted = clipper(quad, ratio)
         assert not wanted or hull(points) == hull(wanted), quad
 
@@ -56,9 +56,9 @@ def test_unclipped_boxes_span_what_clipper_spans(loops: Any, ratio: float) -> No
     [[0, 0], [9000, 0], [9000, 9000], [0, 9000]],  # more points than there is room for
 ])  # fmt: skip
 def test_what_is_no_clockwise_convex_quad_goes_to_clipper(loops: Any, quad: list[list[int]]) -> None:
-    made = np.array([quad], np.float32)
-    [points] = quads.unclipped(made, 1.5, loops)
-    assert hull(points) == hull(clipper(made[0], 1.5))
+    odd = np.array([quad], np.float32)
+    [points] = quads.unclipped(odd, 1.5, loops)
+    assert hull(points) == hull(clipper(odd[0], 1.5))
 
 
 @LOOPS
@@ -66,8 +66,8 @@ def test_nothing_is_unclipped_to_nothing(loops: Any) -> None:
     none = np.zeros((0, 4, 2), np.float32)
     assert quads.unclipped(none, 1.5, loops) == []
     assert quads.ordered(none).shape == (0, 4, 2)
-    rectangles, kept = quads.smallest([], 3)
-    assert quads.corners_of(rectangles).shape == (0, 4, 2) and kept == []
+    rectangles, indices = quads.smallest([], 3)
+    assert quads.corners_of(rectangles).shape == (0, 4, 2) and indices == []
     [point] = quads.unclipped(np.full((1, 4, 2), 7, np.float32), 1.5, loops)
     assert np.unique(point, axis=0).tolist() == [[7, 7]]
 
@@ -90,7 +90,7 @@ def test_an_outline_grows_to_the_rectangle_that_shrinks_to_it(ratio: float, loop
     inner = np.concatenate([inner, (inner + np.array([0, height - 2 * distance]))[::-1]]) + 20
     outline = np.rint(inner * 16).astype(np.int32)[:, None]  # sixteen steps a pixel
     probability = np.ones((int(height * 16) + 640, int(width * 16) + 640), np.float32)
-    found, scores = quads.exact(probability, [outline], ratio, 0, 0.5, loops)
+    quads_, scores = quads.exact(probability, [outline], ratio, 0, 0.5, loops)
     wanted = np.array([[0, 0], [width, 0], [width, height], [0, height]]) + 20
-    np.testing.assert_allclose(found[0] / 16, wanted, atol=0.5)
+    np.testing.assert_allclose(quads_[0] / 16, wanted, atol=0.5)
     assert scores.tolist() == [1]

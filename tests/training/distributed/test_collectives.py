@@ -54,7 +54,7 @@ def slow(tmp_path_factory) -> Path:
     return run(tmp_path_factory.mktemp("slow-ranks") / "home", "tasks", "refused")
 
 
-def seen(place: Path, rank: int | str) -> dict[str, Any]:
+def rank_state(place: Path, rank: int | str) -> dict[str, Any]:
     return dict(torch.load(place / f"seen-{rank}.pt", weights_only=True))
 
 
@@ -68,8 +68,8 @@ def only_run(place: Path) -> Path:
     return folder
 
 
-def test_two_ranks_are_one_process_that_accumulates_two_batches(quick):
-    alone, first, second = (seen(quick / "equal" / n, r) for n, r in (("alone", 0), ("ranks", 0), ("ranks", 1)))
+def test_two_ranks_equal_a_process_that_accumulates_two_batches(quick):
+    alone, first, second = (rank_state(quick / "equal" / n, r) for n, r in (("alone", 0), ("ranks", 0), ("ranks", 1)))
     turns = [batch for pair in zip(first["pages"], second["pages"], strict=True) for batch in pair]
     assert turns == alone["pages"]
     losses = [loss for pair in zip(first["losses"], second["losses"], strict=True) for loss in pair]
@@ -84,47 +84,49 @@ def test_two_ranks_are_one_process_that_accumulates_two_batches(quick):
 
 
 def test_all_ranks_end_with_the_same_weights_statistics_and_figures(quick):
-    first, second = (seen(quick / "equal" / "ranks", rank) for rank in (0, 1))
+    first, second = (rank_state(quick / "equal" / "ranks", rank) for rank in (0, 1))
     assert [n for n, value in first["weights"].items() if not torch.equal(value, second["weights"][n])] == []
     same = {name for name, value in first["metrics"].items() if second["metrics"][name] == value}
     assert {*first["metrics"]} - same <= {"seconds", "fit_seconds", "cpu_seconds"}
 
 
-def test_the_checkpoint_scores_in_one_process_what_the_ranks_said(quick):
+def test_the_checkpoint_scores_in_a_single_process_as_on_the_ranks(quick):
     folder = only_run(quick / "equal" / "ranks")
     (best,) = (folder / "checkpoints").glob("best-*.ckpt")
     measured = evaluate(Detector.load(best), str(quick / "pages"))
-    told = checkpoint.load(best)["ocrlab"]["metrics"]
-    assert told["pages"] == 5
-    assert {name: measured[name] for name in told if name in measured} == {n: told[n] for n in told if n in measured}
-    assert told["hmean@0.5"] == measured["hmean@0.5"]
+    metrics = checkpoint.load(best)["ocrlab"]["metrics"]
+    assert metrics["pages"] == 5
+    assert {name: measured[name] for name in metrics if name in measured} == {
+        n: metrics[n] for n in metrics if n in measured
+    }
+    assert metrics["hmean@0.5"] == measured["hmean@0.5"]
 
 
-def test_there_is_one_run_folder_with_a_record_of_each_rank(quick):
+def test_there_is_a_single_run_folder_with_a_record_of_each_rank(quick):
     folder = only_run(quick / "equal" / "ranks")
-    assert [one["end"]["how"] for one in read(folder / "flight")] == ["success", "success"]
+    assert [record["end"]["how"] for record in read(folder / "flight")] == ["success", "success"]
     assert {ring_reader.parse_name(path)[0] for path in ring_reader.find_rings(folder)} == {0, 1}
     assert {ring_reader.read_ring(path).steps[-1].loss for path in ring_reader.find_rings(folder)} == {
-        seen(quick / "equal" / "ranks", rank)["losses"][-1] for rank in (0, 1)
+        rank_state(quick / "equal" / "ranks", rank)["losses"][-1] for rank in (0, 1)
     }
     rows = (folder / "metrics.csv").read_text().splitlines()
     column = rows[0].split(",").index("loss")
-    told = [float(row.split(",")[column]) for row in rows[1:] if row.split(",")[column]]
-    pairs = zip(*(seen(quick / "equal" / "ranks", rank)["losses"] for rank in (0, 1)), strict=True)
-    assert told == pytest.approx([sum(pair) / 2 for pair in pairs], rel=1e-7)
+    figures = [float(row.split(",")[column]) for row in rows[1:] if row.split(",")[column]]
+    pairs = zip(*(rank_state(quick / "equal" / "ranks", rank)["losses"] for rank in (0, 1)), strict=True)
+    assert figures == pytest.approx([sum(pair) / 2 for pair in pairs], rel=1e-7)
     assert configs.load(folder / "config.yaml").trainer.devices == 2
     assert "2 x batch_size 2 x accumulate_grad_batches 1 = 4 crops" in collectives.spoken(
         configs.load(folder / "config.yaml"), Ranks(0, 2, 0, 2, "torchrun")
     )
 
 
-def test_a_replay_takes_one_rank_and_says_that_it_is_alone(quick):
+def test_a_replay_takes_a_single_rank_and_reports_that(quick):
     folder = only_run(quick / "equal" / "ranks")
     for rank in (0, 1):
-        found = recorded_step.find(folder, rank=rank)
-        assert found.flight.rank == rank
-        assert any(f"rank {rank} of 2 is replayed alone" in warning for warning in found.warnings)
-        started = recorded_step.environment(found, folder / "job.json")
+        step = recorded_step.find(folder, rank=rank)
+        assert step.flight.rank == rank
+        assert any(f"rank {rank} of 2 is replayed alone" in warning for warning in step.warnings)
+        started = recorded_step.environment(step, folder / "job.json")
         assert (started["WORLD_SIZE"], started["RANK"], started["OCRLAB_REPLAY"]) == (
             "1",
             "0",
@@ -145,8 +147,8 @@ def test_a_replay_after_a_hang_takes_the_rank_that_the_verdict_names(quick, tmp_
         for rank, state in enumerate("ST")
     ]
     (folder / "incident").mkdir()
-    for name, told in (("facts", {"ranks": rows}), ("verdict", {"status": "hung"})):
-        (folder / "incident" / f"{name}.json").write_text(json.dumps({"schema": 1, **told}))
+    for name, content in (("facts", {"ranks": rows}), ("verdict", {"status": "hung"})):
+        (folder / "incident" / f"{name}.json").write_text(json.dumps({"schema": 1, **content}))
     assert recorded_step.find(folder).flight.rank == 1
     for path in folder.glob("flight/ring-1-*.bin"):
         path.unlink()
@@ -168,10 +170,10 @@ def test_63_pages_over_ranks_add_up_to_the_last_bit(quick, world):
 
 @pytest.mark.parametrize("count", [1, 5, 63])
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
-def test_every_page_is_the_share_of_one_rank_and_all_have_as_many_turns(count, world):
+def test_every_page_is_the_share_of_a_single_rank_and_all_have_as_many_turns(count, world):
     shares = [collectives.share(count, Ranks(rank, world, rank, world)) for rank in range(world)]
-    assert len({len(one) for one in shares}) == 1
-    assert sorted(page for one in shares for page in one if page is not None) == list(range(count))
+    assert len({len(pages) for pages in shares}) == 1
+    assert sorted(page for pages in shares for page in pages if page is not None) == list(range(count))
 
 
 def test_more_ranks_than_gpus_are_refused(monkeypatch, tmp_path):
@@ -184,20 +186,20 @@ def test_more_ranks_than_gpus_are_refused(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_page_that_any_rank_leaves_out_is_told_once(rank, tmp_path, capsys):
-    told: list[dict[str, Any]] = []
+def test_a_page_that_any_rank_leaves_out_is_reported_once(rank, tmp_path, capsys):
+    events: list[dict[str, Any]] = []
     mine = Ranks(rank, 2, rank, 2, "torchrun")
     folder = run_folder.RunFolder(tmp_path, run_folder.now())
-    watcher = Watcher(configs.load(), folder, None, told.append if rank == 0 else silent, mine)
+    watcher = Watcher(configs.load(), folder, None, events.append if rank == 0 else silent, mine)
     batch = Batch(torch.zeros(1, 3, 8, 8), (), ["p1"], ["p0: is damaged", "p0: is damaged"])
     trainer = SimpleNamespace(global_step=1, accumulate_grad_batches=2)
     for index in (0, 2):
         watcher.on_train_batch_end(trainer, SimpleNamespace(parts=None), None, batch, index)
-    assert [event["text"] for event in told] == ["Page left out: p0: is damaged"] * (rank == 0)
+    assert [event["text"] for event in events] == ["Page left out: p0: is damaged"] * (rank == 0)
     assert capsys.readouterr().err == "ocrlab: rank 1: Page left out: p0: is damaged\n" * (rank == 1)
 
 
-def test_what_one_rank_has_of_its_own_is_about_that_rank(monkeypatch):
+def test_what_a_single_rank_has_of_its_own_is_about_that_rank(monkeypatch):
     for values, odd in (("aab", 2), ("abb", 0), ("ab", 1)):
         monkeypatch.setattr(collectives, "of_all", lambda _ranks, _value, values=values: list(values))
         with pytest.raises(DataError, match=f"Rank {odd} has settings of its own") as caught:
@@ -215,16 +217,16 @@ def test_what_is_used_of_lightning_in_private_is_there():
 
 
 @pytest.mark.slow
-def test_tasks_of_srun_on_two_nodes_train_one_epoch_together(slow):
+def test_tasks_of_srun_on_two_nodes_train_a_single_epoch_together(slow):
     folder = only_run(slow / "tasks")
-    assert [one["end"]["how"] for one in read(folder / "flight")] == ["success"] * 4
-    looked_at = [page for rank in range(4) for batch in seen(slow / "tasks", rank)["pages"] for page in batch]
+    assert [record["end"]["how"] for record in read(folder / "flight")] == ["success"] * 4
+    looked_at = [page for rank in range(4) for batch in rank_state(slow / "tasks", rank)["pages"] for page in batch]
     assert len(looked_at) == 8 and len(set(looked_at)) == 7, "7 pages in two steps of four crops"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "told",
+    "message",
     [
         "Rank 1 has pages in train of its own. Given: 6 pages",
         "has settings of its own",
@@ -233,30 +235,30 @@ def test_tasks_of_srun_on_two_nodes_train_one_epoch_together(slow):
         "Rank 0 has no run folder",
     ],
 )
-def test_what_ranks_cannot_agree_upon_is_said(slow, told):
-    assert told in (slow / "said.txt").read_text()
+def test_what_ranks_cannot_agree_upon_is_reported(slow, message):
+    assert message in (slow / "said.txt").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resumed_by", ["two", "one"])
-def test_sigterm_to_one_rank_stops_all_at_one_step_and_nothing_is_lost(stops, resumed_by):
+def test_sigterm_to_a_single_rank_stops_all_at_a_single_step_and_nothing_is_lost(stops, resumed_by):
     """The signal comes in the second micro-batch of step 1; words take a step, so that all stop after step 2."""
-    first, second = (seen(stops / resumed_by / "first", rank) for rank in (0, 1))
+    first, second = (rank_state(stops / resumed_by / "first", rank) for rank in (0, 1))
     assert first["micro"] == second["micro"]
     assert first["micro"] % 2 == 0
     assert first["micro"] <= 3 + 1 + 2, "the step of the signal, and one more"
-    whole = [seen(stops / "whole", rank) for rank in (0, 1)]
+    whole = [rank_state(stops / "whole", rank) for rank in (0, 1)]
     if resumed_by == "two":
-        rest = [seen(stops / "two", rank) for rank in (0, 1)]
+        rest = [rank_state(stops / "two", rank) for rank in (0, 1)]
         for rank in (0, 1):
             assert [first, second][rank]["losses"] + rest[rank]["losses"] == whole[rank]["losses"]
         weights = whole[0]["weights"]
         assert all(torch.equal(value, weights[name]) for name, value in rest[0]["weights"].items())
         return
-    rest_of_one = seen(stops / "one", 0)["pages"]
+    rest_alone = rank_state(stops / "one", 0)["pages"]
     turns = [batch for pair in zip(whole[0]["pages"], whole[1]["pages"], strict=True) for batch in pair]
     done = 2 * first["micro"]
-    assert rest_of_one == turns[done : done + len(rest_of_one)], "it goes on where the two have stopped"
+    assert rest_alone == turns[done : done + len(rest_alone)], "it goes on where the two have stopped"
 
 
 @pytest.fixture(scope="module")

@@ -34,19 +34,19 @@ def failure(local: int, code: int) -> ProcessFailure:
 
 
 @pytest.mark.parametrize(
-    ("failures", "status", "said"),
+    ("failures", "status", "message"),
     [
         ({0: failure(0, 1), 1: failure(1, -9)}, 137, "rank 1 (process 41) was killed by SIGKILL"),
         ({1: failure(1, 2)}, 2, "rank 1 (process 41) ended with exit status 2"),
         ({0: failure(0, 143), 1: failure(1, 143)}, 143, "rank 0"),
     ],
 )
-def test_the_exit_status_is_that_of_the_rank(failures, status, said, tmp_path, monkeypatch, capsys):
+def test_the_exit_status_is_that_of_the_rank(failures, status, message, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
-    assert launch.told(failures) == status
-    assert said in capsys.readouterr().err
-    assert {one["rank"]: one["exit_code"] for one in launcher.exits(tmp_path)} == {
-        rank: one.exitcode for rank, one in failures.items()
+    assert launch.report_failures(failures) == status
+    assert message in capsys.readouterr().err
+    assert {record["rank"]: record["exit_code"] for record in launcher.exits(tmp_path)} == {
+        rank: record.exitcode for rank, record in failures.items()
     }
 
 
@@ -58,7 +58,7 @@ def test_every_rank_but_the_first_marks_its_lines(count, tmp_path):
     assert (config.nproc_per_node, args[-4:]) == (count, ["-m", "ocrlab", "train", "crop=64"])
 
 
-def test_of_ranks_that_raise_the_same_error_the_one_that_it_is_about_is_told(tmp_path, monkeypatch, capsys):
+def test_of_ranks_that_raise_the_same_error_the_rank_that_it_is_about_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
     error = DataError("Rank 1 was given a batch of another shape")
     error.rank = 1
@@ -66,7 +66,7 @@ def test_of_ranks_that_raise_the_same_error_the_one_that_it_is_about_is_told(tmp
         member = launcher.Member(launcher.Ranks(rank, 2, rank, 2, "torchrun"))
         member.begin()
         member.end("failed", error=error)
-    assert launch.told({0: failure(0, 1), 1: failure(1, 1)}) == 1
+    assert launch.report_failures({0: failure(0, 1), 1: failure(1, 1)}) == 1
     assert "rank 1 (process 41) ended with exit status 1" in capsys.readouterr().err
 
 
@@ -77,14 +77,14 @@ def words(tmp_path: Path, *more: str) -> list[str]:
 
 def left(mark: str) -> list[int]:
     """Return the processes that still have this mark in their environment."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
+                pids.append(int(path.parent.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 def faulty(tmp_path: Path, fault: str, *more: str, rank: int = 1) -> tuple[Ended, str, float]:
@@ -92,18 +92,18 @@ def faulty(tmp_path: Path, fault: str, *more: str, rank: int = 1) -> tuple[Ended
     mark = f"OCRLAB_TEST_MARK={tmp_path}"
     environment = {**os.environ, "OCRLAB_TEST_MARK": str(tmp_path), "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = str(Path(__file__).parents[3])
-    said, when = bytearray(), 0.0
+    stdout, when = bytearray(), 0.0
 
     def output(_stream: int, data: bytes) -> None:
         nonlocal when
-        said.extend(data)
-        if not when and b"now: " in said:
+        stdout.extend(data)
+        if not when and b"now: " in stdout:
             when = time.monotonic()
 
     command = [sys.executable, str(PROGRAM), fault, str(rank), "2", str(tmp_path / "logs"), *words(tmp_path, *more)]
     ended = watch(command, Options(own_folder=True, silence=SILENCE), output=output, env=environment)
     assert left(mark) == []
-    return ended, said.decode(errors="replace"), time.monotonic() - when
+    return ended, stdout.decode(errors="replace"), time.monotonic() - when
 
 
 DIES = {
@@ -121,11 +121,11 @@ HANGS = {"hang": "rank 1 of 2", "sigstop": "rank 1 of 2 (process", "barrier": "r
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", DIES)
 def test_a_rank_that_dies_is_named_and_the_others_end(fault, tmp_path):
-    ended, said, seconds = faulty(tmp_path, fault)
+    ended, output, seconds = faulty(tmp_path, fault)
     assert ended.verdict is not None and ended.folder is not None
     why, causes = DIES[fault]
     first = ended.verdict.causes[0].evidence[0].text if ended.verdict.causes else ended.verdict.missing[0]
-    assert why in first, (first, said)
+    assert why in first, (first, output)
     assert "rank 1 of 2" in first
     assert sentence(ended.verdict).startswith("Rank 1 of 2 (process ")
     if causes:
@@ -139,10 +139,10 @@ def test_a_rank_that_dies_is_named_and_the_others_end(fault, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", HANGS)
 def test_a_rank_that_hangs_is_named_and_all_are_ended(fault, tmp_path):
-    ended, said, seconds = faulty(tmp_path, fault)
+    ended, output, seconds = faulty(tmp_path, fault)
     assert ended.verdict is not None
     first = ended.verdict.causes[0].evidence[0].text if ended.verdict.causes else ended.verdict.missing[0]
-    assert HANGS[fault] in first, (first, said)
+    assert HANGS[fault] in first, (first, output)
     assert "rank " in sentence(ended.verdict).partition(";")[0].lower()
     assert (ended.exit_status == 124) == (fault != "barrier" or ended.status == "hung")
     assert seconds < SILENCE + 30
@@ -183,7 +183,7 @@ def test_two_agents_of_torchrun_are_two_machines(tmp_path):
 
 
 @pytest.mark.slow
-def test_sigterm_to_the_command_stops_every_rank_at_one_step(tmp_path):
+def test_sigterm_to_the_command_stops_every_rank_at_a_single_step(tmp_path):
     """As a scheduler preempts: the watcher passes it on to torchrun, and torchrun to the ranks."""
     command = [sys.executable, "-m", "ocrlab", "train", "--nproc", "2", *words(tmp_path, "trainer.max_steps=4000")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
@@ -195,10 +195,10 @@ def test_sigterm_to_the_command_stops_every_rank_at_one_step(tmp_path):
         assert time.monotonic() < end and program.poll() is None
         time.sleep(0.5)
     program.send_signal(signal.SIGTERM)
-    _, said = program.communicate(timeout=60)
-    assert program.returncode == 143, said
+    _, stderr = program.communicate(timeout=60)
+    assert program.returncode == 143, stderr
     ((folder, record),) = run_folder.list_runs(tmp_path / "runs")
     assert record.status == "failure"
-    ends = [one["end"] for one in launcher.read(folder / "flight")]
+    ends = [rank_record["end"] for rank_record in launcher.read(folder / "flight")]
     assert [end["how"] for end in ends] == ["stopped", "stopped"]
     assert (folder / "checkpoints" / "last.ckpt").is_file()

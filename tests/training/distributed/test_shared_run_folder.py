@@ -13,7 +13,7 @@ from ocrlab.training.distributed import shared_run_folder
 LOST = "[pair.cc:545] Connection closed by peer [127.0.0.1]:17831. This is typically caused by a remote worker."
 
 
-def test_a_lost_connection_is_told_as_what_ended_the_other_rank(tmp_path):
+def test_a_lost_connection_is_reported_as_what_ended_the_other_rank(tmp_path):
     folder, mine = RunFolder(tmp_path, now()), Ranks(0, 2, 0, 2, "torchrun")
     (tmp_path / "flight").mkdir()
     lost = shared_run_folder._first_cause(RuntimeError(LOST), folder, mine)
@@ -27,14 +27,14 @@ def test_a_lost_connection_is_told_as_what_ended_the_other_rank(tmp_path):
     other.keep(folder.flight)
     other.end("failed", error=ValueError("no corner"))
     assert "rank 1: ValueError: no corner" in str(shared_run_folder._first_cause(RuntimeError(LOST), folder, mine))
-    told = shared_run_folder._first_cause(ended, folder, mine)
-    assert "rank 1: ValueError: no corner" in str(told), "the launcher ends the others, too"
-    assert launcher.secondary(describe(told))
+    cause = shared_run_folder._first_cause(ended, folder, mine)
+    assert "rank 1: ValueError: no corner" in str(cause), "the launcher ends the others, too"
+    assert launcher.secondary(describe(cause))
     own = ValueError("mine")
     assert shared_run_folder._first_cause(own, folder, mine) is own
 
 
-def test_one_process_alone_has_its_run_folder_as_ever(tmp_path):
+def test_a_process_alone_has_its_run_folder_as_ever(tmp_path):
     with shared_run_folder.opened(Member(Ranks()), str(tmp_path), "x", None) as folder:
         folder.succeed({})
     assert (folder.path / ".SUCCESS").exists()
@@ -50,11 +50,11 @@ def test_an_own_error_goes_out_as_it_was_raised(tmp_path, monkeypatch):
     assert caught.value.__cause__ is None, "not itself: whoever walks along causes would never arrive"
 
 
-def test_a_folder_that_one_rank_cannot_use_is_about_that_rank(tmp_path, monkeypatch):
+def test_a_folder_that_a_single_rank_cannot_use_is_about_that_rank(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_run_folder, "of_all", lambda _ranks, value: [value, ("it is not there", "far")])
     folder = RunFolder(tmp_path, now())
     (tmp_path / "flight").mkdir()
     (tmp_path / ".RUNNING").touch()
     with pytest.raises(RunError, match="Rank 1 on far cannot use") as caught:
-        shared_run_folder._seen_by_all(Ranks(0, 2, 0, 2, "torchrun"), folder)
+        shared_run_folder._check_visible(Ranks(0, 2, 0, 2, "torchrun"), folder)
     assert caught.value.rank == 1

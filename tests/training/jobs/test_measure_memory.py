@@ -47,16 +47,16 @@ def child(tmp_path: Path, pages: Path, module: str, **job: Any) -> dict[str, Any
     command = [sys.executable, "-m", f"ocrlab.training.jobs.{module}", str(tmp_path / "job.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
-    return found
+    record: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
+    return record
 
 
 def test_the_worst_pages_are_chosen() -> None:
     small = [sample(f"small{n}", 100, 100) for n in range(9)]
     big, long, wide = sample("big", 900, 900), sample("long", 50, 4000), sample("wide", 4000, 50)
     many, fine = sample("many", 90, 90, polygons=70), sample("fine", 90, 90, polygons=2, points=500)
-    found = {one.name for one in measure_memory.worst([*small, big, long, wide, many, fine])}
-    assert found == {"big", "long", "wide", "many", "fine"}
+    result = {page.name for page in measure_memory.worst([*small, big, long, wide, many, fine])}
+    assert result == {"big", "long", "wide", "many", "fine"}
     assert len(measure_memory.worst(small)) == 1
     with pytest.raises(DataError, match="no page"):
         measure_memory.worst([])
@@ -64,33 +64,33 @@ def test_the_worst_pages_are_chosen() -> None:
 
 def test_what_the_cache_will_hold_is_counted(pages: Path) -> None:
     config = Config(data=str(pages))
-    both = measure_memory.held_later(config) + measure_memory.held_now(config)
+    both = measure_memory.later_pages(config) + measure_memory.resident_pages(config)
     assert both > 5 * 3 * 300 * 300
     config.runtime.cache_gb = 1e-4
-    assert measure_memory.held_later(config) <= 2 * 100_000
+    assert measure_memory.later_pages(config) <= 2 * 100_000
     config.runtime.cache = "none"
-    assert measure_memory.held_later(config) == 0
+    assert measure_memory.later_pages(config) == 0
 
 
 @pytest.mark.slow
 def test_a_measured_training_says_its_peaks(tmp_path: Path, pages: Path) -> None:
-    found = child(tmp_path, pages, "measure_memory")
-    assert found["finished"]
-    assert set(found["peaks"]) == {"check", "train", "validate", "final"}
-    assert found["peaks"]["train"] > found["base"] > 10 * MIB
-    assert found["crops_a_second"] > 0
-    assert found["settled"]["trainer.precision"] == "fp32"
+    result = child(tmp_path, pages, "measure_memory")
+    assert result["finished"]
+    assert set(result["peaks"]) == {"check", "train", "validate", "final"}
+    assert result["peaks"]["train"] > result["base"] > 10 * MIB
+    assert result["crops_a_second"] > 0
+    assert result["settled"]["trainer.precision"] == "fp32"
 
 
 def test_a_longer_measurement_makes_more_steps_with_fewer_validations(
     tmp_path: Path, pages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Config] = []
-    monkeypatch.setattr("ocrlab.training.loop.fit", lambda config, **_more: made.append(config))
+    fitted: list[Config] = []
+    monkeypatch.setattr("ocrlab.training.loop.fit", lambda config, **_more: fitted.append(config))
     for long in (False, True):
         config = configs.load(None, {**SMALL, "data": str(pages)})
         measure_memory.measure(config, tmp_path / "out.json", None, "resident", long=long)
-    short, longer = made
+    short, longer = fitted
     assert longer.trainer.max_steps >= 5 * short.trainer.max_steps
     assert (longer.trainer.val_every, longer.recorder.snapshot_every) == (6, 6)
     assert longer.trainer.max_minutes
@@ -99,17 +99,17 @@ def test_a_longer_measurement_makes_more_steps_with_fewer_validations(
 
 @pytest.mark.slow
 def test_a_training_over_its_limit_ends_and_says_so(tmp_path: Path, pages: Path) -> None:
-    found = child(tmp_path, pages, "measure_memory", usable=20 * MIB)
-    assert not found["finished"]
-    assert found["over"]["held"] > 20 * MIB
+    result = child(tmp_path, pages, "measure_memory", usable=20 * MIB)
+    assert not result["finished"]
+    assert result["over"]["held"] > 20 * MIB
 
 
 @pytest.mark.slow
 def test_an_estimate_says_its_parts(tmp_path: Path, pages: Path) -> None:
-    found = child(tmp_path, pages, "estimate_memory")
-    assert found["pages"] == 3
-    assert sum(found["parts"].values()) == found["peak"]
-    assert found["slope"] > 0
+    result = child(tmp_path, pages, "estimate_memory")
+    assert result["pages"] == 3
+    assert sum(result["parts"].values()) == result["peak"]
+    assert result["slope"] > 0
 
 
 def test_the_parts_are_those_of_the_detector() -> None:
@@ -179,11 +179,11 @@ def test_workers_are_weighed_by_what_they_hold_beside_this_process() -> None:
 def test_a_peak_is_that_of_its_part(tmp_path: Path) -> None:
     scales = memory_meter.Scales(tmp_path / "out.json")
     with scales:
-        held = mmap.mmap(-1, 48 * MIB)  # not from the heap, which may hold as much that was freed
+        block = mmap.mmap(-1, 48 * MIB)  # not from the heap, which may hold as much that was freed
         for page in range(0, 48 * MIB, mmap.PAGESIZE):
-            held[page] = 1
+            block[page] = 1
         scales.mark("train")
-        held.close()
+        block.close()
         scales.mark("validate")
     assert scales.peaks["train"] - scales.base > 40 * MIB
     assert json.loads((tmp_path / "out.json").read_text())["finished"]
@@ -197,7 +197,7 @@ def test_a_peak_is_that_of_its_part(tmp_path: Path) -> None:
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"),
     ],
 )
-def test_what_is_out_of_memory_is_known(error: Exception) -> None:
+def test_out_of_memory_errors_are_recognised(error: Exception) -> None:
     assert memory_meter.out_of_memory(error)
     wrapped = RuntimeError("validation failed")
     wrapped.__cause__ = error

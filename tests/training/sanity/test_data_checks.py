@@ -40,7 +40,7 @@ def words(checks: Sequence[Check]) -> dict[str, str]:
     return {check.name: check.judgement for check in checks}
 
 
-def one(checks: Sequence[Check], name: str) -> Check:
+def check_named(checks: Sequence[Check], name: str) -> Check:
     [check] = [check for check in checks if check.name == name]
     assert check.seen and check.need
     assert check.judgement in ("ok", "skip") or check.do
@@ -53,14 +53,14 @@ def detector(config: Config) -> Detector:
 
 
 def test_the_data_that_ships_is_right(config: Config, samples: list[reader.Sample]) -> None:
-    found = [
+    checks = [
         data_checks.order(PageOrder, 5, config),
         data_checks.augmentation(Crops, samples, config),
         data_checks.workers(Crops, samples, config),
         *data_checks.alignment(Crops, samples, config),
         data_checks.round_trip(samples, config),
     ]
-    assert set(words(found).values()) == {"ok"}
+    assert set(words(checks).values()) == {"ok"}
 
 
 @pytest.mark.parametrize("name", ["shuffled", "one order", "with replacement"])
@@ -80,10 +80,10 @@ class Dice(Crops):
     """Draws from NumPy's global generator, as many data sets do."""
 
     def __getitem__(self, index: tuple[int, int]) -> Any:
-        crop, made, name, problems = super().__getitem__(index)
+        crop, maps, name, problems = super().__getitem__(index)
         crop = crop.copy()
         crop[0, 0] = np.random.randint(0, 256, 3)  # noqa: NPY002
-        return crop, made, name, problems
+        return crop, maps, name, problems
 
 
 class Shifted(Crops):
@@ -92,10 +92,10 @@ class Shifted(Crops):
     which = (0, 1, 2, 3)
 
     def __getitem__(self, index: tuple[int, int]) -> Any:
-        crop, made, name, problems = super().__getitem__(index)
+        crop, maps, name, problems = super().__getitem__(index)
         for i in self.which:
-            made.maps[i][:] = np.roll(made.maps[i], 1, axis=1)
-        return crop, made, name, problems
+            maps.maps[i][:] = np.roll(maps.maps[i], 1, axis=1)
+        return crop, maps, name, problems
 
 
 class ShiftedBorder(Shifted):
@@ -118,22 +118,22 @@ def test_augmentation_that_stands_still_deserves_a_look(config: Config, samples:
     assert data_checks.augmentation(Still, samples, config).judgement == "warn"
 
 
-def test_a_target_shifted_by_one_pixel_is_found(config: Config, samples: list[reader.Sample]) -> None:
+def test_a_target_shifted_by_a_single_pixel_is_detected(config: Config, samples: list[reader.Sample]) -> None:
     both = words(data_checks.alignment(Shifted, samples, config))
     assert both == {"alignment: shrink map": "fail", "alignment: threshold map": "fail"}
     only = data_checks.alignment(ShiftedBorder, samples, config)
     assert words(only) == {"alignment: shrink map": "ok", "alignment: threshold map": "fail"}
-    assert one(only, "alignment: threshold map").seen.startswith("+1.0")
+    assert check_named(only, "alignment: threshold map").seen.startswith("+1.0")
 
 
 @pytest.mark.parametrize("direction", [-1, 1])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_a_shift_any_way_is_found(config: Config, samples: list[reader.Sample], axis: int, direction: int) -> None:
+def test_a_shift_any_way_is_detected(config: Config, samples: list[reader.Sample], axis: int, direction: int) -> None:
     class Moved(Crops):
         def __getitem__(self, index: tuple[int, int]) -> Any:
-            crop, made, name, problems = super().__getitem__(index)
-            made.shrink_map[:] = np.roll(made.shrink_map, direction, axis=axis)
-            return crop, made, name, problems
+            crop, maps, name, problems = super().__getitem__(index)
+            maps.shrink_map[:] = np.roll(maps.shrink_map, direction, axis=axis)
+            return crop, maps, name, problems
 
     assert words(data_checks.alignment(Moved, samples, config))["alignment: shrink map"] == "fail"
 
@@ -142,11 +142,11 @@ def test_a_page_without_text_cannot_be_aligned(config: Config, samples: list[rea
     empty = [replace(s, polygons=(), ignored=np.zeros(0, bool), texts=()) for s in samples]
     assert set(words(data_checks.alignment(Crops, empty, config)).values()) == {"skip"}
     assert data_checks.round_trip(empty, config).judgement == "skip", "nothing is lost"
-    [told] = data_checks.text(empty, config)
-    assert told.judgement == "fail" and told.seen == f"0 boxes that count on {len(empty)} pages"
+    [check] = data_checks.text(empty, config)
+    assert check.judgement == "fail" and check.seen == f"0 boxes that count on {len(empty)} pages"
     assert not list(data_checks.text([*empty, samples[0]], config))
 
 
-def test_settings_that_lose_polygons_are_found(config: Config, samples: list[reader.Sample]) -> None:
+def test_settings_that_lose_polygons_are_detected(config: Config, samples: list[reader.Sample]) -> None:
     wide = configs.apply(config, {"post.unclip": 4.0})
     assert data_checks.round_trip(samples, wide).judgement == "fail"

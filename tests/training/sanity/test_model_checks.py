@@ -44,7 +44,7 @@ def words(checks: Sequence[Check]) -> dict[str, str]:
     return {check.name: check.judgement for check in checks}
 
 
-def one(checks: Sequence[Check], name: str) -> Check:
+def check_named(checks: Sequence[Check], name: str) -> Check:
     [check] = [check for check in checks if check.name == name]
     assert check.seen and check.need
     assert check.judgement in ("ok", "skip") or check.do
@@ -73,7 +73,7 @@ class Wide(Detector):
         return super().forward(images * float("inf") if self.training else images, letterbox)
 
 
-def test_a_head_with_swapped_maps_is_found(config: Config, batch: Batch) -> None:
+def test_a_head_with_swapped_maps_is_detected(config: Config, batch: Batch) -> None:
     """It learns as well as any: only prediction, which reads head.probability, would be wrong."""
     assert model_checks.inference(detector(config), batch).judgement == "ok"
     torch.manual_seed(0)
@@ -87,11 +87,11 @@ def test_a_detached_branch_is_named(config: Config) -> None:
     report = sanity_checks.check(
         config, model=partial(Torn, config.encoder, config.decoder, config.width), only=["contract"]
     )
-    check = one(report.checks, "gradients")
+    check = check_named(report.checks, "gradients")
     assert check.judgement == "fail" and "gradient.missing at head.threshold" in check.seen
 
 
-def test_a_network_that_overflows_is_found(config: Config) -> None:
+def test_a_network_that_overflows_is_detected(config: Config) -> None:
     report = sanity_checks.check(
         config, model=partial(Wide, config.encoder, config.decoder, config.width), only=["contract"]
     )
@@ -100,7 +100,7 @@ def test_a_network_that_overflows_is_found(config: Config) -> None:
     assert set(words(report.checks).values()) == {"fail"}
 
 
-def test_an_optimiser_that_leaves_a_part_out_is_found(config: Config) -> None:
+def test_an_optimiser_that_leaves_a_part_out_is_detected(config: Config) -> None:
     def head_only(model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.get_submodule("head").parameters(), lr=1e-3)
 
@@ -111,7 +111,7 @@ def test_an_optimiser_that_leaves_a_part_out_is_found(config: Config) -> None:
     assert "decoder" in finding.where and "head" not in finding.where
 
 
-def test_batchnorm_that_learns_in_a_frozen_encoder_is_found(config: Config) -> None:
+def test_batchnorm_that_learns_in_a_frozen_encoder_is_detected(config: Config) -> None:
     def frozen() -> nn.Module:
         net = Detector(config.encoder, config.decoder, config.width)
         net.encoder.requires_grad_(False)
@@ -121,8 +121,8 @@ def test_batchnorm_that_learns_in_a_frozen_encoder_is_found(config: Config) -> N
     assert report.contract is not None
     rules = {finding.rule for finding in report.contract.findings}
     assert rules == {"mode.batchnorm_frozen"}  # what is frozen is in no group of our optimiser
-    assert one(report.checks, "contract of a step").judgement == "warn"
-    assert one(report.checks, "gradients").judgement == "ok"
+    assert check_named(report.checks, "contract of a step").judgement == "warn"
+    assert check_named(report.checks, "gradients").judgement == "ok"
 
 
 def test_pages_without_text(config: Config, batch: Batch) -> None:
@@ -137,21 +137,21 @@ def test_pages_without_text(config: Config, batch: Batch) -> None:
         return db_loss(x, y, maps._replace(shrink_mask=torch.ones_like(maps.shrink_mask)), **named)
 
     assert set(words(model_checks.blank_pages(model, batch, divides, config)).values()) == {"fail"}
-    told = words(model_checks.blank_pages(model, batch, unmasked, config))
-    assert told == {"empty page": "ok", "all-ignored page": "fail"}
+    texts = words(model_checks.blank_pages(model, batch, unmasked, config))
+    assert texts == {"empty page": "ok", "all-ignored page": "fail"}
 
 
 def test_bf16_of_a_tiny_crop_is_no_reason_not_to_train() -> None:
     exact, turned = torch.tensor([1.0, 1.0, 0.0]), torch.tensor([1.0, 0.0, 1.9])  # a cosine of 0.33
-    told = {
+    judgements = {
         few: model_checks._agree("bf16", (1.0, exact), (1.001, turned), 0.02, 0.5, "", few=few) for few in (True, False)
     }
-    assert told[True].judgement == "warn" and told[False].judgement == "fail"
+    assert judgements[True].judgement == "warn" and judgements[False].judgement == "fail"
     for value, gradient in ((1.5, turned), (1.0, -exact), (1.0, exact * float("nan"))):
         assert model_checks._agree("bf16", (1.0, exact), (value, gradient), 0.02, 0.5, "", few=True).judgement == "fail"
 
 
-def test_bf16_that_computes_something_else_is_found(config: Config, batch: Batch) -> None:
+def test_bf16_that_computes_something_else_is_detected(config: Config, batch: Batch) -> None:
     assert model_checks.precision(detector(config), batch, db_loss, config).judgement == "ok"
 
     class Overflows(Detector):
@@ -190,12 +190,12 @@ def scaled(factor: float) -> Any:
 
 
 @pytest.mark.slow
-def test_one_page_is_learned_by_heart(config: Config) -> None:
+def test_a_single_page_is_learned_by_heart(config: Config) -> None:
     events: list[dict[str, Any]] = []
     report = sanity_checks.check(configs.apply(config, {"width": 64}), only=["by_heart"], progress=events.append)
     assert words(report.checks) == {"one page by heart": "ok"}, str(report)
     assert report.learned is not None and report.learned.hmean == 1.0
-    assert len(report.learned.found) >= int((~report.learned.ignored).sum()) >= 8
+    assert len(report.learned.detections) >= int((~report.learned.ignored).sum()) >= 8
     assert events[-1]["kind"] == "end" and events[-2]["hmean@0.5"] == 1.0
 
 

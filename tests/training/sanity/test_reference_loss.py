@@ -49,7 +49,7 @@ def words(checks: Sequence[Check]) -> dict[str, str]:
     return {check.name: check.judgement for check in checks}
 
 
-def one(checks: Sequence[Check], name: str) -> Check:
+def check_named(checks: Sequence[Check], name: str) -> Check:
     [check] = [check for check in checks if check.name == name]
     assert check.seen and check.need
     assert check.judgement in ("ok", "skip") or check.do
@@ -65,9 +65,11 @@ def detector(config: Config) -> Detector:
 @pytest.mark.parametrize("kind", ["text", "blank", "ignored"])
 def test_the_reference_agrees_with_autograd(maps: TargetMaps, seed: int, kind: str) -> None:
     """Its gradient was written by hand; torch differentiates the published formulas by itself."""
-    given = {"text": maps, "blank": reference_loss.blank(maps), "ignored": reference_loss.ignored(maps)}[kind]
-    x, y = (v.detach().double().requires_grad_() for v in reference_loss.drawn(tuple(maps.shrink_map.shape), seed))
-    g, m, t, w = (v.double() for v in given)
+    case_maps = {"text": maps, "blank": reference_loss.blank(maps), "ignored": reference_loss.ignored(maps)}[kind]
+    x, y = (
+        v.detach().double().requires_grad_() for v in reference_loss.random_logits(tuple(maps.shrink_map.shape), seed)
+    )
+    g, m, t, w = (v.double() for v in case_maps)
     pixel = binary_cross_entropy_with_logits(x, g, reduction="none")
     positives, negatives = int((g * m).sum()), int(((1 - g) * m).sum())
     k = min(3 * positives, negatives) if positives else -(-negatives // 64)
@@ -77,7 +79,7 @@ def test_the_reference_agrees_with_autograd(maps: TargetMaps, seed: int, kind: s
     dice = 1 - 2 * (b * g * m).sum() / ((b * m).sum() + (g * m).sum() + 1e-6)
     l1 = ((y.sigmoid() - t).abs() * w).sum() / w.sum().clamp_min(1e-6)
     (5 * bce + dice + 10 * l1).backward()
-    four = tuple(v.double().numpy() for v in given)
+    four = tuple(v.double().numpy() for v in case_maps)
     want = reference_loss.reference(x.detach().numpy(), y.detach().numpy(), four, WEIGHTS, 3.0)  # type: ignore[arg-type]
     assert want.total == pytest.approx(float((5 * bce + dice + 10 * l1).detach()), rel=1e-12)
     assert (want.positives, want.hard) == (positives, k)
@@ -133,25 +135,25 @@ LOSSES: dict[str, tuple[Any, set[str]]] = {
 
 
 def test_the_loss_that_ships_is_right(maps: TargetMaps) -> None:
-    found = [*reference_loss.compare(db_loss, maps, WEIGHTS, 3.0), *reference_loss.counts(db_loss, maps, 3.0)]
-    found.append(reference_loss.masks(db_loss, maps, WEIGHTS, 3.0))
-    assert set(words(found).values()) == {"ok"}
-    assert "(3.00 to 1)" in one(found, "BCE counts").seen
+    checks = [*reference_loss.compare(db_loss, maps, WEIGHTS, 3.0), *reference_loss.counts(db_loss, maps, 3.0)]
+    checks.append(reference_loss.masks(db_loss, maps, WEIGHTS, 3.0))
+    assert set(words(checks).values()) == {"ok"}
+    assert "(3.00 to 1)" in check_named(checks, "BCE counts").seen
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_wrong_loss_is_found(maps: TargetMaps, name: str) -> None:
+def test_a_wrong_loss_is_detected(maps: TargetMaps, name: str) -> None:
     loss, expected = LOSSES[name]
-    found = [*reference_loss.compare(loss, maps, WEIGHTS, 3.0), *reference_loss.counts(loss, maps, 3.0)]
-    found.append(reference_loss.masks(loss, maps, WEIGHTS, 3.0))
-    assert expected <= {check.name for check in found if check.judgement == "fail"}
+    checks = [*reference_loss.compare(loss, maps, WEIGHTS, 3.0), *reference_loss.counts(loss, maps, 3.0)]
+    checks.append(reference_loss.masks(loss, maps, WEIGHTS, 3.0))
+    assert expected <= {check.name for check in checks if check.judgement == "fail"}
 
 
-def test_a_loss_that_learns_nothing_without_text_is_found(maps: TargetMaps) -> None:
-    def loss(x: Tensor, y: Tensor, given: TargetMaps, **named: Any) -> LossParts:
-        if float(given.shrink_map.sum()) == 0:
+def test_a_loss_that_learns_nothing_without_text_is_detected(maps: TargetMaps) -> None:
+    def loss(x: Tensor, y: Tensor, targets: TargetMaps, **named: Any) -> LossParts:
+        if float(targets.shrink_map.sum()) == 0:
             return LossParts(*((x.sum() + y.sum()) * 0 for _ in range(4)))
-        return db_loss(x, y, given, **named)
+        return db_loss(x, y, targets, **named)
 
-    assert one(reference_loss.counts(loss, maps, 3.0), "BCE counts without text").judgement == "fail"
-    assert one(reference_loss.compare(loss, maps, WEIGHTS, 3.0), "loss: value").judgement == "fail"
+    assert check_named(reference_loss.counts(loss, maps, 3.0), "BCE counts without text").judgement == "fail"
+    assert check_named(reference_loss.compare(loss, maps, WEIGHTS, 3.0), "loss: value").judgement == "fail"

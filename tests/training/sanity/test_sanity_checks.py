@@ -42,7 +42,7 @@ def words(checks: Sequence[Check]) -> dict[str, str]:
     return {check.name: check.judgement for check in checks}
 
 
-def one(checks: Sequence[Check], name: str) -> Check:
+def check_named(checks: Sequence[Check], name: str) -> Check:
     [check] = [check for check in checks if check.name == name]
     assert check.seen and check.need
     assert check.judgement in ("ok", "skip") or check.do
@@ -59,7 +59,7 @@ def test_what_trains_is_sane(config: Config) -> None:
     report = sanity_checks.check(config, only=groups)
     assert report.ok, str(report)
     assert set(words(report.checks).values()) <= {"ok", "skip"}
-    assert one(report.checks, "GPU against CPU").judgement == ("ok" if torch.cuda.is_available() else "skip")
+    assert check_named(report.checks, "GPU against CPU").judgement == ("ok" if torch.cuda.is_available() else "skip")
     assert len(report.checks) == 18
     assert all(check.name in str(report) for check in report.checks)
 
@@ -106,7 +106,7 @@ def test_a_check_that_raises_has_failed_and_the_others_go_on(config: Config) -> 
         raise ZeroDivisionError("by design")
 
     report = sanity_checks.check(config, loss=broken, only=["contract", "loss", "pages"])
-    assert one(report.checks, "loss").seen.startswith("ZeroDivisionError: by design (test_sanity_checks.py:")
+    assert check_named(report.checks, "loss").seen.startswith("ZeroDivisionError: by design (test_sanity_checks.py:")
     assert report.contract is not None
-    assert "ZeroDivisionError" in one(report.checks, "contract of a step").seen
+    assert "ZeroDivisionError" in check_named(report.checks, "contract of a step").seen
     assert not report.ok

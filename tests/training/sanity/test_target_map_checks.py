@@ -35,7 +35,7 @@ def batch(config: Config, samples: list[reader.Sample]) -> Batch:
     return data_checks.first_batch(Crops, samples, config)
 
 
-def one(checks: Sequence[Check], name: str) -> Check:
+def check_named(checks: Sequence[Check], name: str) -> Check:
     [check] = [check for check in checks if check.name == name]
     assert check.seen and check.need
     assert check.judgement in ("ok", "skip") or check.do
@@ -63,8 +63,8 @@ def test_ranges_and_relations_of_the_maps(config: Config, batch: Batch) -> None:
         "targets.border": (shrink, mask, 1 - border, band),
         "targets.shape": (shrink[..., :64], mask, border, band),
     }
-    for rule, given in wrong.items():
-        findings = list(target_map_checks.relations(replace(batch, maps=given)))
+    for rule, case_maps in wrong.items():
+        findings = list(target_map_checks.relations(replace(batch, maps=case_maps)))
         assert rule in {finding.rule for finding in findings}
         assert any(
             batch.pages[0] in f.where or batch.pages[1] in f.where or rule[8:] in ("border", "shape") for f in findings
@@ -72,18 +72,20 @@ def test_ranges_and_relations_of_the_maps(config: Config, batch: Batch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("which", "value", "told"),
+    ("which", "value", "message"),
     [(0, 2.0, "maps.0"), (1, 0.5, "maps.1"), (2, 0.9, "maps.2"), (3, -1.0, "maps.3"), (2, float("nan"), "maps.2")],
 )
-def test_a_target_out_of_range_is_named_by_page_and_pixel(config: Config, which: int, value: float, told: str) -> None:
+def test_a_target_out_of_range_is_named_by_page_and_pixel(
+    config: Config, which: int, value: float, message: str
+) -> None:
     class Spoilt(Crops):
         def __getitem__(self, index: tuple[int, int]) -> Any:
-            crop, made, name, problems = super().__getitem__(index)
-            made.maps[which][17, 40] = value
-            return crop, made, name, problems
+            crop, maps, name, problems = super().__getitem__(index)
+            maps.maps[which][17, 40] = value
+            return crop, maps, name, problems
 
     report = sanity_checks.check(config, data=lambda s, c: Spoilt(s, c), only=["contract"])
-    assert one(report.checks, "contract of a step").judgement == "fail"
+    assert check_named(report.checks, "contract of a step").judgement == "fail"
     assert report.contract is not None and report.batch is not None
-    finding = next(f for f in report.contract.findings if told in f.where)
+    finding = next(f for f in report.contract.findings if message in f.where)
     assert f"sample {report.batch.pages[0]!r}" in finding.where and "x=40 y=17" in finding.where

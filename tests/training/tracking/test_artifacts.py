@@ -39,14 +39,14 @@ class Taker:
         self.warnings.append(text)
 
 
-def test_a_picture_is_small_and_shows_what_is_annotated_and_what_was_found(tmp_path: Path, page: Page) -> None:
+def test_a_picture_is_small_and_shows_what_is_annotated_and_what_was_detected(tmp_path: Path, page: Page) -> None:
     [(caption, file)] = artifacts.picture(tmp_path, page, [QUAD + 300], 12, 3)
     assert (caption, file.name) == ("shop one", "step000012-0003.jpg")
-    seen = cv2.imread(str(file))
-    assert seen.shape == (480, 640, 3)
-    drawn = artifacts.draw(page, [QUAD + 300]).astype(int)
-    blue = drawn[..., 2] - drawn[..., 0] > 100
-    red = drawn[..., 0] - drawn[..., 2] > 100
+    picture = cv2.imread(str(file))
+    assert picture.shape == (480, 640, 3)
+    canvas = artifacts.draw(page, [QUAD + 300]).astype(int)
+    blue = canvas[..., 2] - canvas[..., 0] > 100
+    red = canvas[..., 0] - canvas[..., 2] > 100
     assert blue[100, 100:400].all() and not blue[300, 300:600].any()
     assert red[250, 250:590].all() and not red[100, 100:400].any()
 
@@ -71,9 +71,9 @@ def test_the_best_checkpoint_goes_without_what_it_says_of_this_machine(tmp_path:
     artifacts.send_best(tracker, best, {"hmean@0.5": 0.5})
     [(file, digest, about)] = tracker.files
     assert (file, digest, about) == (tmp_path / "flight" / "artifact" / "best-x.ckpt", sha256(file), {"hmean@0.5": 0.5})
-    told = checkpoint.load(file)
-    assert "private" not in str(told) and "ana" not in str(told["ocrlab"])
-    assert (told["ocrlab"]["step"], told["detector"]["a"].tolist()) == (7, [1.0, 1.0])
+    content = checkpoint.load(file)
+    assert "private" not in str(content) and "ana" not in str(content["ocrlab"])
+    assert (content["ocrlab"]["step"], content["detector"]["a"].tolist()) == (7, [1.0, 1.0])
     assert "private" in str(checkpoint.load(best))  # the run's own stays whole
 
 

@@ -24,13 +24,13 @@ class Settings:
     def __init__(self, **values): self.values = values
 class Run:
     def __init__(self, **values):
-        self.said, self.name, self.tags, self.summary = values, values["name"], values["tags"], {}
-    def log(self, metrics, step): self.said.setdefault("rows", []).append([step, metrics])
+        self.values, self.name, self.tags, self.summary = values, values["name"], values["tags"], {}
+    def log(self, metrics, step): self.values.setdefault("rows", []).append([step, metrics])
     def finish(self, exit_code):
         FINISH
-        told = {k: v for k, v in self.said.items() if k not in ("settings", "id", "resume")}
-        told |= {"name": self.name, "tags": self.tags, "exit_code": exit_code, "summary": self.summary}
-        open(os.path.join(os.environ["WANDB_DIR"], "told.json"), "w").write(json.dumps(told))
+        sent = {k: v for k, v in self.values.items() if k not in ("settings", "id", "resume")}
+        sent |= {"name": self.name, "tags": self.tags, "exit_code": exit_code, "summary": self.summary}
+        open(os.path.join(os.environ["WANDB_DIR"], "sent.json"), "w").write(json.dumps(sent))
 def init(**values):
     INIT
     return Run(**values)
@@ -57,9 +57,9 @@ def settings(mode: str = "offline", deadline: float = 20) -> Tracking:
     return Tracking(mode=mode, user="me", project="lab", deadline=deadline)  # type: ignore[arg-type]
 
 
-def told(folder: Path) -> dict[str, object]:
-    found: dict[str, object] = json.loads((folder / "told.json").read_text())
-    return found
+def sent_record(folder: Path) -> dict[str, object]:
+    record: dict[str, object] = json.loads((folder / "sent.json").read_text())
+    return record
 
 
 def test_name() -> None:
@@ -74,7 +74,7 @@ def test_everything_arrives_in_order(fake, capfd) -> None:  # type: ignore[no-un
     for step in range(3):
         tracker.log({"loss": step / 2, "bad": float("nan")}, step)
     tracker.finish("completed", "last_0.9", {"hmean@0.5": 0.9})
-    assert told(folder) == {
+    assert sent_record(folder) == {
         "project": "lab",
         "name": "last_0.9",
         "tags": ["sroie", "status:completed"],
@@ -90,7 +90,11 @@ def test_everything_arrives_in_order(fake, capfd) -> None:  # type: ignore[no-un
 def test_a_failed_run_is_tagged_so_and_keeps_its_name(fake) -> None:  # type: ignore[no-untyped-def]
     folder = fake()
     client.start(settings(), "first", [], folder, {}).finish("failed")
-    assert (told(folder)["name"], told(folder)["tags"], told(folder)["exit_code"]) == ("first", ["status:failed"], 1)
+    assert (sent_record(folder)["name"], sent_record(folder)["tags"], sent_record(folder)["exit_code"]) == (
+        "first",
+        ["status:failed"],
+        1,
+    )
 
 
 def test_disabled_starts_nothing(fake, capfd) -> None:  # type: ignore[no-untyped-def]
@@ -104,7 +108,7 @@ def test_disabled_starts_nothing(fake, capfd) -> None:  # type: ignore[no-untype
     assert capfd.readouterr().err == ""
 
 
-def test_an_import_that_hangs_costs_one_deadline_and_one_line(fake, capfd) -> None:  # type: ignore[no-untyped-def]
+def test_an_import_that_hangs_costs_a_single_deadline_and_a_single_line(fake, capfd) -> None:  # type: ignore[no-untyped-def]
     folder = fake(top="import time; time.sleep(600)\n")
     before = time.monotonic()
     tracker = client.start(settings(deadline=3), "first", [], folder, {})
@@ -116,9 +120,9 @@ def test_an_import_that_hangs_costs_one_deadline_and_one_line(fake, capfd) -> No
     tracker.log({"loss": 1.0}, 1001)
     tracker.finish("completed")
     assert time.monotonic() - before < 12
-    said = capfd.readouterr().err
-    assert said.count("\n") == 1
-    assert "not finished after 3 s; training goes on" in said
+    stderr = capfd.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "not finished after 3 s; training goes on" in stderr
     assert child is not None
     assert child.returncode == -signal.SIGKILL
 
@@ -142,25 +146,25 @@ def test_a_hang_is_noticed_while_training_goes_on(fake, capfd) -> None:  # type:
         ({"finish": "raise RuntimeError('disk full')"}, "status 1"),
     ],
 )
-def test_trouble_is_one_line_of_warning(fake, capfd, fault: dict[str, str], word: str) -> None:  # type: ignore[no-untyped-def]
+def test_trouble_is_a_single_line_of_warning(fake, capfd, fault: dict[str, str], word: str) -> None:  # type: ignore[no-untyped-def]
     tracker = client.start(settings(), "first", [], fake(**fault), {})
     tracker.log({"loss": 1.0}, 1)
     tracker.finish("completed", "last")
-    said = capfd.readouterr().err
-    assert said.count("\n") == 1
-    assert word in said
+    stderr = capfd.readouterr().err
+    assert stderr.count("\n") == 1
+    assert word in stderr
 
 
-def test_online_that_fails_goes_on_offline_with_one_line(fake, capfd) -> None:  # type: ignore[no-untyped-def]
+def test_online_that_fails_goes_on_offline_with_a_single_line(fake, capfd) -> None:  # type: ignore[no-untyped-def]
     folder = fake(init="if values['mode'] == 'online': raise ConnectionError('unreachable')")
     tracker = client.start(settings("online"), "first", [], folder, {})
     tracker.log({"loss": 1.0}, 1)
     tracker.finish("completed", "last")
-    assert told(folder)["mode"] == "offline"
-    assert told(folder)["rows"] == [[1, {"loss": 1.0}]]
-    said = capfd.readouterr().err
-    assert said.count("\n") == 1
-    assert "goes on offline (ConnectionError: unreachable); send it later: cd " in said
+    assert sent_record(folder)["mode"] == "offline"
+    assert sent_record(folder)["rows"] == [[1, {"loss": 1.0}]]
+    stderr = capfd.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "goes on offline (ConnectionError: unreachable); send it later: cd " in stderr
 
 
 def test_an_online_start_that_hangs_begins_again_offline_and_nothing_is_lost(fake, capfd) -> None:  # type: ignore[no-untyped-def]
@@ -173,13 +177,16 @@ def test_an_online_start_that_hangs_begins_again_offline_and_nothing_is_lost(fak
     tracker.log({"loss": 2.0}, 2)
     assert first.poll() == -signal.SIGKILL
     tracker.finish("completed", "last")
-    assert (told(folder)["mode"], told(folder)["rows"]) == ("offline", [[1, {"loss": 1.0}], [2, {"loss": 2.0}]])
-    said = capfd.readouterr().err
-    assert said.count("\n") == 1
-    assert "not ready after 8 s" in said
+    assert (sent_record(folder)["mode"], sent_record(folder)["rows"]) == (
+        "offline",
+        [[1, {"loss": 1.0}], [2, {"loss": 2.0}]],
+    )
+    stderr = capfd.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "not ready after 8 s" in stderr
 
 
-def test_trouble_with_one_picture_is_told_at_the_end_and_the_rest_arrives(fake, capfd) -> None:  # type: ignore[no-untyped-def]
+def test_trouble_with_a_single_picture_is_reported_at_the_end_and_the_rest_arrives(fake, capfd) -> None:  # type: ignore[no-untyped-def]
     folder = fake()
     picture = folder / "page.jpg"
     picture.write_bytes(b"no picture at all")
@@ -187,19 +194,19 @@ def test_trouble_with_one_picture_is_told_at_the_end_and_the_rest_arrives(fake, 
     tracker.pictures([("page", picture)], 3)
     tracker.log({"loss": 1.0}, 4)
     tracker.finish("completed", "last")
-    assert told(folder)["rows"] == [[4, {"loss": 1.0}]]
-    said = capfd.readouterr().err
-    assert said.count("\n") == 1
-    assert "pictures of step 3: " in said
+    assert sent_record(folder)["rows"] == [[4, {"loss": 1.0}]]
+    stderr = capfd.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "pictures of step 3: " in stderr
     assert not picture.exists()  # it was made for the tracker
 
 
-def test_the_id_is_made_once(tmp_path: Path) -> None:
+def test_the_id_is_created_once(tmp_path: Path) -> None:
     (tmp_path / "flight").mkdir()
-    made = client.run_id(tmp_path)
-    assert re.fullmatch("[a-z0-9]{8}", made)
-    assert client.run_id(tmp_path) == made
-    assert json.loads((tmp_path / "flight" / "tracking.json").read_text()) == {"schema": 1, "id": made}
+    run_id = client.run_id(tmp_path)
+    assert re.fullmatch("[a-z0-9]{8}", run_id)
+    assert client.run_id(tmp_path) == run_id
+    assert json.loads((tmp_path / "flight" / "tracking.json").read_text()) == {"schema": 1, "id": run_id}
     (tmp_path / "flight" / "tracking.json").write_text("cut o")
     assert re.fullmatch("[a-z0-9]{8}", client.run_id(tmp_path))
 
@@ -212,7 +219,7 @@ def test_a_finish_that_hangs_is_ended(fake, capfd) -> None:  # type: ignore[no-u
     assert capfd.readouterr().err.count("\n") == 1
 
 
-def test_a_tracker_that_does_not_read_is_given_up(fake, capfd, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_tracker_that_does_not_read_is_abandoned(fake, capfd, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(client, "BACKLOG", 100_000)
     tracker = client.start(settings(), "first", [], fake(top="import time; time.sleep(600)\n"), {})
     for step in range(5000):
@@ -233,10 +240,10 @@ os.kill(os.getpid(), 9)
 """
     subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
     end = time.monotonic() + 20
-    while not (folder / "told.json").exists() and time.monotonic() < end:
+    while not (folder / "sent.json").exists() and time.monotonic() < end:
         time.sleep(0.05)
     time.sleep(0.5)  # it may be half written
-    assert told(folder)["tags"] == ["status:failed"]
+    assert sent_record(folder)["tags"] == ["status:failed"]
 
 
 def test_a_relative_folder_is_meant_from_here(fake, monkeypatch) -> None:  # type: ignore[no-untyped-def]
@@ -244,7 +251,7 @@ def test_a_relative_folder_is_meant_from_here(fake, monkeypatch) -> None:  # typ
     monkeypatch.chdir(folder.parent)
     monkeypatch.setenv("PYTHONPATH", "path")
     client.start(settings(), "first", [], Path("run"), {}).finish("completed")
-    assert told(folder)["tags"] == ["status:completed"]
+    assert sent_record(folder)["tags"] == ["status:completed"]
 
 
 def test_a_folder_that_is_gone_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

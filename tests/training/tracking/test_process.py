@@ -11,7 +11,7 @@ from ocrlab.hardware.processes import process_tree
 from ocrlab.training.tracking import process
 
 
-def test_an_error_is_one_line_without_advice_that_is_not_ours() -> None:
+def test_an_error_is_a_single_line_without_advice_that_is_not_ours() -> None:
     error = RuntimeError("Timed out\n while retrying. Consider increasing the init_timeout" + "x" * 300)
     assert process.short(error) == "RuntimeError: Timed out while retrying."
     assert len(process.short(RuntimeError("x" * 500))) == 160

@@ -17,22 +17,22 @@ accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_ac
 
 
 def read(folder: Path):  # type: ignore[no-untyped-def]
-    found = accumulator.EventAccumulator(str(folder / "tensorboard"), size_guidance={"images": 0})
-    return found.Reload()
+    events = accumulator.EventAccumulator(str(folder / "tensorboard"), size_guidance={"images": 0})
+    return events.Reload()
 
 
 def test_a_training_leaves_scalars_pages_and_settings(pages: Path, runs: Path, capfd) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
     result = loop.fit(tiny(pages, runs, "tracking=tensorboard", "tracking.deadline=120"))
     assert "tensorboard" not in capfd.readouterr().err
-    found = read(result.folder)
-    losses = found.Scalars("loss")
+    events = read(result.folder)
+    losses = events.Scalars("loss")
     assert [event.step for event in losses] == [1, 2, 3, 4]
     assert all(math.isfinite(event.value) for event in losses)
-    assert [event.step for event in found.Scalars("val/hmean")][:1] == [3]
-    assert found.Tags()["images"] == ["val/p0", "val/p1"]
-    [image] = found.Images("val/p0")
+    assert [event.step for event in events.Scalars("val/hmean")][:1] == [3]
+    assert events.Tags()["images"] == ["val/p0", "val/p1"]
+    [image] = events.Images("val/p0")
     assert (image.step, image.encoded_image_string[:4], max(image.width, image.height) <= 640) == (3, b"\x89PNG", True)
-    hparams = found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    hparams = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     for words in (b"batch_size", b"optim.lr", b"<path>/"):
         assert words in hparams
     assert str(runs).encode() not in hparams
@@ -53,7 +53,7 @@ def test_a_resumed_run_counts_each_step_once(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in events] == [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)]
 
 
-def test_a_package_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch, capfd) -> None:  # type: ignore[no-untyped-def]
+def test_a_package_that_is_not_there_is_a_single_sentence(tmp_path: Path, monkeypatch, capfd) -> None:  # type: ignore[no-untyped-def]
     place = tmp_path / "path" / "tensorboard"
     place.mkdir(parents=True)
     (place / "__init__.py").write_text("raise ModuleNotFoundError('No module', name='tensorboard')\n")
@@ -62,8 +62,8 @@ def test_a_package_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch
     tracker = client.start(Tracking(mode="tensorboard", deadline=60), "first", [], tmp_path / "run", {})
     tracker.log({"loss": 1.0}, 1)
     tracker.finish("completed")
-    said = capfd.readouterr().err
-    assert said == (
+    stderr = capfd.readouterr().err
+    assert stderr == (
         "ocrlab: tensorboard: tracking is off: tensorboard is not installed; "
         "pip install 'ocrlab[tensorboard]', or tracking=disabled\n"
     )

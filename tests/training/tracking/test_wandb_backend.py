@@ -75,8 +75,8 @@ def test_online_a_run_arrives_whole_and_is_resumed(server: Any, run: Path, capfd
     [artifact] = server.artifacts.values()
     assert artifact["committed"]
     assert artifact["files"]["best.ckpt"] == best.read_bytes()
-    told = artifact["files"]["wandb_manifest.json"].decode()
-    assert base64.b64encode(hashlib.md5(best.read_bytes()).digest()).decode() in told
+    text = artifact["files"]["wandb_manifest.json"].decode()
+    assert base64.b64encode(hashlib.md5(best.read_bytes()).digest()).decode() in text
     assert sha256(best) in artifact["said"]["metadata"]
 
     assert server.keys == {KEY}
@@ -107,8 +107,8 @@ def test_offline_it_is_all_in_the_run_folder_and_can_be_sent_later(
     assert b"/srv/private" not in stored
 
     assert send(record.parent) == 0
-    [told] = server.runs.values()
-    assert (told["displayName"], [line["_step"] for line in told["history"].values()]) == (
+    [sent_run] = server.runs.values()
+    assert (sent_run["displayName"], [line["_step"] for line in sent_run["history"].values()]) == (
         "me_resnet18-fpn_0.9300",
         [10],
     )
@@ -119,8 +119,8 @@ def test_offline_it_is_all_in_the_run_folder_and_can_be_sent_later(
 def leaks(server: Any, run: Path) -> list[tuple[str, bytes]]:
     """Return what is private and came to the server, with the text around it."""
     private = ("/srv/private", KEY, str(run), *([HOME] if len(HOME) > 2 else []))
-    found = [(one, body, body.find(one.encode())) for one in private for body in server.told()]
-    return [(one, body[max(0, at - 200) : at + 200]) for one, body, at in found if at >= 0]
+    leaked = [(secret, body, body.find(secret.encode())) for secret in private for body in server.received()]
+    return [(secret, body[max(0, at - 200) : at + 200]) for secret, body, at in leaked if at >= 0]
 
 
 def send(*folders: Path) -> int:
@@ -150,21 +150,21 @@ def trouble(server: Any, run: Path, what: str, deadline: float) -> tuple[client.
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["hang", "error", "garbage"])
-def test_a_server_in_trouble_costs_a_line_and_the_run_is_kept(
+def test_a_server_in_trouble_costs_a_line_and_the_run_stays(
     server: Any, run: Path, capfd: pytest.CaptureFixture[str], what: str
 ) -> None:
     _, slowest, waited = trouble(server, run, what, deadline=45)
-    said = capfd.readouterr().err
+    stderr = capfd.readouterr().err
     assert slowest < 0.1
     assert waited < 46
-    assert said.count("\n") == 1
-    assert "goes on offline" in said
+    assert stderr.count("\n") == 1
+    assert "goes on offline" in stderr
     [record] = (run / "wandb").glob("offline-run-*/*.wandb")
     assert b"last_0.9000" in record.read_bytes()
     server.trouble = None
     assert send(record.parent) == 0  # the pattern that the line names
-    told = f"cd {os.path.relpath(run)} && wandb sync wandb/offline-run-*-{client.run_id(run)}"
-    assert said.strip().endswith(told)
+    command = f"cd {os.path.relpath(run)} && wandb sync wandb/offline-run-*-{client.run_id(run)}"
+    assert stderr.strip().endswith(command)
     [stored] = server.runs.values()
     assert sorted(line["_step"] for line in stored["history"].values()) == list(range(1, 41))
 
@@ -197,13 +197,13 @@ def test_a_server_that_dies_midway_costs_the_deadline_and_the_run_can_be_sent(
     before = time.perf_counter()
     tracker.finish("completed", "last_0.9000")
     assert time.perf_counter() - before < 22
-    said = capfd.readouterr().err
-    assert said.count("\n") == 1
-    assert "not finished after 20 s" in said
-    assert [one.state for pid in family if (one := process_tree.one(pid)) and one.state != "Z"] == []
+    stderr = capfd.readouterr().err
+    assert stderr.count("\n") == 1
+    assert "not finished after 20 s" in stderr
+    assert [child.state for pid in family if (child := process_tree.one(pid)) and child.state != "Z"] == []
     another = type(server)()
     monkeypatch.setenv("WANDB_BASE_URL", another.url)
-    command = said.partition("send it later: ")[2].partition(";")[0]  # as it is told, word for word
+    command = stderr.partition("send it later: ")[2].partition(";")[0]  # as it is told, word for word
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(command, shell=True, check=True, timeout=120, capture_output=True, env=os.environ | {"PATH": path})
     [stored] = another.runs.values()
@@ -212,7 +212,7 @@ def test_a_server_that_dies_midway_costs_the_deadline_and_the_run_can_be_sent(
 
 
 @pytest.mark.slow
-def test_offline_parts_of_a_resumed_run_become_one(server: Any, run: Path) -> None:
+def test_offline_parts_of_a_resumed_run_are_joined(server: Any, run: Path) -> None:
     for steps in ((1, 2, 3), (3, 4, 5)):
         tracker = begin(run, "offline", step=steps[0] - 1)
         for step in steps:
@@ -245,4 +245,4 @@ def test_a_training_that_is_resumed_goes_on_in_the_same_run(
     [best] = (folder / "checkpoints").glob("best-*.ckpt")
     assert artifact["files"].keys() == {best.name, "wandb_manifest.json"}
     private = (str(pages), str(runs), KEY)
-    assert not [one for one in private if any(one.encode() in body for body in server.told())]
+    assert not [secret for secret in private if any(secret.encode() in body for body in server.received())]
