@@ -19,7 +19,7 @@ NOTEBOOKS := -m pytest notebooks --nbval-lax --nbval-cell-timeout=600 --timeout=
 export JUPYTER_PREFER_ENV_PATH := 1
 export PYDEVD_DISABLE_FILE_VALIDATION := 1
 
-.PHONY: help setup train test test-all test-oldest lab voila check docs lock clean
+.PHONY: help setup train test test-all test-oldest gpu lab voila check docs lock clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*  ## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -48,6 +48,10 @@ test-all: setup  ## the slow ones too, one after the other: kills, full matrices
 test-oldest:  ## the tests against the oldest versions that pyproject.toml allows (Python 3.11)
 	@.ci/setup $(OLDEST) requirements-oldest.lock 3.11
 	$(call halves,$(OLDEST)/bin/python $(TESTS),$(OLDEST)/bin/python $(NOTEBOOKS))
+
+# With the current Python, which brings its own torch: the machine with the card may have no network.
+gpu:  ## every claim about CUDA tried on a card, 8 minutes, into gpu-results/; ARGS=--dry-run tries the script on a CPU
+	@python3 benchmarks/gpu/run.py $(ARGS)
 
 # Jupyter cuts the line to the kernel at a message of more than 10 MB, without a word; an uploaded scan may be larger.
 UPLOADS := tornado_settings='{"websocket_max_message_size": 268435456}'

@@ -1,0 +1,117 @@
+"""What the stages share: rows on disk as they are measured, and children with a deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Row:
+    """One figure: what was measured, in words with units, its limit, and whether it was met (None: not judged)."""
+
+    stage: str
+    what: str
+    measured: str
+    must: str = ""
+    met: bool | None = None
+
+    def record(self) -> dict[str, Any]:
+        """Return the row ready for JSON."""
+        return asdict(self)
+
+
+@dataclass
+class Done:
+    """A child that has ended: its exit status (None: ended at its deadline), output and seconds."""
+
+    status: int | None
+    out: str
+    err: str
+    seconds: float
+
+    def json(self) -> dict[str, Any]:
+        """Return its output as JSON, {} where it is none."""
+        try:
+            answer = json.loads(self.out)
+        except ValueError:
+            return {}
+        return answer if isinstance(answer, dict) else {}
+
+
+class Stage:
+    """One stage in its own process: where its rows go, and how long it has."""
+
+    def __init__(self, name: str, out: Path, dry_run: bool, seconds: float, data: Path | None) -> None:
+        self.name, self.dry_run, self.data = name, dry_run, data
+        self.folder = out / "rows" / name  # for run folders and logs
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.rows_file = out / "rows" / f"{name}.jsonl"
+        self.ends = time.monotonic() + seconds - 2.0
+        self.device = "cpu" if dry_run else "cuda"
+
+    def row(
+        self, what: str, measured: str, must: str = "", met: bool | None = None, *, dry_run_too: bool = False
+    ) -> None:
+        """Write one row to the disk. A dry run judges only what does not depend on a card."""
+        judged = met if dry_run_too or not self.dry_run else None
+        row = Row(self.name, what, measured, must, judged)
+        with self.rows_file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row.record()) + "\n")
+        print(f"{what}: {measured}", flush=True)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the stage is ended."""
+        return max(0.5, self.ends - time.monotonic())
+
+    def child(self, words: Sequence[str | Path], seconds: float = 1e9, **variables: str) -> Done:
+        """Run a Python child until it ends, or until `seconds` or the stage are over: then its whole group is ended."""
+        command = [sys.executable, *map(str, words)]
+        began = time.monotonic()
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=environment(**variables),
+            cwd=self.folder,
+            start_new_session=True,
+        )
+        status: int | None = None
+        try:
+            out, err = process.communicate(timeout=min(seconds, self.seconds_left))
+            status = process.returncode
+        except subprocess.TimeoutExpired:
+            end_group(process)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=5)
+            out = err = ""
+        print(f"$ {' '.join(command)}\n{out[-4000:]}\n{err[-4000:]}", flush=True)
+        return Done(status, out, err, time.monotonic() - began)
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a child: this tree comes first on the path, and trackers are off."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "WANDB_MODE": "disabled", **variables}
+
+
+def end_group(process: subprocess.Popen[Any]) -> None:
+    """End a child and whatever it has started in its session."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5)

@@ -1,0 +1,180 @@
+"""Stage C: what the recorder costs a step, that it never waits for the card, and whether a replay is bit for bit."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from stage import ROOT, Stage
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import ocrlab
+
+TARGETS = (0.005, 0.020, 0.100)  # seconds of a step
+ROUNDS, TURN = 5, 1.0  # rounds of a turn with and one without the recorder, and seconds of each
+WARM = 5  # steps of a turn that do not count
+NEVER = 10**9
+HERE = Path(__file__).parent
+
+
+class Pages(Dataset[Tensor]):
+    """As many pages as anybody asks for."""
+
+    def __init__(self, side: int) -> None:
+        self.page = torch.rand(3, side, side)
+
+    def __len__(self) -> int:
+        return 10**7
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.page
+
+
+def network(blocks: int = 20) -> nn.Module:
+    """Return as many modules as a small detector has."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, 2, 1)]
+    for _ in range(blocks):
+        layers.append(nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()))
+    return nn.Sequential(*layers, nn.Conv2d(32, 1, 1))
+
+
+def run(stage: Stage) -> None:
+    """Measure, then look for waits, then replay."""
+    torch.backends.cudnn.benchmark = True
+    targets = TARGETS[:1] if stage.dry_run else TARGETS
+    for target in targets:
+        cost(stage, target)
+    waits(stage)
+    for deterministic in (True,) if stage.dry_run else (True, False):
+        replayed(stage, deterministic)
+    if not stage.dry_run:
+        words = ["-m", "pytest", ROOT / "tests" / "gpu" / "test_flight.py", "-q", "-x", "-p", "no:cacheprovider"]
+        done = stage.child([*words, "-m", "slow or not slow"], 60)
+        stage.row("pytest tests/gpu/test_flight.py", last_line(done.out), "all pass", done.status == 0)
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a pytest run, which counts."""
+    return (text.strip().splitlines() or ["no output"])[-1]
+
+
+def cost(stage: Stage, target: float) -> None:
+    """Train in turns with and without a recorder, with a batch whose step takes about `target` seconds."""
+    side, device = (32 if stage.dry_run else 128), stage.device
+    model: Any = network(2 if stage.dry_run else 20).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device == "cuda")
+    batch = batch_for(model, optimizer, side, device, 0.0 if stage.dry_run else target)
+    loader = DataLoader(
+        Pages(side), batch_size=batch, num_workers=0 if stage.dry_run else 2, pin_memory=not stage.dry_run
+    )
+    steps = 3 if stage.dry_run else max(8, int(TURN / target))
+    plain, extra = [], []
+    for number in range(1 if stage.dry_run else ROUNDS):
+        pair: dict[bool, float] = {}
+        for recorded in ((False, True), (True, False))[number % 2]:
+            pair[recorded] = turn(
+                stage.folder / f"cost-{target}-{number}", model, optimizer, loader, device, steps, recorded
+            )
+        plain.append(pair[False])
+        extra.append(pair[True] - pair[False])
+    step, more = statistics.median(plain), statistics.median(extra)
+    share = more / step
+    span = f"{min(extra) * 1e3:+.3f} to {max(extra) * 1e3:+.3f} ms"
+    text = f"{more * 1e3:+.3f} ms of {step * 1e3:.1f} ms ({share:+.1%}; {span})"
+    limit, met = ("at most 3 %", share <= 0.03) if target == 0.020 else ("", None)
+    stage.row(f"recorder, a step of {target * 1e3:.0f} ms, 2 workers", text, limit, met)
+
+
+def batch_for(model: Any, optimizer: Any, side: int, device: str, target: float) -> int:
+    """Return the batch size whose step takes about `target` seconds, from 2 to 512."""
+    batch = 2
+    while batch < 512:
+        pages = torch.rand(batch, 3, side, side)
+        seconds = min(timed(model, optimizer, itertools.repeat(pages), device, 3) for _ in range(2))
+        if seconds >= target:
+            break
+        batch *= 2
+    return batch
+
+
+def timed(model: Any, optimizer: Any, batches: Iterator[Tensor], device: str, steps: int, rec: Any = None) -> float:
+    """Return the mean seconds of some steps, from a quiet card to a quiet card."""
+    settle(device)
+    began = time.perf_counter()
+    for pages in itertools.islice(batches, steps):
+        one_step(model, optimizer, pages, device, rec)
+    settle(device)
+    return (time.perf_counter() - began) / steps
+
+
+def settle(device: str) -> None:
+    """Wait for the card."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def one_step(model: Any, optimizer: Any, pages: Tensor, device: str, rec: Any) -> None:
+    """Make a step that itself never waits for the card."""
+    loss = model(pages.to(device, non_blocking=True)).square().mean()
+    if rec is not None:
+        rec.loss(loss)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def turn(folder: Path, model: Any, optimizer: Any, loader: Any, device: str, steps: int, recorded: bool) -> float:
+    """Return the seconds of a step in one walk over the loader, with a recorder or without."""
+    if not recorded:
+        batches = iter(loader)
+        timed(model, optimizer, batches, device, WARM)
+        return timed(model, optimizer, batches, device, steps)
+    with ocrlab.record(folder, model, optimizer, snapshot_every=NEVER) as rec:
+        batches = iter(rec.batches(loader))
+        timed(model, optimizer, batches, device, WARM, rec)
+        return timed(model, optimizer, batches, device, steps, rec)
+
+
+def waits(stage: Stage) -> None:
+    """Let torch raise where anything between loss and optimizer step waits for the card."""
+    device, model = stage.device, network(2).to(stage.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device == "cuda")
+    loader = DataLoader(Pages(32), batch_size=2, pin_memory=device == "cuda")
+    folder, error = stage.folder / "waits", ""
+    with ocrlab.record(folder, model, optimizer, snapshot_every=NEVER) as rec:
+        for number, pages in enumerate(itertools.islice(rec.batches(loader), 12)):
+            if device == "cuda":
+                torch.cuda.set_sync_debug_mode("error" if number >= 4 else "default")
+            try:
+                one_step(model, optimizer, pages, device, rec)
+            except RuntimeError as raised:
+                error = str(raised).splitlines()[0]
+                break
+        if device == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+    own = folder / "flight" / "ocrlab-errors.log"
+    wait = error or (own.read_text(encoding="utf-8")[-300:] if own.exists() else "")
+    stage.row("synchronisations by loss, step and recorder", wait or "0", "0", not wait)
+
+
+def replayed(stage: Stage, deterministic: bool) -> None:
+    """Record twenty steps and replay them; compare the losses."""
+    name = "deterministic" if deterministic else "not deterministic"
+    folder = stage.folder / f"replayed-{int(deterministic)}"
+    words: list[str | Path] = [HERE / "recorded_training.py", folder, stage.device]
+    stage.child([*words, *(["--deterministic"] if deterministic else [])], 60)
+    answer = stage.child(["-m", "ocrlab", "replay", folder, "--step", "19", "--timeout", "60", "--json"], 75).json()
+    steps = (answer.get("cells") or [{}])[0].get("steps") or []
+    known = [step for step in steps if step.get("equal") is not None]
+    equal = sum(step["equal"] for step in known)
+    apart = max((abs(step["loss"] / step["recorded"] - 1) for step in known), default=float("nan"))
+    text = f"{equal} of {len(known)} losses equal bit for bit, largest relative difference {apart:.1e}"
+    stage.row(
+        f"20 steps replayed, {name}", text, "20 of 20" if deterministic else "", equal == 20 if deterministic else None
+    )
