@@ -31,6 +31,7 @@ def ids(shared: Path) -> list[str]:
 
 # What the shared list has no id for.
 OURS = {
+    "kernel.stream_race",
     "build.compile",
     "build.install",
     "build.missing_package",
