@@ -51,7 +51,7 @@ def main() -> None:
     made.add_argument("--side", type=int, default=256, help="pixels (default 256)")
     made.add_argument("--steps", type=int, default=15, help="of each process (default 15)")
     args = made.parse_args()
-    given = {name: text for name, text in os.environ.items() if name not in openmp.SAID}
+    given = {name: text for name, text in os.environ.items() if name not in openmp.SETTINGS}
     ours = dict(given)
     openmp.sleep_soon(ours)
     rows = []

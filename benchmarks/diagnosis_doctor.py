@@ -23,7 +23,7 @@ from typing import Any
 from table import figure, judged, markdown, page, parser, publish
 
 from ocrlab.hardware.doctor import doctor_job, probe_runner
-from ocrlab.hardware.doctor.check_spec import Ask, Options
+from ocrlab.hardware.doctor.check_spec import Options, Probe
 from ocrlab.records import Check
 
 PLANTED = """
@@ -83,11 +83,11 @@ def children(run: Any) -> Iterator[None]:
         probe_runner.run = real
 
 
-def climb(options: Options) -> tuple[list[Check], dict[str, probe_runner.Ran], float]:
+def climb(options: Options) -> tuple[list[Check], dict[str, probe_runner.ProbeResult], float]:
     """Climb the real ladder and return its findings, what became of each child, and the seconds it took."""
     answers, real = {}, probe_runner.run
 
-    def recorded(python: str, file: Path, function: str, arguments: Any, **more: Any) -> probe_runner.Ran:
+    def recorded(python: str, file: Path, function: str, arguments: Any, **more: Any) -> probe_runner.ProbeResult:
         ran = answers[key(file, function, arguments)] = real(python, file, function, arguments, **more)
         return ran
 
@@ -103,15 +103,20 @@ def key(file: Path, function: str, arguments: Any) -> str:
 
 
 def planted(
-    ask: Ask, fault: str, probe: Path, every: list[Ask], answers: dict[str, probe_runner.Ran], options: Options
+    ask: Probe,
+    fault: str,
+    probe: Path,
+    every: list[Probe],
+    answers: dict[str, probe_runner.ProbeResult],
+    options: Options,
 ) -> bool:
     """Return whether the report is complete with a fault in one check; the others answer as they did."""
     real = probe_runner.run
 
-    def replayed(python: str, file: Path, function: str, arguments: Any, **more: Any) -> probe_runner.Ran:
+    def replayed(python: str, file: Path, function: str, arguments: Any, **more: Any) -> probe_runner.ProbeResult:
         if file == probe:
             return real(python, file, function, arguments, **more)
-        return answers.get(key(file, function, arguments)) or probe_runner.Ran(done=True)
+        return answers.get(key(file, function, arguments)) or probe_runner.ProbeResult(done=True)
 
     broken = replace(ask, probe=probe, function=fault, after=(), skip=lambda facts: None, deadline=DEADLINE, idle=IDLE)
     with children(replayed):

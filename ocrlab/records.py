@@ -134,12 +134,17 @@ class Check:
 
     name: str
     judgement: str
-    seen: str
+    observed: str
     need: str = ""
     do: str = ""
     step: int = 0  # of the ladder, 1..10
     cause: str | None = None  # an id of the catalogue, where it names one
     seconds: float = 0.0
+
+
+def check_record(check: Check) -> dict[str, Any]:
+    """Return a check as the dict that is written to JSON, where `observed` is called `seen`."""
+    return {"seen" if name == "observed" else name: value for name, value in asdict(check).items()}
 
 
 def to_json(record: Any, **extra: Any) -> dict[str, Any]:

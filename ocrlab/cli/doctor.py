@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from ocrlab.cli.parser import Answer, Parser, add_json
 from ocrlab.hardware.doctor import doctor_job, text_table
 from ocrlab.hardware.doctor.check_spec import Options, interpreter
 from ocrlab.hardware.doctor.doctor_job import STEPS, Event, worst
-from ocrlab.records import SCHEMA, Check
+from ocrlab.records import SCHEMA, Check, check_record
 from ocrlab.redaction import clean
 
 EXAMPLES = """
@@ -65,12 +64,12 @@ def record(checks: list[Check], options: Options, seconds: float) -> dict[str, A
         "python": clean(options.python),
         "seconds": round(seconds, 3),
         "steps": steps,
-        "checks": [asdict(check) for check in checks],
+        "checks": [check_record(check) for check in checks],
         "notes": list(text_table.NOTES),
     }
 
 
-def terminal() -> text_table.Look:
+def terminal() -> text_table.TerminalStyle:
     """Return how stdout may be written to: colours only on a terminal that has not declined them (no-color.org)."""
     tty = sys.stdout.isatty()
     colours = tty and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
@@ -79,13 +78,13 @@ def terminal() -> text_table.Look:
         rich = True
     except (UnicodeEncodeError, LookupError):
         rich = False
-    return text_table.Look(shutil.get_terminal_size((80, 24)).columns, colours, rich)
+    return text_table.TerminalStyle(shutil.get_terminal_size((80, 24)).columns, colours, rich)
 
 
 class Shown:
     """Prints findings as they come, in the order of the steps; on a terminal the last line says what runs."""
 
-    def __init__(self, look: text_table.Look) -> None:
+    def __init__(self, look: text_table.TerminalStyle) -> None:
         self.look, self.tty = look, sys.stdout.isatty()
         self.complete: dict[int, tuple[Check, ...]] = {}
         self.running: list[str] = []

@@ -11,7 +11,7 @@ from ocrlab.cli.parser import Answer, Parser, add_json, table
 from ocrlab.debug.diagnosis.cuda_kernels import launch_limits, nsight
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.hardware.cuda_device_limits import device_limits
-from ocrlab.records import SCHEMA, Check
+from ocrlab.records import SCHEMA, Check, check_record
 
 EXAMPLES = """
   ocrlab kernel                                                 what the device here allows, asked of its driver
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> Answer:
     record = {
         "schema": SCHEMA,
         "limits": asdict(limits),
-        "kernels": {k: [asdict(c) for c in v] for k, v in checked.items()},
+        "kernels": {k: [check_record(c) for c in v] for k, v in checked.items()},
     }
     text = "\n\n".join(
         f"{name} (compute capability {limits.capability})\n{checks_text(checks)}" for name, checks in checked.items()
@@ -94,7 +94,7 @@ def spills(kernel: launch_limits.Kernel) -> list[Check]:
 
 def checks_text(checks: list[Check]) -> str:
     """Return checks as lines: judgement, limit, what was given, what is needed, what to do."""
-    rows = [(check.judgement, check.name, check.seen, check.need) for check in checks]
+    rows = [(check.judgement, check.name, check.observed, check.need) for check in checks]
     lines = table(rows).splitlines()
     advice = [check.do for check in checks if check.judgement in ("warn", "fail") and check.do]
     return "\n".join([*lines, *(f"  -> {do}" for do in dict.fromkeys(advice))])

@@ -33,16 +33,16 @@ def run(args: argparse.Namespace) -> Answer:
     """Answer with the parts in bytes; a child imports torch, takes fake tensors, and trains nothing."""
     from ocrlab.config import schema as configs
     from ocrlab.debug.memory import largest_batch
-    from ocrlab.debug.memory.fit_trials import Room
+    from ocrlab.debug.memory.fit_trials import TrialRunner
 
     config = loaded(args)
     train_preflight.look_at(config)
-    limit = memory_limit.find(None, cuda=on_cuda(config))
+    limit = memory_limit.find_limit(None, cuda=on_cuda(config))
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-estimate-"))
     try:
         configs.save(config, folder / "config.yaml")
-        estimate = largest_batch.estimated(
-            Room(config, folder, limit, 0.0, time.monotonic() + SECONDS, report_progress)
+        estimate = largest_batch.estimate(
+            TrialRunner(config, folder, limit, 0.0, time.monotonic() + SECONDS, report_progress)
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)

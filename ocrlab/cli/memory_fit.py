@@ -20,7 +20,7 @@ from ocrlab.records import SCHEMA
 
 if TYPE_CHECKING:
     from ocrlab.config.schema import Config
-    from ocrlab.debug.memory.fit_trials import Try
+    from ocrlab.debug.memory.fit_trials import MemoryTrial
     from ocrlab.debug.memory.largest_batch import Fit
 
 MIB = memory_limit.MIB
@@ -56,12 +56,12 @@ def run(args: argparse.Namespace) -> Answer:
         raise ConfigError("--minutes is no time", got=args.minutes, need="minutes, more than 0")
     config = loaded(args)
     train_preflight.look_at(config)
-    limit = memory_limit.find(args.limit, cuda=on_cuda(config))
+    limit = memory_limit.find_limit(args.limit, cuda=on_cuda(config))
     report_progress(f"limit {words_of(limit)}")
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-fit-"))
     try:
         result = largest_batch.fit(
-            config, folder, limit=limit, margin=args.margin, seconds=60 * args.minutes, say=report_progress
+            config, folder, limit=limit, margin=args.margin, seconds=60 * args.minutes, report=report_progress
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -84,7 +84,6 @@ def on_cuda(config: Config) -> bool:
 
 def record(result: Fit) -> dict[str, Any]:
     """Return a fit as a JSON-ready record."""
-    columns = ("batch", "fits", "peak", "phase", "told", "seconds", "crops_a_second", "changes", "long")
     return {
         "schema": SCHEMA,
         "status": "fits" if result.batch else "nothing fits" if result.proven == "batch + 1 fails" else "not known",
@@ -92,15 +91,21 @@ def record(result: Fit) -> dict[str, Any]:
         "peak": result.peak,
         "limit": asdict(result.limit),
         "usable": result.usable,
-        "settings": result.words,
+        "settings": result.settings,
         "proven": result.proven,
         "most": result.most,
-        "tries": [{name: asdict(attempt)[name] for name in columns} for attempt in result.tries],
-        "remedies": [{name: asdict(attempt)[name] for name in columns} for attempt in result.remedies],
+        "tries": [trial_record(trial) for trial in result.tries],
+        "remedies": [trial_record(trial) for trial in result.remedies],
         "left_out": result.left_out,
         "estimate": {name: result.estimate.get(name) for name in ("parts", "peak", "slope", "offset", "settled")},
         "sentence": sentence(result),
     }
+
+
+def trial_record(trial: MemoryTrial) -> dict[str, Any]:
+    """Return a trial as a JSON-ready record, where its message is called `told`."""
+    names = ("batch", "fits", "peak", "phase", "message", "seconds", "crops_a_second", "changes", "long")
+    return {"told" if name == "message" else name: getattr(trial, name) for name in names}
 
 
 def text(result: Fit) -> str:
@@ -113,7 +118,7 @@ def text(result: Fit) -> str:
             (str(attempt.batch), needed, "yes" if attempt.fits else "no", attempt.phase, speed, changes_text(attempt))
         )
     left = [f"not tried: {name}: {why}" for name, why in result.left_out.items()]
-    return "\n\n".join(filter(None, [table(rows), "\n".join(left), sentence(result), " ".join(result.words)]))
+    return "\n\n".join(filter(None, [table(rows), "\n".join(left), sentence(result), " ".join(result.settings)]))
 
 
 def sentence(result: Fit) -> str:
@@ -138,7 +143,7 @@ def sentence(result: Fit) -> str:
     return f"Nothing fits into {limit}; with {changes_text(good[0])} one crop needs {needed}, and fits."
 
 
-def changes_text(attempt: Try) -> str:
+def changes_text(attempt: MemoryTrial) -> str:
     """Return what was set otherwise, as settings."""
     settings = [f"{key}={value}" for key, value in attempt.changes.items()]
     return " ".join([*settings, "for longer"] if attempt.long else settings)

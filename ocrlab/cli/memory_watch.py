@@ -69,7 +69,7 @@ def _whom(args: argparse.Namespace) -> tuple[int | None, str]:
     if args.count is not None and args.count < 1:
         raise ConfigError("--count is no number of samples", got=args.count, need="1 or more")
     if args.pid is not None:
-        process = process_tree.one(args.pid)
+        process = process_tree.read_process(args.pid)
         if process is None or process.state in "ZX":
             raise ConfigError(f"There is no process {args.pid}", do="ocrlab memory watch without PID: the newest run")
         return args.pid, f"{process.name} ({args.pid})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ocrlab.cli.parser import Answer, add_json, table
-from ocrlab.debug.memory.explain_oom import why
+from ocrlab.debug.memory.explain_oom import explain_oom
 from ocrlab.errors import ConfigError
 from ocrlab.redaction import clean
 
@@ -31,6 +31,6 @@ def run(args: argparse.Namespace) -> Answer:
             need="RUN or LOG alone",
             do="Set what it proposes and start the program yourself",
         )
-    answer = why(args.path)
+    answer = explain_oom(args.path)
     parts = [table(answer.rows), "", answer.sentence]
-    return Answer(clean(answer.record), clean("\n".join(parts)), 0 if answer.found.kind else 1)
+    return Answer(clean(answer.record), clean("\n".join(parts)), 0 if answer.kind.kind else 1)

@@ -65,13 +65,13 @@ def run(args: argparse.Namespace) -> Answer:
     """Train, and answer with the run folder, the final metrics and the checkpoint."""
     if args.keys:
         return list_keys()
-    mine = run_folder_launcher.found()
+    mine = run_folder_launcher.detect_ranks()
     count = processes(args, mine)
     if not (args.in_process or mine.several) and (count > 1 or not watcher_link.watched()):
         return watched(args, count, look_first(args))
     config = resumed(args) if args.resume else loaded(args)
     config.trainer.devices = config.trainer.devices if args.nproc is None else count
-    watcher_link.tell_runs(config.runs if args.resume is None else args.resume.absolute().parent)
+    watcher_link.report_runs(config.runs if args.resume is None else args.resume.absolute().parent)
     from ocrlab.cli import progress
     from ocrlab.training import cuda_debug_info
 

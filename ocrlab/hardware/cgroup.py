@@ -33,9 +33,9 @@ def oom_kills(group: Path | None = None, root: Path = ROOT) -> Reading:
     """
     place = group or memory_group(root=root)
     for name in ("memory.events", "memory.oom_control"):
-        found = re.search(r"^oom_kill (\d+)$", _read(place / name) if place else "", re.MULTILINE)
-        if found:
-            return Reading("oom_kills", int(found[1]))
+        match = re.search(r"^oom_kill (\d+)$", _read(place / name) if place else "", re.MULTILINE)
+        if match:
+            return Reading("oom_kills", int(match[1]))
     return Reading("oom_kills", missing=f"{place or 'no memory control group'} keeps no count of kills")
 
 
@@ -50,9 +50,9 @@ def is_root(group: Path) -> bool:
 
 def machine_oom_kills(root: Path = ROOT) -> Reading:
     """Return how many processes the kernel has killed for want of memory on the whole machine since it booted."""
-    found = re.search(r"^oom_kill (\d+)$", _read(root / "proc/vmstat"), re.MULTILINE)
-    if found:
-        return Reading("machine_oom_kills", int(found[1]))
+    match = re.search(r"^oom_kill (\d+)$", _read(root / "proc/vmstat"), re.MULTILINE)
+    if match:
+        return Reading("machine_oom_kills", int(match[1]))
     return Reading("machine_oom_kills", missing="/proc/vmstat has no oom_kill (Linux before 4.13, or a sandbox)")
 
 
@@ -66,16 +66,16 @@ def memory_use(pid: int | str = "self", root: Path = ROOT) -> Reading:
 
     Reclaimable is file cache that nobody has used lately: it counts as used, and is given up before anybody is killed.
     """
-    found = []
+    groups = []
     for place in _groups(root, "memory", pid):
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             texts = [_read(place / name).strip() for name in (limit, used)]
             if all(text.isdigit() for text in texts) and int(texts[0]) < UNLIMITED:
                 stat = re.search(r"^(?:total_)?inactive_file (\d+)$", _read(place / "memory.stat"), re.MULTILINE)
-                found.append((int(texts[0]), int(texts[1]), int(stat[1]) if stat else 0))
-    if not found:
+                groups.append((int(texts[0]), int(texts[1]), int(stat[1]) if stat else 0))
+    if not groups:
         return Reading("memory_use", missing="no control group sets a limit")
-    limit_, used_, idle = min(found)
+    limit_, used_, idle = min(groups)
     return Reading("memory_use", {"used": used_, "limit": limit_, "reclaimable": idle})
 
 
@@ -84,17 +84,17 @@ def memory_left(pid: int | str = "self", root: Path = ROOT) -> Reading:
 
     What others in a group hold is not left; their file cache is, as it is given up when it is needed.
     """
-    found = []
+    groups = []
     for place in _groups(root, "memory", pid):
         cache = _cache(_read(place / "memory.stat"))
         for limit, used in LIMITS.items():
             texts = [_read(place / name).strip() for name in (limit, used)]
             if all(text.isdigit() for text in texts) and int(texts[0]) < UNLIMITED:
-                most, held = map(int, texts)
-                found.append((max(0, most - max(0, held - cache)), most, limit))
-    if not found:
+                most, used_bytes = map(int, texts)
+                groups.append((max(0, most - max(0, used_bytes - cache)), most, limit))
+    if not groups:
         return Reading("memory_left", missing="no control group sets a limit")
-    return Reading("memory_left", dict(zip(("left", "limit", "file"), min(found), strict=True)))
+    return Reading("memory_left", dict(zip(("left", "limit", "file"), min(groups), strict=True)))
 
 
 def pids_limit(pid: int | str = "self", root: Path = ROOT) -> Reading:
@@ -122,8 +122,8 @@ def _smallest(name: str, controller: str, files: tuple[str, ...], pid: int | str
 
 def _cache(stat: str) -> int:
     """Return the bytes of file cache in a memory.stat: of version 1 with the groups below, as version 2 counts it."""
-    found = {line[1]: int(line[2]) for line in re.finditer(r"^(\w+) (\d+)$", stat, re.MULTILINE)}
-    return sum(found.get(f"total_{name}", found.get(name, 0)) for name in ("inactive_file", "active_file"))
+    counts = {line[1]: int(line[2]) for line in re.finditer(r"^(\w+) (\d+)$", stat, re.MULTILINE)}
+    return sum(counts.get(f"total_{name}", counts.get(name, 0)) for name in ("inactive_file", "active_file"))
 
 
 def _groups(root: Path, controller: str, pid: int | str) -> Iterator[Path]:

@@ -42,16 +42,16 @@ def device_limits(device: int = 0, seconds: float = SECONDS) -> Reading:
     """Return the limits of a device by the names of `diagnose.launch.Limits`, or why the driver does not tell them."""
     command = [sys.executable, "-c", PROGRAM, str(device)]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds, check=True, stdin=subprocess.DEVNULL
         )
-        found = json.loads(done.stdout)
+        limits = json.loads(process.stdout)
     except subprocess.TimeoutExpired:
         return Reading("device_limits", missing=f"the driver gave no answer within {seconds:g} s")
     except subprocess.CalledProcessError as error:
-        told = (error.stderr or "").strip().splitlines()
-        return Reading("device_limits", missing=told[-1] if told else f"the question ended with {error.returncode}")
+        errors = (error.stderr or "").strip().splitlines()
+        return Reading("device_limits", missing=errors[-1] if errors else f"the question ended with {error.returncode}")
     except (OSError, ValueError) as error:
         return Reading("device_limits", missing=str(error))
-    found |= {name: tuple(found[name]) for name in ("block", "grid")}
-    return Reading("device_limits", found)
+    limits |= {name: tuple(limits[name]) for name in ("block", "grid")}
+    return Reading("device_limits", limits)

@@ -102,28 +102,28 @@ def once(seconds: float = FIRST) -> Reading:
     stream = Stream(3600.0)
     try:
         stream.came.wait(seconds)
-        found = stream.latest()
+        reading = stream.latest()
     finally:
         stream.close()
-    if found.value is None and found.missing == "no answer yet":
+    if reading.value is None and reading.missing == "no answer yet":
         return Reading("gpus", missing=f"the driver has not answered for {seconds:.0f} s: it hangs")
-    return found
+    return reading
 
 
 def smi(seconds: float = SMI_SECONDS) -> dict[str, Any]:
     """Return the cards as nvidia-smi tells them, or why it does not; it is never waited for longer than `seconds`."""
     query = f"--query-gpu={','.join(ASKED.values())}"
-    told = _smi([query, "--format=csv,noheader,nounits"], seconds)
-    if isinstance(told, dict):
-        return told
+    rows = _smi([query, "--format=csv,noheader,nounits"], seconds)
+    if isinstance(rows, dict):
+        return rows
     cards: list[dict[str, Any]] = []
     numbers: dict[str, int] = {}  # of a card, by its uuid
-    for row in told:
+    for row in rows:
         card = {key: _figure(key, text) for key, text in zip(ASKED, row, strict=True)}
         numbers[card.pop("uuid")] = len(cards)
         cards.append({**{key: value for key, value in card.items() if value is not None}, "processes": []})
-    held = _smi([f"--query-compute-apps={','.join(APPS)}", "--format=csv,noheader,nounits"], seconds)
-    for uuid, pid, used in held if isinstance(held, list) else []:
+    apps = _smi([f"--query-compute-apps={','.join(APPS)}", "--format=csv,noheader,nounits"], seconds)
+    for uuid, pid, used in apps if isinstance(apps, list) else []:
         number = 0 if len(cards) == 1 else numbers.get(uuid)  # in MIG mode the uuid is that of a slice
         if number is not None and pid.isdigit():
             size = int(used) * MIB if used.isdigit() else None
@@ -139,31 +139,31 @@ def _smi(words: list[str], seconds: float) -> list[list[str]] | dict[str, Any]:
         )
     except OSError as error:
         return {"loaded": False, "error": f"neither libnvidia-ml.so.1 nor nvidia-smi: {error.strerror}"}
-    said = _said(child, seconds)
-    if said is None:
+    output = _read_output(child, seconds)
+    if output is None:
         return {"loaded": False, "error": f"nvidia-smi has not answered for {seconds:.0f} s: the driver hangs"}
-    if child.returncode and len(said) < MOST:
-        return {"loaded": False, "error": f"nvidia-smi: {said.strip()[:200]}"}
-    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines() if line.strip()]
+    if child.returncode and len(output) < MOST:
+        return {"loaded": False, "error": f"nvidia-smi: {output.strip()[:200]}"}
+    rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines() if line.strip()]
     if any(len(row) != words[0].count(",") + 1 for row in rows):
-        return {"loaded": False, "error": f"nvidia-smi answers what it was not asked: {said.strip()[:60]!r}"}
+        return {"loaded": False, "error": f"nvidia-smi answers what it was not asked: {output.strip()[:60]!r}"}
     return rows
 
 
-def _said(child: subprocess.Popen[bytes], seconds: float) -> str | None:
+def _read_output(child: subprocess.Popen[bytes], seconds: float) -> str | None:
     """Return what a child prints, as much as any driver has to say, and end it; None if it takes longer."""
-    kept: list[bytes] = []
+    chunks: list[bytes] = []
 
     def read() -> None:
         assert child.stdout is not None, "its output is a pipe"
         with child.stdout as pipe:
-            kept.append(pipe.read(MOST))
+            chunks.append(pipe.read(MOST))
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     reader.join(seconds)
     ended = False
-    if kept and len(kept[0]) < MOST:
+    if chunks and len(chunks[0]) < MOST:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(seconds)
             ended = True
@@ -171,7 +171,7 @@ def _said(child: subprocess.Popen[bytes], seconds: float) -> str | None:
         child.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(1.0)  # and no longer: it may hang in the kernel
-    return kept[0].decode(errors="replace") if kept and (ended or len(kept[0]) == MOST) else None
+    return chunks[0].decode(errors="replace") if chunks and (ended or len(chunks[0]) == MOST) else None
 
 
 def _figure(key: str, text: str) -> Any:
@@ -187,11 +187,11 @@ def _figure(key: str, text: str) -> Any:
 
 def main(seconds: float) -> None:
     """Print what the driver says, again and again until nobody listens; once where there is no card."""
-    library, told = nvml.opened()
+    library, state = nvml.opened()
     parent = os.getppid()
     while os.getppid() == parent:
-        answer = {**told, "cards": nvml.cards(library)} if library is not None else told
-        if library is None and not told.get("loaded"):
+        answer = {**state, "cards": nvml.cards(library)} if library is not None else state
+        if library is None and not state.get("loaded"):
             answer = smi()
         try:
             print(json.dumps(answer), flush=True)

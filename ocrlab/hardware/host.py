@@ -39,14 +39,14 @@ def physical_cores(root: Path = ROOT) -> int:
         cpus = set(range(os.cpu_count() or 1))
     topology = [root / f"sys/devices/system/cpu/cpu{cpu}/topology" for cpu in cpus]
     units = {(_read(place / "physical_package_id"), _read(place / "core_id")) for place in topology}
-    known = len(cpus) if (None, None) in units else len(units)
-    return max(1, min(known, cores(root)))
+    count = len(cpus) if (None, None) in units else len(units)
+    return max(1, min(count, cores(root)))
 
 
 def memory_bytes(root: Path = ROOT) -> Reading:
     """Return the memory that this process and its children may use, in bytes: the machine's or its control group's."""
-    found = re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo") or "", re.MULTILINE)
-    limits = [int(found[1]) * 1024] if found else []
+    match = re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo") or "", re.MULTILINE)
+    limits = [int(match[1]) * 1024] if match else []
     for group in _groups(root, "memory"):
         for file in ("memory.max", "memory.limit_in_bytes"):
             limit = _read(group / file) or "max"
@@ -59,18 +59,18 @@ def memory_bytes(root: Path = ROOT) -> Reading:
 
 def cpu_name(root: Path = ROOT) -> Reading:
     """Return the name of the processor."""
-    found = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
+    match = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
     return (
-        Reading("cpu_name", found[1].strip())
-        if found
+        Reading("cpu_name", match[1].strip())
+        if match
         else Reading("cpu_name", missing="/proc/cpuinfo has no model name")
     )
 
 
 def cpu_flags(root: Path = ROOT) -> set[str]:
     """Return the instruction sets of the processor as Linux names them (avx2, amx_bf16); empty if unknown."""
-    found = re.search(r"^flags\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
-    return set(found[1].split()) if found else set()
+    match = re.search(r"^flags\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
+    return set(match[1].split()) if match else set()
 
 
 def disk_free(path: Path | str) -> Reading:
@@ -111,15 +111,15 @@ def environment(root: Path = ROOT) -> dict[str, Any]:
 
 def packages() -> dict[str, str]:
     """Return every installed package with its version, by normalised name; damaged ones are left out."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         try:
             name, version = distribution.metadata["Name"], distribution.version
         except Exception:
             continue  # half-removed packages raise all kinds of errors
         if name and version:
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)  # the first one is what gets imported
-    return dict(sorted(found.items()))
+            versions.setdefault(re.sub(r"[-_.]+", "-", name).lower(), version)  # the first one is what gets imported
+    return dict(sorted(versions.items()))
 
 
 def revision() -> Reading:

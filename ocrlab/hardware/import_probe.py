@@ -45,7 +45,7 @@ def torch_cuda() -> Iterator[dict[str, Any]]:
     yield {"at": "import torch"}
     module = importlib.import_module("torch")
     yield {"at": "the first CUDA call"}
-    yield {"torch": _seen(module), "mapped": mapped()}
+    yield {"torch": _visible_gpus(module), "mapped": mapped()}
 
 
 def torchvision() -> Iterator[dict[str, Any]]:
@@ -60,11 +60,11 @@ def torchvision() -> Iterator[dict[str, Any]]:
     ops = importlib.import_module("torchvision.ops")
     boxes = torch.tensor([[0.0, 0.0, 10.0, 10.0], [1.0, 1.0, 11.0, 11.0], [20.0, 20.0, 30.0, 30.0]])
     try:
-        kept = ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist()
+        indices = ops.nms(boxes, torch.tensor([0.9, 0.8, 0.7]), 0.5).tolist()
     except Exception as error:
-        yield {"nms": None, "error": _told(error)}
+        yield {"nms": None, "error": _describe_error(error)}
     else:
-        yield {"nms": kept}
+        yield {"nms": indices}
 
 
 def attempt(name: str) -> dict[str, Any]:
@@ -73,7 +73,12 @@ def attempt(name: str) -> dict[str, Any]:
     try:
         module = importlib.import_module(name)
     except BaseException as error:  # SystemExit of a module that was meant as a program included
-        return {"name": name, "imported": False, "seconds": time.perf_counter() - began, "error": _told(error)}
+        return {
+            "name": name,
+            "imported": False,
+            "seconds": time.perf_counter() - began,
+            "error": _describe_error(error),
+        }
     seconds = time.perf_counter() - began
     return {
         "name": name,
@@ -105,44 +110,44 @@ def mapped() -> list[str]:
 
 def _build(torch: Any) -> dict[str, Any]:
     """Return what torch was built for; each figure by itself, since any of them can be missing in an old version."""
-    found: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
+    build: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
     with contextlib.suppress(Exception):
-        found["dispatched"] = torch.backends.cpu.get_cpu_capability()
+        build["dispatched"] = torch.backends.cpu.get_cpu_capability()
     with contextlib.suppress(Exception):
-        found["dispatched"] = found.get("dispatched") or _dispatched(torch.__config__.show())
+        build["dispatched"] = build.get("dispatched") or _dispatched(torch.__config__.show())
     with contextlib.suppress(Exception):
-        found["arch_list"] = torch._C._cuda_getArchFlags().split()  # get_arch_list() is empty without a device
+        build["arch_list"] = torch._C._cuda_getArchFlags().split()  # get_arch_list() is empty without a device
     with contextlib.suppress(Exception):
-        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        build["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     with contextlib.suppress(Exception):
-        found["threads"] = torch.get_num_threads()
-    return found
+        build["threads"] = torch.get_num_threads()
+    return build
 
 
 def _dispatched(config: str) -> str | None:
-    found = re.search(r"CPU capability usage: (\S+)", config)
-    return found[1] if found else None
+    match = re.search(r"CPU capability usage: (\S+)", config)
+    return match[1] if match else None
 
 
-def _seen(torch: Any) -> dict[str, Any]:
+def _visible_gpus(torch: Any) -> dict[str, Any]:
     """Return what torch says of its GPUs, in its own words where it has complaints."""
-    found: dict[str, Any] = {"devices": [], "said": ""}
-    with warnings.catch_warnings(record=True) as said, contextlib.redirect_stderr(io.StringIO()):
+    gpus: dict[str, Any] = {"devices": [], "said": ""}
+    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("always")
         try:
-            found["available"] = bool(torch.cuda.is_available())
+            gpus["available"] = bool(torch.cuda.is_available())
             if torch.version.cuda or torch.version.hip:
                 torch.cuda.init()
-            for number in range(torch.cuda.device_count() if found["available"] else 0):
+            for number in range(torch.cuda.device_count() if gpus["available"] else 0):
                 capability = torch.cuda.get_device_capability(number)
-                found["devices"].append({"name": torch.cuda.get_device_name(number), "capability": list(capability)})
+                gpus["devices"].append({"name": torch.cuda.get_device_name(number), "capability": list(capability)})
             with contextlib.suppress(Exception):
-                found["arch_list"] = torch.cuda.get_arch_list() or found.get("arch_list")
+                gpus["arch_list"] = torch.cuda.get_arch_list() or gpus.get("arch_list")
         except BaseException as error:
-            found["said"] = f"{type(error).__name__}: {error}"
-    texts = [str(one.message) for one in said]
-    found["warned"] = [text[:1000] for text in texts if "cuda" in text.lower() or "gpu" in text.lower()]
-    return {key: value for key, value in found.items() if value is not None}
+            gpus["said"] = f"{type(error).__name__}: {error}"
+    texts = [str(warning.message) for warning in caught]
+    gpus["warned"] = [text[:1000] for text in texts if "cuda" in text.lower() or "gpu" in text.lower()]
+    return {key: value for key, value in gpus.items() if value is not None}
 
 
 def _numpy() -> dict[str, Any]:
@@ -159,7 +164,7 @@ def _numpy() -> dict[str, Any]:
     return {}
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _describe_error(error: BaseException) -> dict[str, Any]:
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{frame.filename}:{frame.lineno}" for frame in frames if "ocrlab" not in frame.filename.split("/")[-3:]]
     return {

@@ -84,13 +84,13 @@ def relevant(name: str) -> bool:
 
 def leftovers() -> list[str]:
     """Return folders that pip leaves when it is interrupted (`~orch`), by name."""
-    found = []
+    folders = []
     for place in _folders():
         try:
-            found += [str(entry) for entry in Path(place).iterdir() if entry.name.startswith("~")]
+            folders += [str(entry) for entry in Path(place).iterdir() if entry.name.startswith("~")]
         except OSError:
             continue
-    return sorted(found)
+    return sorted(folders)
 
 
 def origin(name: str) -> str | None:
@@ -104,7 +104,7 @@ def origin(name: str) -> str | None:
 
 def shadows() -> list[str]:
     """Return files of the working folder that are imported instead of a package or of Python's own module."""
-    names, found = [*IMPORTED, *STANDARD], []
+    names, files = [*IMPORTED, *STANDARD], []
     try:
         here = Path.cwd()
     except OSError:
@@ -112,8 +112,8 @@ def shadows() -> list[str]:
     for name in names:
         for place in (here / f"{name}.py", here / name / "__init__.py"):
             if place.is_file() and not _installed(place):
-                found.append(str(place))
-    return found
+                files.append(str(place))
+    return files
 
 
 def torch_version() -> dict[str, Any]:
@@ -125,22 +125,22 @@ def torch_version() -> dict[str, Any]:
         text = (Path(place).parent / "version.py").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return {"place": place}
-    found = {"place": place}
+    build = {"place": place}
     for key in ("__version__", "cuda", "hip"):
         value = re.search(rf"^{key}(?:\s*:[^=]+)?\s*=\s*'([^']*)'", text, re.MULTILINE)
         if value:
-            found[key.strip("_")] = value[1]
-    return found
+            build[key.strip("_")] = value[1]
+    return build
 
 
 def conda() -> dict[str, str]:
     """Return the packages of a conda environment that matter here, by name; empty where this is none."""
-    found = {}
+    versions = {}
     for record in sorted(Path(sys.prefix, "conda-meta").glob("*.json")):
         name, version, _ = [*record.stem.rsplit("-", 2), "", ""][:3]
         if name in ("python", "pytorch", "torchvision", "pytorch-cuda", "numpy", "opencv", "libopencv", "cudatoolkit"):
-            found[name] = version
-    return found
+            versions[name] = version
+    return versions
 
 
 def _folders() -> list[str]:

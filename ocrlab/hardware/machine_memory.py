@@ -18,8 +18,8 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 def machine(root: Path = ROOT) -> Reading:
     """Return {"total", "available", "used"} in bytes; available is what can be had without swapping."""
     try:
-        found = dict(FIELD.findall((root / "proc/meminfo").read_text(encoding="ascii", errors="replace")))
-        total, free = int(found["MemTotal"]) * 1024, int(found["MemAvailable"]) * 1024
+        fields = dict(FIELD.findall((root / "proc/meminfo").read_text(encoding="ascii", errors="replace")))
+        total, free = int(fields["MemTotal"]) * 1024, int(fields["MemAvailable"]) * 1024
     except (OSError, KeyError) as error:
         return Reading("machine_memory", missing=f"/proc/meminfo: {error}")
     return Reading("machine_memory", {"total": total, "available": free, "used": total - free})
@@ -29,7 +29,7 @@ def largest(count: int) -> list[dict[str, Any]]:
     """Return the processes with most resident memory, largest first: pid, role, name, rss in bytes."""
     table = process_tree.snapshot()
     sizes = [(_resident(process.pid), process) for process in table.values()]
-    order = sorted(sizes, key=lambda one: -one[0])[:count]
+    order = sorted(sizes, key=lambda pair: -pair[0])[:count]
     return [{"pid": p.pid, "role": p.role, "name": p.name, "rss": size} for size, p in order if size]
 
 

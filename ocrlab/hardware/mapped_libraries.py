@@ -47,17 +47,17 @@ def libraries(pid: int | str = "self", root: Path = Path("/")) -> Reading:
     except OSError as error:
         return Reading("libraries", missing=f"/proc/{pid}/maps cannot be read: {error.strerror}")
     paths = {line.split(None, 5)[5].removesuffix(" (deleted)") for line in text.splitlines() if line.count("/")}
-    found = [library for path in sorted(paths) if (library := _library(path))]
-    return Reading("libraries", found)
+    mapped = [library for path in sorted(paths) if (library := _library(path))]
+    return Reading("libraries", mapped)
 
 
-def mixed(found: list[Library]) -> dict[str, list[Library]]:
+def mixed(mapped: list[Library]) -> dict[str, list[Library]]:
     """Return what is there twice, by the name people use (cuDNN): other copies or versions of one library.
 
     Two kinds of OpenMP in one process count as mixed too: they fight for the cores, and fork hangs with either.
     """
     groups: dict[str, dict[str, Library]] = {}
-    for library in found:
+    for library in mapped:
         stem = library.soname.removesuffix(".so")
         if stem in FAMILIES:
             groups.setdefault(stem, {})[os.path.realpath(library.path)] = library
@@ -65,17 +65,17 @@ def mixed(found: list[Library]) -> dict[str, list[Library]]:
     openmp = [library for stem, copies in groups.items() if FAMILIES[stem] in OPENMP for library in copies.values()]
     if len({library.soname for library in openmp}) > 1:
         twice["OpenMP"] = openmp
-    majors = {_major(library) for library in found if library.soname.startswith("libcudnn")} - {""}
+    majors = {_major(library) for library in mapped if library.soname.startswith("libcudnn")} - {""}
     if len(majors) > 1:
-        twice["cuDNN"] = [library for library in found if library.soname.startswith("libcudnn")]
+        twice["cuDNN"] = [library for library in mapped if library.soname.startswith("libcudnn")]
     return twice
 
 
 def _library(path: str) -> Library | None:
     name = os.path.basename(path)
     bundled = BUILD.match(name)
-    found = NAME.match(bundled["stem"] + bundled["rest"] if bundled else name)
-    return Library(path, found["soname"], found["version"] or "") if found else None
+    match = NAME.match(bundled["stem"] + bundled["rest"] if bundled else name)
+    return Library(path, match["soname"], match["version"] or "") if match else None
 
 
 def _major(library: Library) -> str:

@@ -27,21 +27,21 @@ def driver(root: str = "/") -> Iterator[dict[str, Any]]:
         yield {"cuda": {"loaded": False, "error": str(error)}}
         return
     path = mapped("libcuda.so")
-    told: dict[str, Any] = {"loaded": True, "path": path, "real": os.path.realpath(path) if path else None}
-    told["version"] = _number(library, "cuDriverGetVersion")
-    yield {"cuda": told, "at": "cuInit"}
+    cuda: dict[str, Any] = {"loaded": True, "path": path, "real": os.path.realpath(path) if path else None}
+    cuda["version"] = _number(library, "cuDriverGetVersion")
+    yield {"cuda": cuda, "at": "cuInit"}
     try:
-        told["init"] = int(library.cuInit(0))
+        cuda["init"] = int(library.cuInit(0))
     except AttributeError as error:
-        told["init"], told["error"] = None, str(error)
-    if told["init"] == 0:
-        told["version"] = _number(library, "cuDriverGetVersion")
+        cuda["init"], cuda["error"] = None, str(error)
+    if cuda["init"] == 0:
+        cuda["version"] = _number(library, "cuDriverGetVersion")
         yield {"at": "asking libcuda for its devices"}
         try:
-            told["devices"] = devices(library)
+            cuda["devices"] = devices(library)
         except AttributeError as error:
-            told["devices"], told["error"] = [], str(error)
-    yield {"cuda": told}
+            cuda["devices"], cuda["error"] = [], str(error)
+    yield {"cuda": cuda}
 
 
 def kernel(root: Path) -> dict[str, Any]:
@@ -65,11 +65,11 @@ VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDE
 
 def cards(root: Path) -> list[str]:
     """Return the PCI addresses of NVIDIA's display and compute cards (class 0x03)."""
-    found = []
+    addresses = []
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
         if _read(device / "vendor") == NVIDIA and _read(device / "class").startswith("0x03"):
-            found.append(device.name)
-    return found
+            addresses.append(device.name)
+    return addresses
 
 
 def present(root: Path) -> bool:
@@ -80,22 +80,22 @@ def present(root: Path) -> bool:
 
 def nodes(root: Path) -> dict[str, str]:
     """Return each /dev/nvidia* with ok, or why it cannot be opened."""
-    found = {}
+    states = {}
     for node in sorted((root / "dev").glob("nvidia*")):
         try:
             if not stat.S_ISCHR(node.stat().st_mode):
                 continue
             os.close(os.open(node, os.O_RDWR | os.O_NONBLOCK))
         except OSError as error:
-            found[node.name] = f"{error.strerror} ({error.errno})"
+            states[node.name] = f"{error.strerror} ({error.errno})"
         else:
-            found[node.name] = "ok"
-    return found
+            states[node.name] = "ok"
+    return states
 
 
 def devices(library: Any) -> list[dict[str, Any]]:
     """Return name, capability, bytes and compute mode of every device of an initialised driver."""
-    count, found = ctypes.c_int(0), []
+    count, records = ctypes.c_int(0), []
     if library.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []
     for number in range(count.value):
@@ -105,7 +105,7 @@ def devices(library: Any) -> list[dict[str, Any]]:
         library.cuDeviceGetName(name, 256, device)
         library.cuDeviceTotalMem_v2(ctypes.byref(total), device)
         values = [_attribute(library, which, device) for which in (MAJOR, MINOR, COMPUTE_MODE)]
-        found.append(
+        records.append(
             {
                 "name": name.value.decode(errors="replace"),
                 "bytes": total.value,
@@ -113,7 +113,7 @@ def devices(library: Any) -> list[dict[str, Any]]:
                 "mode": values[2],
             }
         )
-    return found
+    return records
 
 
 def _attribute(library: Any, which: int, device: ctypes.c_int) -> int:

@@ -54,12 +54,12 @@ class Rates(ctypes.Structure):
 
 def health() -> dict[str, Any]:
     """Return what NVML says of every card, or why it says nothing."""
-    library, told = opened()
+    library, answer = opened()
     if library is None:
-        return told
-    told = {**told, "cards": cards(library), "holders": holders()}
+        return answer
+    answer = {**answer, "cards": cards(library), "holders": holders()}
     library.nvmlShutdown()
-    return told
+    return answer
 
 
 def opened() -> tuple[Any, dict[str, Any]]:
@@ -88,16 +88,16 @@ def cards(library: Any) -> list[dict[str, Any]]:
 
 def holders(root: str = "/") -> list[dict[str, Any]]:
     """Return the processes that hold a card's device file open, also those that NVML does not list."""
-    found: dict[int, dict[str, Any]] = {}
+    processes: dict[int, dict[str, Any]] = {}
     for link in glob.iglob(f"{root}proc/[0-9]*/fd/*"):
         try:
-            held = re.match(r"/dev/(nvidia\d+|dxg)$", os.readlink(link))
+            device = re.match(r"/dev/(nvidia\d+|dxg)$", os.readlink(link))
         except OSError:
             continue  # it is closed by now, or of another user
-        if held:
+        if device:
             pid = int(link.split("/fd/")[0].rpartition("/")[2])
-            found.setdefault(pid, {"pid": pid, "name": name_of(pid)})
-    return sorted(found.values(), key=lambda one: one["pid"])
+            processes.setdefault(pid, {"pid": pid, "name": name_of(pid)})
+    return sorted(processes.values(), key=lambda process: process["pid"])
 
 
 def smi(seconds: float) -> dict[str, Any]:
@@ -123,9 +123,9 @@ def _card(library: Any, number: int) -> dict[str, Any]:
         return {"error": _error(library, code)}
     name, memory = ctypes.create_string_buffer(96), Memory()
     library.nvmlDeviceGetName(handle, name, 96)
-    told: dict[str, Any] = {"name": name.value.decode(errors="replace"), "processes": _processes(library, handle)}
+    card: dict[str, Any] = {"name": name.value.decode(errors="replace"), "processes": _processes(library, handle)}
     if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0:
-        told.update(total=memory.total, free=memory.free, used=memory.used)
+        card.update(total=memory.total, free=memory.free, used=memory.used)
     for key, function, arguments in (
         ("temperature", "nvmlDeviceGetTemperature", (0,)),
         ("slowdown", "nvmlDeviceGetTemperatureThreshold", (1,)),
@@ -137,29 +137,29 @@ def _card(library: Any, number: int) -> dict[str, Any]:
         ("power_limit", "nvmlDeviceGetEnforcedPowerLimit", ()),
         ("retired_pending", "nvmlDeviceGetRetiredPagesPendingStatus", ()),
     ):
-        told[key] = _number(library, function, handle, *arguments)
-    told["throttled"] = _throttled(library, handle)
+        card[key] = _number(library, function, handle, *arguments)
+    card["throttled"] = _throttled(library, handle)
     rates, call = Rates(), getattr(library, "nvmlDeviceGetUtilizationRates", None)
     if call is not None and call(handle, ctypes.byref(rates)) == 0:
-        told.update(utilisation=rates.gpu, memory_utilisation=rates.memory)
-    told["ecc"] = _ecc(library, handle)
-    told["remap"] = _remapped(library, handle)
-    return {key: value for key, value in told.items() if value is not None}
+        card.update(utilisation=rates.gpu, memory_utilisation=rates.memory)
+    card["ecc"] = _ecc(library, handle)
+    card["remap"] = _remapped(library, handle)
+    return {key: value for key, value in card.items() if value is not None}
 
 
 def _processes(library: Any, handle: ctypes.c_void_p) -> list[dict[str, Any]]:
     """Return the processes with a context on a card; their names only where they are in this container."""
-    found, count = (Process * MOST)(), ctypes.c_uint(MOST)
+    buffer, count = (Process * MOST)(), ctypes.c_uint(MOST)
     for function in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
         if getattr(library, function, None) is not None:
             break
     else:
         return []
-    if getattr(library, function)(handle, ctypes.byref(count), found) != 0:
+    if getattr(library, function)(handle, ctypes.byref(count), buffer) != 0:
         return []
     return [
-        {"pid": one.pid, "bytes": None if one.used == HIDDEN else one.used, "name": name_of(one.pid)}
-        for one in found[: count.value]
+        {"pid": process.pid, "bytes": None if process.used == HIDDEN else process.used, "name": name_of(process.pid)}
+        for process in buffer[: count.value]
     ]
 
 

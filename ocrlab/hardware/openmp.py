@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 
 TURNS = "1000"
-SAID = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # with these somebody has chosen already
+SETTINGS = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")  # with these somebody has chosen already
 
 
 def sleep_soon(env: MutableMapping[str, str]) -> None:
@@ -19,5 +19,5 @@ def sleep_soon(env: MutableMapping[str, str]) -> None:
 
     It is read when libgomp is loaded: by a child, or by this process before it imports torch.
     """
-    if not any(name in env for name in SAID):
+    if not any(name in env for name in SETTINGS):
         env["GOMP_SPINCOUNT"] = TURNS

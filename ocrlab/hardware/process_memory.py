@@ -23,7 +23,7 @@ SHMEM = ("total_shmem", "shmem")
 
 
 @dataclass(frozen=True)
-class Use:
+class MemoryUse:
     """The memory of one process in bytes; None where the kernel or its rights do not tell.
 
     `rss` resident, `pss` its share of it, `private` what would be free if it ended, `anonymous` without files and
@@ -42,7 +42,7 @@ class Use:
     swap: int | None = None
 
 
-def of_process(pid: int, role: str = "", name: str = "", root: Path = ROOT) -> Use | None:
+def of_process(pid: int, role: str = "", name: str = "", root: Path = ROOT) -> MemoryUse | None:
     """Return what one process uses, or None where it is gone; reading it takes some milliseconds."""
     place = root / f"proc/{pid}"
     status = _fields(place / "status")
@@ -52,16 +52,16 @@ def of_process(pid: int, role: str = "", name: str = "", root: Path = ROOT) -> U
     own = None
     if rollup:
         own = rollup.get("Private_Clean", 0) + rollup.get("Private_Dirty", 0) + rollup.get("Private_Hugetlb", 0)
-    return Use(
+    return MemoryUse(
         pid, role, name, status["VmRSS"], status.get("VmHWM"), rollup.get("Pss"), own,
         status.get("RssAnon"), status.get("RssShmem"), status.get("VmSwap"),
     )  # fmt: skip
 
 
-def of_tree(pid: int) -> list[Use]:
+def of_tree(pid: int) -> list[MemoryUse]:
     """Return what a process and all below it use, parents first; those that vanish meanwhile are left out."""
-    found = [of_process(p.pid, p.role, p.name) for p in process_tree.descendants(pid) if p.state not in "ZX"]
-    return [use for use in found if use is not None]
+    processes = [of_process(p.pid, p.role, p.name) for p in process_tree.descendants(pid) if p.state not in "ZX"]
+    return [use for use in processes if use is not None]
 
 
 def shared_memory(folder: str = "/dev/shm") -> Reading:
@@ -94,11 +94,11 @@ def process(pid: int) -> dict[str, Any]:
     """
     uses = of_tree(pid)
     shares = [use.pss for use in uses]
-    known = [share for share in shares if share is not None]
+    readable = [share for share in shares if share is not None]
     return {
         "processes": [asdict(use) for use in uses],
         "rss": sum(use.rss for use in uses),
-        "pss": sum(known) if len(known) == len(shares) and known else None,
+        "pss": sum(readable) if len(readable) == len(shares) and readable else None,
         "workers": sum(use.pss or use.rss for use in uses if use.role == "worker"),
         "shm": shared_memory().value,
         "cache": page_cache(pid).value,

@@ -51,12 +51,12 @@ def memory(root: str = "/") -> dict[str, Any]:
     """Return bytes of memory that are available, the limit that holds here, and what else can refuse an allocation."""
     place = Path(root)
     lines = _lines(place / "proc/meminfo")
-    told = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if rest}
+    fields = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if rest}
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return {
         "limit": host.memory_bytes(place).value,
-        "total": told.get("MemTotal"),
-        "available": told.get("MemAvailable"),
+        "total": fields.get("MemTotal"),
+        "available": fields.get("MemAvailable"),
         "used_of_group": _group_number("memory", ("memory.current", "memory.usage_in_bytes"), place),
         "inactive": _reclaimable(place),
         "address_space": None if soft == resource.RLIM_INFINITY else soft,
@@ -120,8 +120,8 @@ def disk(folder: str) -> dict[str, Any]:
         usage, table = shutil.disk_usage(place), os.statvfs(place)
     except OSError as error:
         return {"folder": str(place), "error": str(error)}
-    told = {"folder": str(place), "free": usage.free, "files": table.f_favail if table.f_files else None}
-    return {**told, **_write(str(place), min(WRITTEN, max(usage.free // 2, 4096)))}
+    answer = {"folder": str(place), "free": usage.free, "files": table.f_favail if table.f_files else None}
+    return {**answer, **_write(str(place), min(WRITTEN, max(usage.free // 2, 4096)))}
 
 
 def network(address: str, port: int, timeout: float) -> dict[str, Any]:
@@ -136,8 +136,8 @@ def network(address: str, port: int, timeout: float) -> dict[str, Any]:
 
 def kernel(seconds: float) -> dict[str, Any]:
     """Return what the kernel wrote about kills, faults and GPUs in the last so many seconds, or why it is not told."""
-    told = kernel_log.lines(max(0.0, time.monotonic() - seconds))
-    return {"lines": told.value or [], "missing": told.missing}
+    log = kernel_log.lines(max(0.0, time.monotonic() - seconds))
+    return {"lines": log.value or [], "missing": log.missing}
 
 
 def _write(folder: str, count: int) -> dict[str, Any]:
@@ -156,13 +156,13 @@ def _write(folder: str, count: int) -> dict[str, Any]:
 
 def _group_number(controller: str, names: tuple[str, ...], root: Path) -> int | None:
     """Return the smallest number that the control groups above this process have in any of these files."""
-    found = []
+    numbers = []
     for group in host._groups(root, controller):
         for name in names:
             text = (_lines(group / name) or [""])[0]
             if text.isdigit() and int(text) < host.UNLIMITED:
-                found.append(int(text))
-    return min(found, default=None)
+                numbers.append(int(text))
+    return min(numbers, default=None)
 
 
 def _reclaimable(root: Path) -> int:

@@ -38,7 +38,7 @@ def ladder(device: str) -> Iterator[dict[str, Any]]:
         yield {"at": name}
         began = time.perf_counter()
         try:
-            told = climb()
+            problem = climb()
             if device != "cpu":
                 torch.cuda.synchronize()
         except Exception as error:
@@ -46,7 +46,7 @@ def ladder(device: str) -> Iterator[dict[str, Any]]:
             if device != "cpu":
                 break
         else:
-            yield {"rung": name, "ok": told is None, "error": told, "seconds": time.perf_counter() - began}
+            yield {"rung": name, "ok": problem is None, "error": problem, "seconds": time.perf_counter() - began}
     if device != "cpu":
         yield {"mapped": mapped()}
 
@@ -59,32 +59,32 @@ def mapped() -> list[str]:
 
 def basic(torch: Any, device: str) -> list[tuple[str, Callable[[], str | None]]]:
     """Return the first rungs: allocate, add, synchronise, multiply, copy back and compare with the CPU."""
-    held: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
 
     def allocate() -> str | None:
-        held["a"] = torch.empty(16 * MIB // 4, device=device).fill_(1.5)
+        tensors["a"] = torch.empty(16 * MIB // 4, device=device).fill_(1.5)
         return None
 
     def add() -> str | None:
-        held["b"] = held["a"] + 1
+        tensors["b"] = tensors["a"] + 1
         return None
 
     def synchronise() -> str | None:
         if device != "cpu":
             torch.cuda.synchronize()
-        wrong = int((held["b"] != 2.5).sum().item())
-        return f"{wrong} of {held['b'].numel()} sums are wrong" if wrong else None
+        wrong = int((tensors["b"] != 2.5).sum().item())
+        return f"{wrong} of {tensors['b'].numel()} sums are wrong" if wrong else None
 
     def multiply() -> str | None:
         # Whole numbers up to 8 have products and sums that fp32, TF32 and every order of summing give exactly.
-        held["left"] = torch.randint(-8, 9, (256, 256)).float()
-        held["right"] = torch.randint(-8, 9, (256, 256)).float()
-        held["product"] = held["left"].to(device) @ held["right"].to(device)
+        tensors["left"] = torch.randint(-8, 9, (256, 256)).float()
+        tensors["right"] = torch.randint(-8, 9, (256, 256)).float()
+        tensors["product"] = tensors["left"].to(device) @ tensors["right"].to(device)
         return None
 
     def compare() -> str | None:
-        want = held["left"].double() @ held["right"].double()
-        wrong = int((held["product"].cpu().double() != want).sum())
+        want = tensors["left"].double() @ tensors["right"].double()
+        wrong = int((tensors["product"].cpu().double() != want).sum())
         return f"{wrong} of {want.numel()} products differ from the CPU's" if wrong else None
 
     return [

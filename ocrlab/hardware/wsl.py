@@ -33,8 +33,8 @@ def facts(root: str = "/") -> dict[str, Any]:
 def foreign(top: Path) -> list[str]:
     """Return libcuda files of a Linux display driver, which shadow Windows's and must not be there."""
     places = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/cuda/compat")
-    found = [path for place in places for path in (top / place).glob("libcuda.so*")]
-    return sorted(str(path) for path in found if LIBRARIES not in os.path.realpath(path))
+    paths = [path for place in places for path in (top / place).glob("libcuda.so*")]
+    return sorted(str(path) for path in paths if LIBRARIES not in os.path.realpath(path))
 
 
 def config(top: Path) -> dict[str, str]:
@@ -50,8 +50,8 @@ def config(top: Path) -> dict[str, str]:
 
 
 def _number(text: str, pattern: str) -> int:
-    found = re.search(pattern, text)
-    return int(found[1]) if found else 0
+    match = re.search(pattern, text)
+    return int(match[1]) if match else 0
 
 
 def _read(path: Path) -> str:

@@ -80,7 +80,7 @@ def run_function(call: dict[str, Any], events: Path) -> Any:
 
 def train(config: Any, progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Train and return the fields of the result: its class would make the notebook import torch."""
-    watcher_link.tell_runs(config.runs)  # before torch, whose import may be the end
+    watcher_link.report_runs(config.runs)  # before torch, whose import may be the end
     from ocrlab.training.loop import fit
 
     return dict(vars(fit(config, progress=progress)))

@@ -104,7 +104,7 @@ def estimate(lab: Lab, found: dict[str, Any]) -> View:
     finding = f"A training with batch_size={lab.config.batch_size} will need {size(found['peak'])} beyond its imports"
     note = f"Each crop more takes {size(int(found['slope']))}. "
     if not cuda:
-        limit = memory_limit.find(None)
+        limit = memory_limit.find_limit(None)
         crops = max(0, int((limit.bytes - found["offset"]) / max(1.0, found["slope"])))
         note += f"{size(limit.bytes)} ({limit.source}) would hold about {crops} crops. "
     note += "No step was made for this; `ocrlab memory fit` measures the largest batch in children."

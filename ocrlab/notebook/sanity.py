@@ -97,14 +97,14 @@ def table(seen: Found) -> View:
     more = "".join(f"<p><code>{escape(text)}</code></p>" for text in seen.findings)
     note = f'<p class="note">{told}</p>' if told else ""
     html = f'<style>{doctor_view.CSS}{CSS}</style>{say(finding)}<div class="checks">{cells}</div>{more}{note}'
-    lines = [f"{c.judgement:<4} {c.name}: {c.seen} (needed: {c.need}) {c.do}".rstrip() for c in seen.checks]
+    lines = [f"{c.judgement:<4} {c.name}: {c.observed} (needed: {c.need}) {c.do}".rstrip() for c in seen.checks]
     return View(html, "\n".join([finding, *lines, *seen.findings]))
 
 
 def _cells(check: Check) -> str:
     do = f'<p class="do">{escape(check.do)}</p>' if check.do else ""
     need = f'<span class="need"> · limit: {escape(check.need)}</span>' if check.need else ""
-    name, seen = escape(check.name), escape(check.seen)
+    name, seen = escape(check.name), escape(check.observed)
     return f'<div>{doctor_view.pill(check.judgement)}</div><div>{name}</div><div class="seen">{seen}{need}{do}</div>'
 
 

@@ -153,7 +153,7 @@ def _counts(found: Sequence[Check]) -> Iterable[str]:
 
 
 def _row(check: Check) -> str:
-    parts = [f"<p>{escape(check.seen)}</p>"]
+    parts = [f"<p>{escape(check.observed)}</p>"]
     if check.judgement in ("warn", "fail"):
         more = (("need", escape(check.need)), ("do", f"<code>{escape(check.do)}</code>"), ("cause", check.cause or ""))
         parts += [
@@ -165,7 +165,7 @@ def _row(check: Check) -> str:
 
 
 def _lines(check: Check) -> list[str]:
-    lines = [f"  {PLAIN[check.judgement]} {check.judgement:<4} {check.name}: {check.seen}"]
+    lines = [f"  {PLAIN[check.judgement]} {check.judgement:<4} {check.name}: {check.observed}"]
     if check.judgement in ("warn", "fail"):
         lines += [f"         {word}: {text}" for word, text in (("need", check.need), ("do", check.do)) if text]
     return lines

@@ -84,8 +84,10 @@ class RunFolder:
         """
         self.finished = True
         try:
-            told = dict(error) if isinstance(error, Mapping) else describe(error)
-            _, problems = close(self.path, RunRecord("failure", self.started, now(), self.metrics, told, verdict))
+            description = dict(error) if isinstance(error, Mapping) else describe(error)
+            _, problems = close(
+                self.path, RunRecord("failure", self.started, now(), self.metrics, description, verdict)
+            )
         except BaseException as problem:  # a second Ctrl-C included
             problems = [f"{type(problem).__name__}: {problem}"]
         _complain(self.path, problems)
@@ -189,8 +191,8 @@ def _enter(folder: RunFolder, last: str | None = None) -> None:
         private.mkdir(mode=0o700, exist_ok=True)
     if last in SENTINELS:
         old = folder.path / SENTINELS[last]
-        kept = 1 + sum(1 for _ in folder.flight.glob(f"{last}-*.json"))
-        write_text(folder.flight / f"{last}-{kept}.json", old.read_text(encoding="utf-8"), private=True)
+        number = 1 + sum(1 for _ in folder.flight.glob(f"{last}-*.json"))
+        write_text(folder.flight / f"{last}-{number}.json", old.read_text(encoding="utf-8"), private=True)
         old.rename(folder.path / SENTINELS["running"])
     write_json(folder.flight / "process.json", identity(), private=True)
     write_json(folder.path / SENTINELS["running"], to_json(RunRecord("running", folder.started)), private=True)

@@ -30,7 +30,6 @@ class Writer:
         self.page = shared_file.create(path, SIZE)
         self.count = 0
         self.step, self.phase, self.sample = 0, b"", b""
-        self.said: tuple[str, str] = ("", "")
 
     def beat(self, *, step: int | None = None, phase: str | None = None, sample: str | None = None) -> None:
         """Say that this process goes on, and where it is; what is not given stays as it was."""

@@ -65,19 +65,19 @@ class Ranks:
         return max(1, self.world // self.on_node)
 
 
-def found(environment: Mapping[str, str] | None = None) -> Ranks:
+def detect_ranks(environment: Mapping[str, str] | None = None) -> Ranks:
     """Return which rank a launcher has made this process, one of one where there is none; raises ConfigError."""
-    given = os.environ if environment is None else environment
-    if watcher_link.REPLAY in given:  # one rank is replayed without the others
+    variables = os.environ if environment is None else environment
+    if watcher_link.REPLAY in variables:  # one rank is replayed without the others
         return Ranks()
-    if "TORCHELASTIC_RUN_ID" in given and "RANK" in given:
-        rank, world = _number(given, "RANK"), _number(given, "WORLD_SIZE")
-        local, on_node = _number(given, "LOCAL_RANK"), _number(given, "LOCAL_WORLD_SIZE")
+    if "TORCHELASTIC_RUN_ID" in variables and "RANK" in variables:
+        rank, world = _number(variables, "RANK"), _number(variables, "WORLD_SIZE")
+        local, on_node = _number(variables, "LOCAL_RANK"), _number(variables, "LOCAL_WORLD_SIZE")
         return _checked("torchrun", Ranks(rank, world, local, on_node, "torchrun"))
-    by_srun = "SLURM_PROCID" in given and given.get("SLURM_JOB_NAME") not in INTERACTIVE
-    if by_srun and _number(given, "SLURM_NTASKS", 1) > 1:
-        rank, world = _number(given, "SLURM_PROCID"), _number(given, "SLURM_NTASKS")
-        return _checked("srun", Ranks(rank, world, _number(given, "SLURM_LOCALID"), _tasks_here(given), "srun"))
+    by_srun = "SLURM_PROCID" in variables and variables.get("SLURM_JOB_NAME") not in INTERACTIVE
+    if by_srun and _number(variables, "SLURM_NTASKS", 1) > 1:
+        rank, world = _number(variables, "SLURM_PROCID"), _number(variables, "SLURM_NTASKS")
+        return _checked("srun", Ranks(rank, world, _number(variables, "SLURM_LOCALID"), _tasks_here(variables), "srun"))
     return Ranks()
 
 
@@ -95,14 +95,14 @@ def outside(environment: Mapping[str, str]) -> dict[str, str]:
 def _checked(launcher: str, mine: Ranks) -> Ranks:
     fits = 0 <= mine.rank < mine.world and 0 <= mine.local < mine.on_node
     if not fits or mine.world % mine.on_node:
-        told = f"rank {mine.rank} of {mine.world}, {mine.local} of {mine.on_node} on this machine"
+        got = f"rank {mine.rank} of {mine.world}, {mine.local} of {mine.on_node} on this machine"
         need = "ranks counted from 0, and as many on each machine"
-        raise ConfigError(f"What {launcher} says of this process does not fit together", got=told, need=need)
+        raise ConfigError(f"What {launcher} says of this process does not fit together", got=got, need=need)
     return mine
 
 
-def _number(given: Mapping[str, str], name: str, otherwise: int | None = None) -> int:
-    text = given.get(name, "" if otherwise is None else str(otherwise))
+def _number(variables: Mapping[str, str], name: str, otherwise: int | None = None) -> int:
+    text = variables.get(name, "" if otherwise is None else str(otherwise))
     try:
         return int(text)
     except ValueError:
@@ -110,56 +110,56 @@ def _number(given: Mapping[str, str], name: str, otherwise: int | None = None) -
         raise ConfigError(f"{name} says nothing that can be used", got=repr(text), need=need) from None
 
 
-def _tasks_here(given: Mapping[str, str]) -> int:
+def _tasks_here(variables: Mapping[str, str]) -> int:
     """Return how many tasks srun has started on each node: `2(x3)` is two on each of three."""
     for name in ("SLURM_NTASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"):
-        match = re.fullmatch(r"(\d+)(?:\(x\d+\))?", given.get(name, ""))
+        match = re.fullmatch(r"(\d+)(?:\(x\d+\))?", variables.get(name, ""))
         if match:
             return int(match[1])
-    return _number(given, "SLURM_NTASKS") // max(1, _number(given, "SLURM_NNODES", 1))
+    return _number(variables, "SLURM_NTASKS") // max(1, _number(variables, "SLURM_NNODES", 1))
 
 
 @dataclass
-class Member:
+class RankRecord:
     """The record of this rank, kept wherever somebody may look for it; nothing in here raises."""
 
     ranks: Ranks
     folders: list[Path] = field(default_factory=list)
-    told: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
 
     def begin(self, *, gpu: bool | None = None, watched: bool = True) -> None:
         """Say that this rank exists, to its watcher if there is one that is to know, and whether there is a GPU."""
         if not self.ranks.several:
             return
         pid, host = os.getpid(), socket.gethostname()
-        self.told = {"schema": SCHEMA, **asdict(self.ranks), "pid": pid, "host": host, "gpu": gpu, "end": None}
+        self.record = {"schema": SCHEMA, **asdict(self.ranks), "pid": pid, "host": host, "gpu": gpu, "end": None}
         watcher = os.environ.get(watcher_link.FOLDER)
         if watcher and watched:
             self.keep(Path(watcher))
 
     def keep(self, folder: Path) -> None:
         """Keep the record below `folder`, too."""
-        if self.told:
+        if self.record:
             self.folders.append(folder / FOLDER)
             self.write()
 
     def end(self, how: str, *, step: int | None = None, error: BaseException | None = None) -> None:
         """Say how this rank has ended: success, stopped or failed; the first word is the last one."""
-        if not self.told or self.told["end"] is not None:
+        if not self.record or self.record["end"] is not None:
             return
         try:
-            self._say(how, step, error)
+            self._write_end(how, step, error)
         except BaseException:  # a signal's: torchrun ends all ranks within milliseconds of the first one's end
-            self._say(how, step, error)
+            self._write_end(how, step, error)
             raise
 
-    def _say(self, how: str, step: int | None, error: BaseException | None) -> None:
+    def _write_end(self, how: str, step: int | None, error: BaseException | None) -> None:
         about = None
         if error is not None:
             full = describe(error)
             about = {name: full[name] for name in ("type", "message", "where", "your_code")}
             about["rank"] = getattr(error, "rank", None)  # which rank it is about, where all of them raise it
-        self.told["end"] = {"how": how, "time": time.time(), "step": step, "error": about}
+        self.record["end"] = {"how": how, "time": time.time(), "step": step, "error": about}
         self.write()
 
     def write(self) -> None:
@@ -167,15 +167,15 @@ class Member:
         for folder in self.folders:
             with suppress(OSError):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                write_json(folder / f"rank-{self.ranks.rank}.json", self.told, private=True)
+                write_json(folder / f"rank-{self.ranks.rank}.json", self.record, private=True)
 
 
-def member(flight: Path, rank: int, world: int) -> Member:
+def member(flight: Path, rank: int, world: int) -> RankRecord:
     """Return the record of how this rank of `world` ends, in a flight/; one rank alone keeps none."""
-    record = Member(Ranks(rank, world))
+    record = RankRecord(Ranks(rank, world))
     record.begin(watched=False)
     record.keep(flight)
-    record.told.setdefault("end", None)  # of one rank it is only held
+    record.record.setdefault("end", None)  # of one rank it is only held
     return record
 
 
@@ -185,13 +185,15 @@ def read(folder: Path) -> list[dict[str, Any]]:
     for path in folder.glob(f"{FOLDER}/rank-*.json"):
         with suppress(OSError, DataError, ValueError):
             records.append(from_json(path.read_bytes(), source=str(path)))
-    return sorted((one for one in records if isinstance(one.get("rank"), int)), key=lambda one: int(one["rank"]))
+    return sorted(
+        (record for record in records if isinstance(record.get("rank"), int)), key=lambda record: int(record["rank"])
+    )
 
 
-def title(one: Mapping[str, Any]) -> str:
+def title(record: Mapping[str, Any]) -> str:
     """Return the name of a rank: its number, of how many where that is known, and its process."""
-    of = f" of {one['world']}" if int(one.get("world") or 0) > one["rank"] else ""
-    return f"rank {one['rank']}{of} (process {one['pid']})"
+    of = f" of {record['world']}" if int(record.get("world") or 0) > record["rank"] else ""
+    return f"rank {record['rank']}{of} (process {record['pid']})"
 
 
 def secondary(error: Mapping[str, Any]) -> bool:
@@ -206,27 +208,29 @@ def secondary(error: Mapping[str, Any]) -> bool:
 def others_word(folder: Path, rank: int) -> str | None:
     """Return what the first other rank has failed of, in a sentence; None where none has failed by itself."""
     ends = [
-        (float(one["end"]["time"]), one)
-        for one in read(folder)
-        if one["rank"] != rank and (one.get("end") or {}).get("how") == "failed" and one["end"].get("error")
+        (float(record["end"]["time"]), record)
+        for record in read(folder)
+        if record["rank"] != rank and (record.get("end") or {}).get("how") == "failed" and record["end"].get("error")
     ]
-    ends = [(when, one) for when, one in ends if not secondary(one["end"]["error"])]
+    ends = [(when, record) for when, record in ends if not secondary(record["end"]["error"])]
     if not ends:
         return None
-    _, one = min(ends, key=lambda pair: pair[0])
-    error = one["end"]["error"]
-    return f"rank {one['rank']}: {error['type']}: {error['message']}"
+    _, record = min(ends, key=lambda pair: pair[0])
+    error = record["end"]["error"]
+    return f"rank {record['rank']}: {error['type']}: {error['message']}"
 
 
 def blamed(records: list[dict[str, Any]]) -> int:
     """Return the rank to look at: the first that failed by itself, else one that left no word, else rank 0."""
-    failed = [one for one in records if (one.get("end") or {}).get("how") == "failed" and one["end"].get("error")]
-    own = [one for one in failed if not secondary(one["end"]["error"])]
+    failed = [
+        record for record in records if (record.get("end") or {}).get("how") == "failed" and record["end"].get("error")
+    ]
+    own = [record for record in failed if not secondary(record["end"]["error"])]
     if own:
-        one = min(own, key=lambda one: float(one["end"]["time"]))
-        about = one["end"]["error"].get("rank")
-        return int(one["rank"] if about is None else about)
-    silent = [int(one["rank"]) for one in records if not one.get("end")]
+        record = min(own, key=lambda record: float(record["end"]["time"]))
+        about = record["end"]["error"].get("rank")
+        return int(record["rank"] if about is None else about)
+    silent = [int(record["rank"]) for record in records if not record.get("end")]
     return silent[0] if silent and len(silent) < len(records) else 0
 
 
@@ -235,14 +239,14 @@ def brief(error: BaseException) -> str:
     return str(error) if isinstance(error, OcrlabError) else f"{type(error).__name__}: {error}"
 
 
-def tell_exits(ended: list[dict[str, Any]]) -> None:
+def report_exits(ended: list[dict[str, Any]]) -> None:
     """Tell the watcher, if there is one, how ranks have ended: {"rank", "pid", "exit_code", negative for a signal}."""
     folder = os.environ.get(watcher_link.FOLDER)
     if folder:
-        keep_exits(Path(folder), ended)
+        write_exits(Path(folder), ended)
 
 
-def keep_exits(folder: Path, ended: list[dict[str, Any]]) -> None:
+def write_exits(folder: Path, ended: list[dict[str, Any]]) -> None:
     """Keep how ranks have ended beside what they have said of it; who was killed has said nothing."""
     with suppress(OSError):
         place = folder / FOLDER
@@ -269,5 +273,5 @@ def exits(folder: Path) -> list[dict[str, Any]]:
     """Return how ranks have ended, as it was kept below a watcher's folder or a run's flight/."""
     path = folder / FOLDER / "exits.json"
     with suppress(OSError, DataError, ValueError):
-        return [one for one in from_json(path.read_bytes(), source=str(path))["ranks"] if isinstance(one, dict)]
+        return [row for row in from_json(path.read_bytes(), source=str(path))["ranks"] if isinstance(row, dict)]
     return []

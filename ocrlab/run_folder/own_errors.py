@@ -23,8 +23,8 @@ def append_own_error(folder: Path | None, where: str, error: BaseException | str
             return
         place = folder / "flight" if (folder / "flight").is_dir() else folder / "incident"
         place.mkdir(exist_ok=True)
-        told = error if isinstance(error, str) else "".join(traceback.format_exception(error))
-        text = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} process {os.getpid()}, {where}\n{told.rstrip()}\n\n"
+        details = error if isinstance(error, str) else "".join(traceback.format_exception(error))
+        text = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} process {os.getpid()}, {where}\n{details.rstrip()}\n\n"
         descriptor = os.open(place / NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             if os.fstat(descriptor).st_size < MOST:

@@ -18,8 +18,8 @@ from typing import Any
 def identity() -> dict[str, Any]:
     """Return what tells this process from every other one that ever had its number, and how it was started."""
     pid = os.getpid()
-    told = {"schema": 1, "pid": pid, "started": _started(pid), "boot": _boot(), "host": socket.gethostname()}
-    return {**told, "command": list(sys.orig_argv), "folder": _folder(), "python": platform.python_version()}
+    process = {"schema": 1, "pid": pid, "started": _started(pid), "boot": _boot(), "host": socket.gethostname()}
+    return {**process, "command": list(sys.orig_argv), "folder": _folder(), "python": platform.python_version()}
 
 
 def alive(process: Mapping[str, Any]) -> bool:

@@ -63,22 +63,22 @@ def create(path: Path | str, size: int) -> SharedFile:
         raise FileExistsError(errno.EEXIST, "there is something that is not a regular file", str(path))
     part = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    made: SharedFile | None = None
+    shared: SharedFile | None = None
     try:
         with contextlib.suppress(OSError):
             os.fchmod(descriptor, 0o600)
         reserve(descriptor, size)
-        made = mmap.mmap(descriptor, size) if keeps_blocks(path.parent) else WrittenFile(os.dup(descriptor), size)
+        shared = mmap.mmap(descriptor, size) if keeps_blocks(path.parent) else WrittenFile(os.dup(descriptor), size)
         os.replace(part, path)
     except BaseException:
-        if made is not None:
-            made.close()
+        if shared is not None:
+            shared.close()
         with contextlib.suppress(OSError):
             part.unlink()
         raise
     finally:
         os.close(descriptor)
-    return made
+    return shared
 
 
 def reserve(descriptor: int, size: int) -> None:

@@ -33,8 +33,8 @@ def status(path: Path | str) -> RunRecord:
             continue
         except OSError as error:
             raise DataError(f"{path / file} cannot be read", got=str(error)) from error
-        told = record(name, text, str(path / file))
-        return told if name != "running" or alive(running_process(path)) else gone(told)
+        run = record(name, text, str(path / file))
+        return run if name != "running" or alive(running_process(path)) else gone(run)
     raise RunError(f"{path} is not a run folder", need="a folder with .RUNNING, .SUCCESS or .FAILURE")
 
 
@@ -45,13 +45,13 @@ def record(name: str, text: bytes, source: str) -> RunRecord:
 
 def gone(running: RunRecord) -> RunRecord:
     """Return the record of a run that says "running", and whose process is not there any more."""
-    told = {"type": "died", "message": "the process is gone and left no word", "where": None}
-    return replace(running, status="died", error=told)
+    error = {"type": "died", "message": "the process is gone and left no word", "where": None}
+    return replace(running, status="died", error=error)
 
 
 def list_runs(runs: Path | str) -> list[tuple[Path, RunRecord]]:
     """Return every run below `runs` with its record, oldest first; a sentinel that cannot be read becomes an error."""
-    found: list[tuple[Path, RunRecord]] = []
+    records: list[tuple[Path, RunRecord]] = []
     for path in sorted(Path(runs).glob("*/")):
         names = [name for name, file in SENTINELS.items() if (path / file).exists()]
         if not names:
@@ -60,8 +60,8 @@ def list_runs(runs: Path | str) -> list[tuple[Path, RunRecord]]:
             record = status(path)
         except (DataError, RunError) as error:
             record = RunRecord(names[0], "", error={"type": "unreadable", "message": str(error), "where": None})
-        found.append((path, record))
-    return sorted(found, key=lambda pair: (pair[1].started, pair[0].name))
+        records.append((path, record))
+    return sorted(records, key=lambda pair: (pair[1].started, pair[0].name))
 
 
 def newest(runs: Path | str, status: str = "success") -> Path | None:
@@ -104,18 +104,18 @@ def running_process(path: Path) -> dict[str, Any]:
         return unknown
 
 
-def _record(name: str, found: dict[str, Any]) -> RunRecord:
+def _record(name: str, fields: dict[str, Any]) -> RunRecord:
     """Build a record from a sentinel of any age or origin; the name of the file decides its status."""
-    metrics = found.get("metrics")
+    metrics = fields.get("metrics")
     numbers = {
         str(key): math.nan if value is None else float(value)
         for key, value in (metrics.items() if isinstance(metrics, dict) else ())
         if value is None or isinstance(value, int | float)
     }
-    error, ended, verdict = found.get("error"), found.get("ended"), found.get("verdict")
+    error, ended, verdict = fields.get("error"), fields.get("ended"), fields.get("verdict")
     return RunRecord(
         status=name,
-        started=str(found.get("started") or ""),
+        started=str(fields.get("started") or ""),
         ended=None if ended is None else str(ended),
         metrics=numbers,
         error=error if isinstance(error, dict) else None,

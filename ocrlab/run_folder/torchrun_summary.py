@@ -16,8 +16,8 @@ def failures(log: str) -> list[dict[str, Any]]:
     """Return the ranks of the last summary in a log, by number: {"rank", "pid", "exit_code" (negative for a signal),
     "line"}."""
     text = MARK.sub("", log)
-    found = {}
+    ranks = {}
     for hit in FAILED.finditer(text):
         line = text.count("\n", 0, hit.start("code")) + 1
-        found[int(hit["rank"])] = {"pid": int(hit["pid"]), "exit_code": int(hit["code"]), "line": line}
-    return [{"rank": rank, **one} for rank, one in sorted(found.items())]
+        ranks[int(hit["rank"])] = {"pid": int(hit["pid"]), "exit_code": int(hit["code"]), "line": line}
+    return [{"rank": rank, **failure} for rank, failure in sorted(ranks.items())]

@@ -19,40 +19,40 @@ def watched() -> bool:
     return bool(os.environ.get(FOLDER))
 
 
-def tell_runs(runs: Path | str) -> None:
+def report_runs(runs: Path | str) -> None:
     """Tell the watcher, if there is one, below which folder this run will be; never raises."""
-    _tell(RUNS, str(Path(runs).absolute()))
+    _write(RUNS, str(Path(runs).absolute()))
 
 
-def tell_run(run: Path | str) -> None:
+def report_run(run: Path | str) -> None:
     """Tell the watcher, if there is one, that this process owns a run folder, though a launcher started it."""
-    _tell(RUN, f"{os.getpid()} {Path(run).absolute()}")
+    _write(RUN, f"{os.getpid()} {Path(run).absolute()}")
 
 
-def tell_record(folder: Path | str) -> None:
+def report_record(folder: Path | str) -> None:
     """Tell the watcher, if there is one, which folder `ocrlab replay` takes for this program; never raises."""
-    _tell(RECORD, str(Path(folder).absolute()))
+    _write(RECORD, str(Path(folder).absolute()))
 
 
-def record_told(folder: Path) -> Path | None:
-    """Return what `tell_record` has told in a hand-over folder, None for nothing."""
-    text = _told(folder / RECORD)
+def read_record(folder: Path) -> Path | None:
+    """Return what `report_record` wrote in a hand-over folder, None for nothing."""
+    text = _read(folder / RECORD)
     return Path(text) if text else None
 
 
-def runs_told(folder: Path) -> Path | None:
-    """Return what `tell_runs` has told in a hand-over folder, None for nothing."""
-    text = _told(folder / RUNS)
+def read_runs(folder: Path) -> Path | None:
+    """Return what `report_runs` wrote in a hand-over folder, None for nothing."""
+    text = _read(folder / RUNS)
     return Path(text) if text else None
 
 
-def run_told(folder: Path) -> tuple[int, Path] | None:
-    """Return the owner and the run folder that `tell_run` has told, None for nothing."""
-    pid, _, path = (_told(folder / RUN) or "").partition(" ")
+def read_run(folder: Path) -> tuple[int, Path] | None:
+    """Return the owner and the run folder that `report_run` wrote, None for nothing."""
+    pid, _, path = (_read(folder / RUN) or "").partition(" ")
     return (int(pid), Path(path)) if pid.isdigit() and path else None
 
 
-def _tell(name: str, text: str) -> None:
+def _write(name: str, text: str) -> None:
     folder = os.environ.get(FOLDER)
     if folder:
         try:
@@ -61,7 +61,7 @@ def _tell(name: str, text: str) -> None:
             return  # the watcher then makes a folder of its own
 
 
-def _told(path: Path) -> str | None:
+def _read(path: Path) -> str | None:
     try:
         return os.fsdecode(path.read_bytes())
     except OSError:

@@ -29,7 +29,7 @@ from ocrlab.errors import ConfigError, RunError
 from ocrlab.hardware import host, nvidia_driver
 from ocrlab.inference import checkpoint
 from ocrlab.run_folder import watcher_link
-from ocrlab.run_folder.launcher import Ranks, found
+from ocrlab.run_folder.launcher import Ranks, detect_ranks
 from ocrlab.training import cuda_debug_info, validation
 from ocrlab.training.auto_settings import Machine, choose, keep_freed_memory
 from ocrlab.training.distributed import collectives, shared_run_folder
@@ -74,14 +74,14 @@ def fit(
         again(recorded(job))
     if resume is not None:
         config = configuration.of_run(resume)
-        before, config.trainer.devices = config.trainer.devices, found().on_node
-        if before != config.trainer.devices and found().first:
+        before, config.trainer.devices = config.trainer.devices, detect_ranks().on_node
+        if before != config.trainer.devices and detect_ranks().first:
             change = (
                 f"This run had {before} rank(s) on a machine and goes on with {config.trainer.devices}, so that each"
             )
             progress({"kind": "warning", "text": f"{change} optimiser step sees another number of crops than before"})
     slug = config.name or f"{config.encoder}-{config.decoder}"
-    mine = found()
+    mine = detect_ranks()
     with collectives.together(mine) as member, shared_run_folder.opened(member, config.runs, slug, resume) as folder:
         shown = progress if mine.first else silent
         return _fit(config, folder, mine, resume is not None, shown, load_pages or load, callbacks)

@@ -13,7 +13,7 @@ import pytest
 from ocrlab.cli import memory, memory_estimate, memory_fit
 from ocrlab.cli.parser import Parser
 from ocrlab.data.synthetic import generate
-from ocrlab.debug.memory.fit_trials import Try
+from ocrlab.debug.memory.fit_trials import MemoryTrial
 from ocrlab.debug.memory.largest_batch import Fit
 from ocrlab.debug.memory.memory_limit import Limit
 from ocrlab.errors import ConfigError
@@ -29,7 +29,10 @@ def parser() -> Parser:
 
 
 def fitted(batch: int, proven: str, **more: object) -> Fit:
-    tries = [Try(4, True, 800 * MIB, "train", "", 1.0, 3.5), Try(5, False, 950 * MIB, "train", "ended", 1.0)]
+    tries = [
+        MemoryTrial(4, True, 800 * MIB, "train", "", 1.0, 3.5),
+        MemoryTrial(5, False, 950 * MIB, "train", "ended", 1.0),
+    ]
     return Fit(batch, 800 * MIB, LIMIT, 950 * MIB, ["batch_size=4"], 48, proven, tries, **more)  # type: ignore[arg-type]
 
 
@@ -69,7 +72,7 @@ def test_the_sentence_says_why_there_is_nothing_larger(proven: str, message: str
 
 
 def test_nothing_fits_is_reported_with_what_to_change() -> None:
-    good = Try(1, True, 700 * MIB, "train", changes={"crop": "256"})
+    good = MemoryTrial(1, True, 700 * MIB, "train", changes={"crop": "256"})
     result = fitted(0, "batch + 1 fails", remedies=[good], left_out={"frozen BatchNorm": "no setting"})
     assert "crop=256" in memory_fit.sentence(result)
     assert "700 MiB" in memory_fit.sentence(result)

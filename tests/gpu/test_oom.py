@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ocrlab.debug.memory.explain_oom import Why, why
+from ocrlab.debug.memory.explain_oom import OomAnswer, explain_oom
 from ocrlab.debug.memory.monitor_log import Monitor
 from ocrlab.debug.watch.supervisor import Options, watch
 
@@ -51,9 +51,9 @@ sys.stdin.read()
 ASK = "import torch\ntorch.empty(int(0.5 * torch.cuda.mem_get_info()[1]), dtype=torch.uint8, device='cuda')"
 
 
-def failed(folder: Path, code: str) -> Why:
+def failed(folder: Path, code: str) -> OomAnswer:
     watch([sys.executable, "-c", code], Options(folder), output=lambda _stream, _data: None)
-    return why(str(folder))
+    return explain_oom(str(folder))
 
 
 def test_more_than_the_card_has(tmp_path: Path) -> None:

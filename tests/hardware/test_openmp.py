@@ -23,7 +23,7 @@ def test_waiting_threads_sleep_soon_unless_somebody_has_chosen() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "active"}])
 def test_libgomp_reads_it(given: dict[str, str]) -> None:
-    env = {name: text for name, text in os.environ.items() if name not in openmp.SAID} | given
+    env = {name: text for name, text in os.environ.items() if name not in openmp.SETTINGS} | given
     openmp.sleep_soon(env)
     done = subprocess.run(
         [sys.executable, "-c", "import torch; torch.ones(9)"],

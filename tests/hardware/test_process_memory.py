@@ -33,7 +33,7 @@ def test_one_that_is_gone_or_tells_less(tmp_path: Path) -> None:
     assert process_memory.of_process(2**22 + 1) is None
     made(tmp_path, "proc/7/status", "Name:\tpython\nVmHWM:\t  200 kB\nVmRSS:\t  100 kB\n")
     use = process_memory.of_process(7, root=tmp_path)  # an old kernel, or another user's process: no smaps_rollup
-    assert use == process_memory.Use(7, "", "", 100 * KB, 200 * KB)
+    assert use == process_memory.MemoryUse(7, "", "", 100 * KB, 200 * KB)
     made(tmp_path, "proc/8/status", "Name:\tpython\nState:\tZ (zombie)\n")
     assert process_memory.of_process(8, root=tmp_path) is None
 

@@ -10,17 +10,17 @@ import pytest
 from ocrlab.debug.flight_record import last_position, ring_format, ring_writer
 from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.run_folder import launcher, watcher_link
-from ocrlab.run_folder.launcher import Member, Ranks, found
+from ocrlab.run_folder.launcher import RankRecord, Ranks, detect_ranks
 
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 SRUN = {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1", "SLURM_NNODES": "3"}
 
 
 def test_torchrun_and_srun_say_who_this_is():
-    assert found(TORCHRUN) == Ranks(3, 4, 1, 2, "torchrun")
-    assert found(SRUN) == found({**SRUN, "SLURM_TASKS_PER_NODE": "2(x3)"}) == Ranks(5, 6, 1, 2, "srun")
-    assert (found(TORCHRUN).nodes, found(SRUN).nodes, found(SRUN).first) == (2, 3, False)
-    assert found({**TORCHRUN, **SRUN}).launcher == "torchrun", "srun torchrun ...: the inner one counts"
+    assert detect_ranks(TORCHRUN) == Ranks(3, 4, 1, 2, "torchrun")
+    assert detect_ranks(SRUN) == detect_ranks({**SRUN, "SLURM_TASKS_PER_NODE": "2(x3)"}) == Ranks(5, 6, 1, 2, "srun")
+    assert (detect_ranks(TORCHRUN).nodes, detect_ranks(SRUN).nodes, detect_ranks(SRUN).first) == (2, 3, False)
+    assert detect_ranks({**TORCHRUN, **SRUN}).launcher == "torchrun", "srun torchrun ...: the inner one counts"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_torchrun_and_srun_say_who_this_is():
     ],
 )
 def test_without_a_launcher_a_process_is_alone(environment):
-    assert found(environment) == Ranks()
+    assert detect_ranks(environment) == Ranks()
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_without_a_launcher_a_process_is_alone(environment):
 )
 def test_an_environment_that_cannot_be_is_refused(wrong):
     with pytest.raises(ConfigError):
-        found({**TORCHRUN, **wrong})
+        detect_ranks({**TORCHRUN, **wrong})
 
 
 def test_the_first_rank_that_failed_by_itself_is_blamed(tmp_path, monkeypatch):
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path / "watcher"))
-    members = [Member(Ranks(rank, 3, rank, 3, "torchrun")) for rank in range(3)]
+    members = [RankRecord(Ranks(rank, 3, rank, 3, "torchrun")) for rank in range(3)]
     for member in members:
         member.begin()
         member.keep(tmp_path / "flight")
@@ -68,7 +68,7 @@ def test_an_error_that_all_raise_names_the_rank_that_it_is_about(tmp_path):
     error = RunError("Rank 1 was given another batch")
     error.rank = 1
     for rank in (0, 1):
-        member = Member(Ranks(rank, 2, rank, 2, "torchrun"))
+        member = RankRecord(Ranks(rank, 2, rank, 2, "torchrun"))
         member.begin()
         member.keep(tmp_path)
         member.end("failed", error=error)
@@ -76,13 +76,13 @@ def test_an_error_that_all_raise_names_the_rank_that_it_is_about(tmp_path):
 
 
 def test_a_process_alone_keeps_no_record_and_a_record_that_cannot_be_written_is_no_error(tmp_path):
-    alone = Member(Ranks())
+    alone = RankRecord(Ranks())
     alone.begin()
     alone.keep(tmp_path)
     alone.end("success")
     assert launcher.read(tmp_path) == [] and not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
-    member = Member(Ranks(0, 2, 0, 2, "torchrun"))
+    member = RankRecord(Ranks(0, 2, 0, 2, "torchrun"))
     member.begin()
     member.keep(tmp_path / "file")
     member.end("failed", error=ValueError())
@@ -90,7 +90,7 @@ def test_a_process_alone_keeps_no_record_and_a_record_that_cannot_be_written_is_
 
 def test_an_end_is_written_also_when_the_launcher_ends_this_rank_meanwhile(tmp_path, monkeypatch):
     """torchrun sends SIGTERM to all as soon as one is gone: it arrives while a rank writes why it failed itself."""
-    member = Member(Ranks(0, 2, 0, 2, "torchrun"))
+    member = RankRecord(Ranks(0, 2, 0, 2, "torchrun"))
     member.begin()
     member.keep(tmp_path)
     write, come = launcher.write_json, [True]
@@ -109,11 +109,11 @@ def test_an_end_is_written_also_when_the_launcher_ends_this_rank_meanwhile(tmp_p
 
 def test_exits_are_told_to_the_watcher(tmp_path, monkeypatch):
     monkeypatch.delenv(watcher_link.FOLDER, raising=False)
-    launcher.tell_exits([])
+    launcher.report_exits([])
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
     assert launcher.exits(tmp_path) == []
     ended = [{"rank": 1, "pid": 7, "exit_code": -9}]
-    launcher.tell_exits(ended)
+    launcher.report_exits(ended)
     assert launcher.exits(tmp_path) == ended
     (tmp_path / "ranks" / "exits.json").write_text("{")
     assert launcher.exits(tmp_path) == []
@@ -131,7 +131,7 @@ def test_a_download_or_a_pipe_that_breaks_is_a_cause_of_its_own():
 
 
 def test_a_record_tells_whether_its_machine_has_a_gpu(tmp_path):
-    member = Member(Ranks(1, 2, 1, 2, "torchrun"))
+    member = RankRecord(Ranks(1, 2, 1, 2, "torchrun"))
     member.begin(gpu=False)
     member.keep(tmp_path)
     (one,) = launcher.read(tmp_path)
@@ -153,7 +153,7 @@ def test_where_a_rank_was_is_read_from_its_ring(phase, sample, tmp_path):
 
 def test_a_launched_process_that_failed_is_noted_by_its_launcher(tmp_path: Path) -> None:
     for number in (0, 1):
-        told = launcher.Member(launcher.Ranks(number, 2))
+        told = launcher.RankRecord(launcher.Ranks(number, 2))
         told.begin(watched=False)
         told.keep(tmp_path)
     error = RuntimeError("\n\n-- Process 1 terminated with the following error:\nTraceback ...\nIndexError: Target 9\n")

@@ -11,32 +11,32 @@ from ocrlab.run_folder import watcher_link
 def test_the_watcher_hears_where_runs_are_made(tmp_path, monkeypatch):
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
     assert watcher_link.watched()
-    watcher_link.tell_runs("some/runs")
-    assert watcher_link.runs_told(tmp_path) == Path.cwd() / "some" / "runs"
+    watcher_link.report_runs("some/runs")
+    assert watcher_link.read_runs(tmp_path) == Path.cwd() / "some" / "runs"
 
 
 def test_a_folder_may_have_a_name_of_any_bytes(tmp_path, monkeypatch):
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
     runs = tmp_path / os.fsdecode(b"caf\xe9") / "runs"
-    watcher_link.tell_runs(runs)
-    assert watcher_link.runs_told(tmp_path) == runs
+    watcher_link.report_runs(runs)
+    assert watcher_link.read_runs(tmp_path) == runs
 
 
 def test_nobody_watches(tmp_path, monkeypatch):
     monkeypatch.delenv(watcher_link.FOLDER, raising=False)
     assert not watcher_link.watched()
-    watcher_link.tell_runs("runs")
-    assert watcher_link.runs_told(tmp_path) is None
+    watcher_link.report_runs("runs")
+    assert watcher_link.read_runs(tmp_path) is None
 
 
 def test_a_handover_folder_that_is_gone_is_no_error(tmp_path, monkeypatch):
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path / "none"))
-    watcher_link.tell_runs("runs")
-    assert watcher_link.runs_told(tmp_path / "none") is None
+    watcher_link.report_runs("runs")
+    assert watcher_link.read_runs(tmp_path / "none") is None
 
 
 def test_the_watcher_hears_where_the_flight_record_lies(tmp_path, monkeypatch):
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
-    assert watcher_link.record_told(tmp_path) is None
-    watcher_link.tell_record("runs/mine")
-    assert watcher_link.record_told(tmp_path) == Path.cwd() / "runs" / "mine"
+    assert watcher_link.read_record(tmp_path) is None
+    watcher_link.report_record("runs/mine")
+    assert watcher_link.read_record(tmp_path) == Path.cwd() / "runs" / "mine"

@@ -22,7 +22,7 @@ from ocrlab import run_folder
 from ocrlab.config import schema as configs
 from ocrlab.errors import OcrlabError
 from ocrlab.evaluation.metrics import page_scores as scores
-from ocrlab.run_folder.launcher import Ranks, found
+from ocrlab.run_folder.launcher import Ranks, detect_ranks
 from ocrlab.training import loop
 from ocrlab.training.distributed import collectives
 from ocrlab.training.lightning_module import Training
@@ -116,7 +116,7 @@ def train(
 
     `stop` is a rank and a micro-batch after which it gets SIGTERM.
     """
-    mine = found()
+    mine = detect_ranks()
     record: dict[str, Any] = {"losses": [], "pages": [], "gradients": [], "weights": {}, "micro": 0}
     ended = Watcher.on_train_batch_end
 
@@ -163,9 +163,9 @@ def tasks(place: Path, pages: Path) -> None:
 def refused(place: Path, pages: Path) -> None:
     """What ranks cannot agree upon: pages, settings, a folder; each is said by all, and nobody waits."""
     other = draw(place / "other", train=6)
-    mine = lambda *words: lambda: train(place, other if found().rank else pages, "trainer.max_steps=1", *words)  # noqa: E731
+    mine = lambda *words: lambda: train(place, other if detect_ranks().rank else pages, "trainer.max_steps=1", *words)  # noqa: E731
     assert spawn(2, mine()) == [1, 1]
-    differ = lambda: train(place, pages, f"optim.lr=0.0{1 + found().rank}")  # noqa: E731
+    differ = lambda: train(place, pages, f"optim.lr=0.0{1 + detect_ranks().rank}")  # noqa: E731
     assert spawn(2, differ) == [1, 1]
     assert spawn(2, lambda: train(place, pages, "trainer.sync_batchnorm=true")) == [1, 1]
     (place / "file").write_text("")
@@ -199,7 +199,7 @@ def judge(place: Path, world: int) -> None:
     rng = np.random.default_rng(7)
     shape = (63, len(scores.SIZES), len(scores.COLUMNS))
     counts = rng.integers(0, 9, shape) + rng.random(shape) * (rng.random(shape) < 0.3)
-    mine = found() if world > 1 else Ranks()
+    mine = detect_ranks() if world > 1 else Ranks()
     with collectives.together(mine):
         turns = collectives.share(63, mine)
         running = collectives.added(mine, {page: counts[page] for page in turns if page is not None}, 63)

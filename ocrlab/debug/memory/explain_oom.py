@@ -10,59 +10,59 @@ from typing import Any
 from ocrlab.debug.diagnosis import load_input
 from ocrlab.debug.memory import oom_inputs
 from ocrlab.debug.memory.oom_checks import checks
-from ocrlab.debug.memory.oom_kinds import Split, split
-from ocrlab.debug.memory.oom_remedies import Remedy, remedy
-from ocrlab.records import SCHEMA, Check, finite
+from ocrlab.debug.memory.oom_kinds import OomKind, classify_oom
+from ocrlab.debug.memory.oom_remedies import Remedy, find_remedy
+from ocrlab.records import SCHEMA, Check, check_record, finite
 
 MARKS = {"ok": "ok", "warn": "warn", "fail": "FAIL", "skip": "skip"}
 
 
 @dataclass
-class Why:
+class OomAnswer:
     """The answer: the disease, the seven checks, what to set, one sentence."""
 
-    found: Split
+    kind: OomKind
     checks: list[Check]
     remedy: Remedy
     sentence: str
-    known: oom_inputs.Known
+    run: oom_inputs.OomRun
 
     @property
     def record(self) -> dict[str, Any]:
         """The answer as JSON-ready data."""
-        told: dict[str, Any] = {"schema": SCHEMA, "ran_out": bool(self.found.kind), **asdict(self.found)}
-        told["checks"] = [asdict(check) for check in self.checks]
-        told["remedy"] = {**asdict(self.remedy), "line": self.remedy.line}
-        told["sentence"] = self.sentence
-        clean: dict[str, Any] = finite(told)
+        record: dict[str, Any] = {"schema": SCHEMA, "ran_out": bool(self.kind.kind), **asdict(self.kind)}
+        record["checks"] = [check_record(check) for check in self.checks]
+        record["remedy"] = {**asdict(self.remedy), "line": self.remedy.line}
+        record["sentence"] = self.sentence
+        clean: dict[str, Any] = finite(record)
         return clean
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """The checks as rows of a table."""
-        return [(str(check.step), MARKS[check.judgement], check.name, check.seen) for check in self.checks]
+        return [(str(check.step), MARKS[check.judgement], check.name, check.observed) for check in self.checks]
 
 
-def why(path: str) -> Why:
+def explain_oom(path: str) -> OomAnswer:
     """Return why the run of a log or a run folder ran out of memory; raises DataError where it cannot be read."""
     folder = Path(path) if path != "-" and Path(path).is_dir() else None
-    known = oom_inputs.know(load_input.read_incident(path), folder, _config(folder))
-    found = split(known)
-    proposed = remedy(known, found)
-    return Why(found, checks(known, found, proposed), proposed, sentence(known, found, proposed), known)
+    run = oom_inputs.collect(load_input.read_incident(path), folder, _config(folder))
+    kind = classify_oom(run)
+    proposed = find_remedy(run, kind)
+    return OomAnswer(kind, checks(run, kind, proposed), proposed, sentence(run, kind, proposed), run)
 
 
-def sentence(known: oom_inputs.Known, found: Split, proposed: Remedy) -> str:
+def sentence(run: oom_inputs.OomRun, kind: OomKind, proposed: Remedy) -> str:
     """Return the answer in one sentence, with the remedy as a line of settings."""
-    if not found.kind:
-        if not known.verdict.causes:
+    if not kind.kind:
+        if not run.verdict.causes:
             return "Nothing says that memory ran out, and nothing else explains the failure."
-        first, *others = known.verdict.causes
-        told = f"It did not run out of memory as far as can be seen: {first.id} ({first.confidence:.2f})"
-        also = [one for one in others if one.id.startswith(oom_inputs.MEMORY)]
-        return f"{told}; {also[0].id} ({also[0].confidence:.2f}) looks the same." if also else f"{told}."
-    sure = "" if found.confidence >= 0.8 else "most probably " if found.confidence >= 0.6 else "perhaps "
-    head = f"It ran out of memory, {sure}by {_article(found.kind)}: {found.why}"
+        first, *others = run.verdict.causes
+        answer = f"It did not run out of memory as far as can be seen: {first.id} ({first.confidence:.2f})"
+        also = [cause for cause in others if cause.id.startswith(oom_inputs.MEMORY)]
+        return f"{answer}; {also[0].id} ({also[0].confidence:.2f}) looks the same." if also else f"{answer}."
+    sure = "" if kind.confidence >= 0.8 else "most probably " if kind.confidence >= 0.6 else "perhaps "
+    head = f"It ran out of memory, {sure}by {_article(kind.kind)}: {kind.why}"
     if proposed.line:
         return f"{head}. Set {proposed.line}."
     return f"{head}. {proposed.do}." if proposed.do else f"{head}."
@@ -95,6 +95,6 @@ def _config(folder: Path | None) -> dict[str, Any]:
         from ocrlab.config import schema as configs
         from ocrlab.config.fields import flat
 
-        found: dict[str, Any] = flat(configs.load(path))
-        return found
+        settings: dict[str, Any] = flat(configs.load(path))
+        return settings
     return {}

@@ -28,11 +28,11 @@ QUIET = {
 }
 MEMORY = ("host.oom_kill", "host.alloc_fail", "loader.worker_killed", "SIGKILL")
 WORDS = ("MemoryError", "bad_alloc", "out of memory", "can't allocate memory", "Cannot allocate memory")
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Try:
+class MemoryTrial:
     """One child: its batch, what was set otherwise, whether that fits, and the most that it held, in bytes.
 
     `peak` of one that does not fit is what it held when it was ended, or None where it died.
@@ -42,7 +42,7 @@ class Try:
     fits: bool
     peak: int | None = None
     phase: str = ""  # the part of the training that needed most, or in which it ended
-    told: str = ""
+    message: str = ""
     seconds: float = 0.0
     crops_a_second: float = 0.0
     changes: dict[str, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Try:
 
 
 @dataclass
-class Room:
+class TrialRunner:
     """Where children are tried: a private folder, the limit, the end of all, and what earlier ones have settled."""
 
     config: Config
@@ -59,9 +59,9 @@ class Room:
     limit: Limit
     margin: float
     end: float  # of time.monotonic()
-    say: Say
+    report: Report
     settled: dict[str, Any] = field(default_factory=dict)
-    tries: list[Try] = field(default_factory=list)
+    tries: list[MemoryTrial] = field(default_factory=list)
 
     @property
     def usable(self) -> int:
@@ -86,7 +86,7 @@ class Room:
         answer = from_json(out.read_bytes(), source=str(out)) if out.is_file() else None
         return answer, ended
 
-    def attempt(self, batch: int, changes: Mapping[str, str] | None = None, *, long: bool = False) -> Try:
+    def attempt(self, batch: int, changes: Mapping[str, str] | None = None, *, long: bool = False) -> MemoryTrial:
         """Train some steps with a batch, and say whether they fit; raises RunError for what fails of another cause."""
         changes = dict(changes or {})
         env = {key: value for key, value in changes.items() if key.isupper()}
@@ -95,10 +95,10 @@ class Room:
         kind = {"usable": self._ceiling(), "kind": self.limit.kind, "long": long}
         answer, ended = self.child("measure_memory", {**overrides, "batch_size": batch}, env, **kind)
         self.settled = {**(answer or {}).get("settled", {}), **self.settled}
-        done = judged(batch, changes, answer, ended, self.usable, time.monotonic() - began, self.margin)
+        done = judge_trial(batch, changes, answer, ended, self.usable, time.monotonic() - began, self.margin)
         done = replace(done, long=long)
         self.tries.append(done)
-        self.say(line(done))
+        self.report(line(done))
         return done
 
     def _ceiling(self) -> int | None:
@@ -106,25 +106,27 @@ class Room:
         return None if self.limit.kind == "device" and not self.limit.chosen else self.usable
 
 
-def judged(
+def judge_trial(
     batch: int, changes: dict[str, str], answer: Any, ended: Any, usable: int, seconds: float, margin: float
-) -> Try:
+) -> MemoryTrial:
     """Return what a child's answer and its end say; raises RunError for what fails of another cause than memory."""
     if answer and answer["finished"] and not ended.what:
         peak, phase, room = _peak(answer, usable, margin)
         speed = answer["crops_a_second"]
-        return Try(batch, peak <= room, peak, phase, "", seconds, speed, changes, answer)
+        return MemoryTrial(batch, peak <= room, peak, phase, "", seconds, speed, changes, answer)
     if answer and answer.get("over"):
         over = answer["over"]
-        held = over["held"] or None
-        return Try(batch, False, held, over["phase"], "ended at the limit", seconds, 0.0, changes, answer)
+        reached = over["held"] or None
+        return MemoryTrial(batch, False, reached, over["phase"], "ended at the limit", seconds, 0.0, changes, answer)
     phase = (answer or {}).get("phase", "start")
     if ended.what in MEMORY or ended.what.startswith("gpumem.") or any(word in ended.told for word in WORDS):
-        return Try(batch, False, None, phase, ended.told, seconds, 0.0, changes, answer or {})
+        return MemoryTrial(batch, False, None, phase, ended.told, seconds, 0.0, changes, answer or {})
     if ended.what in (trial.SLOW, trial.HANG):
-        return Try(batch, False, None, phase, f"not done in {seconds:.0f} s", seconds, 0.0, changes, {"slow": True})
-    told = (answer or {}).get("error") or ended.told
-    raise RunError(f"A training with batch_size={batch} fails, and not of memory", got=told, do="Run ocrlab train")
+        return MemoryTrial(
+            batch, False, None, phase, f"not done in {seconds:.0f} s", seconds, 0.0, changes, {"slow": True}
+        )
+    reason = (answer or {}).get("error") or ended.told
+    raise RunError(f"A training with batch_size={batch} fails, and not of memory", got=reason, do="Run ocrlab train")
 
 
 def _peak(answer: Mapping[str, Any], usable: int, margin: float) -> tuple[int, str, int]:
@@ -141,11 +143,11 @@ def _peak(answer: Mapping[str, Any], usable: int, margin: float) -> tuple[int, s
     return highest, phase, usable
 
 
-def line(done: Try) -> str:
+def line(done: MemoryTrial) -> str:
     """Return one try as a line of text."""
     changes = "".join(f" {key}={value}" for key, value in done.changes.items())
-    held = f"{done.peak / memory_limit.MIB:,.0f} MiB" if done.peak is not None else done.told
-    verdict = f"fits, at most {held}" if done.fits else f"does not fit: {held} in {done.phase}"
+    size = f"{done.peak / memory_limit.MIB:,.0f} MiB" if done.peak is not None else done.message
+    verdict = f"fits, at most {size}" if done.fits else f"does not fit: {size} in {done.phase}"
     speed = f", {done.crops_a_second:.1f} crops a second" if done.fits else ""
     longer = ", for longer" if done.long else ""
     return f"batch_size={done.batch}{changes}{longer}: {verdict}{speed} ({done.seconds:.0f} s)"

@@ -32,12 +32,12 @@ class Growth:
 
 def growth(at: Sequence[float], values: Sequence[float], limit: float | None = None) -> Growth:
     """Return how values (bytes) grow over `at` (steps or seconds), of which there are as many."""
-    found = growth_slope.slope(at, values)
+    slope = growth_slope.slope(at, values)
     rise = float(values[-1] - min(values)) if values else 0.0
     enough = rise >= max(LEAST_BYTES, LEAST_SHARE * max(values, default=0.0))
     grows = bool(
-        found.points >= POINTS and found.confidence >= SURE and found.low > 0 and enough
+        slope.points >= POINTS and slope.confidence >= SURE and slope.low > 0 and enough
         and growth_slope.still_grows(at, values)
     )  # fmt: skip
-    left = max(0.0, limit - values[-1]) / found.value if grows and limit is not None else None
-    return Growth(found.value, found.low, found.high, found.confidence, found.points, rise, grows, left)
+    left = max(0.0, limit - values[-1]) / slope.value if grows and limit is not None else None
+    return Growth(slope.value, slope.low, slope.high, slope.confidence, slope.points, rise, grows, left)

@@ -30,12 +30,12 @@ class Refused:
 
 def refused(text: str) -> list[Refused]:
     """Return every refused allocation of host memory in a text, in order; those with a size count first."""
-    found = []
+    requests = []
     for match in REFUSED.finditer(text):
         number = next((match[name] for name in ("torch", "opencv", "rust", "mapped") if match[name]), None)
         size = int(number) if number else _size(match["array"])
-        found.append(Refused(size, match["shape"] or "", match.start()))
-    return [one for one in found if one.request is not None] or found
+        requests.append(Refused(size, match["shape"] or "", match.start()))
+    return [request for request in requests if request.request is not None] or requests
 
 
 def _size(text: str | None) -> int | None:

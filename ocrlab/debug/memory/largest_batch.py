@@ -18,7 +18,7 @@ from ocrlab.config import schema as configs
 from ocrlab.config.fields import flat
 from ocrlab.config.schema import Config
 from ocrlab.debug.memory import memory_limit, memory_savers
-from ocrlab.debug.memory.fit_trials import Room, Say, Try
+from ocrlab.debug.memory.fit_trials import MemoryTrial, Report, TrialRunner
 from ocrlab.debug.memory.memory_limit import Limit
 from ocrlab.errors import RunError
 
@@ -33,11 +33,11 @@ class Fit:
     peak: int | None
     limit: Limit
     usable: int
-    words: list[str]
+    settings: list[str]
     most: int
     proven: str  # why there is nothing larger: "batch + 1 fails", "close", "pages", "slow", "time"
-    tries: list[Try]
-    remedies: list[Try] = field(default_factory=list)
+    tries: list[MemoryTrial]
+    remedies: list[MemoryTrial] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     estimate: dict[str, Any] = field(default_factory=dict)
 
@@ -52,35 +52,35 @@ def largest_batch(
     """
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-fit-"))
     try:
-        return fit(config, folder, limit=memory_limit.find(limit, cuda=cuda), margin=margin, seconds=60 * minutes)
+        return fit(config, folder, limit=memory_limit.find_limit(limit, cuda=cuda), margin=margin, seconds=60 * minutes)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def fit(
-    config: Config, folder: Path, *, limit: Limit, margin: float, seconds: float, say: Say = lambda _text: None
+    config: Config, folder: Path, *, limit: Limit, margin: float, seconds: float, report: Report = lambda _text: None
 ) -> Fit:
     """Return the largest batch that fits a config; `folder` is new and private, whoever made it removes it.
 
     Raises RunError where the training fails of another cause, or where the time is over before anything was measured.
     """
     configs.save(config, folder / "config.yaml")
-    room = Room(config, folder, limit, margin, time.monotonic() + seconds, say)
-    guess = estimated(room)
+    room = TrialRunner(config, folder, limit, margin, time.monotonic() + seconds, report)
+    guess = estimate(room)
     most = max(1, guess["pages"], config.batch_size * config.trainer.accumulate_grad_batches)
-    batch, proven = stand(room, *search(room, guess, most))
-    peak = next((one.peak for one in reversed(room.tries) if one.batch == batch and one.fits), None)
+    batch, proven = verify_longer(room, *search(room, guess, most))
+    peak = next((attempt.peak for attempt in reversed(room.tries) if attempt.batch == batch and attempt.fits), None)
     tries = list(room.tries)
-    found = Fit(batch, peak, limit, room.usable, words(config, batch), most, proven, tries, estimate=guess)
+    result = Fit(batch, peak, limit, room.usable, as_settings(config, batch), most, proven, tries, estimate=guess)
     if batch == 0 and proven == "batch + 1 fails":
-        found.remedies = memory_savers.measured(room, tries[-1])
-        found.left_out = memory_savers.impossible(flat(config))
-    return found
+        result.remedies = memory_savers.try_changes(room, tries[-1])
+        result.left_out = memory_savers.left_out_changes(flat(config))
+    return result
 
 
-def estimated(room: Room) -> dict[str, Any]:
+def estimate(room: TrialRunner) -> dict[str, Any]:
     """Return what a child says that one crop and all the rest need: {"pages", "offset", "slope", "parts"...}."""
-    room.say("estimating with fake tensors")
+    room.report("estimating with fake tensors")
     answer, ended = room.child("estimate_memory", {}, {})
     if answer is None:
         raise RunError(
@@ -90,7 +90,7 @@ def estimated(room: Room) -> dict[str, Any]:
     return dict(answer)
 
 
-def search(room: Room, guess: Mapping[str, Any], most: int) -> tuple[int, str]:
+def search(room: TrialRunner, guess: Mapping[str, Any], most: int) -> tuple[int, str]:
     """Return the largest batch that fits, 0 for none, and why there is nothing larger."""
     low, high = 0, most + 1
     slope, offset = max(1.0, guess["slope"]), guess["offset"]
@@ -111,16 +111,16 @@ def search(room: Room, guess: Mapping[str, Any], most: int) -> tuple[int, str]:
         else:
             high = done.batch
         wanted = _next(room.usable, low, high, peaks, slope, failed=high <= most)
-    slow = any(one.answer.get("slow") and one.batch == high for one in room.tries)
+    slow = any(attempt.answer.get("slow") and attempt.batch == high for attempt in room.tries)
     return low, "pages" if low == most else "slow" if slow else "batch + 1 fails"
 
 
-def stand(room: Room, batch: int, proven: str) -> tuple[int, str]:
+def verify_longer(room: TrialRunner, batch: int, proven: str) -> tuple[int, str]:
     """Return the largest batch up to `batch` that fits for longer as well, and why there is nothing larger."""
     low, high, at, down = 0, batch + 1, batch, max(1, batch // 10)
     while high - low > 1:
         if room.left() < 5:
-            short = max((one.batch for one in room.tries if one.fits and one.batch < high), default=0)
+            short = max((attempt.batch for attempt in room.tries if attempt.fits and attempt.batch < high), default=0)
             return low or short, "time"
         if room.attempt(at, long=True).fits:
             low, at = at, (at + high) // 2
@@ -144,7 +144,7 @@ def _next(usable: int, low: int, high: int, peaks: Mapping[int, int], slope: flo
     return (low + high) / 2 if failed else high - 1
 
 
-def words(config: Config, batch: int) -> list[str]:
+def as_settings(config: Config, batch: int) -> list[str]:
     """Return the settings that train with the same effective batch in steps that fit; none where nothing fits."""
     if not batch:
         return []

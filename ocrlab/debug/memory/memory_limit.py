@@ -28,7 +28,7 @@ class Limit:
     chosen: bool = False
 
 
-def find(gigabytes: float | None, *, cuda: bool = False, root: Path = ROOT) -> Limit:
+def find_limit(gigabytes: float | None, *, cuda: bool = False, root: Path = ROOT) -> Limit:
     """Return the smallest limit that holds for a training started here; raises ConfigError for a limit of nothing.
 
     `gigabytes` are 10^9 bytes, as the limits of containers and cards are sold.
@@ -38,32 +38,32 @@ def find(gigabytes: float | None, *, cuda: bool = False, root: Path = ROOT) -> L
     asked = int(gigabytes * GB) if gigabytes is not None else None
     if cuda:
         return Limit(asked or 1 << 50, "device", "--limit" if asked else "the device's memory", asked is not None)
-    found = [Limit(asked, "resident", "--limit", True)] if asked is not None else []
-    found += [limit for limit in (_group(root), _free(root)) if limit is not None]
+    limits = [Limit(asked, "resident", "--limit", True)] if asked is not None else []
+    limits += [limit for limit in (_group(root), _free(root)) if limit is not None]
     for kind, number in (("address", resource.RLIMIT_AS), ("data", resource.RLIMIT_DATA)):
         soft, _ = resource.getrlimit(number)
         if soft != resource.RLIM_INFINITY:
             name = "RLIMIT_AS" if kind == "address" else "RLIMIT_DATA"
-            found.append(Limit(soft, kind, f"{name} (ulimit -{'v' if kind == 'address' else 'd'})"))
-    if not found:
+            limits.append(Limit(soft, kind, f"{name} (ulimit -{'v' if kind == 'address' else 'd'})"))
+    if not limits:
         raise ConfigError("Nothing here says how much memory there is", need="--limit GB")
-    return min(found, key=lambda limit: limit.bytes)
+    return min(limits, key=lambda limit: limit.bytes)
 
 
 def _group(root: Path) -> Limit | None:
     """Return what the memory control groups leave for one more process, None without a limit."""
-    found = cgroup.memory_left(root=root).value
-    if found is None:
+    left = cgroup.memory_left(root=root).value
+    if left is None:
         return None
-    version = "version 1" if found["file"] == "memory.limit_in_bytes" else "version 2"
-    high = "memory.high, " if found["file"] == "memory.high" else ""
-    told = f"the memory control group ({version}, {high}{found['limit'] / MIB:,.0f} MiB)"
-    return Limit(found["left"], "resident", told)
+    version = "version 1" if left["file"] == "memory.limit_in_bytes" else "version 2"
+    high = "memory.high, " if left["file"] == "memory.high" else ""
+    source = f"the memory control group ({version}, {high}{left['limit'] / MIB:,.0f} MiB)"
+    return Limit(left["left"], "resident", source)
 
 
 def _free(root: Path) -> Limit | None:
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
-    return Limit(int(found[1]) * 1024, "resident", "free memory of this machine") if found else None
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    return Limit(int(match[1]) * 1024, "resident", "free memory of this machine") if match else None
 
 
 def _text(path: Path) -> str:

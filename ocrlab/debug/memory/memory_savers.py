@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from ocrlab.config.fields import flat
-from ocrlab.debug.memory.fit_trials import Room, Try
+from ocrlab.debug.memory.fit_trials import MemoryTrial, TrialRunner
 
 SMALLEST = "resnet18_slim"
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
-def possible(settings: dict[str, Any], phase: str, *, cuda: bool) -> list[dict[str, str]]:
+def possible_changes(settings: dict[str, Any], phase: str, *, cuda: bool) -> list[dict[str, str]]:
     """Return the changes that the config can express, what costs the least accuracy first."""
     changes: list[dict[str, str]] = []
     if cuda:
@@ -41,48 +41,48 @@ def possible(settings: dict[str, Any], phase: str, *, cuda: bool) -> list[dict[s
     return changes
 
 
-def impossible(settings: dict[str, Any]) -> dict[str, str]:
+def left_out_changes(settings: dict[str, Any]) -> dict[str, str]:
     """Return what would save memory and cannot be tried with these settings, and why."""
     if settings["weights"] is None:
         return {"frozen BatchNorm": "random weights have no statistics to keep; with weights=... it is tried"}
     return {}
 
 
-def measured(room: Room, failed: Try) -> list[Try]:
+def try_changes(room: TrialRunner, failed: MemoryTrial) -> list[MemoryTrial]:
     """Try every change with one crop, and where none is enough the fewest together; what fits comes first."""
     settings = {**flat(room.config), **room.settled}
-    done: list[Try] = []
-    changes = possible(settings, failed.phase, cuda=room.limit.kind == "device")
+    done: list[MemoryTrial] = []
+    changes = possible_changes(settings, failed.phase, cuda=room.limit.kind == "device")
     for change in changes:
         if room.left() < 10:
             break
-        done.append(_tried(room, change))
-    if len(changes) > 1 and not any(one.fits for one in done) and room.left() >= 10:
+        done.append(_try_change(room, change))
+    if len(changes) > 1 and not any(attempt.fits for attempt in done) and room.left() >= 10:
         done += _together(room, changes)
-    return sorted(done, key=lambda one: (not one.fits, len(one.changes), one.peak or 0))
+    return sorted(done, key=lambda attempt: (not attempt.fits, len(attempt.changes), attempt.peak or 0))
 
 
-def _together(room: Room, changes: list[dict[str, str]]) -> list[Try]:
+def _together(room: TrialRunner, changes: list[dict[str, str]]) -> list[MemoryTrial]:
     """Try all changes at once, then without each that is not needed, as far as the time goes."""
     needed = list(changes)
-    done = [_tried(room, _joined(needed))]
+    done = [_try_change(room, _join(needed))]
     for change in reversed(changes) if done[0].fits else ():
-        fewer = [one for one in needed if one is not change]
+        fewer = [other for other in needed if other is not change]
         if len(fewer) < 2 or room.left() < 10:  # each alone was not enough
             break
-        done.append(_tried(room, _joined(fewer)))
+        done.append(_try_change(room, _join(fewer)))
         needed = fewer if done[-1].fits else needed
     return done
 
 
-def _joined(changes: list[dict[str, str]]) -> dict[str, str]:
+def _join(changes: list[dict[str, str]]) -> dict[str, str]:
     return {key: value for change in changes for key, value in change.items()}
 
 
-def _tried(room: Room, change: dict[str, str]) -> Try:
-    kept = room.settled
-    room.settled = {key: value for key, value in kept.items() if key not in change}
+def _try_change(room: TrialRunner, change: dict[str, str]) -> MemoryTrial:
+    settled = room.settled
+    room.settled = {key: value for key, value in settled.items() if key not in change}
     try:
         return room.attempt(1, change)
     finally:
-        room.settled = kept
+        room.settled = settled

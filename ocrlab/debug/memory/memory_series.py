@@ -48,8 +48,8 @@ class Series:
 
 def gather(folder: Path | None, texts: Mapping[str, str], facts: Mapping[str, Any]) -> list[Series]:
     """Return every series of at least six points, the best source first."""
-    found = [*_flight(folder), *_watched(facts), *_table(folder), *_lines(texts)]
-    return [one for one in found if len(one.values) >= FEWEST]
+    every = [*_flight(folder), *_watched(facts), *_table(folder), *_lines(texts)]
+    return [series for series in every if len(series.values) >= FEWEST]
 
 
 def _flight(folder: Path | None) -> Iterable[Series]:
@@ -59,7 +59,7 @@ def _flight(folder: Path | None) -> Iterable[Series]:
         except (OcrlabError, OSError):
             continue
         names = [name for name in (steps[-1].memory if steps else {}) if not name.endswith("peak")]
-        for name in sorted(names, key=lambda one: (one == "rss", "reserved" in one)):
+        for name in sorted(names, key=lambda key: (key == "rss", "reserved" in key)):
             points = [(float(step.micro), float(step.memory[name])) for step in steps if name in step.memory]
             where = "host" if name == "rss" else "gpu"
             yield _series(name, where, "step", f"flight/{path.name}", points)
@@ -75,7 +75,7 @@ def _watched(facts: Mapping[str, Any]) -> Iterable[Series]:
     seconds = memory.get("seconds") or []
     for name in ("tree", "shm"):
         values = memory.get(name) or []
-        if len(values) == len(seconds) and all(isinstance(one, int | float) for one in [*values, *seconds]):
+        if len(values) == len(seconds) and all(isinstance(figure, int | float) for figure in [*values, *seconds]):
             what, where = ("all processes", "host") if name == "tree" else ("shared memory", "shm")
             early = not seconds or seconds[-1] < LONG
             points = [point for point in zip(seconds, values, strict=True) if early or point[0] >= START]
@@ -108,7 +108,7 @@ def _table(folder: Path | None) -> Iterable[Series]:
 
 def _lines(texts: Mapping[str, str]) -> Iterable[Series]:
     for file, text in texts.items():
-        found: dict[str, list[tuple[float, float, bool]]] = {}
+        series: dict[str, list[tuple[float, float, bool]]] = {}
         column: tuple[int, str] | None = None  # of a table whose head went by
         for number, line in enumerate(text.splitlines(), 1):
             cells = line[:2000].split()
@@ -118,19 +118,19 @@ def _lines(texts: Mapping[str, str]) -> Iterable[Series]:
             cell = CELL.fullmatch(cells[column[0]]) if column and len(cells) > column[0] else None
             if cell and column:
                 size = float(cell["number"]) * UNITS[f"{cell['unit'].lower()}ib"]
-                found.setdefault(column[1], []).append((number, size, True))
+                series.setdefault(column[1], []).append((number, size, True))
             for match in FIGURE.finditer(line):
                 unit = (match["unit"] or "").lower()
                 size = float(match["number"]) * (UNITS.get(unit) or UNITS.get(f"{unit}b") or 1)
-                found.setdefault(match["name"].lower().strip(), []).append((number, size, bool(unit)))
-        for name, points in found.items():
-            told = [(at, size) for at, size, unit in points if unit]
+                series.setdefault(match["name"].lower().strip(), []).append((number, size, bool(unit)))
+        for name, points in series.items():
+            sized = [(at, size) for at, size, unit in points if unit]
             scale = 1
-            if not told:
+            if not sized:
                 scale = _guessed([size for _, size, _ in points])
-                told = [(at, size) for at, size, _ in points]
+                sized = [(at, size) for at, size, _ in points]
             where = "host" if re.search("rss|host|cpu|ram", name) and "vram" not in name else "gpu"
-            yield _series(name, where, "line", file, [(at, size * scale) for at, size in told])
+            yield _series(name, where, "line", file, [(at, size * scale) for at, size in sized])
 
 
 def _column(cells: Sequence[str]) -> tuple[int, str] | None:
@@ -141,8 +141,8 @@ def _column(cells: Sequence[str]) -> tuple[int, str] | None:
 
 
 def _series(what: str, where: str, unit: str, source: str, points: Sequence[tuple[float, float]]) -> Series:
-    kept = list(points)[-MOST:]
-    return Series(what, where, unit, source, [at for at, _ in kept], [value for _, value in kept])
+    newest = list(points)[-MOST:]
+    return Series(what, where, unit, source, [at for at, _ in newest], [value for _, value in newest])
 
 
 def _guessed(values: Sequence[float]) -> int:

@@ -46,47 +46,47 @@ class Monitor:
     def sample(self) -> dict[str, Any]:
         """Return everything as it is now; what cannot be told is left out or carries its reason."""
         now = self.clock() - self.began
-        told: dict[str, Any] = {"schema": SCHEMA, "time": run_folder.now(), "seconds": round(now, 1), "pid": self.pid}
-        told["alive"] = self.pid is None or self._started() == self.started is not None
+        sample: dict[str, Any] = {"schema": SCHEMA, "time": run_folder.now(), "seconds": round(now, 1), "pid": self.pid}
+        sample["alive"] = self.pid is None or self._started() == self.started is not None
         host = _tree(self.pid) if self.pid is not None else _machine()
-        told["host"] = host
+        sample["host"] = host
         pids = {use["pid"] for use in host["processes"]} if self.pid is not None else set()
         shm = process_memory.shared_memory().value
         group = cgroup.memory_use("self" if self.pid is None else self.pid)
-        told |= {"shm": shm, "group": group.value, "gpus": _gpus(self.stream.latest(), pids)}
-        for name, (value, limit) in limits(told).items():
+        sample |= {"shm": shm, "group": group.value, "gpus": _gpus(self.stream.latest(), pids)}
+        for name, (value, limit) in limits(sample).items():
             curve = self.curves.setdefault(name, deque())
             curve.append((now, value))
             _thin(curve)
             recent = [point for point in curve if point[0] >= now - SLOPE_SECONDS]
-            told.setdefault("growth", {})[name] = asdict(
+            sample.setdefault("growth", {})[name] = asdict(
                 growth([at for at, _ in recent], [used for _, used in recent], limit)
             )
-        return told
+        return sample
 
     def close(self) -> None:
         """Let go of the driver."""
         self.stream.close()
 
     def _started(self) -> int | None:
-        found = process_tree.one(self.pid) if self.pid is not None else None
-        return None if found is None or found.state in "ZX" else found.started
+        process = process_tree.read_process(self.pid) if self.pid is not None else None
+        return None if process is None or process.state in "ZX" else process.started
 
 
-def limits(told: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
+def limits(sample: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
     """Return by name what is used and what there is, in bytes: host, group, shm, gpu 0 ..."""
-    host, found = told["host"], {}
+    host, used_and_limit = sample["host"], {}
     used = host.get("pss") or host["rss"]
-    found["host"] = (used, used + host["available"] if host.get("available") is not None else None)
-    if told["group"]:
-        group = told["group"]
-        found["group"] = (group["used"] - group["reclaimable"], group["limit"])
-    if told["shm"]:
-        found["shm"] = (told["shm"]["used"], told["shm"]["total"])
-    for card in told["gpus"].get("cards", ()):
+    used_and_limit["host"] = (used, used + host["available"] if host.get("available") is not None else None)
+    if sample["group"]:
+        group = sample["group"]
+        used_and_limit["group"] = (group["used"] - group["reclaimable"], group["limit"])
+    if sample["shm"]:
+        used_and_limit["shm"] = (sample["shm"]["used"], sample["shm"]["total"])
+    for card in sample["gpus"].get("cards", ()):
         if card.get("used") is not None:
-            found[f"gpu {card['index']}"] = (card["used"], card.get("total"))
-    return found
+            used_and_limit[f"gpu {card['index']}"] = (card["used"], card.get("total"))
+    return used_and_limit
 
 
 def newest(runs: Path | str) -> tuple[int, Path] | None:
@@ -94,16 +94,18 @@ def newest(runs: Path | str) -> tuple[int, Path] | None:
     for path in sorted(Path(runs).glob("*/.RUNNING"), key=lambda file: -file.stat().st_mtime):
         process = status_file.running_process(path.parent)
         pid = process.get("pid")
-        if isinstance(pid, int) and process_tree.one(pid) is not None and alive(process):
+        if isinstance(pid, int) and process_tree.read_process(pid) is not None and alive(process):
             return pid, path.parent
     return None
 
 
 def _thin(curve: deque[tuple[float, float]]) -> None:
     if len(curve) > POINTS:
-        kept = [point for number, point in enumerate(curve) if number % 2 == len(curve) % 2 or number == len(curve) - 1]
+        points = [
+            point for number, point in enumerate(curve) if number % 2 == len(curve) % 2 or number == len(curve) - 1
+        ]
         curve.clear()
-        curve.extend(kept)
+        curve.extend(points)
 
 
 def _tree(pid: int) -> dict[str, Any]:
@@ -113,8 +115,8 @@ def _tree(pid: int) -> dict[str, Any]:
 
 def _machine() -> dict[str, Any]:
     """Return the memory of the whole machine, with the largest processes."""
-    found = machine_memory.machine().value or {}
-    return {"processes": machine_memory.largest(LARGEST), "pss": None, "rss": found.get("used", 0), **found}
+    memory = machine_memory.machine().value or {}
+    return {"processes": machine_memory.largest(LARGEST), "pss": None, "rss": memory.get("used", 0), **memory}
 
 
 def _gpus(reading: Reading, pids: set[int]) -> dict[str, Any]:
@@ -123,7 +125,7 @@ def _gpus(reading: Reading, pids: set[int]) -> dict[str, Any]:
         return {"missing": reading.missing}
     cards = []
     for index, card in enumerate(reading.value["cards"]):
-        held = [{**one, "ours": one["pid"] in pids} for one in card.get("processes", ())]
-        cards.append({"index": index, **card, "processes": held})
-    told = {"cards": cards, "driver": reading.value.get("driver"), "age": round(reading.value["age"], 1)}
-    return {**told, "missing": reading.missing} if reading.missing else told
+        processes = [{**process, "ours": process["pid"] in pids} for process in card.get("processes", ())]
+        cards.append({"index": index, **card, "processes": processes})
+    gpus = {"cards": cards, "driver": reading.value.get("driver"), "age": round(reading.value["age"], 1)}
+    return {**gpus, "missing": reading.missing} if reading.missing else gpus

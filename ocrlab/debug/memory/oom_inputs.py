@@ -30,7 +30,7 @@ LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<")
 
 
 @dataclass(frozen=True)
-class Spot:
+class SourceLine:
     """A line of a file of the run."""
 
     file: str
@@ -42,7 +42,7 @@ class Spot:
 
 
 @dataclass
-class Known:
+class OomRun:
     """What is known: the verdict, messages of the GPU's allocator and the host's, series with their growth, phase."""
 
     incident: Incident
@@ -50,16 +50,16 @@ class Known:
     folder: Path | None = None
     message: oom_message.Oom | None = None
     judged: list[oom_message.Judgement] = field(default_factory=list)
-    spot: Spot | None = None  # of the message
+    message_at: SourceLine | None = None  # of the message
     refused: host_oom_message.Refused | None = None
-    refused_at: Spot | None = None
+    refused_at: SourceLine | None = None
     grown: list[tuple[Series, Growth]] = field(default_factory=list)
-    leak: Spot | None = None  # the line of a leak that was found while it ran
+    leak: SourceLine | None = None  # the line of a leak that was found while it ran
     phase: str = ""
     phase_at: str = ""
     step: int | None = None
     samples: list[str] = field(default_factory=list)
-    place: Spot | None = None  # of the program's own, where the allocation was
+    place: SourceLine | None = None  # of the program's own, where the allocation was
     config: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -76,7 +76,7 @@ class Known:
     def cause(self) -> str:
         """The first cause of the verdict that is one of memory, empty where there is none."""
         first = self.verdict.causes[:1]
-        return next((one.id for one in first if one.id.startswith(MEMORY)), "")
+        return next((cause.id for cause in first if cause.id.startswith(MEMORY)), "")
 
     @property
     def group_limit(self) -> int | None:
@@ -86,98 +86,98 @@ class Known:
         own = group.get("limit") if isinstance(group, Mapping) else None
         if isinstance(own, int | float):
             return int(own)
-        told = GROUP_LIMIT.search(self.incident.texts.get("kernel_log.txt", ""))
-        return int(told[1]) << 10 if told else None
+        match = GROUP_LIMIT.search(self.incident.texts.get("kernel_log.txt", ""))
+        return int(match[1]) << 10 if match else None
 
     @property
     def limit(self) -> int | None:
         """The limit on host memory that held for it: of its control group, else of where it was started."""
-        found = self.group_limit or self.facts.get("memory_limit_bytes")
-        return int(found) if isinstance(found, int | float) else None
+        limit = self.group_limit or self.facts.get("memory_limit_bytes")
+        return int(limit) if isinstance(limit, int | float) else None
 
     @property
     def steep(self) -> tuple[Series, Growth] | None:
         """The series that certainly grows; on a GPU before the host, allocated before reserved."""
-        sure = [one for one in self.grown if one[1].grows and not one[0].early]
+        sure = [pair for pair in self.grown if pair[1].grows and not pair[0].early]
         if self.message is not None:
-            sure = [one for one in sure if one[0].where == "gpu"]
+            sure = [pair for pair in sure if pair[0].where == "gpu"]
         elif self.cause.startswith("host."):
-            sure = [one for one in sure if one[0].where != "gpu"]
+            sure = [pair for pair in sure if pair[0].where != "gpu"]
         return next(iter(sure), None)
 
 
-def know(incident: Incident, folder: Path | None = None, config: Mapping[str, Any] | None = None) -> Known:
+def collect(incident: Incident, folder: Path | None = None, config: Mapping[str, Any] | None = None) -> OomRun:
     """Return everything that an incident, and the run folder if there is one, tell about memory."""
-    known = Known(incident, classify.classify(incident), folder, config=dict(config or {}))
-    _messages(known)
-    limit = known.message.total if known.message else known.limit
+    run = OomRun(incident, classify.classify(incident), folder, config=dict(config or {}))
+    _messages(run)
+    limit = run.message.total if run.message else run.limit
     for series in memory_series.gather(folder, incident.texts, incident.facts):
-        known.grown.append((series, growth(series.at, series.values, limit)))
+        run.grown.append((series, growth(series.at, series.values, limit)))
     for name, text in incident.texts.items():
-        found = LEAK.search(text)
-        if found:
-            known.leak = known.leak or _spot(name, text, found.start())
-    _phase(known)
-    return known
+        match = LEAK.search(text)
+        if match:
+            run.leak = run.leak or _line_at(name, text, match.start())
+    _phase(run)
+    return run
 
 
-def _messages(known: Known) -> None:
+def _messages(run: OomRun) -> None:
     """Find the first message with numbers, of the allocator of the GPU and of the host's."""
-    for name, text in known.incident.texts.items():
+    for name, text in run.incident.texts.items():
         if name in ("stacks.txt", CONTEXT):
             continue
-        told = oom_message.parse(text)
-        if told and known.message is None:
-            whole = next((one for one in told if one.request is not None), told[0])
-            known.message, known.spot = whole, _spot(name, text, whole.offset)
-            known.judged = oom_message.judge(whole)
-            known.place = _frame(name, text, whole.offset)
+        messages = oom_message.parse(text)
+        if messages and run.message is None:
+            whole = next((message for message in messages if message.request is not None), messages[0])
+            run.message, run.message_at = whole, _line_at(name, text, whole.offset)
+            run.judged = oom_message.judge(whole)
+            run.place = _frame(name, text, whole.offset)
         refused = host_oom_message.refused(text)
-        if refused and known.refused is None:
-            known.refused, known.refused_at = refused[0], _spot(name, text, refused[0].offset)
-            known.place = known.place or _frame(name, text, refused[0].offset)
+        if refused and run.refused is None:
+            run.refused, run.refused_at = refused[0], _line_at(name, text, refused[0].offset)
+            run.place = run.place or _frame(name, text, refused[0].offset)
 
 
-def _phase(known: Known) -> None:
+def _phase(run: OomRun) -> None:
     """Find in which phase it ended: from the flight record, the heartbeat, or the frames of the last traceback."""
-    for path in ring_reader.find_rings(known.folder) if known.folder else []:
+    for path in ring_reader.find_rings(run.folder) if run.folder else []:
         try:
             now = ring_reader.read_ring(path).now
         except (OcrlabError, OSError):
             continue
         if now is not None:
-            known.phase, known.step, known.samples = now.phase, now.number, list(now.samples)
-            known.phase_at = f"flight/{path.name}"
+            run.phase, run.step, run.samples = now.phase, now.number, list(now.samples)
+            run.phase_at = f"flight/{path.name}"
             return
-    beat = known.facts.get("heartbeat")
+    beat = run.facts.get("heartbeat")
     if isinstance(beat, Mapping) and beat.get("phase"):
-        known.phase, known.phase_at = str(beat["phase"]), "facts.json"
-        known.step = beat["step"] if isinstance(beat.get("step"), int) else None
-        known.samples = [str(beat["sample"])] if beat.get("sample") else []
+        run.phase, run.phase_at = str(beat["phase"]), "facts.json"
+        run.step = beat["step"] if isinstance(beat.get("step"), int) else None
+        run.samples = [str(beat["sample"])] if beat.get("sample") else []
         return
-    for name, text in known.incident.texts.items():
+    for name, text in run.incident.texts.items():
         _, mark, last = text.rpartition("Traceback (most recent call last)")
-        found = VALIDATES.search(last) if mark else None
-        if found:
-            offset = len(text) - len(last) + found.start()
-            known.phase, known.phase_at = "validation", str(_spot(name, text, offset))
+        match = VALIDATES.search(last) if mark else None
+        if match:
+            offset = len(text) - len(last) + match.start()
+            run.phase, run.phase_at = "validation", str(_line_at(name, text, offset))
             return
 
 
-def _frame(name: str, text: str, offset: int) -> Spot | None:
+def _frame(name: str, text: str, offset: int) -> SourceLine | None:
     """Return the innermost frame of the program's own in the traceback that ends at a message."""
     begin = text.rfind("Traceback (most recent call last)", 0, offset)
     if begin < 0:
         return None
-    frames = [one for one in FRAME.finditer(text, begin, offset) if not LIBRARY.search(one["file"])]
+    frames = [match for match in FRAME.finditer(text, begin, offset) if not LIBRARY.search(match["file"])]
     if not frames:
         return None
     last = frames[-1]
     code = text[last.end() :].lstrip("\n").partition("\n")[0].strip()
-    return Spot(last["file"], int(last["line"]), code)
+    return SourceLine(last["file"], int(last["line"]), code)
 
 
-def _spot(name: str, text: str, offset: int) -> Spot:
+def _line_at(name: str, text: str, offset: int) -> SourceLine:
     begin = text.rfind("\n", 0, offset) + 1
     line = text[begin : text.find("\n", begin) if "\n" in text[begin:] else len(text)]
-    return Spot(name, text.count("\n", 0, offset) + 1, line.strip()[:300])
+    return SourceLine(name, text.count("\n", 0, offset) + 1, line.strip()[:300])

@@ -57,7 +57,7 @@ class StepRecorder:
         self.writer, self.start = ring_writer.create(self.folder, rank=rank, slots=steps)
         program_info.write(self.folder, kind, rank=rank, **told)
         if rank == 0:
-            watcher_link.tell_record(folder)
+            watcher_link.report_record(folder)
         self.snapshots = Snapshots(self.folder, rank, self.start, every=every, most=max(1, steps - 16))
         self.snapshots.written, self.snapshots.cuda = self.saved, lambda: self.cuda
         self.raw = BatchStore(self.folder, rank, steps) if batches == "raw" else None
@@ -307,7 +307,7 @@ class StepRecorder:
             return
         entry, told = self.loaders.get(0), self.learning.told
         lines = self.learning.sentences(entry.loader() if isinstance(entry, LoaderRecorder) else None)
-        more = {"cut": bool(told.ended), "end": self.member.told["end"]}
+        more = {"cut": bool(told.ended), "end": self.member.record["end"]}
         training_findings.write(self.folder, self.rank, self.start, lines, told.weights, **more)
         for line in lines if self.rank == 0 else ():
             print_message(line)

@@ -90,13 +90,13 @@ class Guard(threading.Thread):
         """Tell whether the process that is replayed has ended, be it that its program goes on."""
         if self.process is None:
             with contextlib.suppress(OcrlabError, OSError):
-                self.process = one = process_tree.one(ring_reader.read_ring(self.place / "ring.bin").pid)
+                self.process = one = process_tree.read_process(ring_reader.read_ring(self.place / "ring.bin").pid)
                 self.gone = now if one is None else None
                 while one is not None and one.parent != os.getpid():
-                    one = process_tree.one(one.parent)
+                    one = process_tree.read_process(one.parent)
                 self.root = 0 if one is None else one.pid
             return self.gone is not None
-        seen = process_tree.one(self.process.pid)
+        seen = process_tree.read_process(self.process.pid)
         if seen is not None and seen.started == self.process.started and seen.state not in "ZX":
             return False
         self.gone = now if self.gone is None else self.gone

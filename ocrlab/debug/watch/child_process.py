@@ -20,15 +20,15 @@ from ocrlab.run_folder import watcher_link
 
 GUARD = Path(__file__).with_name("reaper.py")
 SWEEPS = 50  # looks for what is left when the guard was killed: what forks meanwhile is found by the next one
-NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit statuses of a shell
+NO_SUCH_COMMAND, NOT_EXECUTABLE = 127, 126  # exit statuses of a shell
 
 
-class Refused(Exception):
+class CommandRefused(Exception):
     """The operating system does not execute the command; `status` is what a shell would answer."""
 
     def __init__(self, command: Sequence[str], number: int) -> None:
         super().__init__(f"{command[0]}: {os.strerror(number)}")
-        self.status = NOT_FOUND if number in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
+        self.status = NO_SUCH_COMMAND if number in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
 
 
 @dataclass
@@ -109,9 +109,9 @@ class Child:
     def _ended(self, pid: int, code: int, peak_kb: int) -> None:
         main = pid == self.pid
         name = signal.Signals(-code).name if -code in set(signal.Signals) else None
-        known = {"pid": pid, "role": "main" if main else "other"}
+        process = {"pid": pid, "role": "main" if main else "other"}
         if not self.ending:
-            self.exits.append({**known, "exit_code": code if code >= 0 else None, "signal": name})
+            self.exits.append({**process, "exit_code": code if code >= 0 else None, "signal": name})
         if main:
             self.code, self.ended, self.peak_bytes = code, time.monotonic(), peak_kb * 1024
 
@@ -131,8 +131,8 @@ def start(
     be given back as it was when the watcher is killed. `scratch` is a folder that the guard removes then.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    kept = [theirs.fileno(), *([os.dup(screen)] if screen >= 0 else [])]  # 0, 1 and 2 are the program's
-    how = [str(kept[0]), "pty" if pty else "pipes", str(kept[-1]) if screen >= 0 else "-1", scratch]
+    descriptors = [theirs.fileno(), *([os.dup(screen)] if screen >= 0 else [])]  # 0, 1 and 2 are the program's
+    how = [str(descriptors[0]), "pty" if pty else "pipes", str(descriptors[-1]) if screen >= 0 else "-1", scratch]
     try:
         guard = subprocess.Popen(
             [sys.executable, "-I", "-S", str(GUARD), *how, *command],
@@ -140,19 +140,19 @@ def start(
             stdout=streams[1],
             stderr=streams[2],
             env=dict(env),
-            pass_fds=kept,
+            pass_fds=descriptors,
             start_new_session=True,
         )
     finally:
         theirs.close()
         if screen >= 0:
-            os.close(kept[-1])
+            os.close(descriptors[-1])
     verb, _, number = ours.recv(64).decode().partition(" ")
     if verb != "started":
         ours.close()
         guard.wait()
         if verb == "refused":
-            raise Refused(command, int(number))
+            raise CommandRefused(command, int(number))
         raise OSError(errno.ECHILD, f"the guard of the program ended at once, with status {guard.returncode}")
     ours.setblocking(False)
     return Child(int(number), guard, ours, mark=f"{watcher_link.FOLDER}={env.get(watcher_link.FOLDER)}")

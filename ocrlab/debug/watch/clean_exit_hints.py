@@ -15,10 +15,10 @@ GAP = re.compile(r"^\.\.\. \d+ bytes left out \.\.\.$", re.MULTILINE)
 
 def traceback(log: str) -> str:
     """Return a sentence about the first traceback in the output of a program with exit status 0; empty if none."""
-    found = next((one for one in TRACEBACK.finditer(log) if not IGNORED.search(log, 0, one.start())), None)
-    if found is None:
+    first = next((match for match in TRACEBACK.finditer(log) if not IGNORED.search(log, 0, match.start())), None)
+    if first is None:
         return ""
-    where = _line(log, found.start())
+    where = _line(log, first.start())
     begins = "holds" if where == "its output" else "begins"
     return f"exit status 0, but {where} {begins} a traceback; with a pipe use set -o pipefail"
 
@@ -31,9 +31,9 @@ def loss(log: str) -> str:
     for name, pattern in SUFFERERS.items():
         number, begins, value = re.compile(NUMBER.format(pattern)), -1, ""
         for line in LINE.finditer(log):
-            found = [one[1] for one in number.finditer(line[0])]
-            if found:
-                bad = next(filter(None, found), "")
+            values = [match[1] for match in number.finditer(line[0])]
+            if values:
+                bad = next(filter(None, values), "")
                 begins, value = (line.start() if begins < 0 else begins, bad.lower()) if bad else (-1, "")
         if value:
             return f"exit status 0, but {name} is {value} to the end, from {_line(log, begins)} on"

@@ -40,10 +40,10 @@ def switches(folder: Path) -> list[Switch]:
     ]
 
 
-def environment(folder: Path, given: Mapping[str, str]) -> dict[str, str]:
+def environment(folder: Path, user: Mapping[str, str]) -> dict[str, str]:
     """Return the variables to set; what somebody has set already stays as it is, launch blocking excepted."""
-    found = {switch.name: switch.value for switch in switches(folder)}
-    return {name: value for name, value in found.items() if name not in given or name == "CUDA_LAUNCH_BLOCKING"}
+    wanted = {switch.name: switch.value for switch in switches(folder)}
+    return {name: value for name, value in wanted.items() if name not in user or name == "CUDA_LAUNCH_BLOCKING"}
 
 
 def words(folder: Path) -> str:

@@ -48,9 +48,9 @@ finally:
 '''
 
 
-def environment(scratch: Path, given: Mapping[str, str]) -> dict[str, str]:
+def environment(scratch: Path, user: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that make each Python of a program tell of its errors; none where that cannot be written."""
-    place, before = scratch / HOOK, given.get("PYTHONPATH")
+    place, before = scratch / HOOK, user.get("PYTHONPATH")
     try:
         place.mkdir()
         shutil.copyfile(INSIDE, place / f"{MODULE}.py")
@@ -62,20 +62,20 @@ def environment(scratch: Path, given: Mapping[str, str]) -> dict[str, str]:
 
 def read(scratch: Path) -> list[dict[str, Any]]:
     """Return what the processes of a program have written of their errors, the oldest first; never raises."""
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for file in sorted(scratch.glob(f"*{ENDING}")):
         with contextlib.suppress(OSError), file.open("rb") as opened:
             lines = opened.read(LONGEST).decode("utf-8", "replace").splitlines()
-            found += [one for one in map(_record, lines) if one]
-    return sorted(found, key=lambda one: float(one["time"]))
+            records += [record for record in map(_record, lines) if record]
+    return sorted(records, key=lambda record: float(record["time"]))
 
 
 def keep_failures(records: Sequence[dict[str, Any]], home: Path | None) -> None:
     """Write what our own code inside of the program failed at into ocrlab-errors.log of the run; never raises."""
-    for one in records:
-        if one["kind"] == "failed":
-            where = f"inside of process {one['pid']}, {one.get('where')}"
-            own_errors.append_own_error(home, where, str(one.get("says")))
+    for record in records:
+        if record["kind"] == "failed":
+            where = f"inside of process {record['pid']}, {record.get('where')}"
+            own_errors.append_own_error(home, where, str(record.get("says")))
 
 
 def texts(records: Sequence[dict[str, Any]], log: str, main: int, home: Path | None = None) -> dict[str, str]:
@@ -93,8 +93,8 @@ def suspected(records: Sequence[dict[str, Any]], log: str, main: int, home: Path
     with own_errors.guarded(home, "watch: suspected handlers"):
         from ocrlab.debug.diagnosis import hidden_errors
 
-        told = hidden_errors.suspected_handler(records, log, main)
-        return {"silent": told} if told else {}
+        handler = hidden_errors.suspected_handler(records, log, main)
+        return {"silent": handler} if handler else {}
     return {}
 
 
@@ -117,8 +117,8 @@ def swallowed(records: Sequence[dict[str, Any]], home: Path | None = None) -> st
 
 def exits(records: Sequence[dict[str, Any]], log: str) -> list[dict[str, Any]]:
     """Return how the data workers have ended of which the output only says that they did, as in `Incident.facts`."""
-    named = {int(number) for found in UNEXPECTED.finditer(log) for number in re.findall(r"\d+", found[1])}
-    every = {pid: code for one in records if one["kind"] == "children" for pid, code in one["ended"]}
+    named = {int(number) for match in UNEXPECTED.finditer(log) for number in re.findall(r"\d+", match[1])}
+    every = {pid: code for record in records if record["kind"] == "children" for pid, code in record["ended"]}
     cut = CUT.search(log) is not None  # whoever has left ends the others by SIGTERM, which therefore tells nothing
     ended = {pid: code for pid, code in every.items() if pid in named or (cut and code < 0 and code != -signal.SIGTERM)}
     return [
@@ -129,7 +129,7 @@ def exits(records: Sequence[dict[str, Any]], log: str) -> list[dict[str, Any]]:
 
 def _record(line: str) -> dict[str, Any]:
     try:
-        one = ast.literal_eval(line)
-        return one if isinstance(one, dict) and {"kind", "pid", "time"} <= set(one) else {}
+        record = ast.literal_eval(line)
+        return record if isinstance(record, dict) and {"kind", "pid", "time"} <= set(record) else {}
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return {}

@@ -36,4 +36,4 @@ def fitted(verdict: Verdict, command: Sequence[str], run: str = "") -> Verdict:
             experiment = OF_REPLAY.sub("", REPLAY.sub("", experiment))
         return COMMAND.sub(lambda _: typed, experiment.replace("replay RUN", f"replay {shlex.quote(run)}"))
 
-    return replace(verdict, causes=[replace(one, experiment=fit(one.experiment)) for one in verdict.causes])
+    return replace(verdict, causes=[replace(cause, experiment=fit(cause.experiment)) for cause in verdict.causes])

@@ -20,7 +20,7 @@ STEP = (0.2, 1.0)  # seconds between two looks at /proc in a silence, least and 
 
 
 @dataclass
-class Quiet:
+class HangDetector:
     """When something last moved (`since`, monotonic seconds) and what; it is a hang after `limit` seconds."""
 
     limit: float
@@ -34,7 +34,7 @@ class Quiet:
     has_heartbeat: bool = False
     counters: progress_counters.Table = field(default_factory=dict)
     counted: float = 0.0
-    seen: stack_sampling.Seen = field(default_factory=dict)
+    samples: stack_sampling.Samples = field(default_factory=dict)
     sampled: float = 0.0
     sampler: threading.Thread | None = None
     before: list[Stack] = field(default_factory=list)  # an earlier look of this silence, at every process
@@ -49,14 +49,14 @@ class Quiet:
     def moved(self, now: float, what: str) -> None:
         """Something moved: the silence is over."""
         self.since, self.what = now, what
-        if self.counters or self.seen:
-            self.counters, self.seen, self.before = {}, {}, []
+        if self.counters or self.samples:
+            self.counters, self.samples, self.before = {}, {}, []
 
     def look(self, now: float, root: int) -> None:
         """Look for progress without output, if it is time to: a heartbeat first, then counters, then frames."""
         if self.sampler is not None and not self.sampler.is_alive():
             self.sampler = None
-            if stack_sampling.moved(self.seen):
+            if stack_sampling.moved(self.samples):
                 self.moved(now, "frames")
         if now - self.since < self.step or now - self.looked < self.step:
             return
@@ -96,14 +96,14 @@ class Quiet:
         return max(0.02, min(self.step, max(self.since, self.looked) + self.step - now))
 
     def _beats(self, now: float) -> bool:
-        found = heartbeat.newest(self.heartbeats)
-        if found is None:
+        newest = heartbeat.newest(self.heartbeats)
+        if newest is None:
             return False
         self.has_heartbeat = True
-        if found["time"] <= self.beat:
+        if newest["time"] <= self.beat:
             return False
-        self.longest = max(self.longest, found["time"] - (self.beat or found["time"]))
-        self.beat, self.stops = found["time"], found["phase"] == heartbeat.STOPS
+        self.longest = max(self.longest, newest["time"] - (self.beat or newest["time"]))
+        self.beat, self.stops = newest["time"], newest["phase"] == heartbeat.STOPS
         if self.beat <= self.since:
             return False
         self.moved(min(now, self.beat), "heartbeat")
@@ -114,12 +114,12 @@ class Quiet:
         due = now - self.since >= self.limit * FRAMES_FROM and now - self.sampled >= self.limit * FRAMES_EVERY
         if due and self.sampler is None:
             self.sampled = now
-            self.sampler = threading.Thread(target=self._sample, args=(family, self.seen, now), daemon=True)
+            self.sampler = threading.Thread(target=self._sample, args=(family, self.samples, now), daemon=True)
             self.sampler.start()
 
-    def _sample(self, family: list[process_tree.Process], seen: stack_sampling.Seen, now: float) -> None:
+    def _sample(self, family: list[process_tree.Process], samples: stack_sampling.Samples, now: float) -> None:
         last = now - self.since >= self.limit * LAST_LOOKS
-        stack_sampling.sample(family, seen, now + LOOK_SECONDS, stack_sampling.BURST if last else 1)
+        stack_sampling.sample(family, samples, now + LOOK_SECONDS, stack_sampling.BURST if last else 1)
         if not self.before and now - self.since >= self.limit * BEFORE:
             self.before = stack_dumps.take(family, LOOK_SECONDS)
 

@@ -18,8 +18,8 @@ from ocrlab import run_folder
 from ocrlab.debug.flight_record import last_position
 from ocrlab.debug.watch import error_hook, experiment_commands, kernel_log_filter
 from ocrlab.debug.watch.child_process import Child
-from ocrlab.debug.watch.hang_detector import Quiet
-from ocrlab.debug.watch.oom_kill_counters import Kills
+from ocrlab.debug.watch.hang_detector import HangDetector
+from ocrlab.debug.watch.oom_kill_counters import OomKillCounters
 from ocrlab.hardware.processes import kernel_log, process_tree, signal_names, stack_dumps
 from ocrlab.records import Cause, Incident, Verdict, to_json
 from ocrlab.redaction import clean
@@ -35,7 +35,13 @@ LOG, STACKS, KERNEL = "log_tail.txt", "stacks.txt", "kernel_log.txt"
 
 
 def gather(
-    child: Child, quiet: Quiet, kills: Kills, log: str, status: str, ended_by: str | None, home: Path | None = None
+    child: Child,
+    quiet: HangDetector,
+    kills: OomKillCounters,
+    log: str,
+    status: str,
+    ended_by: str | None,
+    home: Path | None = None,
 ) -> Incident:
     """Return everything that is known of a failure; with the stacks of all that lives where it hangs.
 
@@ -68,8 +74,8 @@ def gather(
 def record(run: Path | None) -> dict[str, str]:
     """Return the fact `record`: where the flight record of a run ends; empty where there is none."""
     with guarded(run, "watch: the end of the flight record"):
-        told = last_position.position_text(run) if run else ""
-        return {"record": told} if told else {}
+        position = last_position.position_text(run) if run else ""
+        return {"record": position} if position else {}
     return {}
 
 
@@ -122,8 +128,8 @@ def _unknown(verdict: Verdict, place: Path | None = None) -> str:
 
         own = next_steps.own_error(verdict)
         if own:
-            told = (next_steps.OWN, rank_of(verdict, home) or next_steps.OWN)
-            more = [thing for thing in verdict.missing if not thing.startswith(told)]
+            own_lines = (next_steps.OWN, rank_of(verdict, home) or next_steps.OWN)
+            more = [thing for thing in verdict.missing if not thing.startswith(own_lines)]
             return "; ".join([f"the program's own error, {_above(own, place)}", *more])
     return f"unknown (missing: {'; '.join(verdict.missing)})" if verdict.missing else "unknown"
 
@@ -134,8 +140,10 @@ def _above(own: str, place: Path | None) -> str:
     with contextlib.suppress(OSError):  # on a full disk there is none
         lines = (place / LOG).read_text(encoding="utf-8", errors="replace").splitlines() if place else []
     last = lines[-1].strip() if lines else ""
-    said = f"`{last.removeprefix('ocrlab: ')}`"
-    return f"as it says above{own.removeprefix(said)}" if last.startswith("ocrlab: ") and own.startswith(said) else own
+    quoted = f"`{last.removeprefix('ocrlab: ')}`"
+    return (
+        f"as it says above{own.removeprefix(quoted)}" if last.startswith("ocrlab: ") and own.startswith(quoted) else own
+    )
 
 
 def summary(what: str, verdict: Verdict, place: Path, folder: Path | None = None) -> str:
@@ -153,9 +161,9 @@ def summary(what: str, verdict: Verdict, place: Path, folder: Path | None = None
     evidence = [line for line in best.evidence if line.text != rank] if best else []
     evidence = [line for line in evidence if line.text not in lines[-1]]
     if best and evidence:
-        found = evidence[0]
-        where = found.file if found.line is None else f"{found.file}:{found.line}"
-        lines.append(f"  evidence {where}: {found.text.strip()[:LONGEST]}")
+        shown = evidence[0]
+        where = shown.file if shown.line is None else f"{shown.file}:{shown.line}"
+        lines.append(f"  evidence {where}: {shown.text.strip()[:LONGEST]}")
         own = _own(best, place.parent)
         lines += [f"  in       {own}"] if own else []
     run = experiment_commands.recorded(place.parent, folder)
@@ -194,11 +202,11 @@ def _own(best: Cause, home: Path) -> str:
     return ""
 
 
-def _facts(child: Child, quiet: Quiet, ended_by: str | None) -> dict[str, Any]:
+def _facts(child: Child, quiet: HangDetector, ended_by: str | None) -> dict[str, Any]:
     from ocrlab.hardware import host, nvidia_driver  # slow to import, and only a failure needs it
 
     now = time.monotonic()
-    known: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "main_pid": child.pid,
         "pids": sorted({child.pid, *quiet.roles, *(ended["pid"] for ended in child.exits)}),
         "exits": [{**ended, "role": quiet.roles.get(ended["pid"], ended["role"])} for ended in child.exits],
@@ -217,8 +225,8 @@ def _facts(child: Child, quiet: Quiet, ended_by: str | None) -> dict[str, Any]:
     }
     last = heartbeat.newest(quiet.heartbeats)
     if last:
-        known["heartbeat"] = {**last, "age": round((child.ended or now) - float(last["time"]), 1)}
-    return {name: value for name, value in known.items() if value is not None}
+        facts["heartbeat"] = {**last, "age": round((child.ended or now) - float(last["time"]), 1)}
+    return {name: value for name, value in facts.items() if value is not None}
 
 
 def _hang(
@@ -232,7 +240,7 @@ def _hang(
     return None
 
 
-def _killed(child: Child, quiet: Quiet, log: str) -> bool:
+def _killed(child: Child, quiet: HangDetector, log: str) -> bool:
     """Tell whether any process of the program may have been killed; else the counters have counted somebody else."""
     living = {process.pid for process in process_tree.descendants(child.pid)}
     gone = [pid for pid, role in quiet.roles.items() if role in ("main", "worker", "rank") and pid not in living]
@@ -242,7 +250,7 @@ def _killed(child: Child, quiet: Quiet, log: str) -> bool:
     )
 
 
-def _kernel_log(child: Child, quiet: Quiet, log: str, groups: Sequence[Path], home: Path | None) -> str | None:
+def _kernel_log(child: Child, quiet: HangDetector, log: str, groups: Sequence[Path], home: Path | None) -> str | None:
     pids = {child.pid, *quiet.roles, *(int(ended["pid"]) for ended in child.exits)}
     died = child.code is None or child.code < 0 or child.code > EXIT_OF_SIGNAL or "signal" in log or "Kill" in log
     names = quiet.names if died or any(ended["signal"] for ended in child.exits) else ()  # else nobody can be ours

@@ -80,14 +80,14 @@ def slug(command: Sequence[str]) -> str:
     return program or "run"
 
 
-def made_by(pid: int, runs: Path) -> Path | None:
+def find_run_of(pid: int, runs: Path) -> Path | None:
     """Return the run folder below `runs` that a process has opened, the newest one; None if it has not."""
-    found = []
+    folders = []
     for file in runs.glob("*/flight/process.json"):
         with contextlib.suppress(OSError, DataError, ValueError):
             if from_json(file.read_bytes(), source=str(file)).get("pid") == pid:
-                found.append((file.stat().st_mtime, file.parents[1]))
-    return max(found)[1] if found else None
+                folders.append((file.stat().st_mtime, file.parents[1]))
+    return max(folders)[1] if folders else None
 
 
 def new_incident(folder: Path) -> Path:

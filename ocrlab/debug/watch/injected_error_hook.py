@@ -40,9 +40,9 @@ MANY, BUSY, PAUSE = 1000, 0.02, 0.05  # errors, seconds: each costs about a micr
 
 monitoring: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
 leave = sys.exit
-known: dict[str, bool] = {}  # whether a file is the program's own
+own_files: dict[str, bool] = {}  # whether a file is the program's own
 times: dict[tuple[str, int, str], int] = {}  # how often a handler began, by its file, its place, and what it handles
-told: set[tuple[str, int, str]] = set()  # by file and line of what failed
+reported: set[tuple[str, int, str]] = set()  # by file and line of what failed
 problems: list[str] = []  # where our own code failed
 rate = [0, 0.0]  # errors since the second, which is a time of the monotonic clock
 
@@ -60,26 +60,26 @@ def write(kind: str, **values: Any) -> None:
 
 def chain(error: BaseException) -> list[dict[str, Any]]:
     """Return an error and what it came from, the last one first."""
-    found: list[dict[str, Any]] = []
-    seen: set[int] = set()
+    links: list[dict[str, Any]] = []
+    ids: set[int] = set()
     link: BaseException | None = error
-    while link is not None and id(link) not in seen and len(found) < LINKS:
-        seen.add(id(link))
+    while link is not None and id(link) not in ids and len(links) < LINKS:
+        ids.add(id(link))
         hidden = link.__suppress_context__ and link.__cause__ is None and link.__context__ is not None
         by = "cause" if link.__cause__ is not None else "hidden" if hidden else "context"
         kind = type(link)
         module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
-        found.append(
+        links.append(
             {
                 "type": f"{module}{kind.__qualname__}",
-                "kinds": [one.__name__ for one in kind.__mro__[:-1]],
+                "kinds": [base.__name__ for base in kind.__mro__[:-1]],
                 "says": says(link),
                 "frames": frames(link.__traceback__),
                 "by": by,
             }
         )
         link = link.__cause__ if link.__cause__ is not None else link.__context__
-    return found
+    return links
 
 
 def says(error: BaseException) -> str:
@@ -94,12 +94,12 @@ def says(error: BaseException) -> str:
 
 def frames(trace: TracebackType | None) -> list[tuple[str, int, str]]:
     """Return file, line and function of each frame, outermost first."""
-    found = []
+    frames = []
     while trace is not None:
         code = trace.tb_frame.f_code
-        found.append((code.co_filename, trace.tb_lineno or 0, code.co_name))
+        frames.append((code.co_filename, trace.tb_lineno or 0, code.co_name))
         trace = trace.tb_next
-    return found if len(found) <= OUTER + INNER else found[:OUTER] + found[-INNER:]
+    return frames if len(frames) <= OUTER + INNER else frames[:OUTER] + frames[-INNER:]
 
 
 def own(file: str) -> bool:
@@ -113,20 +113,20 @@ def on_handled(code: CodeType, offset: int, error: BaseException) -> None:
     if rate[0] >= MANY:
         slow_down()
     file = code.co_filename
-    ours = known.get(file)
+    ours = own_files.get(file)
     if ours is None:
-        ours = known[file] = own(file)
+        ours = own_files[file] = own(file)
     if not ours:
         return
     try:
         name = type(error).__name__
         key = (file, offset, name)
         count = times[key] = times.get(key, 0) + 1
-        if count == 1 and len(told) < MOST and name not in FLOW:
+        if count == 1 and len(reported) < MOST and name not in FLOW:
             trace = error.__traceback__
             at = (file, trace.tb_lineno if trace else 0, name)
-            if at not in told:  # its handler's own clean-up is handled once more
-                told.add(at)
+            if at not in reported:  # its handler's own clean-up is handled once more
+                reported.add(at)
                 write("handled", key=key, chain=chain(error))
         elif count in (10, 100, 1000, 10000, 100000):
             write("times", key=key, count=count)
@@ -193,8 +193,8 @@ def at_exit() -> None:
             if count > 1 and key[2] not in FLOW:
                 write("times", key=key, count=count)
         processes = getattr(sys.modules.get("multiprocessing.process"), "_dangling", ())
-        started: list[Any] = [getattr(one, "_popen", None) for one in list(processes)]
-        ended = [(one.pid, one.returncode) for one in started if getattr(one, "returncode", None)]
+        started: list[Any] = [getattr(process, "_popen", None) for process in list(processes)]
+        ended = [(process.pid, process.returncode) for process in started if getattr(process, "returncode", None)]
         if ended:
             write("children", ended=ended)
     except Exception as problem:
@@ -216,7 +216,7 @@ def leaves(status: object = None, /) -> NoReturn:
 def forget() -> None:
     """Begin anew in a forked child."""
     times.clear()
-    told.clear()
+    reported.clear()
     rate[:] = [0, 0.0]
 
 

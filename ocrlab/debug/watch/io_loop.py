@@ -17,9 +17,9 @@ from typing import Any
 from ocrlab.debug.watch import child_process as children
 from ocrlab.debug.watch import clean_exit_hints, pseudo_terminal
 from ocrlab.debug.watch.child_process import Child
-from ocrlab.debug.watch.hang_detector import Quiet
-from ocrlab.debug.watch.memory_tracker import Memory
-from ocrlab.debug.watch.output_stream import CHUNK, Call, Ring, Sink, holds, is_open
+from ocrlab.debug.watch.hang_detector import HangDetector
+from ocrlab.debug.watch.memory_tracker import MemoryTracker
+from ocrlab.debug.watch.output_stream import CHUNK, LogBuffer, OutputCallback, Sink, is_open, waiting_bytes
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 OURS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
@@ -41,13 +41,13 @@ KEYS_PENDING = 1 << 16
 class Session:
     """A running program with all that is open for it."""
 
-    quiet: Quiet
+    quiet: HangDetector
     output: Callable[[int, bytes], None] | None = None
-    ring: Ring = field(default_factory=Ring)
-    memory: Memory = field(default_factory=Memory)
+    ring: LogBuffer = field(default_factory=LogBuffer)
+    memory: MemoryTracker = field(default_factory=MemoryTracker)
     selector: selectors.BaseSelector = field(default_factory=selectors.PollSelector)
     terminal: pseudo_terminal.Terminal | None = None
-    sinks: dict[int, Sink | Call] = field(default_factory=dict)  # by stream: 1 and 2
+    sinks: dict[int, Sink | OutputCallback] = field(default_factory=dict)  # by stream: 1 and 2
     sources: dict[int, int] = field(default_factory=dict)  # of the program's output: descriptor -> stream
     paused: set[int] = field(default_factory=set)
     batched: dict[int, float] = field(default_factory=dict)  # descriptors that are read again at this monotonic time
@@ -68,7 +68,7 @@ class Session:
     def start(self, command: list[str], env: Mapping[str, str], scratch: Path) -> Child:
         """Start the program; raises Refused and OSError."""
         for stream in (1, 2):
-            self.sinks[stream] = Call(stream, self.output) if self.output else Sink(stream)
+            self.sinks[stream] = OutputCallback(stream, self.output) if self.output else Sink(stream)
         self.terminal = None if self.output else pseudo_terminal.open_pair()
         streams, ours = self._streams()
         screen = self.terminal.screen if self.terminal else -1
@@ -96,7 +96,7 @@ class Session:
             wait = min(wait, max(0.0, min(self.batched.values()) - time.monotonic()))
         ready = [key.data for key, _mask in self.selector.select(wait)]
         streams = [descriptor for descriptor in ready if isinstance(descriptor, int)]
-        streams = sorted({*streams, *self._end_batches(bool(streams))}, key=lambda one: self.sources.get(one, 0))
+        streams = sorted({*streams, *self._end_batches(bool(streams))}, key=lambda source: self.sources.get(source, 0))
         for descriptor in streams:
             self._read(descriptor)
             if descriptor is not streams[-1]:
@@ -155,7 +155,7 @@ class Session:
         """What is to be told of output that could not be written; empty where all of it could."""
         return next((clean_exit_hints.lost(stream, sink.lost) for stream, sink in self.sinks.items() if sink.lost), "")
 
-    def say(self, text: str) -> None:
+    def write_message(self, text: str) -> None:
         """Write a few lines of ours to stderr, after what the program wrote so far."""
         ending = "\r\n" if self.terminal and self.terminal.raw else "\n"
         data = (text.rstrip("\n") + "\n").replace("\n", ending).encode(errors="replace")
@@ -191,12 +191,12 @@ class Session:
 
     def _streams(self) -> tuple[list[int], list[int]]:
         """Return the program's stdin, stdout and stderr, and those of them that are ours to close."""
-        term, made = self.terminal, []
+        term, opened = self.terminal, []
         if term and term.keyboard:
             streams = [term.slave]
         elif self.output or not is_open(0):
-            made.append(os.open(os.devnull, os.O_RDONLY))
-            streams = [made[0]]
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+            streams = [opened[0]]
         else:
             streams = [0]
         for stream in (1, 2):
@@ -210,8 +210,8 @@ class Session:
             os.set_blocking(reading, False)
             self.sources[reading] = stream
             streams.append(writing)
-            made.append(writing)
-        return streams, made
+            opened.append(writing)
+        return streams, opened
 
     def _read(self, descriptor: int) -> None:
         """Take in what the program wrote and pass it on."""
@@ -226,7 +226,7 @@ class Session:
             self._drop(descriptor)
             return
         self.ring.add(stream, data)
-        self.memory.heard(data)
+        self.memory.note_output(data)
         if self.terminal and descriptor == self.terminal.master:
             self.terminal.note(data)
         now = time.monotonic()
@@ -248,12 +248,12 @@ class Session:
         for descriptor in due:
             del self.batched[descriptor]
             self.selector.register(descriptor, selectors.EVENT_READ, descriptor)
-        return [descriptor for descriptor in due if holds(descriptor)]
+        return [descriptor for descriptor in due if waiting_bytes(descriptor)]
 
     def _catch_up(self, descriptor: int) -> None:
         """Read what has heaped up in stdout before stderr is read: what was printed first stands first."""
         for _ in range(PIPE_SIZE // CHUNK):
-            if descriptor not in self.sources or not holds(descriptor):
+            if descriptor not in self.sources or not waiting_bytes(descriptor):
                 return
             self._read(descriptor)
 
@@ -385,7 +385,9 @@ class Session:
         self.doubted = None
         if self.child.code is None and self.ending is None and not self._editing:
             self.warned = time.monotonic()
-            self.say(f"ocrlab watch: the program goes on after Ctrl-C; another one within {AGAIN:.0f} s ends it")
+            self.write_message(
+                f"ocrlab watch: the program goes on after Ctrl-C; another one within {AGAIN:.0f} s ends it"
+            )
 
     @property
     def _editing(self) -> bool:

@@ -30,12 +30,12 @@ def lines(
     A process that lived too short to be seen counts as ours if the program's own output gives its number, if it was
     killed in a memory group of the program's own (`groups`), or if the program says that what it started was killed.
     """
-    found = kernel_log.lines(since).value
-    if found is None:
+    log_lines = kernel_log.lines(since).value
+    if log_lines is None:
         return None
-    known = {*pids, *_in_groups(found, groups), *_started(found, ended, pids, log)}
-    known |= _siblings(found, pids, names)
-    mine = [line for line in found if _ours(line, ended, known, names, log)]
+    ours = {*pids, *_in_groups(log_lines, groups), *_started(log_lines, ended, pids, log)}
+    ours |= _siblings(log_lines, pids, names)
+    mine = [line for line in log_lines if _ours(line, ended, ours, names, log)]
     if not any("oom" in line.lower() for line in mine if not BEGINS.search(line)):
         mine = [line for line in mine if not BEGINS.search(line)]
     return "\n".join(mine)
@@ -53,20 +53,20 @@ def _ours(line: str, ended: float, pids: Collection[int], names: Collection[str]
     return any(kernel_log.match(event, -1, name, ended) >= SURE for name in names)
 
 
-def _in_groups(found: Sequence[str], groups: Collection[Path]) -> set[int]:
+def _in_groups(log_lines: Sequence[str], groups: Collection[Path]) -> set[int]:
     """Return the numbers of those that were killed in a group in which nobody else's processes are."""
-    told = [(MEMCG.search(line), kernel_log.events([line])) for line in found]
+    parsed = [(MEMCG.search(line), kernel_log.events([line])) for line in log_lines]
     return {
         events[0].pid
-        for memcg, events in told
+        for memcg, events in parsed
         if memcg and events and events[0].pid and any(str(group).endswith(memcg[1]) for group in groups)
     }
 
 
-def _siblings(found: Sequence[str], pids: Collection[int], names: Collection[str]) -> set[int]:
+def _siblings(log_lines: Sequence[str], pids: Collection[int], names: Collection[str]) -> set[int]:
     """Return the numbers right beside ours, of the same name: numbers go up by one, and workers are forked in a row."""
     main = min(pids, default=0)
-    events = [event for event in kernel_log.events(found) if event.kind == "oom" and event.pid and event.pid > main]
+    events = [event for event in kernel_log.events(log_lines) if event.kind == "oom" and event.pid and event.pid > main]
     return {
         event.pid
         for event in events
@@ -74,11 +74,11 @@ def _siblings(found: Sequence[str], pids: Collection[int], names: Collection[str
     }
 
 
-def _started(found: Sequence[str], ended: float, pids: Collection[int], log: str) -> Iterator[int]:
+def _started(log_lines: Sequence[str], ended: float, pids: Collection[int], log: str) -> Iterator[int]:
     """Yield the numbers that may be of a program which ours started and saw killed: younger than it, and just then."""
     if not STARTED.search(log):
         return
-    for event in kernel_log.events(found):
+    for event in kernel_log.events(log_lines):
         younger = event.kind == "oom" and event.pid is not None and event.pid > min(pids, default=event.pid)
         if younger and event.pid and event.seconds is not None and abs(event.seconds - ended) <= AT_ONCE:
             yield event.pid

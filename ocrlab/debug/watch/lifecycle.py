@@ -11,9 +11,9 @@ from pathlib import Path
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import training_findings
 from ocrlab.debug.watch import clean_exit_hints, error_hook, experiment_commands, incident, incident_folder, rank_status
-from ocrlab.debug.watch.child_process import Child, Refused
+from ocrlab.debug.watch.child_process import Child, CommandRefused
 from ocrlab.debug.watch.io_loop import LINGER, OBEYED, Session
-from ocrlab.debug.watch.oom_kill_counters import Kills
+from ocrlab.debug.watch.oom_kill_counters import OomKillCounters
 from ocrlab.errors import RunError
 from ocrlab.hardware.processes import process_tree, signal_names
 from ocrlab.records import Incident, Verdict
@@ -68,7 +68,7 @@ class Ended:
 
 
 @dataclass
-class Case:
+class WatchedRun:
     """One watched program and what is known and written of it so far."""
 
     command: list[str]
@@ -76,7 +76,7 @@ class Case:
     session: Session
     scratch: Path
     folder: run_folder.RunFolder | None
-    kills: Kills = field(default_factory=Kills)
+    kills: OomKillCounters = field(default_factory=OomKillCounters)
     suspected: Path | None = None  # the incident folder of a suspicion
     silence: float = 0.0  # when the silence began that was reported
     stuck: dict[str, str] = field(default_factory=dict)  # the stacks of that silence, while it lasts
@@ -117,16 +117,16 @@ class Case:
         elif quiet.hangs(now) and not self.suspected and not self._asked():
             self._hangs(now)
 
-    def refused(self, refused: Refused) -> Ended:
+    def refused(self, refused: CommandRefused) -> Ended:
         """Write down that the command could not be executed at all."""
-        self.session.say(f"ocrlab watch: {refused}")
+        self.session.write_message(f"ocrlab watch: {refused}")
         if self.folder is None:
             return Ended("failed", refused.status, None, None, None, refused.status)
-        told = {"type": "Refused", "message": str(refused), "where": None}
+        error = {"type": "Refused", "message": str(refused), "where": None}
         status = Incident("failed", refused.status, texts={incident.LOG: f"{refused}\n"})
         verdict = incident.judge(status, self.folder.path)
         self._write(self.folder, verdict, status)
-        self.folder.fail(told, verdict=cause(verdict))
+        self.folder.fail(error, verdict=cause(verdict))
         return Ended("failed", refused.status, None, verdict, self.folder.path, refused.status)
 
     def broke(self, error: BaseException) -> None:
@@ -149,25 +149,27 @@ class Case:
             self._clear()
         lost = self.session.lost
         if lost:
-            self.session.say(f"ocrlab watch: {lost}")
+            self.session.write_message(f"ocrlab watch: {lost}")
             self.session.ring.add(0, f"{lost}\n".encode())
         if code == 0 and not self.hung:
             return self._did_well(LOST if lost else 0)
         status = "hung" if self.hung else "killed" if name else "failed"
-        if self.folder is None and code == WRONG_USE and not watcher_link.runs_told(self.scratch):
+        if self.folder is None and code == WRONG_USE and not watcher_link.read_runs(self.scratch):
             return Ended(status, code, None, None, None, code)  # it has said so itself, and made nothing
         if self._stopped_early():
-            self.session.say(f"ocrlab watch: {self._what(code, name)}, before it had a run folder")
+            self.session.write_message(f"ocrlab watch: {self._what(code, name)}, before it had a run folder")
             return Ended(status, code if code >= 0 else None, name, None, None, exit_status)
         folder = self._home()
         if stayed and self.suspected:
-            told = f"{self._what(code, name)}, when it was told to end and had not moved for {stayed:.0f} s"
-            self.session.say(f"ocrlab watch: {told}; what was said of that stays: {incident.short(self.suspected)}")
+            what = f"{self._what(code, name)}, when it was told to end and had not moved for {stayed:.0f} s"
+            self.session.write_message(
+                f"ocrlab watch: {what}; what was said of that stays: {incident.short(self.suspected)}"
+            )
         elif self.verdict is None or not self.hung:
-            found = self._gather(status)
-            self.verdict = self._judge(folder, found)
-            place = self._write(folder, self.verdict, found)
-            self._say(self._what(code, name), self.verdict, place)
+            case = self._gather(status)
+            self.verdict = self._judge(folder, case)
+            place = self._write(folder, self.verdict, case)
+            self._write_summary(self._what(code, name), self.verdict, place)
         self._fail(folder, status, name)
         return Ended(status, code if code >= 0 else None, name, self.verdict, folder.path, exit_status)
 
@@ -186,7 +188,7 @@ class Case:
         number = self.session.asked[0]
         if self.folder or not number or self.child.code not in (-number, 128 + number):
             return False
-        return not watcher_link.run_told(self.scratch) and not incident_folder.made_by(self.child.pid, self._runs())
+        return not watcher_link.read_run(self.scratch) and not incident_folder.find_run_of(self.child.pid, self._runs())
 
     def _did_well(self, exit_status: int) -> Ended:
         log = self.session.ring.text()
@@ -196,8 +198,8 @@ class Case:
         for hidden in filter(
             None, (clean_exit_hints.traceback(log), clean_exit_hints.loss(log), clean_exit_hints.cut(log), swallowed)
         ):
-            self.session.say(f"ocrlab watch: {hidden}")
-        record = watcher_link.record_told(self.scratch)
+            self.session.write_message(f"ocrlab watch: {hidden}")
+        record = watcher_link.read_record(self.scratch)
         if record is not None and training_findings.ended_early(record):
             return self._cut_short(record, exit_status)
         if self.folder:
@@ -207,7 +209,7 @@ class Case:
     def _cut_short(self, record: Path, exit_status: int) -> Ended:
         """Write down a program that ended itself in the middle of its training, with exit status 0."""
         why = (training_findings.read(record) or ["the training did not end"])[0]
-        self.session.say(f"ocrlab watch: exit status 0, and yet {why}; the run counts as failed")
+        self.session.write_message(f"ocrlab watch: exit status 0, and yet {why}; the run counts as failed")
         if self.folder:
             self.folder.fail({"type": "Unfinished", "message": why, "where": None})
         path = self.folder.path if self.folder else None
@@ -241,35 +243,35 @@ class Case:
             return
         self.silence = quiet.since
         folder = self._home()
-        found = self._gather("hung" if sure else "suspected")
-        self.stuck = {name: text for name, text in found.texts.items() if name == incident.STACKS}
-        self.verdict = self._judge(folder, found)
-        self.suspected = self._write(folder, self.verdict, found)
-        self._say(f"{what}; the program goes on", self.verdict, self.suspected)
+        case = self._gather("hung" if sure else "suspected")
+        self.stuck = {name: text for name, text in case.texts.items() if name == incident.STACKS}
+        self.verdict = self._judge(folder, case)
+        self.suspected = self._write(folder, self.verdict, case)
+        self._write_summary(f"{what}; the program goes on", self.verdict, self.suspected)
 
     def _end(self, why: str, now: float) -> None:
         """Write down where the program hangs, then end it."""
         self.hung = True
         folder = self._home()
-        found = self._gather("hung")
-        self.verdict = self._judge(folder, found)
-        place = self._write(folder, self.verdict, found)
+        case = self._gather("hung")
+        self.verdict = self._judge(folder, case)
+        place = self._write(folder, self.verdict, case)
         best = self.verdict.causes[0].confidence if self.verdict.causes else 0.0
         unsure = self.options.on_hang == "kill" and not self.session.quiet.has_heartbeat and best < EVEN
-        doubt = ", as --on-hang kill asks, though it may only be slow" if unsure else ""
-        self._say(f"the program {why} it is ended{doubt}", self.verdict, place)
+        reservation = ", as --on-hang kill asks, though it may only be slow" if unsure else ""
+        self._write_summary(f"the program {why} it is ended{reservation}", self.verdict, place)
         self.session.end(now)
 
-    def _judge(self, folder: run_folder.RunFolder, found: Incident) -> Verdict:
+    def _judge(self, folder: run_folder.RunFolder, case: Incident) -> Verdict:
         """Return the verdict, with experiments that can be typed as they stand: a person's own command, this run."""
-        record = experiment_commands.recorded(folder.path, watcher_link.record_told(self.scratch))
+        record = experiment_commands.recorded(folder.path, watcher_link.read_record(self.scratch))
         ours = self.options.own_folder or self.session.output is not None  # a command that nobody has typed
         return experiment_commands.fitted(
-            incident.judge(found, folder.path), () if ours else self.command, incident.short(record) if record else ""
+            incident.judge(case, folder.path), () if ours else self.command, incident.short(record) if record else ""
         )
 
-    def _say(self, what: str, verdict: Verdict, place: Path) -> None:
-        self.session.say(incident.summary(what, verdict, place, watcher_link.record_told(self.scratch)))
+    def _write_summary(self, what: str, verdict: Verdict, place: Path) -> None:
+        self.session.write_message(incident.summary(what, verdict, place, watcher_link.read_record(self.scratch)))
 
     def _went_on(self) -> bool:
         """Tell whether what was silent has moved by itself: last words after a signal that ends it are no progress."""
@@ -285,7 +287,7 @@ class Case:
             what = f"it moves again ({quiet.what}) after {quiet.since - self.silence:.0f} s"
         if self.suspected:
             now = incident.short(incident_folder.withdraw(self.suspected) / "verdict.md")
-            self.session.say(f"ocrlab watch: {what}; the report of its silence is now {now}")
+            self.session.write_message(f"ocrlab watch: {what}; the report of its silence is now {now}")
         self.suspected = self.verdict = None
 
     def _gather(self, status: str) -> Incident:
@@ -293,75 +295,77 @@ class Case:
         by = "limit" if self.hung else session.ended_by
         log, family = session.ring.text(), process_tree.descendants(self.child.pid)
         home = self._home().path
-        found = incident.gather(self.child, session.quiet, self.kills, log, status, by, home)
-        known, texts = {**found.facts, **session.memory.facts()}, {**self.stuck, **found.texts}
-        known |= incident.record(experiment_commands.recorded(home, watcher_link.record_told(self.scratch)))
+        gathered = incident.gather(self.child, session.quiet, self.kills, log, status, by, home)
+        facts, texts = {**gathered.facts, **session.memory.facts()}, {**self.stuck, **gathered.texts}
+        facts |= incident.record(experiment_commands.recorded(home, watcher_link.read_record(self.scratch)))
         several = rank_status.gather(self.scratch, session.quiet.heartbeats, family, log)
         if status == "failed":
             records = error_hook.read(self.scratch)
             error_hook.keep_failures(records, home)
-            told = error_hook.texts(records, log, self.child.pid, home)
-            texts |= told
-            known |= {} if told else error_hook.suspected(records, log, self.child.pid, home)
-            known["exits"] = [*known.get("exits", []), *error_hook.exits(records, log)]
+            hidden = error_hook.texts(records, log, self.child.pid, home)
+            texts |= hidden
+            facts |= {} if hidden else error_hook.suspected(records, log, self.child.pid, home)
+            facts["exits"] = [*facts.get("exits", []), *error_hook.exits(records, log)]
         if several:
-            known["ranks"], texts[rank_status.FILE] = several, rank_status.table(several)
+            facts["ranks"], texts[rank_status.FILE] = several, rank_status.table(several)
             rank_status.keep(self.scratch, several)
-        return replace(found, texts=texts, facts=known)  # where it hung tells why it was ended
+        return replace(gathered, texts=texts, facts=facts)  # where it hung tells why it was ended
 
-    def _write(self, folder: run_folder.RunFolder, verdict: Verdict, found: Incident) -> Path:
+    def _write(self, folder: run_folder.RunFolder, verdict: Verdict, case: Incident) -> Path:
         """Write an incident into the run folder, or elsewhere where that cannot be written; returns where."""
         again = self.suspected if self.suspected and self.suspected.is_dir() else None
         try:
-            made = again or incident_folder.new_incident(folder.path)
-            incident.write(made, verdict, found)
-            return made
+            place = again or incident_folder.new_incident(folder.path)
+            incident.write(place, verdict, case)
+            return place
         except OSError as error:
-            return self._write_elsewhere(folder.path, verdict, found, error)
+            return self._write_elsewhere(folder.path, verdict, case, error)
 
-    def _write_elsewhere(self, home: Path, verdict: Verdict, found: Incident, error: OSError) -> Path:
+    def _write_elsewhere(self, home: Path, verdict: Verdict, case: Incident, error: OSError) -> Path:
         try:
             spare = incident_folder.spare(self.command)
-            made = incident_folder.new_incident(spare.path)
-            incident.write(made, verdict, found)
+            place = incident_folder.new_incident(spare.path)
+            incident.write(place, verdict, case)
             spare.fail({"type": "Elsewhere", "message": f"of {home}", "where": None}, verdict=cause(verdict))
         except (OSError, RunError):  # no disk has space: the program's exit status and a few lines are still told
-            self.session.say(f"ocrlab watch: neither {home} nor {tempfile.gettempdir()} can be written ({error})")
+            self.session.write_message(
+                f"ocrlab watch: neither {home} nor {tempfile.gettempdir()} can be written ({error})"
+            )
             return home / incident_folder.INCIDENT
-        self.session.say(f"ocrlab watch: {home} cannot be written ({error}); the verdict is elsewhere")
-        return made
+        self.session.write_message(f"ocrlab watch: {home} cannot be written ({error}); the verdict is elsewhere")
+        return place
 
     def _home(self) -> run_folder.RunFolder:
         """Return the run folder: ours, or the one that the program made, or a new one where it did not get so far."""
-        told = watcher_link.run_told(self.scratch)
-        if self.folder is None and told:
-            return run_folder.RunFolder(told[1], "")
+        owner = watcher_link.read_run(self.scratch)
+        if self.folder is None and owner:
+            return run_folder.RunFolder(owner[1], "")
         if self.folder is None:
             runs = self._runs()
-            made = incident_folder.made_by(self.child.pid, runs) if self.session.child else None
-            if made:
-                return run_folder.RunFolder(made, "")
+            own = incident_folder.find_run_of(self.child.pid, runs) if self.session.child else None
+            if own:
+                return run_folder.RunFolder(own, "")
             self.folder = incident_folder.open_or_spare(runs, self.command)
         return self.folder
 
     def _runs(self) -> Path:
-        return watcher_link.runs_told(self.scratch) or self.options.runs
+        return watcher_link.read_runs(self.scratch) or self.options.runs
 
     def _fail(self, folder: run_folder.RunFolder, status: str, name: str | None) -> None:
         message = f"{status} by {name}" if name else f"{status}, exit status {self.child.code}"
-        owner = watcher_link.run_told(self.scratch)
+        owner = watcher_link.read_run(self.scratch)
         pid = owner[0] if owner and owner[1] == folder.path else self.child.pid
-        told = {"type": status.capitalize(), "message": message, "where": None, "pid": pid}
-        incident_folder.failed(folder.path, told, cause(self.verdict))
-        record = watcher_link.record_told(self.scratch)  # of a script that calls `fit`, whose run folder is its own
+        error = {"type": status.capitalize(), "message": message, "where": None, "pid": pid}
+        incident_folder.failed(folder.path, error, cause(self.verdict))
+        record = watcher_link.read_record(self.scratch)  # of a script that calls `fit`, whose run folder is its own
         if record is not None and record != folder.path:
-            incident_folder.also(record, folder.path / incident_folder.INCIDENT, told, cause(self.verdict))
+            incident_folder.also(record, folder.path / incident_folder.INCIDENT, error, cause(self.verdict))
 
     def _succeed(self, folder: run_folder.RunFolder) -> None:
         try:
             folder.succeed({})
         except RunError as error:  # the program did well, whatever becomes of our folder
-            self.session.say(f"ocrlab watch: {error}")
+            self.session.write_message(f"ocrlab watch: {error}")
 
     def _what(self, code: int, name: str | None) -> str:
         seconds = (self.child.ended or time.monotonic()) - self.child.started

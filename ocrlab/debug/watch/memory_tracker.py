@@ -30,7 +30,7 @@ FIELD = re.compile(r"^(RssAnon|RssShmem|VmRSS):\s+(\d+) kB", re.MULTILINE)
 
 
 @dataclass
-class Memory:
+class MemoryTracker:
     """Samples of a program since it started, and the cards at its first out-of-memory message."""
 
     seconds: list[float] = field(default_factory=list)
@@ -58,44 +58,47 @@ class Memory:
 
     def _sample(self, passed: float, pid: int) -> None:
         family = process_tree.descendants(pid)
-        held: list[dict[str, Any]] = [
-            {"pid": one.pid, "role": one.role, "name": one.name, **_status(one.pid)} for one in family
+        processes: list[dict[str, Any]] = [
+            {"pid": process.pid, "role": process.role, "name": process.name, **_status(process.pid)}
+            for process in family
         ]
-        held = [one for one in held if one.get("rss")]
-        if not held:
+        processes = [process for process in processes if process.get("rss")]
+        if not processes:
             return
-        self.processes = held
+        self.processes = processes
         self.seconds.append(round(passed, 2))
-        self.tree.append(sum(one["anonymous"] for one in held) + max(one["shared"] for one in held))
+        self.tree.append(
+            sum(process["anonymous"] for process in processes) + max(process["shared"] for process in processes)
+        )
         self.shm.append(_used("/dev/shm"))
         if self.group or len(self.seconds) % GROUP_EVERY == 1:
             self.group = cgroup.memory_use(pid).value or self.group
-        self.space = min(self.space, *(_space(one["pid"]) for one in held))
+        self.space = min(self.space, *(_space(process["pid"]) for process in processes))
         if len(self.seconds) > MOST:
-            for kept in (self.seconds, self.tree, self.shm):
-                del kept[1:-1:2]
+            for series in (self.seconds, self.tree, self.shm):
+                del series[1:-1:2]
 
-    def heard(self, data: bytes) -> None:
+    def note_output(self, data: bytes) -> None:
         """Take note of what the program printed: at its first out-of-memory message ask who holds the cards."""
         if self.asked is None and OUT.search(data) and any(os.path.exists(path) for path in DRIVER):
             self.asked = Stream(3600.0)
 
     def facts(self) -> dict[str, Any]:
         """Return what is known, each key only where it is: memory, gpus, address_space_bytes."""
-        told: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         if self.seconds:
-            told["memory"] = {"seconds": self.seconds, "tree": self.tree, "shm": self.shm, "group": self.group}
-            told["memory"]["processes"] = self.processes[:32]
+            facts["memory"] = {"seconds": self.seconds, "tree": self.tree, "shm": self.shm, "group": self.group}
+            facts["memory"]["processes"] = self.processes[:32]
         if self.space != INFINITE:
-            told["address_space_bytes"] = int(self.space)
+            facts["address_space_bytes"] = int(self.space)
         if self.asked is not None:
             self.asked.came.wait(PATIENCE)
-            found = self.asked.latest()
-            told["gpus"] = found.value or {"missing": found.missing}
-            for card in (found.value or {}).get("cards", ()):
-                for one in card.get("processes", ()):
-                    one["ours"] = one["pid"] in {process["pid"] for process in self.processes}
-        return told
+            reading = self.asked.latest()
+            facts["gpus"] = reading.value or {"missing": reading.missing}
+            for card in (reading.value or {}).get("cards", ()):
+                for user in card.get("processes", ()):
+                    user["ours"] = user["pid"] in {process["pid"] for process in self.processes}
+        return facts
 
     def close(self) -> None:
         """End the child that asks the driver."""
@@ -109,23 +112,23 @@ def _status(pid: int) -> dict[str, int]:
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return {}
-    found = {name: int(count) * 1024 for name, count in FIELD.findall(text)}
-    if "VmRSS" not in found:
+    fields = {name: int(count) * 1024 for name, count in FIELD.findall(text)}
+    if "VmRSS" not in fields:
         return {}
     return {
-        "rss": found["VmRSS"],
-        "anonymous": found.get("RssAnon", found["VmRSS"]),
-        "shared": found.get("RssShmem", 0),
+        "rss": fields["VmRSS"],
+        "anonymous": fields.get("RssAnon", fields["VmRSS"]),
+        "shared": fields.get("RssShmem", 0),
     }
 
 
 def _space(pid: int) -> float:
     """Return how much address space a process may have; a program may have limited itself, or a worker of it."""
     try:
-        found = SPACE.search(Path(f"/proc/{pid}/limits").read_text(encoding="ascii", errors="replace"))
+        match = SPACE.search(Path(f"/proc/{pid}/limits").read_text(encoding="ascii", errors="replace"))
     except OSError:
         return INFINITE
-    return float(found[1]) if found else INFINITE
+    return float(match[1]) if match else INFINITE
 
 
 def _used(folder: str) -> int:

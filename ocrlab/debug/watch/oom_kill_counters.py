@@ -9,7 +9,7 @@ from ocrlab.hardware import cgroup
 
 
 @dataclass
-class Kills:
+class OomKillCounters:
     """The counters at the start, of every memory group that a process of the program was seen in."""
 
     before: dict[Path, int] = field(default_factory=dict)
@@ -36,5 +36,5 @@ class Kills:
         if self.machine is not None and cgroup.machine_oom_kills().value == self.machine:
             return 0
         grown = [(cgroup.oom_kills(group).value, old) for group, old in self.before.items()]
-        known = [now - old for now, old in grown if isinstance(now, int)]
-        return sum(max(0, number) for number in known) if known else None
+        growths = [now - old for now, old in grown if isinstance(now, int)]
+        return sum(max(0, number) for number in growths) if growths else None

@@ -17,7 +17,7 @@ HEAD, TAIL = 1 << 16, 1 << 19  # bytes kept of a log: how it began, how it ended
 PIPE_BUF = 4096  # bytes that a pipe that can be written takes without blocking: pipe(7)
 
 
-class Ring:
+class LogBuffer:
     """The first and the last part of everything that was written, in order of arrival."""
 
     def __init__(self, head: int = HEAD, tail: int = TAIL) -> None:
@@ -97,7 +97,7 @@ class Sink:
                 os.close(self.descriptor)
 
 
-class Call:
+class OutputCallback:
     """Output that goes to a function instead: it is called with the number of the stream, 1 or 2, and the bytes."""
 
     descriptor = -1
@@ -138,11 +138,11 @@ def _is_file(descriptor: int) -> bool:
         return False
 
 
-def holds(descriptor: int) -> int:
+def waiting_bytes(descriptor: int) -> int:
     """Return how many bytes wait in a pipe."""
-    held = bytearray(4)
-    fcntl.ioctl(descriptor, termios.FIONREAD, held)
-    return int.from_bytes(held, sys.byteorder)
+    count = bytearray(4)
+    fcntl.ioctl(descriptor, termios.FIONREAD, count)
+    return int.from_bytes(count, sys.byteorder)
 
 
 def is_open(descriptor: int) -> bool:

@@ -33,12 +33,12 @@ Table = dict[tuple[int, int], Counters]  # by pid and start
 
 def count(family: Sequence[Process]) -> Table:
     """Return the counters of every process that can do the program's work."""
-    found: Table = {}
+    table: Table = {}
     for process in family:
         if process.role not in ASIDE and process.state != "Z":
             lines = _lines(f"/proc/{process.pid}/io")
             io = {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
-            found[process.pid, process.started] = Counters(
+            table[process.pid, process.started] = Counters(
                 read=io.get("rchar", 0),
                 written=io.get("wchar", 0),
                 disk=io.get("read_bytes", 0) + io.get("write_bytes", 0),
@@ -46,7 +46,7 @@ def count(family: Sequence[Process]) -> Table:
                 cpu_seconds=process.cpu_seconds,
                 compiler=process.role == "compiler",
             )
-    return found
+    return table
 
 
 def moved(before: Table, after: Table, seconds: float) -> str:
@@ -71,7 +71,7 @@ def moved(before: Table, after: Table, seconds: float) -> str:
 
 def _offsets(pid: int) -> dict[tuple[int, int], int]:
     """Return where a process stands in its open regular files; those of /proc and /sys tell about others."""
-    found: dict[tuple[int, int], int] = {}
+    offsets: dict[tuple[int, int], int] = {}
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -80,8 +80,8 @@ def _offsets(pid: int) -> dict[tuple[int, int], int]:
                 about = os.stat(f"/proc/{pid}/fd/{name}")
                 if stat.S_ISREG(about.st_mode):
                     position = int(_lines(f"/proc/{pid}/fdinfo/{name}")[0].split()[1])
-                    found[about.st_dev, about.st_ino] = found.get((about.st_dev, about.st_ino), 0) + position
-    return found
+                    offsets[about.st_dev, about.st_ino] = offsets.get((about.st_dev, about.st_ino), 0) + position
+    return offsets
 
 
 def _lines(path: str) -> list[str]:

@@ -109,9 +109,9 @@ def open_pair() -> Terminal | None:
     with contextlib.suppress(termios.error):
         termios.tcsetattr(slave, termios.TCSANOW, theirs)
     os.set_blocking(master, False)
-    made = Terminal(screen, master, slave, keyboard, look)
-    made.resize()
-    return made
+    terminal = Terminal(screen, master, slave, keyboard, look)
+    terminal.resize()
+    return terminal
 
 
 def foreground(screen: int) -> bool:

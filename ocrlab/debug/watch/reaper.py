@@ -45,9 +45,9 @@ def main(words: list[str]) -> None:
         os.dup2(null, descriptor)
     if refused:
         os.waitpid(pid, 0)
-        _say(control, f"refused {refused}")
+        _send(control, f"refused {refused}")
         return
-    _say(control, f"started {pid}")
+    _send(control, f"started {pid}")
     if _serve(control, wake, pid):
         return
     _end_all(control)
@@ -90,15 +90,15 @@ def _reap(control: int) -> set[int] | None:
         try:
             pid, status, usage = os.wait4(-1, os.WNOHANG | os.WUNTRACED)
         except ChildProcessError:
-            _say(control, "empty")
+            _send(control, "empty")
             return None
         if pid == 0:
             return ended
         if os.WIFSTOPPED(status):
-            _say(control, f"stopped {pid} {os.WSTOPSIG(status)}")
+            _send(control, f"stopped {pid} {os.WSTOPSIG(status)}")
         else:
             ended.add(pid)
-            _say(control, f"exit {pid} {os.waitstatus_to_exitcode(status)} {usage.ru_maxrss}")
+            _send(control, f"exit {pid} {os.waitstatus_to_exitcode(status)} {usage.ru_maxrss}")
 
 
 def _end_all(control: int) -> None:
@@ -128,7 +128,7 @@ def _signal_all(number: int) -> None:
 
 def _start(command: list[str], pty: bool, watcher: int) -> tuple[int, int]:
     """Fork and execute; return the pid and 0, or the errno for which the command cannot be executed."""
-    told, tell = os.pipe()
+    reading, writing = os.pipe()
     guard = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -136,12 +136,12 @@ def _start(command: list[str], pty: bool, watcher: int) -> tuple[int, int]:
             _become(pty, guard, watcher)
             os.execvp(command[0], command)
         except OSError as error:
-            os.write(tell, str(error.errno).encode())
+            os.write(writing, str(error.errno).encode())
         finally:
             os._exit(127)
-    os.close(tell)
-    refused = os.read(told, 16)
-    os.close(told)
+    os.close(writing)
+    refused = os.read(reading, 16)
+    os.close(reading)
     return pid, int(refused or 0)
 
 
@@ -186,7 +186,7 @@ def _prctl(what: int, value: int) -> None:
     ctypes.CDLL(None).prctl(what, ctypes.c_ulong(value), 0, 0, 0)
 
 
-def _say(control: int, text: str) -> None:
+def _send(control: int, text: str) -> None:
     with contextlib.suppress(OSError):
         os.write(control, text.encode())
 

@@ -38,10 +38,10 @@ class Place:
     counts: Counts
 
 
-Seen = dict[tuple[int, int], list[Place]]  # by process and thread, in order
+Samples = dict[tuple[int, int], list[Place]]  # by process and thread, in order
 
 
-def sample(family: Sequence[Process], seen: Seen, end: float, times: int = 1) -> None:
+def sample(family: Sequence[Process], samples: Samples, end: float, times: int = 1) -> None:
     """Add to `seen` where the main processes stand now; ends at `end` on the monotonic clock.
 
     With `times` what they count is looked at again, soon after.
@@ -54,12 +54,12 @@ def sample(family: Sequence[Process], seen: Seen, end: float, times: int = 1) ->
                 for thread in pyspy.dump(process, end)[0]:
                     place = _place(thread)
                     again = Place((), place.counts)  # paths are compared over the whole silence, at even distances
-                    seen.setdefault((process.pid, thread.id), []).append(again if turn else place)
+                    samples.setdefault((process.pid, thread.id), []).append(again if turn else place)
 
 
-def moved(seen: Seen) -> bool:
+def moved(samples: Samples) -> bool:
     """Tell whether a thread was seen in two places of the program, left one for good, or counts on in a caller."""
-    rows = [([place.path for place in places if place.path], places) for places in seen.values()]
+    rows = [([place.path for place in places if place.path], places) for places in samples.values()]
     return any(_branches(paths) or _left(paths) or _counts_on(places) for paths, places in rows)
 
 
@@ -88,8 +88,8 @@ def _branches(paths: Sequence[Path]) -> bool:
 
     A loop that waits calls the same thing again and again; what the standard library does inside is no matter.
     """
-    known = sorted({tuple((function, file) for function, file, _ in _own(path)) for path in paths})
-    return any(not _nested(a, b) for a, b in itertools.pairwise(known))
+    own_paths = sorted({tuple((function, file) for function, file, _ in _own(path)) for path in paths})
+    return any(not _nested(a, b) for a, b in itertools.pairwise(own_paths))
 
 
 def _left(paths: Sequence[Path]) -> bool:

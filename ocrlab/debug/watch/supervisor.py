@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ocrlab import run_folder
 from ocrlab.debug.watch import cuda_debug_env, error_hook, incident_folder
-from ocrlab.debug.watch.child_process import Refused
-from ocrlab.debug.watch.hang_detector import Quiet
+from ocrlab.debug.watch.child_process import CommandRefused
+from ocrlab.debug.watch.hang_detector import HangDetector
 from ocrlab.debug.watch.io_loop import Session
-from ocrlab.debug.watch.lifecycle import Case, Ended, Options
+from ocrlab.debug.watch.lifecycle import Ended, Options, WatchedRun
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.run_folder import heartbeat, watcher_link
 
@@ -37,17 +37,17 @@ def watch(
     _check(command, options)
     folder = None if options.own_folder else _folder(options, command)
     scratch = Path(tempfile.mkdtemp(prefix="ocrlab-watch-"))
-    session = Session(Quiet(options.silence, scratch / "heartbeat"), output)
-    case = Case(list(command), options, session, scratch, folder)
+    session = Session(HangDetector(options.silence, scratch / "heartbeat"), output)
+    case = WatchedRun(list(command), options, session, scratch, folder)
     try:
         variables, words = _environment(dict(os.environ if env is None else env), case)
         try:
             session.start(list(command), variables, scratch)
-        except Refused as refused:
+        except CommandRefused as refused:
             return case.refused(refused)
         case.kills.note()
         if words:
-            session.say(words)
+            session.write_message(words)
         due = now = time.monotonic()
         while session.alive:
             session.step(max(0.0, due - now))
@@ -88,14 +88,14 @@ def _folder(options: Options, command: Sequence[str]) -> run_folder.RunFolder:
         return folder
 
 
-def _environment(given: dict[str, str], case: Case) -> tuple[dict[str, str], str]:
+def _environment(user: dict[str, str], case: WatchedRun) -> tuple[dict[str, str], str]:
     """Return the program's environment, and what is to be said about it."""
     beats = case.scratch / "heartbeat"
     beats.mkdir()
     ours = {watcher_link.FOLDER: str(case.scratch), heartbeat.FOLDER: str(beats)}
-    given.setdefault("PYTHONFAULTHANDLER", "1")  # silent until a signal kills: then the stack goes to stderr
-    ours |= error_hook.environment(case.scratch, given) if case.options.inside else {}
+    user.setdefault("PYTHONFAULTHANDLER", "1")  # silent until a signal kills: then the stack goes to stderr
+    ours |= error_hook.environment(case.scratch, user) if case.options.inside else {}
     if not case.options.debug_cuda:
-        return {**given, **ours}, ""
+        return {**user, **ours}, ""
     dumps = case.folder.flight if case.folder else Path(tempfile.gettempdir()).absolute()
-    return {**given, **ours, **cuda_debug_env.environment(dumps, given)}, cuda_debug_env.words(dumps)
+    return {**user, **ours, **cuda_debug_env.environment(dumps, user)}, cuda_debug_env.words(dumps)

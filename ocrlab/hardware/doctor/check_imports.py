@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Ask, Facts, Options, fail, ok, skip, warn
+from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Facts, Options, Probe, fail, ok, skip, warn
 from ocrlab.records import Check
 
 SLOW = 15.0  # seconds; torch takes 2 from a warm disk and 8 from a cold one
@@ -57,7 +57,7 @@ REASONS = (  # what an ImportError says -> cause, what is needed, what mends it;
 )
 
 
-def asks(options: Options) -> list[Ask]:
+def asks(options: Options) -> list[Probe]:
     """Return the asks of step 2.
 
     torch may take a minute from a cold network disk; ten seconds without using the processor or reading anything are
@@ -69,14 +69,14 @@ def asks(options: Options) -> list[Ask]:
         return lambda answers, facts: judge(name, answers, options.python)
 
     return [
-        Ask(2, "import torch", probe, "torch", judged("torch"), 60, {}, 10, after=("packages",), skip=absent("torch"),
+        Probe(2, "import torch", probe, "torch", judged("torch"), 60, {}, 10, after=("packages",), skip=absent("torch"),
             hang="hang.import"),
-        Ask(2, "import torchvision", probe, "torchvision", lambda a, f: torchvision(a, f, options.python), 60, {}, 10,
+        Probe(2, "import torchvision", probe, "torchvision", lambda a, f: torchvision(a, f, options.python), 60, {}, 10,
             after=("packages", "import torch"), skip=absent("torchvision", needs="import torch"), hang="hang.import",
             crash="build.torchvision"),
-        Ask(2, "import cv2", probe, "imported", judged("cv2"), 30, {"name": "cv2"}, 8, after=("packages",),
+        Probe(2, "import cv2", probe, "imported", judged("cv2"), 30, {"name": "cv2"}, 8, after=("packages",),
             skip=absent("cv2"), hang="hang.import"),
-        Ask(2, "import wandb", probe, "imported", judged("wandb"), 30, {"name": "wandb"}, 8, after=("packages",),
+        Probe(2, "import wandb", probe, "imported", judged("wandb"), 30, {"name": "wandb"}, 8, after=("packages",),
             skip=absent("wandb"), hang="hang.tracker"),
     ]  # fmt: skip
 
@@ -103,53 +103,55 @@ def torchless(facts: Facts) -> str | None:
 
 def torch_facts(facts: Facts) -> dict[str, Any]:
     """Return what torch said of its build, with what it sees of the GPUs; empty where it said nothing."""
-    told: dict[str, Any] = {}
+    build: dict[str, Any] = {}
     for name in ("import torch", "torch and the GPU"):
         for answer in facts.get(name, ()):
-            told |= answer.get("torch", {})
-    return told
+            build |= answer.get("torch", {})
+    return build
 
 
 def judge(name: str, answers: Answers, python: str) -> Iterator[Check]:
     """Yield the finding on one import."""
-    [told] = [answer for answer in answers if "imported" in answer]
+    [result] = [answer for answer in answers if "imported" in answer]
     label = f"import {name}"
-    if not told["imported"]:
-        yield broken(label, name, told["error"], python)
-    elif told.get("compiled", 0) > MANY:
-        yield again(label, told, python)
-    elif told["seconds"] > SLOW:
-        seen = f"{name} {told['version']} took {told['seconds']:.1f} s"
-        yield warn(label, seen, f"less than {SLOW:.0f} s", "install the environment on a local disk")
+    if not result["imported"]:
+        yield broken(label, name, result["error"], python)
+    elif result.get("compiled", 0) > MANY:
+        yield again(label, result, python)
+    elif result["seconds"] > SLOW:
+        observed = f"{name} {result['version']} took {result['seconds']:.1f} s"
+        yield warn(label, observed, f"less than {SLOW:.0f} s", "install the environment on a local disk")
     else:
-        version = f"{name} {told['version']}".strip()
-        yield ok(label, f"{version} in {told['seconds']:.1f} s")
+        version = f"{name} {result['version']}".strip()
+        yield ok(label, f"{version} in {result['seconds']:.1f} s")
 
 
-def again(label: str, told: dict[str, Any], python: str) -> Check:
+def again(label: str, answer: dict[str, Any], python: str) -> Check:
     """Return the finding that Python compiles a package anew at each start."""
     why, do = "Python could not write the result", 'export PYTHONPYCACHEPREFIX="$HOME/.cache/python"'
-    if not told["stored"]:
+    if not answer["stored"]:
         why = "PYTHONDONTWRITEBYTECODE forbids to keep the result"
-        do = f"{python} -m compileall -q {shlex.quote(os.path.dirname(os.path.dirname(told['file'])))}"
-    version = f"{told['name']} {told['version']}".strip()
-    seen = f"{version} in {told['seconds']:.1f} s; {told['compiled']} files were compiled for it, at each start: {why}"
-    return warn(label, seen, "compiled files that are kept", do)
+        do = f"{python} -m compileall -q {shlex.quote(os.path.dirname(os.path.dirname(answer['file'])))}"
+    version = f"{answer['name']} {answer['version']}".strip()
+    observed = (
+        f"{version} in {answer['seconds']:.1f} s; {answer['compiled']} files were compiled for it, at each start: {why}"
+    )
+    return warn(label, observed, "compiled files that are kept", do)
 
 
 def broken(label: str, name: str, error: dict[str, Any], python: str) -> Check:
     """Return the finding on an import that raised, with the cause where the message names it."""
     message = f"{error['type']}: {error['message']}"
-    seen = f"{message[:300]} ({'/'.join(str(error['where']).split('/')[-3:])})"
+    observed = f"{message[:300]} ({'/'.join(str(error['where']).split('/')[-3:])})"
     gone = re.search(r"No module named '([\w.]+)'", message)
     if gone:
         package = gone[1].split(".")[0]
-        return fail(label, seen, f"the package {package}", f"{python} -m pip install {package}")
+        return fail(label, observed, f"the package {package}", f"{python} -m pip install {package}")
     for pattern, cause, need, do in REASONS:
         if re.search(pattern, message):
-            told = do.format(python=python, name=name) or reinstall(python)
-            return fail(label, seen, need, told, cause)
-    return fail(label, seen, f"import {name} returns", f"{python} -m pip install --force-reinstall {name}")
+            command = do.format(python=python, name=name) or reinstall(python)
+            return fail(label, observed, need, command, cause)
+    return fail(label, observed, f"import {name} returns", f"{python} -m pip install --force-reinstall {name}")
 
 
 def reinstall(python: str) -> str:
@@ -161,18 +163,18 @@ def torchvision(answers: Answers, facts: Facts, python: str) -> Iterator[Check]:
     """Yield the findings on torchvision: its import, and whether its compiled operators fit this torch."""
     yield from judge("torchvision", answers, python)
     label, need = "torchvision.ops.nms", "its compiled operators, built for this torch"
-    for told in answers:
-        if "nms" not in told:
+    for answer in answers:
+        if "nms" not in answer:
             continue
-        if told["nms"] is None:
-            error = told["error"]
-            seen = f"{error['type']}: {error['message'][:200]}"
-            yield fail(label, seen, need, reinstall(python), "build.torchvision")
-        elif told["nms"] != NMS:
+        if answer["nms"] is None:
+            error = answer["error"]
+            observed = f"{error['type']}: {error['message'][:200]}"
+            yield fail(label, observed, need, reinstall(python), "build.torchvision")
+        elif answer["nms"] != NMS:
             yield fail(
-                label, f"kept boxes {told['nms']} instead of {NMS}", need, reinstall(python), "build.torchvision"
+                label, f"kept boxes {answer['nms']} instead of {NMS}", need, reinstall(python), "build.torchvision"
             )
         else:
             yield ok(label, "called, and the right boxes were kept")
-    if not any("nms" in told for told in answers):
+    if not any("nms" in answer for answer in answers):
         yield skip(label, "torchvision cannot be imported")

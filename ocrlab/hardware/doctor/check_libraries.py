@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ocrlab.hardware.doctor.check_imports import torchless
-from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Ask, Facts, Options, fail, ok, skip, warn
+from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Facts, Options, Probe, fail, ok, skip, warn
 from ocrlab.records import Check
 
 FAMILY = re.compile(r"^lib(cudnn|cublas|nccl|cudart|cufft|cusolver|cusparse|nvrtc)")
@@ -16,15 +16,15 @@ FILE = re.compile(r"^(?P<name>lib.+?)(?P<bundled>-[0-9a-f]{8})?\.so(?:\.(?P<vers
 SEARCHED = ("cudnn", "cublas", "nccl", "cudart")  # found in a folder of LD_LIBRARY_PATH they come before the wheel's
 
 
-def asks(options: Options) -> list[Ask]:
+def asks(options: Options) -> list[Probe]:
     """Return the ask of what LD_LIBRARY_PATH offers; what is mapped was told by the imports."""
     after = ("import torch", "import torchvision", "torch and the GPU", "smoke test: GPU")
-    return [Ask(5, "CUDA libraries", PROBES / "resource_limits.py", "library_path", judge, 10, own=True, after=after)]
+    return [Probe(5, "CUDA libraries", PROBES / "resource_limits.py", "library_path", judge, 10, own=True, after=after)]
 
 
 def judge(answers: Answers, facts: Facts) -> Iterator[Check]:
     """Yield the findings on mapped libraries and on the loader's search path."""
-    [told] = answers
+    [paths] = answers
     why = torchless(facts)
     mapped = {
         path
@@ -35,7 +35,7 @@ def judge(answers: Answers, facts: Facts) -> Iterator[Check]:
     yield skip("libraries mapped", why) if why else families(mapped)
     if not why:
         yield openmp(mapped)
-    yield search_path(told)
+    yield search_path(paths)
 
 
 def families(mapped: set[str]) -> Check:
@@ -43,21 +43,21 @@ def families(mapped: set[str]) -> Check:
     places: dict[str, set[str]] = defaultdict(set)
     versions: dict[str, set[str]] = defaultdict(set)
     for path in mapped:
-        found = FAMILY.match(os.path.basename(path))
-        if found:
-            places[found[1]].add(os.path.dirname(path))
+        match = FAMILY.match(os.path.basename(path))
+        if match:
+            places[match[1]].add(os.path.dirname(path))
             name = FILE.match(os.path.basename(path))
-            versions[found[1]].add((name["version"] or "").split(".")[0] if name else "")
+            versions[match[1]].add((name["version"] or "").split(".")[0] if name else "")
     label, need = "libraries mapped", "each CUDA library from one folder, that of the wheel"
     if not places:
         return ok(label, "torch mapped no CUDA library: a build for the processor")
     mixed = [family for family in places if len(places[family]) > 1 or len(versions[family] - {""}) > 1]
     if mixed:
-        seen = "; ".join(f"lib{family} from {' and '.join(sorted(places[family]))}" for family in sorted(mixed))
+        observed = "; ".join(f"lib{family} from {' and '.join(sorted(places[family]))}" for family in sorted(mixed))
         do = "unset LD_LIBRARY_PATH, and remove the system's copy of it"
-        return fail(label, seen, need, do, "build.cuda_libraries")
-    told = ", ".join(f"{family} {'/'.join(sorted(versions[family]))}".strip() for family in sorted(places))
-    return ok(label, f"each from one folder: {told}")
+        return fail(label, observed, need, do, "build.cuda_libraries")
+    listed = ", ".join(f"{family} {'/'.join(sorted(versions[family]))}".strip() for family in sorted(places))
+    return ok(label, f"each from one folder: {listed}")
 
 
 def openmp(mapped: set[str]) -> Check:
@@ -68,23 +68,23 @@ def openmp(mapped: set[str]) -> Check:
             if os.path.basename(path).startswith((f"{kind}.", f"{kind}-")):
                 kinds[path] = kind
     if len(set(kinds.values())) > 1:
-        seen = f"two OpenMP runtimes in one process: {', '.join(sorted(kinds))}"
+        observed = f"two OpenMP runtimes in one process: {', '.join(sorted(kinds))}"
         do = "install torch and NumPy from one source; until then OMP_NUM_THREADS=1"
-        return warn("OpenMP", seen, "one", do)
+        return warn("OpenMP", observed, "one", do)
     return ok("OpenMP", ", ".join(sorted({os.path.basename(path) for path in kinds})) or "none mapped")
 
 
-def search_path(told: dict[str, list[str]]) -> Check:
+def search_path(answer: dict[str, list[str]]) -> Check:
     """Judge the folders and files that the loader looks at before the wheel's."""
-    searched = [path for path in told["offers"] if any(f"lib{name}" in path for name in SEARCHED)]
+    searched = [path for path in answer["offers"] if any(f"lib{name}" in path for name in SEARCHED)]
     offers = list({os.path.realpath(path): path for path in reversed(searched)}.values())[::-1]  # links told once
     label = "library search path"
     if offers:
-        seen = f"LD_LIBRARY_PATH offers {', '.join(offers[:3])}" + (
+        observed = f"LD_LIBRARY_PATH offers {', '.join(offers[:3])}" + (
             f" and {len(offers) - 3} more" if offers[3:] else ""
         )
         need, do = "the wheel's own libraries", "unset LD_LIBRARY_PATH"
-        return warn(label, seen, need, do, "build.cuda_libraries")
-    if told["preload"]:
-        return warn(label, f"LD_PRELOAD={':'.join(told['preload'])}", "none, unless on purpose", "unset LD_PRELOAD")
+        return warn(label, observed, need, do, "build.cuda_libraries")
+    if answer["preload"]:
+        return warn(label, f"LD_PRELOAD={':'.join(answer['preload'])}", "none, unless on purpose", "unset LD_PRELOAD")
     return ok(label, "nothing comes before the wheel's libraries")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Ask, Facts, Options, fail, ok, version, warn
+from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Facts, Options, Probe, fail, ok, version, warn
 from ocrlab.hardware.installed_packages import STANDARD
 from ocrlab.records import Check
 
@@ -20,58 +20,65 @@ TRAINS = {"torchvision": "torchvision", "numpy": "numpy", "cv2": "opencv-python"
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9_.-]+)\s*\(?==\s*(?P<version>[^;,)\s]+)\)?(?:\s*;\s*(?P<marker>.*))?$")
 
 
-def asks(options: Options) -> list[Ask]:
+def asks(options: Options) -> list[Probe]:
     """Return the ask of step 1; the metadata of a thousand packages take a tenth of its time from a slow disk."""
-    return [Ask(1, "packages", PROBES / "installed_packages.py", "facts", lambda a, f: judge(a, options.python), 20)]
+    return [Probe(1, "packages", PROBES / "installed_packages.py", "facts", lambda a, f: judge(a, options.python), 20)]
 
 
 def judge(answers: Answers, python: str) -> Iterator[Check]:
     """Yield the findings on the interpreter and on its packages; `python` is what it was called by."""
-    [told] = answers
-    yield interpreter(told["interpreter"])
+    [answer] = answers
+    yield interpreter(answer["interpreter"])
     installed: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for one in told["distributions"]:
+    for distribution in answer["distributions"]:
         if all(
-            one["version"] != other["version"] or one["place"] != other["place"] for other in installed[one["name"]]
+            distribution["version"] != other["version"] or distribution["place"] != other["place"]
+            for other in installed[distribution["name"]]
         ):
-            installed[one["name"]].append(one)
-    yield torch(told, python)
-    yield missing(told["found"], python)
+            installed[distribution["name"]].append(distribution)
+    yield torch(answer, python)
+    yield missing(answer["found"], python)
     yield from pair(installed, python)
-    yield mixed(told, installed, python)
-    yield shadowed(told)
+    yield mixed(answer, installed, python)
+    yield shadowed(answer)
 
 
-def interpreter(told: dict[str, Any]) -> Check:
+def interpreter(python: dict[str, Any]) -> Check:
     """Judge the interpreter itself."""
-    kind = "its own environment" if told["environment"] else "the system's Python"
-    seen = f"{told['implementation']} {told['version']}, {told['bits']} bit, {told['machine']}, {kind}"
-    if told["bits"] != 64 or told["implementation"] != "CPython":
-        return fail("interpreter", seen, "CPython, 64 bit: torch has no other wheels", "uv venv --python 3.12")
-    if "PYTHONHOME" in told["variables"]:
-        home = told["variables"]["PYTHONHOME"]
-        return warn("interpreter", f"{seen}; PYTHONHOME={home}", "no PYTHONHOME", "unset PYTHONHOME")
-    if "PYTHONPATH" in told["variables"]:
-        seen += f"; PYTHONPATH={told['variables']['PYTHONPATH']} is searched first"
-    return ok("interpreter", seen)
+    kind = "its own environment" if python["environment"] else "the system's Python"
+    observed = f"{python['implementation']} {python['version']}, {python['bits']} bit, {python['machine']}, {kind}"
+    if python["bits"] != 64 or python["implementation"] != "CPython":
+        return fail("interpreter", observed, "CPython, 64 bit: torch has no other wheels", "uv venv --python 3.12")
+    if "PYTHONHOME" in python["variables"]:
+        home = python["variables"]["PYTHONHOME"]
+        return warn("interpreter", f"{observed}; PYTHONHOME={home}", "no PYTHONHOME", "unset PYTHONHOME")
+    if "PYTHONPATH" in python["variables"]:
+        observed += f"; PYTHONPATH={python['variables']['PYTHONPATH']} is searched first"
+    return ok("interpreter", observed)
 
 
-def torch(told: dict[str, Any], python: str) -> Check:
+def torch(answer: dict[str, Any], python: str) -> Check:
     """Judge whether torch is there, and say which build."""
-    found = told["torch"]
-    if not found:
+    installed = answer["torch"]
+    if not installed:
         return fail("torch installed", "torch is not installed here", "torch", f"{python} -m pip install torch")
-    build = f"CUDA {found['cuda']}" if found.get("cuda") else f"ROCm {found['hip']}" if found.get("hip") else "CPU only"
-    return ok("torch installed", f"torch {found.get('version', 'of unknown version')} for {build}")
+    build = (
+        f"CUDA {installed['cuda']}"
+        if installed.get("cuda")
+        else f"ROCm {installed['hip']}"
+        if installed.get("hip")
+        else "CPU only"
+    )
+    return ok("torch installed", f"torch {installed.get('version', 'of unknown version')} for {build}")
 
 
-def missing(found: dict[str, str | None], python: str) -> Check:
+def missing(origins: dict[str, str | None], python: str) -> Check:
     """Judge what else `ocrlab train` needs; other programs may do without."""
-    absent = [package for module, package in TRAINS.items() if found.get(module) is None]
+    absent = [package for module, package in TRAINS.items() if origins.get(module) is None]
     if absent:
         do = f"{python} -m pip install {' '.join(absent)}"
         return warn("packages present", f"not installed: {', '.join(absent)}", "needed by ocrlab train", do)
-    return ok("packages present", ", ".join(["torch", *TRAINS] if found.get("torch") else TRAINS))
+    return ok("packages present", ", ".join(["torch", *TRAINS] if origins.get("torch") else TRAINS))
 
 
 def pair(installed: dict[str, list[dict[str, Any]]], python: str) -> Iterator[Check]:
@@ -80,19 +87,21 @@ def pair(installed: dict[str, list[dict[str, Any]]], python: str) -> Iterator[Ch
         return
     have = installed["torch"][0]["version"]
     for name in ("torchvision", "torchaudio"):
-        for one in installed.get(name, [])[:1]:
-            pins = [found for need in one["needs"] if (found := PIN.match(need)) and found["name"] == "torch"]
+        for distribution in installed.get(name, [])[:1]:
+            pins = [pin for need in distribution["needs"] if (pin := PIN.match(need)) and pin["name"] == "torch"]
             label = f"torch and {name}"
             if pins and version(pins[0]["version"]) != version(have):
-                seen = f"{name} {one['version']} was built for torch {pins[0]['version']}, installed is {have}"
+                observed = (
+                    f"{name} {distribution['version']} was built for torch {pins[0]['version']}, installed is {have}"
+                )
                 do = f"{python} -m pip install --force-reinstall --no-deps {name}=={release(name, have)}"
-                yield fail(label, seen, "the two of one release", do, "build.torchvision")
-            elif build(have) != build(one["version"]) and build(have) and build(one["version"]):
-                seen = f"torch {have}, {name} {one['version']}: built for different CUDA versions"
+                yield fail(label, observed, "the two of one release", do, "build.torchvision")
+            elif build(have) != build(distribution["version"]) and build(have) and build(distribution["version"]):
+                observed = f"torch {have}, {name} {distribution['version']}: built for different CUDA versions"
                 do = f"reinstall both from the same index: uv pip install --torch-backend={build(have)} torch {name}"
-                yield fail(label, seen, "the same CUDA version", do, "build.torchvision")
+                yield fail(label, observed, "the same CUDA version", do, "build.torchvision")
             else:
-                yield ok(label, f"torch {have}, {name} {one['version']}")
+                yield ok(label, f"torch {have}, {name} {distribution['version']}")
 
 
 def release(name: str, torch_version: str) -> str:
@@ -106,12 +115,12 @@ def build(text: str) -> str:
     return text.partition("+")[2]
 
 
-def mixed(told: dict[str, Any], installed: dict[str, list[dict[str, Any]]], python: str) -> Check:
+def mixed(answer: dict[str, Any], installed: dict[str, list[dict[str, Any]]], python: str) -> Check:
     """Judge packages that are there twice, against each other, or half removed."""
     twice = [
-        f"{name} {' and '.join(sorted({one['version'] for one in every}))}"
+        f"{name} {' and '.join(sorted({distribution['version'] for distribution in every}))}"
         for name, every in installed.items()
-        if len({one["version"] for one in every}) > 1
+        if len({distribution["version"] for distribution in every}) > 1
     ]
     opencv = [name for name in OPENCV if name in installed]
     label = "packages mixed"
@@ -125,14 +134,16 @@ def mixed(told: dict[str, Any], installed: dict[str, list[dict[str, Any]]], pyth
     wrong = wrong_cuda(installed)
     if wrong:
         names = " ".join(f"{name}=={need}" for name, need, _ in wrong)
-        seen = ", ".join(f"{name} {have} (torch needs {need})" for name, need, have in wrong)
+        observed = ", ".join(f"{name} {have} (torch needs {need})" for name, need, have in wrong)
         return warn(
-            label, seen, "what torch was built with", f"{python} -m pip install {names}", "build.cuda_libraries"
+            label, observed, "what torch was built with", f"{python} -m pip install {names}", "build.cuda_libraries"
         )
-    if told["leftovers"]:
-        places = " ".join(f"'{place}'" for place in told["leftovers"])
+    if answer["leftovers"]:
+        places = " ".join(f"'{place}'" for place in answer["leftovers"])
         return warn(label, f"left over from an interrupted pip: {places}", "none", f"rm -r {places}")
-    both = "pytorch" in told["conda"] and any(one["installer"] == "pip" for one in installed.get("torch", ()))
+    both = "pytorch" in answer["conda"] and any(
+        distribution["installer"] == "pip" for distribution in installed.get("torch", ())
+    )
     if both:
         return warn(label, "torch is installed by conda and by pip", "one of them", "conda remove pytorch")
     return ok(label, f"{len(installed)} packages, each once")
@@ -142,35 +153,35 @@ def wrong_cuda(installed: dict[str, list[dict[str, Any]]]) -> list[tuple[str, st
     """Return the CUDA packages whose version is not the one that torch requires, as (name, needed, installed)."""
     wrong = []
     for need in installed["torch"][0]["needs"] if installed.get("torch") else ():
-        found = PIN.match(need)
-        name = re.sub(r"[-_.]+", "-", found["name"]).lower() if found else ""
-        if found and name.startswith(("nvidia-", "triton")) and installed.get(name):
+        pin = PIN.match(need)
+        name = re.sub(r"[-_.]+", "-", pin["name"]).lower() if pin else ""
+        if pin and name.startswith(("nvidia-", "triton")) and installed.get(name):
             have = installed[name][0]["version"]
-            if version(have) != version(found["version"]):
-                wrong.append((name, found["version"], have))
+            if version(have) != version(pin["version"]):
+                wrong.append((name, pin["version"], have))
     return wrong
 
 
-def shadows(told: dict[str, Any]) -> list[str]:
+def shadows(answer: dict[str, Any]) -> list[str]:
     """Return the files of the working folder and of PYTHONPATH that are imported instead of what was meant."""
-    folders = [os.path.abspath(place) for place in told["interpreter"]["variables"].get("PYTHONPATH", "").split(":")]
+    folders = [os.path.abspath(place) for place in answer["interpreter"]["variables"].get("PYTHONPATH", "").split(":")]
     folders = [folder for folder in folders if not os.path.isfile(f"{folder}/os.py")]  # Python's own library
     ours = [place for folder in folders for name in STANDARD if os.path.isfile(place := f"{folder}/{name}.py")]
     ours += [
         place
-        for name, place in told["found"].items()
+        for name, place in answer["found"].items()
         if place and os.path.dirname(place) in folders and os.path.basename(place) == f"{name}.py"
     ]
-    return list(dict.fromkeys([*told["shadows"], *ours]))
+    return list(dict.fromkeys([*answer["shadows"], *ours]))
 
 
-def shadowed(told: dict[str, Any]) -> Check:
+def shadowed(answer: dict[str, Any]) -> Check:
     """Judge files that are imported instead of what was meant: by torch or a training (fail), or hardly ever (warn)."""
-    found = sorted(shadows(told), key=harms, reverse=True)
-    if found:
-        seen = f"imported instead of the real module: {', '.join(found)}"
-        judged = fail if harms(found[0]) else warn
-        return judged("names shadowed", seen, "files with names of their own", away(found[0]))
+    files = sorted(shadows(answer), key=harms, reverse=True)
+    if files:
+        observed = f"imported instead of the real module: {', '.join(files)}"
+        judged = fail if harms(files[0]) else warn
+        return judged("names shadowed", observed, "files with names of their own", away(files[0]))
     return ok("names shadowed", "no file of this folder hides a module")
 
 
@@ -191,11 +202,11 @@ def away(place: str) -> str:
 def first_cause(check: Check, facts: Facts) -> Check:
     """Return a finding with the remedy for a hidden module, where to install again would not help."""
     every = shadows(facts["packages"][0]) if facts.get("packages") else []
-    found = [place for place in every if harms(place)]
+    harmful = [place for place in every if harms(place)]
     general = check.cause in (None, "build.torchvision") and ("install" in check.do or check.do.startswith("dmesg"))
-    if not found or check.judgement != "fail" or not general:
+    if not harmful or check.judgement != "fail" or not general:
         return check
-    named = [place for place in found if f"{os.sep}{check.name.rpartition(' ')[2]}" in place]
+    named = [place for place in harmful if f"{os.sep}{check.name.rpartition(' ')[2]}" in place]
     return replace(
-        check, need="no file of your own with the name of a module", do=away((named or found)[0]), cause=None
+        check, need="no file of your own with the name of a module", do=away((named or harmful)[0]), cause=None
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from ocrlab.hardware.doctor.check_driver import no_gpu
 from ocrlab.hardware.doctor.check_imports import torch_facts, torchless
-from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Ask, Facts, Options, fail, ok
+from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Facts, Options, Probe, fail, ok
 from ocrlab.records import Check
 
 CAUSES = (  # what a rung says when it fails -> cause, what to do; the first that is found
@@ -29,13 +29,13 @@ SURFACED = (
 )
 
 
-def asks(options: Options) -> list[Ask]:
+def asks(options: Options) -> list[Probe]:
     """Return the asks of step 6; a first convolution on a GPU loads cuDNN for up to 20 s from a cold disk."""
     probe = PROBES / "smoke_test.py"
     return [
-        Ask(6, "smoke test: CPU", probe, "ladder", lambda a, f: judge("smoke test: CPU", a), 60, {"device": "cpu"}, 20,
-            after=("import torch", "driver"), skip=mute, hang="hang.deadlock"),
-        Ask(6, "smoke test: GPU", probe, "ladder", lambda a, f: judge("smoke test: GPU", a), 90, {"device": "cuda:0"},
+        Probe(6, "smoke test: CPU", probe, "ladder", lambda a, f: judge("smoke test: CPU", a), 60, {"device": "cpu"},
+            20, after=("import torch", "driver"), skip=mute, hang="hang.deadlock"),
+        Probe(6, "smoke test: GPU", probe, "ladder", lambda a, f: judge("smoke test: GPU", a), 90, {"device": "cuda:0"},
             30, after=("driver", "import torch", "torch and the GPU"), skip=blind, hang="hang.gpu_kernel"),
     ]  # fmt: skip
 
@@ -71,7 +71,7 @@ def judge(label: str, answers: Answers) -> Iterator[Check]:
     cause, do = next(
         ((c, d) for pattern, c, d in CAUSES if re.search(pattern, first["error"])), (None, "ocrlab doctor")
     )
-    seen = f"fails at {first['rung']}: {first['error'].splitlines()[0]}; before it {len(done)} rungs were climbed"
+    observed = f"fails at {first['rung']}: {first['error'].splitlines()[0]}; before it {len(done)} rungs were climbed"
     if "CUDA error" in first["error"]:
-        seen += f". Note: {SURFACED}"
-    yield fail(label, seen, "every result is the CPU's", do, None if label.endswith("CPU") else cause)
+        observed += f". Note: {SURFACED}"
+    yield fail(label, observed, "every result is the CPU's", do, None if label.endswith("CPU") else cause)

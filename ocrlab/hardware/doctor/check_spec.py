@@ -29,7 +29,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Ask:
+class Probe:
     """One child: which function of which probe file it calls, how long it may take, and who judges its answers."""
 
     step: int
@@ -49,16 +49,16 @@ class Ask:
 
 def interpreter(word: str) -> str:
     """Return the path of a Python given by path or by name, links kept, since a venv is one; raises ConfigError."""
-    found = shutil.which(os.path.expanduser(word))
-    if found is None:
+    program = shutil.which(os.path.expanduser(word))
+    if program is None:
         near = Path(word).expanduser() / "bin" / "python"
         do = f"Give the program, {near}" if near.exists() else "See what there is: ls ~/*/bin/python*"
         raise ConfigError(f"{word} is no program", need="the path or the name of a Python interpreter", do=do)
-    if not _answers_as_python(found):
+    if not _answers_as_python(program):
         raise ConfigError(
             f"{word} is no Python", need="a Python interpreter", do="See what there is: ls ~/*/bin/python*"
         )
-    return os.path.abspath(found)
+    return os.path.abspath(program)
 
 
 def _answers_as_python(program: str) -> bool:
@@ -72,24 +72,24 @@ def _answers_as_python(program: str) -> bool:
     return b"python" in (done.stdout + done.stderr).lower()
 
 
-def ok(name: str, seen: str, need: str = "", do: str = "") -> Check:
+def ok(name: str, observed: str, need: str = "", do: str = "") -> Check:
     """Return a finding that is as it should be."""
-    return Check(name, "ok", seen, need, do)
+    return Check(name, "ok", observed, need, do)
 
 
-def warn(name: str, seen: str, need: str = "", do: str = "", cause: str | None = None) -> Check:
+def warn(name: str, observed: str, need: str = "", do: str = "", cause: str | None = None) -> Check:
     """Return a finding that will not stop a training at once."""
-    return Check(name, "warn", seen, need, do, cause=cause)
+    return Check(name, "warn", observed, need, do, cause=cause)
 
 
-def fail(name: str, seen: str, need: str = "", do: str = "", cause: str | None = None) -> Check:
+def fail(name: str, observed: str, need: str = "", do: str = "", cause: str | None = None) -> Check:
     """Return a finding that stops a training."""
-    return Check(name, "fail", seen, need, do, cause=cause)
+    return Check(name, "fail", observed, need, do, cause=cause)
 
 
-def skip(name: str, seen: str) -> Check:
+def skip(name: str, observed: str) -> Check:
     """Return what could not or need not be found out, and why."""
-    return Check(name, "skip", seen)
+    return Check(name, "skip", observed)
 
 
 def size(count: float) -> str:

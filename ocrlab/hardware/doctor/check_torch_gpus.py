@@ -8,7 +8,7 @@ from typing import Any
 
 from ocrlab.hardware.doctor import check_driver as drivers
 from ocrlab.hardware.doctor.check_imports import torch_facts, torchless
-from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Ask, Facts, Options, fail, ok, skip, warn
+from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Facts, Options, Probe, fail, ok, skip, warn
 from ocrlab.records import Check
 
 MESSAGE = 200  # characters of torch's own words
@@ -16,10 +16,10 @@ QUESTION = "Did you run some cuda functions before calling NumCudaDevices() that
 ARCH = re.compile(r"^(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<exact>[af]?)$")
 
 
-def asks(options: Options) -> list[Ask]:
+def asks(options: Options) -> list[Probe]:
     """Return the ask of torch's first CUDA call, apart from the import: this is where a sick driver hangs."""
     return [
-        Ask(4, "torch and the GPU", PROBES / "import_probe.py", "torch_cuda", judge, 60, {}, 20,
+        Probe(4, "torch and the GPU", PROBES / "import_probe.py", "torch_cuda", judge, 60, {}, 20,
             after=("driver", "import torch"), skip=needless, hang="hang.cuda_init", crash="driver.state"),
     ]  # fmt: skip
 
@@ -38,18 +38,18 @@ def needless(facts: Facts) -> str | None:
 
 def judge(answers: Answers, facts: Facts) -> Iterator[Check]:
     """Yield the findings on torch's view of the GPUs and on the architectures it was built for."""
-    told: dict[str, Any] = {}
+    gpus: dict[str, Any] = {}
     for answer in answers:
-        told |= answer.get("torch", {})
-    build = {**torch_facts(facts), **told}
-    if not told["devices"]:
-        said = told["said"] or "; ".join(told["warned"]) or "torch.cuda.is_available() is False"
-        said = " ".join(said.replace(QUESTION, " ").split())
-        seen = said[:MESSAGE] + ("…" if len(said) > MESSAGE else "")
-        yield fail("torch and the GPU", seen, "torch sees the GPU", remedy(facts), cause(said))
+        gpus |= answer.get("torch", {})
+    build = {**torch_facts(facts), **gpus}
+    if not gpus["devices"]:
+        message = gpus["said"] or "; ".join(gpus["warned"]) or "torch.cuda.is_available() is False"
+        message = " ".join(message.replace(QUESTION, " ").split())
+        observed = message[:MESSAGE] + ("…" if len(message) > MESSAGE else "")
+        yield fail("torch and the GPU", observed, "torch sees the GPU", remedy(facts), cause(message))
         return
-    yield ok("torch and the GPU", f"torch sees {len(told['devices'])}: {told['devices'][0]['name']}")
-    for number, device in enumerate(told["devices"]):
+    yield ok("torch and the GPU", f"torch sees {len(gpus['devices'])}: {gpus['devices'][0]['name']}")
+    for number, device in enumerate(gpus["devices"]):
         yield architecture(
             f"kernels for GPU {number}", tuple(device["capability"]), build.get("arch_list") or [], build
         )
@@ -57,13 +57,13 @@ def judge(answers: Answers, facts: Facts) -> Iterator[Check]:
 
 def remedy(facts: Facts) -> str:
     """Return what mends a driver that torch complains about: the same as for the driver itself."""
-    found = drivers.judge(facts["driver"], facts) if "driver" in facts else ()
-    return next((check.do for check in found if check.judgement == "fail"), "nvidia-smi; dmesg | grep -i nvrm")
+    checks = drivers.judge(facts["driver"], facts) if "driver" in facts else ()
+    return next((check.do for check in checks if check.judgement == "fail"), "nvidia-smi; dmesg | grep -i nvrm")
 
 
-def cause(said: str) -> str:
+def cause(message: str) -> str:
     """Return the cause that torch's own message on a failed initialisation names."""
-    for pattern, found in (
+    for pattern, name in (
         (r"Found no NVIDIA driver", "driver.none"),
         (r"driver on your system is too old|insufficient", "driver.too_old"),
         (r"No CUDA GPUs|Error 100|Error 101|no CUDA-capable|invalid device ordinal", "driver.no_visible_device"),
@@ -71,8 +71,8 @@ def cause(said: str) -> str:
         (r"Error 214|uncorrectable ECC", "hw.gpu"),
         (r"not compiled with CUDA|without CUDA", "build.cpu_only"),
     ):
-        if re.search(pattern, said):
-            return found
+        if re.search(pattern, message):
+            return name
     return "driver.state"
 
 
@@ -81,25 +81,27 @@ def architecture(label: str, capability: tuple[int, ...], arch_list: list[str], 
 
     A cubin of sm_XY runs on X.Z with Z >= Y; PTX of compute_XY on anything newer (CUDA programming guide).
     """
-    found = [match for match in map(ARCH.match, arch_list) if match]
+    matches = [text for text in map(ARCH.match, arch_list) if text]
     have, need = ".".join(map(str, capability)), f"sm_{capability[0]}{capability[1]} in torch.cuda.get_arch_list()"
     listed = " ".join(arch_list)
-    seen = f"compute capability {have}; torch {build.get('version', '')} has {listed}"
-    if not found:
+    observed = f"compute capability {have}; torch {build.get('version', '')} has {listed}"
+    if not matches:
         return skip(label, f"compute capability {have}; torch names no architectures")
-    exact = [(int(one["major"]), int(one["minor"])) for one in found if one["kind"] == "sm"]
+    exact = [(int(arch["major"]), int(arch["minor"])) for arch in matches if arch["kind"] == "sm"]
     if any(major == capability[0] and minor <= capability[1] for major, minor in exact):
-        return ok(label, seen)
+        return ok(label, observed)
     newest, oldest = max(exact, default=(0, 0)), min(exact, default=(0, 0))
-    ptx = [(int(one["major"]), int(one["minor"])) for one in found if one["kind"] == "compute" and not one["exact"]]
-    if any(one <= capability for one in ptx):
+    ptx = [
+        (int(arch["major"]), int(arch["minor"])) for arch in matches if arch["kind"] == "compute" and not arch["exact"]
+    ]
+    if any(arch <= capability for arch in ptx):
         do = (
             "expect a first call that takes minutes; better a newer torch: uv pip install -U --torch-backend=auto torch"
         )
-        return warn(label, f"{seen}; only PTX fits", need, do, "build.arch")
+        return warn(label, f"{observed}; only PTX fits", need, do, "build.arch")
     if capability > newest:
         do = "a newer torch: uv pip install --upgrade --torch-backend=auto torch torchvision"
     else:
         do = f"a build for older cards (this one begins at sm_{oldest[0]}{oldest[1]}): "
         do += "uv pip install --reinstall --torch-backend=cu126 torch torchvision"
-    return fail(label, seen, need, do, "build.arch")
+    return fail(label, observed, need, do, "build.arch")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Ask, Options, fail, ok, warn
+from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Options, Probe, fail, ok, warn
 from ocrlab.records import Check
 
 SERVER = "https://api.wandb.ai"
@@ -16,14 +16,14 @@ WAIT = 5.0  # seconds; a server that needs longer to accept a connection holds u
 SLOW = 2.0  # seconds
 
 
-def asks(options: Options) -> list[Ask]:
+def asks(options: Options) -> list[Probe]:
     """Return the ask of the tracker's server."""
     host, port, through = target(os.environ)
     arguments = {"address": host, "port": port, "timeout": WAIT}
     return [
-        Ask(10, "tracker network", PROBES / "resource_limits.py", "network", lambda a, f: judge(host, port, through, a),
-            WAIT + 5, arguments, own=True, skip=lambda facts: off(os.environ, Path.home() / ".netrc"),
-            hang="tracker.network"),
+        Probe(10, "tracker network", PROBES / "resource_limits.py", "network",
+            lambda answers, facts: judge(host, port, through, answers), WAIT + 5, arguments, own=True,
+            skip=lambda facts: off(os.environ, Path.home() / ".netrc"), hang="tracker.network"),
     ]  # fmt: skip
 
 
@@ -54,13 +54,13 @@ def target(environment: Mapping[str, str]) -> tuple[str, int, str]:
 
 def judge(host: str, port: int, through: str, answers: Answers) -> Iterator[Check]:
     """Yield the finding on the connection."""
-    [told] = answers
+    [answer] = answers
     label, where = "tracker network", f"{host}:{port} ({through})"
     do = "WANDB_MODE=offline, and `wandb sync` afterwards; or set https_proxy"
-    if "error" in told:
-        seen = f"{where} cannot be reached: {told['error']}"
-        yield fail(label, seen, "a connection, or tracking offline", do, "tracker.network")
-    elif told["seconds"] > SLOW:
-        yield warn(label, f"{where} took {told['seconds']:.1f} s to answer", f"{SLOW:.0f} s", do, "tracker.network")
+    if "error" in answer:
+        observed = f"{where} cannot be reached: {answer['error']}"
+        yield fail(label, observed, "a connection, or tracking offline", do, "tracker.network")
+    elif answer["seconds"] > SLOW:
+        yield warn(label, f"{where} took {answer['seconds']:.1f} s to answer", f"{SLOW:.0f} s", do, "tracker.network")
     else:
-        yield ok(label, f"{where} answers in {told['seconds']:.2f} s")
+        yield ok(label, f"{where} answers in {answer['seconds']:.2f} s")

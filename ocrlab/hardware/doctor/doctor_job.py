@@ -25,7 +25,7 @@ from ocrlab.hardware.doctor import (
     probe_runner,
 )
 from ocrlab.hardware.doctor import check_driver as drivers
-from ocrlab.hardware.doctor.check_spec import Answers, Ask, Options, fail, interpreter, skip
+from ocrlab.hardware.doctor.check_spec import Answers, Options, Probe, fail, interpreter, skip
 from ocrlab.records import Check
 from ocrlab.redaction import clean
 
@@ -63,14 +63,14 @@ class Event:
 class _State:
     """What is known while the ladder is climbed; only the thread that called `run` touches it."""
 
-    waiting: list[Ask]
+    waiting: list[Probe]
     running: set[str] = field(default_factory=set)
     answered: dict[str, Answers] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
-    found: dict[str, list[Check]] = field(default_factory=dict)
+    checks: dict[str, list[Check]] = field(default_factory=dict)
 
 
-def asks(options: Options) -> list[Ask]:
+def asks(options: Options) -> list[Probe]:
     """Return everything that is asked, in the order of the ten steps."""
     groups = (
         check_packages,
@@ -91,18 +91,22 @@ def asks(options: Options) -> list[Ask]:
 
 
 def run(
-    options: Options, tell: Callable[[Event], None] | None = None, planned: Sequence[Ask] | None = None
+    options: Options, report: Callable[[Event], None] | None = None, planned: Sequence[Probe] | None = None
 ) -> list[Check]:
     """Return the findings of all ten steps in their order; `tell` hears of each as it comes, in this thread.
 
     No check can stop it: one that hangs, dies, floods or answers nonsense is a finding. `planned` replaces the asks.
     """
     every = list(asks(options) if planned is None else planned)
-    state, came, stop = _State(list(every)), queue.SimpleQueue[tuple[Ask, probe_runner.Ran]](), threading.Event()
+    state, came, stop = (
+        _State(list(every)),
+        queue.SimpleQueue[tuple[Probe, probe_runner.ProbeResult]](),
+        threading.Event(),
+    )
     threads: list[threading.Thread] = []
-    say = tell or (lambda event: None)
+    notify = report or (lambda event: None)
 
-    def start(ask: Ask) -> None:
+    def start(ask: Probe) -> None:
         def body() -> None:
             came.put((ask, _call(ask, options, stop)))
 
@@ -110,7 +114,7 @@ def run(
         thread.start()
         threads.append(thread)
         state.running.add(ask.name)
-        say(Event(ask.step, ask.name, began=True))
+        notify(Event(ask.step, ask.name, began=True))
 
     try:
         while state.waiting or state.running:
@@ -121,15 +125,15 @@ def run(
                     if why is None:
                         start(ask)
                     else:
-                        _end(state, ask, [skip(ask.name, why)], 0.0, every, say)
+                        _end(state, ask, [skip(ask.name, why)], 0.0, every, notify)
             if state.running:
                 ask, ran = came.get()
-                _end(state, ask, _judge(ask, ran, state), ran.seconds, every, say)
+                _end(state, ask, _judge(ask, ran, state), ran.seconds, every, notify)
     finally:
         stop.set()  # on Ctrl-C the children are ended, not left behind
         for thread in threads:
             thread.join()
-    return [check for ask in every for check in state.found[ask.name]]
+    return [check for ask in every for check in state.checks[ask.name]]
 
 
 def run_doctor(python: str = sys.executable, runs: Path | str = "runs") -> list[Check]:
@@ -147,7 +151,7 @@ def worst(checks: Sequence[Check]) -> str:
     return next((word for word in WORST if word in judged), "skip")
 
 
-def _call(ask: Ask, options: Options, stop: threading.Event) -> probe_runner.Ran:
+def _call(ask: Probe, options: Options, stop: threading.Event) -> probe_runner.ProbeResult:
     """Run the child of an ask; whatever goes wrong here belongs into the report too."""
     python = sys.executable if ask.own else options.python
     try:
@@ -162,17 +166,17 @@ def _call(ask: Ask, options: Options, stop: threading.Event) -> probe_runner.Ran
             stop=stop,
         )
     except Exception as error:  # out of descriptors, of threads, of memory: the report goes on without this one
-        return probe_runner.Ran(ended="unstarted", errors=f"{type(error).__name__}: {error}")
+        return probe_runner.ProbeResult(ended="unstarted", errors=f"{type(error).__name__}: {error}")
 
 
-def _ready(state: _State) -> list[Ask]:
+def _ready(state: _State) -> list[Probe]:
     """Return the asks that wait for nothing that is still to come; all of them should they wait for each other."""
     pending = state.running | {ask.name for ask in state.waiting}
     free = [ask for ask in state.waiting if pending.isdisjoint(ask.after)]
     return free or ([] if state.running else list(state.waiting))
 
 
-def _reason(ask: Ask, state: _State) -> str | None:
+def _reason(ask: Probe, state: _State) -> str | None:
     """Return why an ask need not be asked; a condition that cannot read damaged answers does not count."""
     try:
         return ask.skip(state.answered)
@@ -180,42 +184,42 @@ def _reason(ask: Ask, state: _State) -> str | None:
         return None
 
 
-def _judge(ask: Ask, ran: probe_runner.Ran, state: _State) -> list[Check]:
+def _judge(ask: Probe, ran: probe_runner.ProbeResult, state: _State) -> list[Check]:
     """Return the findings on what a child answered, or on what became of it."""
-    found = failed_probe.checks(ask, ran)
+    failures = failed_probe.checks(ask, ran)
     if not failed_probe.ended_well(ran):
-        return [check_packages.first_cause(check, state.answered) for check in found]
+        return [check_packages.first_cause(check, state.answered) for check in failures]
     try:
-        told = [check_packages.first_cause(check, state.answered) for check in ask.judge(ran.answers, state.answered)]
-        judged = [replace(check, step=ask.step) for check in told]
+        checks = [check_packages.first_cause(check, state.answered) for check in ask.judge(ran.answers, state.answered)]
+        judged = [replace(check, step=ask.step) for check in checks]
     except Exception as error:
         what = f"its answer is garbage ({type(error).__name__}: {error}): {str(ran.answers)[:120]}"
-        return [*found, fail(ask.name, what, "an answer of the agreed form", failed_probe.again(ask))]
+        return [*failures, fail(ask.name, what, "an answer of the agreed form", failed_probe.again(ask))]
     state.answered[ask.name] = ran.answers
-    return judged + found
+    return judged + failures
 
 
 def _end(
     state: _State,
-    ask: Ask,
-    found: list[Check],
+    ask: Probe,
+    checks: list[Check],
     seconds: float,
-    every: Sequence[Ask],
-    say: Callable[[Event], None],
+    every: Sequence[Probe],
+    notify: Callable[[Event], None],
 ) -> None:
     """Keep the findings of an ask, without secrets, and tell them."""
     state.running.discard(ask.name)
     state.ended.add(ask.name)
-    state.found[ask.name] = [_kept(check, ask, seconds) for check in found]
+    state.checks[ask.name] = [_cleaned(check, ask, seconds) for check in checks]
     step = [other.name for other in every if other.step == ask.step]
     complete = all(name in state.ended for name in step)
-    whole = tuple(check for name in step for check in state.found[name]) if complete else None
-    say(Event(ask.step, ask.name, tuple(state.found[ask.name]), step_checks=whole))
+    whole = tuple(check for name in step for check in state.checks[name]) if complete else None
+    notify(Event(ask.step, ask.name, tuple(state.checks[ask.name]), step_checks=whole))
 
 
-def _kept(check: Check, ask: Ask, seconds: float) -> Check:
-    seen, need, do = (str(clean(_printable(text))) for text in (check.seen, check.need, check.do))
-    return replace(check, step=ask.step, seconds=round(seconds, 3), seen=seen, need=need, do=do)
+def _cleaned(check: Check, ask: Probe, seconds: float) -> Check:
+    observed, need, do = (str(clean(_printable(text))) for text in (check.observed, check.need, check.do))
+    return replace(check, step=ask.step, seconds=round(seconds, 3), observed=observed, need=need, do=do)
 
 
 def _printable(text: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ocrlab.hardware.doctor.check_spec import Ask, fail, size, warn
+from ocrlab.hardware.doctor.check_spec import Probe, fail, size, warn
 from ocrlab.hardware.doctor.illegal_instruction import explain
-from ocrlab.hardware.doctor.probe_runner import Ran
+from ocrlab.hardware.doctor.probe_runner import ProbeResult
 from ocrlab.records import Check
 
 FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)', re.MULTILINE)
@@ -32,25 +32,27 @@ SIGNALS = {
 }
 
 
-def ended_well(ran: Ran) -> bool:
+def ended_well(ran: ProbeResult) -> bool:
     """Tell whether a child answered all it wanted to."""
     return ran.done and not ran.garbage and not any("raised" in answer for answer in ran.answers)
 
 
-def checks(ask: Ask, ran: Ran) -> list[Check]:
+def checks(ask: Probe, ran: ProbeResult) -> list[Check]:
     """Return the findings on a child that did not end as it should; none for one that did."""
-    found = [_fate(ask, ran)] if not ended_well(ran) else _afterwards(ask, ran)
-    return [check for check in found if check is not None]
+    findings = [_fate(ask, ran)] if not ended_well(ran) else _afterwards(ask, ran)
+    return [check for check in findings if check is not None]
 
 
-def _fate(ask: Ask, ran: Ran) -> Check:
+def _fate(ask: Probe, ran: ProbeResult) -> Check:
     """Return the finding on a child that did not answer."""
     at = where(ran)
     if ran.ended == "unstarted":
         return fail(ask.name, f"the check could not be started: {ran.errors}", "a process can be started", "ulimit -u")
     if ran.ended == "flood":
-        seen = f"printed more than {size(ran.printed)} and was stopped{at}; it ends: {last_line(ran.out or ran.errors)}"
-        return fail(ask.name, seen, "a check prints nothing", again(ask))
+        observed = (
+            f"printed more than {size(ran.printed)} and was stopped{at}; it ends: {last_line(ran.out or ran.errors)}"
+        )
+        return fail(ask.name, observed, "a check prints nothing", again(ask))
     if ran.ended == "stopped":
         return fail(ask.name, f"was interrupted after {ran.seconds:.0f} s", "time to end", "ocrlab doctor")
     if ran.signal == "SIGILL" or ran.trapped:
@@ -62,53 +64,53 @@ def _fate(ask: Ask, ran: Ran) -> Check:
         cause = "native.abort" if ran.signal == "SIGABRT" else ask.crash or "native.segv"
         cause = "ext.signal" if ran.signal in ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT") else cause
         frames = stack(ran.errors)
-        seen = f"died of {ran.signal}{at}: {why}" + (f"; last in {frames[0]}" if frames else "")
-        return fail(ask.name, seen, "the process lives", again(ask, cause), cause)
+        observed = f"died of {ran.signal}{at}: {why}" + (f"; last in {frames[0]}" if frames else "")
+        return fail(ask.name, observed, "the process lives", again(ask, cause), cause)
     if ran.garbage:
         return fail(ask.name, f"answered with garbage: {ran.garbage}", "one JSON object a line", again(ask))
     raised: Any = next((answer["raised"] for answer in ran.answers if "raised" in answer), None)
     if raised is not None:
-        told = raised if isinstance(raised, dict) else {}
-        seen = f"{told.get('type')}: {told.get('message')} ({short(str(told.get('where')))}){at}"
-        return fail(ask.name, f"the check failed: {seen}", "", again(ask))
+        error = raised if isinstance(raised, dict) else {}
+        observed = f"{error.get('type')}: {error.get('message')} ({short(str(error.get('where')))}){at}"
+        return fail(ask.name, f"the check failed: {observed}", "", again(ask))
     if "SyntaxError" in ran.errors and "probe_child.py" in ran.errors:
         return fail(ask.name, "this Python is too old to be asked", "Python 3.8 or newer", "uv venv --python 3.12")
-    said = last_line(ran.errors or ran.out)
-    seen = f"exited with status {ran.code} and no answer{at}" + (f": {said}" if said else "")
-    return fail(ask.name, seen, "an answer", again(ask))
+    last = last_line(ran.errors or ran.out)
+    observed = f"exited with status {ran.code} and no answer{at}" + (f": {last}" if last else "")
+    return fail(ask.name, observed, "an answer", again(ask))
 
 
-def _hung(ask: Ask, ran: Ran, at: str) -> Check:
+def _hung(ask: Probe, ran: ProbeResult, at: str) -> Check:
     frames = stack(ran.errors)
     stuck = f", stuck in {frames[0]}" if frames else ", in native code or in the kernel"
     idle = " without using the processor" if ran.ended == "idle" else ""
-    seen = f"did not return within {ran.seconds:.0f} s{at}{stuck}{idle}"
+    observed = f"did not return within {ran.seconds:.0f} s{at}{stuck}{idle}"
     return fail(
-        ask.name, seen, f"an answer within {ask.deadline:.0f} s", again(ask, ask.hang), ask.hang or "hang.deadlock"
+        ask.name, observed, f"an answer within {ask.deadline:.0f} s", again(ask, ask.hang), ask.hang or "hang.deadlock"
     )
 
 
-def illegal(name: str, ran: Ran, at: str = "") -> Check:
+def illegal(name: str, ran: ProbeResult, at: str = "") -> Check:
     """Return the finding on SIGILL: which library, which instruction, and whether this processor has it."""
-    told: Any = next((answer["illegal"] for answer in ran.answers if "illegal" in answer), {})
-    seen, need, do, cause = explain(told if isinstance(told, dict) else {}, stack(ran.errors))
-    return fail(name, f"died of SIGILL{at}: {seen}", need, do, cause)
+    instruction: Any = next((answer["illegal"] for answer in ran.answers if "illegal" in answer), {})
+    observed, need, do, cause = explain(instruction if isinstance(instruction, dict) else {}, stack(ran.errors))
+    return fail(name, f"died of SIGILL{at}: {observed}", need, do, cause)
 
 
-def _afterwards(ask: Ask, ran: Ran) -> list[Check | None]:
+def _afterwards(ask: Probe, ran: ProbeResult) -> list[Check | None]:
     """Return the finding on a child that answered and then did not leave as it should."""
     if ran.ended in ("deadline", "idle"):
-        told = "answered, but its process never ended"
+        observed = "answered, but its process never ended"
     elif ran.signal:
-        told = f"answered, and then died of {ran.signal} as its process ended"
+        observed = f"answered, and then died of {ran.signal} as its process ended"
     elif ran.ended == "flood":
-        told = f"answered, and printed more than {size(ran.printed)}"
+        observed = f"answered, and printed more than {size(ran.printed)}"
     else:
         return []
-    return [warn(f"{ask.name}: end", told, "a process ends when its work is done", again(ask), ask.crash)]
+    return [warn(f"{ask.name}: end", observed, "a process ends when its work is done", again(ask), ask.crash)]
 
 
-def again(ask: Ask, cause: str | None = None) -> str:
+def again(ask: Probe, cause: str | None = None) -> str:
     """Return what to do next about a check that died: what mends its cause, else the same by hand with every stack."""
     if cause in REMEDIES:
         return REMEDIES[cause]
@@ -120,7 +122,7 @@ def again(ask: Ask, cause: str | None = None) -> str:
     return "dmesg | tail -20; ocrlab doctor"
 
 
-def where(ran: Ran) -> str:
+def where(ran: ProbeResult) -> str:
     """Return at which of its own stages a check was, as ` at STAGE`, or nothing."""
     stages = [answer["at"] for answer in ran.answers if "at" in answer]
     return f" at {stages[-1]}" if stages else ""
@@ -130,8 +132,8 @@ def stack(text: str) -> list[str]:
     """Return the frames of the thread that faulthandler names last, innermost first, without ours and importlib's."""
     block = text[max(text.rfind("Fatal Python error"), text.rfind("Current thread"), 0) :]
     frames = [(m["file"], m["line"], m["name"]) for m in FRAME.finditer(block)]
-    kept = [frame for frame in frames if not any(own in frame[0] for own in OURS)]
-    return [f"{name} ({short(file)}:{line})" for file, line, name in kept]
+    theirs = [frame for frame in frames if not any(own in frame[0] for own in OURS)]
+    return [f"{name} ({short(file)}:{line})" for file, line, name in theirs]
 
 
 def short(file: str) -> str:

@@ -78,29 +78,29 @@ def _without_prefixes(code: bytes) -> tuple[bytes, set[int]]:
     return code[at:], set(code[:at])
 
 
-def explain(told: dict[str, Any], frames: list[str], flags: set[str] | None = None) -> tuple[str, str, str, str]:
+def explain(instruction: dict[str, Any], frames: list[str], flags: set[str] | None = None) -> tuple[str, str, str, str]:
     """Return for an illegal instruction what was seen, what is needed, what to do, and the cause.
 
     `told` is {"library", "offset", "code"} of `boot.py`, or empty where the process could not tell.
     """
     flags = host.cpu_flags() if flags is None else flags
     place = f"; Python was in {frames[0]}" if frames else ""
-    if not told:
-        seen = f"an illegal instruction{place}; the kernel log names the library: dmesg | grep 'invalid opcode'"
-        return seen, "a build for this processor", "dmesg | grep 'invalid opcode'", "build.cpu_isa"
-    library, raw = Path(str(told.get("library"))).name, str(told.get("code", ""))
-    at = f"{library}+{int(told.get('offset', 0)):#x}"
+    if not instruction:
+        observed = f"an illegal instruction{place}; the kernel log names the library: dmesg | grep 'invalid opcode'"
+        return observed, "a build for this processor", "dmesg | grep 'invalid opcode'", "build.cpu_isa"
+    library, raw = Path(str(instruction.get("library"))).name, str(instruction.get("code", ""))
+    at = f"{library}+{int(instruction.get('offset', 0)):#x}"
     kind, flag = name(bytes.fromhex(raw))
-    seen = f"illegal instruction {' '.join(raw[i : i + 2] for i in range(0, min(len(raw), 16), 2))} in {at}"
+    observed = f"illegal instruction {' '.join(raw[i : i + 2] for i in range(0, min(len(raw), 16), 2))} in {at}"
     if kind == "ud2":
-        seen += f": ud2, a trap that the library sets on purpose where it must never come{place}"
-        return seen, "a library that does not trap", f"reinstall what {library} belongs to", "native.abort"
+        observed += f": ud2, a trap that the library sets on purpose where it must never come{place}"
+        return observed, "a library that does not trap", f"reinstall what {library} belongs to", "native.abort"
     has = bool(flag) and flag in flags
     if kind != "unknown":
-        seen += f", an {kind} instruction; this processor {'has' if has else 'lacks'} {flag}"
+        observed += f", an {kind} instruction; this processor {'has' if has else 'lacks'} {flag}"
     need = f"a build of {library} for this processor" + (f", or a processor with {flag}" if flag else "")
     caps = next((cap for part, cap in CAPS if part in library), "")
     do = "in a virtual machine pass the host's processor through (qemu -cpu host); else build the library from source"
     if caps and not has:
         do = f"try: env {caps} python ...; {do}"
-    return seen + place, need, do, "build.cpu_isa"
+    return observed + place, need, do, "build.cpu_isa"

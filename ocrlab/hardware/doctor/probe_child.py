@@ -42,7 +42,7 @@ class SigAction(ctypes.Structure):
 
 
 HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-kept: list[Any] = []  # what C code points to must not be collected
+referenced: list[Any] = []  # what C code points to must not be collected
 
 
 def send(channel: int, answer: Any) -> None:
@@ -72,15 +72,15 @@ def name_illegal_instructions(channel: int) -> None:
     libc = ctypes.CDLL(None)
     old = SigAction()
 
-    def told(_number: int, info: int, _context: int) -> None:
+    def report(_number: int, info: int, _context: int) -> None:
         libc.sigaction(signal.SIGILL, ctypes.byref(old), None)
         address = ctypes.c_uint64.from_address(info + 16).value
         library, offset = library_at(address)
         code = ctypes.string_at(address, min(OPCODE_BYTES, 4096 - address % 4096))
         send(channel, {"illegal": {"library": library, "offset": offset, "code": code.hex()}})
 
-    handler = HANDLER(told)
-    kept.append(handler)
+    handler = HANDLER(report)
+    referenced.append(handler)
     action = SigAction(handler=ctypes.cast(handler, ctypes.c_void_p), flags=4)  # SA_SIGINFO
     libc.sigaction(signal.SIGILL, ctypes.byref(action), ctypes.byref(old))
 
@@ -114,12 +114,16 @@ def main() -> None:
             if not root:  # as for a script in this folder: what shadows a package there is a finding, not our end
                 sys.path.insert(0, os.getcwd())
         answer = getattr(module, function)(**json.loads(arguments))
-        for one in [answer] if isinstance(answer, dict) else answer:
-            send(channel, one)
+        for item in [answer] if isinstance(answer, dict) else answer:
+            send(channel, item)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
-        told = {"type": type(error).__name__, "message": str(error)[:2000], "where": f"{place.filename}:{place.lineno}"}
-        send(channel, {"raised": told})
+        raised = {
+            "type": type(error).__name__,
+            "message": str(error)[:2000],
+            "where": f"{place.filename}:{place.lineno}",
+        }
+        send(channel, {"raised": raised})
     send(channel, {"done": True})
 
 

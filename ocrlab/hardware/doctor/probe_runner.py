@@ -28,7 +28,7 @@ UNKILLABLE = 2.0  # seconds after SIGKILL; then it sits in the kernel (state D) 
 
 
 @dataclass
-class Ran:
+class ProbeResult:
     """What became of a child: its answers, how it ended, and the last it printed.
 
     `ended` is itself, deadline, idle, flood, stopped (by us, Ctrl-C) or unstarted; `code` is its exit code, negative
@@ -67,7 +67,7 @@ def run(
     idle: float | None = None,
     own: bool = False,
     stop: threading.Event | None = None,
-) -> Ran:
+) -> ProbeResult:
     """Call `function` of a probe file under `python` and return what came of it; never raises, never outlasts it all.
 
     It is ended after `deadline` seconds, or after `idle` seconds in which its processes used no processor and read
@@ -89,7 +89,7 @@ def run(
         )
     except OSError as error:
         os.close(reader)
-        return Ran(ended="unstarted", errors=f"{type(error).__name__}: {error}")
+        return ProbeResult(ended="unstarted", errors=f"{type(error).__name__}: {error}")
     finally:
         os.close(writer)
     child = _Child(process, reader, mark)
@@ -111,15 +111,15 @@ class _Child:
     def __init__(self, process: subprocess.Popen[bytes], channel: int, mark: str) -> None:
         self.process, self.mark, self.began = process, mark, time.monotonic()
         assert process.stdout is not None and process.stderr is not None, "both are pipes"
-        self.kept = {channel: b"", process.stdout.fileno(): b"", process.stderr.fileno(): b""}
-        self.channel, self.out, self.errors = self.kept
+        self.buffers = {channel: b"", process.stdout.fileno(): b"", process.stderr.fileno(): b""}
+        self.channel, self.out, self.errors = self.buffers
         self.printed = self.sent = 0
         self.pipes = selectors.DefaultSelector()
-        for descriptor in self.kept:
+        for descriptor in self.buffers:
             os.set_blocking(descriptor, False)
             self.pipes.register(descriptor, selectors.EVENT_READ)
 
-    def watch(self, deadline: float, idle: float | None, stop: threading.Event | None) -> Ran:
+    def watch(self, deadline: float, idle: float | None, stop: threading.Event | None) -> ProbeResult:
         """Read until it ends or has to be ended, and return what came of it."""
         moved, last, looked = self.began, (-1, -1), 0.0
         ended, left = "itself", None
@@ -146,7 +146,7 @@ class _Child:
         if ended in ("deadline", "idle"):
             self._last_words()
         code = self.process.poll() if ended == "itself" else None
-        ran = self._told(ended, code, time.monotonic() - self.began)
+        ran = self._result(ended, code, time.monotonic() - self.began)
         ran.trapped = trapped
         return ran
 
@@ -189,17 +189,17 @@ class _Child:
                 self.pipes.unregister(key.fd)
             elif key.fd == self.channel:
                 self.sent += len(data)
-                self.kept[key.fd] += data if self.sent <= ANSWERS else b""
+                self.buffers[key.fd] += data if self.sent <= ANSWERS else b""
             else:
                 self.printed += len(data)
-                self.kept[key.fd] = (self.kept[key.fd] + data)[-TAIL:]
+                self.buffers[key.fd] = (self.buffers[key.fd] + data)[-TAIL:]
         if not self.pipes.get_map():
             time.sleep(min(seconds, 0.01))  # all pipes are closed, but it still lives
 
-    def _told(self, ended: str, code: int | None, seconds: float) -> Ran:
-        texts = {name: self.kept[name].decode("utf-8", errors="replace") for name in (self.out, self.errors)}
-        ran = Ran([], ended, code, seconds, self.printed, texts[self.out], texts[self.errors])
-        for line in self.kept[self.channel].split(b"\n"):
+    def _result(self, ended: str, code: int | None, seconds: float) -> ProbeResult:
+        texts = {name: self.buffers[name].decode("utf-8", errors="replace") for name in (self.out, self.errors)}
+        ran = ProbeResult([], ended, code, seconds, self.printed, texts[self.out], texts[self.errors])
+        for line in self.buffers[self.channel].split(b"\n"):
             try:
                 answer = json.loads(line) if line.strip() else {}
             except ValueError:
@@ -228,12 +228,12 @@ def in_sigill(pid: int) -> bool:
 
 def relatives(leader: int, mark: str) -> set[int]:
     """Return the living processes of the session that `leader` leads, and those that bear the mark in any other."""
-    found = set()
+    pids = set()
     for pid in _pids():
         fields = _stat(pid)
         if fields and fields[0] not in "ZX" and (int(fields[3]) == leader or _bears(pid, mark)):
-            found.add(pid)
-    return found - {os.getpid()}
+            pids.add(pid)
+    return pids - {os.getpid()}
 
 
 def work(leader: int) -> tuple[int, int]:

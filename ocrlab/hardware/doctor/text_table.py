@@ -24,7 +24,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Look:
+class TerminalStyle:
     """How a terminal is written to: its columns, whether it takes colours, and whether it can show more than ASCII."""
 
     columns: int = 80
@@ -50,39 +50,39 @@ class Look:
         return text if self.unicode else text.translate(ASCII).encode("ascii", errors="replace").decode()
 
 
-def heading(step: int, look: Look) -> str:
+def heading(step: int, look: TerminalStyle) -> str:
     """Return the line that opens a step."""
     title = f"{step:>2}  {STEPS[step - 1]} "
     return look.paint(title, "1") + look.paint(("─" if look.unicode else "-") * (look.width - len(title)), "2")
 
 
-def finding(check: Check, look: Look) -> list[str]:
+def finding(check: Check, look: TerminalStyle) -> list[str]:
     """Return the lines of a finding; one that is as it should be is told without what is needed."""
     name = f"{check.name:<{LABEL}}" if len(check.name) <= LABEL else check.name
     first, later = 12, 12 + LABEL + 1
-    seen = textwrap.wrap(check.seen, look.width - later, break_on_hyphens=False) or [""]
+    observed = textwrap.wrap(check.observed, look.width - later, break_on_hyphens=False) or [""]
     opened = f"    {look.sign(check.judgement)} {look.encode(name)}"
     if len(name) <= LABEL:
-        lines = [f"{opened} {_dim(look.encode(seen.pop(0)), check, look)}".rstrip()]
+        lines = [f"{opened} {_dim(look.encode(observed.pop(0)), check, look)}".rstrip()]
     else:
         lines = [opened]
-    lines += [" " * later + _dim(look.encode(line), check, look) for line in seen]
+    lines += [" " * later + _dim(look.encode(line), check, look) for line in observed]
     if check.judgement in ("warn", "fail"):
         lines += _more("need", check.need, look, first) + _more("do", check.do, look, first)
         lines += _more("cause", check.cause or "", look, first)
     return lines
 
 
-def summary(checks: Sequence[Check], seconds: float, look: Look) -> list[str]:
+def summary(checks: Sequence[Check], seconds: float, look: TerminalStyle) -> list[str]:
     """Return how it ended in one line: the worst judgement, how many of each, and how long it took."""
     word = worst(checks)
     counts = {name: sum(check.judgement == name for check in checks) for name in SIGNS}
-    told = ", ".join(f"{counts[name]} {name}" for name in ("fail", "warn", "ok", "skip") if counts[name])
+    totals = ", ".join(f"{counts[name]} {name}" for name in ("fail", "warn", "ok", "skip") if counts[name])
     dot = "·" if look.unicode else "-"
-    return [look.paint(word.upper(), COLOURS[word]) + f"  {told} {dot} {seconds:.1f} s"]
+    return [look.paint(word.upper(), COLOURS[word]) + f"  {totals} {dot} {seconds:.1f} s"]
 
 
-def notes(look: Look) -> list[str]:
+def notes(look: TerminalStyle) -> list[str]:
     """Return what is true where guides go wrong."""
     lines = [look.paint("True where many guides are wrong", "1")]
     for note in NOTES:
@@ -91,7 +91,7 @@ def notes(look: Look) -> list[str]:
     return lines
 
 
-def _more(word: str, text: str, look: Look, indent: int) -> list[str]:
+def _more(word: str, text: str, look: TerminalStyle, indent: int) -> list[str]:
     if not text:
         return []
     lead = indent + 6
@@ -102,5 +102,5 @@ def _more(word: str, text: str, look: Look, indent: int) -> list[str]:
     return [first + painted[0], *(" " * lead + line for line in painted[1:])]
 
 
-def _dim(text: str, check: Check, look: Look) -> str:
+def _dim(text: str, check: Check, look: TerminalStyle) -> str:
     return look.paint(text, "2") if check.judgement == "skip" else text

@@ -22,7 +22,9 @@ PIPE = re.compile(r"^(read|write) \d+ (pipe:\[\d+\])$")
 LOCK = re.compile(r"^(?:flock|fcntl) (\d+)\b")
 CONNECTION = re.compile(r"^(?:recvfrom|recvmsg|read|sendto|connect) \d+ socket:\[(\d+)\]$")
 FLAGS = re.compile(r"^flags:\s*([0-7]+)", re.MULTILINE)
-HELD = re.compile(r"^\d+: (?:FLOCK|POSIX|OFDLCK)\s+\w+\s+WRITE\s+(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.MULTILINE)
+WRITE_LOCK = re.compile(
+    r"^\d+: (?:FLOCK|POSIX|OFDLCK)\s+\w+\s+WRITE\s+(\d+) ([0-9a-f]+):([0-9a-f]+):(\d+) ", re.MULTILINE
+)
 SLEEPS = re.compile(r"^(?:clock_)?nanosleep$")  # between two tries, as SQLite does for a lock
 MOST = 6  # pids that are named
 
@@ -30,37 +32,42 @@ Ends = dict[tuple[str, str], list[int]]  # by pipe and call: who could make it
 Locks = dict[tuple[int, int, int], set[int]]  # by device and inode: who holds it
 
 
-def named(stacks: Sequence[Stack]) -> list[Stack]:
+def name_owners(stacks: Sequence[Stack]) -> list[Stack]:
     """Return the stacks with calls that tell who holds what they wait for: `flock 3 a.lock, held by 12`."""
-    calls = [thread.call for stack in stacks for thread in stack.threads]
+    calls = [thread.call for process_stack in stacks for thread in process_stack.threads]
     ends = _pipe_ends(time.monotonic() + SECONDS) if any(map(PIPE.match, calls)) else {}
     locks = _locks() if any(LOCK.match(call) or SLEEPS.match(call) for call in calls) else {}
     return [
         replace(
-            one,
-            threads=[replace(thread, call=_told(one.process.pid, thread.call, ends, locks)) for thread in one.threads],
+            stack,
+            threads=[
+                replace(thread, call=_with_owner(stack.process.pid, thread.call, ends, locks))
+                for thread in stack.threads
+            ],
         )
-        for one in stacks
+        for stack in stacks
     ]
 
 
-def _told(pid: int, call: str, ends: Ends, locks: Locks) -> str:
+def _with_owner(pid: int, call: str, ends: Ends, locks: Locks) -> str:
     """Return a call with who holds what it waits for; as it was where that is not known."""
-    if found := LOCK.match(call):
-        holders = _holders(pid, found[1], locks)
+    if match := LOCK.match(call):
+        holders = _holders(pid, match[1], locks)
         return f"{call}, held by {_list(holders)}" if holders else call
     if SLEEPS.match(call):
         names = _names(PROC / str(pid) / "fd") if locks else []
-        told = (
-            f"{_target(pid, name)}, locked by {_list(held)}" for name in names if (held := _holders(pid, name, locks))
+        owners = (
+            f"{_target(pid, name)}, locked by {_list(holding)}"
+            for name in names
+            if (holding := _holders(pid, name, locks))
         )
-        return " beside ".join([call, *list(told)[:1]])
-    if found := CONNECTION.match(call):
-        far = _far_end(pid, found[1])
+        return " beside ".join([call, *list(owners)[:1]])
+    if match := CONNECTION.match(call):
+        far = _far_end(pid, match[1])
         return f"{call}, connected to {far}" if far else call
-    if (found := PIPE.match(call)) and (found[2], found[1]) in ends:
-        reads = found[1] == "read"
-        others = [one for one in ends.get((found[2], "write" if reads else "read"), ()) if one != pid]
+    if (match := PIPE.match(call)) and (match[2], match[1]) in ends:
+        reads = match[1] == "read"
+        others = [other for other in ends.get((match[2], "write" if reads else "read"), ()) if other != pid]
         return f"{call}, {'written' if reads else 'read'} by {_list(others)}"
     return call
 
@@ -71,7 +78,7 @@ def _list(pids: list[int]) -> str:
 
 def _pipe_ends(end: float) -> Ends:
     """Return which processes could read from and write to each pipe, as far as we may look."""
-    found: Ends = {}
+    ends: Ends = {}
     for pid in sorted(int(name) for name in os.listdir(PROC) if name.isdigit()):
         if time.monotonic() > end:
             return {}
@@ -85,18 +92,18 @@ def _pipe_ends(end: float) -> Ends:
                 continue
             mode = int(flags[1], 8) & os.O_ACCMODE if flags else os.O_RDWR
             for call, closed in (("read", os.O_WRONLY), ("write", os.O_RDONLY)):
-                if mode != closed and pid not in (pids := found.setdefault((target, call), [])):
+                if mode != closed and pid not in (pids := ends.setdefault((target, call), [])):
                     pids.append(pid)
-    return found
+    return ends
 
 
 def _locks() -> Locks:
     """Return who has locked which file for itself; those who wait are marked with an arrow, and left out."""
-    found: Locks = {}
+    locks: Locks = {}
     with contextlib.suppress(OSError):
-        for who, a, b, inode in HELD.findall((PROC / "locks").read_text(encoding="ascii", errors="replace")):
-            found.setdefault((int(a, 16), int(b, 16), int(inode)), set()).add(int(who))
-    return found
+        for who, a, b, inode in WRITE_LOCK.findall((PROC / "locks").read_text(encoding="ascii", errors="replace")):
+            locks.setdefault((int(a, 16), int(b, 16), int(inode)), set()).add(int(who))
+    return locks
 
 
 def _holders(pid: int, descriptor: str, locks: Locks) -> list[int]:

@@ -24,14 +24,14 @@ FOLDERS = {".stacks", "flight"}
 
 def parse(text: str) -> list[Thread]:
     """Return the threads that faulthandler wrote, in its order."""
-    found: list[Thread] = []
+    threads: list[Thread] = []
     for line in text.splitlines():
         head, frame = THREAD.search(line), FRAME.search(line)
         if head:
-            found.append(Thread(int(head[2], 16), head[3] or ""))
-        elif frame and found:
-            found[-1].frames.append(Frame(frame[3].strip(), frame[1], int(frame[2]) if frame[2].isdigit() else 0))
-    return found
+            threads.append(Thread(int(head[2], 16), head[3] or ""))
+        elif frame and threads:
+            threads[-1].frames.append(Frame(frame[3].strip(), frame[1], int(frame[2]) if frame[2].isdigit() else 0))
+    return threads
 
 
 def ask(process: Process, end: float) -> list[Thread]:
@@ -56,9 +56,9 @@ def ask(process: Process, end: float) -> list[Thread]:
         return []
 
 
-def _main_first(found: list[Thread]) -> list[Thread]:
+def _main_first(threads: list[Thread]) -> list[Thread]:
     """Return the main thread first: faulthandler writes the newest thread first, the oldest last."""
-    return found[-1:] + found[:-1]
+    return threads[-1:] + threads[:-1]
 
 
 def _file(process: Process) -> Path | None:

@@ -64,17 +64,17 @@ def lines(since_monotonic_s: float = 0.0) -> Reading:
     """
     missing, since = RESTRICTED, since_monotonic_s - 1.0 - DRIFT * since_monotonic_s
     for source in (_kmsg, _dmesg, _journal):
-        found = source()
-        if found.value is not None:
-            told = [line for line in found.value if TELLING.search(line) and _seconds(line) >= since]
-            return Reading("kernel_log", told)
-        missing = found.missing or missing
+        log = source()
+        if log.value is not None:
+            relevant = [line for line in log.value if TELLING.search(line) and _seconds(line) >= since]
+            return Reading("kernel_log", relevant)
+        missing = log.missing or missing
     return Reading("kernel_log", missing=missing)
 
 
 def events(log: Iterable[str]) -> list[Event]:
     """Return what the lines of a kernel log say, as records; those that name neither process nor GPU are left out."""
-    found: list[Event] = []
+    records: list[Event] = []
     for line in log:
         text = re.sub(r"^\s*(?:<\d+>)?\[\s*[\d.]+\]\s*(?:\[\s*T\d+\]\s*)?", "", line)
         for kind, pattern in PATTERNS:
@@ -86,9 +86,9 @@ def events(log: Iterable[str]) -> list[Event]:
                 pid, name = parts.get("pid"), (parts.get("name") or "").strip("'<> ")
                 seconds = _seconds(line) if line.lstrip().startswith("[") else None
                 number = int(pid) if pid else None
-                found.append(Event(kind, number, name, detail, library[1] if library else "", seconds, text.strip()))
+                records.append(Event(kind, number, name, detail, library[1] if library else "", seconds, text.strip()))
                 break
-    return found
+    return records
 
 
 def match(event: Event, pid: int, name: str, ended_monotonic_s: float | None = None, slack_s: float = 5.0) -> float:
@@ -104,8 +104,8 @@ def match(event: Event, pid: int, name: str, ended_monotonic_s: float | None = N
 
 
 def _seconds(line: str) -> float:
-    found = re.match(r"\s*(?:<\d+>)?\[\s*(\d+\.?\d*)\]", line)
-    return float(found[1]) if found else float("inf")
+    match = re.match(r"\s*(?:<\d+>)?\[\s*(\d+\.?\d*)\]", line)
+    return float(match[1]) if match else float("inf")
 
 
 def _kmsg() -> Reading:
@@ -114,7 +114,7 @@ def _kmsg() -> Reading:
         descriptor = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
         return Reading("kernel_log", missing=RESTRICTED if error.errno in (errno.EPERM, errno.EACCES) else str(error))
-    found: list[str] = []
+    messages: list[str] = []
     end = time.monotonic() + COMMAND_SECONDS
     try:
         while time.monotonic() < end:
@@ -126,12 +126,12 @@ def _kmsg() -> Reading:
                 continue
             head, _, rest = record.decode(errors="replace").partition(";")
             stamp = head.split(",")[2]
-            found.append(f"[{int(stamp) / 1e6:.6f}] {rest.partition(chr(10))[0]}")
+            messages.append(f"[{int(stamp) / 1e6:.6f}] {rest.partition(chr(10))[0]}")
     except (OSError, ValueError, IndexError) as error:
         return Reading("kernel_log", missing=f"{KMSG} cannot be read: {error}")
     finally:
         os.close(descriptor)
-    return Reading("kernel_log", found)
+    return Reading("kernel_log", messages)
 
 
 def _dmesg() -> Reading:

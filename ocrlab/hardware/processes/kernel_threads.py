@@ -56,8 +56,8 @@ def view(pid: int) -> list[Thread]:
 
 def catches(pid: int, number: int) -> bool:
     """Tell whether a process has a handler of its own for a signal, so that it would not end by it."""
-    found = re.search(r"^SigCgt:\s*([0-9a-f]+)", _read(PROC / str(pid) / "status"), re.MULTILINE)
-    return bool(found and int(found[1], 16) >> (number - 1) & 1)
+    match = re.search(r"^SigCgt:\s*([0-9a-f]+)", _read(PROC / str(pid) / "status"), re.MULTILINE)
+    return bool(match and int(match[1], 16) >> (number - 1) & 1)
 
 
 def is_python(pid: int) -> bool:
@@ -76,7 +76,7 @@ def _thread(pid: int, tid: int) -> Thread:
     wchan = _read(place / "wchan").strip() if state != ["R"] else ""
     wchan = "" if wchan == "0" else wchan.partition(".")[0]  # without what the compiler added: .constprop.0
     call = _call(pid, _read(place / "syscall"))
-    frames = [Frame(found[1], "kernel", 0) for found in re.finditer(r"\] ([\w.]+)\+", _read(place / "stack"))]
+    frames = [Frame(match[1], "kernel", 0) for match in re.finditer(r"\] ([\w.]+)\+", _read(place / "stack"))]
     name = _read(place / "comm").strip()
     return Thread(tid, name, active=state == ["R"], frames=frames, wchan=wchan, call=call)
 
@@ -93,9 +93,9 @@ def _call(pid: int, text: str) -> str:
         return ""
     first = rest.split(" ", 1)[0]
     if name == "futex":
-        given = [int(word, 16) for word in rest.split()[:4] if word.startswith("0x")]
-        for_ever = len(given) == 4 and not given[3]
-        return f"futex {'private' if given[1] & PRIVATE else 'shared'}" if for_ever else name
+        arguments = [int(word, 16) for word in rest.split()[:4] if word.startswith("0x")]
+        for_ever = len(arguments) == 4 and not arguments[3]
+        return f"futex {'private' if arguments[1] & PRIVATE else 'shared'}" if for_ever else name
     if name == "wait4" and first.startswith("0x"):
         asked = int(first, 16) & 0xFFFFFFFF
         return f"wait4 {asked}" if 0 < asked < ANY_CHILD else name

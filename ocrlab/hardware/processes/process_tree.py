@@ -58,13 +58,13 @@ def descendants(root: int, table: dict[int, Process] | None = None) -> list[Proc
     if table is not None:
         return [table[pid] for pid in _order(root, {pid: process.parent for pid, process in table.items()})]
     order = _below(root) or _order(root, _parents())
-    root_itself = one(root)
+    root_itself = read_process(root)
     above = [root_itself.parent] if root_itself else []
-    full = _with_roles({process.pid: process for process in map(one, [*above, *order]) if process})
+    full = _with_roles({process.pid: process for process in map(read_process, [*above, *order]) if process})
     return [full[pid] for pid in order if pid in full]
 
 
-def one(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
     """Return a process without command, role and input/output, or None when it is gone."""
     text = _read(f"{PROC}/{pid}/stat")
     opened, closed = text.find(b"("), text.rfind(b")")  # a name may hold spaces and parentheses
@@ -92,7 +92,7 @@ def environment(process: Process) -> dict[str, str]:
 
 
 def _stats() -> dict[int, Process]:
-    return {process.pid: process for process in map(one, _pids()) if process}
+    return {process.pid: process for process in map(read_process, _pids()) if process}
 
 
 def _pids() -> list[int]:
@@ -114,8 +114,8 @@ def _below(root: int) -> list[int]:
         left -= len(threads)
         if left < 0 or not os.path.exists(f"{PROC}/{pid}/task/{pid}/children"):
             return []
-        found = b" ".join(_read(f"{PROC}/{pid}/task/{thread}/children") for thread in threads)
-        order += sorted({*map(int, found.split())}.difference(order))  # one may have moved up meanwhile
+        pids = b" ".join(_read(f"{PROC}/{pid}/task/{thread}/children") for thread in threads)
+        order += sorted({*map(int, pids.split())}.difference(order))  # one may have moved up meanwhile
     return order
 
 
@@ -132,14 +132,14 @@ def _order(root: int, parents: dict[int, int]) -> list[int]:
 
 def _parents() -> dict[int, int]:
     """Return the parent of every process, by pid: all that a family is found by, read in microseconds each."""
-    found: dict[int, int] = {}
+    parents: dict[int, int] = {}
     for pid in _pids():
         fields = (
             _read(f"{PROC}/{pid}/stat").rpartition(b")")[2].split(None, 2)
         )  # a name may hold spaces and parentheses
         if len(fields) == 3:
-            found[pid] = int(fields[1])
-    return found
+            parents[pid] = int(fields[1])
+    return parents
 
 
 def _with_roles(table: dict[int, Process]) -> dict[int, Process]:
@@ -185,8 +185,8 @@ def _started_by_fork(command: str) -> bool:
 def _rank(process: Process) -> bytes | None:
     if process.state in "DZX":
         return None
-    found = RANKS.search(_read(f"{PROC}/{process.pid}/environ"))
-    return found[1] if found else None
+    match = RANKS.search(_read(f"{PROC}/{process.pid}/environ"))
+    return match[1] if match else None
 
 
 def _io_bytes(pid: int) -> int | None:

@@ -19,7 +19,7 @@ from ocrlab.hardware.processes.stack_types import Frame, Thread
 
 LAST_WAIT = 0.5  # seconds for a killed py-spy to be gone; by then its caller has gone on
 TEXT = 160  # characters of a local variable
-KEPT = (  # whose local variables are kept, and which: the rest of a program's values is nobody's business
+SHOWN_LOCALS = (  # whose local variables are kept, and which: the rest of a program's values is nobody's business
     ("/torch/utils/data/", ("idx", "index", "possibly_batched_index", "worker_id")),
     ("<frozen importlib", ("name",)),
 )
@@ -80,7 +80,7 @@ def _run(command: list[str], process: process_tree.Process, end: float) -> tuple
 
 def _resume(process: process_tree.Process) -> None:
     """Let a process run on after its tracer was killed: the SIGSTOP of the attaching may still be on its way."""
-    now = process_tree.one(process.pid)
+    now = process_tree.read_process(process.pid)
     if process.state not in "Tt" and now is not None and now.started == process.started:
         with contextlib.suppress(OSError):
             os.kill(process.pid, signal.SIGCONT)
@@ -103,10 +103,10 @@ def _hopeless(reason: str) -> bool:
 
 def _threads(output: bytes, pid: int) -> list[Thread]:
     try:
-        found = json.loads(output or b"[]")
+        records = json.loads(output or b"[]")
     except ValueError:
         return []
-    threads = [_thread(record) for record in found if isinstance(record, dict)]
+    threads = [_thread(record) for record in records if isinstance(record, dict)]
     return sorted(threads, key=lambda thread: (thread.id != pid, thread.id))
 
 
@@ -125,10 +125,10 @@ def _frame(record: dict[str, Any]) -> Frame:
     if record.get("module"):  # native code: the library says more than the source file on somebody's build machine
         return Frame(function, os.path.basename(record["module"]), 0)
     file = record.get("filename") or ""
-    found = [local for local in record.get("locals") or () if local.get("repr")]
-    names = [name for part, kept in KEPT if part in file for name in kept]
+    variables = [local for local in record.get("locals") or () if local.get("repr")]
+    names = [name for part, shown in SHOWN_LOCALS if part in file for name in shown]
     if function.rpartition(".")[2].startswith("__getitem"):
-        names += [local["name"] for local in found if local.get("arg") and local["name"] != "self"][:1]
-    values = {local["name"]: str(local["repr"])[:TEXT] for local in found if local["name"] in names}
-    state = {local["name"]: str(local["repr"])[:TEXT] for local in found}
+        names += [local["name"] for local in variables if local.get("arg") and local["name"] != "self"][:1]
+    values = {local["name"]: str(local["repr"])[:TEXT] for local in variables if local["name"] in names}
+    state = {local["name"]: str(local["repr"])[:TEXT] for local in variables}
     return Frame(function, file, record.get("line") or 0, values, state)

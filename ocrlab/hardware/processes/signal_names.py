@@ -36,8 +36,8 @@ def of_exit(code: int | None) -> str | None:
     if code is None:
         return None
     number = -code if code < 0 else code - 128
-    known = {member.value for member in signal.Signals}
-    return name(number) if code < 0 or number in known else None
+    numbers = {member.value for member in signal.Signals}
+    return name(number) if code < 0 or number in numbers else None
 
 
 def meaning(name: str | None) -> str:

@@ -35,13 +35,13 @@ def take(processes: Sequence[Process], deadline_s: float, *, native: bool = True
     """
     end = time.monotonic() + deadline_s
     stacks = {process.pid: _nothing(process, "there was no time to look") for process in processes}
-    _side_by_side(stacks, processes, end, _seen)
+    _side_by_side(stacks, processes, end, _kernel_view)
     open_ones = [process for process in processes if stacks[process.pid].why_not == PENDING]
-    _side_by_side(stacks, open_ones, end, lambda process, end: _look(stacks[process.pid], end))
+    _side_by_side(stacks, open_ones, end, lambda process, end: _python_frames(stacks[process.pid], end))
     dark = [process for process in processes if _needs_native(stacks[process.pid])][:NATIVE]
     if native and dark and end - time.monotonic() > NATIVE_SECONDS:
         _side_by_side(stacks, dark, end, lambda process, end: _native(stacks[process.pid], end))
-    return blocked_on.named([stacks[process.pid] for process in processes])
+    return blocked_on.name_owners([stacks[process.pid] for process in processes])
 
 
 def text(stacks: Sequence[Stack]) -> str:
@@ -100,40 +100,47 @@ def _side_by_side(
         member.join(max(0.0, end - time.monotonic()))
 
 
-def _seen(process: Process, end: float) -> Stack:
+def _kernel_view(process: Process, end: float) -> Stack:
     """Return what the kernel shows of a process, with the reason why it will stay at that, or PENDING."""
-    now = process_tree.one(process.pid)
+    now = process_tree.read_process(process.pid)
     if now is None or now.started != process.started:
         return _nothing(process, "it has ended meanwhile")
     process = replace(process, state=now.state, cpu_seconds=now.cpu_seconds, threads=now.threads)
     if now.state in "ZX":
         return _nothing(process, "it has ended, and its parent has not asked how (a zombie)")
-    seen = kernel.view(process.pid)
+    threads = kernel.view(process.pid)
     python = now.state == "D" or kernel.is_python(process.pid)  # in D the memory map may be locked
-    return Stack(process, seen, "proc", seen[0].wchan if seen else "", PENDING if python else "not a Python program")
+    return Stack(
+        process, threads, "proc", threads[0].wchan if threads else "", PENDING if python else "not a Python program"
+    )
 
 
-def _look(stack: Stack, end: float) -> Stack:
+def _python_frames(stack: Stack, end: float) -> Stack:
     """Return Python's frames of a process: from py-spy, else from faulthandler, else as it was with the reason why."""
-    process, seen = stack.process, stack.threads
-    found, reason = pyspy.dump(process, end)
-    if found:
-        return Stack(process, _merged(found, seen), "py-spy", stack.wchan)
-    found = faulthandler_text.ask(process, end)
-    if found:
-        main = replace(found[0], active=process.state == "R", wchan=stack.wchan, call=seen[0].call if seen else "")
-        return Stack(process, [main, *found[1:]], "faulthandler", stack.wchan, reason)
+    process, kernel_threads = stack.process, stack.threads
+    threads, reason = pyspy.dump(process, end)
+    if threads:
+        return Stack(process, _merged(threads, kernel_threads), "py-spy", stack.wchan)
+    threads = faulthandler_text.ask(process, end)
+    if threads:
+        main = replace(
+            threads[0],
+            active=process.state == "R",
+            wchan=stack.wchan,
+            call=kernel_threads[0].call if kernel_threads else "",
+        )
+        return Stack(process, [main, *threads[1:]], "faulthandler", stack.wchan, reason)
     return replace(stack, why_not=reason)
 
 
-def _merged(found: list[Thread], seen: list[Thread]) -> list[Thread]:
+def _merged(threads: list[Thread], kernel_threads: list[Thread]) -> list[Thread]:
     """Return Python's threads with what the kernel says about each of them."""
-    kernel_side = {thread.id: thread for thread in seen}
+    kernel_side = {thread.id: thread for thread in kernel_threads}
     return [
         replace(thread, wchan=kernel_side[thread.id].wchan, call=kernel_side[thread.id].call)
         if thread.id in kernel_side
         else thread
-        for thread in found
+        for thread in threads
     ]
 
 
@@ -149,12 +156,13 @@ def _needs_native(stack: Stack) -> bool:
 
 def _native(stack: Stack, end: float) -> Stack:
     """Return a stack with its native frames, or as it was where they cannot be read in time."""
-    found, _ = pyspy.dump(stack.process, end, native=True)
-    if not found:
+    natives, _ = pyspy.dump(stack.process, end, native=True)
+    if not natives:
         return stack
-    known = {(f.function, f.file, f.line): f for thread in stack.threads for f in thread.frames if f.locals}
+    with_locals = {(f.function, f.file, f.line): f for thread in stack.threads for f in thread.frames if f.locals}
     threads = [
-        replace(thread, frames=[known.get((f.function, f.file, f.line), f) for f in thread.frames]) for thread in found
+        replace(thread, frames=[with_locals.get((f.function, f.file, f.line), f) for f in thread.frames])
+        for thread in natives
     ]
     return replace(stack, threads=_merged(threads, stack.threads))
 

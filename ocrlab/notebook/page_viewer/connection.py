@@ -212,7 +212,7 @@ def come(path: str) -> Connection:
 def start() -> None:
     """Be the child that the notebook talks to: argv ends in the folder of runs and the socket."""
     line, runs = sys.argv.pop(), sys.argv.pop()
-    watcher_link.tell_runs(runs)  # before torch, whose import may be the end
+    watcher_link.report_runs(runs)  # before torch, whose import may be the end
     from ocrlab.notebook.page_viewer import worker
 
     serve(come(line), worker.Bench().answers())

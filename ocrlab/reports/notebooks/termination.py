@@ -10,7 +10,7 @@ from typing import Any
 
 from ocrlab.debug.diagnosis.hangs import hang_cause
 from ocrlab.debug.watch.incident import judge
-from ocrlab.debug.watch.oom_kill_counters import Kills
+from ocrlab.debug.watch.oom_kill_counters import OomKillCounters
 from ocrlab.hardware.processes import kernel_log, process_tree, signal_names, stack_dumps
 from ocrlab.records import Incident, Verdict
 from ocrlab.reports.notebooks.jupyter_kernel import Kernel
@@ -46,7 +46,7 @@ class Before:
     """What is measured before a kernel starts, so that what it did can be told from what was there."""
 
     began: float = field(default_factory=time.monotonic)
-    kills: Kills = field(default_factory=Kills)
+    kills: OomKillCounters = field(default_factory=OomKillCounters)
 
     def note(self, pid: int | None) -> None:
         """Remember the memory counters of a kernel that has just started."""

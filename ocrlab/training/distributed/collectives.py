@@ -28,7 +28,7 @@ from ocrlab.config.schema import Config
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.evaluation.metrics.page_scores import COLUMNS, SIZES, Running
 from ocrlab.hardware import nvidia_driver
-from ocrlab.run_folder.launcher import Member, Ranks
+from ocrlab.run_folder.launcher import RankRecord, Ranks
 
 TIMEOUT = timedelta(minutes=30)  # of one collective: rank 0 may work alone for a while, and the watcher is faster
 LAST_WORDS = 10.0  # seconds for the tracker of a rank that fails: torchrun kills after 30 whoever is still there
@@ -43,9 +43,9 @@ if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__)
 
 
 @contextlib.contextmanager
-def together(ranks: Ranks) -> Iterator[Member]:
+def together(ranks: Ranks) -> Iterator[RankRecord]:
     """Join the other ranks around a `with` block and leave them; how this rank ended is written down before it goes."""
-    member = Member(ranks)
+    member = RankRecord(ranks)
     member.begin(gpu=nvidia_driver.present(Path("/")))
     try:
         meet(ranks)

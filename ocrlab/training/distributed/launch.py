@@ -54,7 +54,7 @@ def configured(count: int, logs: str, words: list[str]) -> tuple[LaunchConfig, C
 def report_failures(failures: dict[int, ProcessFailure]) -> int:
     """Write down how each rank has ended, say it of the first one, and return its exit status as a shell would."""
     ended = {rank: (failure.local_rank, failure.exitcode, failure.pid) for rank, failure in failures.items()}
-    launcher.tell_exits([{"rank": rank, "exit_code": code, "pid": pid} for rank, (_, code, pid) in ended.items()])
+    launcher.report_exits([{"rank": rank, "exit_code": code, "pid": pid} for rank, (_, code, pid) in ended.items()])
     blamed = named_by_all()
     # Who was killed has left no word; of errors, all ranks may have met the same one, which says whose it is.
     rank, (_, code, pid) = min(ended.items(), key=lambda item: (item[1][1] >= 0, item[0] != blamed, item[0]))

@@ -12,7 +12,7 @@ from ocrlab import run_folder
 from ocrlab.errors import RunError
 from ocrlab.run_folder import watcher_link
 from ocrlab.run_folder.exception_record import describe
-from ocrlab.run_folder.launcher import Member, Ranks, brief, others_word, secondary
+from ocrlab.run_folder.launcher import RankRecord, Ranks, brief, others_word, secondary
 from ocrlab.run_folder.owner_process import signals_exit
 from ocrlab.training.distributed.collectives import about, of_all, of_rank_0
 
@@ -20,7 +20,7 @@ VISIBLE_WITHIN = 20.0  # seconds until a file that rank 0 has made must be seen 
 
 
 @contextlib.contextmanager
-def opened(member: Member, runs: str, slug: str, again: Path | None) -> Iterator[run_folder.RunFolder]:
+def opened(member: RankRecord, runs: str, slug: str, again: Path | None) -> Iterator[run_folder.RunFolder]:
     """Open the one run folder of all ranks: rank 0 makes and closes it, the others are told where it is."""
     ranks = member.ranks
     if not ranks.several:
@@ -33,7 +33,7 @@ def opened(member: Member, runs: str, slug: str, again: Path | None) -> Iterator
             try:
                 folder = stack.enter_context(run_folder.run(runs, slug, again=again))
                 place = {"path": str(folder.path), "started": folder.started}
-                watcher_link.tell_run(folder.path)
+                watcher_link.report_run(folder.path)
             except Exception as error:
                 of_rank_0(ranks, {"error": brief(error)})
                 raise

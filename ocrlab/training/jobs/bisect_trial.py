@@ -40,7 +40,7 @@ def main(path: Path) -> None:
         if not (folder / "README.md").exists():
             generate.make(folder, train=SYNTHETIC, val=VAL_PAGES)
         config = configs.apply(config, {"data": str(folder), "train_split": "train", "val_split": "val"})
-    watcher_link.tell_runs(config.runs)
+    watcher_link.report_runs(config.runs)
     loaders(pin_memory=job.get("pin_memory"), start_method=job.get("start_method"))
     if job.get("cudnn") is False:
         torch.backends.cudnn.enabled = False

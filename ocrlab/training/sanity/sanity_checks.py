@@ -55,7 +55,7 @@ class Report:
         return not any(check.judgement == "fail" for check in self.checks)
 
     def __str__(self) -> str:
-        lines = [f"{c.judgement:4}  {c.name}: {c.seen}. Needed: {c.need}. {c.do}".rstrip() for c in self.checks]
+        lines = [f"{c.judgement:4}  {c.name}: {c.observed}. Needed: {c.need}. {c.do}".rstrip() for c in self.checks]
         findings = self.contract.findings if self.contract else []
         return "\n".join([*lines, *(f"      {finding}" for finding in findings)])
 

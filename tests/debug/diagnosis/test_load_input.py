@@ -15,7 +15,7 @@ from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.debug.diagnosis.first_failed_rank import find_failed_rank
 from ocrlab.debug.diagnosis.log_text import HEAD, TAIL, clean_lines, read_excerpt
 from ocrlab.errors import DataError
-from ocrlab.run_folder.launcher import keep_exits
+from ocrlab.run_folder.launcher import write_exits
 
 
 def test_a_log_of_any_bytes_is_read(tmp_path: Path) -> None:
@@ -122,13 +122,13 @@ def test_a_single_process_has_it_in_its_environment(tmp_path: Path) -> None:
 
 
 def test_an_exit_that_a_watcher_has_left_in_the_run_tells_how_a_rank_died(tmp_path: Path) -> None:
-    keep_exits(unwatched(tmp_path, [False, False]) / "flight", [{"rank": 1, "pid": 41, "exit_code": -11}])
+    write_exits(unwatched(tmp_path, [False, False]) / "flight", [{"rank": 1, "pid": 41, "exit_code": -11}])
     failed_rank = find_failed_rank(load_input.read_run_folder(tmp_path))
     assert failed_rank is not None and (failed_rank.how, failed_rank.signal) == ("killed", "SIGSEGV")
     verdict = classify(load_input.read_run_folder(tmp_path))
     assert verdict.causes[0].id == "native.segv"
     assert not any(cause.id.startswith(("dist.", "hw.")) for cause in verdict.causes)
-    keep_exits(tmp_path / "flight", [{"rank": 1, "pid": 7, "exit_code": -11}])
+    write_exits(tmp_path / "flight", [{"rank": 1, "pid": 7, "exit_code": -11}])
     failed_rank = find_failed_rank(load_input.read_run_folder(tmp_path))
     assert failed_rank is not None and failed_rank.how == "silent", "that was an earlier start"
 

@@ -20,9 +20,9 @@ def answer(**more: Any) -> dict[str, Any]:
 
 
 def test_a_child_that_was_done_says_its_peak_and_where() -> None:
-    done = fit_trials.judged(4, {}, answer(), ENDED, 1000, 1.0, 0.05)
+    done = fit_trials.judge_trial(4, {}, answer(), ENDED, 1000, 1.0, 0.05)
     assert (done.fits, done.peak, done.phase) == (True, 905, "train")
-    assert not fit_trials.judged(4, {}, answer(), ENDED, 904, 1.0, 0.05).fits
+    assert not fit_trials.judge_trial(4, {}, answer(), ENDED, 904, 1.0, 0.05).fits
 
 
 @pytest.mark.parametrize(
@@ -30,32 +30,32 @@ def test_a_child_that_was_done_says_its_peak_and_where() -> None:
 )
 def test_a_child_that_memory_killed_does_not_fit(ended: str) -> None:
     how = SimpleNamespace(what=ended, told=ended, seconds=1.0)
-    assert not fit_trials.judged(4, {}, answer(finished=False, phase="train"), how, 1000, 1.0, 0.05).fits
-    assert not fit_trials.judged(4, {}, None, how, 1000, 1.0, 0.05).fits
+    assert not fit_trials.judge_trial(4, {}, answer(finished=False, phase="train"), how, 1000, 1.0, 0.05).fits
+    assert not fit_trials.judge_trial(4, {}, None, how, 1000, 1.0, 0.05).fits
 
 
 def test_a_child_that_ended_itself_at_the_limit_does_not_fit() -> None:
     over = answer(finished=False, over={"phase": "train", "held": 990})
-    done = fit_trials.judged(4, {}, over, ENDED, 1000, 1.0, 0.05)
+    done = fit_trials.judge_trial(4, {}, over, ENDED, 1000, 1.0, 0.05)
     assert (done.fits, done.peak, done.phase) == (False, 990, "train")
 
 
 @pytest.mark.parametrize("what", ["over its time", "hang"])
 def test_a_child_that_is_too_slow_does_not_fit_and_is_not_called_out_of_memory(tmp_path: Path, what: str) -> None:
     how = SimpleNamespace(what=what, told="not done", seconds=1.0)
-    done = fit_trials.judged(5, {}, answer(finished=False), how, 1000, 120.0, 0.05)
-    assert (done.fits, done.told) == (False, "not done in 120 s")
+    done = fit_trials.judge_trial(5, {}, answer(finished=False), how, 1000, 120.0, 0.05)
+    assert (done.fits, done.message) == (False, "not done in 120 s")
 
 
 @pytest.mark.parametrize("what", ["exit status 1", "data.broken"])
 def test_what_fails_of_another_cause_is_no_answer(what: str) -> None:
     how = SimpleNamespace(what=what, told="DataError: no pages", seconds=1.0)
     with pytest.raises(RunError, match="no pages"):
-        fit_trials.judged(4, {}, answer(finished=False, error=None), how, 1000, 1.0, 0.05)
+        fit_trials.judge_trial(4, {}, answer(finished=False, error=None), how, 1000, 1.0, 0.05)
 
 
 def test_on_a_device_what_others_hold_is_not_ours() -> None:
     device = {"total": 1000, "outside": 300, "reserved": 660, "train": 600, "validate": 100}
-    done = fit_trials.judged(4, {}, answer(device=device), ENDED, 10**9, 1.0, 0.05)
+    done = fit_trials.judge_trial(4, {}, answer(device=device), ENDED, 10**9, 1.0, 0.05)
     assert (done.fits, done.peak, done.phase) == (True, 660, "train")
-    assert not fit_trials.judged(4, {}, answer(device={**device, "reserved": 670}), ENDED, 10**9, 1.0, 0.05).fits
+    assert not fit_trials.judge_trial(4, {}, answer(device={**device, "reserved": 670}), ENDED, 10**9, 1.0, 0.05).fits

@@ -11,24 +11,24 @@ import pytest
 
 from ocrlab.config.schema import Config
 from ocrlab.debug.memory import largest_batch, memory_limit, memory_savers
-from ocrlab.debug.memory.fit_trials import Room, Try
+from ocrlab.debug.memory.fit_trials import MemoryTrial, TrialRunner
 from ocrlab.debug.memory.memory_limit import Limit
 from ocrlab.errors import ConfigError
 
 MIB = 1 << 20
 
 
-class Played(Room):
+class Played(TrialRunner):
     """Children whose peak is `of(batch)` bytes, and `grown` more where they train for longer."""
 
     of: Callable[[int], int]
     grown: int = 0
 
-    def attempt(self, batch: int, changes: Any = None, *, long: bool = False) -> Try:
+    def attempt(self, batch: int, changes: Any = None, *, long: bool = False) -> MemoryTrial:
         peak = self.of(batch) + long * self.grown
         fits = peak <= self.usable
         told = "" if fits else "ended"
-        done = Try(batch, fits, peak if fits else self.usable, "train", told, changes=changes or {}, long=long)
+        done = MemoryTrial(batch, fits, peak if fits else self.usable, "train", told, changes=changes or {}, long=long)
         self.tries.append(done)
         return done
 
@@ -85,16 +85,16 @@ def test_the_answer_is_what_was_found_when_the_time_is_over(tmp_path: Path) -> N
 def test_a_heap_that_grows_in_a_longer_training_makes_the_batch_smaller(tmp_path: Path, grown: int, right: int) -> None:
     played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
     played.grown = grown * MIB
-    assert largest_batch.stand(played, 24, "close") == (right, "batch + 1 fails")
+    assert largest_batch.verify_longer(played, 24, "close") == (right, "batch + 1 fails")
     assert all(one.long for one in played.tries)
     assert len(played.tries) <= 8
 
 
 def test_a_batch_that_stands_a_longer_training_stays(tmp_path: Path) -> None:
     played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
-    assert largest_batch.stand(played, 20, "pages") == (20, "pages")
+    assert largest_batch.verify_longer(played, 20, "pages") == (20, "pages")
     assert [(one.batch, one.long) for one in played.tries] == [(20, True)]
-    assert largest_batch.stand(played, 0, "batch + 1 fails") == (0, "batch + 1 fails")
+    assert largest_batch.verify_longer(played, 0, "batch + 1 fails") == (0, "batch + 1 fails")
 
 
 def test_without_time_for_a_longer_training_only_what_was_measured_is_said(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_without_time_for_a_longer_training_only_what_was_measured_is_said(tmp_p
     for batch in (12, 18):
         played.attempt(batch)
     played.end = time.monotonic() - 1
-    assert largest_batch.stand(played, 20, "close") == (18, "time")
+    assert largest_batch.verify_longer(played, 20, "close") == (18, "time")
     assert not any(one.long for one in played.tries)
 
 
@@ -118,26 +118,26 @@ def test_without_time_for_a_longer_training_only_what_was_measured_is_said(tmp_p
 )
 def test_the_effective_batch_stays(batch: int, wanted: int, accumulate: int, words: list[str]) -> None:
     config = Config(batch_size=wanted, trainer={"accumulate_grad_batches": accumulate})
-    assert largest_batch.words(config, batch) == words
+    assert largest_batch.as_settings(config, batch) == words
 
 
 def test_remedies_are_what_the_config_can_express() -> None:
     from ocrlab.config.fields import flat
 
     settings = {**flat(Config(encoder="resnet50", width=128)), "trainer.precision": "fp32", "runtime.workers": 2}
-    found = {key for change in memory_savers.possible(settings, "validate", cuda=False) for key in change}
+    found = {key for change in memory_savers.possible_changes(settings, "validate", cuda=False) for key in change}
     assert found == {
         "runtime.cache", "runtime.workers", "runtime.activation_checkpointing", "trainer.precision",
         "evaluate.long_side", "crop", "width", "encoder",
     }  # fmt: skip
     begun = {**settings, "weights": "imagenet"}
-    assert {"optim.freeze_batchnorm": "true"} in memory_savers.possible(begun, "train", cuda=False)
-    assert memory_savers.impossible(begun) == {}
-    assert "weights=" in memory_savers.impossible(settings)["frozen BatchNorm"]
+    assert {"optim.freeze_batchnorm": "true"} in memory_savers.possible_changes(begun, "train", cuda=False)
+    assert memory_savers.left_out_changes(begun) == {}
+    assert "weights=" in memory_savers.left_out_changes(settings)["frozen BatchNorm"]
     small = {**settings, "crop": 64, "width": 16, "encoder": "resnet18_slim", "trainer.precision": "bf16"}
     small |= {"runtime.cache": "none", "runtime.workers": 0, "runtime.activation_checkpointing": True}
-    assert memory_savers.possible(small, "train", cuda=False) == []
-    assert memory_savers.possible(small, "train", cuda=True) == [memory_savers.EXPANDABLE]
+    assert memory_savers.possible_changes(small, "train", cuda=False) == []
+    assert memory_savers.possible_changes(small, "train", cuda=True) == [memory_savers.EXPANDABLE]
 
 
 def test_every_remedy_can_be_set() -> None:
@@ -145,15 +145,15 @@ def test_every_remedy_can_be_set() -> None:
     from ocrlab.config.fields import flat
 
     settings = {**flat(Config(weights="receipts")), "trainer.precision": "fp32", "runtime.workers": 2}
-    assert len(memory_savers.possible(settings, "final", cuda=False)) == 8
-    for change in memory_savers.possible(settings, "final", cuda=False):
+    assert len(memory_savers.possible_changes(settings, "final", cuda=False)) == 8
+    for change in memory_savers.possible_changes(settings, "final", cuda=False):
         assert configs.differences(Config(runtime={"workers": 2}), configs.apply(Config(), change))
 
 
 def test_remedies_are_measured_and_all_together_where_none_is_enough(tmp_path: Path) -> None:
     played = room(tmp_path, lambda batch: 2000 * MIB)
     failed = played.attempt(1)
-    found = memory_savers.measured(played, failed)
+    found = memory_savers.try_changes(played, failed)
     assert not any(one.fits for one in found)
     assert max(len(one.changes) for one in found) == sum(len(one.changes) for one in found) / 2
 
@@ -163,7 +163,7 @@ class Changed(Played):
 
     saved: dict[str, int]
 
-    def attempt(self, batch: int, changes: Any = None, *, long: bool = False) -> Try:
+    def attempt(self, batch: int, changes: Any = None, *, long: bool = False) -> MemoryTrial:
         whole = self.of
         self.of = lambda size: whole(size) - sum(self.saved.get(name, 0) for name in changes or {}) * MIB
         try:
@@ -188,7 +188,7 @@ def test_the_fewest_remedies_that_are_enough_come_first(
     limit = Limit(1000 * MIB, "resident", "test")
     played = Changed(Config(), tmp_path, limit, 0.05, time.monotonic() + 60, lambda _: None)
     played.of, played.saved = (lambda batch: 2000 * MIB), saved
-    first, *others = memory_savers.measured(played, played.attempt(1))
+    first, *others = memory_savers.try_changes(played, played.attempt(1))
     assert first.fits
     assert set(first.changes) == fewest
     assert len(others) <= 8
@@ -211,11 +211,11 @@ def test_the_limit_of_a_group_is_what_others_leave(tmp_path: Path) -> None:
             "sys/fs/cgroup/job/memory.stat": f"anon 1\ninactive_file {150 * MIB}\nactive_file {50 * MIB}\n",
         }
     )
-    found = memory_limit.find(None, root=root)
+    found = memory_limit.find_limit(None, root=root)
     assert (found.bytes, found.kind) == (900 * MIB, "resident")
     assert "version 2" in found.source
-    assert memory_limit.find(0.5, root=root).chosen
-    assert memory_limit.find(100, root=root).bytes == 900 * MIB
+    assert memory_limit.find_limit(0.5, root=root).chosen
+    assert memory_limit.find_limit(100, root=root).bytes == 900 * MIB
 
 
 def test_a_group_of_version_1_is_read_too(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_group_of_version_1_is_read_too(tmp_path: Path) -> None:
     (group / "memory.limit_in_bytes").write_text(str(500 * MIB))
     (group / "memory.usage_in_bytes").write_text(str(200 * MIB))
     (group / "memory.stat").write_text(f"total_inactive_file {20 * MIB}\ninactive_file 5\ntotal_active_file 0\n")
-    found = memory_limit.find(None, root=tmp_path)
+    found = memory_limit.find_limit(None, root=tmp_path)
     assert found.bytes == 320 * MIB
     assert "version 1" in found.source
 
@@ -235,6 +235,6 @@ def test_a_group_of_version_1_is_read_too(tmp_path: Path) -> None:
 def test_without_a_group_it_is_the_free_memory(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/meminfo").write_text("MemAvailable: 1024 kB\n")
-    assert memory_limit.find(None, root=tmp_path).bytes == MIB
+    assert memory_limit.find_limit(None, root=tmp_path).bytes == MIB
     with pytest.raises(ConfigError, match="--limit"):
-        memory_limit.find(-1.0, root=tmp_path)
+        memory_limit.find_limit(-1.0, root=tmp_path)

@@ -179,9 +179,9 @@ def test_a_replay_that_is_interrupted_leaves_nobody_behind(tmp_path: Path) -> No
     child.send_signal(signal.SIGINT)
     assert child.wait(60) != 0
     end = time.monotonic() + 30
-    while any(process_tree.one(pid) for pid in pids) and time.monotonic() < end:
+    while any(process_tree.read_process(pid) for pid in pids) and time.monotonic() < end:
         time.sleep(0.1)
-    assert not [pid for pid in pids if process_tree.one(pid)]
+    assert not [pid for pid in pids if process_tree.read_process(pid)]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from ocrlab.debug.watch import child_process
-from ocrlab.debug.watch.child_process import GUARD, Refused
+from ocrlab.debug.watch.child_process import GUARD, CommandRefused
 
 LIBC = 3 << 31  # signals 32 and 33 are glibc's own (nptl(7)); some versions of make leave 32 ignored
 
@@ -89,7 +89,7 @@ def test_a_stop_is_told(start):
 
 @pytest.mark.parametrize(("command", "status"), [("no-such-program", 127), ("/etc/passwd", 126)])
 def test_what_cannot_be_executed(command, status, start):
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(CommandRefused) as caught:
         start(command)
     assert caught.value.status == status
 

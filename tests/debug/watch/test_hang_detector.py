@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ocrlab.debug.watch import progress_counters, stack_sampling
-from ocrlab.debug.watch.hang_detector import Quiet, without_launcher
+from ocrlab.debug.watch.hang_detector import HangDetector, without_launcher
 from ocrlab.hardware.processes.process_tree import Process
 from ocrlab.run_folder import heartbeat
 
@@ -19,7 +19,7 @@ def quiet(tmp_path, monkeypatch):
     monkeypatch.setattr(progress_counters, "moved", lambda *_: "")
     monkeypatch.setattr(stack_sampling, "sample", lambda *_: None)
     monkeypatch.setattr("ocrlab.debug.watch.hang_detector.stack_dumps.take", lambda *_: [])
-    return Quiet(10.0, tmp_path, since=1000.0)
+    return HangDetector(10.0, tmp_path, since=1000.0)
 
 
 def look(quiet, now):
@@ -81,7 +81,7 @@ def test_a_heartbeat_ends_it_and_makes_it_certain(quiet, tmp_path):
 def test_the_next_look_comes_in_time_but_not_all_the_time(quiet):
     assert quiet.wait(1000.0) == quiet.step == 0.5
     assert quiet.wait(2000.0) == 0.02
-    assert Quiet(300.0, quiet.heartbeats).step == 1.0
+    assert HangDetector(300.0, quiet.heartbeats).step == 1.0
 
 
 def test_who_belongs_to_it_is_remembered(quiet):

@@ -13,8 +13,8 @@ import pytest
 from ocrlab.debug.flight_record import ring_format, ring_writer
 from ocrlab.debug.watch import incident
 from ocrlab.debug.watch.child_process import Child
-from ocrlab.debug.watch.hang_detector import Quiet
-from ocrlab.debug.watch.oom_kill_counters import Kills
+from ocrlab.debug.watch.hang_detector import HangDetector
+from ocrlab.debug.watch.oom_kill_counters import OomKillCounters
 from ocrlab.records import Cause, Evidence, Incident, Verdict
 
 
@@ -27,8 +27,8 @@ def child():
 
 
 def test_the_facts_of_a_death(child, tmp_path):
-    quiet = Quiet(300, tmp_path, roles={2**22 + 2: "worker"})
-    found = incident.gather(child, quiet, Kills(), "the log\n", "killed", None)
+    quiet = HangDetector(300, tmp_path, roles={2**22 + 2: "worker"})
+    found = incident.gather(child, quiet, OomKillCounters(), "the log\n", "killed", None)
     assert (found.status, found.exit_code, found.signal) == ("killed", None, "SIGKILL")
     assert found.texts["log_tail.txt"] == "the log\n"
     assert found.facts["exits"][0]["role"] == "worker"
@@ -39,13 +39,13 @@ def test_the_facts_of_a_death(child, tmp_path):
 
 
 def test_a_counter_counts_only_where_somebody_was_killed(child, tmp_path, monkeypatch):
-    monkeypatch.setattr(Kills, "count", lambda self: 2)
-    quiet = Quiet(300, tmp_path)
-    assert incident.gather(child, quiet, Kills(), "", "killed", None).facts["oom_kills"] == 2
+    monkeypatch.setattr(OomKillCounters, "count", lambda self: 2)
+    quiet = HangDetector(300, tmp_path)
+    assert incident.gather(child, quiet, OomKillCounters(), "", "killed", None).facts["oom_kills"] == 2
     child.code, child.exits = 1, []
-    assert "oom_kills" not in incident.gather(child, quiet, Kills(), "", "failed", None).facts
+    assert "oom_kills" not in incident.gather(child, quiet, OomKillCounters(), "", "failed", None).facts
     text = "DataLoader worker (pid 7) is killed by signal: Killed."
-    assert incident.gather(child, quiet, Kills(), text, "failed", None).facts["oom_kills"] == 2
+    assert incident.gather(child, quiet, OomKillCounters(), text, "failed", None).facts["oom_kills"] == 2
 
 
 def test_a_verdict_is_written_even_where_its_words_fail(tmp_path, monkeypatch):
@@ -124,11 +124,11 @@ def test_a_diagnosis_that_fails_is_told_and_logged(tmp_path, monkeypatch):
 
 def test_stacks_are_taken_after_the_look_that_goes_on(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        child, quiet, ended = Child(process.pid, None, None), Quiet(60.0, tmp_path), []
+        child, quiet, ended = Child(process.pid, None, None), HangDetector(60.0, tmp_path), []
         quiet.sampler = threading.Thread(target=lambda: (time.sleep(0.4), ended.append(True)))
         quiet.sampler.start()
         try:
-            found = incident.gather(child, quiet, Kills(), "", "suspected", None)
+            found = incident.gather(child, quiet, OomKillCounters(), "", "suspected", None)
         finally:
             process.kill()
     assert ended and "stacks.txt" in found.texts

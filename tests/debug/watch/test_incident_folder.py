@@ -78,8 +78,8 @@ def test_the_folder_that_a_process_made_is_found(tmp_path):
         (tmp_path / name / "flight").mkdir(parents=True)
         (tmp_path / name / "flight" / "process.json").write_text(json.dumps({"schema": 1, "pid": pid}))
     (tmp_path / "b" / "flight" / "process.json").with_name("process.json").touch()
-    assert incident_folder.made_by(6, tmp_path) == tmp_path / "b"
-    assert incident_folder.made_by(7, tmp_path) is None
+    assert incident_folder.find_run_of(6, tmp_path) == tmp_path / "b"
+    assert incident_folder.find_run_of(7, tmp_path) is None
 
 
 def test_a_program_that_died_without_a_word_gets_its_sentinel(tmp_path):

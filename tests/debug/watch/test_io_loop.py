@@ -16,9 +16,9 @@ import time
 
 import pytest
 
-from ocrlab.debug.watch.hang_detector import Quiet
+from ocrlab.debug.watch.hang_detector import HangDetector
 from ocrlab.debug.watch.io_loop import F_SETPIPE_SZ, GRACE, LINGER, PIPE_SIZE, Session
-from ocrlab.debug.watch.output_stream import CHUNK, Call
+from ocrlab.debug.watch.output_stream import CHUNK, OutputCallback
 
 
 @pytest.fixture
@@ -85,13 +85,13 @@ def test_in_the_background_it_runs_on(shell):
 
 
 def test_what_was_printed_before_an_error_is_read_before_it(tmp_path):
-    session = Session(Quiet(60.0, tmp_path), lambda stream, data: None)
+    session = Session(HangDetector(60.0, tmp_path), lambda stream, data: None)
     writers = {}
     for stream in (2, 1):
         reading, writers[stream] = os.pipe()
         fcntl.fcntl(writers[stream], F_SETPIPE_SZ, PIPE_SIZE)
         os.set_blocking(reading, False)
-        session.sources[reading], session.sinks[stream] = stream, Call(stream, lambda stream, data: None)
+        session.sources[reading], session.sinks[stream] = stream, OutputCallback(stream, lambda stream, data: None)
         session.selector.register(reading, selectors.EVENT_READ, reading)
     os.write(writers[1], b"step 1\n" * (3 * CHUNK // 7))
     os.write(writers[2], b"Traceback (most recent call last):\n")

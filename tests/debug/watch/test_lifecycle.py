@@ -218,7 +218,7 @@ from ocrlab.debug.flight_record import training_findings as learned
 from ocrlab.run_folder import watcher_link as handover
 folder = Path({str(tmp_path / "mine")!r})
 (folder / "flight").mkdir(parents=True)
-handover.tell_record(folder)
+handover.report_record(folder)
 learned.write(folder / "flight", 0, 1, ["the training did not end: sys.exit(0) at a.py:3"], {{}}, cut=CUT)
 """
     done = watched(code.replace("CUT", "True"))
@@ -239,7 +239,7 @@ import os
 from ocrlab import run_folder as flight
 from ocrlab.run_folder import watcher_link as handover
 with flight.run({str(runs)!r}, "mine") as folder:
-    handover.tell_record(folder.path)
+    handover.report_record(folder.path)
     {ending}
 """
     done = watched(code)
@@ -257,7 +257,7 @@ import os, signal
 from ocrlab import run_folder as flight
 from ocrlab.run_folder import watcher_link as handover; from ocrlab.debug.flight_record import ring_writer as ring
 with flight.run({str(tmp_path / "runs")!r}, "mine") as folder:
-    handover.tell_record(folder.path)
+    handover.report_record(folder.path)
     writer, _ = ring.create(folder.path / "flight", slots=4)
     writer.begin(ring.Step(22, 22, samples=["page_003.png"]))
     writer.phase("backward")
@@ -273,7 +273,7 @@ def test_a_run_folder_that_said_why_itself_is_left_alone(watched, tmp_path):
 from ocrlab import run_folder as flight
 from ocrlab.run_folder import watcher_link as handover
 folder = flight.create({str(tmp_path / "runs")!r}, "mine")
-handover.tell_record(folder.path)
+handover.report_record(folder.path)
 folder.succeed({{}})
 raise SystemExit(3)
 """

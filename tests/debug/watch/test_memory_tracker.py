@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 def test_samples_of_a_tree_are_taken_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_tracker, "BUDGET", float("inf"))
-    kept = memory_tracker.Memory()
+    kept = memory_tracker.MemoryTracker()
     kept.look(0.0, os.getpid())
     kept.look(0.01, os.getpid())
     assert len(kept.seconds) == 1
@@ -40,15 +40,15 @@ def test_what_samples_take_of_a_core_is_bounded(monkeypatch: pytest.MonkeyPatch)
         return []
 
     monkeypatch.setattr(memory_tracker.process_tree, "descendants", slow)
-    kept = memory_tracker.Memory()
+    kept = memory_tracker.MemoryTracker()
     kept.look(1.0, os.getpid())
     assert 0.005 / memory_tracker.BUDGET <= kept.wait(1.0) < 3 * 0.005 / memory_tracker.BUDGET
 
 
 def test_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = memory_tracker.process_tree.one(os.getpid())
+    mine = memory_tracker.process_tree.read_process(os.getpid())
     monkeypatch.setattr(memory_tracker.process_tree, "descendants", lambda pid: [mine])
-    kept = memory_tracker.Memory()
+    kept = memory_tracker.MemoryTracker()
     for second in range(0, 12_000, 10):
         kept.look(float(second), os.getpid())
     assert 100 < len(kept.seconds) <= memory_tracker.MOST
@@ -60,7 +60,7 @@ def test_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_driver_is_asked_at_the_first_message_and_only_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kept = memory_tracker.Memory()
+    kept = memory_tracker.MemoryTracker()
     monkeypatch.setattr(memory_tracker, "DRIVER", (str(tmp_path / "none"),))
     kept.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
     assert kept.asked is None
@@ -79,14 +79,14 @@ def test_the_driver_is_asked_at_the_first_message_and_only_where_there_is_one(
 
 def test_a_watched_program_that_fails_leaves_its_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The program holds what it has until a sample shows it: with a fixed time, whole runs of the suite had none."""
-    look, mark = memory_tracker.Memory.look, tmp_path / "seen"
+    look, mark = memory_tracker.MemoryTracker.look, tmp_path / "seen"
 
-    def looked(self: memory_tracker.Memory, passed: float, pid: int) -> None:
+    def looked(self: memory_tracker.MemoryTracker, passed: float, pid: int) -> None:
         look(self, passed, pid)
         if self.tree and self.tree[-1] > 64 * MIB:
             mark.touch()
 
-    monkeypatch.setattr(memory_tracker.Memory, "look", looked)
+    monkeypatch.setattr(memory_tracker.MemoryTracker, "look", looked)
     code = (
         "import os, sys, time\nkept, end = b'x' * (64 << 20), time.monotonic() + 60\n"
         "while not os.path.exists(sys.argv[1]) and time.monotonic() < end: time.sleep(0.05)\nraise MemoryError"
@@ -100,7 +100,7 @@ def test_a_watched_program_that_fails_leaves_its_memory(monkeypatch: pytest.Monk
 
 def test_a_limit_that_a_program_sets_itself_is_seen() -> None:
     code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)); print(1, flush=True); input()"
-    kept = memory_tracker.Memory()
+    kept = memory_tracker.MemoryTracker()
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ocrlab.debug.watch.oom_kill_counters import Kills
+from ocrlab.debug.watch.oom_kill_counters import OomKillCounters
 from ocrlab.hardware import cgroup
 from ocrlab.records import Reading
 
@@ -26,7 +26,7 @@ def machine(monkeypatch):
 
 
 def test_what_grew_is_counted(groups, machine):
-    kills = Kills()
+    kills = OomKillCounters()
     machine.append(20)
     assert kills.count() is None
     for group in ("a", "b", "a"):
@@ -42,7 +42,7 @@ def test_what_grew_is_counted(groups, machine):
 
 def test_a_kill_elsewhere_on_the_machine_proves_nothing(groups, machine):
     (groups / "a" / "cgroup.sane_behavior").write_text("0\n")  # the root of version 1
-    kills = Kills()
+    kills = OomKillCounters()
     kills.note("a")
     assert kills.count() == 0, "the machine has killed nobody"
     (groups / "a" / "memory.events").write_text("oom_kill 6\n")

@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from ocrlab.debug.watch.output_stream import PENDING, Call, Ring, Sink
+from ocrlab.debug.watch.output_stream import PENDING, LogBuffer, OutputCallback, Sink
 
 
 def test_everything_is_kept_while_it_is_little():
-    ring = Ring()
+    ring = LogBuffer()
     ring.add(1, b"one\n")
     ring.add(2, b"two")
     assert ring.text() == "one\ntwo"
@@ -18,7 +18,7 @@ def test_everything_is_kept_while_it_is_little():
 
 
 def test_a_line_that_the_other_stream_interrupts_is_ended():
-    ring = Ring()
+    ring = LogBuffer()
     ring.add(1, b"50 %")
     ring.add(2, b"Traceback\n")
     ring.add(1, b"done\n")
@@ -27,7 +27,7 @@ def test_a_line_that_the_other_stream_interrupts_is_ended():
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_head_and_tail_of_much(size):
-    ring, data = Ring(head=10, tail=20), bytes(range(97, 123)) * 100
+    ring, data = LogBuffer(head=10, tail=20), bytes(range(97, 123)) * 100
     for start in range(0, len(data), size):
         ring.add(1, data[start : start + size])
     head, _, rest = ring.text().partition("\n... ")
@@ -38,7 +38,7 @@ def test_head_and_tail_of_much(size):
 
 
 def test_bytes_that_are_no_text_are_shown_somehow():
-    ring = Ring()
+    ring = LogBuffer()
     ring.add(1, b"a\xff\0b")
     assert ring.text() == "a\ufffd\0b"
 
@@ -82,5 +82,5 @@ def test_a_file_is_written_where_it_stood(tmp_path):
 
 def test_a_function_gets_the_stream_and_the_bytes():
     said = []
-    Call(2, lambda *chunk: said.append(chunk)).put(b"x")
+    OutputCallback(2, lambda *chunk: said.append(chunk)).put(b"x")
     assert said == [(2, b"x")]

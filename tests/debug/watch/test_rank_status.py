@@ -28,7 +28,7 @@ Root Cause (first observed failure):
 def test_records_heartbeats_and_processes_are_put_together(tmp_path, monkeypatch):
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
     monkeypatch.setattr("ocrlab.run_folder.launcher.os.getpid", lambda: 77)
-    member = records.Member(records.Ranks(1, 2, 1, 2, "torchrun"))
+    member = records.RankRecord(records.Ranks(1, 2, 1, 2, "torchrun"))
     member.begin()
     beats = tmp_path / "heartbeat"
     beats.mkdir()
@@ -92,7 +92,7 @@ def test_how_ranks_ended_is_kept_in_the_run_folder_that_they_made(tmp_path, monk
     (run / "flight").mkdir(parents=True)
     scratch.mkdir()
     monkeypatch.setenv(watcher_link.FOLDER, str(scratch))
-    watcher_link.tell_run(run)
+    watcher_link.report_run(run)
     rank_status.keep(scratch, [{"rank": 0, "pid": 41, "state": "S"}])
     assert records.exits(run / "flight") == [], "they live"
     rank_status.keep(scratch, rows)

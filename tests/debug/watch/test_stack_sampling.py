@@ -76,7 +76,7 @@ def test_a_living_program_is_sampled():
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as program:
         try:
             program.stdout.readline()
-            found: stack_sampling.Seen = {}
+            found: stack_sampling.Samples = {}
             for _ in range(3):
                 stack_sampling.sample(process_tree.descendants(program.pid), found, time.monotonic() + 10)
         finally:
@@ -123,7 +123,7 @@ def test_the_counter_must_be_that_of_a_caller(body, call, told):
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as program:
         try:
             program.stdout.readline()
-            found: stack_sampling.Seen = {}
+            found: stack_sampling.Samples = {}
             for _ in range(5):
                 stack_sampling.sample(
                     process_tree.descendants(program.pid), found, time.monotonic() + 10, stack_sampling.BURST

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ocrlab.hardware.doctor.check_spec import Ask, Options, ok
+from ocrlab.hardware.doctor.check_spec import Options, Probe, ok
 
 PLANTED = """
 import ctypes, mmap, os, signal, subprocess, sys, time
@@ -120,13 +120,13 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ask(planted: Path) -> Callable[..., Ask]:
+def ask(planted: Path) -> Callable[..., Probe]:
     """Return a function that makes an ask of one of the planted probes; its judge is content with {"told"}."""
 
-    def make(function: str, name: str = "", step: int = 1, **more: Any) -> Ask:
+    def make(function: str, name: str = "", step: int = 1, **more: Any) -> Probe:
         name = name or function
         given = {"deadline": 20.0, "judge": lambda answers, facts: [ok(name, str(answers[0]["told"]))], **more}
-        return Ask(step, name, planted, function, **given)
+        return Probe(step, name, planted, function, **given)
 
     return make
 

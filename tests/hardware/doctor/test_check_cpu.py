@@ -33,7 +33,7 @@ def test_another_architecture_is_no_fault() -> None:
 def test_dispatch() -> None:
     check = judged("sse4_2 avx avx2 avx512f", "AVX512")["dispatched kernels"]
     assert check.judgement == "ok"
-    assert "nothing of how it was compiled" in check.seen
+    assert "nothing of how it was compiled" in check.observed
     check = judged("sse4_2 avx avx2", "AVX512")["dispatched kernels"]
     assert (check.judgement, check.cause) == ("fail", "build.cpu_isa")
     assert judged("sse4_2", None)["dispatched kernels"].judgement == "skip"

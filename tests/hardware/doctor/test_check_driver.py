@@ -51,7 +51,7 @@ def facts(build: dict[str, Any] | None = None) -> dict[str, Any]:
     return {"packages": [{"torch": WHEEL if build is None else build}]}
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, folder: Path, **fake: object) -> probe_runner.Ran:
+def asked(monkeypatch: pytest.MonkeyPatch, folder: Path, **fake: object) -> probe_runner.ProbeResult:
     """Ask the fake driver in a child, from another folder than the library's."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
     for name, value in fake.items():
@@ -68,8 +68,8 @@ def test_every_state_of_the_driver_is_named(code: int, fake_driver: Path, monkey
     check = by_name(check_driver.judge(asked(monkeypatch, fake_driver, cuinit=code).answers, facts()))["driver"]
     cause, word = NAMED[code]
     assert (check.judgement, check.cause) == ("fail", cause)
-    assert f"cuInit returned {code}, {STATES[code].name}" in check.seen
-    assert str(fake_driver / "libcuda.so.1") in check.seen
+    assert f"cuInit returned {code}, {STATES[code].name}" in check.observed
+    assert str(fake_driver / "libcuda.so.1") in check.observed
     assert word in check.do
     assert "toolkit" in check.need
 
@@ -77,7 +77,7 @@ def test_every_state_of_the_driver_is_named(code: int, fake_driver: Path, monkey
 def test_a_code_that_nobody_knows_is_told_too(fake_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check = by_name(check_driver.judge(asked(monkeypatch, fake_driver, cuinit=777).answers, facts()))["driver"]
     assert check.judgement == "fail"
-    assert "777" in check.seen
+    assert "777" in check.observed
 
 
 def test_a_driver_that_never_returns(fake_driver: Path, monkeypatch: pytest.MonkeyPatch, options: Options) -> None:
@@ -85,7 +85,7 @@ def test_a_driver_that_never_returns(fake_driver: Path, monkeypatch: pytest.Monk
     [ask] = check_driver.asks(options)
     [check] = failed_probe.checks(ask, ran)
     assert (ran.ended, check.judgement, check.cause) == ("idle", "fail", "hang.cuda_init")
-    assert "cuInit" in check.seen
+    assert "cuInit" in check.observed
     assert "reboot" in check.do
 
 
@@ -103,7 +103,7 @@ def test_a_driver_that_never_returns(fake_driver: Path, monkeypatch: pytest.Monk
 def test_the_driver_against_the_wheel(number: int, wheel: str, judgement: str, told: str) -> None:
     check = check_driver.new_enough(number, {"cuda": wheel}, {"module": None})
     assert check.judgement == judgement
-    assert told in check.seen + check.need
+    assert told in check.observed + check.need
     if judgement == "fail":
         assert check.cause == "driver.too_old"
         assert f"--torch-backend={WHEELS.get(number // 1000, 'cpu')}" in check.do
@@ -120,7 +120,7 @@ def test_a_device_of_the_fake_driver(fake_driver: Path, monkeypatch: pytest.Monk
     ran = asked(monkeypatch, fake_driver, devices=2, capability=89, mode=3)
     found = by_name(check_driver.judge(ran.answers, facts()))
     assert found["driver"].judgement == "ok"
-    assert "Fake GPU, compute capability 8.9, 8 GiB" in found["GPU 1"].seen
+    assert "Fake GPU, compute capability 8.9, 8 GiB" in found["GPU 1"].observed
     assert found["GPU 1"].cause == "driver.device_busy"  # exclusive process
     assert check_driver.no_gpu({"driver": ran.answers}) is None
 
@@ -150,7 +150,7 @@ def test_nodes_and_versions() -> None:
     found = by_name(check_driver.judge([closed, library], facts()))
     assert found["device nodes"].cause == "driver.no_visible_device"
     assert found["driver versions"].cause == "driver.state"
-    assert "580.95.05" in found["driver versions"].seen
+    assert "580.95.05" in found["driver versions"].observed
     same = kernel(nodes={"nvidia0": "ok", "nvidia-uvm": "ok"}, module="570.86.15")
     found = by_name(check_driver.judge([same, library], facts()))
     assert found["driver versions"].judgement == found["device nodes"].judgement == "ok"
@@ -178,7 +178,7 @@ def test_real_torch_says_it_and_the_doctor_names_it(fake_driver: Path, tmp_path:
             pytest.skip("this torch was built without CUDA")
         [check] = check_torch_gpus.judge(answers, {})
         want = "driver.too_old" if code == "11040" else NAMED[int(code)][0]
-        assert (check.judgement, check.cause) == ("fail", want), check.seen
+        assert (check.judgement, check.cause) == ("fail", want), check.observed
 
 
 @pytest.mark.slow

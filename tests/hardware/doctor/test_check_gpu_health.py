@@ -24,21 +24,21 @@ def card(**more: Any) -> dict[str, Check]:
 def test_a_healthy_card() -> None:
     found = card()
     assert {check.judgement for check in found.values()} == {"ok"}
-    assert "45 °C" in found["GPU 0 health"].seen
+    assert "45 °C" in found["GPU 0 health"].observed
 
 
 def test_memory_that_others_hold() -> None:
     who = [{"pid": 4711, "bytes": 6 * GIB, "name": "python"}]
     check = card(used=6 * GIB, processes=who)["GPU 0 memory"]
     assert (check.judgement, check.cause, check.do) == ("warn", "gpumem.foreign", "kill 4711")
-    assert "python (4711, 6 GiB)" in check.seen
+    assert "python (4711, 6 GiB)" in check.observed
     check = card(used=6 * GIB, processes=[{"pid": 9, "bytes": None, "name": None}])["GPU 0 memory"]
-    assert "another container" in check.seen and "kill" not in check.do
+    assert "another container" in check.observed and "kill" not in check.do
     check = card(used=6 * GIB)["GPU 0 memory"]
-    assert "no process that is visible" in check.seen
+    assert "no process that is visible" in check.observed
     told = {"total": 12 * GIB, "used": 6 * GIB, "processes": []}
-    check = check_gpu_health.held(0, told, [{"pid": 12, "name": "python"}])
-    assert "held open by python (12)" in check.seen and check.do == "kill 12"
+    check = check_gpu_health.judge_memory(0, told, [{"pid": 12, "name": "python"}])
+    assert "held open by python (12)" in check.observed and check.do == "kill 12"
 
 
 @pytest.mark.parametrize(
@@ -91,19 +91,19 @@ def test_the_kernels_log() -> None:
     assert [(check.judgement, check.cause) for check in found.values()] == [
         ("fail", "hw.gpu"), ("warn", "build.cpu_isa"), ("warn", "host.oom_kill"),
     ]  # fmt: skip
-    assert "libtorch_cpu.so" in found["kernel log: SIGILL"].seen
-    assert "python, which held 2 MiB" in found["kernel log: memory"].seen
+    assert "libtorch_cpu.so" in found["kernel log: SIGILL"].observed
+    assert "python, which held 2 MiB" in found["kernel log: memory"].observed
     application = ["[1.0] NVRM: Xid (PCI:0000:01:00): 31, pid=1, name=python, MMU Fault"]
     [check] = check_gpu_health.judge_log([{"lines": application, "missing": None}], {})
     assert (check.judgement, check.cause) == ("warn", "hw.xid_app")
     [check] = check_gpu_health.judge_log([{"lines": [], "missing": None}], {})
     assert check.judgement == "ok"
     [check] = check_gpu_health.judge_log([{"lines": [], "missing": "closed"}], {})
-    assert (check.judgement, check.seen) == ("skip", "closed")
+    assert (check.judgement, check.observed) == ("skip", "closed")
 
 
 def test_without_a_card_nothing_is_asked() -> None:
     none = {"driver": [{"kernel": {"cards": [], "nodes": {}, "dxg": False}}, {"cuda": {"loaded": False}}]}
-    assert check_gpu_health.bare(none) == "no NVIDIA GPU on this machine"
-    assert check_gpu_health.bare({"driver": [{"kernel": {"cards": ["x"], "nodes": {}, "dxg": False}}]}) is None
-    assert check_gpu_health.bare({}) is None  # the driver hung: NVML may still answer
+    assert check_gpu_health.no_card(none) == "no NVIDIA GPU on this machine"
+    assert check_gpu_health.no_card({"driver": [{"kernel": {"cards": ["x"], "nodes": {}, "dxg": False}}]}) is None
+    assert check_gpu_health.no_card({}) is None  # the driver hung: NVML may still answer

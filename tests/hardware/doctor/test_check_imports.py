@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ocrlab.hardware.doctor import check_imports, check_packages, doctor_job
-from ocrlab.hardware.doctor.check_spec import PROBES, Ask, Options
+from ocrlab.hardware.doctor.check_spec import PROBES, Options, Probe
 from ocrlab.records import Check
 
 ILLEGAL = """
@@ -30,7 +30,7 @@ BROKEN = {  # content of torch/__init__.py -> cause, what the finding says, what
 }
 
 
-def climbed(planned: list[Ask], options: Options) -> dict[str, Check]:
+def climbed(planned: list[Probe], options: Options) -> dict[str, Check]:
     return {check.name: check for check in doctor_job.run(options, planned=planned)}
 
 
@@ -42,12 +42,12 @@ def test_a_broken_torch(source: str, options: Options, tmp_path: Path, monkeypat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     [ask, vision, *_] = check_imports.asks(options)
-    quick = [Ask(**{**vars(ask), "idle": 1.0, "after": ()}), Ask(**{**vars(vision), "after": ("import torch",)})]
+    quick = [Probe(**{**vars(ask), "idle": 1.0, "after": ()}), Probe(**{**vars(vision), "after": ("import torch",)})]
     found = climbed(quick, options)
     cause, said, do = BROKEN[source]
     check = found["import torch"]
     assert (check.judgement, check.cause) == ("fail", cause)
-    assert said in check.seen
+    assert said in check.observed
     assert do in check.do
     assert found["import torchvision"].judgement == "skip"
 
@@ -65,7 +65,7 @@ def test_files_that_are_compiled_at_each_start(
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", forbidden)
     monkeypatch.chdir(tmp_path)
-    ask = Ask(
+    ask = Probe(
         2,
         "import torch",
         PROBES / "import_probe.py",
@@ -76,16 +76,18 @@ def test_files_that_are_compiled_at_each_start(
     )
     check = climbed([ask], options)["import torch"]
     if forbidden:
-        assert check.judgement == "warn" and "211 files" in check.seen and "PYTHONDONTWRITEBYTECODE" in check.seen
+        assert (
+            check.judgement == "warn" and "211 files" in check.observed and "PYTHONDONTWRITEBYTECODE" in check.observed
+        )
         assert check.do.endswith(f"-m compileall -q '{package.parent}'")
     else:
-        assert (check.judgement, check.seen[:10]) == ("ok", "torch 9.9 ")
+        assert (check.judgement, check.observed[:10]) == ("ok", "torch 9.9 ")
 
 
 def test_where_compiled_files_cannot_be_written_they_are_kept_elsewhere() -> None:
     told = {"name": "torch", "version": "9.9", "seconds": 3.0, "compiled": 900, "stored": True, "file": "/x/torch/a.py"}
     [check] = check_imports.judge("torch", [{"imported": True, **told}], "PY")
-    assert check.judgement == "warn" and "could not write" in check.seen
+    assert check.judgement == "warn" and "could not write" in check.observed
     assert "PYTHONPYCACHEPREFIX" in check.do and "compileall" not in check.do
 
 

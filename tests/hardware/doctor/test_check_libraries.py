@@ -13,14 +13,14 @@ def test_one_folder_each_is_well() -> None:
     parts = {WHEEL, "/site/nvidia/cudnn/lib/libcudnn_graph.so.9", "/site/nvidia/cublas/lib/libcublas.so.12"}
     check = check_libraries.families(parts)
     assert check.judgement == "ok"
-    assert "cudnn 9" in check.seen
+    assert "cudnn 9" in check.observed
     assert check_libraries.families(set()).judgement == "ok"
 
 
 def test_two_folders_are_mixed() -> None:
     check = check_libraries.families({WHEEL, "/usr/lib/libcudnn_ops.so.9.1.0"})
     assert (check.judgement, check.cause) == ("fail", "build.cuda_libraries")
-    assert "/usr/lib" in check.seen and "LD_LIBRARY_PATH" in check.do
+    assert "/usr/lib" in check.observed and "LD_LIBRARY_PATH" in check.do
 
 
 def test_two_major_versions_in_one_folder_are_mixed() -> None:
@@ -43,7 +43,7 @@ def test_a_library_and_its_links_are_told_once(tmp_path: Path) -> None:
     (tmp_path / "libcudnn.so.9").touch()
     (tmp_path / "libcudnn.so").symlink_to("libcudnn.so.9")
     offers = [str(tmp_path / name) for name in ("libcudnn.so", "libcudnn.so.9", "libcudnn.so.9")]
-    seen = check_libraries.search_path({"offers": offers, "preload": []}).seen
+    seen = check_libraries.search_path({"offers": offers, "preload": []}).observed
     assert seen == f"LD_LIBRARY_PATH offers {tmp_path}/libcudnn.so"
 
 

@@ -62,7 +62,7 @@ def test_open_files(soft: int, judgement: str) -> None:
 
 def test_open_files_at_the_hard_limit() -> None:
     check = the(check_limits.judge_files([{"soft": 128, "hard": 128}], {}))
-    assert check.seen == "128 at most (the hard limit too)"
+    assert check.observed == "128 at most (the hard limit too)"
     assert all(word in check.do for word in ("limits.conf", "--ulimit nofile", "LimitNOFILE"))
 
 

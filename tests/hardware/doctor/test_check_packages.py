@@ -38,7 +38,7 @@ def test_all_is_well() -> None:
     vision = one("torchvision", "0.23.0+cu128", needs=("torch==2.8.0", "pillow>=5"))
     found = judged(one("torch", "2.8.0+cu128"), vision, one("numpy", "2.1"))
     assert {check.judgement for check in found.values()} == {"ok"}
-    assert "CUDA 12.8" in found["torch installed"].seen
+    assert "CUDA 12.8" in found["torch installed"].observed
 
 
 def test_torchvision_of_another_torch() -> None:
@@ -68,7 +68,7 @@ def test_torchvision_of_another_cuda() -> None:
 )  # fmt: skip
 def test_mixed_packages(distributions: list[Any], more: dict[str, Any], word: str) -> None:
     check = judged(*distributions, **more)["packages mixed"]
-    assert word in check.seen
+    assert word in check.observed
     assert check.do
 
 
@@ -89,8 +89,8 @@ def test_files_of_pythonpath_hide_modules_too(tmp_path: Path) -> None:
     interpreter = {"variables": {"PYTHONPATH": f"/nowhere:{tmp_path}"}}
     check = judged(found=found, interpreter=interpreter)["names shadowed"]
     assert check.judgement == "fail"
-    assert str(tmp_path / "random.py") in check.seen and str(tmp_path / "numpy.py") in check.seen
-    assert "mine.py" not in check.seen
+    assert str(tmp_path / "random.py") in check.observed and str(tmp_path / "numpy.py") in check.observed
+    assert "mine.py" not in check.observed
 
 
 def test_an_import_that_fails_of_a_hidden_module_needs_no_installation() -> None:
@@ -109,4 +109,4 @@ def test_interpreters() -> None:
     assert judged(interpreter={"bits": 32})["interpreter"].judgement == "fail"
     assert judged(interpreter={"implementation": "PyPy"})["interpreter"].judgement == "fail"
     assert judged(interpreter={"variables": {"PYTHONHOME": "/x"}})["interpreter"].do == "unset PYTHONHOME"
-    assert "/mine" in judged(interpreter={"variables": {"PYTHONPATH": "/mine"}})["interpreter"].seen
+    assert "/mine" in judged(interpreter={"variables": {"PYTHONPATH": "/mine"}})["interpreter"].observed

@@ -29,14 +29,14 @@ def rungs(error: str | None) -> list[dict[str, object]]:
 def test_a_rung_that_fails(error: str, cause: str | None) -> None:
     [check] = check_smoke_test.judge("smoke test: GPU", rungs(error))
     assert (check.judgement, check.cause) == ("fail", cause)
-    assert "fails at add" in check.seen
-    assert ("cannot avoid" in check.seen) == ("CUDA error" in error)
+    assert "fails at add" in check.observed
+    assert ("cannot avoid" in check.observed) == ("CUDA error" in error)
 
 
 def test_all_rungs_and_none() -> None:
     [check] = check_smoke_test.judge("smoke test: CPU", rungs(None))
     assert check.judgement == "ok"
-    assert "2 of 2" in check.seen
+    assert "2 of 2" in check.observed
     [check] = check_smoke_test.judge("smoke test: CPU", [])
     assert check.judgement == "fail"
 

@@ -24,7 +24,7 @@ def test_elsewhere_and_a_good_one() -> None:
     assert judged(wsl=0)["WSL2"].judgement == "skip"
     found = judged()
     assert {check.judgement for check in found.values()} == {"ok"}
-    assert "about 8 GiB" in found["WSL2 pinned memory"].seen
+    assert "about 8 GiB" in found["WSL2 pinned memory"].observed
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_what_misbehaves_is_a_finding_and_the_others_are_made(fault: str, ask: A
     assert [(check.name, check.step) for check in checks] == [("before", 1), (fault, 2), ("after", 3)]
     judgement, cause, said = FAULTS[fault]
     assert (checks[1].judgement, checks[1].cause) == (judgement, cause)
-    assert said in checks[1].seen
+    assert said in checks[1].observed
     assert checks[1].need or checks[1].do
     assert [checks[0].judgement, checks[2].judgement] == ["ok", "ok"]
 
@@ -43,8 +43,8 @@ def test_what_misbehaves_is_a_finding_and_the_others_are_made(fault: str, ask: A
 def test_an_answer_counts_even_where_the_process_then_dies(ask: Any, options: Options) -> None:
     checks = doctor_job.run(options, planned=[ask("dies_at_exit"), ask("stays_at_exit", step=2, deadline=1)])
     assert [check.judgement for check in checks] == ["ok", "warn", "ok", "warn"]
-    assert "SIGSEGV as its process ended" in checks[1].seen
-    assert "never ended" in checks[3].seen
+    assert "SIGSEGV as its process ended" in checks[1].observed
+    assert "never ended" in checks[3].observed
 
 
 def test_what_depends_on_it_is_asked_afterwards_or_skipped(ask: Any, options: Options) -> None:
@@ -98,8 +98,8 @@ def test_secrets_and_control_characters_stay_out(ask: Any, options: Options, mon
     monkeypatch.setenv("WANDB_API_KEY", "f00dfeedf00dfeed")
     given = {"key": "f00dfeedf00dfeed", "title": "a\x1b]0;title\x07b\nc"}
     [check] = doctor_job.run(options, planned=[ask("answer", arguments=given)])
-    assert "f00dfeed" not in check.seen
-    assert check.seen.isprintable()
+    assert "f00dfeed" not in check.observed
+    assert check.observed.isprintable()
 
 
 def test_a_python_that_is_too_old_is_told_so(tmp_path: Path) -> None:
@@ -135,4 +135,4 @@ def test_an_interpreter_that_is_none_still_gives_a_report(tmp_path: Path) -> Non
     checks = doctor_job.run(Options(str(fake), tmp_path))
     assert {check.step for check in checks} == set(range(1, 11))
     assert doctor_job.worst(checks) == "fail"
-    assert "exited with status 7" in checks[0].seen
+    assert "exited with status 7" in checks[0].observed

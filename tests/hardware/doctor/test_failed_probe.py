@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ocrlab.hardware.doctor import failed_probe
-from ocrlab.hardware.doctor.probe_runner import Ran
+from ocrlab.hardware.doctor.probe_runner import ProbeResult
 
 DUMP = """Fatal Python error: Segmentation fault
 
@@ -25,25 +25,25 @@ def test_the_stack_is_that_of_the_program() -> None:
 
 
 def test_a_signal_with_its_stage_and_frame(ask: Any) -> None:
-    ran = Ran([{"at": "a convolution"}], code=-11, errors=DUMP)
+    ran = ProbeResult([{"at": "a convolution"}], code=-11, errors=DUMP)
     [check] = failed_probe.checks(ask("answer", "smoke test"), ran)
-    assert check.seen.startswith("died of SIGSEGV at a convolution")
-    assert "forward (nn/modules/conv.py:7)" in check.seen
+    assert check.observed.startswith("died of SIGSEGV at a convolution")
+    assert "forward (nn/modules/conv.py:7)" in check.observed
 
 
 @pytest.mark.parametrize("cause", failed_probe.REMEDIES)
 def test_a_hang_with_a_known_cause_has_its_remedy(cause: str, ask: Any) -> None:
-    [check] = failed_probe.checks(ask("answer", hang=cause), Ran(ended="deadline", seconds=9))
+    [check] = failed_probe.checks(ask("answer", hang=cause), ProbeResult(ended="deadline", seconds=9))
     assert (check.cause, check.do) == (cause, failed_probe.REMEDIES[cause])
 
 
 def test_a_child_that_ended_well_is_no_finding(ask: Any) -> None:
-    assert failed_probe.checks(ask("answer"), Ran([{"told": 1}], code=0, done=True)) == []
+    assert failed_probe.checks(ask("answer"), ProbeResult([{"told": 1}], code=0, done=True)) == []
 
 
 def test_a_signal_without_a_name(ask: Any) -> None:
-    assert Ran(code=-64).signal is not None
-    [check] = failed_probe.checks(ask("answer"), Ran(code=-60))
+    assert ProbeResult(code=-64).signal is not None
+    [check] = failed_probe.checks(ask("answer"), ProbeResult(code=-60))
     assert check.judgement == "fail"
 
 

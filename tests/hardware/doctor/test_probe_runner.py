@@ -20,7 +20,7 @@ def run(planted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("OCRLAB_TESTED", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 
-    def call(function: str, deadline: float = 20, **more: Any) -> probe_runner.Ran:
+    def call(function: str, deadline: float = 20, **more: Any) -> probe_runner.ProbeResult:
         return probe_runner.run(sys.executable, planted, function, more.pop("arguments", {}), deadline=deadline, **more)
 
     yield call

@@ -19,7 +19,7 @@ CHECKS = [
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_it_fits_the_terminal(columns: int) -> None:
-    look = text_table.Look(columns)
+    look = text_table.TerminalStyle(columns)
     lines = [line for check in CHECKS for line in text_table.finding(check, look)]
     lines += [text_table.heading(2, look), *text_table.summary(CHECKS, 3.0, look), *text_table.notes(look)]
     assert max(map(len, lines)) <= columns
@@ -31,14 +31,14 @@ def test_it_fits_the_terminal(columns: int) -> None:
 
 def test_sign_and_word_are_both_there() -> None:
     for unicode, signs in ((True, text_table.SIGNS), (False, text_table.PLAIN)):
-        look = text_table.Look(80, unicode=unicode)
+        look = text_table.TerminalStyle(80, unicode=unicode)
         for check in CHECKS:
             [first, *_] = text_table.finding(check, look)
             assert first.split()[:2] == [signs[check.judgement], check.judgement]
 
 
 def test_without_unicode_everything_is_ascii() -> None:
-    look = text_table.Look(80, unicode=False)
+    look = text_table.TerminalStyle(80, unicode=False)
     lines = [line for check in CHECKS for line in text_table.finding(check, look)]
     assert "\n".join(
         [*lines, text_table.heading(1, look), *text_table.summary(CHECKS, 1, look), *text_table.notes(look)]
@@ -47,7 +47,7 @@ def test_without_unicode_everything_is_ascii() -> None:
 
 def test_colours_change_nothing_else() -> None:
     for check in CHECKS:
-        plain, painted = (text_table.finding(check, text_table.Look(80, colours)) for colours in (False, True))
+        plain, painted = (text_table.finding(check, text_table.TerminalStyle(80, colours)) for colours in (False, True))
         assert [re.sub(r"\x1b\[[\d;]*m", "", line) for line in painted] == plain
         assert painted != plain
 

@@ -35,7 +35,7 @@ def call_of(code: str, sought: str, *arguments: str) -> str:
         while time.monotonic() < end and not call.startswith(sought):
             time.sleep(0.05)
             [process, *_] = process_tree.descendants(child.pid)
-            [stack] = blocked_on.named([Stack(process, kernel_threads.view(child.pid), "proc")])
+            [stack] = blocked_on.name_owners([Stack(process, kernel_threads.view(child.pid), "proc")])
             call = stack.threads[0].call
         for process in reversed(process_tree.descendants(child.pid)):
             os.kill(process.pid, 9)

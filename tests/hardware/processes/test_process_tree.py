@@ -91,12 +91,12 @@ def test_a_process_as_the_kernel_counts_it(start: Start) -> None:
     assert found.io_bytes
     assert found.io_bytes > 1000
     assert 0 <= found.cpu_seconds < 60
-    assert found.started == process_tree.one(child.pid).started  # type: ignore[union-attr]
+    assert found.started == process_tree.read_process(child.pid).started  # type: ignore[union-attr]
 
 
 def test_a_name_may_hold_anything(start: Start) -> None:
     child = start("open('/proc/self/comm', 'w').write('a) R 1 (b')")
-    found = process_tree.one(child.pid)
+    found = process_tree.read_process(child.pid)
     assert found is not None
     assert (found.name, found.parent) == ("a) R 1 (b", os.getpid())
 
@@ -152,6 +152,6 @@ def test_zombies_have_a_name_and_no_command(start: Start) -> None:
 def test_what_is_gone_is_none() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
-    assert process_tree.one(child.pid) is None
+    assert process_tree.read_process(child.pid) is None
     assert process_tree.descendants(child.pid) == []
     assert child.pid not in process_tree.snapshot()

@@ -82,7 +82,7 @@ def test_a_stopped_program_is_read_and_stays_stopped(start: Start) -> None:
     [stack] = stack_dumps.take([process], AMPLE)
     assert stack.process.state == "T"
     assert stack.threads[0].frames[0].function == "waits"
-    assert process_tree.one(process.pid).state == "T"  # type: ignore[union-attr]
+    assert process_tree.read_process(process.pid).state == "T"  # type: ignore[union-attr]
 
 
 @pytest.mark.usefixtures("spy")
@@ -142,10 +142,10 @@ def test_a_silent_py_spy_is_killed_at_the_deadline(
     assert stack.how == "proc"
     number = int((tmp_path / "number").read_text())
     end = time.monotonic() + AMPLE
-    while process_tree.one(number) is not None and time.monotonic() < end:
+    while process_tree.read_process(number) is not None and time.monotonic() < end:
         time.sleep(0.01)
-    assert process_tree.one(number) is None
-    assert process_tree.one(process.pid).state == "S"  # type: ignore[union-attr]
+    assert process_tree.read_process(number) is None
+    assert process_tree.read_process(process.pid).state == "S"  # type: ignore[union-attr]
 
 
 def test_no_time_at_all_is_an_answer_too(start: Start) -> None:
@@ -174,7 +174,7 @@ def test_without_py_spy_a_program_that_offers_it_is_asked(start: Start, monkeypa
         assert stack.how == "faulthandler"
         assert [frame.function for frame in stack.threads[0].frames] == ["waits", "<module>"]
         assert stack.why_not == "py-spy is not installed"
-    assert process_tree.one(process.pid) is not None
+    assert process_tree.read_process(process.pid) is not None
 
 
 @pytest.mark.parametrize("handler", ["signal.SIG_DFL", "lambda *_: open(sys.argv[0] + '.rung', 'w')", "signal.SIG_IGN"])
@@ -187,7 +187,7 @@ def test_no_signal_goes_to_a_program_that_did_not_offer_it(
     assert stack.how == "proc"
     assert stack.threads[0].id == process.pid
     assert kernel_threads.catches(process.pid, signal.SIGUSR1) is handler.startswith("lambda")
-    assert process_tree.one(process.pid) is not None
+    assert process_tree.read_process(process.pid) is not None
     assert not list(tmp_path.glob("*.rung"))
 
 

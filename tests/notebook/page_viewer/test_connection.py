@@ -23,7 +23,7 @@ from ocrlab.errors import DataError
 from ocrlab.run_folder import watcher_link as handover
 from ocrlab.notebook.page_viewer import connection as inspect_link
 line, runs = sys.argv.pop(), sys.argv.pop()
-handover.tell_runs(runs)
+handover.report_runs(runs)
 opened = []
 def refuse(): raise DataError("page.png is empty", got="0 bytes", need="an image", do="Copy it again")
 def stumble(): raise KeyError("a\\nb")

@@ -25,7 +25,7 @@ from ocrlab.evaluation.metrics.page_scores import Running
 from ocrlab.inference import Detector, checkpoint
 from ocrlab.inference.scoring import evaluate
 from ocrlab.run_folder.launcher import Ranks, read
-from ocrlab.run_folder.launcher import found as ranks_of
+from ocrlab.run_folder.launcher import detect_ranks as ranks_of
 from ocrlab.training.distributed import collectives
 from ocrlab.training.loop import silent
 from ocrlab.training.run_callback import Watcher

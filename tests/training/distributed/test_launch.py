@@ -63,7 +63,7 @@ def test_of_ranks_that_raise_the_same_error_the_rank_that_it_is_about_is_named(t
     error = DataError("Rank 1 was given a batch of another shape")
     error.rank = 1
     for rank in (0, 1):
-        member = launcher.Member(launcher.Ranks(rank, 2, rank, 2, "torchrun"))
+        member = launcher.RankRecord(launcher.Ranks(rank, 2, rank, 2, "torchrun"))
         member.begin()
         member.end("failed", error=error)
     assert launch.report_failures({0: failure(0, 1), 1: failure(1, 1)}) == 1

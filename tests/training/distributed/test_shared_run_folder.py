@@ -7,7 +7,7 @@ import pytest
 from ocrlab.errors import RunError, WeightsError
 from ocrlab.run_folder import RunFolder, launcher, now
 from ocrlab.run_folder.exception_record import describe
-from ocrlab.run_folder.launcher import Member, Ranks
+from ocrlab.run_folder.launcher import RankRecord, Ranks
 from ocrlab.training.distributed import shared_run_folder
 
 LOST = "[pair.cc:545] Connection closed by peer [127.0.0.1]:17831. This is typically caused by a remote worker."
@@ -22,7 +22,7 @@ def test_a_lost_connection_is_reported_as_what_ended_the_other_rank(tmp_path):
     assert launcher.secondary(describe(lost)), "it is not taken for a cause itself"
     ended = SystemExit(143)
     assert shared_run_folder._first_cause(ended, folder, mine) is ended
-    other = Member(Ranks(1, 2, 1, 2, "torchrun"))
+    other = RankRecord(Ranks(1, 2, 1, 2, "torchrun"))
     other.begin()
     other.keep(folder.flight)
     other.end("failed", error=ValueError("no corner"))
@@ -35,7 +35,7 @@ def test_a_lost_connection_is_reported_as_what_ended_the_other_rank(tmp_path):
 
 
 def test_a_process_alone_has_its_run_folder_as_ever(tmp_path):
-    with shared_run_folder.opened(Member(Ranks()), str(tmp_path), "x", None) as folder:
+    with shared_run_folder.opened(RankRecord(Ranks()), str(tmp_path), "x", None) as folder:
         folder.succeed({})
     assert (folder.path / ".SUCCESS").exists()
 
@@ -43,7 +43,7 @@ def test_a_process_alone_has_its_run_folder_as_ever(tmp_path):
 def test_an_own_error_goes_out_as_it_was_raised(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_run_folder, "of_rank_0", lambda _ranks, value: value)
     monkeypatch.setattr(shared_run_folder, "of_all", lambda _ranks, value: [value])
-    mine = Member(Ranks(0, 2, 0, 2, "torchrun"))
+    mine = RankRecord(Ranks(0, 2, 0, 2, "torchrun"))
     mine.begin()
     with pytest.raises(WeightsError) as caught, shared_run_folder.opened(mine, str(tmp_path), "x", None):
         raise WeightsError("no weights", got="<urlopen error [Errno 111] Connection refused>")

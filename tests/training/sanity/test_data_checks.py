@@ -42,7 +42,7 @@ def words(checks: Sequence[Check]) -> dict[str, str]:
 
 def check_named(checks: Sequence[Check], name: str) -> Check:
     [check] = [check for check in checks if check.name == name]
-    assert check.seen and check.need
+    assert check.observed and check.need
     assert check.judgement in ("ok", "skip") or check.do
     return check
 
@@ -107,7 +107,7 @@ def test_augmentation_and_workers_that_draw_from_a_global_generator(
 ) -> None:
     assert data_checks.augmentation(Dice, samples, config).judgement == "fail"
     check = data_checks.workers(Dice, samples, config)
-    assert check.judgement == "fail" and check.seen == "images differ"
+    assert check.judgement == "fail" and check.observed == "images differ"
 
 
 def test_augmentation_that_stands_still_deserves_a_look(config: Config, samples: list[reader.Sample]) -> None:
@@ -123,7 +123,7 @@ def test_a_target_shifted_by_a_single_pixel_is_detected(config: Config, samples:
     assert both == {"alignment: shrink map": "fail", "alignment: threshold map": "fail"}
     only = data_checks.alignment(ShiftedBorder, samples, config)
     assert words(only) == {"alignment: shrink map": "ok", "alignment: threshold map": "fail"}
-    assert check_named(only, "alignment: threshold map").seen.startswith("+1.0")
+    assert check_named(only, "alignment: threshold map").observed.startswith("+1.0")
 
 
 @pytest.mark.parametrize("direction", [-1, 1])
@@ -143,7 +143,7 @@ def test_a_page_without_text_cannot_be_aligned(config: Config, samples: list[rea
     assert set(words(data_checks.alignment(Crops, empty, config)).values()) == {"skip"}
     assert data_checks.round_trip(empty, config).judgement == "skip", "nothing is lost"
     [check] = data_checks.text(empty, config)
-    assert check.judgement == "fail" and check.seen == f"0 boxes that count on {len(empty)} pages"
+    assert check.judgement == "fail" and check.observed == f"0 boxes that count on {len(empty)} pages"
     assert not list(data_checks.text([*empty, samples[0]], config))
 
 

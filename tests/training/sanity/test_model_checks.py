@@ -46,7 +46,7 @@ def words(checks: Sequence[Check]) -> dict[str, str]:
 
 def check_named(checks: Sequence[Check], name: str) -> Check:
     [check] = [check for check in checks if check.name == name]
-    assert check.seen and check.need
+    assert check.observed and check.need
     assert check.judgement in ("ok", "skip") or check.do
     return check
 
@@ -88,7 +88,7 @@ def test_a_detached_branch_is_named(config: Config) -> None:
         config, model=partial(Torn, config.encoder, config.decoder, config.width), only=["contract"]
     )
     check = check_named(report.checks, "gradients")
-    assert check.judgement == "fail" and "gradient.missing at head.threshold" in check.seen
+    assert check.judgement == "fail" and "gradient.missing at head.threshold" in check.observed
 
 
 def test_a_network_that_overflows_is_detected(config: Config) -> None:

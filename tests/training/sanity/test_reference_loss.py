@@ -51,7 +51,7 @@ def words(checks: Sequence[Check]) -> dict[str, str]:
 
 def check_named(checks: Sequence[Check], name: str) -> Check:
     [check] = [check for check in checks if check.name == name]
-    assert check.seen and check.need
+    assert check.observed and check.need
     assert check.judgement in ("ok", "skip") or check.do
     return check
 
@@ -138,7 +138,7 @@ def test_the_loss_that_ships_is_right(maps: TargetMaps) -> None:
     checks = [*reference_loss.compare(db_loss, maps, WEIGHTS, 3.0), *reference_loss.counts(db_loss, maps, 3.0)]
     checks.append(reference_loss.masks(db_loss, maps, WEIGHTS, 3.0))
     assert set(words(checks).values()) == {"ok"}
-    assert "(3.00 to 1)" in check_named(checks, "BCE counts").seen
+    assert "(3.00 to 1)" in check_named(checks, "BCE counts").observed
 
 
 @pytest.mark.parametrize("name", LOSSES)

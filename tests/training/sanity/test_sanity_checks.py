@@ -44,7 +44,7 @@ def words(checks: Sequence[Check]) -> dict[str, str]:
 
 def check_named(checks: Sequence[Check], name: str) -> Check:
     [check] = [check for check in checks if check.name == name]
-    assert check.seen and check.need
+    assert check.observed and check.need
     assert check.judgement in ("ok", "skip") or check.do
     return check
 
@@ -106,7 +106,9 @@ def test_a_check_that_raises_has_failed_and_the_others_go_on(config: Config) -> 
         raise ZeroDivisionError("by design")
 
     report = sanity_checks.check(config, loss=broken, only=["contract", "loss", "pages"])
-    assert check_named(report.checks, "loss").seen.startswith("ZeroDivisionError: by design (test_sanity_checks.py:")
+    assert check_named(report.checks, "loss").observed.startswith(
+        "ZeroDivisionError: by design (test_sanity_checks.py:"
+    )
     assert report.contract is not None
-    assert "ZeroDivisionError" in check_named(report.checks, "contract of a step").seen
+    assert "ZeroDivisionError" in check_named(report.checks, "contract of a step").observed
     assert not report.ok

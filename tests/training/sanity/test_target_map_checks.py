@@ -37,7 +37,7 @@ def batch(config: Config, samples: list[reader.Sample]) -> Batch:
 
 def check_named(checks: Sequence[Check], name: str) -> Check:
     [check] = [check for check in checks if check.name == name]
-    assert check.seen and check.need
+    assert check.observed and check.need
     assert check.judgement in ("ok", "skip") or check.do
     return check
 

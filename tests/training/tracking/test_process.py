@@ -40,7 +40,7 @@ with tracking_process.deadline(0.1):
     assert (done.returncode, time.monotonic() - before < 30) == (1, True)
     child = int(done.stdout)
     while (
-        left := process_tree.one(child)
+        left := process_tree.read_process(child)
     ) is not None and left.state != "Z":  # a kill takes effect when the kernel gets to it
         assert time.monotonic() - before < 30
         time.sleep(0.01)

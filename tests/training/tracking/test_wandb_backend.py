@@ -200,7 +200,7 @@ def test_a_server_that_dies_midway_costs_the_deadline_and_the_run_can_be_sent(
     stderr = capfd.readouterr().err
     assert stderr.count("\n") == 1
     assert "not finished after 20 s" in stderr
-    assert [child.state for pid in family if (child := process_tree.one(pid)) and child.state != "Z"] == []
+    assert [child.state for pid in family if (child := process_tree.read_process(pid)) and child.state != "Z"] == []
     another = type(server)()
     monkeypatch.setenv("WANDB_BASE_URL", another.url)
     command = stderr.partition("send it later: ")[2].partition(";")[0]  # as it is told, word for word

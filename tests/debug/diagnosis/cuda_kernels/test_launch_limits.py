@@ -19,7 +19,7 @@ AMPERE = launch_limits.of_capability("8.6")
 
 
 def broken(launch: Launch, limits: launch_limits.Limits = AMPERE) -> dict[str, str]:
-    return {check.name: check.seen for check in launch_limits.check(launch, limits) if check.judgement == "fail"}
+    return {check.name: check.observed for check in launch_limits.check(launch, limits) if check.judgement == "fail"}
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_a_rank_that_lightning_starts_is_replayed_alone(tmp_path: Path, strategy
 
 def test_of_ranks_the_one_that_failed_by_itself_is_told(tmp_path: Path) -> None:
     for rank, error in ((0, RuntimeError("Connection closed by peer")), (1, ValueError("a torn page"))):
-        told = launcher.Member(launcher.Ranks(rank, 2))
+        told = launcher.RankRecord(launcher.Ranks(rank, 2))
         told.begin(watched=False)
         told.keep(tmp_path)
         told.end("failed", step=3, error=error)
