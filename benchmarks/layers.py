@@ -43,12 +43,12 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
-    made.add_argument("--rounds", type=int, default=24, help="steps of each kind (default 24)")
-    made.add_argument("--size", type=int, default=320, help="pixels, side of the images (default 320)")
-    made.add_argument("--threads", type=int, default=2, help="(default 2)")
-    made.add_argument("--smoke", action="store_true", help="one round at 64 px, one thread: does it run at all")
-    args = made.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--rounds", type=int, default=24, help="steps of each kind (default 24)")
+    options.add_argument("--size", type=int, default=320, help="pixels, side of the images (default 320)")
+    options.add_argument("--threads", type=int, default=2, help="(default 2)")
+    options.add_argument("--smoke", action="store_true", help="one round at 64 px, one thread: does it run at all")
+    args = options.parse_args()
     if args.smoke:
         args.rounds, args.size, args.threads = 1, 64, 1
     return args
@@ -56,12 +56,12 @@ def arguments() -> argparse.Namespace:
 
 def watched_step(size: int, threads: int) -> tuple[Callable[[], float], nn.Module]:
     """Return a training step of ours in fp32, ResNet-18, and the detector that it trains."""
-    kept: list[nn.Module] = []
-    handle = nn.modules.module.register_module_forward_pre_hook(lambda module, _: kept.append(module))
+    modules: list[nn.Module] = []
+    handle = nn.modules.module.register_module_forward_pre_hook(lambda module, _: modules.append(module))
     step, _ = ours(made_up(size), threads, bf16=False)
     step()  # the first module that is called is the detector
     handle.remove()
-    return step, kept[0]
+    return step, modules[0]
 
 
 def measure(step: Callable[[], float], model: nn.Module, rounds: int) -> dict[str, list[float]]:
@@ -74,9 +74,9 @@ def measure(step: Callable[[], float], model: nn.Module, rounds: int) -> dict[st
             how, _, which = kind.partition(" ")
             with contextlib.ExitStack() as stack:
                 if which:
-                    seen = stack.enter_context(layer_watch.watch(model, which, every=1 if how == "looked" else NEVER))
+                    watch = stack.enter_context(layer_watch.watch(model, which, every=1 if how == "looked" else NEVER))
                     if how == "passed":
-                        seen.step()
+                        watch.step()
                 began = time.perf_counter()
                 step()
                 seconds[kind].append(time.perf_counter() - began)
@@ -85,7 +85,7 @@ def measure(step: Callable[[], float], model: nn.Module, rounds: int) -> dict[st
 
 def report(seconds: dict[str, list[float]], args: argparse.Namespace) -> tuple[bool, str]:
     """Return whether both limits are met, and the text with the table."""
-    middle = {kind: 1000 * statistics.median(found) for kind, found in seconds.items()}
+    middle = {kind: 1000 * statistics.median(times) for kind, times in seconds.items()}
     rows, met = [("nothing", f"{middle['bare']:.1f} ms", "-", "-", "-", "-")], True
     for which, limit in LIMITS.items():
         looked, passed = middle[f"looked {which}"], middle[f"passed {which}"]
@@ -93,8 +93,8 @@ def report(seconds: dict[str, list[float]], args: argparse.Namespace) -> tuple[b
         met = met and cost <= limit
         name = "all modules" if which == "*" else which
         figure(f"hooks on {name}, of a step, 1 in {EVERY} looked at", cost, "share", limit=f"<= {limit}")
-        told = (f"{passed:.1f} ms", f"{looked:.1f} ms", f"{100 * cost:+.2f} %", f"{100 * limit:g} %")
-        rows.append((name, *told, judged(cost <= limit)))
+        columns = (f"{passed:.1f} ms", f"{looked:.1f} ms", f"{100 * cost:+.2f} %", f"{100 * limit:g} %")
+        rows.append((name, *columns, judged(cost <= limit)))
     head = ("hooks on", "step", "step looked at", f"of a step, 1 in {EVERY} looked at", "must", "")
     spread = statistics.quantiles(seconds["bare"], n=4) if len(seconds["bare"]) > 1 else [0.0, 0.0, 0.0]
     text = f"Images 2 x 3 x {args.size} x {args.size}, ResNet-18, fp32, {args.threads} threads; inputs, outputs, "

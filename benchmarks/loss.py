@@ -49,22 +49,22 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     rows = [step_share(name, width, args) for name, width in (("resnet18_slim", 64), ("resnet18", 128))]
     header = ("network, 4 x 3 x 512 x 512, bf16", "whole step", "loss", "share", "the same with the device path")
-    told = "A step is forward, loss, backward, clipping and AdamW; the loss computes its gradient on the way forward."
-    body = "\n".join([*lines, "", "## Share of a training step", "", markdown(header, rows), "", told])
+    note = "A step is forward, loss, backward, clipping and AdamW; the loss computes its gradient on the way forward."
+    body = "\n".join([*lines, "", "## Share of a training step", "", markdown(header, rows), "", note])
     publish("loss", page("DB loss on the CPU", body), args)
     sys.exit(1 if met is False else 0)
 
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
+    options = parser(__doc__)
     peer = f"another implementation and its checkout; NAME is {' or '.join(PEERS)}"
-    made.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=peer)
-    made.add_argument("--rounds", type=int, default=15, help="measured rounds (default 15)")
-    made.add_argument("--size", type=int, default=640, help="pixels, side of the maps (default 640)")
-    made.add_argument("--threads", type=int, default=2, help="of torch; 1 is measured as well (default 2)")
-    made.add_argument("--smoke", action="store_true", help="two rounds at 64 px, one thread: does it run at all")
-    args = made.parse_args()
+    options.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=peer)
+    options.add_argument("--rounds", type=int, default=15, help="measured rounds (default 15)")
+    options.add_argument("--size", type=int, default=640, help="pixels, side of the maps (default 640)")
+    options.add_argument("--threads", type=int, default=2, help="of torch; 1 is measured as well (default 2)")
+    options.add_argument("--smoke", action="store_true", help="two rounds at 64 px, one thread: does it run at all")
+    args = options.parse_args()
     args.crop = 512
     if args.smoke:
         args.rounds, args.size, args.threads, args.crop = 2, 64, 1, 64
@@ -87,15 +87,15 @@ def build(named: Mapping[str, str]) -> tuple[dict[str, Side], dict[str, str]]:
 def batch(size: int) -> tuple[tuple[Tensor, Tensor], TargetMaps]:
     """Return logits (4, 1, H, W) of a network that has learned something, and the targets of lines as on receipts."""
     rng = np.random.default_rng(0)
-    drawn = []
+    batches = []
     for _ in range(4):
         lines = []
         for top in range(4, size - LINE, LINE):
             left, right = size * rng.uniform(0.02, 0.4), size * rng.uniform(0.5, 0.98)
             lines.append(np.array([[left, top], [right, top], [right, top + 20], [left, top + 20]], dtype=np.float32))
         flags = rng.random(len(lines)) < 0.05
-        drawn.append(target_maps.make(lines, flags, (size, size), shrink_ratio=0.4, threshold_range=(0.3, 0.7)).maps)
-    maps = TargetMaps(*(torch.from_numpy(np.stack(each))[:, None] for each in zip(*drawn, strict=True)))
+        batches.append(target_maps.make(lines, flags, (size, size), shrink_ratio=0.4, threshold_range=(0.3, 0.7)).maps)
+    maps = TargetMaps(*(torch.from_numpy(np.stack(each))[:, None] for each in zip(*batches, strict=True)))
     noise = [torch.from_numpy(rng.normal(0, 2, maps.shrink_map.shape).astype(np.float32)) for _ in range(2)]
     return (noise[0] + 6 * maps.shrink_map - 4, noise[1] / 2 + 4 * maps.threshold_map - 2), maps
 
@@ -118,10 +118,10 @@ def official(path: Path) -> Side:
 
     def total(x: Tensor, y: Tensor, maps: TargetMaps) -> Tensor:
         p, t = x.sigmoid(), y.sigmoid()
-        found = {"binary": p, "thresh": t, "thresh_binary": torch.reciprocal(1 + torch.exp(-50 * (p - t)))}
+        outputs = {"binary": p, "thresh": t, "thresh_binary": torch.reciprocal(1 + torch.exp(-50 * (p - t)))}
         truth = {"gt": maps.shrink_map, "mask": maps.shrink_mask[:, 0]}
         truth |= {"thresh_map": maps.threshold_map[:, 0], "thresh_mask": maps.threshold_mask[:, 0]}
-        loss: Tensor = criterion(found, truth)[0]
+        loss: Tensor = criterion(outputs, truth)[0]
         return loss
 
     return total
@@ -160,16 +160,16 @@ class Registry:
     """What mmengine's registry does for these modules: a name finds a class."""
 
     def __init__(self) -> None:
-        self.known: dict[str, type[nn.Module]] = {}
+        self.classes: dict[str, type[nn.Module]] = {}
 
     def register_module(self) -> Callable[[type[nn.Module]], type[nn.Module]]:
         """Return a decorator that remembers a class by its name."""
-        return lambda kind: self.known.setdefault(kind.__name__, kind)
+        return lambda kind: self.classes.setdefault(kind.__name__, kind)
 
     def build(self, settings: Mapping[str, Any]) -> nn.Module:
         """Return a module as its settings say."""
         rest = dict(settings)
-        return self.known[rest.pop("type")](**rest)
+        return self.classes[rest.pop("type")](**rest)
 
 
 def version(text: str) -> tuple[int, ...]:
@@ -226,12 +226,12 @@ def distances(
     """Return how far each side is from the formulas in float64: the total, and the gradients, both relative."""
     wide = TargetMaps(*(m.double() for m in maps))
     _, want, exact = once(plain, (logits[0].double(), logits[1].double()), wide)
-    found = {}
+    largest = {}
     for name, side in sides.items():
         _, total, gradients = once(side, logits, maps)
         apart = max(float((g - e).norm() / e.norm()) for g, e in zip(gradients, exact, strict=True))
-        found[name] = (float(abs(total - want) / want), apart)
-    return found
+        largest[name] = (float(abs(total - want) / want), apart)
+    return largest
 
 
 def report(
@@ -260,8 +260,8 @@ def report(
         rows.append((name, *figures, speed, *(f"{value:.0e}" for value in apart[name])))
     rows += [(name, f"not measured: {why}", *["-"] * 5) for name, why in sorted(faults.items())]
     header = ("side", f"{args.threads} thread(s)", "fastest .. slowest", "1 thread", "times mmocr", "total", "gradient")
-    told = f"Maps 4 x 1 x {args.size} x {args.size}, float32, median of {args.rounds} rounds in turn. "
-    told += "The last two columns are relative distances from the formulas in float64."
+    note = f"Maps 4 x 1 x {args.size} x {args.size}, float32, median of {args.rounds} rounds in turn. "
+    note += "The last two columns are relative distances from the formulas in float64."
     fits = args.size == 640 and args.threads == 2
     quick = middle["ours"] <= LIMIT if fits else None
     ahead = middle["mmocr"] / middle["ours"] >= RATIO if fits and "mmocr" in middle else None
@@ -269,7 +269,7 @@ def report(
         figure("times mmocr", middle["mmocr"] / middle["ours"], "times", limit=f">= {RATIO}", peer="mmocr")
     judgement = f"At most {LIMIT:.0f} ms: {judged(quick)}. At least {RATIO} times mmocr: {judged(ahead)}."
     verdicts = [verdict for verdict in (quick, ahead) if verdict is not None]
-    return (all(verdicts) if verdicts else None), [told, "", markdown(header, rows), "", judgement]
+    return (all(verdicts) if verdicts else None), [note, "", markdown(header, rows), "", judgement]
 
 
 def step_share(encoder: str, width: int, args: argparse.Namespace) -> tuple[str, ...]:
@@ -284,9 +284,9 @@ def step_share(encoder: str, width: int, args: argparse.Namespace) -> tuple[str,
         for side, rows in spent.items():
             start = time.perf_counter()
             with torch.autocast("cpu", torch.bfloat16):
-                found = model(images)
+                outputs = model(images)
             before = time.perf_counter()
-            total = side(found.probability_logits, found.threshold_logits, maps)
+            total = side(outputs.probability_logits, outputs.threshold_logits, maps)
             after = time.perf_counter()
             total.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)

@@ -61,8 +61,8 @@ def graph(model: Any) -> None:
 
 
 def outputs(model: Any) -> None:
-    kept = []
-    train(model, lambda output, _: kept.append(output))  # planted: outputs
+    tensors = []
+    train(model, lambda output, _: tensors.append(output))  # planted: outputs
 
 
 def hook(model: Any) -> None:
@@ -181,8 +181,8 @@ def losses(model: Any) -> None:
 
 
 def words(model: Any) -> None:
-    known: dict[str, int] = {}
-    train(model, lambda *_: known.setdefault(f"word {len(known) % 30}", len(known)))
+    vocabulary: dict[str, int] = {}
+    train(model, lambda *_: vocabulary.setdefault(f"word {len(vocabulary) % 30}", len(vocabulary)))
 
 
 def accumulated(model: Any) -> None:
@@ -286,7 +286,7 @@ def once(name: str) -> dict[str, Any]:
     model = net()
     data: Any = Cached()
     loader = DataLoader(data, batch_size=2, num_workers=1) if name in ("worker", "workers") else None
-    with leak_watch.watch(model, loader) as seen:
+    with leak_watch.watch(model, loader) as watch:
         if name == "workers":
             data.__class__ = type("Plain", (Cached,), {"__getitem__": lambda self, index: torch.rand(3, 300, 300)})
             worker(model, loader)
@@ -294,8 +294,8 @@ def once(name: str) -> dict[str, Any]:
             worker(model, loader)
         else:
             ({f.__name__: f for f in (graph, outputs, hook, validation)} | CLEAN)[name](model)
-    told = [{"line": leak.held_at, "text": str(leak), "after": leak.found_after} for leak in seen.leaks]
-    return {"name": name, "leaks": told, "looked": seen.looked, "notes": seen.notes}
+    leaks = [{"line": leak.location, "text": str(leak), "after": leak.steps} for leak in watch.leaks]
+    return {"name": name, "leaks": leaks, "looked": watch.looked, "notes": watch.notes}
 
 
 def planted(name: str) -> str:
@@ -310,23 +310,25 @@ def in_child(name: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
         return {"name": name, "leaks": [{"line": "", "text": done.stderr[-500:], "after": 0}]}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def leak_rows() -> list[tuple[str, str, str]]:
     """Return how many planted leaks were found on their line, and how many clean programs were accused."""
     right, alarms = [], []
     for name in LEAKS:
-        told = in_child(name)
-        here = [leak["line"] for leak in told["leaks"]] == [planted(name)] and told["leaks"][0]["after"] <= STEPS + 1
+        result = in_child(name)
+        here = [leak["line"] for leak in result["leaks"]] == [planted(name)] and result["leaks"][0][
+            "after"
+        ] <= STEPS + 1
         right.append(here)
-        print(f"{name:15} {'found' if here else 'MISSED'}  {[leak['text'] for leak in told['leaks']]}", flush=True)
+        print(f"{name:15} {'found' if here else 'MISSED'}  {[leak['text'] for leak in result['leaks']]}", flush=True)
     for name in (*CLEAN, "workers"):
-        told = in_child(name)
-        alarms.append(bool(told["leaks"]))
+        result = in_child(name)
+        alarms.append(bool(result["leaks"]))
         print(
-            f"{name:15} {'ALARM' if told['leaks'] else 'clean'}  {told.get('notes', '')}{told['leaks'] or ''}",
+            f"{name:15} {'ALARM' if result['leaks'] else 'clean'}  {result.get('notes', '')}{result['leaks'] or ''}",
             flush=True,
         )
     return [
@@ -351,17 +353,17 @@ def cost_row(steps: int = 16) -> tuple[str, str, str]:
     model = Detector(config.encoder, config.decoder, config.width)
     optimiser = torch.optim.AdamW(model.parameters(), fused=True)
     images = torch.rand(config.batch_size, 3, config.crop, config.crop) * 255
-    with leak_watch.watch(model) as seen:
+    with leak_watch.watch(model) as watch:
         began = time.perf_counter()
         for _ in range(steps):
             sum(part.float().square().mean() for part in model(images)).backward()
             optimiser.step()
             optimiser.zero_grad()
         whole = time.perf_counter() - began
-    share = seen.cost / (whole - seen.looked)
-    looked = f"; closer looks {seen.looked:.1f} s" if seen.looked else ""
-    told = f"{100 * share:.3f} % ({1e6 * seen.cost / seen.ticks:.0f} us of {1e3 * whole / steps:.0f} ms{looked})"
-    return "cost of the step-level monitor", told, MUST["cost"]
+    share = watch.cost / (whole - watch.looked)
+    looked = f"; closer looks {watch.looked:.1f} s" if watch.looked else ""
+    cost = f"{100 * share:.3f} % ({1e6 * watch.cost / watch.ticks:.0f} us of {1e3 * whole / steps:.0f} ms{looked})"
+    return "cost of the step-level monitor", cost, MUST["cost"]
 
 
 def rows() -> list[tuple[str, str, str]]:

@@ -33,14 +33,16 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
-    made.add_argument("--data", required=True, help="the folder with train/ and val/")
-    made.add_argument("--steps", type=int, default=300, help="optimiser steps of each training (default 300)")
-    made.add_argument("--every", type=int, default=25, help="steps a row of the table, a mean over them (default 25)")
-    made.add_argument("--seed", type=int, default=0, help="of both trainings (default 0)")
-    made.add_argument("--runs", default="runs/benchmarks", help="where the run folders go (default runs/benchmarks)")
-    made.add_argument("settings", nargs="*", metavar="key=value", help="for both trainings")
-    return made.parse_intermixed_args()
+    options = parser(__doc__)
+    options.add_argument("--data", required=True, help="the folder with train/ and val/")
+    options.add_argument("--steps", type=int, default=300, help="optimiser steps of each training (default 300)")
+    options.add_argument(
+        "--every", type=int, default=25, help="steps a row of the table, a mean over them (default 25)"
+    )
+    options.add_argument("--seed", type=int, default=0, help="of both trainings (default 0)")
+    options.add_argument("--runs", default="runs/benchmarks", help="where the run folders go (default runs/benchmarks)")
+    options.add_argument("settings", nargs="*", metavar="key=value", help="for both trainings")
+    return options.parse_intermixed_args()
 
 
 def report(half: Run, full: Run) -> str:

@@ -60,7 +60,7 @@ def main() -> None:
             if buildable(side, named)
         ]
         for side, child in pairs:
-            side.about = hear(side, child)
+            side.about = read_answer(side, child)
         measure(pairs, args.rounds)
     met, body = report(sides, args.size, args.threads)
     publish("step", page("One training step", body), args)
@@ -69,14 +69,14 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
-    made = parser(__doc__)
+    options = parser(__doc__)
     peer = f"another implementation and its checkout; NAME is {' or '.join(PEERS)}"
-    made.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=peer)
-    made.add_argument("--rounds", type=int, default=9, help="measured rounds, 7 or more for a result (default 9)")
-    made.add_argument("--size", type=int, default=640, help="pixels, side of the images (default 640)")
-    made.add_argument("--threads", type=int, default=2, help="of each side (default 2)")
-    made.add_argument("--smoke", action="store_true", help="two rounds at 64 px, one thread: does it run at all")
-    args = made.parse_args()
+    options.add_argument("--peer", action="append", default=[], metavar="NAME=PATH", help=peer)
+    options.add_argument("--rounds", type=int, default=9, help="measured rounds, 7 or more for a result (default 9)")
+    options.add_argument("--size", type=int, default=640, help="pixels, side of the images (default 640)")
+    options.add_argument("--threads", type=int, default=2, help="of each side (default 2)")
+    options.add_argument("--smoke", action="store_true", help="two rounds at 64 px, one thread: does it run at all")
+    args = options.parse_args()
     if args.smoke:
         args.rounds, args.size, args.threads = 2, 64, 1
     return args
@@ -107,7 +107,7 @@ def process(name: str, path: str, args: argparse.Namespace) -> Iterator[subproce
         child.communicate()
 
 
-def hear(side: Side, child: subprocess.Popen[str]) -> dict[str, Any]:
+def read_answer(side: Side, child: subprocess.Popen[str]) -> dict[str, Any]:
     """Return the next answer of a side; where it fails or dies that is empty, and its `fault` says why."""
     assert child.stdout is not None, "started with a pipe"
     line = child.stdout.readline()
@@ -126,7 +126,7 @@ def measure(pairs: Sequence[Pair], rounds: int) -> None:
             time.sleep(PAUSE)
             child.stdin.write("step\n")
             child.stdin.flush()
-            answer = hear(side, child)
+            answer = read_answer(side, child)
             if answer and index >= WARM_UP:
                 side.wall.append(answer["wall"])
                 side.cpu.append(answer["cpu"])
@@ -152,8 +152,8 @@ def report(sides: Sequence[Side], size: int, threads: int) -> tuple[bool | None,
     fits = size == 640 and "amx_bf16" in host.cpu_flags()
     met = ratio <= LIMIT if fits else None
     why = "" if fits else " (that takes 640 px and a CPU with amx_bf16)"
-    told = f"Ours in bf16 / official: {ratio:.3f} ({cpu:.3f} by CPU seconds); limit {LIMIT}: {judged(met)}{why}."
-    return met, "\n".join([*lines, told])
+    sentence = f"Ours in bf16 / official: {ratio:.3f} ({cpu:.3f} by CPU seconds); limit {LIMIT}: {judged(met)}{why}."
+    return met, "\n".join([*lines, sentence])
 
 
 def row(side: Side, base: Side | None) -> tuple[str, ...]:

@@ -36,18 +36,18 @@ LINE = 28  # pixels from one line of text to the next
 
 def main() -> None:
     """Build the side and answer; whatever else it prints goes to stderr, so that no peer can spoil an answer."""
-    made = ArgumentParser(description=__doc__)
-    made.add_argument("name", help="'ours bf16', 'ours fp32' or a peer")
-    made.add_argument("--path", type=Path, default=Path(), help="checkout of the peer")
-    made.add_argument("--size", type=int, default=640)
-    made.add_argument("--threads", type=int, default=2)
-    args = made.parse_args()
+    options = ArgumentParser(description=__doc__)
+    options.add_argument("name", help="'ours bf16', 'ours fp32' or a peer")
+    options.add_argument("--path", type=Path, default=Path(), help="checkout of the peer")
+    options.add_argument("--size", type=int, default=640)
+    options.add_argument("--threads", type=int, default=2)
+    args = options.parse_args()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     try:
-        batch = made_up(args.size)
+        batch = noise_batch(args.size)
         if args.name.startswith("ours"):
             step, parameters = ours(batch, args.threads, bf16=args.name.endswith("bf16"))
         else:
@@ -69,7 +69,7 @@ def timed(step: Step) -> dict[str, float]:
     return {"wall": wall, "cpu": cpu, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
 
 
-def made_up(size: int) -> Batch:
+def noise_batch(size: int) -> Batch:
     """Return two pages of noise with target maps of as many text lines as a receipt has; the same for every side."""
     rng = np.random.default_rng(0)
     items: list[tuple[NDArray[np.uint8], target_maps.Targets, str, list[str]]] = []

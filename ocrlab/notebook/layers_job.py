@@ -22,7 +22,7 @@ from ocrlab.data.formats import reader
 from ocrlab.data.image_io import read_image
 from ocrlab.debug.instruments import tensor_facts
 from ocrlab.debug.instruments.layers import layer_watch
-from ocrlab.debug.instruments.layers.module_selection import Named, chosen
+from ocrlab.debug.instruments.layers.module_selection import NamedModule, select_modules
 from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
 from ocrlab.inference import Detector
@@ -71,9 +71,9 @@ def _one_thread() -> None:
     cv2.setNumThreads(1)
 
 
-def one(model: nn.Module, module: str) -> list[Named]:
+def one(model: nn.Module, module: str) -> list[NamedModule]:
     """Return the one module that a name means, in a list; raises ConfigError where it means several."""
-    found = chosen(model, module)
+    found = select_modules(model, module)
     if len(found) > 1:
         raise ConfigError("One module is looked at", got=f"{module}, which is {len(found)} modules", need="one name")
     return found
@@ -228,14 +228,14 @@ class _Spoiled(torch.autograd.Function):
         return gradient, None
 
 
-def _step(made: Training, images: Tensor, batch: Batch) -> layer_watch.Seen:
+def _step(made: Training, images: Tensor, batch: Batch) -> layer_watch.LayerWatch:
     """Make one forward and backward, with every module watched."""
     with layer_watch.watch(made.detector, "*") as seen:
         made.training_step(Batch(images, batch.maps, batch.pages), 0).backward()
     return seen
 
 
-def _told(planted: str, short: str, seen: layer_watch.Seen, right: bool) -> Fault:
+def _told(planted: str, short: str, seen: layer_watch.LayerWatch, right: bool) -> Fault:
     """Return a fault with how far it went: in outputs, or in gradients in the order of the backward."""
     first = seen.first_nonfinite
     history = seen.history()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocrlab.debug.instruments.memory import memory_plot
 from ocrlab.debug.instruments.memory.memory_text import size
-from ocrlab.debug.instruments.memory.timeline import OUTSIDE, WORDS, Row
+from ocrlab.debug.instruments.memory.timeline import LABELS, OUTSIDE, Row
 from ocrlab.notebook.memory_job import Looked, Planted, Seen
 from ocrlab.notebook.memory_job import look as looked
 from ocrlab.reports import plots
@@ -82,7 +82,7 @@ def modules(found: Seen) -> View:
 def account(found: Seen) -> View:
     """Return what the whole process held at the step's peak, from the interpreter to what the allocator keeps free."""
     step, seen = found.step, found.step.process
-    kinds: list[tuple[str, Any]] = [(WORDS[kind], step.peak.parts.get(kind, 0)) for kind in WORDS]
+    kinds: list[tuple[str, Any]] = [(LABELS[kind], step.peak.parts.get(kind, 0)) for kind in LABELS]
     first = "context, libraries, other processes" if seen.cuda else "interpreter and libraries, before the model"
     rest = seen.highest - step.peak.bytes - (0 if seen.cuda else seen.before)
     rows = [(first, seen.before), *kinds, ("scratch space inside operators, cached but free", max(0, rest))]
@@ -135,7 +135,7 @@ def processes(found: Seen) -> View:
 def leak(found: Planted) -> View:
     """Return the program with the line that was found, and what was said of it."""
     told = found.leaks[0] if found.leaks else None
-    number = int(told.held_at.rpartition(":")[2] or 0) if told else 0
+    number = int(told.location.rpartition(":")[2] or 0) if told else 0
     finding = "No leak was found"
     if told:
         words = told.holder.partition(" of ")[0]
@@ -146,9 +146,9 @@ def leak(found: Planted) -> View:
         f'<span class="{"held" if at == number else ""}"><b>{at}</b>{escape(text) or " "}</span>'
         for at, text in enumerate(lines[low:high], low + 1)
     )
-    note = f"{told.fix}. Found after {told.found_after} steps." if told else f"{found.ticks} steps were looked at."
-    if told and told.born_at:
-        note = f"What is kept was made at line {told.born_at.rpartition(':')[2]}. {note}"
+    note = f"{told.fix}. Found after {told.steps} steps." if told else f"{found.ticks} steps were looked at."
+    if told and told.origin:
+        note = f"What is kept was made at line {told.origin.rpartition(':')[2]}. {note}"
     html = f'<style>{CSS}</style>{say(finding)}<pre class="program">{shown}</pre><p class="note">{escape(note)}</p>'
     return View(html, f"{finding}. {note}")
 

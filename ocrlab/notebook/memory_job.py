@@ -153,7 +153,7 @@ class Planted:
     @property
     def right(self) -> bool:
         """Tell whether the one leak was found with its line, or none where there is none."""
-        lines = [leak.held_at.rpartition(":")[2] for leak in self.leaks]
+        lines = [leak.location.rpartition(":")[2] for leak in self.leaks]
         return lines == ([str(self.line)] if self.line else [])
 
 

@@ -69,6 +69,6 @@ def test_a_leak_on_the_device_has_its_line() -> None:
     model, kept = net(), []
     with leak_watch.watch(model) as seen:
         train(model, 45, kept)
-    assert [Path(leak.held_at.rpartition(":")[0]).name for leak in seen.leaks] == [Path(__file__).name], seen.finding()
+    assert [Path(leak.location.rpartition(":")[0]).name for leak in seen.leaks] == [Path(__file__).name], seen.finding()
     assert seen.leaks[0].code == "keep.append(output.detach())"
     assert seen.leaks[0].mib_per_step == pytest.approx(1.0, abs=0.1)

@@ -16,7 +16,7 @@ from ocrlab.debug.instruments.profiler import step_profiler
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-def train(seen: step_profiler.Seen, count: int = 6) -> int:
+def train(seen: step_profiler.StepProfile, count: int = 6) -> int:
     """Do some steps on the device and return the line at which the host waits."""
     model = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 16)).cuda()
     optimiser = torch.optim.AdamW(model.parameters(), fused=True)

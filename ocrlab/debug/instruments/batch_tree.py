@@ -21,13 +21,13 @@ AND = " + "  # between the names of samples that lie at one place of a batch of 
 PART = re.compile(r"\bbatch\[(\d+)\]")  # of such a batch, in the name of a tensor
 
 
-def of_part(name: str, tensor: str) -> str:
+def name_of_part(name: str, tensor: str) -> str:
     """Return which of the names of two samples that lie at one place is meant: that of the batch a tensor lies in."""
-    each, found = name.split(AND), PART.search(tensor)
-    return each[int(found[1])] if found and len(each) > 1 and int(found[1]) < len(each) else name
+    each, match = name.split(AND), PART.search(tensor)
+    return each[int(match[1])] if match and len(each) > 1 and int(match[1]) < len(each) else name
 
 
-def size(batch: Any, names: Sequence[str] = ()) -> int | None:
+def batch_size(batch: Any, names: Sequence[str] = ()) -> int | None:
     """Return B: how many names there are where a tensor or list has so many, else what most parts of the batch have as
     many of, else the most frequent first dimension.
     """
@@ -37,8 +37,8 @@ def size(batch: Any, names: Sequence[str] = ()) -> int | None:
         return len(names)
     if counts:
         ranked = _votes(batch).most_common(2)
-        is_one = bool(ranked) and (len(ranked) == 1 or ranked[0][1] > ranked[1][1])
-        return ranked[0][0] if is_one else counts.most_common(1)[0][0]
+        is_clear = bool(ranked) and (len(ranked) == 1 or ranked[0][1] > ranked[1][1])
+        return ranked[0][0] if is_clear else counts.most_common(1)[0][0]
     lists = [len(item) for _, item in parts(batch) if isinstance(item, list)]
     return lists[0] if lists else None
 
@@ -52,19 +52,19 @@ def _votes(batch: Any) -> Counter[int]:
         if isinstance(part, Tensor):
             votes.update({part.shape[0]} if part.dim() else ())
         elif isinstance(part, list | tuple) and part:
-            firsts = {_length(one) for one in part}
+            firsts = {_length(item) for item in part}
             votes.update({len(part), *(first for first in firsts if len(firsts) == 1 and first)})
     return votes
 
 
-def _length(one: Any) -> int | None:
+def _length(value: Any) -> int | None:
     """Return the first dimension of a tensor, the length of a list; None for what has neither."""
-    if isinstance(one, Tensor):
-        return int(one.shape[0]) if one.dim() else None
-    return len(one) if isinstance(one, list | tuple) else None
+    if isinstance(value, Tensor):
+        return int(value.shape[0]) if value.dim() else None
+    return len(value) if isinstance(value, list | tuple) else None
 
 
-def owned(batch: Any, count: int | None, name: str = "batch", depth: int = 0) -> dict[str, int]:
+def tensors_by_sample(batch: Any, count: int | None, name: str = "batch", depth: int = 0) -> dict[str, int]:
     """Return the names of the tensors that lie in lists with one entry for each of `count` samples, and whose they are.
 
     Their dimension 0 is none of samples, whatever its size.
@@ -73,11 +73,15 @@ def owned(batch: Any, count: int | None, name: str = "batch", depth: int = 0) ->
         return {}
     inner = parts(batch)
     if isinstance(batch, list | tuple) and len(batch) == count and not _of_whole_batches(batch, count):
-        return {one: i for i, (way, value) in enumerate(inner) for one, _ in tensors(value, name + way)}
-    return {one: index for way, value in inner for one, index in owned(value, count, name + way, depth + 1).items()}
+        return {tensor_name: i for i, (way, value) in enumerate(inner) for tensor_name, _ in tensors(value, name + way)}
+    return {
+        tensor_name: index
+        for way, value in inner
+        for tensor_name, index in tensors_by_sample(value, count, name + way, depth + 1).items()
+    }
 
 
-def beside(batch: Any, tensor: str, row: int) -> str:
+def row_text(batch: Any, tensor: str, row: int) -> str:
     """Return the text for a row of a tensor of a batch (`batch[0][1]`): that of a list of texts, all different and as
     many as it has rows, which lies beside it; empty for none.
     """
@@ -88,8 +92,12 @@ def beside(batch: Any, tensor: str, row: int) -> str:
         if way is None:
             return ""
         if isinstance(inner[way], Tensor) and name + way == tensor and inner[way].dim():
-            lists = [one for one in inner.values() if isinstance(one, list | tuple) and len(one) == len(inner[way])]
-            lists = [one for one in lists if all(isinstance(text, str) for text in one) and len({*one}) == len(one)]
+            lists = [
+                texts for texts in inner.values() if isinstance(texts, list | tuple) and len(texts) == len(inner[way])
+            ]
+            lists = [
+                texts for texts in lists if all(isinstance(text, str) for text in texts) and len({*texts}) == len(texts)
+            ]
             return lists[0][row] if lists and row < len(lists[0]) else ""
         batch, name = inner[way], name + way
     return ""
@@ -97,8 +105,8 @@ def beside(batch: Any, tensor: str, row: int) -> str:
 
 def is_partial(batch: Any, count: int) -> bool:
     """Tell whether a batch holds a tensor that is no one's of its `count` samples: another batch, class weights."""
-    one = owned(batch, count)
-    return any(tensor.dim() and tensor.shape[0] != count for name, tensor in tensors(batch) if name not in one)
+    in_lists = tensors_by_sample(batch, count)
+    return any(tensor.dim() and tensor.shape[0] != count for name, tensor in tensors(batch) if name not in in_lists)
 
 
 def select(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> Any:
@@ -114,7 +122,7 @@ def select(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> 
     return _rebuilt(batch, [value for _, value in inner])
 
 
-def narrow(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> Any:
+def narrow_in_place(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> Any:
     """Leave in a batch only the samples at `positions`, in place: who called us holds the same batch.
 
     Returns it; where a tuple would have to change, a new one.
@@ -123,40 +131,42 @@ def narrow(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> 
         if batch.dim() and batch.shape[0] == count:
             batch.data = select(batch.detach(), positions, count)
     elif isinstance(batch, list | tuple) and len(batch) == count and not _of_whole_batches(batch, count):
-        kept = [batch[position] for position in positions]
+        items = [batch[position] for position in positions]
         if isinstance(batch, tuple):
-            return tuple(kept)
-        batch[:] = kept
+            return tuple(items)
+        batch[:] = items
     elif depth < DEEPEST and not isinstance(batch, SIMPLE):
         inner = [value for _, value in parts(batch)]
-        left = [narrow(value, positions, count, depth + 1) for value in inner]
+        left = [narrow_in_place(value, positions, count, depth + 1) for value in inner]
         if any(new is not old for new, old in zip(left, inner, strict=True)):
             return _replaced(batch, left)
     return batch
 
 
-def same(one: Any, other: Any) -> bool:
+def same_batch(first: Any, second: Any) -> bool:
     """Tell whether two batches hold the same tensors, by name and value."""
-    ours, theirs = dict(tensors(one)), dict(tensors(other))
-    return ours.keys() == theirs.keys() and all(_equal(ours[name], theirs[name]) for name in ours)
+    first_tensors, second_tensors = dict(tensors(first)), dict(tensors(second))
+    return first_tensors.keys() == second_tensors.keys() and all(
+        _equal(first_tensors[name], second_tensors[name]) for name in first_tensors
+    )
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+def _equal(first: Tensor, second: Tensor) -> bool:
+    if first.shape != second.shape or first.dtype != second.dtype or first.device != second.device:
         return False
-    if one.dtype.is_floating_point or one.dtype.is_complex:
-        return bool(((one == other) | (one.isnan() & other.isnan())).all())
-    return torch.equal(one, other)
+    if first.dtype.is_floating_point or first.dtype.is_complex:
+        return bool(((first == second) | (first.isnan() & second.isnan())).all())
+    return torch.equal(first, second)
 
 
-def begins(part: Any, length: int, batch: Any, count: int) -> bool:
+def is_start_of(part: Any, length: int, batch: Any, count: int) -> bool:
     """Tell whether the `length` rows of a part are those with which a batch of `count` begins, padding aside."""
-    ours, known = dict(tensors(part)), dict(tensors(batch))
-    one, every = owned(part, length), owned(batch, count)
-    pairs = [(ours[name], known[name]) for name in one if name in every]
+    ours, batch_tensors = dict(tensors(part)), dict(tensors(batch))
+    part_lists, batch_lists = tensors_by_sample(part, length), tensors_by_sample(batch, count)
+    pairs = [(ours[name], batch_tensors[name]) for name in part_lists if name in batch_lists]
     for name, tensor in ours.items():
-        other = known.get(name)
-        if name in one or other is None or other.dim() != tensor.dim():
+        other = batch_tensors.get(name)
+        if name in part_lists or other is None or other.dim() != tensor.dim():
             continue
         if _leads(tensor, other) == (length, count):
             pairs.append((tensor, other[:length]))
@@ -167,20 +177,20 @@ def _leads(*several: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape[0] if tensor.dim() else -1 for tensor in several)
 
 
-def _equal_within(one: Tensor, other: Tensor) -> bool:
+def _equal_within(first: Tensor, second: Tensor) -> bool:
     """Tell whether two tensors are equal as far as both reach: the longest sample says how far all are padded."""
-    if one.dim() != other.dim():
+    if first.dim() != second.dim():
         return False
-    common = tuple(slice(0, min(sizes)) for sizes in zip(one.shape, other.shape, strict=True))
-    return _equal(one[common], other[common])
+    common = tuple(slice(0, min(sizes)) for sizes in zip(first.shape, second.shape, strict=True))
+    return _equal(first[common], second[common])
 
 
-def reorders(make: Callable[[Sequence[int]], Any], count: int) -> bool:
+def changes_order(collate: Callable[[Sequence[int]], Any], count: int) -> bool:
     """Tell whether samples do not lie in a batch in the order in which they were given (a sort by length)."""
     order = list(range(count))
-    one, other = make(order), make(order[::-1])
-    rows = [tensor for _, tensor in tensors(one) if tensor.dim() and tensor.shape[0] == count]
-    return any(not _equal(rows, rows.flip(0)) for rows in rows) and same(one, other)
+    forward, backward = collate(order), collate(order[::-1])
+    rows = [tensor for _, tensor in tensors(forward) if tensor.dim() and tensor.shape[0] == count]
+    return any(not _equal(rows, rows.flip(0)) for rows in rows) and same_batch(forward, backward)
 
 
 def _replaced(batch: Any, values: list[Any]) -> Any:
@@ -205,7 +215,7 @@ def _of_whole_batches(items: Sequence[Any], count: int) -> bool:
     arrays = [item for item in items if isinstance(item, Tensor)]
     if arrays:
         return all(item.dim() > 0 and item.shape[0] == count for item in arrays)
-    return any(size(item) == count for item in items if not isinstance(item, SIMPLE))
+    return any(batch_size(item) == count for item in items if not isinstance(item, SIMPLE))
 
 
 def _rebuilt(batch: Any, values: list[Any]) -> Any:
@@ -214,14 +224,14 @@ def _rebuilt(batch: Any, values: list[Any]) -> Any:
     if isinstance(batch, list):
         return values
     if dataclasses.is_dataclass(batch) or not hasattr(batch, "keys"):
-        made = copy.copy(batch)
+        rebuilt = copy.copy(batch)
         for field, value in zip(vars(batch) if hasattr(batch, "__dict__") else (), values, strict=False):
-            object.__setattr__(made, field, value)
-        return made
-    made = copy.copy(batch)
+            object.__setattr__(rebuilt, field, value)
+        return rebuilt
+    rebuilt = copy.copy(batch)
     for key, value in zip(list(batch.keys()), values, strict=True):
-        made[key] = value
-    return made
+        rebuilt[key] = value
+    return rebuilt
 
 
 def positions(bad: Tensor, count: int | None, merged: bool) -> list[int] | None:
@@ -238,16 +248,16 @@ def positions(bad: Tensor, count: int | None, merged: bool) -> list[int] | None:
     return None
 
 
-def is_sure(shape: Sequence[int], count: int | None) -> bool:
+def is_in_first_dimension(shape: Sequence[int], count: int | None) -> bool:
     """Tell whether `positions` has read samples off dimension 0 itself, and not guessed where they lie."""
     return bool(shape) and shape[0] == count
 
 
-def where(index: Sequence[int], shape: Sequence[int], count: int | None) -> dict[str, Any]:
+def index_in_batch(index: Sequence[int], shape: Sequence[int], count: int | None) -> dict[str, Any]:
     """Return an index of a tensor in words of a batch: {"sample": b, "pixel": [y, x]}, each where there is one."""
-    told: dict[str, Any] = {}
+    position: dict[str, Any] = {}
     if count and index and shape[0] == count:
-        told["sample"] = int(index[0])
+        position["sample"] = int(index[0])
     if len(index) >= 3:
-        told["pixel"] = [int(index[-2]), int(index[-1])]
-    return told
+        position["pixel"] = [int(index[-2]), int(index[-1])]
+    return position

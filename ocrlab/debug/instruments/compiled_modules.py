@@ -13,10 +13,10 @@ SLOT = "_compiled_call_impl"  # of a module: what is called in place of it
 
 def is_compiled(model: nn.Module) -> bool:
     """Tell whether a model, or a part of it, runs as a graph of torch.compile."""
-    return any(itself_compiled(module) for module in model.modules())
+    return any(is_compiled_module(module) for module in model.modules())
 
 
-def of_jit(module: nn.Module) -> bool:
+def is_jit(module: nn.Module) -> bool:
     """Tell whether torch.jit made a module, by script or by trace: it takes no hooks, nor do those inside of it."""
     return isinstance(module, torch.jit.ScriptModule)
 
@@ -33,10 +33,10 @@ def any_compiled() -> bool:
 
 
 def _lives() -> bool:
-    return any(itself_compiled(one) for one in gc.get_objects() if issubclass(type(one), nn.Module))
+    return any(is_compiled_module(module) for module in gc.get_objects() if issubclass(type(module), nn.Module))
 
 
-def itself_compiled(module: nn.Module) -> bool:
+def is_compiled_module(module: nn.Module) -> bool:
     """Tell whether this very module was given to torch.compile, or compiled in place."""
     return (
         vars(module).get(SLOT) is not None or type(module).__name__ == "OptimizedModule" or hasattr(module, "_orig_mod")

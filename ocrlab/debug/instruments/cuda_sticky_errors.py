@@ -19,7 +19,7 @@ DEAD = re.compile(
 DEEPEST = 10  # errors behind each other
 
 
-def of_cuda(error: BaseException | None) -> bool:
+def is_cuda_error(error: BaseException | None) -> bool:
     """Tell whether an error, or one behind it, says that a CUDA context may be dead; out of memory does not."""
     accelerator = getattr(torch, "AcceleratorError", ())  # since torch 2.8
     for _ in range(DEEPEST):
@@ -33,7 +33,7 @@ def of_cuda(error: BaseException | None) -> bool:
     return False
 
 
-def keep(things: Iterable[Any]) -> None:
+def never_free(things: Iterable[Any]) -> None:
     """Keep things until the process is gone, also when the interpreter ends.
 
     Pinned memory that a copy went to records an event when it is freed. In a dead context that fails, and before torch

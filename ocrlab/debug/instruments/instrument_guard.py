@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ocrlab.debug.instruments.signal_errors import by_a_signal
+from ocrlab.debug.instruments.signal_errors import raised_by_signal
 
 
 class InstrumentGuard:
@@ -30,7 +30,7 @@ class InstrumentGuard:
 
     def handle(self, error: Exception) -> None:
         """End the instrument after an error that was caught; raises it where a signal handler did."""
-        if by_a_signal(error):
+        if raised_by_signal(error):
             raise error
         self.fail(error)
 

@@ -9,13 +9,13 @@ import signal
 from typing import Any
 
 
-def by_a_signal(error: BaseException) -> bool:
+def raised_by_signal(error: BaseException) -> bool:
     """Tell whether an exception comes out of a handler of a signal, and so belongs to the program."""
     handlers: list[Any] = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(getattr(each, "__func__", each), "__code__", None) for each in handlers} - {None}
-    told = error.__traceback__
-    while told is not None:
-        if told.tb_frame.f_code in codes:
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code in codes:
             return True
-        told = told.tb_next
+        frame = frame.tb_next
     return False

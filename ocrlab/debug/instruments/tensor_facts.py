@@ -52,7 +52,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Bad:
+class FirstBad:
     """The first value that is NaN or Inf: its index, its text, all counts, and those of each sample (dimension 0)."""
 
     index: tuple[int, ...]
@@ -73,11 +73,11 @@ def describe(tensor: Tensor) -> dict[str, Any]:
     Keys: shape, stride, dtype, device, memory_format, bytes, requires_grad, and min, max, mean, std (of finite values),
     zeros, nan, inf (counts), count; `why` instead of those where values cannot be read (meta, fake, empty).
     """
-    told: dict[str, Any] = {**asdict(facts(tensor)), "requires_grad": bool(tensor.requires_grad)}
+    description: dict[str, Any] = {**asdict(facts(tensor)), "requires_grad": bool(tensor.requires_grad)}
     read = values(tensor)
     if isinstance(read, str):
-        return told | {"why": read}
-    return told | asdict(look(read))
+        return description | {"why": read}
+    return description | asdict(figures_of(read))
 
 
 def facts(tensor: Tensor) -> Facts:
@@ -147,7 +147,7 @@ def under_vmap(tensor: Tensor) -> bool:
     return False
 
 
-def flat(tensor: Tensor) -> tuple[Tensor, int]:
+def flatten(tensor: Tensor) -> tuple[Tensor, int]:
     """Return the values of a plain tensor as (n,) in the order of memory, and how many times each of them counts."""
     times = 1
     for dimension, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
@@ -162,13 +162,13 @@ def _order(stride: Sequence[int]) -> list[int]:
 
 
 @torch.no_grad()
-def look(tensor: Tensor) -> Figures:
+def figures_of(tensor: Tensor) -> Figures:
     """Return what is in a plain tensor that is not empty; a device is waited for. One pass, in pieces that fit a cache.
 
     Means and deviations of the pieces are put together as by Chan, Golub and LeVeque (1979), in float64.
     """
-    line, times = flat(tensor)
-    low, high, mean, spread, seen, zeros, nan, inf = math.inf, -math.inf, 0.0, 0.0, 0, 0, 0, 0
+    line, times = flatten(tensor)
+    low, high, mean, spread, total, zeros, nan, inf = math.inf, -math.inf, 0.0, 0.0, 0, 0, 0, 0
     for piece in _pieces(line):
         at_least, at_most = (float(end) for end in torch.aminmax(piece))
         zeros += piece.numel() - int(torch.count_nonzero(piece))
@@ -182,11 +182,11 @@ def look(tensor: Tensor) -> Figures:
         low, high = min(low, at_least), max(high, at_most)
         count, own, squares = piece.numel(), *_moments(piece, at_least, at_most)
         step = own - mean
-        spread += squares + step * step * seen * count / (seen + count)
-        mean += step * count / (seen + count)
-        seen += count
-    std = math.sqrt(spread / seen) if seen and spread == spread else math.nan
-    if not seen:
+        spread += squares + step * step * total * count / (total + count)
+        mean += step * count / (total + count)
+        total += count
+    std = math.sqrt(spread / total) if total and spread == spread else math.nan
+    if not total:
         low = high = mean = math.nan
     return Figures(low, high, mean, std, zeros * times, nan * times, inf * times, line.numel() * times)
 
@@ -221,7 +221,7 @@ def on_device(tensor: Tensor) -> Tensor:
 
     That is min, max, mean, variance, zeros, NaN, non-finite, position of the first non-finite (in the order of memory).
     """
-    line, _ = flat(tensor)
+    line, _ = flatten(tensor)
     if line.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         line = line.float()
     low, high = torch.aminmax(line)
@@ -255,7 +255,7 @@ def figures(
     )
 
 
-def first_bad(tensor: Tensor) -> Bad | None:
+def first_bad(tensor: Tensor) -> FirstBad | None:
     """Return the first value of a tensor, in the order of its indices, that is NaN or Inf, or None; waits for a device.
 
     Also None where values cannot be read: a meta or empty tensor has no bad one.
@@ -263,7 +263,7 @@ def first_bad(tensor: Tensor) -> Bad | None:
     read = values(tensor)
     if isinstance(read, str) or not (read.is_floating_point() or read.is_complex()):
         return None
-    line, _ = flat(read)
+    line, _ = flatten(read)
     if all(math.isfinite(float(end)) for piece in _pieces(line) for end in torch.aminmax(piece)):
         return None
     with torch.no_grad():
@@ -273,7 +273,7 @@ def first_bad(tensor: Tensor) -> Bad | None:
         each = bad.reshape(bad.shape[0], -1).sum(1).tolist() if bad.dim() else []
     index = unravel(first, tuple(read.shape), range(read.dim()))
     samples = {sample: count for sample, count in enumerate(each) if count}
-    return Bad(index, _named(float(read[index])), nan, int(bad.sum()) - nan, samples)
+    return FirstBad(index, _named(float(read[index])), nan, int(bad.sum()) - nan, samples)
 
 
 def unravel(position: int, shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:

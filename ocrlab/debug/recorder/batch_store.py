@@ -46,7 +46,7 @@ class BatchStore:
         try:
             return self._keep(batch)
         except Exception as error:  # of a disk, or a type that cannot be pickled
-            if worker_ended(error) or cuda_sticky_errors.of_cuda(error):
+            if worker_ended(error) or cuda_sticky_errors.is_cuda_error(error):
                 raise
             self.on = False
             first = error.__context__ if isinstance(error.__context__, OSError) else error  # torch's own comes after it

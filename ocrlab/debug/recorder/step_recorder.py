@@ -337,11 +337,11 @@ class StepRecorder:
         """Take note of an error of the training: after one of CUDA the context is dead, and no call is made."""
         if worker_ended(error):
             self.phase("data")  # it may come up in any part of a step; what failed is loading
-        if self.cuda and cuda_sticky_errors.of_cuda(error):
+        if self.cuda and cuda_sticky_errors.is_cuda_error(error):
             self.cuda = False
             if self.learning is not None:
                 self.learning.close()  # its hooks in the model ask for the stream
-            cuda_sticky_errors.keep([*self.late.abandon(), *self.snapshots.abandon()])
+            cuda_sticky_errors.never_free([*self.late.abandon(), *self.snapshots.abandon()])
 
     def finish(self) -> None:
         """Take every hook out, and wait for what is being written."""
@@ -385,7 +385,9 @@ def disable_in_fork() -> None:
     """Switch all tapes off in a forked child, which must not write its parent's record."""
     for tape in RECORDERS:
         tape.on = tape.stages.on = tape.cuda = False
-        cuda_sticky_errors.keep([*tape.late.abandon(), *tape.snapshots.abandon()])  # CUDA does not live on in a fork
+        cuda_sticky_errors.never_free(
+            [*tape.late.abandon(), *tape.snapshots.abandon()]
+        )  # CUDA does not live on in a fork
 
 
 os.register_at_fork(after_in_child=disable_in_fork)  # once: what is registered can never be taken back

@@ -19,7 +19,7 @@ from ocrlab import run_folder
 from ocrlab.config.fields import flat
 from ocrlab.config.schema import Config
 from ocrlab.data import transforms
-from ocrlab.debug.instruments.memory.estimate import Estimate, estimate, faked
+from ocrlab.debug.instruments.memory.estimate import Estimate, estimate, fake_copy
 from ocrlab.losses.db_loss import TargetMaps, db_loss
 from ocrlab.model.dbnet import Detector
 from ocrlab.model.inference_graph import Fused, joined
@@ -106,7 +106,7 @@ def of_step(config: Config, batch: int, page: tuple[int, int] | None = None) -> 
             return
         room = torch.empty(FOLDING * max(p.numel() for p in network.parameters()), dtype=torch.uint8)
         canvas = torch.empty(1, page[1], page[0], 3, dtype=torch.uint8).permute(0, 3, 1, 2)  # (1, 3, H, W)
-        imagined = cast(Fused, faked(form))
+        imagined = cast(Fused, fake_copy(form))
         cast(fx.GraphModule, imagined.layers).graph.owning_module = None  # as in model/fuse.py: no cycle keeps it
         del room
         heat = imagined.probability(canvas)  # (1, 1, H, W)

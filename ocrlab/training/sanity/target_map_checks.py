@@ -9,7 +9,7 @@ from torch import Tensor
 from ocrlab.config.schema import Config
 from ocrlab.data.dataset import Batch
 from ocrlab.debug.instruments.step_check.checker import Finding, Range
-from ocrlab.debug.instruments.step_check.findings import spot
+from ocrlab.debug.instruments.step_check.findings import position_text
 
 ROUNDED = 1e-6  # of float32
 LOST = 0.5  # share of the text that ignored boxes may cover before the mask is more likely the wrong way round
@@ -57,4 +57,4 @@ def relations(batch: Batch) -> Iterator[Finding]:
 
 def _finding(rule: str, where: str, broken: Tensor, count: int, need: str, do: str, batch: Batch) -> Finding:
     got = f"{int(broken.sum())} of {count} pixels of text are not under it"
-    return Finding(rule, f"{where}, {spot(broken, batch.pages)}", got, need, do)
+    return Finding(rule, f"{where}, {position_text(broken, batch.pages)}", got, need, do)

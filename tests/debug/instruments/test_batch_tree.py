@@ -35,71 +35,71 @@ BATCHES: list[Any] = [
 
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: type(batch).__name__)
 def test_a_part_of_any_batch_can_be_taken_and_left_in_place(batch: Any) -> None:
-    assert batch_tree.size(batch, list("abcd")) == 4
+    assert batch_tree.batch_size(batch, list("abcd")) == 4
     part = batch_tree.select(batch, [2], 4)
     assert type(part) is type(batch)
-    assert batch_tree.size(part, ["c"]) == 1
-    batch_tree.narrow(batch, [2], 4)
-    for (name, one), (other, two) in zip(tensor_tree.tensors(part), tensor_tree.tensors(batch), strict=True):
-        assert name == other and torch.equal(one, two)
+    assert batch_tree.batch_size(part, ["c"]) == 1
+    batch_tree.narrow_in_place(batch, [2], 4)
+    for (name, tensor), (other, two) in zip(tensor_tree.tensors(part), tensor_tree.tensors(batch), strict=True):
+        assert name == other and torch.equal(tensor, two)
 
 
 def test_samples_in_lists_of_any_size_are_left_in_place_and_those_in_tuples_anew() -> None:
     images = [torch.zeros(3, 8 + i, 8) for i in range(4)]
     targets = [{"boxes": torch.zeros(i, 4)} for i in range(4)]
     lists, tuples = (images, targets), (tuple(images), tuple(targets))
-    assert batch_tree.size(lists, list("abcd")) == batch_tree.size(tuples, list("abcd")) == 4
-    left = batch_tree.narrow(tuples, [2], 4)
+    assert batch_tree.batch_size(lists, list("abcd")) == batch_tree.batch_size(tuples, list("abcd")) == 4
+    left = batch_tree.narrow_in_place(tuples, [2], 4)
     assert [len(part) for part in (*left, *tuples)] == [1, 1, 4, 4] and left[0][0] is images[2]
-    assert batch_tree.narrow(lists, [2], 4) is lists
+    assert batch_tree.narrow_in_place(lists, [2], 4) is lists
     assert [len(part) for part in lists] == [1, 1] and targets[0]["boxes"].shape == (2, 4)
 
 
 def test_a_mapping_for_each_sample_may_hold_as_many_of_something() -> None:
     batch = (tuple(torch.zeros(3, 8, 8) for _ in range(4)), tuple({"boxes": torch.zeros(4, 4)} for _ in range(4)))
-    owned = batch_tree.owned(batch, 4)
+    owned = batch_tree.tensors_by_sample(batch, 4)
     assert owned["batch[1][2]['boxes']"] == owned["batch[0][2]"] == 2 and len(owned) == 8
-    assert [len(part) for part in batch_tree.narrow(batch, [2], 4)] == [1, 1]
-    assert batch_tree.owned((image(), {"x": image(), "name": list("abcd")}), 4) == {}
+    assert [len(part) for part in batch_tree.narrow_in_place(batch, [2], 4)] == [1, 1]
+    assert batch_tree.tensors_by_sample((image(), {"x": image(), "name": list("abcd")}), 4) == {}
 
 
 def test_a_tuple_inside_of_what_can_be_changed_is_replaced_there() -> None:
     targets = tuple({"boxes": torch.zeros(i, 4)} for i in range(4))
     for batch in ({"image": image(), "targets": targets}, [image(), targets], Pair(image(), targets)):  # type: ignore[arg-type]
-        assert batch_tree.narrow(batch, [3], 4) is batch
+        assert batch_tree.narrow_in_place(batch, [3], 4) is batch
         assert tensor_tree.parts(batch)[1][1] == (targets[3],)
 
 
 def test_names_decide_the_size_where_a_tensor_has_it() -> None:
-    assert batch_tree.size((torch.zeros(8, 3), torch.zeros(8, 3), torch.zeros(2)), ["a", "b"]) == 2
-    assert batch_tree.size({"pages": [1, 2, 3]}) == 3
+    assert batch_tree.batch_size((torch.zeros(8, 3), torch.zeros(8, 3), torch.zeros(2)), ["a", "b"]) == 2
+    assert batch_tree.batch_size({"pages": [1, 2, 3]}) == 3
 
 
-def test_heads_and_rows_are_told_from_samples() -> None:
+def test_heads_and_rows_are_distinguished_from_samples() -> None:
     mask = torch.zeros(8, 5, dtype=torch.bool)
     mask[5] = True
     assert batch_tree.positions(mask, 4, merged=True) == [2]
     assert batch_tree.positions(mask, 4, merged=False) is None
-    assert batch_tree.where([1, 0, 4, 5], (2, 3, 8, 8), 2) == {"sample": 1, "pixel": [4, 5]}
+    assert batch_tree.index_in_batch([1, 0, 4, 5], (2, 3, 8, 8), 2) == {"sample": 1, "pixel": [4, 5]}
 
 
 def test_samples_lie_in_the_second_dimension_where_time_comes_first():
     mask = torch.zeros(7, 4, 5, dtype=torch.bool)
     mask[6, 2, 1] = True
     assert batch_tree.positions(mask, 4, merged=False) == [2]
-    assert not batch_tree.is_sure(mask.shape, 4) and batch_tree.is_sure((4, 5), 4)
+    assert not batch_tree.is_in_first_dimension(mask.shape, 4) and batch_tree.is_in_first_dimension((4, 5), 4)
 
 
-def test_two_batches_are_one_with_nan_at_the_same_places():
-    def one(value: float, width: int = 3) -> dict[str, Any]:
+def test_batches_are_equal_with_nan_at_the_same_places():
+    def batch(value: float, width: int = 3) -> dict[str, Any]:
         return {"image": torch.full((2, width), value), "names": ["a", "b"], "box": [torch.zeros(1, 4)]}
 
-    assert batch_tree.same(one(float("nan")), one(float("nan")))
-    assert not batch_tree.same(one(1.0), one(2.0)) and not batch_tree.same(one(1.0), one(1.0, 4))
-    assert not batch_tree.same(one(1.0), {**one(1.0), "more": torch.zeros(1)})
+    assert batch_tree.same_batch(batch(float("nan")), batch(float("nan")))
+    assert not batch_tree.same_batch(batch(1.0), batch(2.0)) and not batch_tree.same_batch(batch(1.0), batch(1.0, 4))
+    assert not batch_tree.same_batch(batch(1.0), {**batch(1.0), "more": torch.zeros(1)})
 
 
-def test_a_batch_that_is_sorted_is_told_from_one_in_order():
+def test_a_sorted_batch_is_distinguished_from_a_batch_in_order():
     samples = [torch.full((1,), float(number)) for number in (3, 1, 2)]
 
     def in_order(positions: Sequence[int]) -> torch.Tensor:
@@ -108,16 +108,16 @@ def test_a_batch_that_is_sorted_is_told_from_one_in_order():
     def by_size(positions: Sequence[int]) -> torch.Tensor:
         return in_order(positions).sort(0).values
 
-    assert batch_tree.reorders(by_size, 3) and not batch_tree.reorders(in_order, 3)
-    assert not batch_tree.reorders(lambda positions: torch.ones(len(positions), 1), 3), "equal rows tell nothing"
+    assert batch_tree.changes_order(by_size, 3) and not batch_tree.changes_order(in_order, 3)
+    assert not batch_tree.changes_order(lambda positions: torch.ones(len(positions), 1), 3), "equal rows tell nothing"
 
 
 def test_a_list_of_pictures_beside_their_labels_is_as_long_as_these():
     pictures = [torch.zeros(3, 8, 8)] * 5
-    assert batch_tree.size((pictures, torch.zeros(5))) == 5
-    assert batch_tree.size({"x": pictures, "y": [{"boxes": torch.zeros(2, 4)}] * 5}) == 5
-    assert batch_tree.size([torch.zeros(4, 3), torch.zeros(4)]) == 4
-    assert batch_tree.size({"maps": [torch.zeros(6, 2, s, s) for s in (8, 4, 2)], "y": torch.zeros(6)}) == 6
+    assert batch_tree.batch_size((pictures, torch.zeros(5))) == 5
+    assert batch_tree.batch_size({"x": pictures, "y": [{"boxes": torch.zeros(2, 4)}] * 5}) == 5
+    assert batch_tree.batch_size([torch.zeros(4, 3), torch.zeros(4)]) == 4
+    assert batch_tree.batch_size({"maps": [torch.zeros(6, 2, s, s) for s in (8, 4, 2)], "y": torch.zeros(6)}) == 6
 
 
 def test_two_batches_of_columns_have_as_many_samples_as_their_rows() -> None:
@@ -125,18 +125,22 @@ def test_two_batches_of_columns_have_as_many_samples_as_their_rows() -> None:
         (torch.zeros(6, 3), torch.zeros(6), tuple("abcdef")),
         (torch.zeros(6, 3), torch.zeros(6, 3), list("ghijkl")),
     )
-    assert batch_tree.size(both) == 6
-    assert batch_tree.owned(both, 6) == {}
+    assert batch_tree.batch_size(both) == 6
+    assert batch_tree.tensors_by_sample(both, 6) == {}
 
 
-def test_a_tensor_of_one_of_two_batches_tells_which_name_is_meant() -> None:
-    assert batch_tree.of_part("a + b", "input batch[1]['x']") == "b"
-    assert batch_tree.of_part("a + b", "target batch[0]") == "a"
-    assert batch_tree.of_part("a + b", "input batch[2]") == batch_tree.of_part("a + b", "output aten::div") == "a + b"
-    assert batch_tree.of_part("a", "input batch[1]") == "a"
+def test_a_tensor_of_two_batches_selects_the_name() -> None:
+    assert batch_tree.name_of_part("a + b", "input batch[1]['x']") == "b"
+    assert batch_tree.name_of_part("a + b", "target batch[0]") == "a"
+    assert (
+        batch_tree.name_of_part("a + b", "input batch[2]")
+        == batch_tree.name_of_part("a + b", "output aten::div")
+        == "a + b"
+    )
+    assert batch_tree.name_of_part("a", "input batch[1]") == "a"
 
 
-def test_a_batch_beside_another_one_is_not_cut_whole() -> None:
+def test_a_batch_next_to_another_is_partial() -> None:
     small, large = torch.ones(4, 2), torch.ones(10, 2)
     assert batch_tree.is_partial([{"x": small}, {"x": large}], 4)
     assert not batch_tree.is_partial({"x": small, "y": torch.ones(4), "scale": torch.tensor(2.0)}, 4)
@@ -145,10 +149,10 @@ def test_a_batch_beside_another_one_is_not_cut_whole() -> None:
 
 def test_a_row_has_the_text_that_lies_beside_its_tensor() -> None:
     batch = ((torch.ones(2, 3), torch.ones(2), ("a", "b")), (torch.ones(3), ("c", "d", "e"), ("f", "f", "f")))
-    assert batch_tree.beside(batch, "batch[0][1]", 1) == "b"
-    assert batch_tree.beside({"u": {"x": torch.ones(2), "path": ["p", "q"]}}, "batch['u']['x']", 0) == "p"
-    assert batch_tree.beside(batch, "batch[1][0]", 2) == "e"
+    assert batch_tree.row_text(batch, "batch[0][1]", 1) == "b"
+    assert batch_tree.row_text({"u": {"x": torch.ones(2), "path": ["p", "q"]}}, "batch['u']['x']", 0) == "p"
+    assert batch_tree.row_text(batch, "batch[1][0]", 2) == "e"
     for tensor in ("batch[0][2]", "batch[7]", "output", ""):
-        assert batch_tree.beside(batch, tensor, 0) == ""
-    assert batch_tree.beside([torch.ones(2), ["same", "same"]], "batch[0]", 0) == ""
-    assert batch_tree.beside(None, "batch[0]", 0) == ""
+        assert batch_tree.row_text(batch, tensor, 0) == ""
+    assert batch_tree.row_text([torch.ones(2), ["same", "same"]], "batch[0]", 0) == ""
+    assert batch_tree.row_text(None, "batch[0]", 0) == ""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ocrlab.debug.flight_record import ring_writer
-from ocrlab.debug.instruments.compiled_modules import any_compiled, is_compiled, itself_compiled
+from ocrlab.debug.instruments.compiled_modules import any_compiled, is_compiled, is_compiled_module
 from ocrlab.debug.instruments.layers import layer_watch
 from ocrlab.debug.instruments.leaks import leak_watch
 from ocrlab.debug.instruments.memory import memory_watch
@@ -18,21 +18,21 @@ from ocrlab.debug.recorder.module_stages import StageHooks
 from ocrlab.errors import ConfigError
 
 
-def test_a_model_that_is_recorded_is_not_compiled_and_one_that_is_both_is(tmp_path: Path) -> None:
+def test_a_recorded_model_is_not_compiled_and_a_compiled_recorded_model_is(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()))
     stages = StageHooks(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4))
     stages.attach(net)
     assert net[0]._forward_pre_hooks and not is_compiled(net)
     stages.detach()
     net[1].compile(backend="eager")
-    assert is_compiled(net) and itself_compiled(net[1]) and not itself_compiled(net)
+    assert is_compiled(net) and is_compiled_module(net[1]) and not is_compiled_module(net)
     stages.attach(net)
-    assert is_compiled(net) and itself_compiled(net[1]) and not itself_compiled(net)
+    assert is_compiled(net) and is_compiled_module(net[1]) and not is_compiled_module(net)
     stages.detach()
     assert is_compiled(torch.compile(nn.ReLU()))
 
 
-def test_a_compiled_module_is_found_while_it_lives_and_a_plain_one_never() -> None:
+def test_a_compiled_module_counts_while_it_lives_and_a_plain_module_never() -> None:
     plain = nn.Linear(2, 2)
     plain(torch.ones(1, 2))
     graph = torch.compile(nn.Sequential(nn.Linear(2, 2)), backend="eager")
@@ -55,7 +55,7 @@ class Half(nn.Module):
         return self.head(self.body(x))
 
 
-def made_by_jit(kind: str) -> nn.Module:
+def jit_module(kind: str) -> nn.Module:
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
     return torch.jit.script(net) if kind == "script" else torch.jit.trace(net, torch.ones(2, 3))
 
@@ -63,27 +63,27 @@ def made_by_jit(kind: str) -> nn.Module:
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["script", "trace"])
 def test_parts_of_torch_jit_take_no_hooks_and_end_no_instrument(kind: str) -> None:
-    net = Half(made_by_jit(kind))
+    net = Half(jit_module(kind))
     batch = (torch.randn(8, 3), torch.randint(0, 2, (8,)))
-    with layer_watch.watch(net, "*") as seen, memory_watch.watch(net) as held, leak_watch.watch(net):
+    with layer_watch.watch(net, "*") as watch, memory_watch.watch(net) as memory, leak_watch.watch(net):
         nn.functional.cross_entropy(net(batch[0]), batch[1]).backward()
-    assert list(seen.table().index) == ["(Half)", "head"]
-    assert "of torch.jit, whose insides run no hooks: body" in str(seen)
-    assert "(model)" in str(held)
+    assert list(watch.table().index) == ["(Half)", "head"]
+    assert "of torch.jit, whose insides run no hooks: body" in str(watch)
+    assert "(model)" in str(memory)
     assert checker.check(net, batch, nn.functional.cross_entropy).ok
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_a_model_of_torch_jit_says_what_cannot_be_seen() -> None:
-    net = made_by_jit("script")
+def test_a_model_of_torch_jit_reports_what_cannot_be_watched() -> None:
+    net = jit_module("script")
     with pytest.raises(ConfigError, match="torch.jit runs no hooks"):
         layer_watch.watch(net, "*")
     batch = (torch.randn(8, 3), torch.randint(0, 4, (8,)))
     assert "takes no hooks" in str(checker.check(net, batch, nn.functional.cross_entropy))
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    with memory_watch.watch(net, optimizer) as held, leak_watch.watch(net) as kept:
+    with memory_watch.watch(net, optimizer) as memory, leak_watch.watch(net) as leaks:
         for _ in range(3):
             optimizer.zero_grad()
             net(batch[0]).sum().backward()
             optimizer.step()
-    assert (len(held.steps), kept.ticks) == (3, 3)
+    assert (len(memory.steps), leaks.ticks) == (3, 3)

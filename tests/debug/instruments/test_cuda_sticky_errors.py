@@ -28,28 +28,30 @@ ALIVE = (
 
 
 @pytest.mark.parametrize("text", DEAD)
-def test_a_dead_context_is_told(text: str) -> None:
-    assert cuda_sticky_errors.of_cuda(RuntimeError(text))
+def test_a_dead_context_is_recognised(text: str) -> None:
+    assert cuda_sticky_errors.is_cuda_error(RuntimeError(text))
     around = ValueError("while logging")
     around.__cause__ = RuntimeError(text)
-    assert cuda_sticky_errors.of_cuda(around)
+    assert cuda_sticky_errors.is_cuda_error(around)
 
 
 @pytest.mark.parametrize("text", ALIVE)
 def test_other_errors_leave_the_context_alive(text: str) -> None:
-    assert not cuda_sticky_errors.of_cuda(RuntimeError(text))
+    assert not cuda_sticky_errors.is_cuda_error(RuntimeError(text))
 
 
 def test_out_of_memory_and_nothing_are_no_dead_context() -> None:
-    assert not cuda_sticky_errors.of_cuda(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
-    assert not cuda_sticky_errors.of_cuda(None)
-    assert cuda_sticky_errors.of_cuda(torch.AcceleratorError("CUDA error: unspecified launch failure"))
+    assert not cuda_sticky_errors.is_cuda_error(
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    )
+    assert not cuda_sticky_errors.is_cuda_error(None)
+    assert cuda_sticky_errors.is_cuda_error(torch.AcceleratorError("CUDA error: unspecified launch failure"))
 
 
-def test_what_is_kept_outlives_its_owner() -> None:
+def test_objects_that_are_never_freed_outlive_their_owner() -> None:
     thing = torch.zeros(3)
     alive, before = weakref.ref(thing), sys.getrefcount(thing)
-    cuda_sticky_errors.keep([thing])
+    cuda_sticky_errors.never_free([thing])
     assert sys.getrefcount(thing) == before + 1
     del thing
     assert alive() is not None

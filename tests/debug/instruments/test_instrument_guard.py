@@ -48,7 +48,7 @@ def net() -> nn.Module:
 
 def test_a_hook_is_called_and_its_copies_rest() -> None:
     calls: list[Any] = []
-    hook = CallHook(lambda *given: calls.append(given))
+    hook = CallHook(lambda *arguments: calls.append(arguments))
     assert (
         hook(1, 2) is None and copy.deepcopy(hook)(1, 2) is None and pickle.loads(pickle.dumps(hook))(1, 2, 3) is None
     )
@@ -68,23 +68,23 @@ def test_models_are_copied_and_saved_as_ever(name: str) -> None:
 
 
 PLANTED = [
-    ("memory", memory_watch.Seen, "_find_border"),
-    ("memory", memory_watch.Seen, "_begin_optimizer"),
-    ("memory", memory_watch.Seen, "_step"),
-    ("memory", memory_watch.Seen, "_baseline"),
-    ("leaks", leak_watch.Seen, "_sample"),
+    ("memory", memory_watch.MemoryWatch, "_find_border"),
+    ("memory", memory_watch.MemoryWatch, "_begin_optimizer"),
+    ("memory", memory_watch.MemoryWatch, "_step"),
+    ("memory", memory_watch.MemoryWatch, "_baseline"),
+    ("leaks", leak_watch.LeakWatch, "_sample"),
     ("leaks", leak_watch.Workers, "tick"),
     ("leaks", leak_watch.Workers, "begin"),
-    ("layers", layer_watch.Seen, "_entered"),
-    ("layers", layer_watch.Seen, "_left"),
+    ("layers", layer_watch.LayerWatch, "_entered"),
+    ("layers", layer_watch.LayerWatch, "_left"),
     ("layers", layer_watch.Steps, "stepped"),
-    ("profile", step_profiler.Seen, "_profiled"),
-    ("profile", step_profiler.Seen, "_begin"),
+    ("profile", step_profiler.StepProfile, "_profiled"),
+    ("profile", step_profiler.StepProfile, "_begin"),
 ]
 
 
 @pytest.mark.parametrize(("name", "kind", "method"), PLANTED)
-def test_an_error_inside_is_said_once_and_changes_nothing(
+def test_an_error_inside_is_reported_once_and_changes_nothing(
     name: str, kind: Any, method: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = train(net())
@@ -94,8 +94,8 @@ def test_an_error_inside_is_said_once_and_changes_nothing(
 
     monkeypatch.setattr(kind, method, fails)
     model = net()
-    with WATCHES[name](model) as seen:
-        assert train(model, after=lambda: seen.step() if name == "profile" else None) == expected
+    with WATCHES[name](model) as watch:
+        assert train(model, after=lambda: watch.step() if name == "profile" else None) == expected
     assert capsys.readouterr().err.count("ZeroDivisionError: planted") == 1
 
 
@@ -106,9 +106,9 @@ def test_an_error_in_the_hooks_of_a_loader_leaves_its_batches(
         with monkeypatch.context() as patch:
             patch.setattr(loader_watch.samples, planted, None)
             source = DataLoader(torch.arange(8), batch_size=4)  # type: ignore[arg-type]
-            with loader_watch.watch(source) as seen:
+            with loader_watch.watch(source) as watch:
                 assert [batch.tolist() for batch in source] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-        assert seen.guard.problem.startswith("TypeError") and len(seen.steps()) == 2 - bool(seen.guard.problem) * 2
+        assert watch.guard.problem.startswith("TypeError") and len(watch.steps()) == 2 - bool(watch.guard.problem) * 2
         assert capsys.readouterr().err.count("loader.watch ended early, the program goes on: TypeError") == 1
 
 
@@ -126,7 +126,7 @@ def test_what_a_signal_handler_raises_goes_on_to_the_program() -> None:
     assert not guard.problem
 
 
-def test_the_first_error_is_said_with_its_place_and_the_instrument_is_stopped(
+def test_the_first_error_is_reported_with_its_place_and_stops_the_instrument(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     stopped: list[str] = []
@@ -136,8 +136,8 @@ def test_the_first_error_is_said_with_its_place_and_the_instrument_is_stopped(
             raise ValueError(text)
     with contextlib.suppress(KeyboardInterrupt), guard():
         raise KeyboardInterrupt
-    said = capsys.readouterr().err
-    assert said.startswith(
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(
         "ocrlab: a test ended early, the program goes on: ValueError: first (test_instrument_guard.py:"
     )
-    assert said.count("\n") == 1 and stopped == ["first\nof two lines"]
+    assert stderr.count("\n") == 1 and stopped == ["first\nof two lines"]

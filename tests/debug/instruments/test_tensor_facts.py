@@ -23,59 +23,59 @@ KINDS = {
 TYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool)
 
 
-def made(dtype: torch.dtype = torch.float32) -> Tensor:
+def random_tensor(dtype: torch.dtype = torch.float32) -> Tensor:
     return (torch.randn(2, 3, 8, 9).relu() * 5).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_ways_of_looking_agree_with_numpy(kind: str, dtype: torch.dtype) -> None:
-    tensor = KINDS[kind](made(dtype))
+    tensor = KINDS[kind](random_tensor(dtype))
     truth = tensor.double().numpy()
-    found = tensor_facts.describe(tensor)
+    facts = tensor_facts.describe(tensor)
     again, first = tensor_facts.figures(tensor_facts.on_device(tensor).tolist(), tensor.shape, tensor.stride())
     for name, want in (("min", truth.min()), ("max", truth.max()), ("mean", truth.mean()), ("std", truth.std())):
-        assert found[name] == pytest.approx(want, rel=1e-4, abs=1e-6)
+        assert facts[name] == pytest.approx(want, rel=1e-4, abs=1e-6)
         assert getattr(again, name) == pytest.approx(want, rel=1e-3, abs=1e-3)
-    assert found["zeros"] == again.zeros == (truth == 0).sum()
-    assert found["count"] == again.count == truth.size
-    assert (found["nan"], found["inf"], again.bad, first) == (0, 0, 0, None)
-    assert (found["shape"], found["dtype"]) == (truth.shape, str(dtype).removeprefix("torch."))
+    assert facts["zeros"] == again.zeros == (truth == 0).sum()
+    assert facts["count"] == again.count == truth.size
+    assert (facts["nan"], facts["inf"], again.bad, first) == (0, 0, 0, None)
+    assert (facts["shape"], facts["dtype"]) == (truth.shape, str(dtype).removeprefix("torch."))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "one number"])
-def test_the_first_bad_value_and_the_samples_that_have_one(kind: str) -> None:
-    tensor = KINDS[kind](made())
+def test_the_first_bad_value_and_the_samples_with_bad_values(kind: str) -> None:
+    tensor = KINDS[kind](random_tensor())
     tensor[1, 0, 2, 1] = math.nan
     tensor[1, 0, 3, 1] = -math.inf
-    found = tensor_facts.first_bad(tensor)
+    bad = tensor_facts.first_bad(tensor)
     truth = tensor.numpy()
-    assert found is not None
-    assert found.index == tuple(np.argwhere(~np.isfinite(truth))[0])
-    assert (found.value, found.sample) == ("NaN", 1)
-    assert found.samples == {1: int((~np.isfinite(truth[1])).sum())}
-    assert (found.nan, found.inf) == (np.isnan(truth).sum(), np.isinf(truth).sum())
-    told = tensor_facts.describe(tensor)
-    assert (told["nan"], told["inf"]) == (found.nan, found.inf)
-    assert told["mean"] == pytest.approx(truth[np.isfinite(truth)].mean(), rel=1e-4)
-    assert told["std"] == pytest.approx(truth[np.isfinite(truth)].std(), rel=1e-4)
+    assert bad is not None
+    assert bad.index == tuple(np.argwhere(~np.isfinite(truth))[0])
+    assert (bad.value, bad.sample) == ("NaN", 1)
+    assert bad.samples == {1: int((~np.isfinite(truth[1])).sum())}
+    assert (bad.nan, bad.inf) == (np.isnan(truth).sum(), np.isinf(truth).sum())
+    facts = tensor_facts.describe(tensor)
+    assert (facts["nan"], facts["inf"]) == (bad.nan, bad.inf)
+    assert facts["mean"] == pytest.approx(truth[np.isfinite(truth)].mean(), rel=1e-4)
+    assert facts["std"] == pytest.approx(truth[np.isfinite(truth)].std(), rel=1e-4)
     figures, first = tensor_facts.figures(tensor_facts.on_device(tensor).tolist(), tensor.shape, tensor.stride())
     assert first is not None and not math.isfinite(tensor[first]) and first[0] == 1
-    assert (figures.nan, figures.inf) == (found.nan, found.inf)
+    assert (figures.nan, figures.inf) == (bad.nan, bad.inf)
     assert math.isnan(figures.mean)
 
 
 def test_nothing_is_first_where_all_is_finite() -> None:
-    assert tensor_facts.first_bad(made()) is None
+    assert tensor_facts.first_bad(random_tensor()) is None
     assert tensor_facts.first_bad(torch.empty(0, 3)) is None
     assert tensor_facts.first_bad(torch.tensor([1, 2])) is None
-    assert tensor_facts.first_bad(torch.tensor(math.inf)) == tensor_facts.Bad((), "+Inf", 0, 1, {})
+    assert tensor_facts.first_bad(torch.tensor(math.inf)) == tensor_facts.FirstBad((), "+Inf", 0, 1, {})
 
 
 def test_all_values_bad() -> None:
-    told = tensor_facts.describe(torch.full((2, 2), math.nan))
-    assert told["nan"] == told["count"] == 4
-    assert math.isnan(told["mean"]) and math.isnan(told["min"])
+    facts = tensor_facts.describe(torch.full((2, 2), math.nan))
+    assert facts["nan"] == facts["count"] == 4
+    assert math.isnan(facts["mean"]) and math.isnan(facts["min"])
 
 
 def test_a_large_tensor_is_looked_at_in_pieces_and_loses_nothing() -> None:
@@ -83,20 +83,20 @@ def test_a_large_tensor_is_looked_at_in_pieces_and_loses_nothing() -> None:
         torch.randn(3 * tensor_facts.CHUNK + 17) * 0.01 + 1e4
     )  # squares in float32 would say a deviation of 0 or of 3
     tensor[-1] = math.nan
-    told = tensor_facts.describe(tensor)
+    facts = tensor_facts.describe(tensor)
     truth = tensor[:-1].double()
-    assert told["std"] == pytest.approx(float(truth.std(correction=0)), rel=1e-3)
-    assert told["mean"] == pytest.approx(float(truth.mean()), rel=1e-7)
-    assert told["nan"] == 1
+    assert facts["std"] == pytest.approx(float(truth.std(correction=0)), rel=1e-3)
+    assert facts["mean"] == pytest.approx(float(truth.mean()), rel=1e-7)
+    assert facts["nan"] == 1
 
 
 def test_large_values_do_not_overflow() -> None:
-    told = tensor_facts.describe(torch.tensor([3e38, -3e38, 1e38]))
-    assert (told["nan"], told["inf"]) == (0, 0)
-    assert told["std"] == pytest.approx(np.std(np.array([3e38, -3e38, 1e38])), rel=1e-3)
+    facts = tensor_facts.describe(torch.tensor([3e38, -3e38, 1e38]))
+    assert (facts["nan"], facts["inf"]) == (0, 0)
+    assert facts["std"] == pytest.approx(np.std(np.array([3e38, -3e38, 1e38])), rel=1e-3)
     assert tensor_facts.describe(torch.tensor([65504.0, -65504.0], dtype=torch.float16))["std"] == pytest.approx(65504)
-    told = tensor_facts.describe(torch.tensor([1.5e308, -1.5e308, float("inf")], dtype=torch.float64))
-    assert (told["inf"], told["mean"], told["max"]) == (1, 0.0, 1.5e308)
+    facts = tensor_facts.describe(torch.tensor([1.5e308, -1.5e308, float("inf")], dtype=torch.float64))
+    assert (facts["inf"], facts["mean"], facts["max"]) == (1, 0.0, 1.5e308)
     assert tensor_facts.describe(torch.tensor([1e300, 3e300, -1e300], dtype=torch.float64))["mean"] == pytest.approx(
         1e300
     )
@@ -123,10 +123,10 @@ def test_below_a_gradient_vmap_still_allows_no_reading() -> None:
     ],
 )
 def test_what_cannot_be_read_says_why(tensor: Tensor, reason: str) -> None:
-    told = tensor_facts.describe(tensor)
-    assert reason in told["why"]
-    assert "mean" not in told
-    assert told["shape"] == tuple(tensor.shape)
+    facts = tensor_facts.describe(tensor)
+    assert reason in facts["why"]
+    assert "mean" not in facts
+    assert facts["shape"] == tuple(tensor.shape)
 
 
 def test_fake_tensors_are_not_read() -> None:
@@ -154,8 +154,8 @@ def test_fake_tensors_are_not_read() -> None:
 )
 def test_unusual_tensors(make: Callable[[], Tensor], mean: float) -> None:
     tensor = make()
-    told = tensor_facts.describe(tensor)
-    assert told["mean"] == pytest.approx(mean)
+    facts = tensor_facts.describe(tensor)
+    assert facts["mean"] == pytest.approx(mean)
     assert tensor_facts.first_bad(tensor) is None
 
 
@@ -176,7 +176,7 @@ def test_memory_formats_and_bytes(tensor: Tensor, form: str) -> None:
 
 
 def test_looking_draws_nothing_and_leaves_no_trace() -> None:
-    tensor = made().requires_grad_()
+    tensor = random_tensor().requires_grad_()
     before = torch.get_rng_state()
     tensor_facts.describe(tensor)
     tensor_facts.first_bad(tensor)

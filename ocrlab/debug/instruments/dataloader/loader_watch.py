@@ -34,7 +34,7 @@ from ocrlab.debug.instruments.dataloader.tune_workers import Setting, Trial, Tun
 from ocrlab.debug.instruments.dataloader.worker_locks import LockStats, current_syscall
 from ocrlab.debug.instruments.dataloader.worker_log import Death, Step
 from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
-from ocrlab.debug.instruments.signal_errors import by_a_signal
+from ocrlab.debug.instruments.signal_errors import raised_by_signal
 
 if TYPE_CHECKING:
     import pandas
@@ -240,7 +240,7 @@ class _TimedIterator(Iterator[Any]):
             try:
                 method(*args)
             except Exception as error:
-                if by_a_signal(error):  # a worker died just now, and torch says so from its handler
+                if raised_by_signal(error):  # a worker died just now, and torch says so from its handler
                     self._seen.error = error
                 self._seen.guard.handle(error)
 

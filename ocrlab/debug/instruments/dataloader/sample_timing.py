@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataP
 from ocrlab.debug.instruments.dataloader import sample_names as names
 from ocrlab.debug.instruments.dataloader.worker_log import COLLATE, Journal
 from ocrlab.debug.instruments.dataset_proxy import DatasetProxy
-from ocrlab.debug.instruments.signal_errors import by_a_signal
+from ocrlab.debug.instruments.signal_errors import raised_by_signal
 
 BYTES = 1 << 16  # of a tensor or text that are compared
 MARKED = 16  # first items of a stream whose content is compared with that of the other workers
@@ -233,7 +233,7 @@ def _done(journal: Journal, dataset: Any, index: Any, item: Any, began: float, c
         text = f"{many} samples: {str(list(index))[:60]}" if many > 1 else f"index {index}"
         journal.end(index, name or text, began, spent, busy, many)
     except Exception as error:
-        if by_a_signal(error):
+        if raised_by_signal(error):
             raise
         print(f"ocrlab: loading is not timed any more: {error}", file=sys.stderr)
         journal.close()

@@ -36,17 +36,17 @@ from ocrlab.debug.instruments.compiled_modules import is_compiled
 from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.layers import module_selection as names
 from ocrlab.debug.instruments.layers import table as rows
-from ocrlab.debug.instruments.layers.statistics import Keeper
-from ocrlab.debug.instruments.layers.step_counter import Steps, in_backward
-from ocrlab.debug.instruments.layers.table import INPUT, OUTPUT, Call, First, Row
-from ocrlab.debug.instruments.layers.timers import Clock
+from ocrlab.debug.instruments.layers.statistics import StatisticsStore
+from ocrlab.debug.instruments.layers.step_counter import StepCounter, in_backward
+from ocrlab.debug.instruments.layers.table import INPUT, OUTPUT, Call, FirstNonFinite, Row
+from ocrlab.debug.instruments.layers.timers import StepClock
 from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from ocrlab.debug.instruments.layers.plots import Drawn
+    from ocrlab.debug.instruments.layers.plots import LayerFigure
 
 DEFAULT = "decoder.fusion"
 SHOWN = ("class", "step", "shape", "dtype", "min", "max", "mean", "std", "zeros", "grad_std", "ms", "worst")  # printed
@@ -54,7 +54,7 @@ MOST_SHOWN = 60  # modules that are printed
 MOST_TENSORS = 32  # of one argument or output: of a list of a thousand boxes the first ones
 
 
-def watch(model: nn.Module, which: names.Wanted = DEFAULT, *, every: int = 1, backward: bool = True) -> Seen:
+def watch(model: nn.Module, which: names.Wanted = DEFAULT, *, every: int = 1, backward: bool = True) -> LayerWatch:
     """Watch what modules compute inside the block: shapes, statistics, gradients, time, and the first NaN or Inf.
 
     model      any nn.Module; where it is compiled, the steps that are looked at run eagerly
@@ -69,30 +69,30 @@ def watch(model: nn.Module, which: names.Wanted = DEFAULT, *, every: int = 1, ba
         raise ConfigError("Only a torch module can be watched", got=type(model).__name__, need="an nn.Module")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ConfigError("every says in which steps statistics are taken", got=repr(every), need="a whole number >= 1")
-    return Seen(model, names.chosen(model, which), every, backward)
+    return LayerWatch(model, names.select_modules(model, which), every, backward)
 
 
-class Seen:
+class LayerWatch:
     """What was seen of the modules of one model; the hooks are there inside its `with` block only."""
 
-    def __init__(self, model: nn.Module, named: list[names.Named], every: int, backward: bool) -> None:
-        self.modules = [(one.name, type(one.module).__name__) for one in named]
+    def __init__(self, model: nn.Module, named: list[names.NamedModule], every: int, backward: bool) -> None:
+        self.modules = [(module.name, type(module.module).__name__) for module in named]
         self._guard = InstrumentGuard("layers.watch", self._stop)
         self._ended_by = ""  # what of the program's own ended it early
         self.unfinished: tuple[str, ...] = ()  # modules that an exception left, the outermost first
-        self._keeper = Keeper()
-        self._steps = Steps(weakref.ref(model), every, self._ended, self._began, self._joined)
-        self._named = [(one.name, weakref.ref(one.module)) for one in named]
+        self._keeper = StatisticsStore()
+        self._steps = StepCounter(weakref.ref(model), every, self._ended, self._began, self._joined)
+        self._named = [(module.name, weakref.ref(module.module)) for module in named]
         self._backward = backward
         self._compiled = is_compiled(model)
-        self._jit = names.made_by_jit(model)
+        self._jit = names.jit_module_names(model)
         self._handles: list[Any] = []
         self._local = threading.local()  # DataParallel calls replicas of the same modules in threads
         self._stance: Any = None
         self._live = False
         self._blind = False  # the optimiser made a step that was to be looked at, and no module was called in it
 
-    def __enter__(self) -> Seen:
+    def __enter__(self) -> LayerWatch:
         """Put the hooks on; raises ConfigError where they are on already or the model is gone."""
         model = self._steps.model()
         if self._handles or model is None:
@@ -101,8 +101,8 @@ class Seen:
         watched = [(name, module) for name, ref in self._named if (module := ref()) is not None]
         for name, module in watched:
             self._hook(module, name)
-        if all(module is not names.unwrapped(model) for _, module in watched):
-            self._hook(names.unwrapped(model), "")  # only to count its calls
+        if all(module is not names.unwrap(model) for _, module in watched):
+            self._hook(names.unwrap(model), "")  # only to count its calls
         self._handles.append(register_optimizer_step_post_hook(self._stepped))
         self._began()
         if self._compiled:
@@ -119,7 +119,7 @@ class Seen:
         stack = self._stack()
         self.unfinished = tuple(call.module for _, call in stack if call.phase != "recompute") if error else ()
         stack.clear()
-        if cuda_sticky_errors.of_cuda(error):
+        if cuda_sticky_errors.is_cuda_error(error):
             self._ended_by = "a CUDA error ended the block, after which no device may be asked"
             self._keeper.lose()
         self._guarded(self._keeper.flush)
@@ -136,27 +136,27 @@ class Seen:
         return self._guard.problem or self._ended_by
 
     @property
-    def first_nonfinite(self) -> First | None:
+    def first_nonfinite(self) -> FirstNonFinite | None:
         """The first tensor with a NaN or Inf in the order of computing; None where all that was seen is finite."""
-        return rows.first([*([self._keeper.first] if self._keeper.first else []), *self._read()])
+        return rows.first_nonfinite([*([self._keeper.first] if self._keeper.first else []), *self._read()])
 
     def table(self) -> DataFrame:
         """Return one row a module with the figures of its last output and gradient, and the worst seen; see `rows`."""
         read = self._read()
-        bad = rows.worst(sorted([*self._keeper.worst.values(), *read], key=lambda row: row.order))
-        told = rows.table(self.modules, read, bad)
-        told.attrs["note"] = self.note()
-        return told
+        bad = rows.worst_rows(sorted([*self._keeper.worst.values(), *read], key=lambda row: row.order))
+        table = rows.table(self.modules, read, bad)
+        table.attrs["note"] = self.note()
+        return table
 
     def history(self) -> DataFrame:
         """Return one row a tensor over all steps that were looked at, the newest 50,000; see `rows`."""
         return rows.history(self._read())
 
-    def plot(self) -> Drawn:
+    def plot(self) -> LayerFigure:
         """Return a figure of the outputs and gradients of the watched modules; its title says what was found."""
         from ocrlab.debug.instruments.layers import plots
 
-        return plots.drawn([name for name, _ in self.modules], self._read(), self.first_nonfinite)
+        return plots.plot_layers([name for name, _ in self.modules], self._read(), self.first_nonfinite)
 
     def note(self) -> str:
         """Return what has to be known about the figures: why there are none, or what is not in them; else ""."""
@@ -169,20 +169,20 @@ class Seen:
             why = "it runs inside of a compiled function, its `forward` is called directly, or it was not needed"
             return f"No watched module was called in a step that was looked at: {why}"
         unread = [row.slot.why for row in self._keeper.rows if row.slot.why]
-        told = [left] if left else []
-        told += [f"no value was read: {unread[0]}"] if unread and len(unread) == len(self._keeper.rows) else []
-        told += [f"never called: {', '.join(sorted(silent))}"] if silent else []
-        told += [f"of torch.jit, whose insides run no hooks: {', '.join(self._jit)}"] if self._jit else []
-        told += [f"{self._keeper.dropped} older rows were dropped"] if self._keeper.dropped else []
-        return "; ".join(told)
+        notes = [left] if left else []
+        notes += [f"no value was read: {unread[0]}"] if unread and len(unread) == len(self._keeper.rows) else []
+        notes += [f"never called: {', '.join(sorted(silent))}"] if silent else []
+        notes += [f"of torch.jit, whose insides run no hooks: {', '.join(self._jit)}"] if self._jit else []
+        notes += [f"{self._keeper.dropped} older rows were dropped"] if self._keeper.dropped else []
+        return "; ".join(notes)
 
     def __str__(self) -> str:
         first, table = self.first_nonfinite, self.table()
-        seen = any(not row.slot.why for row in self._keeper.rows)
-        told = [f"{first}" if first else "All that was seen is finite"] if seen else []
+        has_values = any(not row.slot.why for row in self._keeper.rows)
+        lines = [f"{first}" if first else "All that was seen is finite"] if has_values else []
         wanted = [name for name in SHOWN if name in table.columns and table[name].notna().any()]
         shown = table[wanted].to_string(float_format=lambda value: f"{value:.3g}", max_rows=MOST_SHOWN, na_rep="")
-        return "\n".join([*told, *filter(None, [self.note()]), *([shown] if wanted else [])])
+        return "\n".join([*lines, *filter(None, [self.note()]), *([shown] if wanted else [])])
 
     def _read(self) -> list[Row]:
         """Return all rows with their figures; waits for what is on its way."""
@@ -205,7 +205,7 @@ class Seen:
         begin = clock.mark()
         root = self._root()
         phase = "recompute" if in_backward() else "forward" if root is None or root.training else "eval"
-        is_root = root is not None and module is names.unwrapped(root)
+        is_root = root is not None and module is names.unwrap(root)
         first = bool(getattr(module, "batch_first", True))
         call = Call(who.name, who.kind, is_root, steps.number, steps.micro, phase, keeper.next(), first)
         keeper.calls.append(call)
@@ -250,7 +250,7 @@ class Seen:
             self._keeper.read(wait=False)
             model = self._steps.model()
             first = next(iter(()) if model is None else model.parameters(), None)  # a compiled model has no truth value
-            self._keeper.clock = Clock(first is not None and first.is_cuda)
+            self._keeper.clock = StepClock(first is not None and first.is_cuda)
         self._live = live
         if not live and self._steps.counted:  # else nobody would see the next call
             self._compile_again()
@@ -272,7 +272,7 @@ class Seen:
 
     def _root(self) -> nn.Module | None:
         model = self._steps.model()
-        return None if model is None else names.unwrapped(model)
+        return None if model is None else names.unwrap(model)
 
     def _stack(self) -> list[tuple[_Before, Call]]:
         """Return the calls of this thread that were entered and not left."""
@@ -291,22 +291,22 @@ class Seen:
 
     def _stop(self, error: BaseException) -> None:
         self._live = False
-        self._keeper.lose() if cuda_sticky_errors.of_cuda(error) else self._keeper.forget()
+        self._keeper.lose() if cuda_sticky_errors.is_cuda_error(error) else self._keeper.forget()
 
 
 class _Before:
     """The hook before a module's forward; a copy of the module, like an average of the weights, gets one that rests."""
 
-    def __init__(self, seen: Seen, name: str, kind: str) -> None:
-        self.seen, self.name, self.kind = seen, name, kind
+    def __init__(self, watch: LayerWatch, name: str, kind: str) -> None:
+        self.watch, self.name, self.kind = watch, name, kind
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():  # nothing in the graph, and no break in it
             return
         try:
-            self.seen._entered(self, module, args, kwargs)
+            self.watch._entered(self, module, args, kwargs)
         except Exception as error:
-            self.seen._guard.handle(error)
+            self.watch._guard.handle(error)
 
     def __deepcopy__(self, _: object) -> Callable[..., None]:
         return _rest
@@ -318,16 +318,16 @@ class _Before:
 class _After:
     """The hook after a module's forward."""
 
-    def __init__(self, seen: Seen, before: _Before) -> None:
-        self.seen, self.before = seen, before
+    def __init__(self, watch: LayerWatch, before: _Before) -> None:
+        self.watch, self.before = watch, before
 
     def __call__(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
         if torch.compiler.is_compiling():
             return
         try:
-            self.seen._left(self.before, output)
+            self.watch._left(self.before, output)
         except Exception as error:
-            self.seen._guard.handle(error)
+            self.watch._guard.handle(error)
 
     __deepcopy__ = _Before.__deepcopy__
     __reduce__ = _Before.__reduce__

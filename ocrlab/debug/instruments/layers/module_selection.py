@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from ocrlab.debug.instruments.compiled_modules import of_jit
+from ocrlab.debug.instruments.compiled_modules import is_jit
 from ocrlab.errors import ConfigError
 
 Wanted = str | nn.Module | type[nn.Module] | Iterable["Wanted"]
@@ -18,7 +18,7 @@ INSIDE = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}  # 
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedModule:
     """A module with the name that a person uses for it; a shared module has further ones."""
 
     name: str
@@ -26,7 +26,7 @@ class Named:
     also: tuple[str, ...] = ()
 
 
-def every(model: nn.Module) -> list[Named]:
+def callable_modules(model: nn.Module) -> list[NamedModule]:
     """Return all modules that can be called, each once, under names without torch's wrappers; a model is `(Class)`.
 
     Of a wrapper and what it wraps, which share a name, only the inner one is there: it does the work.
@@ -34,99 +34,99 @@ def every(model: nn.Module) -> list[Named]:
     names: dict[int, list[str]] = {}
     inner: dict[str, nn.Module] = {}
     for name, module in _walk(model, "", frozenset()):
-        if can_be_called(module):
-            inner[name or f"({type(unwrapped(module)).__name__})"] = module
+        if is_callable(module):
+            inner[name or f"({type(unwrap(module)).__name__})"] = module
     for name, module in inner.items():
         names.setdefault(id(module), []).append(name)
-    kept = [(name, module, names[id(module)]) for name, module in inner.items()]
-    return [Named(name, module, tuple(known[1:])) for name, module, known in kept if name == known[0]]
+    named = [(name, module, names[id(module)]) for name, module in inner.items()]
+    return [NamedModule(name, module, tuple(aliases[1:])) for name, module, aliases in named if name == aliases[0]]
 
 
 def _walk(module: nn.Module, name: str, above: frozenset[int]) -> Iterator[tuple[str, nn.Module]]:
     """Yield every module with its name, those that are shared under each of their names, parents first."""
     yield name, module
-    for part, child in module.named_children() if of_jit(module) else module._modules.items():
+    for part, child in module.named_children() if is_jit(module) else module._modules.items():
         if child is not None and id(child) not in above:  # one that holds itself would never end
             hidden = part in INSIDE or (part == "module" and type(module).__name__ in WRAPPERS)
             yield from _walk(child, name if hidden else f"{name}.{part}".lstrip("."), above | {id(module)})
 
 
-def made_by_jit(model: nn.Module) -> list[str]:
+def jit_module_names(model: nn.Module) -> list[str]:
     """Return the names of the outermost parts of a model that torch.jit made, whose insides run no hooks."""
-    found = [name for name, module in _walk(model, "", frozenset()) if of_jit(module)]
-    return [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
+    jit_names = [name for name, module in _walk(model, "", frozenset()) if is_jit(module)]
+    return [name for name in jit_names if not any(name.startswith(f"{other}.") for other in jit_names)]
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
+def unwrap(module: nn.Module) -> nn.Module:
     """Return what is inside of torch's wrappers."""
-    for part, child in () if of_jit(module) else module._modules.items():
+    for part, child in () if is_jit(module) else module._modules.items():
         if child is not None and (part in INSIDE or (part == "module" and type(module).__name__ in WRAPPERS)):
-            return unwrapped(child)
+            return unwrap(child)
     return module
 
 
-def can_be_called(module: nn.Module) -> bool:
+def is_callable(module: nn.Module) -> bool:
     """Tell whether a module has a forward that hooks can see; a ModuleList has none, what torch.jit made takes none."""
-    if of_jit(module):
+    if is_jit(module):
         return False
     return "forward" in vars(module) or type(module).forward is not nn.Module.forward
 
 
-def chosen(model: nn.Module, wanted: Wanted) -> list[Named]:
+def select_modules(model: nn.Module, wanted: Wanted) -> list[NamedModule]:
     """Return the modules that are wanted, in the model's order; raises ConfigError with the nearest right names.
 
     A glob is matched with the whole dotted name, and where nothing matches with its end, so that `decoder.fusion` is
     also found as `net.decoder.fusion`. `*` is every module, the model itself too; that alone is "", as in torch.
     """
-    modules = every(model)
+    modules = callable_modules(model)
     if not modules:
-        jit = of_jit(unwrapped(model))
+        jit = is_jit(unwrap(model))
         what = "A model of torch.jit runs no hooks" if jit else "The model has no module that is called"
         need = "the model as it was before torch.jit" if jit else "a module with a forward"
-        raise ConfigError(what, got=type(unwrapped(model)).__name__, need=need)
-    picked = {id(found.module) for found in _picked(model, modules, wanted)}
-    return [found for found in modules if id(found.module) in picked]
+        raise ConfigError(what, got=type(unwrap(model)).__name__, need=need)
+    picked = {id(named.module) for named in _matching_modules(model, modules, wanted)}
+    return [named for named in modules if id(named.module) in picked]
 
 
-def _picked(model: nn.Module, modules: list[Named], wanted: Wanted) -> list[Named]:
+def _matching_modules(model: nn.Module, modules: list[NamedModule], wanted: Wanted) -> list[NamedModule]:
     if isinstance(wanted, str):
-        return _by_name(model, modules, wanted) if wanted else _picked(model, modules, unwrapped(model))
+        return _by_name(model, modules, wanted) if wanted else _matching_modules(model, modules, unwrap(model))
     if isinstance(wanted, nn.Module):
-        found = [named for named in modules if named.module is unwrapped(wanted) or named.module is wanted]
-        return found or _none(f"This {type(wanted).__name__} is no module of the model", model, modules, "")
+        matches = [named for named in modules if named.module is unwrap(wanted) or named.module is wanted]
+        return matches or _raise_unknown(f"This {type(wanted).__name__} is no module of the model", model, modules, "")
     if isinstance(wanted, type):
-        found = [named for named in modules if isinstance(named.module, wanted)]
-        return found or _none(f"The model has no {wanted.__name__} that is called", model, modules, "")
+        matches = [named for named in modules if isinstance(named.module, wanted)]
+        return matches or _raise_unknown(f"The model has no {wanted.__name__} that is called", model, modules, "")
     if isinstance(wanted, Iterable) and not isinstance(wanted, bytes):
         several = list(wanted)
         if several:
-            return [named for one in several for named in _picked(model, modules, one)]
+            return [named for item in several for named in _matching_modules(model, modules, item)]
         wanted = several  # a list that came out empty would watch nothing, in silence
     need = "a name, a glob, a module, a class of modules, or several of them"
     raise ConfigError("Nothing says which modules are meant", got=repr(wanted), need=need)
 
 
-def _by_name(model: nn.Module, modules: list[Named], pattern: str) -> list[Named]:
+def _by_name(model: nn.Module, modules: list[NamedModule], pattern: str) -> list[NamedModule]:
     for glob in (pattern, f"*.{pattern}"):
-        found = [named for named in modules if any(fnmatchcase(name, glob) for name in (named.name, *named.also))]
-        if found:
-            return found
-    silent = [name for name, module in _walk(model, "", frozenset()) if name == pattern and not can_be_called(module)]
+        matches = [named for named in modules if any(fnmatchcase(name, glob) for name in (named.name, *named.also))]
+        if matches:
+            return matches
+    silent = [name for name, module in _walk(model, "", frozenset()) if name == pattern and not is_callable(module)]
     if silent:
         do = f"Write {pattern}.* for what is in it"
         raise ConfigError(f"{pattern} has no forward of its own, so that nothing can be seen of it", do=do)
-    return _none(f"No module is called {pattern}", model, modules, pattern)
+    return _raise_unknown(f"No module is called {pattern}", model, modules, pattern)
 
 
-def _none(what: str, model: nn.Module, modules: list[Named], pattern: str) -> list[Named]:
+def _raise_unknown(what: str, model: nn.Module, modules: list[NamedModule], pattern: str) -> list[NamedModule]:
     """Raise ConfigError with the names that are nearest to `pattern`."""
     names = [name for named in modules for name in (named.name, *named.also)]
     last = pattern.rpartition(".")[2].strip("*[]?")
     near = get_close_matches(pattern, names, n=3, cutoff=0.5)
     near += [name for name in names if last and last in name.rpartition(".")[2]][:3]
-    told = ", ".join(dict.fromkeys(near)) or ", ".join(names[1:7])
-    root = type(unwrapped(model)).__name__
-    nearest = f"The nearest are {told}; " if told else ""
+    nearest_names = ", ".join(dict.fromkeys(near)) or ", ".join(names[1:7])
+    root = type(unwrap(model)).__name__
+    nearest = f"The nearest are {nearest_names}; " if nearest_names else ""
     raise ConfigError(
         f"{what} ({root}, {len(modules)} module{'s' if len(modules) > 1 else ''})", do=f'{nearest}"*" is every module'
     )

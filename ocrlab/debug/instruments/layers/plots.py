@@ -11,9 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.debug.instruments.layers.table import GRADIENT, OUTPUT, First, Row
+from ocrlab.debug.instruments.layers.table import GRADIENT, OUTPUT, FirstNonFinite, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +52,7 @@ STYLE: Any = {
 
 
 @dataclass(frozen=True)
-class Drawn:
+class LayerFigure:
     """A matplotlib figure and its alternative text, which says what it shows; a notebook displays it by itself."""
 
     figure: Figure
@@ -65,7 +66,7 @@ class Drawn:
         return {"text/html": html, "text/plain": self.alt}
 
 
-def drawn(names: Sequence[str], rows: Sequence[Row], first: First | None) -> Drawn:
+def plot_layers(names: Sequence[str], rows: Sequence[Row], first: FirstNonFinite | None) -> LayerFigure:
     """Return deviations of outputs and of their gradients: over the steps of few modules, else along the network."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -74,22 +75,22 @@ def drawn(names: Sequence[str], rows: Sequence[Row], first: First | None) -> Dra
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.0, 3.6), layout="constrained")
         panels = figure.subplots(1, 2)
-        draw = _over_steps if len(names) <= FEW else _along
-        told = [
+        draw = _plot_over_steps if len(names) <= FEW else _plot_along_modules
+        sentences = [
             draw(axes, names, [row for row in rows if row.what == what], what.replace("output", "the output"))
             for axes, what in zip(panels, (OUTPUT, GRADIENT[OUTPUT]), strict=True)
         ]
         if first is not None:
             figure.suptitle(_short(first), x=0.01, ha="left", color=BAD, fontsize=10.5, fontweight="bold")
-        return Drawn(figure, ". ".join([*([first.sentence.rstrip(".")] if first else []), *told]) + ".")
+        return LayerFigure(figure, ". ".join([*([first.sentence.rstrip(".")] if first else []), *sentences]) + ".")
 
 
-def _short(first: First) -> str:
+def _short(first: FirstNonFinite) -> str:
     sample = f", sample {first.sample}" if first.sample is not None else ""
     return f"First {'NaN' if first.nan else 'Inf'} at step {first.step}: {first.what} of {first.module}{sample}"
 
 
-def _over_steps(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> str:
+def _plot_over_steps(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> str:
     """Draw one curve a module: the deviation over the steps."""
     axes.set_xlabel("step")
     axes.set_ylabel("standard deviation")
@@ -106,10 +107,10 @@ def _over_steps(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str
             highs.append(max(value for _, value in points))
         for step in lost:
             axes.axvline(step, color=BAD, linewidth=1, linestyle=(0, (4, 3)))
-    return _finished(axes, what, lows, highs, curves > 1, f"over the steps of {', '.join(names)}")
+    return _finish_axes(axes, what, lows, highs, curves > 1, f"over the steps of {', '.join(names)}")
 
 
-def _along(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> str:
+def _plot_along_modules(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> str:
     """Draw one point a module in the order of computing: the deviation in the newest step, a cross where it is lost.
 
     The lowest and the highest are named: a place in the order alone tells nobody which module that is.
@@ -129,20 +130,20 @@ def _along(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> 
             bad, height, "x", color=BAD, markersize=5, transform=axes.get_xaxis_transform(), label="NaN or Inf only"
         )
     figures = [value for _, value in good]
-    told = _finished(axes, what, figures, figures, bool(bad), f"along {len(last)} modules")
-    ends = [min(good, key=lambda one: one[1]), max(good, key=lambda one: one[1])] if len(set(figures)) > 1 else []
-    for point, beside in zip(ends, (-9, 9), strict=False):
+    sentence = _finish_axes(axes, what, figures, figures, bool(bad), f"along {len(last)} modules")
+    ends = [min(good, key=itemgetter(1)), max(good, key=itemgetter(1))] if len(set(figures)) > 1 else []
+    for point, offset in zip(ends, (-9, 9), strict=False):
         half = "left" if point[0] < len(last) / 2 else "right"
         style: Any = {"color": INK, "fontsize": 8, "ha": half, "va": "center", "annotation_clip": False}
-        axes.annotate(last[point[0]].call.module, point, (0, beside), textcoords="offset points", **style)
+        axes.annotate(last[point[0]].call.module, point, (0, offset), textcoords="offset points", **style)
     axes.margins(y=0.12)
     where = [
         f"{side} in {last[place].call.module}" for side, (place, _) in zip(("lowest", "highest"), ends, strict=False)
     ]
-    return ", ".join([told, *where])
+    return ", ".join([sentence, *where])
 
 
-def _finished(axes: Axes, what: str, lows: Sequence[float], highs: Sequence[float], legend: bool, where: str) -> str:
+def _finish_axes(axes: Axes, what: str, lows: Sequence[float], highs: Sequence[float], legend: bool, where: str) -> str:
     """Set scale, title and legend, and return what is seen in words."""
     if not lows:
         axes.set_title(f"No figures of {what}")

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments import cuda_sticky_errors, tensor_facts
-from ocrlab.debug.instruments.layers.table import GRADIENT, INPUT, OUTPUT, WEIGHT, Call, Row, Slot, worst
-from ocrlab.debug.instruments.layers.timers import Clock
+from ocrlab.debug.instruments.layers.table import GRADIENT, INPUT, OUTPUT, WEIGHT, Call, Row, Slot, worst_rows
+from ocrlab.debug.instruments.layers.timers import StepClock
 from ocrlab.debug.instruments.tensor_facts import Figures
 
 MOST = 50_000  # rows kept; above it the oldest go, but for the first fault and the worst of each module
@@ -23,7 +23,7 @@ WAITING = 4  # steps whose figures may be on their way from a device
 
 
 @dataclass(slots=True)
-class _Kept:
+class _TensorRecord:
     """A tensor of this step: who it is, what is in it, and whose output and input it is."""
 
     tensor: weakref.ref[Tensor]
@@ -33,35 +33,35 @@ class _Kept:
 
 
 @dataclass
-class _Sent:
+class _Transfer:
     """Figures on their way from one device: vectors of slots, then sums of weights; and the times of calls."""
 
     slots: list[Slot]
     weights: list[tuple[int, Call, str, Slot]]
     calls: list[Call]
-    clock: Clock
+    clock: StepClock
     numbers: Tensor
     arrived: torch.cuda.Event | None
     last: bool  # nothing more comes of these calls
 
 
 @dataclass
-class Keeper:
+class StatisticsStore:
     """The rows of a watch, and what is still to be read."""
 
     rows: list[Row] = field(default_factory=list)
     dropped: int = 0
     first: Row | None = None  # of the rows that were dropped
-    worst: dict[str, Row] = field(default_factory=dict)  # the same
-    clock: Clock = field(default_factory=Clock)
+    worst_rows: dict[str, Row] = field(default_factory=dict)  # the same
+    clock: StepClock = field(default_factory=StepClock)
     order: int = 0
     calls: list[Call] = field(default_factory=list)  # of this step
-    _tensors: dict[int, _Kept] = field(default_factory=dict)
+    _tensors: dict[int, _TensorRecord] = field(default_factory=dict)
     _hooks: list[Any] = field(default_factory=list)
     _slots: list[Slot] = field(default_factory=list)
     _weights: list[tuple[int, Call, str, Slot]] = field(default_factory=list)
-    _seen_weights: set[tuple[int, int]] = field(default_factory=set)
-    _sent: deque[_Sent] = field(default_factory=deque)
+    _checked_weights: set[tuple[int, int]] = field(default_factory=set)
+    _sent: deque[_Transfer] = field(default_factory=deque)
 
     def next(self) -> int:
         """Return the next number in the order of computing."""
@@ -70,18 +70,18 @@ class Keeper:
 
     def add(self, call: Call, what: str, path: str, tensor: Tensor, gradient: Callable[..., None] | None) -> None:
         """Take a row of a tensor that goes into a call or comes out; `gradient` is called with its gradient."""
-        kept = self._kept(tensor)
-        self.rows.append(Row(self.next(), call, what, path, kept.slot))
+        record = self._record(tensor)
+        self.rows.append(Row(self.next(), call, what, path, record.slot))
         if gradient is None or not tensor.requires_grad or not torch.is_grad_enabled():
             return
-        if kept.roles is None:
-            kept.roles = []
-            self._hooks.append(tensor.register_hook(partial(gradient, kept.roles)))
-        kept.roles.append((call, what, path))
+        if record.roles is None:
+            record.roles = []
+            self._hooks.append(tensor.register_hook(partial(gradient, record.roles)))
+        record.roles.append((call, what, path))
 
     def gradient(self, roles: list[tuple[Call, str, str]], gradient: Tensor) -> None:
         """Take the rows of a gradient: first for the modules that it comes out of, the innermost first."""
-        begin, slot = self.clock.mark(), self._kept(gradient).slot
+        begin, slot = self.clock.mark(), self._record(gradient).slot
         consumers = [role for role in reversed(roles) if role[1] == INPUT]
         producers = [role for role in reversed(roles) if role[1] == OUTPUT]
         for call, what, path in (*consumers, *producers):
@@ -99,37 +99,37 @@ class Keeper:
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             if nn.parameter.is_lazy(tensor) or not tensor.is_floating_point():
                 continue
-            known, read = (id(tensor), tensor._version), tensor_facts.values(tensor)
-            if known in self._seen_weights or isinstance(read, str):
+            key, read = (id(tensor), tensor._version), tensor_facts.values(tensor)
+            if key in self._checked_weights or isinstance(read, str):
                 continue
-            self._seen_weights.add(known)
+            self._checked_weights.add(key)
             wide = read.dtype if read.dtype == torch.float64 else torch.float32
             total = read.sum(dtype=wide)
             if read.device.type != "cpu":
-                slot = _unread(tensor, read, total)
+                slot = _slot_to_read(tensor, read, total)
                 slot.mask = slot.mask and not counts
                 self._weights.append((self.next(), call, name, slot))
             elif not math.isfinite(float(total)):
-                row = Row(self.next(), call, WEIGHT, name, _looked(tensor, read))
+                row = Row(self.next(), call, WEIGHT, name, _slot_of_values(tensor, read))
                 row.slot.mask = row.slot.mask and not counts  # no statistics are a mask
                 self.rows += [row] if row.bad else []
 
-    def _kept(self, tensor: Tensor) -> _Kept:
+    def _record(self, tensor: Tensor) -> _TensorRecord:
         """Return what is known of a tensor; one that was seen before, and not changed since, is not read again."""
         version = -1 if tensor.is_inference() else tensor._version
-        kept = self._tensors.get(id(tensor))
-        if kept is None or kept.tensor() is not tensor or kept.version != version or version < 0:
-            kept = _Kept(weakref.ref(tensor), version, self._slot(tensor))
-            self._tensors[id(tensor)] = kept
-        return kept
+        record = self._tensors.get(id(tensor))
+        if record is None or record.tensor() is not tensor or record.version != version or version < 0:
+            record = _TensorRecord(weakref.ref(tensor), version, self._slot(tensor))
+            self._tensors[id(tensor)] = record
+        return record
 
     def _slot(self, tensor: Tensor) -> Slot:
         read = tensor_facts.values(tensor)
         if isinstance(read, str):
             return Slot(tensor_facts.facts(tensor), why=read)
         if read.device.type == "cpu":
-            return _looked(tensor, read)
-        slot = _unread(tensor, read, tensor_facts.on_device(read))
+            return _slot_of_values(tensor, read)
+        slot = _slot_to_read(tensor, read, tensor_facts.on_device(read))
         self._slots.append(slot)
         return slot
 
@@ -138,11 +138,11 @@ class Keeper:
         for device in {slot.read_on for slot in (*self._slots, *(slot for *_, slot in self._weights))}:
             slots = [slot for slot in self._slots if slot.read_on == device]
             weights = [weight for weight in self._weights if weight[3].read_on == device]
-            numbers, arrived = _packed(slots, [slot for *_, slot in weights])
-            self._sent.append(_Sent(slots, weights, [], self.clock, numbers, arrived, False))
+            numbers, arrived = _pack_vectors(slots, [slot for *_, slot in weights])
+            self._sent.append(_Transfer(slots, weights, [], self.clock, numbers, arrived, False))
         if self.calls:
-            arrived = _passed() if self.clock.cuda else None
-            self._sent.append(_Sent([], [], list(self.calls), self.clock, torch.empty(0), arrived, end))
+            arrived = _queue_event() if self.clock.cuda else None
+            self._sent.append(_Transfer([], [], list(self.calls), self.clock, torch.empty(0), arrived, end))
         self._slots, self._weights = [], []
         if end:
             self.forget()
@@ -153,11 +153,11 @@ class Keeper:
             hook.remove()
         self._slots, self._weights, self.calls, self._hooks = [], [], [], []
         self._tensors.clear()
-        self._seen_weights.clear()
+        self._checked_weights.clear()
 
     def lose(self) -> None:
         """Drop also what is on its way: after a sticky CUDA error nobody may ask the device for it."""
-        cuda_sticky_errors.keep((sent.numbers, sent.arrived) for sent in self._sent)
+        cuda_sticky_errors.never_free((sent.numbers, sent.arrived) for sent in self._sent)
         self.forget()
         self._sent.clear()
 
@@ -169,7 +169,7 @@ class Keeper:
                 return
             if sent.arrived is not None:
                 sent.arrived.synchronize()
-            self.rows += _received(self._sent.popleft())
+            self.rows += _unpack_vectors(self._sent.popleft())
         if len(self.rows) > MOST:
             self._drop(len(self.rows) - MOST * 9 // 10)
 
@@ -178,20 +178,20 @@ class Keeper:
         self.dropped += count
         bad = [row for row in gone if row.bad]
         self.first = min([*bad, *([self.first] if self.first else [])], key=lambda row: row.order, default=None)
-        self.worst = worst([*self.worst.values(), *bad])
+        self.worst = worst_rows([*self.worst.values(), *bad])
 
 
-def _looked(tensor: Tensor, read: Tensor) -> Slot:
+def _slot_of_values(tensor: Tensor, read: Tensor) -> Slot:
     """Return what is in a tensor that the host can read at once."""
-    slot = Slot(tensor_facts.facts(tensor), tensor_facts.look(read))
-    found = tensor_facts.first_bad(tensor) if slot.figures and slot.figures.bad else None
-    if found and slot.figures:
-        slot.mask = _may_mask(tensor) and _masks(slot.figures, float(read.max()))
-        slot.index, slot.samples = found.index, len(found.samples)
+    slot = Slot(tensor_facts.facts(tensor), tensor_facts.figures_of(read))
+    bad = tensor_facts.first_bad(tensor) if slot.figures and slot.figures.bad else None
+    if bad and slot.figures:
+        slot.mask = _may_mask(tensor) and _is_mask(slot.figures, float(read.max()))
+        slot.index, slot.samples = bad.index, len(bad.samples)
     return slot
 
 
-def _unread(tensor: Tensor, read: Tensor, vector: Tensor) -> Slot:
+def _slot_to_read(tensor: Tensor, read: Tensor, vector: Tensor) -> Slot:
     """Return what is in a tensor on a device, still unknown to the host."""
     placed = (tuple(read.shape), tuple(read.stride()))
     return Slot(tensor_facts.facts(tensor), vector=vector, mask=_may_mask(tensor), read=placed, read_on=read.device)
@@ -202,12 +202,12 @@ def _may_mask(tensor: Tensor) -> bool:
     return not tensor.requires_grad and not isinstance(tensor, nn.Parameter)
 
 
-def _masks(figures: Figures, high: float) -> bool:
+def _is_mask(figures: Figures, high: float) -> bool:
     """Tell whether all values are 0 or -Inf; `high` is the largest."""
     return not figures.nan and high == 0 and figures.zeros + figures.inf == figures.count
 
 
-def _packed(slots: list[Slot], sums: list[Slot]) -> tuple[Tensor, torch.cuda.Event | None]:
+def _pack_vectors(slots: list[Slot], sums: list[Slot]) -> tuple[Tensor, torch.cuda.Event | None]:
     """Return the vectors and sums of one device as one tensor that will be on the host once the event has passed."""
     taken = [slot.vector for slot in (*slots, *sums) if slot.vector is not None]
     for slot in (*slots, *sums):
@@ -219,23 +219,23 @@ def _packed(slots: list[Slot], sums: list[Slot]) -> tuple[Tensor, torch.cuda.Eve
     numbers = torch.empty(packed.shape, dtype=packed.dtype, pin_memory=True)
     with torch.cuda.device(packed.device):
         numbers.copy_(packed, non_blocking=True)
-        return numbers, _passed()
+        return numbers, _queue_event()
 
 
-def _passed() -> torch.cuda.Event:
+def _queue_event() -> torch.cuda.Event:
     """Return an event after the work that is queued on the current GPU."""
     event = torch.cuda.Event()
     event.record()
     return event
 
 
-def _received(sent: _Sent) -> Iterator[Row]:
+def _unpack_vectors(sent: _Transfer) -> Iterator[Row]:
     """Fill in what has arrived, and yield the rows of weights that are not finite."""
     with torch._C._DisableFuncTorch():  # type: ignore[no-untyped-call]  # torch 2.8 reads nothing inside of torch.func.grad
         numbers = sent.numbers.tolist()
     for place, slot in enumerate(sent.slots):
         slot.figures, slot.index = tensor_facts.figures(numbers[8 * place : 8 * place + 8], *slot.read)
-        slot.mask = slot.mask and _masks(slot.figures, numbers[8 * place + 1])
+        slot.mask = slot.mask and _is_mask(slot.figures, numbers[8 * place + 1])
     for call in sent.calls:
         if call.begin is not None and call.end is not None:
             call.ms = sent.clock.ms(call.begin, call.end, *call.own)

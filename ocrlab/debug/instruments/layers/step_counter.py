@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 
 
 @dataclass
-class Steps:
+class StepCounter:
     """The number of the step that is being made, and whether it is looked at.
 
     `ended` and `began` are called around the change of the number, `joined` where all so far turn out to be one step.
@@ -79,13 +79,13 @@ class Steps:
 
     def _holds(self, optimizer: Optimizer) -> bool:
         """Tell whether an optimiser has a parameter of the model."""
-        known = self._ours.get(optimizer)
+        is_leader = self._ours.get(optimizer)
         model = self.model()
-        if known is None and model is not None:
-            ours = {id(parameter) for parameter in model.parameters()}
-            known = any(id(p) in ours for group in optimizer.param_groups for p in group["params"])
-            self._ours[optimizer] = known
-        return bool(known)
+        if is_leader is None and model is not None:
+            ids = {id(parameter) for parameter in model.parameters()}
+            is_leader = any(id(p) in ids for group in optimizer.param_groups for p in group["params"])
+            self._ours[optimizer] = is_leader
+        return bool(is_leader)
 
 
 def in_backward() -> bool:

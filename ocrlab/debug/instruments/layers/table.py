@@ -90,7 +90,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class First:
+class FirstNonFinite:
     """The first tensor with a NaN or Inf, in the order of computing."""
 
     module: str
@@ -114,16 +114,16 @@ class First:
         return self.sentence
 
 
-def first(rows: Iterable[Row]) -> First | None:
+def first_nonfinite(rows: Iterable[Row]) -> FirstNonFinite | None:
     """Return the first fault among rows, or None."""
     row = min((row for row in rows if row.bad), key=lambda row: row.order, default=None)
     if row is None or row.slot.figures is None:
         return None
     call, figures, facts, index = row.call, row.slot.figures, row.slot.facts, row.slot.index
-    place = _of_samples(row)
+    place = _sample_dimension(row)
     sample = index[place] if index and place is not None else None
     samples = row.slot.samples if place == 0 else None
-    return First(
+    return FirstNonFinite(
         **{name: getattr(call, name) for name in ("module", "kind", "step", "micro", "phase")},
         **{name: getattr(figures, name) for name in ("nan", "inf", "count")},
         **{name: getattr(row, name) for name in ("what", "path")},
@@ -136,7 +136,7 @@ def first(rows: Iterable[Row]) -> First | None:
     )
 
 
-def _of_samples(row: Row) -> int | None:
+def _sample_dimension(row: Row) -> int | None:
     """Return the dimension of a tensor that is its samples, None where there is none or nobody can know."""
     size = len(row.slot.facts.shape)
     if row.what == WEIGHT or size < 2 or row.path.endswith(PACKED):
@@ -166,13 +166,13 @@ def _sentence(row: Row, sample: int | None) -> str:
     return f"First {which} at step {call.step}: {what} of {named}{where}{at} ({share}); {whose}."
 
 
-def worst(rows: Iterable[Row]) -> dict[str, Row]:
+def worst_rows(rows: Iterable[Row]) -> dict[str, Row]:
     """Return for each module the row with most values that are NaN or Inf, the first of equals."""
-    found: dict[str, Row] = {}
+    worst: dict[str, Row] = {}
     for row in rows:
-        if row.bad and (row.call.module not in found or row.bad > found[row.call.module].bad):
-            found[row.call.module] = row
-    return found
+        if row.bad and (row.call.module not in worst or row.bad > worst[row.call.module].bad):
+            worst[row.call.module] = row
+    return worst
 
 
 def table(names: Sequence[tuple[str, str]], rows: Sequence[Row], bad: dict[str, Row]) -> DataFrame:
@@ -186,14 +186,14 @@ def table(names: Sequence[tuple[str, str]], rows: Sequence[Row], bad: dict[str, 
     by_module: dict[str, list[Row]] = {name: [] for name, _ in names}
     for row in rows:
         by_module.setdefault(row.call.module, []).append(row)
-    told = [_summary(name, kind, by_module[name], bad.get(name)) for name, kind in names]
-    return pandas.DataFrame(told).set_index("module")
+    summaries = [_summary(name, kind, by_module[name], bad.get(name)) for name, kind in names]
+    return pandas.DataFrame(summaries).set_index("module")
 
 
 def _summary(name: str, kind: str, rows: Sequence[Row], bad: Row | None) -> dict[str, Any]:
     """Return the table's row of one module."""
-    output = _last(rows, OUTPUT)
-    gradient = _last(rows, GRADIENT[OUTPUT])
+    output = _newest_row(rows, OUTPUT)
+    gradient = _newest_row(rows, GRADIENT[OUTPUT])
     calls = {id(row.call): row.call for row in rows}
     ended = [call for call in calls.values() if call.ms is not None]  # also one that gives no tensor; no unfinished one
     last = output.call if output else ended[-1] if ended else None
@@ -205,9 +205,9 @@ def _summary(name: str, kind: str, rows: Sequence[Row], bad: Row | None) -> dict
         "class": kind,
         "step": step,
         "calls": len(same),
-        **_placed(output),
-        **_counted(output, ""),
-        **_counted(gradient, "grad_"),
+        **_layout_columns(output),
+        **_figure_columns(output, ""),
+        **_figure_columns(gradient, "grad_"),
         "ms": last.ms if last else None,
         "backward_ms": timed.backward_ms if timed else None,
         "output_mib": output.slot.facts.bytes / MIB if output else None,
@@ -216,37 +216,37 @@ def _summary(name: str, kind: str, rows: Sequence[Row], bad: Row | None) -> dict
     }
 
 
-def _last(rows: Sequence[Row], what: str) -> Row | None:
+def _newest_row(rows: Sequence[Row], what: str) -> Row | None:
     """Return the largest tensor of a kind in the newest call that has one."""
-    kept = [row for row in rows if row.what == what and (what != OUTPUT or row.call.phase != "recompute")]
-    newest = kept[-1].call if kept else None
+    matches = [row for row in rows if row.what == what and (what != OUTPUT or row.call.phase != "recompute")]
+    newest = matches[-1].call if matches else None
     same = [row for row in rows if row.call is newest and row.what == what]
     return max(same, key=lambda row: row.slot.facts.bytes, default=None)
 
 
-def _placed(row: Row | None) -> dict[str, Any]:
+def _layout_columns(row: Row | None) -> dict[str, Any]:
     facts = row.slot.facts if row else None
     names = ("shape", "stride", "dtype", "device", "memory_format")
     return {name: getattr(facts, name) if facts else None for name in names}
 
 
-def _counted(row: Row | None, before: str) -> dict[str, Any]:
+def _figure_columns(row: Row | None, before: str) -> dict[str, Any]:
     figures = row.slot.figures if row else None
-    told: dict[str, Any] = {name: getattr(figures, name, math.nan) for name in ("min", "max", "mean", "std")}
-    told["zeros"] = figures.zeros / figures.count if figures else math.nan
-    told |= {name: getattr(figures, name, None) for name in ("nan", "inf")}
-    return {f"{before}{name}": value for name, value in told.items()}
+    columns: dict[str, Any] = {name: getattr(figures, name, math.nan) for name in ("min", "max", "mean", "std")}
+    columns["zeros"] = figures.zeros / figures.count if figures else math.nan
+    columns |= {name: getattr(figures, name, None) for name in ("nan", "inf")}
+    return {f"{before}{name}": value for name, value in columns.items()}
 
 
 def history(rows: Sequence[Row]) -> DataFrame:
     """Return one row a tensor, in the order of computing; `ms` is the call's, `zeros` a share, `nan`, `inf` counts."""
     import pandas
 
-    told = []
+    lines = []
     for row in sorted(rows, key=lambda row: row.order):
         call = row.call
         place = {"step": call.step, "micro": call.micro, "phase": call.phase, "module": call.module}
         place |= {"class": call.kind, "what": row.what, "path": row.path}
         spent = {"ms": call.ms, "backward_ms": call.backward_ms, "index": row.slot.index, "why": row.slot.why}
-        told.append({**place, **_placed(row), **_counted(row, ""), **spent})
-    return pandas.DataFrame(told, columns=COLUMNS)
+        lines.append({**place, **_layout_columns(row), **_figure_columns(row, ""), **spent})
+    return pandas.DataFrame(lines, columns=COLUMNS)

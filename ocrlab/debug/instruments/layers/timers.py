@@ -15,7 +15,7 @@ Mark = Any  # seconds on the CPU, a torch.cuda.Event on a GPU
 
 
 @dataclass
-class Clock:
+class StepClock:
     """Marks of one step; `own` holds begin and end of what the instrument itself did, in order."""
 
     cuda: bool = False

@@ -14,18 +14,18 @@ SEES = hasattr(torch._C._autograd.SavedTensor, "data")  # torch 2.8 shows no sav
 NODES = 6000  # of one graph that are looked at, the newest first
 
 
-def kept(root: Tensor, most: int = NODES) -> Iterator[int]:
+def saved_storages(root: Tensor, most: int = NODES) -> Iterator[int]:
     """Yield the addresses of the storages that the graph behind `root` has saved; those that were freed are not there.
 
     Packed tensors (checkpointing, saving on the CPU) are looked at as they are packed, since unpacking would compute.
     """
-    waiting, seen = deque([root.grad_fn]), set()
+    waiting, visited = deque([root.grad_fn]), set()
     alive: list[Any] = []  # a node seen from Python is a new object each time; its id must not be used again
     while waiting and len(alive) < most:
         node = waiting.popleft()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         alive.append(node)
         for tensor in _saved(node):
             yield tensor.untyped_storage()._cdata
@@ -36,8 +36,8 @@ def _saved(node: Any) -> Iterator[Tensor]:
     for name in _names(type(node)):  # type: ignore[arg-type]
         try:
             raw = getattr(node, name)
-            for one in raw if isinstance(raw, list | tuple) else (raw,):
-                yield from tensors(one.data)
+            for saved in raw if isinstance(raw, list | tuple) else (raw,):
+                yield from tensors(saved.data)
         except (RuntimeError, AttributeError, TypeError):
             continue  # freed by the backward pass, or not set
     if hasattr(node, "maybe_clear_saved_tensors"):  # a function of the user's, which can keep things in itself

@@ -54,51 +54,53 @@ def is_own_class(kind: Any) -> bool:
 
 def stack(most: int = 8) -> tuple[str, ...]:
     """Return the user's lines of this thread, innermost first: `file:line function`."""
-    found: list[str] = []
+    lines: list[str] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(found) < most:
+    while frame is not None and len(lines) < most:
         code = frame.f_code
         if is_own(code.co_filename):
-            found.append(f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}")
+            lines.append(f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}")
         frame = frame.f_back
-    return tuple(found)
+    return tuple(lines)
 
 
 def growth(name: str, files: Iterable[str], near: str = "") -> list[Line]:
     """Return the statements that make what is called `name` grow: those in the function or class `near`, else all."""
-    found = [line for file in dict.fromkeys(files) for line in _of_file(file, name)]
-    inside = [line for line in found if near and (line.function == near or line.function.startswith(f"{near}."))]
-    return inside or found
+    lines = [line for file in dict.fromkeys(files) for line in _of_file(file, name)]
+    inside = [line for line in lines if near and (line.function == near or line.function.startswith(f"{near}."))]
+    return inside or lines
 
 
 def assigned(name: str, files: Iterable[str]) -> list[Line]:
     """Return the statements that set an attribute or a variable, without those that make it grow."""
-    found = []
+    lines = []
     for file in dict.fromkeys(files):
         tree = _tree(file)
         for function, node in _statements(tree) if tree else ():
             if isinstance(node, ast.Assign) and any(_last(target) == name for target in node.targets):
-                found.append(_line(file, node, function, ""))
-    return found
+                lines.append(_line(file, node, function, ""))
+    return lines
 
 
 def calls(names: set[str], files: Iterable[str]) -> list[Line]:
     """Return the statements that call one of `names` (plt.figure -> figure)."""
-    found = []
+    lines = []
     for file in dict.fromkeys(files):
         tree = _tree(file)
         for function, node in _statements(tree) if tree else ():
             if any(isinstance(part, ast.Call) and _last(part.func) in names for part in _own_parts(node)):
-                found.append(_line(file, node, function, ""))
-    return found
+                lines.append(_line(file, node, function, ""))
+    return lines
 
 
 def _of_file(file: str, name: str) -> list[Line]:
     tree = _tree(file)
     if tree is None:
         return []
-    found = [(function, node) for function, node in _statements(tree) if any(_grows(p, name) for p in _own_parts(node))]
-    return [_line(file, node, function, _bounded(tree, node, name)) for function, node in found]
+    statements = [
+        (function, node) for function, node in _statements(tree) if any(_grows(p, name) for p in _own_parts(node))
+    ]
+    return [_line(file, node, function, _bounded(tree, node, name)) for function, node in statements]
 
 
 @functools.lru_cache(maxsize=64)

@@ -21,7 +21,7 @@ FIXES = {
 class Leak:
     """What grows: MiB a step (`low` to `high` with 95 %), how sure it is (0..1), who keeps it, and on which line.
 
-    `held_at` is the line that lets it grow ("train.py:42"), `code` its text, `born_at` the line that made what is kept.
+    `location` is the line that lets it grow ("train.py:42"), `code` its text, `origin` the line that made what is kept.
     """
 
     kind: str
@@ -30,17 +30,17 @@ class Leak:
     high: float
     confidence: float
     holder: str
-    held_at: str = ""
+    location: str = ""
     code: str = ""
-    born_at: str = ""
+    origin: str = ""
     stack: tuple[str, ...] = ()
-    found_after: int = 0  # steps
+    steps: int = 0  # steps
     fix: str = ""
     also: tuple[str, ...] = field(default_factory=tuple)  # further lines that may be meant
 
     def __str__(self) -> str:
-        place = f" at {self.held_at}" if self.held_at else ""
+        place = f" at {self.location}" if self.location else ""
         text = f"{self.mib_per_step:.2f} MiB a step are kept by {self.holder}{place}"
         text += f": {self.code}" if self.code else ""
-        text += f" (made at {self.born_at})" if self.born_at and self.born_at != self.held_at else ""
+        text += f" (made at {self.origin})" if self.origin and self.origin != self.location else ""
         return f"{text}. {self.fix}."

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ocrlab.debug.instruments.call_hook import CallHook
-from ocrlab.debug.instruments.compiled_modules import itself_compiled, of_jit
+from ocrlab.debug.instruments.compiled_modules import is_compiled_module, is_jit
 from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.leaks import autograd_graph, growth_lines
 from ocrlab.debug.instruments.leaks.growth_lines import Line
@@ -47,7 +47,7 @@ CALLS = 4  # of the model for each step of the optimiser, that count as one step
 
 
 @contextlib.contextmanager
-def watch(model: nn.Module | None = None, loader: Any = None) -> Iterator[Seen]:
+def watch(model: nn.Module | None = None, loader: Any = None) -> Iterator[LeakWatch]:
     """Look inside the block for memory that grows step by step, what holds it, and the line that lets it grow.
 
     model      any nn.Module: each of its calls is a step; without one each step of an optimizer is, or `seen.step()`
@@ -58,12 +58,12 @@ def watch(model: nn.Module | None = None, loader: Any = None) -> Iterator[Seen]:
     """
     if model is not None and not isinstance(model, nn.Module):
         raise ConfigError("leaks.watch looks at a model", got=type(model).__name__, need="a torch.nn.Module, or None")
-    seen = Seen(model, loader)
-    seen._begin()
+    watched = LeakWatch(model, loader)
+    watched._begin()
     try:
-        yield seen
+        yield watched
     finally:
-        seen._end()
+        watched._end()
 
 
 def _risen(samples: list[tuple[int, float]], least: float) -> bool:
@@ -79,11 +79,11 @@ def _risen(samples: list[tuple[int, float]], least: float) -> bool:
     if rise <= 0 or rise < 0.5 * least * (last[0][0] - first[-1][0]):
         return False
     xs, ys = [x for x, _ in samples], [y for _, y in samples]
-    told = slope(xs, ys)
-    return told.low > 0 and told.value > least and told.confidence > SURE and still_grows(xs, ys)
+    growth = slope(xs, ys)
+    return growth.low > 0 and growth.value > least and growth.confidence > SURE and still_grows(xs, ys)
 
 
-class Seen:
+class LeakWatch:
     """What a watch has found: `leaks`, the largest first; `notes` says what grew and is no leak."""
 
     def __init__(self, model: nn.Module | None, loader: Any = None) -> None:
@@ -103,7 +103,7 @@ class Seen:
         self._source = ""
         self._handles: list[Any] = []
         self._started = time.perf_counter()
-        self._known: set[str] = set()
+        self._reported: set[str] = set()
         self._guard = InstrumentGuard("leaks.watch", self._stop)
 
     # What a reader asks for.
@@ -125,7 +125,7 @@ class Seen:
 
     def slope(self) -> Slope:
         """Return how fast memory grows, in bytes a step: of the figure that is surest."""
-        return max(self._slopes(), key=lambda one: (one.confidence >= SURE, one.value))
+        return max(self._slopes(), key=lambda growth: (growth.confidence >= SURE, growth.value))
 
     def step(self) -> None:
         """Say that a step has ended; from then on nothing else counts as one."""
@@ -137,13 +137,13 @@ class Seen:
 
     def _begin(self) -> None:
         model = self._model() if self._model else None
-        compiled = model is not None and (itself_compiled(model) or of_jit(model))
+        compiled = model is not None and (is_compiled_module(model) or is_jit(model))
         if model is not None and not compiled:  # a hook on a compiled model would be compiled with it
             self._handles.append(model.register_forward_pre_hook(CallHook(self._on_forward), prepend=True))
         self._handles.append(register_optimizer_step_post_hook(self._on_optimizer))
         with self._guard():
             self._workers.begin()
-            host_memory.in_use()  # finds malloc, which takes longer once
+            host_memory.malloc_in_use()  # finds malloc, which takes longer once
 
     def _end(self) -> None:
         for handle in self._handles:
@@ -198,7 +198,7 @@ class Seen:
                 self.looked += time.perf_counter() - began
 
     def _sample(self) -> None:
-        figures = {"process": host_memory.anonymous(), "malloc": host_memory.in_use()}
+        figures = {"process": host_memory.anonymous_memory(), "malloc": host_memory.malloc_in_use()}
         if torch.cuda.is_initialized():
             figures["cuda"] = torch.cuda.memory_allocated()
         for name, value in figures.items():
@@ -208,7 +208,7 @@ class Seen:
         self._workers.sample(self.ticks)
 
     def _slopes(self) -> list[Slope]:
-        after = [[one for one in some if one[0] > WARM] for some in self._samples.values()]
+        after = [[sample for sample in some if sample[0] > WARM] for some in self._samples.values()]
         return [slope([x for x, _ in some], [y for _, y in some]) for some in after]
 
     def _suspicious(self) -> bool:
@@ -218,8 +218,8 @@ class Seen:
         """
         for name, some in self._samples.items():
             least, warm = (ROUGH, SETTLED) if name == "process" else (SLOW, WARM)
-            kept = [one for one in some if one[0] > warm]
-            if _risen(kept[-RECENT:], least) or (len(kept) > 4 * RECENT and _risen(kept, SLOW / 4)):
+            settled = [sample for sample in some if sample[0] > warm]
+            if _risen(settled[-RECENT:], least) or (len(settled) > 4 * RECENT and _risen(settled, SLOW / 4)):
                 return True
         return False
 
@@ -258,16 +258,16 @@ class Seen:
         if probe is None:
             return
         try:
-            found = probe.judge(self.ticks)
+            candidates = probe.judge(self.ticks)
         finally:
             probe.close()
         growth = self.slope().of(probe.calls)
-        new = [one for one in found if one.holder is None or one.holder.words not in self._known]
-        for candidate in sorted(new, key=lambda one: -sum(one.bytes_by_step)):
-            self._place(candidate, growth)
+        for candidate in sorted(candidates, key=lambda candidate: -sum(candidate.bytes_by_step)):
+            if candidate.holder is None or candidate.holder.words not in self._reported:
+                self._place(candidate, growth)
         self._add(self._workers.judge(self.ticks))
         self._length = min(LONGEST, 2 * self._length)  # what happens now and then needs a longer look
-        wait = 0 if not found and self._length < LONGEST else self.ticks
+        wait = 0 if not candidates and self._length < LONGEST else self.ticks
         self._next = self.ticks + wait
 
     def _place(self, candidate: Candidate, growth: Slope) -> None:
@@ -275,11 +275,11 @@ class Seen:
         holder = candidate.holder
         if holder is None:
             return
-        self._known.add(holder.words)
+        self._reported.add(holder.words)
         if holder.bounded or getattr(holder.container, "maxlen", None):
             self._note(holder, holder.bounded or f"its length is {holder.container.maxlen} at most")
             return
-        self._told(candidate, growth, self._lines(candidate, holder))
+        self._report_leak(candidate, growth, self._lines(candidate, holder))
 
     def _lines(self, candidate: Candidate, holder: Holder) -> list[Line]:
         if candidate.kind == "figures":
@@ -289,7 +289,7 @@ class Seen:
         lines = growth_lines.growth(holder.name, holder.files, holder.near)
         return lines if holder.container is not None else lines + growth_lines.assigned(holder.name, holder.files)
 
-    def _told(self, candidate: Candidate, growth: Slope, lines: list[Line]) -> None:
+    def _report_leak(self, candidate: Candidate, growth: Slope, lines: list[Line]) -> None:
         holder = candidate.holder
         if holder is None:
             return
@@ -308,11 +308,11 @@ class Seen:
             high=max(max(steps), growth.high / MIB),
             confidence=max(growth.confidence, SURE),
             holder=holder.words,
-            held_at=str(line) if line else born,
+            location=str(line) if line else born,
             code=line.text if line else "",
-            born_at=born,
+            origin=born,
             stack=candidate.stack,
-            found_after=self.ticks,
+            steps=self.ticks,
             fix=FIXES["evaluation"] if candidate.evaluation else FIXES[kind],
             also=tuple(map(str, lines[1:4])),
         )
@@ -323,6 +323,6 @@ class Seen:
 
     def _add(self, leaks: Iterable[Leak]) -> None:
         for leak in leaks:
-            if (leak.kind, leak.holder) not in {(known.kind, known.holder) for known in self.leaks}:
+            if (leak.kind, leak.holder) not in {(other.kind, other.holder) for other in self.leaks}:
                 self.leaks.append(leak)
         self.leaks.sort(key=lambda leak: -leak.mib_per_step)

@@ -20,7 +20,7 @@ from torch.utils import _python_dispatch as modes
 
 from ocrlab.debug.instruments.leaks import autograd_graph, growth_lines
 from ocrlab.debug.instruments.leaks.referrers import Holder, Search
-from ocrlab.debug.instruments.memory.storage_tracker import Live, stored
+from ocrlab.debug.instruments.memory.storage_tracker import StorageTracker, stored_bytes
 from ocrlab.debug.instruments.memory.timeline import Block
 
 PROBE, WAIT = 4, 8  # steps
@@ -57,7 +57,7 @@ class Probe:
         calls: int = 1,
     ) -> None:
         self.begun, self.length, self.calls, self.owned = tick, length * calls, calls, owned
-        self.live = Live(lambda: ("", mode()), growth_lines.stack)
+        self.live = StorageTracker(lambda: ("", mode()), growth_lines.stack)
         objects = gc.get_objects()
         self._ids = np.sort(np.fromiter(map(id, objects), dtype=np.int64, count=len(objects)))
         self._before = _lengths(objects)
@@ -97,9 +97,9 @@ class Probe:
         last = min(self.begun + self.length, tick)
         probed = range(self.begun, last)
         search = Search(self.old, (self.__dict__, self.live.__dict__, self.live.blocks))
-        found = self._tensors(search, probed)
-        known = {id(candidate.holder.container) for candidate in found if candidate.holder}
-        return found + self._containers(search, tick, known)
+        candidates = self._tensors(search, probed)
+        reported = {id(candidate.holder.container) for candidate in candidates if candidate.holder}
+        return candidates + self._containers(search, tick, reported)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -127,31 +127,31 @@ class Probe:
         groups: dict[str, list[tuple[int, Block]]] = {}
         for key, block in alive.items():
             groups.setdefault(block.stack[0] if block.stack else block.op, []).append((key, block))
-        held: dict[str, tuple[str, Holder, list[Block]]] = {}
+        by_holder: dict[str, tuple[str, Holder, list[Block]]] = {}
         loose: dict[int, Block] = {}
         for members in sorted(groups.values(), key=lambda some: -sum(block.bytes for _, block in some)):
             holder = self._of_python(search, members, pointers)
             if holder is None:
                 loose.update(members)
             else:
-                kind, _, blocks = held.setdefault(holder.words, (_kind(holder, members, pointers), holder, []))
+                kind, _, blocks = by_holder.setdefault(holder.words, (_kind(holder, members, pointers), holder, []))
                 blocks.extend(block for _, block in members)
         for words, holder, blocks in self._of_graphs(search, loose, pointers):
-            _, _, mine = held.setdefault(words, ("graph", holder, []))
-            held[words] = ("graph", holder, mine)
+            _, _, mine = by_holder.setdefault(words, ("graph", holder, []))
+            by_holder[words] = ("graph", holder, mine)
             mine.extend(blocks)
-        found = []
-        for kind, holder, blocks in held.values():
+        candidates = []
+        for kind, holder, blocks in by_holder.values():
             steps = _enough(_by_step(blocks, probed, self.calls))
             if steps is not None:
                 biggest = max(blocks, key=lambda block: block.bytes)
                 evaluation = biggest.phase == "evaluation with gradients"
-                found.append(Candidate(kind, steps, holder, _shown(biggest.stack, blocks), evaluation))
-        return found
+                candidates.append(Candidate(kind, steps, holder, _shown(biggest.stack, blocks), evaluation))
+        return candidates
 
     def _of_python(self, search: Search, members: list[tuple[int, Block]], pointers: dict[int, Any]) -> Holder | None:
         """Return who keeps the oldest of some storages, where Python has a tensor on it."""
-        for key, _ in sorted(members, key=lambda one: one[1].step)[:3]:
+        for key, _ in sorted(members, key=lambda member: member[1].step)[:3]:
             for tensor in pointers.get(key, ()):
                 holder = search.holder(tensor)
                 if holder is not None:
@@ -171,7 +171,7 @@ class Probe:
         for root in roots:
             if not waiting:
                 break
-            covered = {key for key in autograd_graph.kept(root) if key in waiting}
+            covered = {key for key in autograd_graph.saved_storages(root) if key in waiting}
             holder = search.holder(root) if covered else None
             if holder is not None:
                 waiting -= covered
@@ -182,13 +182,13 @@ class Probe:
 
     # Everything else.
 
-    def _containers(self, search: Search, tick: int, known: set[int]) -> list[Candidate]:
-        found = []
+    def _containers(self, search: Search, tick: int, reported: set[int]) -> list[Candidate]:
+        candidates = []
         waited = max(1, tick - self.begun - self.length)
         for thing in _containers(gc.get_objects()):  # again: nothing was kept
             number, length = id(thing), len(thing)
             before, middle = self._before.get(number), self._middle.get(number)
-            if before is None or middle is None or number in known or type(thing) is not before[1]:
+            if before is None or middle is None or number in reported or type(thing) is not before[1]:
                 continue
             first = (middle[0] - before[0]) / self.length
             then = (length - middle[0]) / waited
@@ -198,10 +198,10 @@ class Probe:
             if size * then < LEAST:
                 continue
             holder = search.holder(thing)
-            if holder is not None and not (holder.container is not None and id(holder.container) in known):
+            if holder is not None and not (holder.container is not None and id(holder.container) in reported):
                 kind = "figures" if holder.kind == "figures" or _is_figures(thing) else "objects"
-                found.append(Candidate(kind, [size * then * self.calls], _with(holder, thing)))
-        return found
+                candidates.append(Candidate(kind, [size * then * self.calls], _with(holder, thing)))
+        return candidates
 
 
 def _with(holder: Holder, thing: Any) -> Holder:
@@ -231,12 +231,12 @@ def _containers(objects: Iterable[Any]) -> Iterator[Any]:
 
 def _python_tensors() -> dict[int, list[Tensor]]:
     """Return every tensor that Python knows of, by the address of its storage."""
-    found: dict[int, list[Tensor]] = {}
+    by_storage: dict[int, list[Tensor]] = {}
     for thing in gc.get_objects():
         if issubclass(type(thing), Tensor):
             for tensor in autograd_graph.tensors(thing):
-                found.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
-    return found
+                by_storage.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
+    return by_storage
 
 
 def _by_step(blocks: Iterable[Block], probed: range, calls: int) -> list[float]:
@@ -274,7 +274,7 @@ def _item_bytes(thing: Any) -> float:
 
 def _bytes(value: Any, depth: int) -> float:
     if isinstance(value, Tensor):
-        return stored(value)
+        return stored_bytes(value)
     size = getattr(value, "nbytes", None)
     if isinstance(size, int):
         return float(size)

@@ -49,7 +49,7 @@ class Search:
     def holder(self, thing: Any) -> Holder | None:
         """Return who keeps `thing`, or None where no name is found."""
         ways: deque[tuple[Any, Any, Any]] = deque([(thing, None, None)])
-        seen, tried = {id(thing)}, 0
+        visited, tried = {id(thing)}, 0
         while ways and tried < TRIED:
             now, before, container = ways.popleft()
             named = self._local(now, container)
@@ -58,20 +58,20 @@ class Search:
             tried += 1
             referrers = gc.get_referrers(now)
             for other in referrers:
-                if id(other) in seen or other is ways or other is referrers or self._ours(other):
+                if id(other) in visited or other is ways or other is referrers or self._ours(other):
                     continue
-                seen.add(id(other))
+                visited.add(id(other))
                 if isinstance(now, dict) and (getattr(other, "__dict__", None) is now or _is_class_of(other, now)):
                     name = _key(now, before)  # its attributes, which Python made a dict of
                     if name is None or not (container is not None or self._was_there(other)):
                         ways.append((other, now, container))
                         continue
                     return self.of_object(other, str(name), None if container is now else container)
-                kept = container if container is not None else self._grown(other)
-                found = self._named(other, now, kept)
-                if found is not None:
-                    return found
-                ways.append((other, now, kept))
+                grown = container if container is not None else self._grown(other)
+                holder = self._named(other, now, grown)
+                if holder is not None:
+                    return holder
+                ways.append((other, now, grown))
             del referrers
         return None
 
@@ -130,8 +130,8 @@ class Search:
                     inner = outer
             if inner is None or inner.__closure__ is None:
                 continue
-            for name, held in zip(inner.__code__.co_freevars, inner.__closure__, strict=True):
-                if held is cell:
+            for name, content in zip(inner.__code__.co_freevars, inner.__closure__, strict=True):
+                if content is cell:
                     hooked = _hooked(inner)
                     words = f"`{name}`, which {'the hook ' if hooked else ''}{inner.__qualname__}() keeps"
                     words += f" on {hooked}" if hooked else ""
@@ -194,12 +194,12 @@ def _frames() -> Iterator[tuple[str, types.FrameType]]:
 
 def _locals() -> dict[int, list[tuple[str, str, str]]]:
     """Return (file, function, name) of every variable of every running function of the user, by the value's id."""
-    found: dict[int, list[tuple[str, str, str]]] = {}
+    variables: dict[int, list[tuple[str, str, str]]] = {}
     for file, frame in _frames():
         for name, value in _values(frame):
             if not isinstance(value, types.ModuleType | type | int | float | str | bool | None):
-                found.setdefault(id(value), []).append((file, frame.f_code.co_qualname, name))
-    return found
+                variables.setdefault(id(value), []).append((file, frame.f_code.co_qualname, name))
+    return variables
 
 
 def _values(frame: types.FrameType) -> list[tuple[str, Any]]:

@@ -26,7 +26,7 @@ from ocrlab.debug.instruments.leaks.growth_slope import slope
 from ocrlab.debug.instruments.leaks.leak_report import FIXES, MIB, Leak
 from ocrlab.debug.instruments.leaks.referrers import CONTAINERS
 from ocrlab.debug.instruments.memory import host_memory
-from ocrlab.debug.instruments.memory.storage_tracker import stored
+from ocrlab.debug.instruments.memory.storage_tracker import stored_bytes
 
 PERIOD = 0.1  # seconds between two looks of a worker at itself
 ROLLUP = 1.0  # seconds between two readings of private and shared pages, which take milliseconds
@@ -75,31 +75,31 @@ class Workers:
         now = time.monotonic()
         for pid in children:
             some = self.samples.setdefault(pid, [])
-            some.append((tick, float(host_memory.anonymous(pid))))
+            some.append((tick, float(host_memory.anonymous_memory(pid))))
             del some[:-512]
         if children and now - self._last > ROLLUP:
             self._last = now
             for pid in children:
-                own, shared = host_memory.private(pid)
+                own, shared = host_memory.dirty_pages(pid)
                 self.pages.setdefault(pid, []).append((tick, float(own), float(shared)))
 
     def judge(self, tick: int) -> list[Leak]:
         """Return the attributes of the dataset that grow in the workers, or else the copies that reading makes."""
-        told = self._told()
-        found = [leak for leak in (self._of(name, series, tick) for name, series in told.items()) if leak]
-        return found or self._copied(tick)
+        sizes = self._read_sizes()
+        leaks = [leak for leak in (self._of(name, series, tick) for name, series in sizes.items()) if leak]
+        return leaks or self._copied(tick)
 
-    def _told(self) -> dict[str, dict[int, list[dict[str, Any]]]]:
+    def _read_sizes(self) -> dict[str, dict[int, list[dict[str, Any]]]]:
         """Return what the workers wrote: by attribute, by worker, in order."""
-        found: dict[str, dict[int, list[dict[str, Any]]]] = {}
+        sizes: dict[str, dict[int, list[dict[str, Any]]]] = {}
         for path in sorted(self._folder.glob("*.jsonl")) if self._folder else ():
             for text in path.read_text(encoding="utf-8").splitlines():
                 with contextlib.suppress(ValueError):
                     line = json.loads(text)
-                    for name, (length, size, where) in line["held"].items():
+                    for name, (length, size, where) in line["sizes"].items():
                         entry = {"time": line["time"], "length": length, "bytes": size, "class": where}
-                        found.setdefault(name, {}).setdefault(line["pid"], []).append(entry)
-        return found
+                        sizes.setdefault(name, {}).setdefault(line["pid"], []).append(entry)
+        return sizes
 
     def _of(self, name: str, series: dict[int, list[dict[str, Any]]], tick: int) -> Leak | None:
         """Return the leak of one attribute, over all workers, if it grows on and has no bound."""
@@ -119,7 +119,7 @@ class Workers:
         line = lines[0] if lines else None
         return Leak(
             "worker", rate / MIB, rate / MIB, rate / MIB, sure, f"`{name}` of {kind} in {len(series)} loader workers",
-            str(line) if line else "", line.text if line else "", found_after=tick, fix=FIXES["worker"],
+            str(line) if line else "", line.text if line else "", steps=tick, fix=FIXES["worker"],
         )  # fmt: skip
 
     def _tick_at(self, when: float) -> float:
@@ -132,21 +132,21 @@ class Workers:
         many = [(n, len(v)) for n, v in _attributes(data) if isinstance(v, list | dict | tuple) and len(v) >= MANY]
         rate, sure, ended = 0.0, 0.0, True
         for pages in self.pages.values():
-            steps = [float(one[0]) for one in pages]
-            own = slope(steps, [one[1] for one in pages])
-            shared = slope(steps, [one[2] for one in pages])
+            steps = [float(page_sample[0]) for page_sample in pages]
+            own = slope(steps, [page_sample[1] for page_sample in pages])
+            shared = slope(steps, [page_sample[2] for page_sample in pages])
             if own.confidence > SURE and shared.value < -0.5 * own.value < 0:
                 rate, sure, ended = rate + own.value, max(sure, own.confidence), False
         if ended or not many or rate < LEAST:
             return []
-        name, count = max(many, key=lambda one: one[1])
+        name, count = max(many, key=lambda page_sample: page_sample[1])
         lines = growth_lines.assigned(name, _files(type(data)))
         line = lines[0] if lines else None
         return [
             Leak(
                 "copy-on-write", rate / MIB, rate / MIB, rate / MIB, sure,
                 f"`{name}` of {type(data).__qualname__}: each worker copies {count:,} Python objects by reading them",
-                str(line) if line else "", line.text if line else "", found_after=tick, fix=FIXES["copy-on-write"],
+                str(line) if line else "", line.text if line else "", steps=tick, fix=FIXES["copy-on-write"],
             )
         ]  # fmt: skip
 
@@ -173,30 +173,30 @@ def _report(folder: str, dataset: Any) -> None:
     path, parent = Path(folder) / f"{os.getpid()}.jsonl", os.getppid()
     with contextlib.suppress(Exception):
         while os.path.isdir(folder) and os.getppid() == parent:
-            line = {"pid": os.getpid(), "time": time.time(), "held": held(dataset)}
+            line = {"pid": os.getpid(), "time": time.time(), "sizes": container_sizes(dataset)}
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             time.sleep(PERIOD)
 
 
-def held(dataset: Any) -> dict[str, tuple[int, float, tuple[str, str]]]:
+def container_sizes(dataset: Any) -> dict[str, tuple[int, float, tuple[str, str]]]:
     """Return (length, bytes, (class, file)) of each container that a dataset holds in its attributes, by name."""
-    found: dict[str, tuple[int, float, tuple[str, str]]] = {}
+    sizes: dict[str, tuple[int, float, tuple[str, str]]] = {}
     waiting: deque[tuple[str, Any, int]] = deque([("", dataset, 0)])
-    seen: set[int] = set()
-    while waiting and len(found) < 200:
+    visited: set[int] = set()
+    while waiting and len(sizes) < 200:
         prefix, thing, depth = waiting.popleft()
-        if id(thing) in seen:
+        if id(thing) in visited:
             continue
-        seen.add(id(thing))
+        visited.add(id(thing))
         where = (type(thing).__qualname__, next(iter(_files(type(thing))), ""))
         for name, value in _attributes(thing):
             dotted = f"{prefix}{name}"
             if isinstance(value, CONTAINERS):
-                found[dotted] = (len(value), _size(value), where)
+                sizes[dotted] = (len(value), _size(value), where)
             elif depth < LEVELS and hasattr(value, "__dict__") and not isinstance(value, type | Tensor):
                 waiting.append((f"{dotted}.", value, depth + 1))
-    return found
+    return sizes
 
 
 def _attributes(thing: Any) -> list[tuple[str, Any]]:
@@ -210,21 +210,21 @@ def _size(value: Any) -> float:
     """Return the bytes of a container, told by some of its items."""
     items = list(value.values()) if isinstance(value, dict) else list(value)
     some = items[:: max(1, len(items) // 32)][:32]
-    return sum(_item(one) for one in some) / max(1, len(some)) * len(items)
+    return sum(_item(item) for item in some) / max(1, len(some)) * len(items)
 
 
 def _item(value: Any) -> float:
     if isinstance(value, Tensor):
-        return stored(value)
+        return stored_bytes(value)
     size = getattr(value, "nbytes", None)
     if isinstance(size, int):
         return float(size)
     if type(value).__module__.startswith("PIL.") and hasattr(value, "getbands"):
         return float(value.size[0] * value.size[1] * len(value.getbands()))
     if isinstance(value, list | tuple):
-        return float(sum(_item(one) for one in value[:32]))
+        return float(sum(_item(part) for part in value[:32]))
     if isinstance(value, dict):
-        return float(sum(_item(one) for one in list(value.values())[:32]))
+        return float(sum(_item(part) for part in list(value.values())[:32]))
     return float(value.__sizeof__())
 
 

@@ -83,12 +83,12 @@ def read_snapshot(path: Path | str) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get("segments"), list):
         raise DataError(f"{path} is no memory snapshot", need="what torch.cuda.memory._dump_snapshot writes")
     try:
-        return _told(content)
+        return _summarise(content)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{path} is a snapshot of an unknown kind", got=f"{type(error).__name__}: {error}") from error
 
 
-def _told(content: dict[str, Any]) -> dict[str, Any]:
+def _summarise(content: dict[str, Any]) -> dict[str, Any]:
     devices: dict[int, dict[str, int]] = {}
     used: list[dict[str, Any]] = []
     for segment in content["segments"]:
@@ -105,8 +105,8 @@ def _told(content: dict[str, Any]) -> dict[str, Any]:
             else:
                 mine["allocated"] += block["size"]
                 stack = _lines(block)
-                told = {"bytes": block["size"], "device": segment["device"], "line": _own(stack), "stack": stack}
-                used.append(told)
+                line = _user_line(stack)
+                used.append({"bytes": block["size"], "device": segment["device"], "line": line, "stack": stack})
     events: dict[str, int] = {}
     for trace in content.get("device_traces") or []:
         for entry in trace:
@@ -122,7 +122,7 @@ def _lines(block: dict[str, Any]) -> list[str]:
     return [f"{f['filename']}:{f['line']} {f['name']}" for f in frames or [] if str(f["filename"]).endswith(".py")]
 
 
-def _own(stack: list[str]) -> str:
+def _user_line(stack: list[str]) -> str:
     """Return the innermost line that is no library's."""
     own = [line for line in stack if "site-packages" not in line and "dist-packages" not in line]
     return (own or stack or [""])[0]

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
-from ocrlab.debug.instruments.memory.module_attribution import Modules
-from ocrlab.debug.instruments.memory.storage_tracker import Live, unsaved
+from ocrlab.debug.instruments.memory.module_attribution import ModuleTracker
+from ocrlab.debug.instruments.memory.storage_tracker import StorageTracker, unpack_saved
 from ocrlab.debug.instruments.memory.timeline import Block
 from ocrlab.errors import ConfigError
 
@@ -81,20 +81,20 @@ def estimate(
     if accumulation < 1:
         raise ConfigError("Accumulation takes a number of batches", got=accumulation, need="1 or more")
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    imagined = faked(model, mode)
-    mean = faked(model, mode).eval().requires_grad_(False) if averaged else None
+    imagined = fake_copy(model, mode)
+    mean = fake_copy(model, mode).eval().requires_grad_(False) if averaged else None
     trainable = [p for p in imagined.parameters() if p.requires_grad]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch about its own fake tensors
             kind = KINDS[precision]
-            return _followed(imagined, mean, batch, loss, optimizer, trainable, mode, kind, accumulation, after)
+            return _run_steps(imagined, mean, batch, loss, optimizer, trainable, mode, kind, accumulation, after)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         what = "The step cannot be estimated: what it does depends on values"
         raise ConfigError(what, got=str(error), do="Measure it instead: ocrlab memory fit") from error
 
 
-def faked(model: nn.Module, mode: FakeTensorMode | None = None) -> nn.Module:
+def fake_copy(model: nn.Module, mode: FakeTensorMode | None = None) -> nn.Module:
     """Return a copy of a model whose parameters and buffers have shapes and no memory; None: the mode that is on."""
     memo: dict[int, Any] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -105,7 +105,7 @@ def faked(model: nn.Module, mode: FakeTensorMode | None = None) -> nn.Module:
     return copy.deepcopy(model, memo)
 
 
-class Followed(Live):
+class FakeTensorTracker(StorageTracker):
     """Follows storages, and answers 1 where a program reads a value that a fake tensor does not have."""
 
     counts_fakes = True
@@ -117,7 +117,7 @@ class Followed(Live):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-def _followed(
+def _run_steps(
     model: nn.Module,
     mean: nn.Module | None,
     batch: Any,
@@ -129,15 +129,15 @@ def _followed(
     accumulation: int,
     after: After | None,
 ) -> Estimate:
-    modules = Modules(model, lambda _name, _entered: None)
-    live = Followed(modules.where)
+    modules = ModuleTracker(model, lambda _name, _entered: None)
+    live = FakeTensorTracker(modules.where)
     modules.attach()
     try:
         stepper = optimizer(trainable)
-        with mode, live, torch.autograd.graph.saved_tensors_hooks(_pack(live, modules), unsaved):
-            _know(live, model, "parameters")
+        with mode, live, torch.autograd.graph.saved_tensors_hooks(_pack(live, modules), unpack_saved):
+            _name_tensors(live, model, "parameters")
             if mean is not None:
-                _know(live, mean, "averaged weights")
+                _name_tensors(live, mean, "averaged weights")
             _afterwards(live, mean or model, after)
             for _ in range(STEPS):
                 for micro in range(min(accumulation, 2)):  # the second one finds gradients there
@@ -145,29 +145,36 @@ def _followed(
                 modules.optimising = True
                 stepper.step()
                 modules.optimising = False
-                _own(live, model, stepper)
+                _name_optimizer_state(live, model, stepper)
                 _afterwards(live, mean or model, after)
     finally:
         modules.detach()
         live.end()
-    return judged([*live.blocks.values(), *live.dead])
+    return estimate_of_blocks([*live.blocks.values(), *live.dead])
 
 
 def _step(
-    model: nn.Module, batch: Any, loss: Loss, stepper: Any, kind: torch.dtype | None, live: Followed, *, fresh: bool
+    model: nn.Module,
+    batch: Any,
+    loss: Loss,
+    stepper: Any,
+    kind: torch.dtype | None,
+    live: FakeTensorTracker,
+    *,
+    fresh: bool,
 ) -> None:
     """Make one micro-batch as Lightning does: old gradients are dropped between the forward pass and the backward."""
-    given = _made(batch)
-    for tensor in _each(given):
-        live.know(tensor, "batch", "batch")
+    inputs = _fake_batch(batch)
+    for tensor in _each(inputs):
+        live.classify(tensor, "batch", "batch")
     with torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None):
-        value = loss(model, given)
+        value = loss(model, inputs)
     if fresh:
         stepper.zero_grad()
     value.backward()
 
 
-def _afterwards(live: Followed, model: nn.Module, after: After | None) -> None:
+def _afterwards(live: FakeTensorTracker, model: nn.Module, after: After | None) -> None:
     """Do what comes between two steps, and name the storages that it makes."""
     if after is None:
         return
@@ -179,28 +186,28 @@ def _afterwards(live: Followed, model: nn.Module, after: After | None) -> None:
             block.kind = block.phase = "validation"
 
 
-def _pack(live: Live, modules: Modules) -> Callable[[Tensor], Any]:
+def _pack(live: StorageTracker, modules: ModuleTracker) -> Callable[[Tensor], Any]:
     return lambda tensor: live.saved(tensor, modules.where()[0])
 
 
-def _know(live: Live, model: nn.Module, kind: str) -> None:
+def _name_tensors(live: StorageTracker, model: nn.Module, kind: str) -> None:
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        live.know(tensor, kind, name)
+        live.classify(tensor, kind, name)
 
 
-def _own(live: Live, model: nn.Module, stepper: torch.optim.Optimizer) -> None:
+def _name_optimizer_state(live: StorageTracker, model: nn.Module, stepper: torch.optim.Optimizer) -> None:
     """Note which of the storages that were made are gradients, and which the optimiser's."""
     for name, p in model.named_parameters():
         if p.grad is not None:
-            live.know(p.grad, "gradients", name)
+            live.classify(p.grad, "gradients", name)
         for value in stepper.state.get(p, {}).values():
             if isinstance(value, Tensor):
-                live.know(value, "optimiser state", name)
+                live.classify(value, "optimiser state", name)
 
 
-def judged(blocks: list[Block]) -> Estimate:
+def estimate_of_blocks(blocks: list[Block]) -> Estimate:
     """Return the estimate of a step from the life of its storages."""
-    _gradients(blocks)
+    _name_gradients(blocks)
     changes = [(b.born, b.bytes) for b in blocks] + [(b.died, -b.bytes) for b in blocks if b.died is not None]
     total = peak = at = 0
     for event, change in sorted(changes):
@@ -215,23 +222,23 @@ def judged(blocks: list[Block]) -> Estimate:
     return Estimate(parts, peak, last.module if last else "", last.phase if last else "")
 
 
-def _gradients(blocks: list[Block]) -> None:
+def _name_gradients(blocks: list[Block]) -> None:
     """Name the gradients of the first step too: they were gone before anybody asked."""
     for block in blocks:
         if block.kind == "workspace" and block.phase == "backward" and block.died is None:
             block.kind = "gradients"
 
 
-def _made(batch: Any) -> Any:
+def _fake_batch(batch: Any) -> Any:
     """Return new fake tensors like those of a batch."""
     if isinstance(batch, Tensor):
         return torch.empty_strided(batch.shape, batch.stride(), dtype=batch.dtype)
     if isinstance(batch, dict):
-        return type(batch)({key: _made(value) for key, value in batch.items()})
+        return type(batch)({key: _fake_batch(value) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*map(_made, batch))
+        return type(batch)(*map(_fake_batch, batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(map(_made, batch))
+        return type(batch)(map(_fake_batch, batch))
     return batch
 
 

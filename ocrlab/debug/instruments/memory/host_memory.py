@@ -18,7 +18,7 @@ def resident(pid: int | str = "self") -> int:
     return _statm(pid)[0]
 
 
-def anonymous(pid: int | str = "self") -> int:
+def anonymous_memory(pid: int | str = "self") -> int:
     """Return the resident memory of a process that no file and no shared memory stands for, in bytes."""
     whole, shared = _statm(pid)
     return whole - shared
@@ -27,23 +27,23 @@ def anonymous(pid: int | str = "self") -> int:
 def high_water() -> int:
     """Return the most resident memory that this process ever had, in bytes."""
     try:
-        found = HIGH.search(Path("/proc/self/status").read_text(encoding="ascii", errors="replace"))
+        match = HIGH.search(Path("/proc/self/status").read_text(encoding="ascii", errors="replace"))
     except OSError:
         return 0
-    return int(found[1]) * 1024 if found else 0
+    return int(match[1]) * 1024 if match else 0
 
 
-def private(pid: int) -> tuple[int, int]:
+def dirty_pages(pid: int) -> tuple[int, int]:
     """Return (private, shared) dirty memory of a process in bytes, which takes milliseconds; (0, 0) if not told."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii", errors="replace")
     except OSError:
         return 0, 0
-    found = dict(re.findall(r"^(Private_Dirty|Shared_Dirty):\s+(\d+) kB", text, re.MULTILINE))
-    return int(found.get("Private_Dirty", 0)) * 1024, int(found.get("Shared_Dirty", 0)) * 1024
+    fields = dict(re.findall(r"^(Private_Dirty|Shared_Dirty):\s+(\d+) kB", text, re.MULTILINE))
+    return int(fields.get("Private_Dirty", 0)) * 1024, int(fields.get("Shared_Dirty", 0)) * 1024
 
 
-def in_use() -> int:
+def malloc_in_use() -> int:
     """Return the bytes that malloc has given out, without what it keeps for later; 0 where it is not glibc's."""
     return _allocated()()
 
@@ -57,11 +57,11 @@ def _allocated() -> Callable[[], int]:
         return lambda: 0
     ask.restype = _Info
 
-    def told() -> int:
+    def read() -> int:
         info = ask()
         return int(info.uordblks + info.hblkhd)
 
-    return told
+    return read
 
 
 class _Info(ctypes.Structure):

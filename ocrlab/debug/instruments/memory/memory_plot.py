@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ocrlab.debug.instruments.memory.memory_text import size
-from ocrlab.debug.instruments.memory.timeline import KINDS, OUTSIDE, WORDS, Segment, Step
+from ocrlab.debug.instruments.memory.timeline import KINDS, LABELS, OUTSIDE, Segment, Step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,9 +32,9 @@ def figure(step: Step) -> Any:
     """Return the timeline of a step as a matplotlib figure of 9 x 4.2 inches."""
     from matplotlib.figure import Figure
 
-    drawn = Figure(figsize=(9, 4.2), layout="constrained")
-    draw(drawn.subplots(), step)
-    return drawn
+    figure_ = Figure(figsize=(9, 4.2), layout="constrained")
+    draw(figure_.subplots(), step)
+    return figure_
 
 
 def draw(axes: Axes, step: Step) -> str:
@@ -43,7 +43,7 @@ def draw(axes: Axes, step: Step) -> str:
     kinds = [kind for kind in KINDS if any(step.timeline[kind])]
     count = len(step.timeline["parameters"])
     series = [[value / unit for value in step.timeline[kind]] for kind in kinds]
-    axes.stackplot(range(count), *series, colors=[COLOURS[k] for k in kinds], labels=[WORDS[k] for k in kinds], lw=0)
+    axes.stackplot(range(count), *series, colors=[COLOURS[k] for k in kinds], labels=[LABELS[k] for k in kinds], lw=0)
     total = [sum(values) for values in zip(*series, strict=True)] or [0.0]
     at = total.index(max(total))
     axes.plot([at], [total[at]], marker="o", markersize=5, color=INK, zorder=5)
@@ -57,7 +57,7 @@ def draw(axes: Axes, step: Step) -> str:
     axes.set_ylabel(f"alive tensors ({name})")
     axes.set_xticks([])
     axes.grid(axis="x", visible=False)
-    _parts(axes, merged(step.segments), count)
+    _parts(axes, merge_segments(step.segments), count)
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(
         handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9,
@@ -67,20 +67,20 @@ def draw(axes: Axes, step: Step) -> str:
     return f"Stacked timeline of one training step: it peaks at {size(step.peak.bytes)}, {_place(step)}"
 
 
-def merged(segments: Sequence[Segment]) -> list[Segment]:
+def merge_segments(segments: Sequence[Segment]) -> list[Segment]:
     """Return stretches by the first part of the module's name and the direction, the short ones within others gone."""
-    found: list[Segment] = []
+    stretches: list[Segment] = []
     for segment in segments:
         phase = PHASES.get(segment.phase, segment.phase)
         module = phase if phase in ("optimiser", "outside") or segment.module == OUTSIDE else segment.module
         if phase == "backward" and segment.module == OUTSIDE:
-            module = found[-1].module if found and found[-1].phase == "backward" else "loss"
-        if found and (found[-1].module, found[-1].phase) == (module, phase):
-            found[-1] = Segment(found[-1].start, segment.end, module, phase)
+            module = stretches[-1].module if stretches and stretches[-1].phase == "backward" else "loss"
+        if stretches and (stretches[-1].module, stretches[-1].phase) == (module, phase):
+            stretches[-1] = Segment(stretches[-1].start, segment.end, module, phase)
         else:
-            start = found[-1].end if found else 0
-            found.append(Segment(start, max(start, segment.end), module, phase))
-    return [segment for segment in found if segment.end > segment.start]
+            start = stretches[-1].end if stretches else 0
+            stretches.append(Segment(start, max(start, segment.end), module, phase))
+    return [segment for segment in stretches if segment.end > segment.start]
 
 
 def _parts(axes: Axes, segments: Sequence[Segment], count: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ocrlab.debug.instruments.memory.timeline import OUTSIDE, WORDS, Row, Step
+from ocrlab.debug.instruments.memory.timeline import LABELS, OUTSIDE, Row, Step
 
 ROUND = 0.02  # of the allocated bytes, below which a share is not worth a sentence
 SPLIT = 0.1  # of the reserved bytes, from which fragmentation is worth a sentence
@@ -26,9 +26,9 @@ def peak(step: Step) -> str:
     during = {"backward": "in the backward pass", "forward": "in the forward pass", "optimizer": "in the optimiser"}
     when = during.get(top.phase, {"recompute": "while recomputing", "evaluation": "in evaluation"}.get(top.phase, ""))
     parts = sorted(((count, name) for name, count in top.parts.items() if count), reverse=True)[:2]
-    most = " and ".join(f"{size(count)} of {WORDS[name]}" for count, name in parts)
-    made = f" ({top.op})" if top.op else ""
-    return " ".join(f"Tensors peak at {size(top.bytes)} {when} {place}{made}: {most}.".split())
+    most = " and ".join(f"{size(count)} of {LABELS[name]}" for count, name in parts)
+    operator = f" ({top.op})" if top.op else ""
+    return " ".join(f"Tensors peak at {size(top.bytes)} {when} {place}{operator}: {most}.".split())
 
 
 class Rows(list[Row]):
@@ -45,8 +45,11 @@ def table(rows: Sequence[Row]) -> str:
     cells += [(row.module, *(size(getattr(row, name)) for name in names)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = (
-        (one[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(one[1:], widths[1:], strict=True)))
-        for one in cells
+        (
+            row_cells[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row_cells[1:], widths[1:], strict=True)),
+        )
+        for row_cells in cells
     )
     return "\n".join("  ".join(line) for line in lines)
 
@@ -59,14 +62,14 @@ def summary(stats: Mapping[str, float], more: Mapping[str, float] | None = None)
     """
     more = more or {}
 
-    def told(name: str) -> float:
+    def figure(name: str) -> float:
         return float(stats.get(name, 0) or 0)
 
-    now, most = told("allocated_bytes.all.current"), told("allocated_bytes.all.peak")
-    reserved = told("reserved_bytes.all.current")
-    split = told("inactive_split_bytes.all.current")
+    now, most = figure("allocated_bytes.all.current"), figure("allocated_bytes.all.peak")
+    reserved = figure("reserved_bytes.all.current")
+    split = figure("inactive_split_bytes.all.current")
     lines = [f"Tensors hold {size(now)}; at most it was {size(most)}."]
-    lines.append(_reserved(now, reserved, told("reserved_bytes.all.peak")))
+    lines.append(_reserved(now, reserved, figure("reserved_bytes.all.peak")))
     if reserved and split > SPLIT * reserved:
         line = f"{size(split)} of it lie in holes between tensors and can be used for smaller ones only"
         if "largest_free" in more:
@@ -77,7 +80,7 @@ def summary(stats: Mapping[str, float], more: Mapping[str, float] | None = None)
     if more.get("total"):
         rest = f"The device has {size(more['total'])}; {size(more.get('free', 0))} are free"
         lines.append(f"{rest}, and {size(more.get('outside', 0))} belong to the context, libraries and others.")
-    lines += _troubles(told, stats)
+    lines += _troubles(stats)
     return "\n".join(lines)
 
 
@@ -89,7 +92,7 @@ def _reserved(now: float, reserved: float, most: float) -> str:
     return f"{text}; {size(cached)} of it are cached for the next tensors, which nvidia-smi counts as used."
 
 
-def _troubles(told: object, stats: Mapping[str, float]) -> list[str]:
+def _troubles(stats: Mapping[str, float]) -> list[str]:
     """Return what went wrong: out-of-memory errors, and retries, each of which gave the whole cache back."""
     lines = []
     ooms, retries = int(stats.get("num_ooms", 0) or 0), int(stats.get("num_alloc_retries", 0) or 0)

@@ -26,23 +26,23 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from ocrlab.debug.instruments.compiled_modules import of_jit
+from ocrlab.debug.instruments.compiled_modules import is_jit
 from ocrlab.debug.instruments.memory import host_memory, memory_text
 from ocrlab.debug.instruments.memory.cuda_snapshot import read_snapshot, recorded, snapshot
-from ocrlab.debug.instruments.memory.module_attribution import Modules
-from ocrlab.debug.instruments.memory.storage_tracker import Live, unsaved
-from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Process, Row, Step, grouped, summarise
+from ocrlab.debug.instruments.memory.module_attribution import ModuleTracker
+from ocrlab.debug.instruments.memory.storage_tracker import StorageTracker, unpack_saved
+from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Process, Row, Step, group_rows, summarise
 from ocrlab.errors import ConfigError
 
-__all__ = ["Seen", "allocator", "read_snapshot", "recorded", "snapshot", "summary", "watch"]
+__all__ = ["MemoryWatch", "allocator", "read_snapshot", "recorded", "snapshot", "summary", "watch"]
 
-KEPT = 64  # steps whose figures are kept
+MOST_STEPS = 64  # steps whose figures are kept
 POOL = (0, 0)  # the memory that all tensors share
 DEEP = 4  # of what an optimiser's state may be nested in
 
 
 @contextlib.contextmanager
-def watch(model: nn.Module, optimizer: Any = None) -> Iterator[Seen]:
+def watch(model: nn.Module, optimizer: Any = None) -> Iterator[MemoryWatch]:
     """Measure inside the block where the memory of each training step goes, by module, in bytes.
 
     model      any nn.Module, on the CPU or on CUDA
@@ -53,29 +53,31 @@ def watch(model: nn.Module, optimizer: Any = None) -> Iterator[Seen]:
     """
     if not isinstance(model, nn.Module):
         raise ConfigError("memory.watch looks at a model", got=type(model).__name__, need="a torch.nn.Module")
-    if Seen.current is not None:
+    if MemoryWatch.current is not None:
         raise ConfigError("memory.watch is already open here", do="Leave the first one before the next begins")
-    seen = Seen(model, [optimizer] if optimizer is not None and not isinstance(optimizer, list | tuple) else optimizer)
-    Seen.current = seen
+    watched = MemoryWatch(
+        model, [optimizer] if optimizer is not None and not isinstance(optimizer, list | tuple) else optimizer
+    )
+    MemoryWatch.current = watched
     try:
-        with seen._following():
-            yield seen
+        with watched._following():
+            yield watched
     finally:
-        Seen.current = None
+        MemoryWatch.current = None
 
 
-class Seen:
+class MemoryWatch:
     """What a watch has seen: `steps`, the last of them last, and the highest one."""
 
-    current: Seen | None = None
+    current: MemoryWatch | None = None
 
     def __init__(self, model: nn.Module, optimizers: Any = None) -> None:
         self.model = model
-        self.steps: deque[Step] = deque(maxlen=KEPT)
+        self.steps: deque[Step] = deque(maxlen=MOST_STEPS)
         self.highest: Step | None = None
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet(optimizers or [])
-        self._modules = Modules(model, self._edge)
-        self._live = Live(self._modules.where)
+        self._modules = ModuleTracker(model, self._edge)
+        self._live = StorageTracker(self._modules.where)
         self._begin, self._began = 0, time.perf_counter()
         self._stepped = self._backward = False
         self._before = self._mark = self._high = 0
@@ -89,7 +91,7 @@ class Seen:
 
     def table(self, depth: int = 2) -> list[Row]:
         """Return the highest step module by module, `depth` names deep; empty before the first step has ended."""
-        return memory_text.Rows(grouped(self.highest.rows, depth) if self.highest else [])
+        return memory_text.Rows(group_rows(self.highest.rows, depth) if self.highest else [])
 
     def plot(self) -> Any:
         """Return the stacked timeline of the highest step as a matplotlib figure; raises ConfigError without a step."""
@@ -106,8 +108,8 @@ class Seen:
         return memory_text.peak(self.highest)
 
     def __str__(self) -> str:
-        told = f"{memory_text.table(self.table())}\n\n" if self.highest else ""
-        return told + self.finding()
+        table = f"{memory_text.table(self.table())}\n\n" if self.highest else ""
+        return table + self.finding()
 
     def step(self) -> Step | None:
         """End the step and return what it held, in bytes; None after an error of this instrument, which ends it."""
@@ -148,7 +150,7 @@ class Seen:
         post = register_optimizer_step_post_hook(self._after_optimizer)
         self._modules.attach()
         try:
-            with torch.autograd.graph.saved_tensors_hooks(self._pack, unsaved), self._live:
+            with torch.autograd.graph.saved_tensors_hooks(self._pack, unpack_saved), self._live:
                 yield
             if self._live.event > self._begin and (self._stepped or self._backward or not self.steps):
                 self.step()
@@ -162,18 +164,18 @@ class Seen:
         """Count what is there already: the model's tensors, and every other one that Python knows of."""
         everything = gc.get_objects()
         optimizers = [thing for thing in everything if issubclass(type(thing), torch.optim.Optimizer)]
-        self._optimizers.update(one for one in optimizers if self._is_ours(one))
+        self._optimizers.update(optimizer for optimizer in optimizers if self._is_ours(optimizer))
         self._classify()
         for thing in everything:
             if issubclass(type(thing), Tensor):  # not isinstance: some objects pretend
                 with contextlib.suppress(Exception):
-                    self._live.know(thing, "input")
+                    self._live.classify(thing, "input")
         for block in self._live.blocks.values():
             if block.kind == "input":
                 block.kind = "kept"
-        held = sum(block.bytes for block in self._live.blocks.values() if block.device == self._device_name())
+        alive = sum(block.bytes for block in self._live.blocks.values() if block.device == self._device_name())
         now = self._now()
-        self._before = max(0, now - held) if not self._cuda else 0
+        self._before = max(0, now - alive) if not self._cuda else 0
         self._high = self._highest()
         self._begin = max(0, self._live.event - 1)
 
@@ -219,7 +221,7 @@ class Seen:
         with self._live.guard():
             self._modules.optimising = False
             self._stepped = self._stepped or optimizer in self._optimizers
-            if self._stepped and of_jit(self.model):  # nobody tells where its next forward pass begins
+            if self._stepped and is_jit(self.model):  # nobody tells where its next forward pass begins
                 self.step()
 
     def _classify(self) -> None:
@@ -227,18 +229,18 @@ class Seen:
         live = self._live
         for name, module in self._modules.names.items():
             for p in module.parameters(recurse=False):
-                live.know(p, "parameters", name or "(model)")
+                live.classify(p, "parameters", name or "(model)")
                 if p.grad is not None:
-                    live.know(p.grad, "gradients", name or "(model)")
+                    live.classify(p.grad, "gradients", name or "(model)")
             for b in module.buffers(recurse=False):
-                live.know(b, "buffers", name or "(model)")
+                live.classify(b, "buffers", name or "(model)")
         for optimizer in self._optimizers:
             for p, state in list(optimizer.state.items()):
                 owner = self._modules.parameters.get(id(p), OUTSIDE)
                 for tensor in _nested(state, DEEP):
                     block = live.blocks.get(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
                     if block is None or block.kind not in ("parameters", "gradients"):
-                        live.know(tensor, "optimizer", owner)
+                        live.classify(tensor, "optimizer", owner)
 
     def _now(self) -> int:
         return torch.cuda.memory_allocated(self.device) if self._cuda else host_memory.resident()
@@ -248,12 +250,12 @@ class Seen:
 
     def _process(self, step: Step) -> Process:
         now = self._now()
-        held = sum(step.end.values())
+        alive = sum(step.end.values())
         if self._cuda:
             cached = torch.cuda.memory_reserved(self.device) - now
             outside = allocator(self.device)["outside"]
             return Process(True, outside, now, self._high, self._high_at, cached)
-        return Process(False, self._before, now, self._high, self._high_at, max(0, now - held - self._before))
+        return Process(False, self._before, now, self._high, self._high_at, max(0, now - alive - self._before))
 
 
 def _nested(value: Any, depth: int) -> Iterator[Tensor]:

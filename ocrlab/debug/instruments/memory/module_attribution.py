@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from ocrlab.debug.instruments.call_hook import CallHook
-from ocrlab.debug.instruments.compiled_modules import of_jit
+from ocrlab.debug.instruments.compiled_modules import is_jit
 from ocrlab.debug.instruments.memory.timeline import OUTSIDE
 
 LEAF = 2**64 - 1  # the sequence number of every node that accumulates a gradient
 
 
-class Modules:
+class ModuleTracker:
     """Follows the modules of a model; `edge(name, entered)` is called whenever one begins or ends."""
 
     def __init__(self, model: nn.Module, edge: Callable[[str, bool], None]) -> None:
@@ -37,7 +37,7 @@ class Modules:
     def attach(self) -> None:
         """Hook every module; the hooks look and return nothing."""
         for name, module in self.names.items():
-            if of_jit(module):
+            if is_jit(module):
                 continue
             enter, leave = CallHook(partial(self._enter, name)), CallHook(partial(self._leave, name))
             self._handles.append(module.register_forward_pre_hook(enter, prepend=True))

@@ -20,7 +20,7 @@ CHANGED = (
 )
 
 
-class Live(TorchDispatchMode):
+class StorageTracker(TorchDispatchMode):
     """Follows the storages that operators make; `where` says (module, phase), `stack` the caller's lines or nothing."""
 
     counts_fakes = False
@@ -37,7 +37,7 @@ class Live(TorchDispatchMode):
         self.ended = False
         self.guard = InstrumentGuard("memory.watch")
         self._refs: dict[int, weakref.ref[Any]] = {}
-        self._made: dict[int, weakref.ref[Tensor]] = {}
+        self._tensors_by_storage: dict[int, weakref.ref[Tensor]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -52,10 +52,10 @@ class Live(TorchDispatchMode):
         """Whether nothing is followed any more: it has ended, or failed."""
         return self.ended or bool(self.guard.problem)
 
-    def know(self, tensor: Tensor, kind: str, owner: str = "", op: str = "") -> Block | None:
+    def classify(self, tensor: Tensor, kind: str, owner: str = "", op: str = "") -> Block | None:
         """Return the block of a tensor, which is added where it is not known yet; None where it holds no memory."""
         block = None
-        for storage, device in self._held(tensor):
+        for storage, device in self._storages_of(tensor):
             block = self.blocks.get(storage._cdata)
             if block is None:
                 block = self._add(storage, device, owner or OUTSIDE, op, "", kind)
@@ -66,22 +66,22 @@ class Live(TorchDispatchMode):
     def saved(self, tensor: Tensor, module: str) -> tuple[Any, ...]:
         """Count what autograd saves for the module that saves it, and return what `unsaved` gives back."""
         versions: list[tuple[Any, int]] = []
-        for storage, device in self._held(tensor):
+        for storage, device in self._storages_of(tensor):
             block = self.blocks.get(storage._cdata) or self._add(storage, device, module, "", "", "input")
             if block is not None and block.kind == "workspace":
                 block.kind, block.owner = "activations", module
-            made = self._made.get(storage._cdata)
-            if made is not None and (whole := made()) is not None:
-                versions.append((made, whole._version))
+            ref = self._tensors_by_storage.get(storage._cdata)
+            if ref is not None and (whole := ref()) is not None:
+                versions.append((ref, whole._version))
         return tensor, tensor._version, versions
 
     def end(self) -> None:
         """Stop following; what is alive stays as it is."""
         self.ended = True
         self._refs.clear()
-        self._made.clear()
+        self._tensors_by_storage.clear()
 
-    def _held(self, tensor: Tensor) -> Iterator[tuple[Any, torch.device]]:
+    def _storages_of(self, tensor: Tensor) -> Iterator[tuple[Any, torch.device]]:
         """Yield the storages of a tensor that are memory."""
         for storage, device in _storages(tensor):
             if self.counts_fakes or not is_fake(storage):
@@ -89,19 +89,19 @@ class Live(TorchDispatchMode):
 
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         for tensor in _tensors((args, tuple(kwargs.values()))):
-            for storage, device in self._held(tensor):
+            for storage, device in self._storages_of(tensor):
                 if storage._cdata not in self.blocks:
                     self._add(storage, device, OUTSIDE, "", "", "input")
         place: tuple[str, str] | None = None
         for tensor in _tensors((out,)):
-            for storage, device in self._held(tensor):
-                known = self.blocks.get(storage._cdata)
-                if known is None:
+            for storage, device in self._storages_of(tensor):
+                block = self.blocks.get(storage._cdata)
+                if block is None:
                     place = place or self.where()
                     self._add(storage, device, place[0], str(func), place[1], "workspace")
-                    self._made[storage._cdata] = weakref.ref(tensor)
-                elif known.bytes < storage.nbytes():  # it was resized
-                    self._resized(storage, known)
+                    self._tensors_by_storage[storage._cdata] = weakref.ref(tensor)
+                elif block.bytes < storage.nbytes():  # it was resized
+                    self._resized(storage, block)
 
     def _add(self, storage: Any, device: torch.device, module: str, op: str, phase: str, kind: str) -> Block | None:
         size = storage.nbytes()
@@ -136,7 +136,7 @@ class Live(TorchDispatchMode):
         if self.blocks.get(key) is block:
             del self.blocks[key]
             self._refs.pop(key, None)
-            self._made.pop(key, None)
+            self._tensors_by_storage.pop(key, None)
             block.died = self.event
             self.event += 1
             self.dead.append(block)
@@ -147,7 +147,7 @@ class _Death:
 
     __slots__ = ("block", "key", "live")
 
-    def __init__(self, live: weakref.ref[Live], key: int, block: Block) -> None:
+    def __init__(self, live: weakref.ref[StorageTracker], key: int, block: Block) -> None:
         self.live, self.key, self.block = live, key, block
 
     def __call__(self, _gone: Any) -> None:
@@ -156,15 +156,15 @@ class _Death:
             live.died(self.key, self.block)
 
 
-def unsaved(kept: tuple[Any, ...]) -> Tensor:
+def unpack_saved(saved: tuple[Any, ...]) -> Tensor:
     """Return what autograd had saved; raises RuntimeError where it was changed meanwhile.
 
     Autograd checks that itself, but not for what goes through hooks, and gradients would be wrong in silence.
     """
-    tensor, version, versions = kept
+    tensor, version, versions = saved
     now = tensor._version
-    for made, before in versions:
-        whole = made()
+    for ref, before in versions:
+        whole = ref()
         if whole is not None and whole._version != before:
             now, version = whole._version, before
     if now != version:
@@ -195,7 +195,7 @@ def _storages(tensor: Tensor) -> Iterator[tuple[Any, torch.device]]:
             return  # a tensor without storage: of a functional transform, of a back end that has none
 
 
-def stored(tensor: Tensor) -> float:
+def stored_bytes(tensor: Tensor) -> float:
     """Return the bytes of a tensor's storages; 0 where it holds no memory."""
     return float(sum(storage.nbytes() for storage, _ in _storages(tensor) if not is_fake(storage)))
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 KINDS = ("parameters", "buffers", "optimizer", "gradients", "kept", "input", "activations", "workspace")
-WORDS = {
+LABELS = {
     "parameters": "parameters",
     "buffers": "buffers",
     "optimizer": "optimiser state",
@@ -115,7 +115,7 @@ class Step:
     events: int = 0
 
     @property
-    def kept(self) -> int:
+    def retained(self) -> int:
         """Return the bytes that lived through the step and are neither the model's nor the optimiser's."""
         return self.end.get("kept", 0)
 
@@ -138,12 +138,12 @@ def summarise(number: int, blocks: Iterable[Block], begin: int, end: int, device
     )
 
 
-def grouped(rows: Sequence[Row], depth: int = 2) -> list[Row]:
+def group_rows(rows: Sequence[Row], depth: int = 2) -> list[Row]:
     """Return rows of modules `depth` names deep (encoder.layer1), each with all below it, in the model's order."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(group(row.module, depth), []).append(row)
-    return [_joined(name, some) for name, some in groups.items()]
+    return [_join_rows(name, some) for name, some in groups.items()]
 
 
 def group(module: str, depth: int = 2) -> str:
@@ -151,7 +151,7 @@ def group(module: str, depth: int = 2) -> str:
     return ".".join(module.split(".")[:depth])
 
 
-def _joined(name: str, rows: Sequence[Row]) -> Row:
+def _join_rows(name: str, rows: Sequence[Row]) -> Row:
     sums = ("parameters", "buffers", "gradients", "optimizer", "activations")
     highs = ("workspace", "forward", "backward")
     values = {key: sum(getattr(row, key) for row in rows) for key in sums}
@@ -180,26 +180,26 @@ def _picked(total: np.ndarray) -> np.ndarray:
 def _segments(blocks: Sequence[Block], begin: int, end: int, picked: np.ndarray) -> list[Segment]:
     """Return which part of the model ran from where to where, as told by the births."""
     births = sorted((b.born, group(b.module), b.phase) for b in blocks if begin <= b.born <= end and b.phase)
-    found: list[list[object]] = []
+    stretches: list[list[object]] = []
     for event, module, phase in births:
         at = int(np.searchsorted(picked, event - begin))
-        if found and found[-1][2:] == [module, phase]:
-            found[-1][1] = at
+        if stretches and stretches[-1][2:] == [module, phase]:
+            stretches[-1][1] = at
         else:
-            found.append([at, at, module, phase])
-    return [Segment(int(str(a)), int(str(b)), str(module), str(phase)) for a, b, module, phase in found]
+            stretches.append([at, at, module, phase])
+    return [Segment(int(str(a)), int(str(b)), str(module), str(phase)) for a, b, module, phase in stretches]
 
 
 def _peak(blocks: Sequence[Block], event: int, total: int, parts: dict[str, int]) -> Peak:
     alive = [b for b in blocks if b.born <= event and (b.died is None or b.died > event)]
-    made = max((b for b in alive if b.born <= event and b.phase), key=lambda b: b.born, default=None)
+    newest = max((b for b in alive if b.born <= event and b.phase), key=lambda b: b.born, default=None)
     big = sorted(alive, key=lambda b: -b.bytes)[:LARGEST]
     largest: list[dict[str, object]] = [
         {"bytes": b.bytes, "kind": b.kind, "module": b.owner or b.module, "op": b.op, "phase": b.phase} for b in big
     ]
-    if made is None:
+    if newest is None:
         return Peak(total, parts=parts, largest=largest)
-    return Peak(total, made.module, made.op, made.phase, parts, largest)
+    return Peak(total, newest.module, newest.op, newest.phase, parts, largest)
 
 
 def _rows(blocks: Sequence[Block], begin: int, end: int, total: np.ndarray) -> list[Row]:

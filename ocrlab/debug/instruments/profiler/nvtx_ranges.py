@@ -20,7 +20,7 @@ PREFIX = "module: "
 ROOT = "model"  # what the outermost module is called where it has no name
 
 
-class Ranges:
+class ModuleRanges:
     """Open a range at each forward, from `start` to `stop`; compiled modules are left as they are."""
 
     def __init__(self) -> None:

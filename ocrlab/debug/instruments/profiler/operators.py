@@ -40,8 +40,8 @@ def operators(events: Sequence[Any], total: float, device: bool) -> list[Operato
         if event.name.startswith((STEP, PREFIX)) or on_device(event):
             continue
         host, there = event.self_cpu_time_total / 1e6, event.self_device_time_total / 1e6
-        module, phase = home(event, homes)
-        entry = sums.setdefault((plain(event.name), module, phase), [0, 0.0, 0.0, {}])
+        module, phase = module_and_phase(event, homes)
+        entry = sums.setdefault((operator_name(event.name), module, phase), [0, 0.0, 0.0, {}])
         entry[0] += 1
         entry[1] += host
         entry[2] += there
@@ -57,16 +57,16 @@ def operators(events: Sequence[Any], total: float, device: bool) -> list[Operato
 
 def modules_of_forward(events: Iterable[Any]) -> dict[int, str]:
     """Return the module of each sequence number that a forward operator took."""
-    found: dict[int, str] = {}
+    modules: dict[int, str] = {}
     for event in events:
         if event.sequence_nr >= 0 and event.scope == 0 and not event.name.startswith(BACKWARD):
-            module = above(event)
+            module = innermost_module(event)
             if module:
-                found.setdefault(event.sequence_nr, module)
-    return found
+                modules.setdefault(event.sequence_nr, module)
+    return modules
 
 
-def home(event: Any, homes: dict[int, str]) -> tuple[str, str]:
+def module_and_phase(event: Any, homes: dict[int, str]) -> tuple[str, str]:
     """Return the module and the phase of an operator."""
     each = event
     while each is not None:
@@ -82,7 +82,7 @@ def home(event: Any, homes: dict[int, str]) -> tuple[str, str]:
     return "", "other"
 
 
-def above(event: Any) -> str:
+def innermost_module(event: Any) -> str:
     """Return the innermost module in whose forward an event lies, "" for none."""
     each = event.cpu_parent
     while each is not None:
@@ -97,7 +97,7 @@ def on_device(event: Any) -> bool:
     return "CPU" not in str(event.device_type)
 
 
-def plain(name: str) -> str:
+def operator_name(name: str) -> str:
     """Return an operator's name without the part that only says how it was reached."""
     if name.startswith("enumerate(DataLoader)"):
         return "next batch of the DataLoader"
@@ -105,12 +105,12 @@ def plain(name: str) -> str:
     return custom[1] if custom else name.removeprefix(BACKWARD)
 
 
-def waited(events: Iterable[Any]) -> float:
+def waiting_seconds(events: Iterable[Any]) -> float:
     """Return the seconds that the host spent in calls that wait for a CUDA device."""
     return sum(e.self_cpu_time_total for e in events if e.name in WAITS or e.name in COPIES) / 1e6
 
 
-def busy(events: Iterable[Any]) -> float:
+def busy_seconds(events: Iterable[Any]) -> float:
     """Return the seconds in which the device had work: kernels and copies, those that overlap counted once.
 
     A range of the profile (a module, the step) is mirrored on the device with the gaps between its kernels: not work.
@@ -124,7 +124,7 @@ def busy(events: Iterable[Any]) -> float:
     return total / 1e6
 
 
-def compiled(events: Iterable[Any]) -> bool:
+def is_compiled(events: Iterable[Any]) -> bool:
     """Tell whether torch.compile's code ran."""
     return any("Torch-Compiled Region" in e.name or e.name.startswith("CompiledFunction") for e in events)
 

@@ -27,8 +27,8 @@ from ocrlab.debug.instruments.compiled_modules import any_compiled, is_compiled
 from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.profiler import operators as ops
 from ocrlab.debug.instruments.profiler.device_peaks import peak
-from ocrlab.debug.instruments.profiler.nvtx_ranges import Ranges
-from ocrlab.debug.instruments.profiler.sync_points import Lines, Place, shown, text
+from ocrlab.debug.instruments.profiler.nvtx_ranges import ModuleRanges
+from ocrlab.debug.instruments.profiler.sync_points import Place, WaitFinder, short_path, source_line
 from ocrlab.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ SLOWED = 0.8  # the same where no step was timed without the profiler, which tak
 QUIET = "KINETO_LOG_LEVEL"  # else it writes lines of its own to stderr
 
 
-class Seen:
+class StepProfile:
     """Call `step` at the end of every step; ask for `finding`, `table`, `modules`, `waits`, `trace` when it is over."""
 
     def __init__(self, skip: int, steps: int, folder: Path | None, model: torch.nn.Module | None) -> None:
@@ -56,14 +56,14 @@ class Seen:
         self._guard = InstrumentGuard("profile.steps", self._stop)
         self.device = ""
         self.waited = self.busy = 0.0  # seconds of the host waiting, of the device working, in all profiled steps
-        self.lines: Lines | None = None
+        self.lines: WaitFinder | None = None
         self.compiled = False
-        self.ranges = Ranges()
+        self.ranges = ModuleRanges()
         if model is not None:
             self.ranges.name(model, True)
         self._profiler: Any = None
         self._began = 0.0
-        self._closing: Lines | None = None
+        self._closing: WaitFinder | None = None
         self._over = False
         self._unfinished = False  # the step that is looked at by source line has not ended
         self._plain = 0.0  # seconds of the last step that was skipped: what one takes without the profiler
@@ -116,7 +116,10 @@ class Seen:
         """Return the lines at which the host waits for the device in a step; on the CPU, those where it would."""
         import pandas as pd
 
-        rows = [(p.operator, shown(p.file), p.line, p.function, p.within, count, text(p)) for p, count in self.places()]
+        rows = [
+            (p.operator, short_path(p.file), p.line, p.function, p.within, count, source_line(p))
+            for p, count in self.places()
+        ]
         return pd.DataFrame(rows, columns=["operator", "file", "line", "function", "within", "times", "source"])
 
     def places(self) -> list[tuple[Place, int]]:
@@ -145,20 +148,22 @@ class Seen:
         """Return what the time goes into, and who waits where, in one sentence."""
         if not self.operators:
             return f"Nothing was profiled: {self.problem or self._too_few()}"
-        told = [self._in_python(), self._where_it_goes()]
+        sentences = [self._in_python(), self._where_it_goes()]
         data = sum(o.share for o in self.operators if o.phase == "data")
         if data > 0.1:
-            told.append(f"{100 * data:.0f} % waits for data")
-        told.append(self._where_it_waits())
+            sentences.append(f"{100 * data:.0f} % waits for data")
+        sentences.append(self._where_it_waits())
         share, rate = self.share_of_peak(), self.rate()
         if rate is not None:
-            told.append(_speed(rate) + (f", {_figure(100 * share)} % of the card's peak" if share else ""))
-        told.append(self._not_looked_at())
+            sentences.append(_speed(rate) + (f", {_figure(100 * share)} % of the card's peak" if share else ""))
+        sentences.append(self._not_looked_at())
         ours = sum(o.share for o in self.operators if o.name == DISPATCH)
         if ours > OURS:
-            told.append(f"{100 * ours:.0f} % is what looks at each operator (memory.watch, a dispatch mode of yours)")
-        told.append(self.problem)
-        return "; ".join(filter(None, told))
+            sentences.append(
+                f"{100 * ours:.0f} % is what looks at each operator (memory.watch, a dispatch mode of yours)"
+            )
+        sentences.append(self.problem)
+        return "; ".join(filter(None, sentences))
 
     def __str__(self) -> str:
         parts = [self.finding()]
@@ -242,7 +247,7 @@ class Seen:
             self._begin()
         elif self.number == self.skip + self.wanted:
             self._profiled()
-            self.lines = self._closing = Lines(dispatch=not self.compiled)
+            self.lines = self._closing = WaitFinder(dispatch=not self.compiled)
             self.lines.start()
             self._unfinished = True
         elif self.number > self.skip + self.wanted:
@@ -280,8 +285,8 @@ class Seen:
             return
         profiler.stop()
         events: Sequence[Any] = profiler.events() or []
-        self.compiled = ops.compiled(events)
-        self.busy, self.waited = ops.busy(events), ops.waited(events)
+        self.compiled = ops.is_compiled(events)
+        self.busy, self.waited = ops.busy_seconds(events), ops.waiting_seconds(events)
         total = self.busy if self.device else sum(self.seconds)
         if self.seconds:
             self.operators = ops.operators(events, total, bool(self.device))
@@ -328,7 +333,7 @@ class Seen:
 @contextlib.contextmanager
 def steps(
     skip: int = 2, steps: int = 3, folder: Path | str | None = None, model: torch.nn.Module | None = None
-) -> Iterator[Seen]:
+) -> Iterator[StepProfile]:
     """Profile training steps with torch.profiler, and find the lines at which the host waits for the device.
 
     skip       steps that run before, without the profiler
@@ -342,15 +347,15 @@ def steps(
     if not (isinstance(skip, int) and isinstance(steps, int) and skip >= 0 and steps >= 1):
         need = "whole numbers, skip 0 or more and steps 1 or more"
         raise ConfigError("These steps cannot be profiled", got=f"skip={skip}, steps={steps}", need=need)
-    seen = Seen(skip, steps, Path(folder) if folder is not None else None, model)
+    profile = StepProfile(skip, steps, Path(folder) if folder is not None else None, model)
     if skip == 0:
-        with seen._guard():
-            seen._begin()
-            seen._began = time.perf_counter()
+        with profile._guard():
+            profile._begin()
+            profile._began = time.perf_counter()
     try:
-        yield seen
+        yield profile
     finally:
-        seen.close()
+        profile.close()
 
 
 def _speed(rate: float) -> str:

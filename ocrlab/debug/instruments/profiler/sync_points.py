@@ -68,10 +68,10 @@ class Place:
         return f"{name}:{self.line}" + (f" (in {self.within})" if self.within else "")
 
 
-class Reads(TorchFunctionMode):
+class HostReads(TorchFunctionMode):
     """While it is entered, what a step computed and then reads on the host is told: on the CPU no operator does it."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: WaitFinder) -> None:
         super().__init__()
         self.lines = lines
 
@@ -79,12 +79,12 @@ class Reads(TorchFunctionMode):
         name = READS.get(func)
         if name is not None and args and isinstance(args[0], torch.Tensor) and args[0].numel():
             with contextlib.suppress(Exception):  # a tensor without storage
-                if args[0].untyped_storage().data_ptr() in self.lines.made:
+                if args[0].untyped_storage().data_ptr() in self.lines.computed:
                     self.lines._take(name)
         return func(*args, **(kwargs or {}))
 
 
-class Lines(TorchDispatchMode):
+class WaitFinder(TorchDispatchMode):
     """Look at one step, from `start` to `stop`; `dispatch` is False where torch.compile would notice."""
 
     def __init__(self, dispatch: bool = True) -> None:
@@ -94,7 +94,7 @@ class Lines(TorchDispatchMode):
         self.places: Counter[Place] = Counter()
         self.seconds: dict[Place, float] = {}
         self.flops: Counter[str] = Counter()  # by dtype
-        self.made: set[int] = set()  # where the tensors lie that the step computed
+        self.computed: set[int] = set()  # where the tensors lie that the step computed
         self.stack = contextlib.ExitStack()
         self.warned = WarnedWaits()
 
@@ -107,7 +107,7 @@ class Lines(TorchDispatchMode):
         if self.dispatch:
             self.stack.enter_context(self)
             if not self.cuda:
-                self.stack.enter_context(Reads(self))
+                self.stack.enter_context(HostReads(self))
 
     def stop(self) -> None:
         """End; everything is as it was."""
@@ -132,7 +132,7 @@ class Lines(TorchDispatchMode):
             first = next(each for each in args if isinstance(each, torch.Tensor))
             self.flops[str(first.dtype).removeprefix("torch.")] += int(formula(*args, **kwargs, out_val=out))
         if isinstance(out, torch.Tensor) and not self.cuda:
-            self.made.add(out.untyped_storage().data_ptr())
+            self.computed.add(out.untyped_storage().data_ptr())
         waits = SYNC.get(name)
         if waits is None and name in INDEXING:
             masks = [each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8)]
@@ -141,7 +141,7 @@ class Lines(TorchDispatchMode):
             self._take(waits, seconds)
 
     def _take(self, operator: str, seconds: float = 0.0) -> None:
-        place = whose(operator)
+        place = find_place(operator)
         if place is None:
             return
         self.places[place] += 1
@@ -178,20 +178,20 @@ class WarnedWaits:
             )
 
 
-def whose(operator: str) -> Place | None:
+def find_place(operator: str) -> Place | None:
     """Return the line of the user's code that is running: outside of torch, and of installed packages where it can.
 
     None where something is read that is on the host in any case, or that no GPU would ever compute.
     """
     frame: Any = sys._getframe(1)
     within = ""
-    found: tuple[str, int, str] | None = None
-    second: tuple[str, int, str] | None = None
+    user_line: tuple[str, int, str] | None = None
+    library_line: tuple[str, int, str] | None = None
     for _ in range(DEEPEST):
         if frame is None:
             break
         file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if found is None and file.startswith(HERE) and not (file == __file__ or name.startswith("__torch_")):
+        if user_line is None and file.startswith(HERE) and not (file == __file__ or name.startswith("__torch_")):
             return None  # another instrument of ours reads it, not the user
         if file.startswith(ROOT) and (file[len(ROOT) :], name) in ONLY_ON_THE_CPU:
             return None
@@ -202,23 +202,23 @@ def whose(operator: str) -> Place | None:
                 within = "backward"
             elif os.sep + "optim" + os.sep in file and name in ("step", "wrapper"):
                 within = "optimiser step"
-        elif found is None and (not file.startswith((HERE, "<")) or file.startswith("<ipython")):
+        elif user_line is None and (not file.startswith((HERE, "<")) or file.startswith("<ipython")):
             place = (file, frame.f_lineno, name)
-            found = None if file.startswith(OTHERS) else place
-            second = second or place
+            user_line = None if file.startswith(OTHERS) else place
+            library_line = library_line or place
         frame = frame.f_back
-    file, line, name = found or second or ("a thread of torch", 0, "")
+    file, line, name = user_line or library_line or ("a thread of torch", 0, "")
     return Place(operator, file, line, name, within)
 
 
-def text(place: Place) -> str:
+def source_line(place: Place) -> str:
     """Return the source line of a place, "" where it cannot be read."""
     import linecache
 
     return linecache.getline(place.file, place.line).strip()
 
 
-def shown(file: str) -> str:
+def short_path(file: str) -> str:
     """Return a path as short as it can be told: from here, else its last two parts."""
     path = Path(file)
     with contextlib.suppress(ValueError, OSError):

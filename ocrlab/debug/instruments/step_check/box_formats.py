@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ocrlab.debug.instruments.step_check.findings import Finding, plain
+from ocrlab.debug.instruments.step_check.findings import Finding, is_readable
 
 LARGER = frozenset("max maximum".split())
 SMALLER = frozenset("min minimum".split())
@@ -22,20 +22,20 @@ SHARE = 0.1  # of all boxes
 DEEP = 8  # views of views
 
 
-class Corners:
+class CornerWatch:
     """The boxes, not computed from weights, of which a step subtracts the larger first from the smaller last columns.
 
     Distances to four sides are made larger and smaller as well, but are added.
     """
 
     def __init__(self) -> None:
-        self.made: dict[int, tuple[Tensor, Tensor, bool]] = {}  # by id: what was made, of which boxes, of their end
+        self.derived: dict[int, tuple[Tensor, Tensor, bool]] = {}  # by id: what was made, of which boxes, of their end
         self.boxes: dict[int, Tensor] = {}
 
     def see(self, name: str, args: tuple[Any, ...], value: Any) -> None:
         """Note a call of a function and what it gave."""
-        if name in PASSING and args and isinstance(value, Tensor) and (known := self._of(args[0])) is not None:
-            self.made[id(value)] = (value, *known)
+        if name in PASSING and args and isinstance(value, Tensor) and (source := self._of(args[0])) is not None:
+            self.derived[id(value)] = (value, *source)
         two = len(args) > 1 and all(isinstance(side, Tensor) for side in args[:2])
         if not two or name not in LARGER | SMALLER | MINUS:
             return
@@ -47,16 +47,16 @@ class Corners:
             for side in args[:2]:
                 boxes = None if side.requires_grad else _whole(side)
                 if boxes is not None and _columns(side, boxes) <= ({0, 1} if name in LARGER else {2, 3}):
-                    self.made[id(value)] = (value, boxes, name in SMALLER)
+                    self.derived[id(value)] = (value, boxes, name in SMALLER)
 
     def _of(self, tensor: Any) -> tuple[Tensor, bool] | None:
-        known = self.made.get(id(tensor))
-        return (known[1], known[2]) if known is not None and known[0] is tensor else None
+        entry = self.derived.get(id(tensor))
+        return (entry[1], entry[2]) if entry is not None and entry[0] is tensor else None
 
     def findings(self, named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
         """Yield boxes that are taken for corners and end before they begin; `named` are the tensors of the batch."""
         for boxes in self.boxes.values():
-            if not plain(boxes):
+            if not is_readable(boxes):
                 continue
             rows = boxes.detach().reshape(-1, 4)
             wrong = (rows[:, 2] < rows[:, 0]) | (rows[:, 3] < rows[:, 1])
@@ -92,5 +92,7 @@ def _columns(side: Tensor, boxes: Tensor) -> set[int]:
     return {first, first + 1} if two else {first}
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one is other or (plain(one) and one.shape == other.shape and one.data_ptr() == other.data_ptr())
+def _same(first: Tensor, second: Tensor) -> bool:
+    return first is second or (
+        is_readable(first) and first.shape == second.shape and first.data_ptr() == second.data_ptr()
+    )

@@ -21,15 +21,15 @@ from torch.nn.modules import dropout
 from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
-from ocrlab.debug.instruments.compiled_modules import of_jit
-from ocrlab.debug.instruments.step_check.axis_checks import Axes
-from ocrlab.debug.instruments.step_check.box_formats import Corners
-from ocrlab.debug.instruments.step_check.detached_terms import Parts
-from ocrlab.debug.instruments.step_check.finding_text import origin, remedy
-from ocrlab.debug.instruments.step_check.findings import Finding, plain, spot, value_at
-from ocrlab.debug.instruments.step_check.loss_checks import LOSSES, Losses, arguments
-from ocrlab.debug.instruments.step_check.mask_losses import Masks
-from ocrlab.debug.instruments.step_check.policy_sign import Chosen
+from ocrlab.debug.instruments.compiled_modules import is_jit
+from ocrlab.debug.instruments.step_check.axis_checks import AxisWatch
+from ocrlab.debug.instruments.step_check.box_formats import CornerWatch
+from ocrlab.debug.instruments.step_check.detached_terms import DetachedTerms
+from ocrlab.debug.instruments.step_check.finding_text import origin_text, remedy
+from ocrlab.debug.instruments.step_check.findings import Finding, is_readable, position_text, value_at
+from ocrlab.debug.instruments.step_check.loss_checks import LOSSES, LossWatch, arguments
+from ocrlab.debug.instruments.step_check.mask_losses import MaskWatch
+from ocrlab.debug.instruments.step_check.policy_sign import PickedLogProbs
 
 Bound = tuple[str, Tensor, float, float, float | None]  # argument, values, lowest, highest, one more that is allowed
 
@@ -38,24 +38,31 @@ class Stopped(Exception):
     """The step would have read or written out of bounds; the finding says where."""
 
 
-class Calls(TorchFunctionMode):
+class CallWatch(TorchFunctionMode):
     """While it is entered, indices are compared with what they index, and loss functions are looked at."""
 
     def __init__(
         self,
-        found: list[Finding],
+        findings: list[Finding],
         place: Callable[[], str],
         names: Sequence[str] | None,
         inside: Callable[[], bool] = bool,
         batch: Sequence[tuple[str, Tensor]] = (),
     ) -> None:
         super().__init__()
-        self.found, self.place, self.names, self.inside, self.batch = found, place, names, inside, batch
+        self.findings, self.place, self.names, self.inside, self.batch = findings, place, names, inside, batch
         self.spread: dict[int, Tensor] = {}  # by id: what got a dimension of 1 on purpose
-        self.losses, self.chosen, self.parts, self.corners = Losses(found, place), Chosen(), Parts(), Corners()
-        self.masks = Masks(found, place, inside)
-        self.axes = Axes(found, place, inside, next((len(t) for _, t in batch if t.ndim), 0))
-        self.made: dict[int, tuple[Tensor, int]] = {}  # by id: tensors of one value that the step made, their version
+        self.losses, self.chosen, self.parts, self.corners = (
+            LossWatch(findings, place),
+            PickedLogProbs(),
+            DetachedTerms(),
+            CornerWatch(),
+        )
+        self.masks = MaskWatch(findings, place, inside)
+        self.axes = AxisWatch(findings, place, inside, next((len(t) for _, t in batch if t.ndim), 0))
+        self.constants: dict[
+            int, tuple[Tensor, int]
+        ] = {}  # by id: tensors of one value that the step made, their version
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -80,7 +87,7 @@ class Calls(TorchFunctionMode):
                 self.masks.see(name, args)
             return value
         target = arguments(func, args, kwargs)[1]
-        self.losses.before(func, args, kwargs, meant=self._is_made(target))
+        self.losses.before(func, args, kwargs, meant=self._is_constant(target))
         value = func(*args, **kwargs)
         self.losses.after(func, value)
         self.parts.see(getattr(func, "__name__", ""), args, value)
@@ -89,9 +96,9 @@ class Calls(TorchFunctionMode):
     def _note(self, name: str, args: tuple[Any, ...], value: Any) -> None:
         """Keep a tensor that the step itself made of one value, as torch.ones does, or a view or copy of such."""
         alone = not any(isinstance(other, Tensor) for other in args[1:]) or name.endswith("_as")
-        made = name in CONSTANT or (bool(args) and self._is_made(args[0]) and alone)
-        if made and isinstance(value, Tensor) and not value.is_inference():
-            self.made[id(value)] = (value, value._version)
+        is_constant = name in CONSTANT or (bool(args) and self._is_constant(args[0]) and alone)
+        if is_constant and isinstance(value, Tensor) and not value.is_inference():
+            self.constants[id(value)] = (value, value._version)
 
     def _compare(self, name: str, args: tuple[Any, ...], value: Any) -> None:
         """Report a column of predictions minus a row of targets, in a loss of one's own."""
@@ -110,7 +117,7 @@ class Calls(TorchFunctionMode):
             shapes = f"{tuple(args[0].shape)} minus {tuple(args[1].shape)}"
             got = f"{shapes}, which compares all with all in {(count, count)}"
             do = "Use .squeeze(-1) or .unsqueeze(-1) on one of them"
-            self.found.append(Finding("loss.broadcast", self.place(), got, "the same shape", do, "warn"))
+            self.findings.append(Finding("loss.broadcast", self.place(), got, "the same shape", do, "warn"))
 
     def _few(self, ids: Any, weight: Any) -> None:
         """Report a batch of texts in which next to every word is the same one."""
@@ -119,24 +126,28 @@ class Calls(TorchFunctionMode):
             or ids.ndim != 2
             or ids.numel() < TOKENS
             or len(weight) < WORDS
-            or not plain(ids)
+            or not is_readable(ids)
         ):
             return
         with torch._C.DisableTorchFunction():
-            known = ids.unique().tolist()
-        if len(known) <= 2 and "inputs.few" not in {finding.rule for finding in self.found}:
-            got = f"all {ids.numel()} of its batch are {' or '.join(map(str, known))}, of {len(weight)} that there are"
+            distinct = ids.unique().tolist()
+        if len(distinct) <= 2 and "inputs.few" not in {finding.rule for finding in self.findings}:
+            got = (
+                f"all {ids.numel()} of its batch are {' or '.join(map(str, distinct))}, of {len(weight)} that there are"
+            )
             do = "Look whether the words are spelled as in the vocabulary (upper and lower case): else all are unknown"
-            self.found.append(Finding("inputs.few", f"{self.place()}, embedding", got, "words that differ", do, "warn"))
+            self.findings.append(
+                Finding("inputs.few", f"{self.place()}, embedding", got, "words that differ", do, "warn")
+            )
 
-    def _is_made(self, tensor: Any) -> bool:
-        known = self.made.get(id(tensor))
-        return known is not None and known[0] is tensor and tensor._version == known[1]
+    def _is_constant(self, tensor: Any) -> bool:
+        entry = self.constants.get(id(tensor))
+        return entry is not None and entry[0] is tensor and tensor._version == entry[1]
 
     def _judge(self, bounds: Iterator[Bound], function: str) -> None:
         fatal = False
         for name, values, low, high, spared in bounds:
-            if not plain(values):
+            if not is_readable(values):
                 continue
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 values = values.detach()
@@ -145,18 +156,18 @@ class Calls(TorchFunctionMode):
                     broken &= values != spared
                 if not bool(broken.any()):
                     continue
-                where = f"{self.place()}, {name} of {function}, {spot(broken, self.names)}"
-                got, need = value_at(values, broken) + origin(values, broken, self.batch), f"{low:g} to {high:g}"
+                where = f"{self.place()}, {name} of {function}, {position_text(broken, self.names)}"
+                got, need = value_at(values, broken) + origin_text(values, broken, self.batch), f"{low:g} to {high:g}"
                 index = not values.is_floating_point()
                 do = remedy(function, values, broken, high) if index else RANGE_DO[name]
             rule = "indices.bounds" if index else "probabilities.range"
-            self.found.append(Finding(rule, where, got, need, do))
+            self.findings.append(Finding(rule, where, got, need, do))
             fatal |= index or name == "input"
         if fatal:
             raise Stopped
 
 
-class Drops(TorchFunctionMode):
+class DropoutWatch(TorchFunctionMode):
     """While it is entered, `on` becomes True when a dropout drops in eval mode and the program does not ask for it.
 
     A `training=True` that the program writes is on purpose, and so is a Dropout of the model in train mode: the model
@@ -174,7 +185,7 @@ class Drops(TorchFunctionMode):
 
     def __enter__(self) -> Any:
         for module in self.model.modules():
-            if not of_jit(module):
+            if not is_jit(module):
                 self.handles.append(module.register_forward_pre_hook(self._begin))
                 self.handles.append(module.register_forward_hook(self._end, always_call=True))
         return super().__enter__()

@@ -18,25 +18,34 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ocrlab.debug.instruments.compiled_modules import of_jit
+from ocrlab.debug.instruments.compiled_modules import is_jit
 from ocrlab.debug.instruments.step_check import finding_text as words
 from ocrlab.debug.instruments.step_check import static_rules as before
 from ocrlab.debug.instruments.step_check import step_rules as rules
-from ocrlab.debug.instruments.step_check.attention_masks import Unmasked
-from ocrlab.debug.instruments.step_check.call_checks import Calls, Drops, Stopped
-from ocrlab.debug.instruments.step_check.findings import Finding, Range, empty, judge, names_in, rows, sticky, tried
-from ocrlab.debug.instruments.step_check.forward_pass import Forward, Stage
-from ocrlab.debug.instruments.step_check.image_layout import pictures
-from ocrlab.debug.instruments.step_check.integer_overflow import narrow
-from ocrlab.debug.instruments.step_check.last_hidden_state import Recurrent
-from ocrlab.debug.instruments.step_check.mask_losses import inverted
-from ocrlab.debug.instruments.step_check.noise_targets import Draws, foreign
-from ocrlab.debug.instruments.step_check.output_dependence import answers
-from ocrlab.debug.instruments.step_check.padding_in_loss import Attention, trained_on
-from ocrlab.debug.instruments.step_check.shared_weights import shared, untrained
-from ocrlab.debug.instruments.step_check.shuffled_targets import shuffled
-from ocrlab.debug.instruments.step_check.state_guard import Kept, rates, scalar
-from ocrlab.debug.instruments.step_check.zero_gradients import awake
+from ocrlab.debug.instruments.step_check.attention_masks import UnmaskedAttention
+from ocrlab.debug.instruments.step_check.call_checks import CallWatch, DropoutWatch, Stopped
+from ocrlab.debug.instruments.step_check.findings import (
+    Finding,
+    Range,
+    check_empty_batch,
+    check_values,
+    error_of,
+    is_sticky,
+    names_in,
+    table_lines,
+)
+from ocrlab.debug.instruments.step_check.forward_pass import ForwardWatch, Stage
+from ocrlab.debug.instruments.step_check.image_layout import check_images
+from ocrlab.debug.instruments.step_check.integer_overflow import check_narrow_targets
+from ocrlab.debug.instruments.step_check.last_hidden_state import RecurrentWatch
+from ocrlab.debug.instruments.step_check.mask_losses import check_inverted_mask
+from ocrlab.debug.instruments.step_check.noise_targets import NoiseWatch, check_noise_target
+from ocrlab.debug.instruments.step_check.output_dependence import check_output_dependence
+from ocrlab.debug.instruments.step_check.padding_in_loss import AttentionWatch, check_padding_loss
+from ocrlab.debug.instruments.step_check.shared_weights import check_shared_blocks, check_untrained_part
+from ocrlab.debug.instruments.step_check.shuffled_targets import check_target_order
+from ocrlab.debug.instruments.step_check.state_guard import StepState, learning_rates, loss_value
+from ocrlab.debug.instruments.step_check.zero_gradients import parameters_after_nudge
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.errors import ConfigError
 
@@ -77,7 +86,7 @@ class Report:
         ends = ["" if number == 1 else "s" for number in (count, len(self.stages))]
         head = f"{count or 'no'} finding{ends[0]}, {len(self.stages)} module{ends[1]}"
         head += "" if self.loss is None else f", loss {self.loss:.6g}"
-        return "\n".join([head, *rows(self.findings), *(f"not checked: {text}" for text in self.unchecked)])
+        return "\n".join([head, *table_lines(self.findings), *(f"not checked: {text}" for text in self.unchecked)])
 
 
 def check(
@@ -112,29 +121,34 @@ def check(
         need = "a function of (model, batch), or a loss of torch"
         raise ConfigError("The loss cannot be called", got=type(loss).__name__, need=need)
     optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-    report = Report(findings=list(before.standing(model, optimizers)))
+    report = Report(findings=list(before.check_model(model, optimizers)))
     if any(finding.rule in ("weights.lazy", "weights.meta") for finding in report.findings):
         report.unchecked.append("the step: there are no weights yet")
         return report
-    if of_jit(model):
+    if is_jit(model):
         report.unchecked.append("the step: a model of torch.jit takes no hooks; check it as it was before")
         return report
     named = list(dotted_tensors(batch))
     names = names_in(batch, next((t.shape[0] for _, t in named if t.ndim), 0))
-    report.findings += [*empty(named), *judge(named, ranges, names, "batch")]
-    report.findings += [*before.types(model, named), *before.boxes(model, named), *untrained(model), *pictures(named)]
-    kept, error, graded = Kept(model, optimizers, batch, loss), None, torch.is_grad_enabled()
+    report.findings += [*check_empty_batch(named), *check_values(named, ranges, names, "batch")]
+    report.findings += [
+        *before.check_batch_types(model, named),
+        *before.check_box_scale(model, named),
+        *check_untrained_part(model),
+        *check_images(named),
+    ]
+    state, error, graded = StepState(model, optimizers, batch, loss), None, torch.is_grad_enabled()
     try:
-        error = _Step(model, batch, _whole(loss), optimizers, kept, report, names, outputs, dict(shapes or {})).run()
+        error = _Step(model, batch, _whole(loss), optimizers, state, report, names, outputs, dict(shapes or {})).run()
     finally:
         torch.set_grad_enabled(graded)
-        if sticky(error):
-            kept.restore_modes()
+        if is_sticky(error):
+            state.restore_modes()
             report.unchecked.append("all that follows: the CUDA context is dead; start the process again")
         else:
-            kept.restore()
-            kept.restore_cuda_random()
-            report.unchecked += [f"not put back: {text}" for text in kept.failed]
+            state.restore()
+            state.restore_cuda_random()
+            report.unchecked += [f"not put back: {text}" for text in state.failed]
     return report
 
 
@@ -159,20 +173,20 @@ class _Step:
     batch: Any
     loss: Loss
     optimizers: list[Optimizer]
-    kept: Kept
+    state: StepState
     report: Report
     names: list[str] | None
     outputs: Sequence[Range]
     shapes: dict[str, Sequence[int | None]]
-    seen: tuple[Forward, Calls] | None = None
+    watchers: tuple[ForwardWatch, CallWatch] | None = None
     noise: set[int] = field(default_factory=set)  # draws that predictions are compared with
     zero: list[str] = field(default_factory=list)  # parameters whose gradient is 0
-    recurrent: Recurrent | None = None
+    recurrent: RecurrentWatch | None = None
     ended: bool = False  # the forward pass raised
 
     def run(self) -> BaseException | None:
         """Go through the step as far as it goes; return what was raised."""
-        self.kept.clear_gradients()
+        self.state.clear_gradients()
         with _eager():
             total, error = self._forward()
             if error is None and total is not None:
@@ -180,75 +194,80 @@ class _Step:
                 if error is None:
                     error = self._move()
                 self._sleeping(error)
-            return error if sticky(error) else self._evaluate() or error
+            return error if is_sticky(error) else self._evaluate() or error
 
     def _forward(self) -> tuple[Tensor | None, BaseException | None]:
         """Return the loss where it can be trained on, and what was raised."""
-        found, forward = self.report.findings, Forward(self.model, self.names, self.outputs, self.shapes)
+        findings, forward = self.report.findings, ForwardWatch(self.model, self.names, self.outputs, self.shapes)
         back: list[Any] = []
-        calls = Calls(found, forward.place, self.names, lambda: bool(forward.within), list(dotted_tensors(self.batch)))
-        self.recurrent = Recurrent(self.model)
-        with forward, calls, self.recurrent, Draws() as draws:
-            error = tried(lambda: back.append(self.loss(self.model, self.batch)))
-        self.report.stages, self.seen, self.noise = forward.stages, (forward, calls), draws.wanted
-        found += forward.findings
-        found += [*rules.written(self.kept), *calls.corners.findings(list(dotted_tensors(self.batch)))]
+        calls = CallWatch(
+            findings, forward.place, self.names, lambda: bool(forward.within), list(dotted_tensors(self.batch))
+        )
+        self.recurrent = RecurrentWatch(self.model)
+        with forward, calls, self.recurrent, NoiseWatch() as draws:
+            error = error_of(lambda: back.append(self.loss(self.model, self.batch)))
+        self.report.stages, self.watchers, self.noise = forward.stages, (forward, calls), draws.wanted
+        findings += forward.findings
+        findings += [*rules.check_batch_written(self.state), *calls.corners.findings(list(dotted_tensors(self.batch)))]
         if error is None:
-            found += [*forward.missing(), *shared(self.model, forward.alike)]
-            total = scalar(back[0])
-            wrong = list(rules.loss(total))
-            found += wrong
+            findings += [*forward.missing(), *check_shared_blocks(self.model, forward.alike)]
+            total = loss_value(back[0])
+            wrong = list(rules.check_loss(total))
+            findings += wrong
             if isinstance(total, Tensor) and total.numel() == 1 and total.device.type != "meta":
                 self.report.loss = float(total.detach())
             usable = isinstance(total, Tensor) and total.grad_fn is not None and total.numel() == 1
-            found += calls.parts.within(total) if usable else ()
+            findings += calls.parts.within(total) if usable else ()
             if not usable:
                 self.report.unchecked.append("gradients and weights: the loss cannot be differentiated")
             return (total if usable else None), None
         if not isinstance(error, Stopped):
             place = f"{forward.place()}, {words.last_line(error)}"
             text = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:400]
-            found.append(Finding("step.raised", place, text, "a loss", words.advice(error, self.batch, self.model)))
+            findings.append(Finding("step.raised", place, text, "a loss", words.advice(error, self.batch, self.model)))
         self.report.unchecked.append("loss, gradients and weights: the forward pass did not end")
         self.ended = True
         return None, error
 
     def _backward(self, total: Tensor) -> BaseException | None:
-        self.kept.hold(total)
-        error = tried(total.sum().backward)
+        self.state.hold(total)
+        error = error_of(total.sum().backward)
         if error is not None:
             text = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:400]
             do = "Run it under torch.autograd.set_detect_anomaly(True): it names the forward line"
             self.report.findings.append(Finding("backward.raised", "the backward pass", text, "gradients", do))
             self.report.unchecked.append("gradients and weights: the backward pass did not end")
             return error
-        if self.seen is not None:
-            forward, calls = self.seen
+        if self.watchers is not None:
+            forward, calls = self.watchers
             named = list(dotted_tensors(self.batch))
             rows = next((len(t) for _, t in named if t.ndim), 0)
             self.report.findings += [*calls.losses.pushed(), *forward.used(), *calls.chosen.against(named)]
-            self.report.findings += [*trained_on(calls.losses.pairs, rows), *narrow(calls.losses.pairs, named)]
+            self.report.findings += [
+                *check_padding_loss(calls.losses.pairs, rows),
+                *check_narrow_targets(calls.losses.pairs, named),
+            ]
             self.report.findings += self.recurrent.findings() if self.recurrent else ()
             self.report.findings += calls.losses.mixed(forward.calls, [t for _, t in named])
-            self.report.findings += inverted(forward.given, named)
-            self.report.findings += shuffled(calls.losses.pairs, forward.calls, forward.given, named)
+            self.report.findings += check_inverted_mask(forward.output_tensors, named)
+            self.report.findings += check_target_order(calls.losses.pairs, forward.calls, forward.output_tensors, named)
         called = {stage.name for stage in self.report.stages}
-        self.report.findings += rules.gradients(self.model, called)
-        self.report.findings += rules.unheld(self.model, self.optimizers)
-        self.zero = rules.zeros(self.model)
-        self.report.norms = rules.norms(self.model)
-        self.report.findings += rules.vanishing(self.model)
+        self.report.findings += rules.check_gradients(self.model, called)
+        self.report.findings += rules.check_unlisted_weights(self.model, self.optimizers)
+        self.zero = rules.zero_gradients(self.model)
+        self.report.norms = rules.gradient_norms(self.model)
+        self.report.findings += rules.check_vanishing_gradients(self.model)
         return None
 
     def _move(self) -> BaseException | None:
         """Make the optimiser's step and compare the weights."""
-        self.report.findings += rules.statistics(self.model, self.kept)
-        moved_before = rules.frozen(self.model, self.kept)
+        self.report.findings += rules.check_batchnorm_statistics(self.model, self.state)
+        moved_before = rules.self_moving_parameters(self.model, self.state)
         if not self.optimizers:
             self.report.unchecked.append("whether weights move: no optimizer was given")
             return None
         for optimizer in self.optimizers:
-            error = tried(optimizer.step)
+            error = error_of(optimizer.step)
             if isinstance(error, TypeError) and "closure" in str(error):
                 self.report.unchecked.append(f"whether weights move: {type(optimizer).__name__} needs a closure")
                 return None
@@ -257,67 +276,71 @@ class _Step:
                 do = "Look at the optimiser's groups and its options"
                 self.report.findings.append(Finding("optimizer.raised", type(optimizer).__name__, text, "a step", do))
                 return error
-        self.report.findings += rules.moved(self.model, self.optimizers, self.kept, moved_before)
-        if not any(rates(self.optimizers).values()):
+        self.report.findings += rules.check_weights_moved(self.model, self.optimizers, self.state, moved_before)
+        if not any(learning_rates(self.optimizers).values()):
             self.report.unchecked.append("whether weights move: the learning rate is 0 now")
         return self._again()
 
     def _again(self) -> BaseException | None:
         """Compute the loss once more, on the same batch with the same random numbers: the step should have helped."""
         values: list[Any] = []
-        self.kept.restore_random()
-        self.kept.restore_batch()
+        self.state.restore_random()
+        self.state.restore_batch()
         with torch.no_grad():
-            error = tried(lambda: values.append(scalar(self.loss(self.model, self.batch))))
+            error = error_of(lambda: values.append(loss_value(self.loss(self.model, self.batch))))
         if error is None and isinstance(values[0], Tensor) and values[0].numel() == 1 and self.report.loss is not None:
-            self.report.findings += rules.helped(self.report.loss, float(values[0]))
+            self.report.findings += rules.check_loss_fell(self.report.loss, float(values[0]))
         return error
 
     def _sleeping(self, error: BaseException | None) -> None:
         """Say which gradients are 0, but for those that a first step wakes: a gate that begins at 0."""
         if self.zero and error is None:
-            woken = awake(self.model, lambda: scalar(self.loss(self.model, self.batch)), self.kept)
+            woken = parameters_after_nudge(
+                self.model, lambda: loss_value(self.loss(self.model, self.batch)), self.state
+            )
             self.zero = [name for name in self.zero if name not in woken]
-        self.report.findings += rules.asleep(self.model, self.zero)
+        self.report.findings += rules.check_zero_gradients(self.model, self.zero)
 
     def _evaluate(self) -> BaseException | None:
         """Look whether eval mode leaves all as it is and gives the same twice."""
-        self.kept.restore()
-        self.kept.clear_gradients()
+        self.state.restore()
+        self.state.clear_gradients()
         self.model.eval()
         values: list[Any] = []
 
         def twice() -> None:
             for _ in range(2):
-                self.kept.restore_batch()
-                values.append(scalar(self.loss(self.model, self.batch)))
+                self.state.restore_batch()
+                values.append(loss_value(self.loss(self.model, self.batch)))
 
-        unmasked = Unmasked(self.model, list(dotted_tensors(self.batch)))
-        with torch.no_grad(), Drops(self.model) as drops, Attention() as attention, unmasked:
-            error = tried(twice)
+        unmasked = UnmaskedAttention(self.model, list(dotted_tensors(self.batch)))
+        with torch.no_grad(), DropoutWatch(self.model) as drops, AttentionWatch() as attention, unmasked:
+            error = error_of(twice)
         self.report.findings += list(attention.findings()) or unmasked.findings()
         if error is not None:
             if not self.ended:
                 self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")
             return error
-        self.report.findings += rules.evaluation(self.model, self.kept, values if drops.on else [])
+        self.report.findings += rules.check_evaluation(self.model, self.state, values if drops.on else [])
         return self._asked()
 
     def _asked(self) -> BaseException | None:
         """Look what the answers depend on, in eval mode; it may leave other weights."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
 
         def ask() -> None:
             if self.noise:
-                found.extend(foreign(self.model, lambda: self.loss(self.model, self.batch), self.noise, self.kept))
-            found.extend(answers(self.model, lambda: self.loss(self.model, self.batch), self.kept))
+                findings.extend(
+                    check_noise_target(self.model, lambda: self.loss(self.model, self.batch), self.noise, self.state)
+                )
+            findings.extend(check_output_dependence(self.model, lambda: self.loss(self.model, self.batch), self.state))
 
         with torch.no_grad():
-            error = tried(ask)
-        self.report.findings += found
+            error = error_of(ask)
+        self.report.findings += findings
         if error is not None:
             self.report.unchecked.append(f"what the answers depend on: {type(error).__name__}")
-        return error if sticky(error) else None
+        return error if is_sticky(error) else None
 
 
 def _eager() -> Any:

@@ -21,7 +21,7 @@ SUMS = frozenset("add add_ __add__ __radd__ __iadd__ sub __sub__ __rsub__ stack"
 NODES = 4096  # of a loss's graph, from its end, in which a sum is looked for
 
 
-class Parts:
+class DetachedTerms:
     """What has lost its gradient in a step, and the sums that it went into."""
 
     def __init__(self) -> None:
@@ -32,19 +32,19 @@ class Parts:
         """Note what a function was given and has returned."""
         if not isinstance(value, Tensor) or not torch.is_grad_enabled():
             return
-        tensors = [one for one in _flat(args) if isinstance(one, Tensor)]
-        cuts = [known for one in tensors if (known := self._of(one))]
-        flowing = any(one.requires_grad and not self._of(one) for one in tensors)
+        tensors = [tensor for tensor in _flat(args) if isinstance(tensor, Tensor)]
+        cuts = [cut for tensor in tensors if (cut := self._of(tensor))]
+        flowing = any(tensor.requires_grad and not self._of(tensor) for tensor in tensors)
         if flowing and (name in FLAT or (name in CUTS and not value.requires_grad)):
             cuts, flowing = [name.strip("_"), *cuts], False
         if cuts and not flowing and name != "detach":
             self.lost[id(value)] = (value, cuts[0])
         elif cuts and name in SUMS and value.numel() <= len(tensors):  # of single numbers
-            self.sums += [(value, known) for one in tensors if one.numel() == 1 and (known := self._of(one))]
+            self.sums += [(value, cut) for tensor in tensors if tensor.numel() == 1 and (cut := self._of(tensor))]
 
     def _of(self, tensor: Tensor) -> str:
-        known = self.lost.get(id(tensor))
-        return known[1] if known is not None and known[0] is tensor else ""
+        entry = self.lost.get(id(tensor))
+        return entry[1] if entry is not None and entry[0] is tensor else ""
 
     def within(self, total: Tensor) -> Iterator[Finding]:
         """Yield that a part of the loss `total` has no gradient."""
@@ -64,8 +64,8 @@ class Parts:
 
 
 def _flat(args: Any) -> Iterator[Any]:
-    for one in args:
-        if isinstance(one, list | tuple):
-            yield from one
+    for argument in args:
+        if isinstance(argument, list | tuple):
+            yield from argument
         else:
-            yield one
+            yield argument

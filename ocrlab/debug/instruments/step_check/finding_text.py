@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ocrlab.debug.instruments.step_check.findings import plain
+from ocrlab.debug.instruments.step_check.findings import is_readable
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 
 SHAPE = re.compile(r"\[(\d+(?:, \d+)+)\]")
@@ -18,26 +18,26 @@ CHANNELS = re.compile(r"to have (\d+) channels")
 VOID = 255  # the class of pixels that do not count, in many data sets
 
 
-def split(model: nn.Module, names: Sequence[str]) -> list[list[str]]:
+def group_by_module(model: nn.Module, names: Sequence[str]) -> list[list[str]]:
     """Return parameter names in groups, one for each highest module all of whose parameters are among them."""
-    left, found = list(names), []
+    left, groups = list(names), []
     for module, _ in model.named_modules():
         if module and left:
             prefix = f"{module}."
             all_of_it = [name for name, _ in model.named_parameters() if name.startswith(prefix)]
             mine = [name for name in left if name.startswith(prefix)]
             if mine and len(mine) == len(all_of_it):
-                found.append(mine)
+                groups.append(mine)
                 left = [name for name in left if not name.startswith(prefix)]
-    return [*found, *([name] for name in left)]
+    return [*groups, *([name] for name in left)]
 
 
-def grouped(model: nn.Module, names: Sequence[str]) -> str:
+def listing(model: nn.Module, names: Sequence[str]) -> str:
     """Return parameter names in words: whole modules by their name."""
-    return some([prefix(rest) for rest in split(model, names)])
+    return shortened_list([common_prefix(rest) for rest in group_by_module(model, names)])
 
 
-def prefix(names: Sequence[str]) -> str:
+def common_prefix(names: Sequence[str]) -> str:
     """Return what a module's parameters have in common, with their number."""
     if len(names) == 1:
         return names[0]
@@ -48,12 +48,12 @@ def prefix(names: Sequence[str]) -> str:
     return f"{'.'.join(words[0][:same])} ({len(names)} parameters)"
 
 
-def some(names: Sequence[str], most: int = 6) -> str:
+def shortened_list(names: Sequence[str], most: int = 6) -> str:
     """Return names in words, the first few of them."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def index(broken: Tensor) -> str:
+def index_text(broken: Tensor) -> str:
     """Return the position of the first True of a mask, as one writes it in code."""
     at = torch.nonzero(broken)[0].tolist() if broken.ndim else []
     return f"[{', '.join(map(str, at))}]"
@@ -75,19 +75,19 @@ def remedy(function: str, values: Tensor, broken: Tensor, high: float) -> str:
     return do
 
 
-def origin(values: Tensor, broken: Tensor, batch: Sequence[tuple[str, Tensor]]) -> str:
+def origin_text(values: Tensor, broken: Tensor, batch: Sequence[tuple[str, Tensor]]) -> str:
     """Return in which tensor of the batch a wrong index stands, where another tensor was made of it; else nothing."""
-    whole = [(name, t) for name, t in batch if plain(t) and not t.is_floating_point() and t.dtype != torch.bool]
+    whole = [(name, t) for name, t in batch if is_readable(t) and not t.is_floating_point() and t.dtype != torch.bool]
     if any(t.untyped_storage().data_ptr() == values.untyped_storage().data_ptr() for _, t in whole):
         return ""
     value = values[broken].flatten()[0]
     same = [(name, t) for name, t in whole if t.shape == values.shape and bool((t == values.to(t.device)).all())]
-    found = [(name, t.detach() == value.to(t.device)) for name, t in same or whole]
-    found = [(name, there) for name, there in found if bool(there.any())]
-    if len({name.rpartition(".")[2] for name, _ in found}) != 1:
+    matches = [(name, t.detach() == value.to(t.device)) for name, t in same or whole]
+    matches = [(name, there) for name, there in matches if bool(there.any())]
+    if len({name.rpartition(".")[2] for name, _ in matches}) != 1:
         return ""
-    name, there = found[0]
-    return f"; it stands in batch.{name}{index(there)}" + (f" and {len(found) - 1} more" if found[1:] else "")
+    name, there = matches[0]
+    return f"; it stands in batch.{name}{index_text(there)}" + (f" and {len(matches) - 1} more" if matches[1:] else "")
 
 
 def last_line(error: BaseException) -> str:
@@ -118,7 +118,7 @@ def advice(error: BaseException, batch: Any, model: nn.Module) -> str:
     wanted = CHANNELS.search(text)
     if wanted and any(shape[-1] == int(wanted[1]) for shape in shapes[-1:]):
         return "The channels stand last: .permute(0, 3, 1, 2) of images, .transpose(1, 2) of sequences"
-    if any(_turned(one, other) for one in shapes for other in shapes):
+    if any(_turned(first, second) for first in shapes for second in shapes):
         return "Height and width of one are exchanged: arrays are (height, width), sizes in PIL and OpenCV the reverse"
     if "same device" in text:
         return f"Move the batch ({', '.join(sorted(devices))}) to the model's device"
@@ -127,6 +127,10 @@ def advice(error: BaseException, batch: Any, model: nn.Module) -> str:
     return "Look at the line that is named; its shapes stand in the stages of the report"
 
 
-def _turned(one: Sequence[int], other: Sequence[int]) -> bool:
+def _turned(first: Sequence[int], second: Sequence[int]) -> bool:
     """Tell whether the last two sizes of one shape are those of another in the other order."""
-    return min(len(one), len(other)) > 2 and one[-1] != one[-2] and (one[-1], one[-2]) == (other[-2], other[-1])
+    return (
+        min(len(first), len(second)) > 2
+        and first[-1] != first[-2]
+        and (first[-1], first[-2]) == (second[-2], second[-1])
+    )

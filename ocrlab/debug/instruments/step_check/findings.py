@@ -38,20 +38,20 @@ class Finding:
         return f"[{self.judgement}] {self.rule} at {self.where}: {self.got}. Needed: {self.need}. {self.do}."
 
 
-def rows(findings: Sequence[Finding]) -> list[str]:
+def table_lines(findings: Sequence[Finding]) -> list[str]:
     """Return findings as the lines of a table; of one rule with one remedy the first, with the places of the others."""
     groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
         groups.setdefault((finding.judgement, finding.rule, finding.need, finding.do), []).append(finding)
     width = max((len(finding.rule) for finding in findings), default=0)
-    made = []
+    lines = []
     for first, *others in groups.values():
         places = ", ".join(other.where for other in others[:ALSO])
         more = f" and {len(others) - ALSO} more" if len(others) > ALSO else ""
         cells = {"got": first.got, "need": first.need, "do": first.do} | ({"also at": places + more} if others else {})
-        made.append(f"{first.judgement}  {first.rule:{width}}  {first.where}")
-        made += [f"      {name:{width}}  {text}" for name, text in cells.items()]
-    return made
+        lines.append(f"{first.judgement}  {first.rule:{width}}  {first.where}")
+        lines += [f"      {name:{width}}  {text}" for name, text in cells.items()]
+    return lines
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ def names_in(tree: Any, count: int, deep: int = 0) -> list[str] | None:
         return list(tree)
     if deep < DEEPEST and not isinstance(tree, str | Tensor):
         for _, item in parts(tree):
-            found = names_in(item, count, deep + 1)
-            if found:
-                return found
+            names = names_in(item, count, deep + 1)
+            if names:
+                return names
     return None
 
 
-def empty(named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
+def check_empty_batch(named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
     """Yield that a batch holds no sample at all: a mean over nothing is NaN. Single tensors may well be empty."""
     if named and all(tensor.ndim and not tensor.shape[0] for _, tensor in named):
         shape = " x ".join(map(str, named[0][1].shape))
@@ -97,13 +97,13 @@ def empty(named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
         yield Finding("batch.empty", named[0][0], f"no sample ({shape})", "one at least", do)
 
 
-def plain(tensor: Tensor) -> bool:
+def is_readable(tensor: Tensor) -> bool:
     """Return whether the values of a tensor can be looked at: it is dense, holds something, and no vmap is around."""
     there = tensor.layout == torch.strided and not tensor.is_nested and tensor.numel() > 0
     return there and tensor.device.type != "meta" and not under_vmap(tensor)
 
 
-def spot(broken: Tensor, names: Sequence[str] | None = None) -> str:
+def position_text(broken: Tensor, names: Sequence[str] | None = None) -> str:
     """Return in words where the first True of a mask is: the sample by name or number, then pixel or position."""
     first = int(broken.flatten().to(torch.uint8).argmax())
     at: list[int] = []
@@ -114,13 +114,13 @@ def spot(broken: Tensor, names: Sequence[str] | None = None) -> str:
         return "its only value"
     if len(at) == 1 and not names:
         return f"position {at[0]}"
-    known = names is not None and len(names) == broken.shape[0]
-    told = f"sample {names[at[0]]!r}" if known and names is not None else f"sample {at[0]}"
+    is_named = names is not None and len(names) == broken.shape[0]
+    text = f"sample {names[at[0]]!r}" if is_named and names is not None else f"sample {at[0]}"
     rest = at[1:]
     if len(rest) >= 2:
         front = f", channel {', '.join(map(str, rest[:-2]))}" if any(n > 1 for n in broken.shape[1:-2]) else ""
-        return f"{told}{front}, pixel x={rest[-1]} y={rest[-2]}"
-    return f"{told}, position {rest[0]}" if rest else told
+        return f"{text}{front}, pixel x={rest[-1]} y={rest[-2]}"
+    return f"{text}, position {rest[0]}" if rest else text
 
 
 def value_at(tensor: Tensor, broken: Tensor) -> str:
@@ -132,21 +132,21 @@ def value_at(tensor: Tensor, broken: Tensor) -> str:
     return f"{shown} ({count} of {tensor.numel()} values)" if count > 1 else f"{shown} (1 of {tensor.numel()} values)"
 
 
-def entries(tensor: Tensor) -> Tensor:
+def stored_values(tensor: Tensor) -> Tensor:
     """Return the values of a tensor that are stored: of a sparse gradient those of its rows."""
     return tensor.detach().coalesce().values() if tensor.layout == torch.sparse_coo else tensor.detach()
 
 
 def not_finite(tensor: Tensor) -> Tensor | None:
     """Return where a tensor holds NaN or infinity, or None where it holds none or cannot."""
-    if not plain(tensor) or not (tensor.is_floating_point() or tensor.is_complex()):
+    if not is_readable(tensor) or not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     with torch.no_grad():
         finite = tensor.detach().isfinite()
         return None if bool(finite.all()) else ~finite
 
 
-def masks(tensor: Tensor) -> bool:
+def is_attention_mask(tensor: Tensor) -> bool:
     """Tell whether a tensor says where attention may look: it is 0 there, -infinity elsewhere, and not learned."""
     if tensor.requires_grad or isinstance(tensor, nn.Parameter) or not tensor.is_floating_point():
         return False
@@ -154,28 +154,30 @@ def masks(tensor: Tensor) -> bool:
     return bool(zeros.any()) and bool((zeros | (tensor == -torch.inf)).all())
 
 
-def judge(
-    found: Sequence[tuple[str, Tensor]], ranges: Sequence[Range], names: Sequence[str] | None, part: str
+def check_values(
+    tensors: Sequence[tuple[str, Tensor]], ranges: Sequence[Range], names: Sequence[str] | None, part: str
 ) -> Iterator[Finding]:
     """Yield what is wrong with the values of named tensors of a `part` (batch, output): NaN, infinity, ranges."""
-    for name, tensor in found:
+    for name, tensor in tensors:
         where = f"{part}.{name}" if name != part else part
         broken = not_finite(tensor)
-        if broken is not None and not ("mask" in name.lower() and masks(tensor)):
+        if broken is not None and not ("mask" in name.lower() and is_attention_mask(tensor)):
             do = "Look at this sample's file, and at divisions and logarithms where it is made"
-            yield Finding(f"{part}.finite", f"{where}, {spot(broken, names)}", value_at(tensor, broken), "finite", do)
+            yield Finding(
+                f"{part}.finite", f"{where}, {position_text(broken, names)}", value_at(tensor, broken), "finite", do
+            )
             continue
         for rule in (rule for rule in ranges if fnmatchcase(name, rule.name)):
-            if plain(tensor) and bool((wrong := rule.broken(tensor.detach())).any()):
-                place = f"{where}, {spot(wrong, names)}"
+            if is_readable(tensor) and bool((wrong := rule.broken(tensor.detach())).any()):
+                place = f"{where}, {position_text(wrong, names)}"
                 yield Finding(f"{part}.range", place, value_at(tensor, wrong), rule.words, rule.do)
     for rule in ranges:
-        if not any(fnmatchcase(name, rule.name) for name, _ in found):
-            got = "there are " + (", ".join(name for name, _ in found[:8]) or "no tensors")
+        if not any(fnmatchcase(name, rule.name) for name, _ in tensors):
+            got = "there are " + (", ".join(name for name, _ in tensors[:8]) or "no tensors")
             yield Finding(f"{part}.missing", f"{part}.{rule.name}", got, "a tensor of this name", "Correct the name")
 
 
-def tried(action: Callable[[], Any]) -> BaseException | None:
+def error_of(action: Callable[[], Any]) -> BaseException | None:
     """Call something and return what it raises, but for what a person or the interpreter raises."""
     try:
         action()
@@ -184,7 +186,7 @@ def tried(action: Callable[[], Any]) -> BaseException | None:
     return None
 
 
-def sticky(error: BaseException | None) -> bool:
+def is_sticky(error: BaseException | None) -> bool:
     """Return whether an error leaves the CUDA context dead, so that no further call may be made on it."""
     if error is None or isinstance(error, torch.cuda.OutOfMemoryError):
         return False

@@ -11,9 +11,18 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from ocrlab.debug.instruments.compiled_modules import of_jit
-from ocrlab.debug.instruments.step_check.findings import Finding, Range, judge, masks, not_finite, plain, spot, value_at
-from ocrlab.debug.instruments.step_check.normalisation import scaled
+from ocrlab.debug.instruments.compiled_modules import is_jit
+from ocrlab.debug.instruments.step_check.findings import (
+    Finding,
+    Range,
+    check_values,
+    is_attention_mask,
+    is_readable,
+    not_finite,
+    position_text,
+    value_at,
+)
+from ocrlab.debug.instruments.step_check.normalisation import check_scale
 from ocrlab.debug.instruments.tensor_facts import under_vmap
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 
@@ -35,7 +44,7 @@ class Stage:
     format: str
 
 
-class Forward:
+class ForwardWatch:
     """While it is entered, every module of a model reports what it returns; the hooks are gone for certain after it."""
 
     def __init__(
@@ -50,15 +59,15 @@ class Forward:
         self.findings: list[Finding] = []
         self.within: list[str] = []
         self.spoilt = 0  # modules with a value that is not finite, after the first
-        self.told: set[str] = set()  # rules of which the first module is enough
-        self.given: list[Tensor] = []  # what the model returned and a gradient should reach
+        self.reported_rules: set[str] = set()  # rules of which the first module is enough
+        self.output_tensors: list[Tensor] = []  # what the model returned and a gradient should reach
         self.calls: list[tuple[list[Tensor], bool]] = []  # of the model: what it got, and whether it gave one tensor
         self.alike: set[int] = set()  # modules, by id, that give the shape that they get
         self._handles: list[Any] = []
 
-    def __enter__(self) -> Forward:
+    def __enter__(self) -> ForwardWatch:
         for name, module in self.model.named_modules():
-            if of_jit(module):
+            if is_jit(module):
                 continue
             hooks = (self._before(name), self._after(name))
             self._handles.append(module.register_forward_pre_hook(hooks[0]))
@@ -77,11 +86,11 @@ class Forward:
 
     def missing(self) -> Iterator[Finding]:
         """Yield the modules whose shape was to be checked and that never ran."""
-        seen = {stage.name for stage in self.stages}
+        names = {stage.name for stage in self.stages}
         for name in self.shapes:
-            if name not in seen:
-                known = any(name == module for module, _ in self.model.named_modules())
-                got = "it was not called" if known else "there is no module of this name"
+            if name not in names:
+                exists = any(name == module for module, _ in self.model.named_modules())
+                got = "it was not called" if exists else "there is no module of this name"
                 yield Finding("shape.missing", name, got, "an output", "Correct the name, or call it in forward")
 
     def _before(self, name: str) -> Any:
@@ -100,40 +109,40 @@ class Forward:
         return leave
 
     def _look(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
-        given = list(dotted_tensors(output))
-        first = given[0][1] if given else None
-        shapes = tuple(tuple(t.shape) for _, t in given)
-        kinds = tuple(str(t.dtype).removeprefix("torch.") for _, t in given)
+        outputs = list(dotted_tensors(output))
+        first = outputs[0][1] if outputs else None
+        shapes = tuple(tuple(t.shape) for _, t in outputs)
+        kinds = tuple(str(t.dtype).removeprefix("torch.") for _, t in outputs)
         device, layout = (str(first.device), memory_format(first)) if first is not None else ("", "")
         self.stages.append(Stage(name, type(module).__name__, shapes, kinds, device, layout))
-        if any(under_vmap(tensor) for _, tensor in given):
+        if any(under_vmap(tensor) for _, tensor in outputs):
             return  # no value can be read there, nor a gradient be kept
         came = next((t for _, t in dotted_tensors(args)), None)
         if came is not None and first is not None and came.shape == first.shape:
             self.alike.add(id(module))
         label = name or "the model itself"
-        self._finite(label, module, args, given)
+        self._finite(label, module, args, outputs)
         self._formats(label, module, args, first)
         self._sizes(label, module, args, first)
-        if name in self.shapes and shapes and not fits(shapes[0], self.shapes[name]):
+        if name in self.shapes and shapes and not shape_matches(shapes[0], self.shapes[name]):
             need = " x ".join("any" if n is None else str(n) for n in self.shapes[name])
             got = " x ".join(map(str, shapes[0]))
             do = "Look at strides and padding between the stage before and this one"
             self.findings.append(Finding("shape.stage", label, got, need, do))
         if not name:
             self.calls.append(([t for _, t in dotted_tensors(args)], isinstance(output, Tensor)))
-            self.given += [t for _, t in given if t.requires_grad and not t.is_leaf]
-            for tensor in self.given:
+            self.output_tensors += [t for _, t in outputs if t.requires_grad and not t.is_leaf]
+            for tensor in self.output_tensors:
                 tensor.retain_grad()
         if not name and self.outputs:
-            finite = [(n if n != "batch" else "output", t) for n, t in given if not_finite(t) is None]
-            self.findings += judge(finite, self.outputs, self.names, "output")
+            finite = [(n if n != "batch" else "output", t) for n, t in outputs if not_finite(t) is None]
+            self.findings += check_values(finite, self.outputs, self.names, "output")
 
-    def _finite(self, label: str, module: nn.Module, args: Any, given: list[tuple[str, Tensor]]) -> None:
+    def _finite(self, label: str, module: nn.Module, args: Any, outputs: list[tuple[str, Tensor]]) -> None:
         """Report the first module that returns NaN or infinity; what follows it only passes it on."""
-        for name, tensor in given:
+        for name, tensor in outputs:
             broken = not_finite(tensor)
-            if broken is None or masks(tensor):
+            if broken is None or is_attention_mask(tensor):
                 continue
             self.spoilt += 1
             if self.spoilt > 1:
@@ -150,16 +159,16 @@ class Forward:
                 if low and not weights and not came_in
                 else "Look at its weights and input"
             )
-            where = f"{label} ({type(module).__name__}){part}, {spot(broken, self.names)}"
+            where = f"{label} ({type(module).__name__}){part}, {position_text(broken, self.names)}"
             self.findings.append(Finding("forward.finite", where, got, "finite", do))
             return
 
     def _formats(self, label: str, module: nn.Module, args: Any, first: Tensor | None) -> None:
         """Report a module that gets channels_last and returns something else: the next one copies, every step."""
-        given = [t for _, t in dotted_tensors(args)][:1]
-        if first is None or not given or next(module.children(), None) is not None:
+        inputs = [t for _, t in dotted_tensors(args)][:1]
+        if first is None or not inputs or next(module.children(), None) is not None:
             return
-        if memory_format(given[0]) == "channels_last" and memory_format(first) == "contiguous":
+        if memory_format(inputs[0]) == "channels_last" and memory_format(first) == "contiguous":
             do = "Keep channels_last through this module, or put a .contiguous(memory_format=...) where it is meant"
             where = f"{label} ({type(module).__name__})"
             self.findings.append(Finding("format.lost", where, "contiguous", "channels_last as it came", do, "warn"))
@@ -167,23 +176,28 @@ class Forward:
     def _sizes(self, label: str, module: nn.Module, args: Any, first: Tensor | None) -> None:
         """Report the first module that gets or gives numbers with which training goes nowhere."""
         came = next((t for _, t in dotted_tensors(args)), None)
-        if came is None or first is None or not (plain(came) and plain(first)) or not first.is_floating_point():
+        if (
+            came is None
+            or first is None
+            or not (is_readable(came) and is_readable(first))
+            or not first.is_floating_point()
+        ):
             return
         where, rules = f"{label} ({type(module).__name__})", dict(_numbers(module, came.detach(), first.detach()))
         if "input.scale" not in rules and next(module.parameters(recurse=False), None) is not None:
-            self.told.add("input.scale")  # what comes after a layer has the scale that this one made
+            self.reported_rules.add("input.scale")  # what comes after a layer has the scale that this one made
         for rule, (got, need, do) in rules.items():
-            if rule not in self.told:
-                self.told.add(rule)
+            if rule not in self.reported_rules:
+                self.reported_rules.add(rule)
                 self.findings.append(Finding(rule, where, got, need, do, "warn"))
 
     def used(self) -> Iterator[Finding]:
         """Yield that the loss does not depend on what the model returned; to be asked after the backward pass."""
-        if self.given and all(tensor.grad is None for tensor in self.given):
+        if self.output_tensors and all(tensor.grad is None for tensor in self.output_tensors):
             do = "Look for a name that was written over: the loss may compare the targets with themselves"
             got = "no gradient reaches what the model returned; the loss is made of something else"
             yield Finding("loss.ignores", "the model's output", got, "a loss of the prediction", do)
-        for tensor in self.given:
+        for tensor in self.output_tensors:
             yield from _columns(tensor)
 
 
@@ -203,8 +217,8 @@ def _columns(output: Tensor) -> Iterator[Finding]:
 def _numbers(module: nn.Module, came: Tensor, first: Tensor) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """Yield what is wrong with the size of the numbers that a module gets and gives."""
     layer = isinstance(module, _ConvNd | nn.Linear)
-    for told in scaled(came) if layer else ():
-        yield "input.scale", told
+    for violation in check_scale(came) if layer else ():
+        yield "input.scale", violation
     if layer and (size := float(first.float().square().mean().sqrt())) > LARGE:
         do = "Look at its initial weights, and put a normalisation before it"
         yield "forward.large", (f"values of {size:g} (root mean square)", f"below {LARGE:g}", do)
@@ -216,7 +230,7 @@ def _numbers(module: nn.Module, came: Tensor, first: Tensor) -> Iterator[tuple[s
         if first.numel() >= 8 and float((slope < FLAT).float().mean()) > 0.99:
             do = "Look at the initial weights and the scale of what comes in"
             yield "forward.saturated", ("99 % of its values are where it is flat: no gradient passes", "a slope", do)
-    if isinstance(module, _BatchNorm) and module.training and module.momentum == 0 and untouched(module):
+    if isinstance(module, _BatchNorm) and module.training and module.momentum == 0 and has_initial_statistics(module):
         do = "Give it a momentum of 0.1: in eval mode it divides by statistics that no data has made"
         yield "batchnorm.momentum", ("a momentum of 0: its mean stays 0 and its variance 1", "above 0", do)
     values = came.numel() // came.shape[1] if came.ndim > 1 else 0
@@ -225,20 +239,20 @@ def _numbers(module: nn.Module, came: Tensor, first: Tensor) -> Iterator[tuple[s
         yield "batchnorm.one", (f"statistics of {values} values a channel, of one sample", f"{FEW} or more", do)
 
 
-def untouched(module: _BatchNorm) -> bool:
+def has_initial_statistics(module: _BatchNorm) -> bool:
     """Return whether the running statistics are those of a module that has seen nothing."""
     mean, variance = module.running_mean, module.running_var
     return mean is not None and variance is not None and not bool(mean.any()) and bool((variance == 1).all())
 
 
-def fits(shape: Sequence[int], rule: Sequence[int | None]) -> bool:
+def shape_matches(shape: Sequence[int], rule: Sequence[int | None]) -> bool:
     """Return whether a shape is as a rule wants it."""
     return len(shape) == len(rule) and all(want is None or n == want for n, want in zip(shape, rule, strict=True))
 
 
 def memory_format(tensor: Tensor) -> str:
     """Return `channels_last`, `contiguous` or `other`; a 4-D tensor that is both at once counts as `any`."""
-    if not plain(tensor):
+    if not is_readable(tensor):
         return "other"
     contiguous = tensor.is_contiguous()
     last = tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ocrlab.debug.instruments.step_check.findings import Finding, plain
+from ocrlab.debug.instruments.step_check.findings import Finding, is_readable
 
 SIDE = 16  # pixels from which on neighbours say something
 COLOURS = (3, 4)
@@ -28,9 +28,9 @@ FLIPS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def pictures(named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
+def check_images(named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
     """Yield what is wrong with the pictures (N, C, H, W) of a batch, and with masks (N, H, W) or (N, 1, H, W) of it."""
-    large = [(n, t.detach()) for n, t in named if t.ndim in (3, 4) and plain(t) and min(t.shape[-2:]) >= SIDE]
+    large = [(n, t.detach()) for n, t in named if t.ndim in (3, 4) and is_readable(t) and min(t.shape[-2:]) >= SIDE]
     for name, tensor in large:
         if tensor.ndim == 4 and tensor.shape[1] in COLOURS and not tensor.is_complex():
             yield from _torn(name, tensor)

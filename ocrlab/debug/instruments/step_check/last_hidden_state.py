@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ocrlab.debug.instruments.step_check.findings import Finding, plain
-from ocrlab.debug.instruments.step_check.padding_in_loss import padded
+from ocrlab.debug.instruments.step_check.findings import Finding, is_readable
+from ocrlab.debug.instruments.step_check.padding_in_loss import find_padding
 
 
-class Recurrent:
+class RecurrentWatch:
     """While it is entered, what recurrent layers of a model give is kept; ask for `findings` after the backward pass.
 
     Which steps are padding is told by the tokens that an embedding of the model got in the same pass.
@@ -21,10 +21,10 @@ class Recurrent:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.fills: list[Tensor] = []  # of tokens (rows, length): where padding stands
-        self.given: list[tuple[str, nn.RNNBase, Tensor, Tensor]] = []  # layer, its steps, its last state
+        self.outputs: list[tuple[str, nn.RNNBase, Tensor, Tensor]] = []  # layer, its steps, its last state
         self.handles: list[Any] = []
 
-    def __enter__(self) -> Recurrent:
+    def __enter__(self) -> RecurrentWatch:
         for name, module in self.model.named_modules():
             if isinstance(module, nn.Embedding):
                 self.handles.append(module.register_forward_hook(self._tokens))
@@ -38,11 +38,11 @@ class Recurrent:
 
     def _tokens(self, _module: nn.Module, args: Any, _output: Any) -> None:
         ids = args[0] if args else None
-        if isinstance(ids, Tensor) and ids.ndim == 2 and plain(ids):
+        if isinstance(ids, Tensor) and ids.ndim == 2 and is_readable(ids):
             with torch._C.DisableTorchFunction():
                 for rows in (ids, ids.t()):
-                    found = padded(rows, len(rows))
-                    self.fills += [found[1]] if found is not None else []
+                    padding = find_padding(rows, len(rows))
+                    self.fills += [padding[1]] if padding is not None else []
 
     def _steps(self, name: str) -> Any:
         def keep(module: nn.RNNBase, _args: Any, output: Any) -> None:
@@ -51,13 +51,13 @@ class Recurrent:
             if isinstance(steps, Tensor) and steps.ndim == 3 and steps.requires_grad and not steps.is_leaf:
                 steps.retain_grad()
                 state.retain_grad()
-                self.given.append((name, module, steps, state))
+                self.outputs.append((name, module, steps, state))
 
         return keep
 
     def findings(self) -> Iterator[Finding]:
         """Yield each layer of which only the last step or state is read, which is padding in many rows."""
-        for name, module, steps, state in self.given:
+        for name, module, steps, state in self.outputs:
             sizes = steps.shape[:2] if module.batch_first else (steps.shape[1], steps.shape[0])
             fill = next((fill for fill in self.fills if fill.shape == sizes), None)
             if fill is None or not bool(fill[:, -1].any()):

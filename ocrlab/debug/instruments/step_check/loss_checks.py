@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ocrlab.debug.instruments.step_check.findings import Finding, plain
+from ocrlab.debug.instruments.step_check.findings import Finding, is_readable
 
 FEW = 8  # samples whose targets may well be equal by chance: pages without text
 SQUASHED = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid"}
@@ -43,20 +43,20 @@ TIMES = 3  # so many more targets has one class than another, to be called the m
 
 
 @dataclass
-class Losses:
+class LossWatch:
     """What is noted of each loss function of torch that a step calls; `place` says in which module that is."""
 
-    found: list[Finding]
+    findings: list[Finding]
     place: Callable[[], str]
 
     def __post_init__(self) -> None:
-        self.made: list[tuple[str, Tensor]] = []
+        self.values: list[tuple[str, Tensor]] = []
         self.pairs: list[tuple[str, Tensor, Tensor]] = []  # of classes: place, logits, targets
 
     def before(self, function: Any, args: tuple[Any, ...], named: dict[str, Any], *, meant: bool) -> None:
         """Look at what a loss function is about to compare; `meant`: its targets were made of one value."""
         input, target = arguments(function, args, named)
-        if isinstance(input, Tensor) and isinstance(target, Tensor) and plain(input) and plain(target):
+        if isinstance(input, Tensor) and isinstance(target, Tensor) and is_readable(input) and is_readable(target):
             if function in CLASSES and input.requires_grad and not input.is_leaf:
                 input.retain_grad()
                 self.pairs.append((f"{self.place()}, target of {function.__name__}", input, target))
@@ -68,21 +68,21 @@ class Losses:
                 spelled = (*_frames(args, named), *_blank(args, named)) if function is functional.ctc_loss else ()
                 logs = _logarithms(function, input, target, named)
                 for rule in (*rules, spelled, logs, _weighed(target, weights, ignored)):
-                    self.found += [_at(one, f"{self.place()}, {function.__name__}") for one in rule]
-                self.found += [
-                    _at(one, f"{self.place()}, target of {function.__name__}")
-                    for one in (() if meant else _same(target, ignored))
+                    self.findings += [_at(violation, f"{self.place()}, {function.__name__}") for violation in rule]
+                self.findings += [
+                    _at(violation, f"{self.place()}, target of {function.__name__}")
+                    for violation in (() if meant else _same(target, ignored))
                 ]
 
     def after(self, function: Any, value: Any) -> None:
         """Keep what a loss function returned, to see how the backward pass pushes it."""
         if isinstance(value, Tensor) and value.requires_grad and not value.is_leaf:
             value.retain_grad()
-            self.made.append((f"{self.place()}, {function.__name__}", value))
+            self.values.append((f"{self.place()}, {function.__name__}", value))
 
     def pushed(self) -> Iterator[Finding]:
         """Yield the losses that the step makes larger; to be asked after the backward pass."""
-        for where, value in self.made:
+        for where, value in self.values:
             if value.grad is not None and bool((value.grad < 0).any()) and not bool((value.grad > 0).any()):
                 do = "Remove the minus sign; it is right only where something is to be unlearned"
                 got = "it enters the loss with a minus sign, so that each step makes it larger"
@@ -95,11 +95,16 @@ class Losses:
         """
         if len(calls) != 1 or len(calls[0][0]) != 1 or not calls[0][1]:
             return
-        given = calls[0][0][0]
-        if not any(given is t or (given.shape == t.shape and bool((given == t).all())) for t in batch):
+        input = calls[0][0][0]
+        if not any(input is t or (input.shape == t.shape and bool((input == t).all())) for t in batch):
             return
-        for (where, one, targets), (_, two, others) in itertools.combinations(self.pairs, 2):
-            if one is not two or targets.shape != others.shape or targets.ndim != 1 or targets.is_floating_point():
+        for (where, logits, targets), (_, second_logits, others) in itertools.combinations(self.pairs, 2):
+            if (
+                logits is not second_logits
+                or targets.shape != others.shape
+                or targets.ndim != 1
+                or targets.is_floating_point()
+            ):
                 continue
             apart = float((targets != others).float().mean())
             if len(targets) >= MANY and apart > APART and bool((targets.sort()[0] == others.sort()[0]).all()):
@@ -117,8 +122,8 @@ def _at(finding: tuple[str, str, str, str], where: str) -> Finding:
 def arguments(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
     """Return what a loss function of torch compares: predictions and targets, None where it was not given one."""
     first, second = ARGUMENTS.get(function, ("input", "target"))
-    given = dict(zip((first, second), args, strict=False)) | named
-    return given.get(first), given.get(second)
+    values = dict(zip((first, second), args, strict=False)) | named
+    return values.get(first), values.get(second)
 
 
 def _squashed(function: Any, input: Tensor) -> Iterator[tuple[str, str, str, str]]:
@@ -198,9 +203,9 @@ def _blank(args: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tuple[str, 
 
 def _texts(args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[Tensor, int, int]]:
     """Return of each sample of a CTC loss its text (filled up or not), the text's length and its frames."""
-    given = dict(zip(("log_probs", "targets", "input_lengths", "target_lengths"), args, strict=False)) | named
-    text = torch.as_tensor(given["targets"]).cpu()
-    frames, lengths = (torch.as_tensor(given[f"{name}_lengths"]).flatten().tolist() for name in ("input", "target"))
+    values = dict(zip(("log_probs", "targets", "input_lengths", "target_lengths"), args, strict=False)) | named
+    text = torch.as_tensor(values["targets"]).cpu()
+    frames, lengths = (torch.as_tensor(values[f"{name}_lengths"]).flatten().tolist() for name in ("input", "target"))
     rows = list(text) if text.ndim == 2 else list(text.split(lengths)) if int(sum(lengths)) == len(text) else []
     return list(zip(rows, lengths, frames, strict=False))
 

@@ -18,10 +18,10 @@ VALUES = 8  # more than a picture of 0..255 has in so small a span
 WIDE = 2.0  # deviation of a picture that was divided by one twice; once gives about 1
 EDGE = 2e-3  # by which black or white may miss its number
 
-Told = tuple[str, str, str]  # got, need, do
+Violation = tuple[str, str, str]  # got, need, do
 
 
-def scaled(came: Tensor) -> Iterator[Told]:
+def check_scale(came: Tensor) -> Iterator[Violation]:
     """Yield what is wrong with the size of the values that the first layer gets."""
     if came.is_floating_point() and (size := float(came.abs().float().mean())) > LARGE:
         got = f"the first layer gets values from {float(came.min()):g} to {float(came.max()):g}, {size:g} in the mean"
@@ -37,7 +37,7 @@ def scaled(came: Tensor) -> Iterator[Told]:
         yield from _normalised(came.float(), low, high)
 
 
-def _normalised(came: Tensor, low: float, high: float) -> Iterator[Told]:
+def _normalised(came: Tensor, low: float, high: float) -> Iterator[Violation]:
     least, most = came.amin((0, 2, 3)), came.amax((0, 2, 3))
     span = float((most - least).max())
     if high < -1 and 0 < span <= FLAT and came[:, 0].unique().numel() > VALUES:  # blank pages lie above

@@ -16,9 +16,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from ocrlab.debug.instruments.step_check.findings import Finding, plain, tried
+from ocrlab.debug.instruments.step_check.findings import Finding, error_of, is_readable
 from ocrlab.debug.instruments.step_check.loss_checks import CLASSES, PLAIN, arguments
-from ocrlab.debug.instruments.step_check.state_guard import Kept
+from ocrlab.debug.instruments.step_check.state_guard import StepState
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 
 ROWS = 4  # samples from which on it is no chance that all answers are equal
@@ -37,7 +37,7 @@ class Call:
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    kept: Kept
+    state: StepState
     rows: int = 0
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Call:
         tensors = [item for item in flat if isinstance(item, Tensor)]
         self.whole = all(isinstance(item, (Tensor, *SIMPLE)) for item in flat)
         self.rows = tensors[0].shape[0] if tensors and tensors[0].ndim else 0
-        self.inputs = [t for t in tensors if t.ndim and t.shape[0] == self.rows and plain(t)]
+        self.inputs = [t for t in tensors if t.ndim and t.shape[0] == self.rows and is_readable(t)]
         self.whole &= len(self.inputs) == len(tensors) and self.rows >= ROWS and isinstance(self.first, Tensor)
 
     @property
@@ -58,18 +58,20 @@ class Call:
         args, kwargs = tree_map(
             lambda t: change(t.clone()) if isinstance(t, Tensor) else t, (self.args, dict(self.kwargs))
         )
-        given: list[Any] = []
-        self.kept.restore_random()
-        if tried(lambda: given.append(self.module(*args, **kwargs))) is not None:
+        results: list[Any] = []
+        self.state.restore_random()
+        if error_of(lambda: results.append(self.module(*args, **kwargs))) is not None:
             return []
         return [
-            t for _, t in dotted_tensors(given) if t.is_floating_point() and t.ndim and len(t) == self.rows and plain(t)
+            t
+            for _, t in dotted_tensors(results)
+            if t.is_floating_point() and t.ndim and len(t) == self.rows and is_readable(t)
         ]
 
 
-def answers(model: nn.Module, loss: Callable[[], Any], kept: Kept) -> Iterator[Finding]:
+def check_output_dependence(model: nn.Module, loss: Callable[[], Any], state: StepState) -> Iterator[Finding]:
     """Yield what is wrong with what the answers depend on; to be asked in eval mode, without gradients."""
-    call, compared = _listen(model, loss, kept)
+    call, compared = _intercept(model, loss, state)
     if call is None or not call.whole:
         return
     yield from _contained(call, compared)
@@ -77,11 +79,11 @@ def answers(model: nn.Module, loss: Callable[[], Any], kept: Kept) -> Iterator[F
     before = call.again()
     if before and all(torch.equal(a, b) for a, b in zip(before, call.again(), strict=True)):
         yield from _mixed(call, before)
-        if alike(before):
+        if all_rows_equal(before):
             yield from _blind(call)
 
 
-def alike(tensors: list[Tensor]) -> bool:
+def all_rows_equal(tensors: list[Tensor]) -> bool:
     """Tell whether every row of some tensors is the same, as far as float32 can tell."""
     return bool(tensors) and all(bool(((t - t[:1]).abs().max() <= SAME * t.abs().max()).all()) for t in tensors)
 
@@ -89,23 +91,23 @@ def alike(tensors: list[Tensor]) -> bool:
 Compared = list[tuple[Any, Tensor, Tensor]]  # a loss function of torch, its input and target
 
 
-class _Pairs(TorchFunctionMode):
+class _PairWatch(TorchFunctionMode):
     """While it is entered, what torch's loss functions compare is kept."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: Compared = []
+        self.pairs: Compared = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in PLAIN:
             input, target = arguments(func, args, kwargs or {})
-            if isinstance(input, Tensor) and isinstance(target, Tensor) and plain(input) and plain(target):
-                self.found.append((func, input.detach().clone(), target.detach().clone()))
+            if isinstance(input, Tensor) and isinstance(target, Tensor) and is_readable(input) and is_readable(target):
+                self.pairs.append((func, input.detach().clone(), target.detach().clone()))
         return func(*args, **(kwargs or {}))
 
 
-def _listen(
-    model: nn.Module, loss: Callable[[], Any], kept: Kept, change: tuple[int, int] | None = None
+def _intercept(
+    model: nn.Module, loss: Callable[[], Any], state: StepState, change: tuple[int, int] | None = None
 ) -> tuple[Call | None, Compared]:
     """Compute the loss; return the model's first call, None where parts of it are called, and what was compared.
 
@@ -115,23 +117,23 @@ def _listen(
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> Any:
         if change is None:
-            held, named = tree_map(lambda t: t.detach().clone() if isinstance(t, Tensor) else t, (args, dict(kwargs)))
-            calls.append(Call(module, held, named, kept))
+            values, named = tree_map(lambda t: t.detach().clone() if isinstance(t, Tensor) else t, (args, dict(kwargs)))
+            calls.append(Call(module, values, named, state))
             return None
         flat = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
         wanted = flat[change[0]] if change[0] < len(flat) else None
         return tree_map(lambda t: _rolled(t, change[1]) if t is wanted and t is not None else t, (args, kwargs))
 
-    kept.restore_random()
-    kept.restore_batch()
+    state.restore_random()
+    state.restore_batch()
     handle = model.register_forward_pre_hook(enter, with_kwargs=True)
-    pairs = _Pairs()
+    pairs = _PairWatch()
     try:
         with pairs:
-            error = tried(loss)
+            error = error_of(loss)
     finally:
         handle.remove()
-    return (calls[0] if calls and error is None else None), pairs.found if error is None else []
+    return (calls[0] if calls and error is None else None), pairs.pairs if error is None else []
 
 
 def _rolled(ids: Tensor, position: int) -> Tensor:
@@ -174,7 +176,7 @@ def _read(model: nn.Module, loss: Callable[[], Any], call: Call, compared: Compa
                 continue
             length = target.numel() // call.rows
             position = length // 2
-            other = _listen(model, loss, call.kept, (which, position + shift))[1]
+            other = _intercept(model, loss, call.state, (which, position + shift))[1]
             wanted, read = target.reshape(call.rows, length)[:, position], ids[:, position + shift]
             moved = (read != read.roll(1, 0)) & (wanted == read)
             if len(other) != len(compared) or not bool(moved.any()):
@@ -199,10 +201,10 @@ def _shift(ids: Tensor, target: Tensor) -> int | None:
     wanted = target.reshape(rows, -1)
     for shift in (1, 0):
         length = min(wanted.shape[1], width - shift)
-        given, ours = ids[:, shift : shift + length], wanted[:, :length]
-        counts = ours >= 0
-        varied = ours[counts].unique().numel() > ROWS
-        if varied and float((given == ours)[counts].float().mean()) >= MOSTLY:
+        read, target_tokens = ids[:, shift : shift + length], wanted[:, :length]
+        counts = target_tokens >= 0
+        varied = target_tokens[counts].unique().numel() > ROWS
+        if varied and float((read == target_tokens)[counts].float().mean()) >= MOSTLY:
             return shift
     return None
 
@@ -244,12 +246,12 @@ def _blind(call: Call) -> Iterator[Finding]:
     """Tell of answers that are all equal, with other weights too: a last layer that begins at 0 is none of these."""
     with torch.no_grad():
         for p in call.module.parameters():
-            if plain(p) and p.is_floating_point():
+            if is_readable(p) and p.is_floating_point():
                 size = float(p.abs().float().mean())
                 p.add_(torch.randn_like(p) * (0.5 * size + 0.05))
-    if not alike(call.again()):
+    if not all_rows_equal(call.again()):
         return
-    if alike([t.float() for t in call.inputs]):
+    if all_rows_equal([t.float() for t in call.inputs]):
         got, do = (
             f"all {call.rows} samples that the model gets are equal",
             ("Look at an integer type that cuts 0.9 to 0, a vocabulary in which no word is found, an index not used"),

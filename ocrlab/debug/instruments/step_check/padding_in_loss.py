@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ocrlab.debug.instruments.step_check.findings import Finding, plain
+from ocrlab.debug.instruments.step_check.findings import Finding, is_readable
 
 SHARE = 0.25  # of all targets, from which on padding is what is learned
 ROWS = 4  # rows, or pairs of them, from which on it is no chance
@@ -18,7 +18,7 @@ PUSHED = 0.9  # of the padded places that get a gradient: none does where they a
 SAME = 1e-6  # of the largest value: by less, two keys are one
 
 
-def padded(targets: Tensor, rows: int) -> tuple[int, Tensor] | None:
+def find_padding(targets: Tensor, rows: int) -> tuple[int, Tensor] | None:
     """Return the class that fills up the rows of targets at one side, and where (rows, length); None for none.
 
     It stands nowhere else, fills rows by different lengths, and the other targets are of several classes.
@@ -38,14 +38,14 @@ def padded(targets: Tensor, rows: int) -> tuple[int, Tensor] | None:
     return None
 
 
-def trained_on(pairs: list[tuple[str, Tensor, Tensor]], rows: int) -> Iterator[Finding]:
+def check_padding_loss(pairs: list[tuple[str, Tensor, Tensor]], rows: int) -> Iterator[Finding]:
     """Yield padding that a loss counts; pairs of (place, logits, targets), to be asked after the backward pass."""
     for where, logits, targets in pairs:
-        found = padded(targets, rows)
+        padding = find_padding(targets, rows)
         gradient = logits.grad
-        if found is None or gradient is None or not plain(gradient) or gradient.ndim < 2:
+        if padding is None or gradient is None or not is_readable(gradient) or gradient.ndim < 2:
             continue
-        value, fill = found
+        value, fill = padding
         pushed = gradient.detach().abs().sum(1).reshape(-1) > 0  # (rows * length,) of logits (N, classes, ...)
         if pushed.numel() != fill.numel() or float(pushed[fill.reshape(-1)].float().mean()) < PUSHED:
             continue
@@ -55,12 +55,12 @@ def trained_on(pairs: list[tuple[str, Tensor, Tensor]], rows: int) -> Iterator[F
         yield Finding("targets.padding", where, got, "a loss of what is no padding", do, "warn")
 
 
-class Attention(TorchFunctionMode):
+class AttentionWatch(TorchFunctionMode):
     """While it is entered, attention that sees only what is the same in all rows is found; best in eval mode."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []  # in words, what was seen
+        self.shares: list[str] = []  # in words, what was seen
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -71,38 +71,38 @@ class Attention(TorchFunctionMode):
 
     def _see(self, func: Any, args: Any, kwargs: Any) -> None:
         names = ("query", "key", "value", "attn_mask")
-        given = (
+        arguments = (
             dict(zip(names, args[: 4 if func is functional.scaled_dot_product_attention else 3], strict=False)) | kwargs
         )
-        keys = given.get("key")
+        keys = arguments.get("key")
         if func is functional.multi_head_attention_forward:  # keys (length, rows, width), mask (rows, length)
-            mask = given.get("key_padding_mask")
+            mask = arguments.get("key_padding_mask")
             if not isinstance(keys, Tensor) or not isinstance(mask, Tensor) or keys.ndim != 3 or mask.ndim != 2:
                 return
-            keys, seen = keys.transpose(0, 1), ~mask if mask.dtype == torch.bool else mask == 0
+            keys, visible = keys.transpose(0, 1), ~mask if mask.dtype == torch.bool else mask == 0
         else:  # keys (rows, heads, length, width), mask (rows, heads or 1, queries or 1, length)
-            mask = given.get("attn_mask")
+            mask = arguments.get("attn_mask")
             if not isinstance(keys, Tensor) or not isinstance(mask, Tensor) or keys.ndim != 4 or mask.ndim != 4:
                 return
-            keys, seen = keys.transpose(1, 2).flatten(2), mask if mask.dtype == torch.bool else mask == 0
-            seen = seen.flatten(1, 2).any(1)
-        if plain(keys) and seen.shape == keys.shape[:2] and len(keys) >= ROWS and only_filling(keys, seen):
-            self.found.append(f"{float(seen.float().mean()):.0%} of the places")
+            keys, visible = keys.transpose(1, 2).flatten(2), mask if mask.dtype == torch.bool else mask == 0
+            visible = visible.flatten(1, 2).any(1)
+        if is_readable(keys) and visible.shape == keys.shape[:2] and len(keys) >= ROWS and only_filling(keys, visible):
+            self.shares.append(f"{float(visible.float().mean()):.0%} of the places")
 
     def findings(self) -> Iterator[Finding]:
         """Yield what was seen, once."""
-        for share in self.found[:1]:
+        for share in self.shares[:1]:
             got = f"its mask lets it see {share}, and what stands there is the same in all rows: it sees only padding"
             do = "Turn the mask round: True in key_padding_mask hides a place,"
             do += " True in scaled_dot_product_attention shows it"
             yield Finding("attention.padding", "the attention", got, "a mask that hides the padding", do)
 
 
-def only_filling(keys: Tensor, seen: Tensor) -> bool:
+def only_filling(keys: Tensor, visible: Tensor) -> bool:
     """Tell whether the keys (rows, length, width) that may be seen are, place for place, the same in all rows."""
-    if bool(seen.all()) or not bool(seen.any()):
+    if bool(visible.all()) or not bool(visible.any()):
         return False
-    return _varies(keys, seen) is False and _varies(keys, ~seen) is True
+    return _varies(keys, visible) is False and _varies(keys, ~visible) is True
 
 
 def _varies(keys: Tensor, chosen: Tensor) -> bool | None:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ocrlab.debug.instruments.step_check.findings import Finding, plain
+from ocrlab.debug.instruments.step_check.findings import Finding, is_readable
 
 ROWS = 4  # samples from which on a straight line is no chance
 STRAIGHT = 0.99  # correlation from which on one is the other, but for a factor and a shift
 SUMMED = 1e-2  # by which the probabilities of a row may miss 1
 
 
-class Chosen:
+class PickedLogProbs:
     """The logarithms of probabilities that a step picks out of all classes with `gather`."""
 
     def __init__(self) -> None:
@@ -25,7 +25,12 @@ class Chosen:
         """Keep what was picked, where the source holds logarithms of probabilities."""
         if not isinstance(value, Tensor) or not isinstance(source, Tensor) or not value.requires_grad or value.is_leaf:
             return
-        if source.ndim != 2 or not plain(source) or not source.is_floating_point() or value.numel() != len(source):
+        if (
+            source.ndim != 2
+            or not is_readable(source)
+            or not source.is_floating_point()
+            or value.numel() != len(source)
+        ):
             return
         with torch._C.DisableTorchFunction(), torch.no_grad():
             whole = bool(((source.float().exp().sum(-1) - 1).abs() < SUMMED).all())
@@ -40,9 +45,9 @@ class Chosen:
                 continue
             push = value.grad.detach().flatten().double()
             for name, tensor in named:
-                if not tensor.is_floating_point() or tensor.numel() != push.numel() or not plain(tensor):
+                if not tensor.is_floating_point() or tensor.numel() != push.numel() or not is_readable(tensor):
                     continue
-                if along(push, tensor.detach().flatten().double().to(push.device)) > STRAIGHT:
+                if correlation(push, tensor.detach().flatten().double().to(push.device)) > STRAIGHT:
                     got = f"the larger batch.{name} is, the less likely the step makes what was chosen with it"
                     do = f"If batch.{name} is a return, a reward or an advantage, put a minus sign before the loss:"
                     do += " -(log_prob * return).mean(). If it is a cost, nothing is wrong"
@@ -50,8 +55,8 @@ class Chosen:
                     return
 
 
-def along(one: Tensor, other: Tensor) -> float:
+def correlation(first: Tensor, second: Tensor) -> float:
     """Return the correlation of two rows of numbers, 0 where one of them does not vary."""
-    a, b = one - one.mean(), other - other.mean()
+    a, b = first - first.mean(), second - second.mean()
     size = float(a.norm() * b.norm())
     return float((a * b).sum()) / size if size > 0 else 0.0

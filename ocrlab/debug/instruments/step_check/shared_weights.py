@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from ocrlab.debug.instruments.step_check.findings import Finding, plain
+from ocrlab.debug.instruments.step_check.findings import Finding, is_readable
 
 NORMS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
 FEW = 2  # weights of more than one dimension, from which on what is frozen is a part of a network
 BOUND = 1.0001  # times the largest value of torch's own start, which float32 may round
 
 
-def shared(model: nn.Module, same: set[int]) -> Iterator[Finding]:
+def check_shared_blocks(model: nn.Module, same: set[int]) -> Iterator[Finding]:
     """Yield lists whose entries are all one and the same block, of those (`same`, by id) that keep a tensor's shape.
 
     What changes the shape is a head, which may well be one for many layers.
@@ -36,7 +36,7 @@ def shared(model: nn.Module, same: set[int]) -> Iterator[Finding]:
             yield Finding("weights.shared", name or "the model", got, "blocks of their own", do, "warn")
 
 
-def untrained(model: nn.Module) -> Iterator[Finding]:
+def check_untrained_part(model: nn.Module) -> Iterator[Finding]:
     """Yield a frozen part whose weights are those that torch begins with: no checkpoint has reached it.
 
     Told by its normalisations, which no training leaves at 1 and 0, and by linear and convolution weights that lie
@@ -59,7 +59,7 @@ def untrained(model: nn.Module) -> Iterator[Finding]:
 
 def _frozen(module: nn.Module) -> bool:
     own = list(module.parameters(recurse=False))
-    return bool(own) and not any(p.requires_grad for p in own) and all(plain(p) for p in own)
+    return bool(own) and not any(p.requires_grad for p in own) and all(is_readable(p) for p in own)
 
 
 def _begins(module: nn.Module) -> bool:

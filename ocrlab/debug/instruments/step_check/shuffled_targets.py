@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from ocrlab.debug.instruments.step_check.findings import Finding, plain
+from ocrlab.debug.instruments.step_check.findings import Finding, is_readable
 
 MANY = 16  # samples from which on it is no chance
 APART = 0.25  # of the samples, which stand in another place
@@ -14,10 +14,10 @@ APART = 0.25  # of the samples, which stand in another place
 Pairs = Sequence[tuple[str, Tensor, Tensor]]  # place, logits, targets
 
 
-def shuffled(
+def check_target_order(
     pairs: Pairs,
     calls: Sequence[tuple[list[Tensor], bool]],
-    given: Sequence[Tensor],
+    outputs: Sequence[Tensor],
     named: Sequence[tuple[str, Tensor]],
 ) -> Iterator[Finding]:
     """Yield that classes are compared with the answers to other samples; `calls` and what they `given` of the model.
@@ -28,9 +28,9 @@ def shuffled(
         return
     where, logits, targets = pairs[0]
     inputs = calls[0][0][0]
-    if targets.ndim != 1 or targets.is_floating_point() or len(targets) < MANY or not any(logits is t for t in given):
+    if targets.ndim != 1 or targets.is_floating_point() or len(targets) < MANY or not any(logits is t for t in outputs):
         return
-    orders = [order for one in (inputs, targets) if (order := _order(one, named)) is not None]
+    orders = [order for tensor in (inputs, targets) if (order := _order(tensor, named)) is not None]
     if len(orders) != 2 or orders[0][1] == orders[1][1]:
         return
     what = "model's input" if orders[0][1] else "targets"
@@ -46,7 +46,7 @@ def _order(tensor: Tensor, named: Sequence[tuple[str, Tensor]]) -> tuple[str, bo
     """Return of which tensor of a batch these are the rows, and whether in another order; None for of none."""
     moved = None
     for name, whole in named:
-        if whole.shape != tensor.shape or whole.dtype != tensor.dtype or not plain(whole):
+        if whole.shape != tensor.shape or whole.dtype != tensor.dtype or not is_readable(whole):
             continue
         a, b = (t.detach().to(tensor.device).reshape(len(t), -1).double().sum(1) for t in (tensor, whole))
         if bool((a == b).all()):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ocrlab.debug.instruments.compiled_modules import of_jit
-from ocrlab.debug.instruments.step_check.findings import plain, tried
+from ocrlab.debug.instruments.compiled_modules import is_jit
+from ocrlab.debug.instruments.step_check.findings import error_of, is_readable
 from ocrlab.debug.instruments.tensor_tree import DEEPEST, dotted_tensors, parts
 
 OWN = frozenset(vars(nn.Module()))  # what each module has: its parameters, its hooks
@@ -22,7 +22,7 @@ MUTABLE = (dict, OrderedDict, defaultdict, list, set, deque)
 PLAIN = (Tensor, nn.Parameter)
 
 
-class Kept:
+class StepState:
     """The state of a model, its optimisers and a batch as it was; `restore` puts it back, in the same tensors.
 
     Kept are values, `requires_grad` and gradients of all tensors, attributes and hooks of the modules, train and eval
@@ -38,15 +38,15 @@ class Kept:
         loss: Callable[..., Any] | None = None,
     ) -> None:
         self.model, self.optimizers = model, list(optimizers)
-        self.batch = [(name, t, t.detach().clone()) for name, t in dotted_tensors(batch) if plain(t)]
+        self.batch = [(name, t, t.detach().clone()) for name, t in dotted_tensors(batch) if is_readable(t)]
         self.forms = [(t.shape, t.stride(), t.storage_offset()) for _, t, _ in self.batch]
-        self.containers = list(containers(batch))
-        outside = [module for _, module in unlisted(model)]
+        self.containers = list(container_copies(batch))
+        outside = [module for _, module in unlisted_modules(model)]
         outside += [loss] if isinstance(loss, nn.Module) else []
         self.outside = [(t, t.detach().clone()) for m in outside for t in (*m.parameters(), *m.buffers())]
         modules = dict.fromkeys(module for whole in (model, *outside) for module in whole.modules())
-        self.attributes = [pair for module in modules for pair in attributes(module)]
-        self.tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in tensors_of(model, optimizers)}
+        self.attributes = [pair for module in modules for pair in attribute_copies(module)]
+        self.tensors = {name: (tensor, tensor.detach().clone()) for name, tensor in named_tensors(model, optimizers)}
         trained = [*self.parameters(), *(t for t, _ in self.outside), *(t for _, t, _ in self.batch if t.is_leaf)]
         self.gradients = [(p, p.grad) for p in trained]
         every = [
@@ -55,10 +55,12 @@ class Kept:
             *(t for _, t in dotted_tensors(batch)),
         ]
         self.graded = [(t, t.is_leaf, t.requires_grad) for t in every]
-        self.data = [(t, t.detach()) for t in every if type(t) in PLAIN and t.is_leaf and plain(t)]
-        known = {id(t) for t in every}
+        self.data = [(t, t.detach()) for t in every if type(t) in PLAIN and t.is_leaf and is_readable(t)]
+        ids = {id(t) for t in every}
         self.states = [
-            back for o in optimizers for back in (own(vars(o)), held(o.state, known), held(o.param_groups, known))
+            back
+            for o in optimizers
+            for back in (attributes_restorer(vars(o)), tree_restorer(o.state, ids), tree_restorer(o.param_groups, ids))
         ]
         self.modes = [(module, module.training) for module in modules]
         self.failed: list[str] = []
@@ -91,7 +93,7 @@ class Kept:
 
     def _try(self, *steps: Callable[[], Any]) -> None:
         for step in steps:
-            error = tried(step)
+            error = error_of(step)
             if error is not None and (text := f"{type(error).__name__}: {error}".partition("\n")[0]) not in self.failed:
                 self.failed.append(text)
 
@@ -126,9 +128,9 @@ class Kept:
 
     def hold(self, loss: Tensor) -> None:
         """Keep the gradients of every leaf below a loss that is not known yet: parts that the model does not list."""
-        known = {id(tensor) for tensor, _ in self.gradients}
-        for leaf in below(loss):
-            if id(leaf) not in known:
+        ids = {id(tensor) for tensor, _ in self.gradients}
+        for leaf in graph_leaves(loss):
+            if id(leaf) not in ids:
                 self.gradients.append((leaf, leaf.grad))
                 leaf.grad = None
 
@@ -153,22 +155,22 @@ class Kept:
             torch.cuda.manual_seed_all(torch.initial_seed())
 
 
-def tensors_of(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[tuple[str, Tensor]]:
+def named_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[tuple[str, Tensor]]:
     """Return parameters and buffers of the model by name, then what else the optimisers move as `optimizer.G.I`."""
     named: list[tuple[str, Tensor]] = [*model.named_parameters(), *model.named_buffers()]
-    known = {id(tensor) for _, tensor in named}
+    ids = {id(tensor) for _, tensor in named}
     for number, optimizer in enumerate(optimizers):
         for g, group in enumerate(optimizer.param_groups):
             for i, parameter in enumerate(group["params"]):
-                if id(parameter) not in known:
-                    known.add(id(parameter))
+                if id(parameter) not in ids:
+                    ids.add(id(parameter))
                     named.append((f"optimizer{number or ''}.group {g}.{i}", parameter))
     return named
 
 
-def attributes(module: nn.Module) -> Iterator[tuple[Any, Any]]:
+def attribute_copies(module: nn.Module) -> Iterator[tuple[Any, Any]]:
     """Yield the attributes of a module, its hooks among them, and their lists, dicts and sets, each with a copy."""
-    if of_jit(module) or type(module).__module__.startswith(WRAPPERS):
+    if is_jit(module) or type(module).__module__.startswith(WRAPPERS):
         return
     for items in (vars(module), *vars(module).values()):
         if type(items) in MUTABLE:
@@ -189,21 +191,21 @@ def put_back(items: Any, copied: Any) -> None:
         items.extend(copied) if isinstance(items, list | deque) else items.update(copied)
 
 
-def own(attributes: dict[str, Any]) -> Callable[[], None]:
+def attributes_restorer(attributes: dict[str, Any]) -> Callable[[], None]:
     """Return what puts the attributes of an object back, not what is inside of them."""
     copied = attributes.copy()
     return lambda: put_back(attributes, copied)
 
 
-def held(tree: Any, known: set[int]) -> Callable[[], None]:
+def tree_restorer(tree: Any, skip: set[int]) -> Callable[[], None]:
     """Return what puts a tree of lists and dicts back, and the values of its tensors but for those of `known` ids."""
     if isinstance(tree, Tensor):
-        value = tree.detach().clone() if id(tree) not in known else None
+        value = tree.detach().clone() if id(tree) not in skip else None
         return lambda: None if value is None else _copy(tree, value)
     if type(tree) not in MUTABLE:
         return lambda: None
     copied = tree.copy()
-    inside = [held(item, known) for item in (tree.values() if isinstance(tree, dict) else tree)]
+    inside = [tree_restorer(item, skip) for item in (tree.values() if isinstance(tree, dict) else tree)]
 
     def back() -> None:
         put_back(tree, copied)
@@ -214,7 +216,7 @@ def held(tree: Any, known: set[int]) -> Callable[[], None]:
 
 
 def _copy(tensor: Tensor, value: Tensor) -> None:
-    if not plain(tensor) or not torch.equal(tensor, value):
+    if not is_readable(tensor) or not torch.equal(tensor, value):
         tensor.copy_(value)
 
 
@@ -224,7 +226,7 @@ def _restore_data(tensor: Tensor, data: Tensor) -> None:
         tensor.data = data
 
 
-def containers(tree: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:
+def container_copies(tree: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:
     """Yield the dictionaries and lists of a batch, and the attributes of its objects, each with a copy."""
     if isinstance(tree, Tensor) or deep >= DEEPEST:
         return
@@ -233,39 +235,39 @@ def containers(tree: Any, deep: int = 0) -> Iterator[tuple[Any, Any]]:
     elif not isinstance(tree, type | nn.Module) and not callable(tree) and hasattr(tree, "__dict__"):
         yield vars(tree), vars(tree).copy()
     for _, item in parts(tree):
-        yield from containers(item, deep + 1)
+        yield from container_copies(item, deep + 1)
 
 
-def below(loss: Tensor) -> Iterator[Tensor]:
+def graph_leaves(loss: Tensor) -> Iterator[Tensor]:
     """Yield the leaves of a loss's graph, which its backward pass gives gradients."""
-    seen, waiting = set(), [loss.grad_fn]
+    visited, waiting = set(), [loss.grad_fn]
     while waiting:
         node = waiting.pop()
-        if node is None or node in seen:
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         if isinstance(leaf := getattr(node, "variable", None), Tensor):
             yield leaf
         waiting += [before for before, _ in node.next_functions]
 
 
-def unlisted(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def unlisted_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield modules that a module holds in a plain list, tuple or dict: `parameters()` does not know them."""
-    known = {id(module) for module in model.modules()}
+    listed = {id(module) for module in model.modules()}
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if key in OWN or not isinstance(value, list | tuple | dict):
                 continue
             inside = value.items() if isinstance(value, dict) else enumerate(value)
             for at, part in inside:
-                if isinstance(part, nn.Module) and id(part) not in known:
-                    known |= {id(one) for one in part.modules()}
+                if isinstance(part, nn.Module) and id(part) not in listed:
+                    listed |= {id(inner) for inner in part.modules()}
                     yield f"{name}.{key}[{at!r}]".lstrip("."), part
 
 
-def unregistered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def unregistered_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield leaf tensors with requires_grad that a module holds as plain attributes, or in a list, tuple or dict."""
-    known = {id(p) for p in model.parameters()}
+    listed = {id(p) for p in model.parameters()}
     for name, module in model.named_modules():
         for key, value in vars(module).items():
             if key in OWN:
@@ -277,24 +279,24 @@ def unregistered(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 if isinstance(value, list | tuple)
                 else ()
             )
-            held = [(f"{key}[{at!r}]", one) for at, one in inside] or [(key, value)]
-            for label, one in held:
-                if isinstance(one, Tensor) and one.requires_grad and one.is_leaf and id(one) not in known:
-                    known.add(id(one))
-                    yield f"{name}.{label}".lstrip("."), one
+            candidates = [(f"{key}[{at!r}]", item) for at, item in inside] or [(key, value)]
+            for label, item in candidates:
+                if isinstance(item, Tensor) and item.requires_grad and item.is_leaf and id(item) not in listed:
+                    listed.add(id(item))
+                    yield f"{name}.{label}".lstrip("."), item
 
 
-def rates(optimizers: Sequence[Optimizer]) -> dict[int, float]:
+def learning_rates(optimizers: Sequence[Optimizer]) -> dict[int, float]:
     """Return the learning rate of every parameter that an optimiser moves, by `id`."""
-    found: dict[int, float] = {}
+    rates: dict[int, float] = {}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            found.update((id(parameter), float(group["lr"])) for parameter in group["params"] if "lr" in group)
-            found.update((id(parameter), 1.0) for parameter in group["params"] if "lr" not in group)
-    return found
+            rates.update((id(parameter), float(group["lr"])) for parameter in group["params"] if "lr" in group)
+            rates.update((id(parameter), 1.0) for parameter in group["params"] if "lr" not in group)
+    return rates
 
 
-def scalar(value: Any) -> Any:
+def loss_value(value: Any) -> Any:
     """Return the loss in what a step gave back: a tensor, its `loss` or `total`, or the first of a sequence."""
     for name in ("loss", "total"):
         if isinstance(value, dict) and name in value:

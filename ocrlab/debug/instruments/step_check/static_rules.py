@@ -10,55 +10,57 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from ocrlab.debug.instruments.step_check.finding_text import grouped, index, some
-from ocrlab.debug.instruments.step_check.findings import Finding, masks, not_finite, value_at
-from ocrlab.debug.instruments.step_check.state_guard import rates
+from ocrlab.debug.instruments.step_check.finding_text import index_text, listing, shortened_list
+from ocrlab.debug.instruments.step_check.findings import Finding, is_attention_mask, not_finite, value_at
+from ocrlab.debug.instruments.step_check.state_guard import learning_rates
 
 DROPPED = 0.9  # dropout from here on leaves less than a tenth
 PIXELS = "torchvision.models.detection.transform.GeneralizedRCNNTransform"  # is in each of torchvision's detectors
 DECAY = 0.01  # share of the weights that decay takes away in one step; what is published lies below 1e-3
 
 
-def standing(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
+def check_model(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
     """Yield what is wrong before anything runs: weights, devices, modes, optimiser groups."""
     named = [*model.named_parameters(), *model.named_buffers()]
     lazy = [name for name, p in named if is_lazy(p)]
     if lazy:
         do = "Run one batch through the model first, and make the optimiser after that"
-        yield Finding("weights.lazy", some(lazy), "not initialised", "weights", do)
+        yield Finding("weights.lazy", shortened_list(lazy), "not initialised", "weights", do)
         return
     meta = [name for name, t in named if t.device.type == "meta"]
     if meta:
         do = "Use to_empty(device=...) and load or initialise the weights"
-        yield Finding("weights.meta", some(meta), "on the meta device", "a device that holds values", do)
+        yield Finding("weights.meta", shortened_list(meta), "on the meta device", "a device that holds values", do)
         return
     devices = sorted({str(t.device) for _, t in named})
     if len(devices) > 1:
         by = {device: [name for name, t in named if str(t.device) == device] for device in devices}
         fewest = min(by.values(), key=len)
         do = "Register tensors with register_buffer so that .to() moves them, and call model.to(device) once"
-        yield Finding("device.model", some(fewest), ", ".join(devices), "one device", do)
+        yield Finding("device.model", shortened_list(fewest), ", ".join(devices), "one device", do)
     for name, tensor in named:
         broken = not_finite(tensor)
-        if broken is not None and not (masks(tensor) and not name.endswith(("running_mean", "running_var"))):
+        if broken is not None and not (
+            is_attention_mask(tensor) and not name.endswith(("running_mean", "running_var"))
+        ):
             do = "The checkpoint or the last step is broken; look at the loss curve"
-            yield Finding("weights.finite", f"{name}{index(broken)}", value_at(tensor, broken), "finite", do)
+            yield Finding("weights.finite", f"{name}{index_text(broken)}", value_at(tensor, broken), "finite", do)
     if not any(p.requires_grad for p in model.parameters()):
         yield Finding("weights.frozen", "the model", "no parameter is trainable", "one", "Set requires_grad_(True)")
     elif not any(p.requires_grad and p.ndim > 1 for p in model.parameters()):
         frozen = [name for name, p in model.named_parameters() if p.ndim > 1]
         if frozen:
             got, do = (
-                f"frozen, like all of its kind: {some(frozen)}",
+                f"frozen, like all of its kind: {shortened_list(frozen)}",
                 "Look at the names by which parameters are frozen",
             )
             yield Finding("weights.biases", "the model", f"only biases train; weights are {got}", "weights", do, "warn")
-    yield from switches(model)
-    yield from modes(model)
-    yield from groups(model, optimizers)
+    yield from check_switches(model)
+    yield from check_modes(model)
+    yield from check_groups(model, optimizers)
 
 
-def switches(model: nn.Module) -> Iterator[Finding]:
+def check_switches(model: nn.Module) -> Iterator[Finding]:
     """Yield modules with an attribute requires_grad, which torch never reads: their parameters are as they were."""
     for name, module in model.named_modules():
         wanted = vars(module).get("requires_grad")
@@ -70,12 +72,12 @@ def switches(model: nn.Module) -> Iterator[Finding]:
             yield Finding("weights.switch", name or "the model", got, "parameters that are set", do)
 
 
-def modes(model: nn.Module) -> Iterator[Finding]:
+def check_modes(model: nn.Module) -> Iterator[Finding]:
     """Yield modules in the wrong mode for a training step."""
-    if not model.training and not chosen(model):
+    if not model.training and not trains_head(model):
         yield Finding("mode.eval", "the model", "eval mode", "train mode", "Call model.train() before the step")
         return
-    still, adrift, teachers = [], [], tuple(f"{name}." for name in copies(model))
+    still, adrift, teachers = [], [], tuple(f"{name}." for name in teacher_names(model))
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p >= DROPPED:
             do = "It is the share that is dropped, not the share that is kept"
@@ -89,20 +91,22 @@ def modes(model: nn.Module) -> Iterator[Finding]:
         adrift = [name for name in adrift if not name.startswith(teachers)]
     if still:
         do = "Call model.train() after the last eval(), or freeze its weights as well where it is meant"
-        yield Finding("mode.batchnorm", some(still), "eval mode in a model that trains", "train mode", do, "warn")
+        yield Finding(
+            "mode.batchnorm", shortened_list(still), "eval mode in a model that trains", "train mode", do, "warn"
+        )
     if adrift:
         do = "Put frozen BatchNorm into eval mode; model.train() sets it back at every epoch"
         got = "frozen weights, but running statistics that still move"
-        yield Finding("mode.batchnorm_frozen", some(adrift), got, "eval mode", do, "warn")
+        yield Finding("mode.batchnorm_frozen", shortened_list(adrift), got, "eval mode", do, "warn")
 
 
-def chosen(model: nn.Module) -> bool:
+def trains_head(model: nn.Module) -> bool:
     """Tell whether what trains in a model in eval mode was put back into train mode: a head on a frozen trunk."""
     own = [module for module in model.modules() if any(p.requires_grad for p in module.parameters(recurse=False))]
     return bool(own) and all(module.training for module in own)
 
 
-def copies(model: nn.Module) -> list[str]:
+def teacher_names(model: nn.Module) -> list[str]:
     """Return the frozen parts beside which the same part is trained: teachers, targets, averages."""
     parts = [(name, type(m), [p.shape for p in m.parameters()], m) for name, m in model.named_children()]
     trained = [(kind, shapes) for _, kind, shapes, m in parts if any(p.requires_grad for p in m.parameters())]
@@ -110,31 +114,31 @@ def copies(model: nn.Module) -> list[str]:
     return [name for name, kind, shapes, _ in frozen if (kind, shapes) in trained]
 
 
-def groups(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
+def check_groups(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
     """Yield parameters that no optimiser moves, that it moves for nothing, or that are not the model's."""
     if not optimizers:
         return
-    lr, named = rates(optimizers), dict(model.named_parameters())
+    lr, named = learning_rates(optimizers), dict(model.named_parameters())
     without = [name for name, p in named.items() if p.requires_grad and id(p) not in lr]
     if without:
         do = "Make the optimiser from the parameters that the model has now"
-        yield Finding("optimizer.missing", grouped(model, without), "in no group", "each trainable one in one", do)
+        yield Finding("optimizer.missing", listing(model, without), "in no group", "each trainable one in one", do)
     waiting = {id(p) for o in optimizers for g in o.param_groups if g.get("initial_lr", 0) > 0 for p in g["params"]}
     idle = [n for n, p in named.items() if p.requires_grad and lr.get(id(p)) == 0 and id(p) not in waiting]
     if idle:
         do = "Give the group a rate, or freeze it with requires_grad_(False)"
-        yield Finding("optimizer.rate", grouped(model, idle), "learning rate 0", "above 0", do, "warn")
+        yield Finding("optimizer.rate", listing(model, idle), "learning rate 0", "above 0", do, "warn")
     frozen = [name for name, p in named.items() if not p.requires_grad and id(p) in lr]
     if frozen:
         do = "Leave frozen parameters out of the optimiser: an old gradient or momentum would still move them"
         yield Finding(
-            "optimizer.frozen", grouped(model, frozen), "frozen, with a learning rate", "no group", do, "warn"
+            "optimizer.frozen", listing(model, frozen), "frozen, with a learning rate", "no group", do, "warn"
         )
-    yield from decays(optimizers)
+    yield from check_decay(optimizers)
     stale = [name for name, p in named.items() if not p.requires_grad and p.grad is not None and id(p) in lr]
     if stale:
         do = "Set .grad = None where you freeze"
-        yield Finding("gradient.stale", grouped(model, stale), "a gradient of earlier", "none", do, "warn")
+        yield Finding("gradient.stale", listing(model, stale), "a gradient of earlier", "none", do, "warn")
     strangers = len(lr.keys() - {id(p) for p in named.values()})
     if strangers:
         do = "Make the optimiser after the model is built, moved and wrapped"
@@ -143,7 +147,7 @@ def groups(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Findin
         )
 
 
-def decays(optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
+def check_decay(optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
     """Yield groups whose weight decay alone makes the weights vanish."""
     for number, group in ((i, g) for o in optimizers for i, g in enumerate(o.param_groups)):
         share = float(group.get("lr", 0) or 0) * float(group.get("weight_decay", 0) or 0)
@@ -153,7 +157,7 @@ def decays(optimizers: Sequence[Optimizer]) -> Iterator[Finding]:
             yield Finding("optimizer.decay", f"the optimiser's group {number}", got, f"below {DECAY:.0%}", do)
 
 
-def types(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
+def check_batch_types(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
     """Yield tensors of a batch on another device than the weights, or in float64 beside float32 weights."""
     first = next(iter(model.parameters()), None)
     for name, tensor in named if first is not None else ():
@@ -166,7 +170,7 @@ def types(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> Iterator[Fin
             yield Finding("dtype.batch", f"batch.{name}", "float64", str(first.dtype)[6:], do, "warn")
 
 
-def boxes(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
+def check_box_scale(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
     """Yield boxes as shares of the image for a detector of torchvision, which wants pixels and says nothing."""
     kinds = {f"{type(module).__module__}.{type(module).__name__}" for module in model.modules()}
     if PIXELS not in kinds:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ocrlab.debug.instruments.step_check.findings import plain
+from ocrlab.debug.instruments.step_check.findings import is_readable
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.recorder.fail_safe import guard
 
@@ -50,7 +50,7 @@ class ConstantBaseline:
     def _left(self, module: nn.Module, _args: Any, output: Any) -> None:
         if not torch.compiler.is_compiling() and module.training and self.given and self.looking():
             self.output = next(
-                (t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and plain(t)), None
+                (t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and is_readable(t)), None
             )
 
     def loss(self, value: float) -> None:

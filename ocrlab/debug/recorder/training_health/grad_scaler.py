@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ocrlab.debug.instruments.step_check.findings import entries
+from ocrlab.debug.instruments.step_check.findings import stored_values
 
 LARGE = 256.0  # times: a sum in place of a mean, or the weight of a loss, is often less
 ENOUGH = 4  # looks
@@ -51,8 +51,8 @@ class GradScalerCheck:
 
     def _arrived(self, gradient: Tensor) -> None:
         old = self.parameter.grad if self.parameter is not None else None
-        self.times = TIMES if old is not None and bool(entries(old).any()) else 1.0
-        self.came = entries(gradient).float().norm()
+        self.times = TIMES if old is not None and bool(stored_values(old).any()) else 1.0
+        self.came = stored_values(gradient).float().norm()
 
     def stepping(self) -> None:
         """Note that an optimiser is about to step."""
@@ -65,7 +65,7 @@ class GradScalerCheck:
             return
         self.looks += 1
         self.largest = max(self.largest, size)
-        used = float(entries(p.grad).float().norm())
+        used = float(stored_values(p.grad).float().norm())
         self.direct += not _by_scaler() and used * size > 2 * self.times * float(came)
 
     def stepped(self, norms: dict[str, float]) -> None:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ocrlab.debug.instruments.step_check import static_rules, step_rules
-from ocrlab.debug.instruments.step_check.findings import entries, plain
-from ocrlab.debug.instruments.step_check.shared_weights import untrained
+from ocrlab.debug.instruments.step_check.findings import is_readable, stored_values
+from ocrlab.debug.instruments.step_check.shared_weights import check_untrained_part
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.recorder.training_health import rules, sampler_coverage
 from ocrlab.debug.recorder.training_health.collapsed_outputs import OutputCollapseCheck
@@ -69,7 +69,7 @@ class TrainingMonitor:
         small = [p for p in mine if not is_lazy(p) and p.numel() <= WATCHED]
         self.watched = min(small, key=torch.numel, default=None)
         self.scaled = GradScalerCheck(max(small, key=torch.numel, default=None))
-        self.begun = list(untrained(self.model))  # BatchNorm that counts hides it later
+        self.begun = list(check_untrained_part(self.model))  # BatchNorm that counts hides it later
         self.witness: dict[Any, Tensor | None] = {}  # by optimiser
         self.gradient: Tensor | None = None  # of what is watched, when the batch before came
         self.steps_then = self.batches_then = 0
@@ -143,7 +143,7 @@ class TrainingMonitor:
             return
         self.count()  # of steps that were not looked at
         self.looking = not capturing()
-        found = [(name, t.detach()) for name, t in dotted_tensors(batch) if plain(t)] if self.looking else []
+        found = [(name, t.detach()) for name, t in dotted_tensors(batch) if is_readable(t)] if self.looking else []
         self.scales.looking = self.looking
         self.baseline.begin([t for _, t in found])
         if self.looking:
@@ -189,7 +189,7 @@ class TrainingMonitor:
         """Note that an optimiser is about to step; with a closure the gradients are still to come."""
         if self.looking and not capturing():
             mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            held = {name: p for name, p in self.named.items() if id(p) in mine and plain(p)}
+            held = {name: p for name, p in self.named.items() if id(p) in mine and is_readable(p)}
             self.before = {name: (bits(p), sample(p)) for name, p in held.items()}
             self.scaled.stepping()
 
@@ -236,8 +236,8 @@ class TrainingMonitor:
         step = InspectedStep({n for n, p in self.named.items() if p.requires_grad})
         step.owned = {n for n, p in self.named.items() if id(p) in mine}
         for name, p in self.named.items():
-            if p.grad is not None and plain(entries(p.grad)):
-                step.norms[name] = float(entries(p.grad).detach().float().norm())
+            if p.grad is not None and is_readable(stored_values(p.grad)):
+                step.norms[name] = float(stored_values(p.grad).detach().float().norm())
         moved = size = 0.0
         for name, (old, values) in self.before.items():
             now = sample(self.named[name])
@@ -247,7 +247,7 @@ class TrainingMonitor:
         step.change = math.sqrt(moved / size) if size else math.inf
         self.told.seen.append(step)
         self.scaled.stepped({name: norm for name, norm in step.norms.items() if name in step.owned})
-        for finding in (*static_rules.modes(self.model), *static_rules.decays([optimizer])):
+        for finding in (*static_rules.check_modes(self.model), *static_rules.check_decay([optimizer])):
             if finding.rule != "mode.eval" or self.moving:
                 self.told.standing[finding] = self.told.standing.get(finding, 0) + 1
 
@@ -261,8 +261,8 @@ class TrainingMonitor:
 
         def arrives(gradient: Tensor) -> None:
             if not capturing():
-                there = p.grad is not None and bool(entries(p.grad).count_nonzero())
-                seen.append((there, bool(entries(gradient).count_nonzero())))
+                there = p.grad is not None and bool(stored_values(p.grad).count_nonzero())
+                seen.append((there, bool(stored_values(gradient).count_nonzero())))
 
         self.probes[id(optimizer)] = (p.register_hook(arrives), seen)
 
@@ -300,13 +300,13 @@ class TrainingMonitor:
         held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
         self.told.owned = {name for name, p in self.named.items() if id(p) in held} if self.optimizers else None
         for name, p in self.named.items():
-            if p.grad is not None and plain(entries(p.grad)):
-                self.told.left[name] = float(entries(p.grad).detach().float().norm())
+            if p.grad is not None and is_readable(stored_values(p.grad)):
+                self.told.left[name] = float(stored_values(p.grad).detach().float().norm())
         self.told.averages += [name for name, old in self.averages.items() if self._averaged(self.extra[name]) == old]
         self.told.answers = self.answers.sentence()
         self.told.scales, self.told.anew = self.scales.sentence(), self.anew.sentence(self.told.weights)
         self.told.constant_answer = self.baseline.sentence(len(self.told.walks))
-        self.told.hidden = [*self.begun, *step_rules.unheld(self.model, self.optimizers)]
+        self.told.hidden = [*self.begun, *step_rules.check_unlisted_weights(self.model, self.optimizers)]
         self.told.scaled = self.scaled.sentence()
         groups = [group for o in self.optimizers for group in o.param_groups]
         self.told.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
@@ -315,7 +315,7 @@ class TrainingMonitor:
 def has_zero_gradients(optimizer: Any) -> bool:
     """Tell whether an optimiser has gradients, and every one is exactly 0."""
     held = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    return bool(held) and not any(bool(entries(gradient).count_nonzero()) for gradient in held)
+    return bool(held) and not any(bool(stored_values(gradient).count_nonzero()) for gradient in held)
 
 
 def capturing() -> bool:
@@ -327,7 +327,7 @@ def capturing() -> bool:
 
 def sums(tensors: Any) -> int:
     """Return the sum of all bits of several tensors."""
-    return sum(bits(t) for t in tensors if plain(t))
+    return sum(bits(t) for t in tensors if is_readable(t))
 
 
 def bits(tensor: Tensor) -> int:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ocrlab.debug.instruments.step_check.finding_text import grouped
-from ocrlab.debug.instruments.step_check.findings import Finding, not_finite, spot, value_at
+from ocrlab.debug.instruments.step_check.finding_text import listing
+from ocrlab.debug.instruments.step_check.findings import Finding, not_finite, position_text, value_at
 from ocrlab.debug.recorder.training_health import nonfinite_loss
 
 MODES = (_BatchNorm, _DropoutNd)  # what is another thing in eval mode
@@ -116,7 +116,7 @@ class TrainingStats:
         for name, tensor in found:
             wrong = not_finite(tensor)
             if wrong is not None and not self.broken:
-                self.broken = f"batch {self.batches} held {value_at(tensor, wrong)} in {name}, {spot(wrong)}"
+                self.broken = f"batch {self.batches} held {value_at(tensor, wrong)} in {name}, {position_text(wrong)}"
         targets = targets_of(found)
         if targets is not None and targets.ndim:
             value = targets.flatten()[0]
@@ -239,14 +239,14 @@ def _weights(told: TrainingStats, model: nn.Module) -> Iterator[str]:
             )
         elif outside:
             yield (
-                f"{grouped(model, _ordered(model, outside))}: trainable, and in no group of the optimiser, so it never "
+                f"{listing(model, _ordered(model, outside))}: trainable, and in no group of the optimiser, so it never "
                 "moves. Make the optimiser from the parameters that the model has now, or freeze it"
             )
         reached = {name for step in seen for name in step.norms}
         without = sorted((trainable & told.owned) - reached)
         if without and reached:
             yield (
-                f"{grouped(model, _ordered(model, without))}: no gradient in {len(told.seen)} looks. Look for detach(),"
+                f"{listing(model, _ordered(model, without))}: no gradient in {len(told.seen)} looks. Look for detach(),"
                 " no_grad() or an output that the loss does not use"
             )
     if len(seen) < 2:
@@ -256,7 +256,7 @@ def _weights(told: TrainingStats, model: nn.Module) -> Iterator[str]:
     flat -= {n for n in flat if n.endswith("bias") and n.removesuffix("bias") in alive}  # two branches cancel it
     if flat and not told.zeroed:
         yield (
-            f"{grouped(model, _ordered(model, flat))}: its gradient is exactly 0 in all {len(seen)} looks. Look for"
+            f"{listing(model, _ordered(model, flat))}: its gradient is exactly 0 in all {len(seen)} looks. Look for"
             " units that are dead (ReLU never above 0) or saturated, and for masks of zeros"
         )
     pushed = {n for s in seen for n, norm in s.norms.items() if n in s.owned and norm > 0 and math.isfinite(norm)}

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ocrlab.debug.instruments.call_hook import CallHook
-from ocrlab.debug.instruments.step_check.findings import plain
+from ocrlab.debug.instruments.step_check.findings import is_readable
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.recorder.fail_safe import guard
 
@@ -82,7 +82,7 @@ class InputScaleCheck:
         ):
             return
         first = next((t for _, t in dotted_tensors((args, kwargs))), None)
-        if first is not None and first.is_floating_point() and first.ndim >= 2 and plain(first):
+        if first is not None and first.is_floating_point() and first.ndim >= 2 and is_readable(first):
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 seen.add(first)
 

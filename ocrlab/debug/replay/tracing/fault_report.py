@@ -68,7 +68,7 @@ def of_exception(
         found = {"kind": "exception", **{name: place[name] for name in KEPT if place.get(name)}, "samples": None}
         found["line"] = script_line or place.get("line") or _own_line(error) or told["where"]
         found["changed"] = _changed_in_place(step) if "modified by an inplace operation" in message else ""
-        if not cuda_sticky_errors.of_cuda(error):
+        if not cuda_sticky_errors.is_cuda_error(error):
             found["samples"] = _alone(step, error, count)
     return {**found, "exception": message[:2000], "surfaced": _own_line(error) or told["where"]}
 
@@ -182,13 +182,15 @@ def of_range(step: Step, batch: Any) -> Fault:
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
             bad_ones = bad_ones.reshape(shape)
     drawn = name is not None or step.outside_drawn  # else no dimension of it is of samples
-    told = traced_batch.where(index, shape, step.rows if drawn else None)
+    told = traced_batch.index_in_batch(index, shape, step.rows if drawn else None)
     kind = "target" if found.role.startswith("target") else "index"
     fault = {"kind": kind, **{name: place[name] for name in KEPT if place.get(name)}}
     fault |= {"tensor": f"{found.role}{f' {name}' if name else ''}", "value": f"{found.value:g}", "index": list(index)}
     fault |= {"allowed": found.allowed, "shape": f"{shape} {str(found.tensor.dtype).removeprefix('torch.')}", **told}
     fault["samples"] = traced_batch.positions(bad_ones, step.rows, merged=True) if drawn else None
-    guessed = not traced_batch.is_sure(shape, step.rows) or (name is None and step.values.is_moved(found.given))
+    guessed = not traced_batch.is_in_first_dimension(shape, step.rows) or (
+        name is None and step.values.is_moved(found.given)
+    )
     fault |= {"guessed": True} if fault["samples"] and guessed else {}
     if name in step.owned:
         fault |= {"sample": step.owned[name], "samples": [step.owned[name]], "guessed": False}

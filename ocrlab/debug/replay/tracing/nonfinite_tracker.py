@@ -273,8 +273,10 @@ class Values:
         own |= place.get("phase") in ("backward", "optimiser") and tuple(tensor.shape) in self.shapes
         samples = None if own else traced_batch.positions(mask, self.count, merged=forward)
         share = f"{found.nan + found.inf} of {tensor.numel()} values"
-        guessed = samples is not None and (self.is_moved(tensor) or not traced_batch.is_sure(tensor.shape, self.count))
-        told = traced_batch.where(found.index, tensor.shape, None if own else self.count)
+        guessed = samples is not None and (
+            self.is_moved(tensor) or not traced_batch.is_in_first_dimension(tensor.shape, self.count)
+        )
+        told = traced_batch.index_in_batch(found.index, tensor.shape, None if own else self.count)
         if (parts := self.owners.get(pointer(tensor))) is not None:
             samples, guessed = _owners(parts, tensor), False
             told |= {"sample": samples[0]} if samples else {}

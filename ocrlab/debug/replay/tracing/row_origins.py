@@ -62,14 +62,14 @@ def _length(make: Make, first: int, batch: Any, count: int) -> int | None:
         part = make(range(first))
     except Exception:  # it refuses an empty list, as all of them are left out
         return 0
-    rows = traced_batch.size(part) or 0
-    return rows if not rows or traced_batch.begins(part, rows, batch, count) else None
+    rows = traced_batch.batch_size(part) or 0
+    return rows if not rows or traced_batch.is_start_of(part, rows, batch, count) else None
 
 
 def _is_missed(make: Make, one: int, number: int, count: int, length: Length) -> bool:
     """Tell whether a batch without a sample has as many rows less as it is thought to make."""
     try:
-        without = traced_batch.size(make([other for other in range(number) if other != one]))
+        without = traced_batch.batch_size(make([other for other in range(number) if other != one]))
     except Exception:
         return False
     return (without or 0) == count - (length(one + 1) or 0) + (length(one) or 0)

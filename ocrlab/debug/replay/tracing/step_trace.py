@@ -85,7 +85,7 @@ class Step:
         known = {pointer(tensor): f"input {name}" for name, tensor in reversed(named.items())}  # of views, the first
         known |= {pointer(tensor): name for name, tensor in self._weights()}
         known.pop(0, None)
-        self.owned = traced_batch.owned(batch, count)
+        self.owned = traced_batch.tensors_by_sample(batch, count)
         whole = [t for name, t in named.items() if name not in self.owned and t.dim() and t.shape[0] == count]
         self.rows = count if whole or not self.owned else None  # else no dimension 0 is of samples
         owners: dict[int, list[Part]] = {}
@@ -335,7 +335,9 @@ class Step:
         try:
             yield
         except Exception as error:
-            if cuda_sticky_errors.of_cuda(error):  # by what ran last; the program will hear of it at its next call
+            if cuda_sticky_errors.is_cuda_error(
+                error
+            ):  # by what ran last; the program will hear of it at its next call
                 self.raised_in = self.raised_in or (error, dict(self.place))
                 self.dead = True
             elif not self.blind:

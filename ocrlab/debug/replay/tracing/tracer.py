@@ -102,7 +102,7 @@ class Tracer:
             self.names, self.anew = [str(name) for name in names], anew
             if number >= self.first and self.micro in (None, micro):
                 used, batch = (self._narrow(used), batch) if self.ahead.by else [self._narrow(used)] * 2
-            self.batch, self.count = used, traced_batch.size(used, self.names)
+            self.batch, self.count = used, traced_batch.batch_size(used, self.names)
             self.about, self.phase = {"step": number, "micro": micro}, phase
             if self.page is None:
                 self.out.mkdir(parents=True, exist_ok=True)
@@ -126,19 +126,19 @@ class Tracer:
 
     def _narrow(self, batch: Any) -> Any:
         """Leave in a batch only what this cell is about; with `alone` in a fork for each sample."""
-        count = traced_batch.size(batch, self.names)
+        count = traced_batch.batch_size(batch, self.names)
         if self.alone is not None:
             ways, again = [], self._again(batch)
             if again is not None:
                 ways.append(again)
             if count and not self._is_reordered(again):
-                cut = lambda positions: traced_batch.narrow(batch, positions, count)  # noqa: E731
+                cut = lambda positions: traced_batch.narrow_in_place(batch, positions, count)  # noqa: E731
                 names = self.names if len(self.names) == count else []
                 ways.append(Way(names, count, cut, partial=traced_batch.is_partial(batch, count)))
             if ways:
                 return self._part(*traced_alone.each(self.alone, self.out, ways, self.like))
         if count and self.positions is not None:
-            batch = traced_batch.narrow(batch, self.positions, count)
+            batch = traced_batch.narrow_in_place(batch, self.positions, count)
             self.names = [self.names[p] for p in self.positions if p < len(self.names) == count]
         return batch
 
@@ -157,14 +157,14 @@ class Tracer:
         """Return how the batch is put together of its samples, None where that gives another one."""
         with contextlib.suppress(Exception):
             found = self.anew() if self.anew is not None else None
-            if found is not None and traced_batch.same(found[1](range(len(found[0]))), batch):
+            if found is not None and traced_batch.same_batch(found[1](range(len(found[0]))), batch):
                 return Way(found[0], len(found[0]), found[1], "anew")
         return None
 
     def _is_reordered(self, way: Way | None) -> bool:
         """Tell whether samples lie in the batch in another order than their names have."""
         with contextlib.suppress(Exception):
-            return way is not None and way.names == self.names and traced_batch.reorders(way.make, way.count)
+            return way is not None and way.names == self.names and traced_batch.changes_order(way.make, way.count)
         return False
 
     def _origins(self, fault: Fault) -> list[str]:
@@ -183,8 +183,8 @@ class Tracer:
             if way is not None and (way.names == self.names or len(self.names) != count):
                 found = row_origins.of_rows(rows, self.batch, count, way.names, way.make)
         if found is None and self.names and len(self.names) != count:
-            return [traced_batch.beside(self.batch, "batch", row) or f"row {row} of the batch" for row in rows]
-        return [traced_batch.of_part(name, str(fault.get("tensor") or "")) for name in found or ()]
+            return [traced_batch.row_text(self.batch, "batch", row) or f"row {row} of the batch" for row in rows]
+        return [traced_batch.name_of_part(name, str(fault.get("tensor") or "")) for name in found or ()]
 
     def end(self, loss: Tensor | float | None = None) -> None:
         """End a micro-batch: decide what its first fault was, and write that down; a fork ends here."""
@@ -265,9 +265,9 @@ def _names(names: Sequence[str], fault: Fault, batch: Any) -> list[str] | None:
     if positions is None:
         return None
     within = tensor.rpartition(" ")[2]
-    nameless = lambda p: traced_batch.beside(batch, within, p) or f"sample {p} of the batch"  # noqa: E731
+    nameless = lambda p: traced_batch.row_text(batch, within, p) or f"sample {p} of the batch"  # noqa: E731
     called = [names[p] if p < len(names) else nameless(p) for p in positions]
-    return [traced_batch.of_part(name, tensor) for name in called]
+    return [traced_batch.name_of_part(name, tensor) for name in called]
 
 
 def _value(loss: Tensor | float | None) -> Tensor | None:

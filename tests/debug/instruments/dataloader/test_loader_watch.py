@@ -328,7 +328,7 @@ def test_what_a_signal_handler_raises_belongs_to_the_program() -> None:
         seen = Interrupted([1, 2], Path("nowhere"))
         with pytest.raises(TimeoutError, match="the user's"):
             list(seen)
-        assert not signal_errors.by_a_signal(ValueError())
+        assert not signal_errors.raised_by_signal(ValueError())
     finally:
         signal.signal(signal.SIGUSR2, before)
 

@@ -41,48 +41,48 @@ def hooks(model: nn.Module) -> int:
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules())
 
 
-def test_the_table_has_one_row_a_module_and_the_facts_of_its_output() -> None:
+def test_the_table_has_a_row_for_each_module_with_the_facts_of_its_output() -> None:
     model = Detector("resnet18_slim", "fpn", 16).train()
     images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
-    with layer_watch.watch(model) as seen:
+    with layer_watch.watch(model) as watch:
         maps = model(images)
         maps.probability.mean().backward()
-    row = seen.table().loc["decoder.fusion"]
+    row = watch.table().loc["decoder.fusion"]
     assert (row["class"], row["shape"], row["dtype"], row["calls"]) == ("Sequential", (2, 8, 16, 16), "float32", 1)
     assert row["min"] == 0 and 0 < row["zeros"] < 1 and row["std"] > 0
     assert row["grad_std"] > 0 and row["ms"] > 0 and row["backward_ms"] > 0
     assert row["output_mib"] == 2 * 8 * 16 * 16 * 4 / 2**20
-    assert (seen.first_nonfinite, seen.fault, seen.note()) == (None, "", "")
+    assert (watch.first_nonfinite, watch.fault, watch.note()) == (None, "", "")
 
 
 def test_figures_are_those_of_the_tensors() -> None:
     model = small()
-    kept: dict[str, Tensor] = {}
-    model[1].register_forward_hook(lambda _m, _a, out: kept.update(out=out.detach().clone()))
-    with layer_watch.watch(model, "1") as seen:
+    outputs: dict[str, Tensor] = {}
+    model[1].register_forward_hook(lambda _m, _a, out: outputs.update(out=out.detach().clone()))
+    with layer_watch.watch(model, "1") as watch:
         train(model, 1)
-    row = seen.history().set_index("what").loc["output"]
-    assert row["mean"] == pytest.approx(float(kept["out"].mean()), abs=1e-6)
+    row = watch.history().set_index("what").loc["output"]
+    assert row["mean"] == pytest.approx(float(outputs["out"].mean()), abs=1e-6)
     assert row["std"] == pytest.approx(
-        float(kept["out"].std(correction=0)), rel=1e-5
+        float(outputs["out"].std(correction=0)), rel=1e-5
     )  # before ReLU changed it in place
 
 
 def test_gradients_are_those_of_autograd() -> None:
     model = small()
-    kept: list[Tensor] = []
+    gradients: list[Tensor] = []
 
     def keep(_module: nn.Module, args: Any, _output: Any) -> None:
-        args[0].register_hook(lambda gradient: kept.append(gradient.clone()))
+        args[0].register_hook(lambda gradient: gradients.append(gradient.clone()))
 
     model[3].register_forward_hook(keep)
-    with layer_watch.watch(model, "3") as seen:
+    with layer_watch.watch(model, "3") as watch:
         train(model, 1)
-    row = seen.history().set_index("what").loc["gradient of input"]
-    assert row["max"] == float(kept[0].max()) and row["shape"] == (4, 16)
-    with layer_watch.watch(model, "3", backward=False) as seen:
+    row = watch.history().set_index("what").loc["gradient of input"]
+    assert row["max"] == float(gradients[0].max()) and row["shape"] == (4, 16)
+    with layer_watch.watch(model, "3", backward=False) as watch:
         train(model, 1)
-    assert set(seen.history()["what"]) == {"input", "output"}
+    assert set(watch.history()["what"]) == {"input", "output"}
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -90,74 +90,74 @@ def test_training_is_the_same_bit_for_bit_and_no_hook_stays(every: int) -> None:
     model = small()
     twin = copy.deepcopy(model)
     want, state = train(twin, 4), torch.get_rng_state()
-    with layer_watch.watch(model, "*", every=every) as seen:
+    with layer_watch.watch(model, "*", every=every) as watch:
         assert hooks(model) > 0
         got = train(model, 4)
     assert got == want and torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), twin.state_dict().values(), strict=True))
     assert hooks(model) == 0
-    assert sorted(set(seen.history()["step"])) == list(range(0, 4, every))
+    assert sorted(set(watch.history()["step"])) == list(range(0, 4, every))
 
 
 def test_micro_batches_belong_to_the_step_of_the_optimizer() -> None:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with layer_watch.watch(model, "3", every=2) as seen:
+    with layer_watch.watch(model, "3", every=2) as watch:
         for micro in range(9):
             model(torch.randn(4, 8)).sum().backward()
             if micro % 3 == 2:
                 optimizer.step()
-    outputs = seen.history().query("what == 'output'")
+    outputs = watch.history().query("what == 'output'")
     assert sorted(set(zip(outputs["step"], outputs["micro"], strict=True))) == [(0, 0), (0, 2), (2, 6), (2, 7), (2, 8)]
 
 
-def test_of_two_optimizers_one_counts_and_strangers_do_not() -> None:
+def test_of_two_optimizers_only_the_first_counts_and_strangers_do_not() -> None:
     model, other = small(), small()
     first, second = (torch.optim.SGD(part.parameters(), 0.1) for part in (model[0], model[3]))
-    with layer_watch.watch(model, "3") as seen:
+    with layer_watch.watch(model, "3") as watch:
         for _ in range(3):
             model(torch.randn(4, 8)).sum().backward()
             first.step()
             second.step()
             train(other, 2)
-    assert sorted(set(seen.history()["step"])) == [0, 1, 2]
+    assert sorted(set(watch.history()["step"])) == [0, 1, 2]
 
 
 def test_without_an_optimizer_calls_are_steps_or_the_caller_says() -> None:
     model = small().eval()
-    with torch.inference_mode(), layer_watch.watch(model, "3", every=2) as seen:
+    with torch.inference_mode(), layer_watch.watch(model, "3", every=2) as watch:
         for _ in range(5):
             model(torch.randn(4, 8))
-    assert list(seen.history().query("what == 'output'")["step"]) == [0, 2, 4]
-    assert set(seen.history()["phase"]) == {"eval"}
-    with layer_watch.watch(model, "3") as seen:
+    assert list(watch.history().query("what == 'output'")["step"]) == [0, 2, 4]
+    assert set(watch.history()["phase"]) == {"eval"}
+    with layer_watch.watch(model, "3") as watch:
         for _ in range(2):
             model(torch.randn(4, 8))
             model(torch.randn(4, 8))
-            seen.step()
-    assert list(seen.history().query("what == 'output'")["step"]) == [0, 0, 1, 1]
+            watch.step()
+    assert list(watch.history().query("what == 'output'")["step"]) == [0, 0, 1, 1]
 
 
-def test_a_nan_in_one_page_is_named_with_its_sample() -> None:
+def test_a_nan_in_a_page_is_named_with_its_sample() -> None:
     model = small()
     bad = torch.randn(4, 8)
     bad[2, 5] = math.nan
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         train(model, 3, batch=lambda step: bad if step == 1 else torch.randn(4, 8))
-    first = seen.first_nonfinite
+    first = watch.first_nonfinite
     assert first is not None
     assert (first.step, first.what, first.sample, first.index, first.nan) == (1, "input", 2, (2, 5), 1)
     assert "came in with the batch" in str(first)
-    assert seen.table().loc["3", "worst"].startswith("64 in input") and seen.table().loc["3", "nan"] == 16
+    assert watch.table().loc["3", "worst"].startswith("64 in input") and watch.table().loc["3", "nan"] == 16
 
 
 def test_an_infinite_weight_is_named() -> None:
     model = small()
     with torch.no_grad():
         model[3].weight[1, 2] = math.inf
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         train(model, 1)
-    first = seen.first_nonfinite
+    first = watch.first_nonfinite
     assert first is not None
     assert (first.module, first.what, first.path, first.index, first.inf) == ("3", "weight", "weight", (1, 2), 1)
 
@@ -172,23 +172,23 @@ class Roots(nn.Module):
         return (x * 0).sqrt()  # its gradient at 0 is infinite
 
 
-def test_who_made_it_forward_and_backward() -> None:
+def test_the_source_of_a_nan_forward_and_backward() -> None:
     for kind, what in ((Divides, "output"), (Roots, "gradient of input")):
         model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(kind()), nn.Linear(8, 2))
-        with layer_watch.watch(model, "*") as seen:
+        with layer_watch.watch(model, "*") as watch:
             train(model, 1)
-        first = seen.first_nonfinite
+        first = watch.first_nonfinite
         assert first is not None
         assert (first.module, first.kind, first.what, first.step) == ("1.0", kind.__name__, what, 0)
         assert "made here" in first.sentence
 
 
-def test_a_loss_that_spoils_gradients_is_told_from_the_model() -> None:
+def test_a_loss_that_spoils_gradients_is_distinguished_from_the_model() -> None:
     model = small()
-    with layer_watch.watch(model, "3") as seen:
+    with layer_watch.watch(model, "3") as watch:
         (model(torch.randn(4, 8)) * math.inf).sum().backward()
-    assert seen.first_nonfinite is not None
-    assert "the loss, code between modules" in seen.first_nonfinite.sentence
+    assert watch.first_nonfinite is not None
+    assert "the loss, code between modules" in watch.first_nonfinite.sentence
 
 
 class Rich(nn.Module):
@@ -209,81 +209,81 @@ class Rich(nn.Module):
 
 def test_nested_outputs_shared_modules_and_keywords() -> None:
     model = Rich()
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         model(x=torch.randn(3, 2, 8), scale=2.0)["logits"].sum().backward()
-    told = seen.history()
-    assert {"['logits']", "['aux'][0]", "['aux'][1]['c']"} <= set(told[told["module"] == "(Rich)"]["path"])
-    assert "x" in set(told[told["what"] == "input"]["path"])
-    assert seen.table()["calls"].to_dict() == {"(Rich)": 1, "a": 2, "rnn": 1, "parts.0": 1, "idle": 0}
-    assert seen.note() == "never called: idle"
+    history = watch.history()
+    assert {"['logits']", "['aux'][0]", "['aux'][1]['c']"} <= set(history[history["module"] == "(Rich)"]["path"])
+    assert "x" in set(history[history["what"] == "input"]["path"])
+    assert watch.table()["calls"].to_dict() == {"(Rich)": 1, "a": 2, "rnn": 1, "parts.0": 1, "idle": 0}
+    assert watch.note() == "never called: idle"
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointing_calls_twice_and_is_counted_once(reentrant: bool) -> None:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         for _ in range(2):
             x = torch.randn(4, 8, requires_grad=True)
             checkpoint(model, x, use_reentrant=reentrant).sum().backward()
             optimizer.step()
-    told = seen.history()
-    assert set(told["phase"]) == {"forward", "recompute"} and set(told["step"]) == {0, 1}
-    assert set(seen.table()["calls"]) == {1}
-    assert seen.table()["grad_std"].notna().all()
-    assert not seen.fault
+    history = watch.history()
+    assert set(history["phase"]) == {"forward", "recompute"} and set(history["step"]) == {0, 1}
+    assert set(watch.table()["calls"]) == {1}
+    assert watch.table()["grad_std"].notna().all()
+    assert not watch.fault
 
 
 def test_an_exception_leaves_no_hook_and_names_the_way_to_it() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(3, 3)))
-    with pytest.raises(RuntimeError), layer_watch.watch(model, "*") as seen:
+    with pytest.raises(RuntimeError), layer_watch.watch(model, "*") as watch:
         model(torch.randn(2, 8))
     assert hooks(model) == 0
-    assert seen.unfinished == ("(Sequential)", "1", "1.0")
-    assert list(seen.table()["calls"]) == [0, 1, 0, 0]
+    assert watch.unfinished == ("(Sequential)", "1", "1.0")
+    assert list(watch.table()["calls"]) == [0, 1, 0, 0]
 
 
 def test_an_exception_that_the_loop_survives() -> None:
     model = small()
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         with pytest.raises(RuntimeError):
             model(torch.randn(4, 7))
         train(model, 2)
-    assert seen.unfinished == () and set(seen.table()["calls"]) == {1}
+    assert watch.unfinished == () and set(watch.table()["calls"]) == {1}
 
 
 def test_closing_a_generator_and_deleting_the_model_take_the_hooks_off() -> None:
     model = small()
 
     def watched(model: nn.Module) -> Any:
-        with layer_watch.watch(model, "*") as seen:
-            yield seen
+        with layer_watch.watch(model, "*") as watch:
+            yield watch
 
     generator = watched(model)
     next(generator)
     assert hooks(model) > 0
     generator.close()
     assert hooks(model) == 0
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         model(torch.randn(4, 8))
         gone = weakref.ref(model)
         del model
         gc.collect()
         assert gone() is None
-    assert len(seen.table()) == 5
+    assert len(watch.table()) == 5
 
 
 def test_copies_and_pickles_of_a_watched_model_do_not_report() -> None:
     model = small()
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         data = io.BytesIO()
         torch.save(model, data)
         data.seek(0)
         for other in (copy.deepcopy(model), torch.load(data, weights_only=False)):
             other(torch.randn(4, 8))
-        assert seen.history().empty
+        assert watch.history().empty
         model(torch.randn(4, 8))
-    assert set(seen.table()["calls"]) == {1}
+    assert set(watch.table()["calls"]) == {1}
 
 
 def test_autocast_scaler_frozen_parts_and_other_backward_passes() -> None:
@@ -291,7 +291,7 @@ def test_autocast_scaler_frozen_parts_and_other_backward_passes() -> None:
     model[0].requires_grad_(False)
     optimizer = torch.optim.SGD(model[3].parameters(), 0.1)
     scaler = torch.amp.GradScaler("cpu")
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         for _ in range(2):
             with torch.autocast("cpu", torch.bfloat16):
                 loss = model(torch.randn(4, 8)).float().square().mean()
@@ -300,13 +300,13 @@ def test_autocast_scaler_frozen_parts_and_other_backward_passes() -> None:
             scaler.update()
             optimizer.zero_grad()
         loss.backward()  # of a step that is over
-    told = seen.table()
-    assert told.loc["3", "dtype"] == "bfloat16" and told.loc["3", "grad_std"] > 0
-    assert math.isnan(told.loc["0", "grad_std"]) and told.loc["0", "calls"] == 1
-    assert not seen.fault
+    table = watch.table()
+    assert table.loc["3", "dtype"] == "bfloat16" and table.loc["3", "grad_std"] > 0
+    assert math.isnan(table.loc["0", "grad_std"]) and table.loc["0", "calls"] == 1
+    assert not watch.fault
 
 
-def test_an_error_inside_is_said_once_and_ends_the_watching_only(
+def test_an_error_inside_is_reported_once_and_ends_the_watch_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(_: Tensor) -> None:
@@ -314,32 +314,32 @@ def test_an_error_inside_is_said_once_and_ends_the_watching_only(
 
     monkeypatch.setattr("ocrlab.debug.instruments.tensor_facts.look", broken)
     model = small()
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         train(model, 3)
     assert capsys.readouterr().err.count("no such thing") == 1
-    assert "as this" not in seen.note() and "no such thing" in seen.note()
+    assert "as this" not in watch.note() and "no such thing" in watch.note()
     assert hooks(model) == 0
 
 
 def test_functional_transforms_are_left_alone() -> None:
     model = small().eval()
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         torch.func.vmap(model)(torch.randn(3, 4, 8))
         torch.func.grad(lambda p, x: torch.func.functional_call(model, p, (x,)).sum())(
             dict(model.named_parameters()), torch.randn(4, 8)
         )
-    assert not seen.fault and "vmap" in "".join(seen.history()["why"])
+    assert not watch.fault and "vmap" in "".join(watch.history()["why"])
 
 
 def test_the_rows_are_bounded_and_the_first_fault_outlives_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ocrlab.debug.instruments.layers.statistics.MOST", 40)
     model = small()
     bad = torch.full((4, 8), math.inf)
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         train(model, 8, batch=lambda step: bad if step == 1 else torch.randn(4, 8))
-    assert len(seen.history()) <= 60
-    assert seen.first_nonfinite is not None and seen.first_nonfinite.step == 1
-    assert "older rows were dropped" in seen.note()
+    assert len(watch.history()) <= 60
+    assert watch.first_nonfinite is not None and watch.first_nonfinite.step == 1
+    assert "older rows were dropped" in watch.note()
 
 
 def test_wrong_use_is_refused() -> None:
@@ -348,8 +348,8 @@ def test_wrong_use_is_refused() -> None:
     with pytest.raises(ConfigError, match="whole number"):
         layer_watch.watch(small(), "*", every=0)
     model = small()
-    with layer_watch.watch(model, "*") as seen, pytest.raises(ConfigError, match="open already"):
-        seen.__enter__()
+    with layer_watch.watch(model, "*") as watch, pytest.raises(ConfigError, match="open already"):
+        watch.__enter__()
 
 
 def test_a_compiled_model_is_looked_at_eagerly_and_compiled_between(capsys: pytest.CaptureFixture[str]) -> None:
@@ -363,9 +363,9 @@ def test_a_compiled_model_is_looked_at_eagerly_and_compiled_between(capsys: pyte
         return run
 
     model = torch.compile(small(), backend=backend)
-    with layer_watch.watch(model, "*", every=2) as seen:
+    with layer_watch.watch(model, "*", every=2) as watch:
         train(model, 4)
-    assert sorted(set(seen.history()["step"])) == [0, 2] and seen.table()["calls"].eq(1).all()
+    assert sorted(set(watch.history()["step"])) == [0, 2] and watch.table()["calls"].eq(1).all()
     assert len(graphs) == 2
     assert "run eagerly" in capsys.readouterr().err
     train(model, 1)
@@ -373,26 +373,26 @@ def test_a_compiled_model_is_looked_at_eagerly_and_compiled_between(capsys: pyte
     assert hooks(model) == 0
 
 
-def test_inside_a_compiled_function_it_breaks_nothing_and_says_why_nothing_is_seen(
+def test_inside_a_compiled_function_it_breaks_nothing_and_explains_why_the_table_is_empty(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = small()
     function = torch.compile(lambda x: model(x), backend="eager", fullgraph=True)
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         train(function, 2, parameters=model.parameters())
-    assert "compiled function" in seen.note() and "compiled function" in capsys.readouterr().err
-    assert seen.history().empty and seen.table()["calls"].eq(0).all()
+    assert "compiled function" in watch.note() and "compiled function" in capsys.readouterr().err
+    assert watch.history().empty and watch.table()["calls"].eq(0).all()
 
 
 @pytest.mark.parametrize("which", ["3", "*"])
-def test_the_figure_says_what_was_found(which: str) -> None:
+def test_the_title_of_the_figure_names_the_fault(which: str) -> None:
     model = small()
-    with layer_watch.watch(model, which) as seen:
+    with layer_watch.watch(model, which) as watch:
         train(model, 3)
-    drawn = seen.plot()
-    assert "Standard deviation of the output" in drawn.alt and "gradient" in drawn.alt
-    assert [axes.get_xlabel() for axes in drawn.figure.axes] != ["", ""]
-    assert drawn.alt in drawn._repr_mimebundle_()["text/plain"]
-    with layer_watch.watch(model, which) as seen:
+    figure = watch.plot()
+    assert "Standard deviation of the output" in figure.alt and "gradient" in figure.alt
+    assert [axes.get_xlabel() for axes in figure.figure.axes] != ["", ""]
+    assert figure.alt in figure._repr_mimebundle_()["text/plain"]
+    with layer_watch.watch(model, which) as watch:
         train(model, 2, batch=lambda _: torch.full((4, 8), math.nan))
-    assert seen.plot().alt.startswith("First NaN at step 0")
+    assert watch.plot().alt.startswith("First NaN at step 0")

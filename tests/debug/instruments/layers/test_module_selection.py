@@ -37,7 +37,7 @@ def test_the_module_itself_and_wrapped_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("which", "told"),
+    ("which", "message"),
     [
         ("decoder.fussion", "decoder.fusion"),
         ("decoder.laterals", "decoder.laterals.*"),
@@ -46,15 +46,15 @@ def test_the_module_itself_and_wrapped_models() -> None:
         (7, "a name, a glob"),
     ],
 )
-def test_unknown_modules_get_the_nearest_right_names(which: Any, told: str) -> None:
+def test_unknown_modules_get_the_nearest_right_names(which: Any, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         layer_watch.watch(Detector(width=16), which)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_list_that_came_out_empty_is_refused_and_a_model_of_one_module_has_no_nearest_name() -> None:
+def test_an_empty_list_is_refused_and_a_model_of_a_single_module_has_no_nearest_name() -> None:
     with pytest.raises(ConfigError, match="Nothing says which modules are meant"):
         layer_watch.watch(Detector(width=16), [])
-    with pytest.raises(ConfigError, match="LSTM, 1 module") as told:
+    with pytest.raises(ConfigError, match="LSTM, 1 module") as error:
         layer_watch.watch(nn.LSTM(2, 2), "lstm")
-    assert "nearest" not in str(told.value)
+    assert "nearest" not in str(error.value)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.layers import layer_watch
-from ocrlab.debug.instruments.layers.statistics import _Sent
-from ocrlab.debug.instruments.layers.timers import Clock
+from ocrlab.debug.instruments.layers.statistics import _Transfer
+from ocrlab.debug.instruments.layers.timers import StepClock
 
 
 class Attends(nn.Module):
@@ -34,34 +34,34 @@ def padding(count: int) -> Tensor:
 
 def test_masks_of_attention_are_no_fault() -> None:
     model = Attends()
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         model(torch.randn(3, 5, 4), padding(3)).square().mean().backward()
-    assert seen.first_nonfinite is None and not seen.table()["worst"].any()
-    assert seen.history()["inf"].max() > 0  # they are told, and not judged
+    assert watch.first_nonfinite is None and not watch.table()["worst"].any()
+    assert watch.history()["inf"].max() > 0  # they are told, and not judged
 
 
-def test_what_a_mask_spoils_is_told() -> None:
+def test_what_a_mask_spoils_is_reported() -> None:
     model = Attends()
     model.causal.fill_(-math.inf)  # nobody may look anywhere: 0 / 0 in the softmax
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         model(torch.randn(3, 5, 4), padding(5))
-    assert seen.first_nonfinite is not None and seen.first_nonfinite.module == "(Attends)"
-    assert (seen.first_nonfinite.what, seen.first_nonfinite.path) == ("weight", "causal")
+    assert watch.first_nonfinite is not None and watch.first_nonfinite.module == "(Attends)"
+    assert (watch.first_nonfinite.what, watch.first_nonfinite.path) == ("weight", "causal")
 
 
 @pytest.mark.parametrize("place", ["input", "bias", "statistics", "frozen"])
-def test_zeros_with_one_inf_are_no_mask_elsewhere(place: str) -> None:
+def test_zeros_with_a_single_inf_are_no_mask_elsewhere(place: str) -> None:
     model, x = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval(), torch.zeros(3, 4)
     spoilt = {"input": x, "statistics": model[1].running_mean}.get(place, model[0].bias)
     with torch.no_grad():
         spoilt.zero_()
         spoilt.view(-1)[1] = -math.inf
     model[0].bias.requires_grad_(place != "frozen")
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         model(x)
-    found = seen.first_nonfinite
-    assert found is not None and found.inf == 1
-    assert found.what == ("input" if place == "input" else "weight")
+    first = watch.first_nonfinite
+    assert first is not None and first.inf == 1
+    assert first.what == ("input" if place == "input" else "weight")
 
 
 def test_after_a_dead_context_nothing_on_its_way_is_read_or_freed() -> None:
@@ -69,8 +69,8 @@ def test_after_a_dead_context_nothing_on_its_way_is_read_or_freed() -> None:
     numbers = torch.zeros(3)
     watched = layer_watch.watch(model, "*")
     before = sys.getrefcount(numbers)
-    with pytest.raises(RuntimeError), watched as seen:
-        seen._keeper._sent.append(_Sent([], [], [], Clock(), numbers, None, False))
+    with pytest.raises(RuntimeError), watched as watch:
+        watch._keeper._sent.append(_Transfer([], [], [], StepClock(), numbers, None, False))
         raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
-    assert not seen._keeper._sent and "CUDA error ended" in seen.fault
+    assert not watch._keeper._sent and "CUDA error ended" in watch.fault
     assert sys.getrefcount(numbers) > before

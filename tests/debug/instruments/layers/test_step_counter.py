@@ -19,16 +19,16 @@ def test_a_compiled_model_that_has_no_length_is_watched_too() -> None:
             return self.inner(x)
 
     model = torch.compile(Wrapped(), backend="eager")
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         train(model, 2)
-    assert seen.table()["calls"].eq(1).all() and hooks(model) == 0
+    assert watch.table()["calls"].eq(1).all() and hooks(model) == 0
 
 
-def test_what_was_seen_is_printed_in_words() -> None:
+def test_a_watch_prints_its_report() -> None:
     model = small()
-    with layer_watch.watch(model, "*") as seen:
+    with layer_watch.watch(model, "*") as watch:
         train(model, 1)
-    assert str(seen).startswith("All that was seen is finite") and "object at" not in str(seen)
-    with layer_watch.watch(model, "*") as seen:
+    assert str(watch).startswith("All that was seen is finite") and "object at" not in str(watch)
+    with layer_watch.watch(model, "*") as watch:
         pass
-    assert "No watched module was called" in str(seen)
+    assert "No watched module was called" in str(watch)

@@ -14,10 +14,10 @@ from ocrlab.debug.instruments.layers import layer_watch
 NAN = float("nan")
 
 
-def first(net: nn.Module, *given: Any) -> layer_watch.First | None:
-    with layer_watch.watch(net, "*") as seen:
-        net(*given)
-    return seen.first_nonfinite
+def first(net: nn.Module, *arguments: Any) -> layer_watch.First | None:
+    with layer_watch.watch(net, "*") as watch:
+        net(*arguments)
+    return watch.first_nonfinite
 
 
 class Around(nn.Module):
@@ -35,43 +35,43 @@ def test_a_row_of_packed_steps_is_no_sample() -> None:
     x = torch.randn(3, 4, 2)
     x[2, 1] = NAN  # the longest, so that it comes first among the packed
     packed = pack_padded_sequence(x, torch.tensor([2, 1, 4]), batch_first=True, enforce_sorted=False)
-    found = first(Around(nn.LSTM(2, 3, batch_first=True)), lambda: packed)
-    assert found is not None
-    assert (found.sample, "packed" in found.sentence, "sample" in found.sentence) == (None, True, False)
+    fault = first(Around(nn.LSTM(2, 3, batch_first=True)), lambda: packed)
+    assert fault is not None
+    assert (fault.sample, "packed" in fault.sentence, "sample" in fault.sentence) == (None, True, False)
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_time_may_come_before_the_samples(batch_first: bool) -> None:
     x = torch.zeros(5, 4, 2) if batch_first else torch.zeros(4, 5, 2)
     x[(3, 1) if batch_first else (1, 3)] = NAN
-    found = first(Around(nn.GRU(2, 3, batch_first=batch_first)), lambda: x)
-    assert found is not None
-    assert found.sample == 3
+    fault = first(Around(nn.GRU(2, 3, batch_first=batch_first)), lambda: x)
+    assert fault is not None
+    assert fault.sample == 3
 
 
 def test_the_state_of_a_recurrent_layer_has_its_samples_second() -> None:
     net = nn.LSTM(2, 3, batch_first=True)
     hidden = torch.zeros(1, 5, 3)
     hidden[0, 4] = NAN
-    with layer_watch.watch(net, "*") as seen:
+    with layer_watch.watch(net, "*") as watch:
         net(torch.zeros(5, 4, 2), (hidden, torch.zeros(1, 5, 3)))
-    assert seen.first_nonfinite is not None
-    assert seen.first_nonfinite.sample == 4
+    assert watch.first_nonfinite is not None
+    assert watch.first_nonfinite.sample == 4
 
 
 def test_what_an_exception_left_was_called() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.Linear(3, 2), nn.ReLU())
-    with pytest.raises(RuntimeError), layer_watch.watch(net, "*") as seen:
+    with pytest.raises(RuntimeError), layer_watch.watch(net, "*") as watch:
         net(torch.ones(1, 2))
-    assert seen.note() == "an exception left (Sequential), 1; never called: 2"
+    assert watch.note() == "an exception left (Sequential), 1; never called: 2"
 
 
 def test_where_nothing_could_be_read_nothing_is_called_finite() -> None:
     net = nn.Linear(2, 2)
-    with layer_watch.watch(net, "*") as seen:
+    with layer_watch.watch(net, "*") as watch:
         torch.func.vmap(net)(torch.ones(3, 2))
-    assert "finite" not in str(seen)
-    assert "no value was read: inside of vmap" in str(seen)
+    assert "finite" not in str(watch)
+    assert "no value was read: inside of vmap" in str(watch)
 
 
 class Silent(nn.Module):
@@ -91,10 +91,10 @@ def test_a_module_that_gives_no_tensor_was_called_as_well() -> None:
             return self.first(x)  # type: ignore[no-any-return]
 
     net = Net()
-    with layer_watch.watch(net, "*") as seen:
+    with layer_watch.watch(net, "*") as watch:
         net(torch.ones(1, 2))
-    assert seen.table()["calls"].tolist() == [1, 1, 2] and seen.table()["step"].tolist() == [0, 0, 0]
-    assert seen.table()["shape"]["silent"] is None
+    assert watch.table()["calls"].tolist() == [1, 1, 2] and watch.table()["step"].tolist() == [0, 0, 0]
+    assert watch.table()["shape"]["silent"] is None
 
 
 def test_the_figure_names_the_modules_with_the_lowest_and_the_highest_figures() -> None:
@@ -103,8 +103,8 @@ def test_the_figure_names_the_modules_with_the_lowest_and_the_highest_figures() 
         for number, layer in enumerate(net):
             layer.weight.copy_((1e3 if number == 4 else 1e-3 if number == 5 else 1.0) * torch.eye(2))
             layer.bias.zero_()
-    with layer_watch.watch(net, "*") as seen:
+    with layer_watch.watch(net, "*") as watch:
         net(torch.tensor([[1.0, 3.0]]))
-    drawn = seen.plot()
-    assert "highest in 4" in drawn.alt and "lowest in" in drawn.alt
-    assert "4" in [text.get_text() for text in drawn.figure.axes[0].texts]
+    figure = watch.plot()
+    assert "highest in 4" in figure.alt and "lowest in" in figure.alt
+    assert "4" in [text.get_text() for text in figure.figure.axes[0].texts]

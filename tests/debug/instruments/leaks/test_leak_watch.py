@@ -60,25 +60,25 @@ def line_of(mark: str) -> int:
 graphs = pytest.mark.skipif(not autograd_graph.SEES, reason="this torch shows no saved tensor without unpacking it")
 
 
-def only(seen: leak_watch.Seen, mark: str, kind: str) -> Any:
+def only(watch: leak_watch.LeakWatch, mark: str, kind: str) -> Any:
     """Return the one leak that was found, if it is the one on the marked line."""
-    assert [leak.held_at for leak in seen.leaks] == [f"{__file__}:{line_of(mark)}"], seen.finding()
-    assert seen.leaks[0].kind == kind
-    assert seen.leaks[0].code.endswith(f"# leaks: {mark}")
-    return seen.leaks[0]
+    assert [leak.location for leak in watch.leaks] == [f"{__file__}:{line_of(mark)}"], watch.finding()
+    assert watch.leaks[0].kind == kind
+    assert watch.leaks[0].code.endswith(f"# leaks: {mark}")
+    return watch.leaks[0]
 
 
 def test_a_list_of_outputs() -> None:
-    model, kept = net(), []
+    model, outputs = net(), []
 
     def keep(output: Tensor) -> None:
-        kept.append(output)  # leaks: list
+        outputs.append(output)  # leaks: list
 
-    with leak_watch.watch(model) as seen:
+    with leak_watch.watch(model) as watch:
         train(model, keep)
-    leak = only(seen, "list", "tensors")
+    leak = only(watch, "list", "tensors")
     assert leak.mib_per_step == pytest.approx(1.0, abs=0.05)
-    assert leak.found_after <= 50
+    assert leak.steps <= 50
     assert "kept" in leak.holder
     assert "detach" in leak.fix
     assert not model._forward_pre_hooks
@@ -88,25 +88,25 @@ def test_a_list_of_outputs() -> None:
 @graphs
 def test_a_loss_with_its_graph() -> None:
     model, total = net(), torch.zeros(())
-    with leak_watch.watch(model) as seen:
+    with leak_watch.watch(model) as watch:
         for batch in images():
             total = total + model(batch).square().mean()  # leaks: graph
-    leak = only(seen, "graph", "graph")
+    leak = only(watch, "graph", "graph")
     assert "`total`" in leak.holder
     assert leak.mib_per_step > 1
 
 
 @pytest.mark.slow
 def test_a_hook_that_keeps_what_passes() -> None:
-    model, kept = net(), []
+    model, outputs = net(), []
 
     def look(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        kept.append(output.detach().clone())  # leaks: hook
+        outputs.append(output.detach().clone())  # leaks: hook
 
     model[2].register_forward_hook(look)
-    with leak_watch.watch(model) as seen:
+    with leak_watch.watch(model) as watch:
         train(model, lambda output: None)
-    assert "kept" in only(seen, "hook", seen.leaks[0].kind if seen.leaks else "hook").holder
+    assert "kept" in only(watch, "hook", watch.leaks[0].kind if watch.leaks else "hook").holder
 
 
 class Recorder:
@@ -123,18 +123,18 @@ class Recorder:
 def test_an_attribute_of_an_object() -> None:
     model, recorder = net(), Recorder()
     model[2].register_forward_hook(recorder)
-    with leak_watch.watch(model) as seen:
+    with leak_watch.watch(model) as watch:
         train(model, lambda output: None)
-    assert "features" in only(seen, "attribute", "tensors").holder
+    assert "features" in only(watch, "attribute", "tensors").holder
 
 
 @graphs
 def test_a_validation_without_no_grad() -> None:
     model, total = net().eval(), torch.zeros(())
-    with leak_watch.watch(model) as seen:
+    with leak_watch.watch(model) as watch:
         for batch in images():
             total += model(batch).square().mean()  # leaks: validation
-    assert "no_grad" in only(seen, "validation", "evaluation").fix
+    assert "no_grad" in only(watch, "validation", "evaluation").fix
 
 
 @graphs
@@ -145,14 +145,14 @@ def test_a_model_that_is_called_twice_a_step_and_leaks_once() -> None:
         nonlocal total
         total = total + model(torch.ones(1, 3, SIZE, SIZE)).mean()  # leaks: twice
 
-    with leak_watch.watch(model) as seen:
+    with leak_watch.watch(model) as watch:
         train(model, look)
-    assert seen.ticks == 90
-    leak = only(seen, "twice", "graph")
+    assert watch.ticks == 90
+    leak = only(watch, "twice", "graph")
     assert leak.mib_per_step == pytest.approx(2.75, abs=0.6)  # what the ReLU and the convolutions keep, of one call
-    with leak_watch.watch(model) as seen:
+    with leak_watch.watch(model) as watch:
         train(model, lambda _: model(torch.ones(1, 3, SIZE, SIZE)))
-    assert seen.leaks == []
+    assert watch.leaks == []
 
 
 @pytest.mark.slow
@@ -162,9 +162,9 @@ def test_images_that_are_cached_on_the_host() -> None:
     def keep(_output: Tensor) -> None:
         cache[len(cache)] = np.full((1024, 1024), len(cache), dtype=np.uint8)  # leaks: images
 
-    with leak_watch.watch(model) as seen:
+    with leak_watch.watch(model) as watch:
         train(model, keep)
-    assert only(seen, "images", "objects").mib_per_step == pytest.approx(1.0, abs=0.1)
+    assert only(watch, "images", "objects").mib_per_step == pytest.approx(1.0, abs=0.1)
 
 
 class Cached(Dataset[Tensor]):
@@ -185,11 +185,11 @@ class Cached(Dataset[Tensor]):
 def test_a_cache_in_loader_workers() -> None:
     loader = DataLoader(Cached(), batch_size=2, num_workers=1)
     model = nn.Conv2d(3, 4, 5)
-    with leak_watch.watch(model, loader) as seen:
+    with leak_watch.watch(model, loader) as watch:
         for batch in loader:
             model(batch).mean().backward()
             model.zero_grad()
-    assert "loader workers" in only(seen, "worker", "worker").holder
+    assert "loader workers" in only(watch, "worker", "worker").holder
     assert loader.worker_init_fn is None
 
 
@@ -206,11 +206,11 @@ def lru(_step: int) -> Callable[[Tensor], Any]:
 
 def bounded_function(_step: int) -> Callable[[Tensor], Any]:
     @functools.lru_cache(maxsize=100)
-    def made(number: int) -> Tensor:
+    def build(number: int) -> Tensor:
         return torch.ones(1, 512, 512) * number
 
     numbers = iter(range(1000))
-    return lambda _: made(next(numbers))
+    return lambda _: build(next(numbers))
 
 
 def last_ones(_step: int) -> Callable[[Tensor], Any]:
@@ -227,10 +227,10 @@ def nothing(_step: int) -> Callable[[Tensor], Any]:
 )
 def test_no_alarm_where_nothing_leaks(after: Callable[[int], Callable[[Tensor], Any]]) -> None:
     model = net()
-    with leak_watch.watch(model) as seen:
+    with leak_watch.watch(model) as watch:
         train(model, after(0))
-    assert seen.leaks == [], seen.finding()
-    assert str(seen) == "\n".join([seen.finding(), *seen.notes])
+    assert watch.leaks == [], watch.finding()
+    assert str(watch) == "\n".join([watch.finding(), *watch.notes])
 
 
 @pytest.mark.slow
@@ -243,30 +243,30 @@ def test_no_alarm_for_varying_sizes_averaged_weights_and_validation() -> None:
             for mine, new in zip(averaged.parameters(), model.parameters(), strict=True):
                 mine.data = 0.9 * mine + 0.1 * new
 
-    with leak_watch.watch(model) as seen:
+    with leak_watch.watch(model) as watch:
         train(model, average, lambda step: 64 + 8 * (step * 7 % 31))
         model.eval()
         with torch.no_grad():
             shown = [model(batch) for batch in images(12)]
         assert len(shown) == 12
-    assert seen.leaks == [], seen.finding()
+    assert watch.leaks == [], watch.finding()
 
 
-def test_an_error_inside_is_said_once_and_the_training_goes_on(
+def test_an_error_inside_is_reported_once_and_the_training_goes_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(self: Any) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(leak_watch.Seen, "_sample", fails)
+    monkeypatch.setattr(leak_watch.LeakWatch, "_sample", fails)
     model = net()
-    with leak_watch.watch(model) as seen:
+    with leak_watch.watch(model) as watch:
         for batch in images(3, 16):
             model(batch).sum().backward()
     assert (
         capsys.readouterr().err.count("leaks.watch ended early, the program goes on: ZeroDivisionError: planted") == 1
     )
-    assert seen.leaks == []
+    assert watch.leaks == []
     with pytest.raises(ConfigError, match=r"nn\.Module"), leak_watch.watch("model"):  # type: ignore[arg-type]
         pass
 
@@ -274,15 +274,15 @@ def test_an_error_inside_is_said_once_and_the_training_goes_on(
 def test_steps_are_counted_by_calls_by_optimisers_or_by_hand() -> None:
     model = net()
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    for given, by_hand in ((model, False), (None, False), (None, True), (model, True)):
-        with leak_watch.watch(given) as seen:
+    for watched, by_hand in ((model, False), (None, False), (None, True), (model, True)):
+        with leak_watch.watch(watched) as watch:
             for batch in images(3, 16):
                 model(batch).sum().backward()
                 if by_hand:
-                    seen.step()
+                    watch.step()
                 else:
                     optimiser.step()
-        assert seen.finding().startswith("No leak in 3 steps.")
+        assert watch.finding().startswith("No leak in 3 steps.")
 
 
 def test_slopes_are_not_turned_by_jumps() -> None:
@@ -303,9 +303,9 @@ def test_slopes_are_not_turned_by_jumps() -> None:
 def test_a_graph_that_was_used_keeps_nothing() -> None:
     x = torch.ones(64, requires_grad=True)
     out = (x * 2).exp().sum()
-    assert len(set(autograd_graph.kept(out))) >= 1
+    assert len(set(autograd_graph.saved_storages(out))) >= 1
     out.backward()
-    assert set(autograd_graph.kept(out)) == set()
+    assert set(autograd_graph.saved_storages(out)) == set()
 
 
 SOURCE = """
@@ -346,30 +346,30 @@ def test_lines_are_read_from_the_source(tmp_path: Any) -> None:
 def test_holders_have_names() -> None:
     thing = torch.ones(3)
     box = {"deep": [[thing]]}
-    found = Search().holder(thing)
-    assert found is not None
-    assert "`thing`" in found.words
-    assert "`box`" in (Search().holder(box["deep"]) or found).words
+    holder = Search().holder(thing)
+    assert holder is not None
+    assert "`thing`" in holder.words
+    assert "`box`" in (Search().holder(box["deep"]) or holder).words
 
 
 def test_what_a_dataset_holds() -> None:
     data = Cached()
     data[0], data[1]
-    length, size, (kind, file) = worker_leaks.held(data)["cache"]
+    length, size, (kind, file) = worker_leaks.container_sizes(data)["cache"]
     assert (length, kind, file) == (2, "Cached", __file__)
     assert size == 2 * 3 * 300 * 300 * 4
 
 
 def test_a_closer_look_by_hand() -> None:
-    kept: list[Tensor] = []
+    tensors: list[Tensor] = []
     probe = Probe(0, 2, lambda: "training", list)
     probe.start()
     for step in range(1, 12):
-        kept.append(torch.ones(1024, 64))  # leaks: look
+        tensors.append(torch.ones(1024, 64))  # leaks: look
         probe.tick(step)
     assert probe.ripe(11)
-    [found] = probe.judge(11)
+    [candidate] = probe.judge(11)
     probe.close()
-    assert found.holder is not None
-    assert "`kept`" in found.holder.words
-    assert str(Leak("tensors", 1, 1, 1, 1, found.holder.words, fix="Let go")).endswith("Let go.")
+    assert candidate.holder is not None
+    assert "`kept`" in candidate.holder.words
+    assert str(Leak("tensors", 1, 1, 1, 1, candidate.holder.words, fix="Let go")).endswith("Let go.")

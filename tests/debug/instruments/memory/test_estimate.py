@@ -37,24 +37,24 @@ def of(count: int, **words: Any) -> Estimate:
 
 def test_parts_that_can_be_counted_by_hand_are_exact() -> None:
     big = nn.Linear(1000, 1000, bias=False)
-    found = estimate(big, torch.empty(1, 1000, device="meta"), lambda m, x: m(x).sum())
-    assert found.parts["parameters"] == 4_000_000
-    assert found.parts["gradients"] == 4_000_000
-    assert found.parts["optimiser state"] == pytest.approx(8_000_000, rel=0.001)  # AdamW keeps two; a step is a number
-    assert found.peak == sum(found.parts.values())
+    needs = estimate(big, torch.empty(1, 1000, device="meta"), lambda m, x: m(x).sum())
+    assert needs.parts["parameters"] == 4_000_000
+    assert needs.parts["gradients"] == 4_000_000
+    assert needs.parts["optimiser state"] == pytest.approx(8_000_000, rel=0.001)  # AdamW keeps two; a step is a number
+    assert needs.peak == sum(needs.parts.values())
 
 
 def test_plain_sgd_keeps_no_state() -> None:
     big = nn.Linear(1000, 1000, bias=False)
-    found = estimate(
+    needs = estimate(
         big, torch.empty(1, 1000, device="meta"), lambda m, x: m(x).sum(), optimizer=lambda p: torch.optim.SGD(p, 0.1)
     )
-    assert found.parts["optimiser state"] == 0
+    assert needs.parts["optimiser state"] == 0
 
 
 def test_activations_grow_with_the_batch_and_with_nothing_else() -> None:
-    one, two, four = (of(count).parts["activations"] for count in (1, 2, 4))
-    assert four - two == pytest.approx(2 * (two - one), rel=0.01)
+    single, two, four = (of(count).parts["activations"] for count in (1, 2, 4))
+    assert four - two == pytest.approx(2 * (two - single), rel=0.01)
     assert of(2).parts["parameters"] == of(4).parts["parameters"]
 
 
@@ -66,22 +66,22 @@ def test_bf16_takes_less_and_averaged_weights_more() -> None:
 def test_frozen_weights_have_no_gradients() -> None:
     model = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1))
     model[0].requires_grad_(False)
-    found = estimate(model, torch.empty(1, 1000, device="meta"), lambda m, x: m(x).sum())
-    assert found.parts["gradients"] < 100_000
+    needs = estimate(model, torch.empty(1, 1000, device="meta"), lambda m, x: m(x).sum())
+    assert needs.parts["gradients"] < 100_000
 
 
 def test_it_is_what_a_real_step_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()  # what other tests left in cycles would go midway
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters())
-    with memory_watch.watch(model, optimizer) as seen:
+    with memory_watch.watch(model, optimizer) as watch:
         for _ in range(2):
             batch = {"image": torch.zeros(4, 3, 64, 64)}
             loss(model, batch).backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert seen.highest is not None
-    peak = seen.highest.peak
+    assert watch.highest is not None
+    peak = watch.highest.peak
     others = max(0, peak.parts.get("kept", 0) - batch["image"].nbytes)  # left by other tests of this process
     assert of(4).peak == pytest.approx(peak.bytes - others, rel=0.05)
 

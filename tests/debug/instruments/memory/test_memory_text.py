@@ -29,12 +29,12 @@ def test_words_of_the_allocators_figures() -> None:
         "num_ooms": 1,
         "num_alloc_retries": 3,
     }
-    told = memory_text.summary(stats, {"largest_free": 2**20, "total": 24 * 2**30, "free": 2**30, "outside": 2**29})
+    summary = memory_text.summary(stats, {"largest_free": 2**20, "total": 24 * 2**30, "free": 2**30, "outside": 2**29})
     for part in ("Tensors hold 3.00 GiB", "5.00 GiB of it are cached", "2.00 GiB of it lie in holes", "fragmentation"):
-        assert part in told
-    assert "largest free piece is 1.0 MiB" in told
-    assert "Out of memory 1 time" in told
-    assert "3 times it had to give" in told
+        assert part in summary
+    assert "largest free piece is 1.0 MiB" in summary
+    assert "Out of memory 1 time" in summary
+    assert "3 times it had to give" in summary
     assert memory_text.summary({}).startswith("Tensors hold 0 B")
 
 
@@ -64,8 +64,8 @@ def test_words_of_the_allocators_figures() -> None:
     ],
 )
 def test_words_of_figures_that_were_recorded(stats: dict[str, int], parts: tuple[str, ...]) -> None:
-    told = memory_text.summary(stats)
-    assert [part for part in parts if part not in told] == []
+    summary = memory_text.summary(stats)
+    assert [part for part in parts if part not in summary] == []
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (2**20, "1.0 MiB"), (-(2**30), "-1.00 GiB")])

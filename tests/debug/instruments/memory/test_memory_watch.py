@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ocrlab.debug.instruments.memory import host_memory, memory_plot, memory_watch
 from ocrlab.debug.instruments.memory.cuda_snapshot import read_snapshot
-from ocrlab.debug.instruments.memory.module_attribution import Modules
-from ocrlab.debug.instruments.memory.storage_tracker import Live, stored
+from ocrlab.debug.instruments.memory.module_attribution import ModuleTracker
+from ocrlab.debug.instruments.memory.storage_tracker import StorageTracker, stored_bytes
 from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Block, summarise
 from ocrlab.errors import ConfigError, DataError
 
@@ -52,16 +52,16 @@ def train(model: nn.Module, steps: int = 2, rows: int = 512, optimiser: Any = No
     return losses
 
 
-def row(seen: memory_watch.Seen, name: str) -> Any:
-    return next(row for row in seen.table() if row.module == name)
+def row(watch: memory_watch.MemoryWatch, name: str) -> Any:
+    return next(row for row in watch.table() if row.module == name)
 
 
 def test_parameters_gradients_state_and_activations_are_counted_to_the_byte() -> None:
     model = Net()
     optimiser = torch.optim.Adam(model.parameters())
-    with memory_watch.watch(model) as seen:
+    with memory_watch.watch(model) as watch:
         train(model, optimiser=optimiser)
-    step = seen.steps[-1]
+    step = watch.steps[-1]
     weights = 2 * 256 * 256 * 4
     assert step.end["parameters"] == weights
     assert step.end["gradients"] == weights
@@ -70,44 +70,44 @@ def test_parameters_gradients_state_and_activations_are_counted_to_the_byte() ->
     saved = {r.module: r.activations for r in step.rows}
     assert saved["first.1"] == batch  # what Sigmoid saves; the linear layers save the batch and the output before
     assert saved["second.1"] == saved["second.2"] == batch
-    assert row(seen, "first.0").parameters == weights / 2
-    assert len(seen.steps) == 2
+    assert row(watch, "first.0").parameters == weights / 2
+    assert len(watch.steps) == 2
 
 
 def test_the_peak_has_a_module_an_operator_and_a_direction() -> None:
     model = Net()
-    with memory_watch.watch(model) as seen:
+    with memory_watch.watch(model) as watch:
         train(model, steps=1)
-    assert seen.highest is not None
-    peak = seen.highest.peak
+    assert watch.highest is not None
+    peak = watch.highest.peak
     assert peak.phase == "backward"
     assert peak.module == "second.2"
     assert "sigmoid_backward" in peak.op
     assert peak.bytes == sum(peak.parts.values())
-    assert "in the backward pass in second.2" in seen.finding()
-    assert str(seen).splitlines()[0].startswith("module ")
-    assert str(seen).endswith(seen.finding())
-    assert row(seen, "second.2").backward == peak.bytes
+    assert "in the backward pass in second.2" in watch.finding()
+    assert str(watch).splitlines()[0].startswith("module ")
+    assert str(watch).endswith(watch.finding())
+    assert row(watch, "second.2").backward == peak.bytes
 
 
 def test_a_shared_and_a_viewed_storage_counts_once() -> None:
     model = Net()
     model.second[0].weight = model.first[0].weight
-    with memory_watch.watch(model) as seen:
+    with memory_watch.watch(model) as watch:
         x = torch.ones(512, 256)
         views = [x.view(-1), x.t(), x[:5]]
         model(views[0].view(512, 256)).sum().backward()
-        seen.step()
-    assert seen.steps[0].end["parameters"] == 256 * 256 * 4
+        watch.step()
+    assert watch.steps[0].end["parameters"] == 256 * 256 * 4
 
 
 def test_a_checkpointed_module_keeps_its_input_only_and_computes_again() -> None:
     figures = {}
     for again in (False, True):
         model = Net(again)
-        with memory_watch.watch(model) as seen:
+        with memory_watch.watch(model) as watch:
             train(model, steps=1)
-        figures[again] = {r.module: r for r in (*seen.table(1), *seen.table(2))}
+        figures[again] = {r.module: r for r in (*watch.table(1), *watch.table(2))}
     batch = 512 * 256 * 4
     assert figures[True]["second"].activations < figures[False]["second"].activations
     assert figures[True]["first.1"].activations == batch
@@ -149,9 +149,9 @@ def test_an_error_inside_leaves_nothing_behind() -> None:
         raise ZeroDivisionError
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
-    with memory_watch.watch(model) as seen:
+    with memory_watch.watch(model) as watch:
         train(model, 1)
-    assert len(seen.steps) == 1
+    assert len(watch.steps) == 1
 
 
 def test_two_watches_at_once_and_things_that_are_no_model_are_refused() -> None:
@@ -161,32 +161,32 @@ def test_two_watches_at_once_and_things_that_are_no_model_are_refused() -> None:
         pass
 
 
-def test_steps_are_found_with_accumulation_two_optimisers_or_none() -> None:
+def test_steps_with_accumulation_two_optimisers_or_none() -> None:
     model = Net()
     first = torch.optim.SGD(model.first.parameters(), lr=0.1, momentum=0.9)
     second = torch.optim.SGD(model.second.parameters(), lr=0.1)
-    with memory_watch.watch(model) as seen:
+    with memory_watch.watch(model) as watch:
         for _ in range(3):
             for _ in range(2):
                 model(torch.ones(4, 256)).sum().backward()
             first.step()
             second.step()
-    assert len(seen.steps) == 3
-    assert seen.steps[-1].end["optimizer"] == 256 * 256 * 4
+    assert len(watch.steps) == 3
+    assert watch.steps[-1].end["optimizer"] == 256 * 256 * 4
     del first, second
-    with memory_watch.watch(model) as seen:
+    with memory_watch.watch(model) as watch:
         for _ in range(3):
             model(torch.ones(4, 256)).sum().backward()
-    assert len(seen.steps) == 3
+    assert len(watch.steps) == 3
 
 
-def test_what_is_kept_from_step_to_step_is_told() -> None:
-    model, kept = Net(), []
-    with memory_watch.watch(model) as seen:
+def test_memory_retained_from_step_to_step_is_reported() -> None:
+    model, outputs = Net(), []
+    with memory_watch.watch(model) as watch:
         for _ in range(4):
-            kept.append(model(torch.ones(512, 256)))
-            seen.step()
-    grown = [step.kept for step in seen.steps]
+            outputs.append(model(torch.ones(512, 256)))
+            watch.step()
+    grown = [step.retained for step in watch.steps]
     assert grown[-1] - grown[-2] >= 512 * 256 * 4
 
 
@@ -195,20 +195,20 @@ def test_models_that_return_dicts_take_none_or_hold_no_parameters() -> None:
         def forward(self, batch: dict[str, Any]) -> dict[str, Any]:
             return {"out": [batch["image"] * 2, None], "loss": batch["image"].mean()}
 
-    with memory_watch.watch(Odd()) as seen:
+    with memory_watch.watch(Odd()) as watch:
         Odd()(batch := {"image": torch.ones(64, 64, requires_grad=True)})["loss"].backward()
-        seen.step()
+        watch.step()
     assert batch["image"].grad is not None
-    assert seen.highest is not None
+    assert watch.highest is not None
 
 
 def test_sparse_and_empty_tensors_pass() -> None:
     model = nn.Embedding(100, 8, sparse=True)
-    with memory_watch.watch(model) as seen:
+    with memory_watch.watch(model) as watch:
         model(torch.tensor([1, 2, 3])).sum().backward()
         torch.empty(0).sum()
-        seen.step()
-    assert seen.steps[0].end["gradients"] > 0
+        watch.step()
+    assert watch.steps[0].end["gradients"] > 0
 
 
 def test_what_a_compiler_only_thinks_of_is_no_memory() -> None:
@@ -216,27 +216,27 @@ def test_what_a_compiler_only_thinks_of_is_no_memory() -> None:
     real, net, peaks = torch.randn(2048, 1024), nn.Linear(4, 2), []
     symbols = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * 2)
     gc.collect()  # what other tests left in cycles would go midway
-    held: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for fakes in (None, FakeTensorMode(), FakeTensorMode(shape_env=ShapeEnv())):
         if fakes is not None:
-            held.append(fakes.from_tensor(real, symbolic_context=symbols if fakes.shape_env else None))
-        with memory_watch.watch(net) as seen:
+            tensors.append(fakes.from_tensor(real, symbolic_context=symbols if fakes.shape_env else None))
+        with memory_watch.watch(net) as watch:
             net(torch.ones(3, 4)).sum().backward()
-        peaks.append(seen.steps[-1].peak.bytes)
-    assert max(peaks) - min(peaks) < stored(real) == 8 * 1024**2
-    assert [stored(one) for one in held] == [0, 0] and stored(real.to_sparse()) > 0
+        peaks.append(watch.steps[-1].peak.bytes)
+    assert max(peaks) - min(peaks) < stored_bytes(real) == 8 * 1024**2
+    assert [stored_bytes(tensor) for tensor in tensors] == [0, 0] and stored_bytes(real.to_sparse()) > 0
 
 
-def test_the_timeline_adds_up_and_is_drawn() -> None:
+def test_the_timeline_adds_up_and_is_plotted() -> None:
     model = Net()
-    with memory_watch.watch(model) as seen:
+    with memory_watch.watch(model) as watch:
         train(model, 1)
-    step = seen.steps[0]
+    step = watch.steps[0]
     totals = [sum(values) for values in zip(*step.timeline.values(), strict=True)]
     assert max(totals) == step.peak.bytes
-    figure = seen.plot()
+    figure = watch.plot()
     assert step.peak.module.strip("()") in figure.axes[0].get_title(loc="left")
-    assert {segment.phase for segment in memory_plot.merged(step.segments)} >= {"forward", "backward"}
+    assert {segment.phase for segment in memory_plot.merge_segments(step.segments)} >= {"forward", "backward"}
 
 
 def test_a_summary_of_blocks_alone() -> None:
@@ -263,10 +263,10 @@ def test_a_snapshot_is_read_without_running_it(tmp_path: Path) -> None:
     path = tmp_path / "snapshot.pickle"
     segments = [segment(0, ("active_allocated", 100), ("inactive", 50)), segment(0, ("inactive", 70))]
     path.write_bytes(pickle.dumps({"segments": segments, "device_traces": [[{"action": "alloc"}] * 3]}))
-    told = read_snapshot(path)
-    assert told["devices"][0] == {"allocated": 100, "reserved": 220, "split": 50, "largest_free": 70, "segments": 2}
-    assert told["largest"][0]["bytes"] == 100
-    assert told["events"] == {"alloc": 3}
+    snapshot = read_snapshot(path)
+    assert snapshot["devices"][0] == {"allocated": 100, "reserved": 220, "split": 50, "largest_free": 70, "segments": 2}
+    assert snapshot["largest"][0]["bytes"] == 100
+    assert snapshot["events"] == {"alloc": 3}
 
     class Evil:
         def __reduce__(self) -> Any:
@@ -305,16 +305,16 @@ def test_free_pieces_of_cuda_graphs_are_nobody_elses(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     for device in (None, "cuda", "cuda:1", 1):
-        told = memory_watch.allocator(device)
-        assert (told["largest_free"], told["segments"]) == (MIB, 2)
+        figures = memory_watch.allocator(device)
+        assert (figures["largest_free"], figures["segments"]) == (MIB, 2)
 
 
 def test_the_process_is_measured() -> None:
-    before = host_memory.in_use()
+    before = host_memory.malloc_in_use()
     block = torch.ones(8 * MIB, dtype=torch.uint8)
     if before:  # glibc
-        assert host_memory.in_use() - before >= 8 * MIB
-    assert host_memory.resident() > host_memory.anonymous() > len(block)
+        assert host_memory.malloc_in_use() - before >= 8 * MIB
+    assert host_memory.resident() > host_memory.anonymous_memory() > len(block)
     assert host_memory.high_water() >= host_memory.resident() * 0.9
     assert host_memory.resident(2**22 + 1) == 0
 
@@ -327,17 +327,17 @@ def test_drawing_needs_no_torch() -> None:
 
 def test_outside_is_a_place_too() -> None:
     model = Net()
-    with memory_watch.watch(model) as seen:
+    with memory_watch.watch(model) as watch:
         out = model(torch.ones(8, 256))
         big = torch.zeros(16 * MIB, dtype=torch.uint8) + 1
         (out.sum() + big[0]).backward()
-        seen.step()
-    assert seen.steps[0].peak.module == OUTSIDE
-    assert "outside the model" in seen.finding()
+        watch.step()
+    assert watch.steps[0].peak.module == OUTSIDE
+    assert "outside the model" in watch.finding()
 
 
 def test_a_storage_is_followed_from_birth_to_death() -> None:
-    live = Live(lambda: ("here", "forward"))
+    live = StorageTracker(lambda: ("here", "forward"))
     with live:
         x = torch.ones(1024)
         y = x.view(32, 32)
@@ -349,12 +349,12 @@ def test_a_storage_is_followed_from_birth_to_death() -> None:
     live.end()
 
 
-def test_modules_are_known_while_they_run() -> None:
-    seen: list[tuple[str, bool]] = []
-    modules = Modules(Net(), lambda name, entered: seen.append((name, entered)))
+def test_the_running_module_is_tracked() -> None:
+    calls: list[tuple[str, bool]] = []
+    modules = ModuleTracker(Net(), lambda name, entered: calls.append((name, entered)))
     modules.attach()
     modules.names[""](torch.ones(2, 256))
     modules.detach()
-    assert seen[:3] == [("(model)", True), ("first", True), ("first.0", True)]
-    assert seen[-1] == ("(model)", False)
+    assert calls[:3] == [("(model)", True), ("first", True), ("first.0", True)]
+    assert calls[-1] == ("(model)", False)
     assert modules.where() == (OUTSIDE, "outside")

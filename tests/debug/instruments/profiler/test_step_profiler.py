@@ -36,7 +36,7 @@ class Net(nn.Module):
         return self.head(self.encoder(images))  # type: ignore[no-any-return]
 
 
-def train(count: int, seen: Any = None) -> tuple[list[float], int]:
+def train(count: int, profile: Any = None) -> tuple[list[float], int]:
     """Return the losses of some steps, and the line at which they are read."""
     torch.manual_seed(0)
     model = Net()
@@ -49,17 +49,17 @@ def train(count: int, seen: Any = None) -> tuple[list[float], int]:
         loss.backward()
         optimiser.step()
         losses.append(loss.item())
-        if seen is not None:
-            seen.step()
+        if profile is not None:
+            profile.step()
     source, first = inspect.getsourcelines(train)
     return losses, first + next(i for i, line in enumerate(source) if "loss.item()" in line)
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[step_profiler.Seen, list[float], int]:
-    with step_profiler.steps(skip=1, steps=2, folder=tmp_path_factory.mktemp("trace")) as seen:
-        losses, line = train(6, seen)
-    return seen, losses, line
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[step_profiler.StepProfile, list[float], int]:
+    with step_profiler.steps(skip=1, steps=2, folder=tmp_path_factory.mktemp("trace")) as profile:
+        losses, line = train(6, profile)
+    return profile, losses, line
 
 
 def test_nothing_that_is_computed_changes_and_every_hook_is_out(done: Any) -> None:
@@ -71,19 +71,19 @@ def test_nothing_that_is_computed_changes_and_every_hook_is_out(done: Any) -> No
 def test_operators_belong_to_modules_also_in_the_backward_pass(done: Any) -> None:
     table = done[0].table()
     assert 0 < table["share"].sum() <= 1.01
-    found = {(row.operator, row.module, row.phase): row for row in table.itertuples()}
-    assert found["aten::convolution_backward", "head", "backward"].calls == 1
-    forward = [row for key, row in found.items() if key[1:] == ("encoder.0", "forward") and "conv" in key[0]]
+    rows = {(row.operator, row.module, row.phase): row for row in table.itertuples()}
+    assert rows["aten::convolution_backward", "head", "backward"].calls == 1
+    forward = [row for key, row in rows.items() if key[1:] == ("encoder.0", "forward") and "conv" in key[0]]
     assert any("2×3×16×16" in row.shapes for row in forward)
-    assert any(row.phase == "optimiser" for row in found.values())
+    assert any(row.phase == "optimiser" for row in rows.values())
     modules = done[0].modules()
     assert {"encoder.0", "encoder.1", "head"} <= set(modules["module"])
     assert modules.set_index("module").loc["head", "backward"] > 0
 
 
-def test_each_line_that_would_wait_is_told_once_with_its_count(done: Any) -> None:
-    seen, _, line = done
-    table = seen.waits()
+def test_each_line_that_would_wait_is_listed_once_with_its_count(done: Any) -> None:
+    profile, _, line = done
+    table = profile.waits()
     [item] = table[table["operator"] == "item"].itertuples()
     assert (item.line, item.function, item.times) == (line, "train", 1)
     assert Path(item.file).name == Path(__file__).name and "loss.item()" in item.source
@@ -92,12 +92,14 @@ def test_each_line_that_would_wait_is_told_once_with_its_count(done: Any) -> Non
 
 
 def test_the_finding_names_operator_module_and_line(done: Any) -> None:
-    told = done[0].finding()
-    assert "% of the step is " in told and "the host would wait for the device at test_step_profiler.py:" in told
-    assert "FLOP/s" in told and done[0].share_of_peak() is None
+    sentence = done[0].finding()
+    assert (
+        "% of the step is " in sentence and "the host would wait for the device at test_step_profiler.py:" in sentence
+    )
+    assert "FLOP/s" in sentence and done[0].share_of_peak() is None
 
 
-def test_the_trace_is_one_that_perfetto_reads_with_module_names(done: Any) -> None:
+def test_perfetto_can_read_the_trace_with_module_names(done: Any) -> None:
     with gzip.open(done[0].trace, "rt") as file:
         events = json.load(file)["traceEvents"]
     assert "module: encoder.0" in {event.get("name") for event in events}
@@ -105,7 +107,7 @@ def test_the_trace_is_one_that_perfetto_reads_with_module_names(done: Any) -> No
 
 
 def test_arithmetic_is_counted_forward_and_backward() -> None:
-    lines = waits.Lines()
+    lines = waits.WaitFinder()
     lines.start()
     left, right = torch.ones(8, 16), torch.ones(16, 4, requires_grad=True)
     (left @ right).sum().backward()
@@ -113,42 +115,42 @@ def test_arithmetic_is_counted_forward_and_backward() -> None:
     assert lines.flops == {"float32": 2 * (2 * 8 * 16 * 4)}
 
 
-def test_fewer_steps_than_asked_for_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with step_profiler.steps(skip=5) as seen:
-        train(2, seen)
-    assert seen.finding() == "Nothing was profiled: 2 steps are fewer than skip=5 + 1"
-    assert seen.table().empty and seen.waits().empty and seen.rate() is None
-    with step_profiler.steps(skip=0, steps=5) as seen:
-        train(2, seen)
-    assert len(seen.seconds) == 2 and not seen.table().empty
+def test_fewer_steps_than_requested_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    with step_profiler.steps(skip=5) as profile:
+        train(2, profile)
+    assert profile.finding() == "Nothing was profiled: 2 steps are fewer than skip=5 + 1"
+    assert profile.table().empty and profile.waits().empty and profile.rate() is None
+    with step_profiler.steps(skip=0, steps=5) as profile:
+        train(2, profile)
+    assert len(profile.seconds) == 2 and not profile.table().empty
     assert capsys.readouterr().err == ""
 
 
 def test_the_programs_own_error_passes_and_everything_is_taken_out() -> None:
     for fatal in (1, 3):
-        with pytest.raises(ZeroDivisionError), step_profiler.steps(skip=0, steps=2) as seen:
-            train(fatal, seen)
+        with pytest.raises(ZeroDivisionError), step_profiler.steps(skip=0, steps=2) as profile:
+            train(fatal, profile)
             raise ZeroDivisionError
         assert not hooks._global_forward_hooks
         assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
 
-def test_a_profiler_that_runs_already_switches_this_one_off(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_profiler_that_runs_already_switches_ours_off(capsys: pytest.CaptureFixture[str]) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with step_profiler.steps(skip=1, steps=1) as seen:
-            losses, _ = train(3, seen)
+        with step_profiler.steps(skip=1, steps=1) as profile:
+            losses, _ = train(3, profile)
     assert losses == train(3)[0]
     assert "profile.steps ended early" in capsys.readouterr().err
-    assert seen.finding().startswith("Nothing was profiled: ")
+    assert profile.finding().startswith("Nothing was profiled: ")
 
 
 def test_a_trace_that_is_too_large_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_profiler, "MOST_EVENTS", 10)
-    with step_profiler.steps(skip=0, steps=1, folder=tmp_path) as seen:
-        train(2, seen)
-    assert seen.trace is None and "profile fewer steps" in seen.problem and not list(tmp_path.iterdir())
-    assert not seen.table().empty
+    with step_profiler.steps(skip=0, steps=1, folder=tmp_path) as profile:
+        train(2, profile)
+    assert profile.trace is None and "profile fewer steps" in profile.problem and not list(tmp_path.iterdir())
+    assert not profile.table().empty
 
 
 @pytest.mark.parametrize("arguments", [{"skip": -1}, {"steps": 0}])
@@ -163,7 +165,7 @@ def test_ranges_survive_a_module_that_raises() -> None:
             raise ArithmeticError
 
     model = nn.Sequential(nn.Identity(), Fails())
-    marks = ranges.Ranges()
+    marks = ranges.ModuleRanges()
     marks.start()
     with pytest.raises(ArithmeticError):
         model(torch.ones(1))
@@ -213,13 +215,13 @@ def test_device_time_that_overlaps_counts_once() -> None:
         Event("kernel", 0.5e6, 2e6, "DeviceType.CUDA"),
         Event("cudaStreamSynchronize", 0, 9e6, "DeviceType.CPU", 5e5),
     ]
-    assert operators.busy(events) == 2.0 and operators.waited(events) == 0.5
+    assert operators.busy_seconds(events) == 2.0 and operators.waiting_seconds(events) == 0.5
     mirrored = Event("module: net", 0, 8e6, "DeviceType.CUDA")
     mirrored.is_user_annotation = True  # a range on the device, with the gaps in it
-    assert operators.busy([*events, mirrored]) == 2.0
+    assert operators.busy_seconds([*events, mirrored]) == 2.0
 
 
-def test_what_a_compiled_model_does_is_told_without_compiling_it_anew() -> None:
+def test_a_compiled_model_is_profiled_without_compiling_it_again() -> None:
     counts: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Any:
@@ -227,62 +229,62 @@ def test_what_a_compiled_model_does_is_told_without_compiling_it_anew() -> None:
         return graph.forward
 
     model = torch.compile(Net(), backend=backend)
-    for known in (None, model):
-        with warnings.catch_warnings(), step_profiler.steps(skip=2, steps=2, model=known) as seen:
+    for named in (None, model):
+        with warnings.catch_warnings(), step_profiler.steps(skip=2, steps=2, model=named) as profile:
             warnings.simplefilter("error")
             for _ in range(5):
                 model(torch.randn(2, 3, 16, 16)).square().mean().backward()
-                seen.step()
-        assert not seen.table().empty
+                profile.step()
+        assert not profile.table().empty
     assert len(counts) == 1
 
 
 def test_an_operator_that_takes_next_to_nothing_is_no_finding() -> None:
-    seen = step_profiler.Seen(1, 1, None, None)
-    seen.operators = [operators.Operator("aten::mm", "last", "forward", 1, 0.01, 0.0, 0.03, "")]
-    assert seen._where_it_goes() == "no operator takes more than 3 % of the step"
-    seen.operators.insert(0, operators.Operator("aten::mm", "first", "forward", 1, 0.02, 0.0, 0.06, ""))
-    assert seen._where_it_goes() == "9 % of the step is aten::mm in first"
+    profile = step_profiler.StepProfile(1, 1, None, None)
+    profile.operators = [operators.Operator("aten::mm", "last", "forward", 1, 0.01, 0.0, 0.03, "")]
+    assert profile._where_it_goes() == "no operator takes more than 3 % of the step"
+    profile.operators.insert(0, operators.Operator("aten::mm", "first", "forward", 1, 0.02, 0.0, 0.06, ""))
+    assert profile._where_it_goes() == "9 % of the step is aten::mm in first"
 
 
 def test_small_rates_have_two_digits() -> None:
-    said = [step_profiler._speed(rate) for rate in (8.4e12, 2.34e9, 4.1e8, 3.21e6, 4e4)]
-    assert said == ["8400 GFLOP/s", "2.3 GFLOP/s", "0.41 GFLOP/s", "3.2 MFLOP/s", "0.04 MFLOP/s"]
+    texts = [step_profiler._speed(rate) for rate in (8.4e12, 2.34e9, 4.1e8, 3.21e6, 4e4)]
+    assert texts == ["8400 GFLOP/s", "2.3 GFLOP/s", "0.41 GFLOP/s", "3.2 MFLOP/s", "0.04 MFLOP/s"]
 
 
-def test_a_step_that_is_mostly_python_is_told_as_such() -> None:
+def test_a_step_that_is_mostly_python_is_reported_as_such() -> None:
     def run(slow: float, skip: int = 2) -> str:
         model = nn.Linear(256, 256)
-        with step_profiler.steps(skip=skip, steps=2) as seen:
+        with step_profiler.steps(skip=skip, steps=2) as profile:
             for _ in range(5):
                 model(torch.randn(512, 256)).square().mean().backward()
                 until = time.perf_counter() + slow
                 while time.perf_counter() < until:
                     pass
-                seen.step()
-        return seen.finding()
+                profile.step()
+        return profile.finding()
 
     assert "outside of torch's operators: Python, or other libraries" in run(0.1)
     assert "the step is outside of torch's operators: Python, other libraries, or the profiler" in run(0.1, skip=1)
 
 
-def test_a_trace_that_cannot_be_written_is_told_beside_what_was_found(tmp_path: Path) -> None:
+def test_a_trace_that_cannot_be_written_is_reported_with_the_finding(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with step_profiler.steps(skip=0, steps=1, folder=tmp_path / "file") as seen:
-        train(2, seen)
-    assert "% of the step is" in seen.finding() and "the trace was not written" in seen.finding()
+    with step_profiler.steps(skip=0, steps=1, folder=tmp_path / "file") as profile:
+        train(2, profile)
+    assert "% of the step is" in profile.finding() and "the trace was not written" in profile.finding()
 
 
-def test_too_few_steps_are_told_with_what_is_missing() -> None:
-    with step_profiler.steps(skip=0, steps=2) as seen:
+def test_too_few_steps_are_reported_with_what_is_missing() -> None:
+    with step_profiler.steps(skip=0, steps=2) as profile:
         train(2)
-    assert "seen.step() was never called" in seen.finding()
-    with step_profiler.steps(skip=0, steps=2) as seen:
-        train(2, seen)
-    assert "as 3 steps are needed and 2 came" in seen.finding()
+    assert "seen.step() was never called" in profile.finding()
+    with step_profiler.steps(skip=0, steps=2) as profile:
+        train(2, profile)
+    assert "as 3 steps are needed and 2 came" in profile.finding()
 
 
-def test_what_was_seen_is_printed_in_words(done: Any) -> None:
+def test_a_watch_prints_its_report(done: Any) -> None:
     text = str(done[0])
     assert text.startswith(done[0].finding()) and "loss.item()" in text and "object at" not in text
 
@@ -292,11 +294,11 @@ def test_another_instrument_is_not_taken_for_the_users_line() -> None:
     with (
         layer_watch.watch(model, "*"),
         memory_watch.watch(model, optimizer),
-        step_profiler.steps(skip=1, steps=2) as seen,
+        step_profiler.steps(skip=1, steps=2) as profile,
     ):
         for _ in range(5):
             model(torch.randn(4, 8)).sum().item()
-            seen.step()
-    assert {place.operator: count for place, count in seen.places()} == {"item": 1}
-    assert "is what looks at each operator" in seen.finding()
-    assert "step is PythonDispatchMode" not in seen.finding()
+            profile.step()
+    assert {place.operator: count for place, count in profile.places()} == {"item": 1}
+    assert "is what looks at each operator" in profile.finding()
+    assert "step is PythonDispatchMode" not in profile.finding()

@@ -15,7 +15,7 @@ from ocrlab.losses.db_loss import TargetMaps
 
 
 def operators(act: object) -> dict[str, int]:
-    lines = waits.Lines()
+    lines = waits.WaitFinder()
     lines.start()
     try:
         act()  # type: ignore[operator]
@@ -53,10 +53,10 @@ def test_loading_and_packed_lengths_are_on_the_host() -> None:
 
 
 def test_what_a_step_computed_and_reads_on_the_host_waits_and_what_was_loaded_does_not() -> None:
-    given = torch.arange(6.0)
-    assert operators(lambda: (given * 2).tolist()) == {"tolist": 1}
-    assert operators(lambda: (given * 2).cpu().numpy()) == {"cpu": 1}
-    assert operators(lambda: (given.tolist(), given.cpu(), given.numpy())) == {}
+    numbers = torch.arange(6.0)
+    assert operators(lambda: (numbers * 2).tolist()) == {"tolist": 1}
+    assert operators(lambda: (numbers * 2).cpu().numpy()) == {"cpu": 1}
+    assert operators(lambda: (numbers.tolist(), numbers.cpu(), numbers.numpy())) == {}
 
 
 def test_what_the_loss_reads_where_the_maps_lie_on_the_cpu_is_no_wait_for_a_gpu() -> None:
@@ -75,7 +75,7 @@ def warn(warned: waits.WarnedWaits) -> list[str]:
         return [message.filename for message in warned.take()] + [message.filename for message in warned.take()]
 
 
-def test_warnings_of_a_wait_are_kept_and_all_others_are_shown() -> None:
+def test_warnings_of_a_wait_are_recorded_and_all_others_are_shown() -> None:
     show, filters = warnings.showwarning, list(warnings.filters)
     with pytest.warns(UserWarning, match="of the user") as shown:
         assert warn(waits.WarnedWaits()) == [__file__] * 2

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ocrlab.debug.instruments.step_check import checker
-from ocrlab.debug.instruments.step_check.attention_masks import fills
-from tests.debug.instruments.step_check.test_forward_pass import one, rules
+from ocrlab.debug.instruments.step_check.attention_masks import padding_masks
+from tests.debug.instruments.step_check.test_forward_pass import finding_of, rules
 from tests.debug.instruments.step_check.test_padding_in_loss import IDS, LENGTHS
 
 THERE = torch.arange(12) < LENGTHS[:, None]
@@ -36,8 +36,8 @@ class Encoder(nn.Module):
             q, k, v = self.qkv(x).chunk(3, -1)
             scores = q @ k.transpose(1, 2) / 4
             scores = scores.masked_fill(pad[:, None, :], -1e9) if self.hide else scores
-            given: Tensor = x + scores.softmax(-1) @ v
-            return given
+            mixed: Tensor = x + scores.softmax(-1) @ v
+            return mixed
         q, k, v = self.qkv(x).view(len(x), length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         mask = ~pad[:, None, None, :] if self.hide else None
         return x + functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
@@ -49,15 +49,15 @@ class Encoder(nn.Module):
 
 
 def check(model: nn.Module, ids: Tensor = IDS) -> checker.Report:
-    return checker.check(model, (ids, CLASSES), lambda net, given: functional.cross_entropy(net(given[0]), given[1]))
+    return checker.check(model, (ids, CLASSES), lambda net, batch: functional.cross_entropy(net(batch[0]), batch[1]))
 
 
 @pytest.mark.parametrize("way", ["layer", "by hand", "scaled"])
-def test_padding_that_is_seen_and_padding_that_is_hidden(way: str) -> None:
+def test_visible_and_hidden_padding(way: str) -> None:
     torch.manual_seed(0)
-    told = one(check(Encoder(way, hide=False)), "attention.unmasked")
-    assert "batch.0" in told.got and "key_padding_mask" in told.do and told.judgement == "warn"
-    assert told.where == ("layer.self_attn" if way == "layer" else "the model itself")
+    finding = finding_of(check(Encoder(way, hide=False)), "attention.unmasked")
+    assert "batch.0" in finding.got and "key_padding_mask" in finding.do and finding.judgement == "warn"
+    assert finding.where == ("layer.self_attn" if way == "layer" else "the model itself")
     assert "attention.unmasked" not in rules(check(Encoder(way, hide=True)))
 
 
@@ -100,7 +100,7 @@ def test_features_beside_a_mask_that_nobody_uses(hide: bool) -> None:
 def test_where_a_batch_is_filled_up() -> None:
     images = torch.rand(8, 3, 16, 16)
     named = [("ids", IDS), ("left", IDS.flip(1)), ("mask", THERE.float()), ("images", images), ("y", CLASSES)]
-    found = dict(fills([*named, ("free", torch.randn(8, 12)), ("same", torch.zeros(8, 12))]))
-    assert set(found) == {"ids", "left", "mask"}
-    assert bool((found["ids"] == ~THERE).all()) and bool((found["left"] == ~THERE.flip(1)).all())
-    assert bool((found["mask"] == ~THERE).all())
+    fills = dict(padding_masks([*named, ("free", torch.randn(8, 12)), ("same", torch.zeros(8, 12))]))
+    assert set(fills) == {"ids", "left", "mask"}
+    assert bool((fills["ids"] == ~THERE).all()) and bool((fills["left"] == ~THERE.flip(1)).all())
+    assert bool((fills["mask"] == ~THERE).all())

@@ -70,8 +70,8 @@ TORN: dict[str, tuple[Forward, Tensor, str]] = {
 @pytest.mark.parametrize("case", list(TORN))
 def test_a_view_where_a_transpose_is_meant(case: str) -> None:
     forward, inputs, words = TORN[case]
-    told = rules(forward, inputs)["axes.torn"]
-    assert words in told.got and told.judgement == "fail" and "permute" in told.do
+    finding = rules(forward, inputs)["axes.torn"]
+    assert words in finding.got and finding.judgement == "fail" and "permute" in finding.do
 
 
 def normalised(net: Net, x: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ RIGHT: dict[str, tuple[Forward, Tensor]] = {
 
 
 @pytest.mark.parametrize("case", list(RIGHT))
-def test_views_that_keep_rows_whole_say_nothing(case: str) -> None:
+def test_views_that_keep_rows_whole_are_no_finding(case: str) -> None:
     assert "axes.torn" not in rules(*RIGHT[case])
 
 
@@ -116,14 +116,14 @@ def masked(net: Net, x: Tensor) -> Tensor:
     return net.out((scores.softmax(-1) * words).sum(1))
 
 
-def test_a_softmax_over_one_score() -> None:
-    told = rules(pooled(-1), WORDS)["softmax.one"]
-    assert "(8, 10, 1)" in told.got and "dim=1" in told.do and told.judgement == "warn"
+def test_a_softmax_over_a_single_score() -> None:
+    finding = rules(pooled(-1), WORDS)["softmax.one"]
+    assert "(8, 10, 1)" in finding.got and "dim=1" in finding.do and finding.judgement == "warn"
     assert "softmax.one" in rules(pooled(2), WORDS) and "softmax.one" in rules(masked, WORDS)
     assert "softmax.one" not in rules(pooled(1), WORDS)
 
 
-def test_one_place_and_one_key_are_no_mistake() -> None:
+def test_a_single_place_and_a_single_key_are_no_mistake() -> None:
     def attended(net: Net, x: Tensor) -> Tensor:
         words = net.words(x)
         query, key = net.heads(words), net.heads(words[:, :1])
@@ -136,18 +136,18 @@ def test_one_place_and_one_key_are_no_mistake() -> None:
 
 @pytest.mark.parametrize("dim", [0, -2, 1, -1])
 def test_a_softmax_over_the_batch_in_the_loss(dim: int) -> None:
-    def focal(model: nn.Module, given: tuple[Tensor, Tensor]) -> Tensor:
-        chosen = functional.log_softmax(model(given[0]), dim=dim).gather(1, given[1][:, None]).squeeze(1)
+    def focal(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        chosen = functional.log_softmax(model(batch[0]), dim=dim).gather(1, batch[1][:, None]).squeeze(1)
         return (-((1 - chosen.exp()) ** 2) * chosen).mean()
 
     batch = (torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2]))
     assert ("softmax.batch" in told(checker.check(nn.Linear(8, 3), batch, focal))) == (dim in (0, -2))
 
 
-def test_a_softmax_over_pairs_of_the_batch_and_one_inside_the_model_are_meant() -> None:
-    def pairs(model: nn.Module, given: Tensor) -> Tensor:
-        one, two = model(given), model(given + 0.1)
-        return -(one @ two.t()).softmax(0).diag().log().mean()
+def test_a_softmax_over_pairs_of_the_batch_and_inside_the_model_are_no_finding() -> None:
+    def pairs(model: nn.Module, batch: Tensor) -> Tensor:
+        first, two = model(batch), model(batch + 0.1)
+        return -(first @ two.t()).softmax(0).diag().log().mean()
 
     class Pooled(nn.Module):
         def __init__(self) -> None:
@@ -158,5 +158,5 @@ def test_a_softmax_over_pairs_of_the_batch_and_one_inside_the_model_are_meant() 
             return self.last(self.weigh(bag).softmax(0).t() @ bag)
 
     assert "softmax.batch" not in told(checker.check(nn.Linear(8, 3), torch.randn(6, 8), pairs))
-    bag = checker.check(Pooled(), torch.randn(6, 8), lambda model, given: model(given).square().mean())
+    bag = checker.check(Pooled(), torch.randn(6, 8), lambda model, batch: model(batch).square().mean())
     assert "softmax.batch" not in told(bag)

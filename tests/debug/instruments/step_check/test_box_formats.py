@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.step_check import checker
-from tests.debug.instruments.step_check.test_forward_pass import one, rules
+from tests.debug.instruments.step_check.test_forward_pass import finding_of, rules
 
 
 def draw(number: int) -> Tensor:
@@ -89,14 +89,16 @@ def of_anchors(a: Tensor, b: Tensor) -> Tensor:
 def check(overlap: Overlap, boxes: Tensor) -> checker.Report:
     torch.manual_seed(0)
     batch = {"image": IMAGES, "boxes": boxes}
-    return checker.check(Net(), batch, lambda net, given: (1 - overlap(net(given["image"]), given["boxes"])).mean())
+    return checker.check(Net(), batch, lambda net, values: (1 - overlap(net(values["image"]), values["boxes"])).mean())
 
 
 @pytest.mark.parametrize("overlap", [giou, by_columns, all_with_all])
 @pytest.mark.parametrize("boxes", [SIZES, CENTRES], ids=["sizes", "centres"])
 def test_a_width_where_a_corner_is_meant(overlap: Overlap, boxes: Tensor) -> None:
-    told = one(check(overlap, boxes), "boxes.corners")
-    assert told.where == "batch.boxes" and "of 16 end before they begin" in told.got and "box_convert" in told.do
+    finding = finding_of(check(overlap, boxes), "boxes.corners")
+    assert (
+        finding.where == "batch.boxes" and "of 16 end before they begin" in finding.got and "box_convert" in finding.do
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,5 +130,5 @@ def test_boxes_of_torchvision_and_boxes_that_the_loss_makes() -> None:
     ops = pytest.importorskip("torchvision.ops")
     assert "boxes.corners" in rules(check(lambda a, b: 1 - ops.complete_box_iou_loss(a, b), CENTRES))
     assert "boxes.corners" not in rules(check(lambda a, b: 1 - ops.complete_box_iou_loss(a, b), CORNERS))
-    told = one(check(lambda a, b: giou(a, b * 64), SIZES), "boxes.corners")
-    assert told.where == "the boxes of the loss"
+    finding = finding_of(check(lambda a, b: giou(a, b * 64), SIZES), "boxes.corners")
+    assert finding.where == "the boxes of the loss"

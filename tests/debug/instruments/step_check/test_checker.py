@@ -38,8 +38,8 @@ def batch(size: int = 8) -> dict[str, Any]:
     return {"images": torch.rand(3, 3, size, size), "labels": labels, "names": ["a.png", "b.png", "c.png"]}
 
 
-def loss(model: nn.Module, given: Any) -> Tensor:
-    return functional.cross_entropy(model(given["images"]), given["labels"])
+def loss(model: nn.Module, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch["images"]), batch["labels"])
 
 
 def adamw(model: nn.Module, lr: float = 1e-2) -> torch.optim.Optimizer:
@@ -50,22 +50,22 @@ def rules(report: checker.Report) -> set[str]:
     return {finding.rule for finding in report.findings}
 
 
-def one(report: checker.Report, rule: str) -> checker.Finding:
+def finding_of(report: checker.Report, rule: str) -> checker.Finding:
     [finding] = [finding for finding in report.findings if finding.rule == rule]
     assert finding.where and finding.got and finding.need and finding.do
     return finding
 
 
 def test_a_step_that_is_right_has_no_finding_and_leaves_nothing() -> None:
-    model, given = Net(), batch()
+    model, values = Net(), batch()
     optimizer = adamw(model)
-    loss(model, given).backward()
+    loss(model, values).backward()
     optimizer.step()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     state = str(optimizer.state_dict())
     draws = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state())  # noqa: NPY002
-    report = checker.check(model, given, loss, optimizer=optimizer)
+    report = checker.check(model, values, loss, optimizer=optimizer)
     assert report.findings == [] and report.ok and report.unchecked == []
     assert [stage.name for stage in report.stages][:3] == ["stem.0", "stem.1", "stem.2"]
     assert report.stages[-1].name == "" and report.stages[-1].shapes == ((3, 4, 8, 8),)
@@ -87,7 +87,7 @@ class Item:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "batch_value",
     [
         (torch.rand(4, 5), torch.rand(4, 1)),
         [torch.rand(4, 5), torch.rand(4, 1)],
@@ -98,8 +98,8 @@ class Item:
     ids=["tuple", "list", "dataclass", "object", "nested"],
 )
 @pytest.mark.parametrize("back", ["tensor", "dict", "object", "tuple"])
-def test_batches_and_losses_of_any_kind(given: Any, back: str) -> None:
-    x, y = (tensor for _, tensor in dotted_tensors(given))
+def test_batches_and_losses_of_any_kind(batch_value: Any, back: str) -> None:
+    x, y = (tensor for _, tensor in dotted_tensors(batch_value))
 
     def step(model: nn.Module, _batch: Any) -> Any:
         total = functional.mse_loss(model(x), y)
@@ -108,28 +108,28 @@ def test_batches_and_losses_of_any_kind(given: Any, back: str) -> None:
         ]
 
     model = nn.Linear(5, 1)
-    assert checker.check(model, given, step, optimizer=adamw(model)).findings == []
+    assert checker.check(model, batch_value, step, optimizer=adamw(model)).findings == []
 
 
 def test_a_loss_of_torch_takes_outputs_and_targets() -> None:
-    given = (torch.rand(4, 5), torch.rand(4, 2))
+    batch = (torch.rand(4, 5), torch.rand(4, 2))
     for function in (nn.MSELoss(), functional.mse_loss, functional.binary_cross_entropy_with_logits):
-        assert checker.check(nn.Linear(5, 2), given, function).ok
+        assert checker.check(nn.Linear(5, 2), batch, function).ok
 
 
-def test_no_optimizer_is_said() -> None:
+def test_a_missing_optimizer_is_reported() -> None:
     assert "no optimizer" in checker.check(Net(), batch(), loss).unchecked[0]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_value_that_is_not_finite_is_named_by_tensor_sample_and_pixel(value: float) -> None:
-    given = batch()
-    given["images"][1, 2, 5, 3] = value
-    report = checker.check(Net(), given, loss)
-    finding = one(report, "batch.finite")
+    values = batch()
+    values["images"][1, 2, 5, 3] = value
+    report = checker.check(Net(), values, loss)
+    finding = finding_of(report, "batch.finite")
     assert finding.where == "batch.images, sample 'b.png', channel 2, pixel x=3 y=5"
     assert "1 of 576" in finding.got
-    first = one(report, "forward.finite")
+    first = finding_of(report, "forward.finite")
     assert first.where.startswith("stem.0 (Conv2d), sample 'b.png'") and "its input is not finite either" in first.got
     assert "loss.finite" in rules(report) and "gradient.finite" in rules(report)
 
@@ -139,33 +139,33 @@ def test_the_first_module_that_makes_nan_is_named_and_not_those_after_it() -> No
     with torch.no_grad():
         model.stem[1].weight[4] = float("inf")
     report = checker.check(model, batch(), loss)
-    assert one(report, "weights.finite").where == "stem.1.weight[4]"
-    finding = one(report, "forward.finite")
+    assert finding_of(report, "weights.finite").where == "stem.1.weight[4]"
+    finding = finding_of(report, "forward.finite")
     assert finding.where.startswith("stem.1 (BatchNorm2d)") and "its weight is not" in finding.got
 
 
-def test_half_precision_that_overflows_is_told_to_compute_in_float32() -> None:
+def test_half_precision_that_overflows_should_compute_in_float32() -> None:
     class Loud(nn.Linear):
         def forward(self, x: Tensor) -> Tensor:
             return (super().forward(x) * 1e3).half() * 1e4
 
-    def step(model: nn.Module, given: Any) -> Tensor:
-        return model(given).float().sum()
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        return model(batch).float().sum()
 
-    finding = one(checker.check(nn.Sequential(Loud(4, 4)), torch.rand(2, 4), step), "forward.finite")
+    finding = finding_of(checker.check(nn.Sequential(Loud(4, 4)), torch.rand(2, 4), step), "forward.finite")
     assert "float16" in finding.got and "float32" in finding.do
 
 
 def test_ranges_of_inputs_and_outputs() -> None:
-    given = batch() | {"mask": torch.ones(3, 8, 8)}
-    given["mask"][2, 1, 7] = 0.5
-    given["images"][0, 0, 0, 0] = 300.0
+    values = batch() | {"mask": torch.ones(3, 8, 8)}
+    values["mask"][2, 1, 7] = 0.5
+    values["images"][0, 0, 0, 0] = 300.0
     ranges = [Range("images", 0, 255), Range("mask", 0, 1, only=(0, 1)), Range("labels", 0, 3), Range("nothing", 0, 1)]
-    report = checker.check(Net(), given, loss, ranges=ranges, outputs=[Range("output", -0.01, 0.01)])
-    found = {finding.where: finding for finding in report.findings}
-    assert found["batch.images, sample 'a.png', channel 0, pixel x=0 y=0"].got.startswith("300 ")
-    assert found["batch.mask, sample 'c.png', pixel x=7 y=1"].need == "only 0, 1"
-    assert "batch.nothing" in found
+    report = checker.check(Net(), values, loss, ranges=ranges, outputs=[Range("output", -0.01, 0.01)])
+    findings = {finding.where: finding for finding in report.findings}
+    assert findings["batch.images, sample 'a.png', channel 0, pixel x=0 y=0"].got.startswith("300 ")
+    assert findings["batch.mask, sample 'c.png', pixel x=7 y=1"].need == "only 0, 1"
+    assert "batch.nothing" in findings
     assert any(finding.rule == "output.range" for finding in report.findings)
     assert len(report.findings) == 4
 
@@ -173,9 +173,9 @@ def test_ranges_of_inputs_and_outputs() -> None:
 def test_shapes_at_each_stage() -> None:
     shapes = {"stem.0": (3, 8, 8, 8), "head": (None, 4, 8, 16), "neck": (1,)}
     report = checker.check(Net(), batch(), loss, shapes=shapes)
-    finding = one(report, "shape.stage")
+    finding = finding_of(report, "shape.stage")
     assert (finding.where, finding.got, finding.need) == ("head", "3 x 4 x 8 x 8", "any x 4 x 8 x 16")
-    assert one(report, "shape.missing").where == "neck"
+    assert finding_of(report, "shape.missing").where == "neck"
 
 
 INDEXED: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str]] = {
@@ -193,13 +193,13 @@ INDEXED: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str]] = {
 
 @pytest.mark.parametrize("name", INDEXED)
 def test_an_index_out_of_bounds_is_named_before_the_kernel_runs(name: str) -> None:
-    step, told = INDEXED[name]
+    step, text = INDEXED[name]
     model = nn.ModuleDict({"table": nn.Embedding(4, 4)})
     model.table = model["table"]  # type: ignore[assignment]
     wrong = checker.check(model, torch.tensor([0, 1, 7, 3]), step)
-    finding = one(wrong, "indices.bounds")
+    finding = finding_of(wrong, "indices.bounds")
     assert (
-        told in finding.where
+        text in finding.where
         and ("position 2" in finding.where or "sample 2" in finding.where)
         and finding.got.startswith("7 ")
     )
@@ -222,18 +222,18 @@ def test_probabilities_and_targets_of_the_bce() -> None:
     x, y = torch.rand(3, 4), torch.full((3, 2), 0.5)
     y[2, 1] = 1.5
     report = checker.check(nn.Linear(4, 2), (x, y), nn.BCEWithLogitsLoss())
-    assert one(report, "probabilities.range").where.endswith("sample 2, position 1")
+    assert finding_of(report, "probabilities.range").where.endswith("sample 2, position 1")
     raw = checker.check(nn.Linear(4, 2), (x * 9, y.clamp(0, 1)), nn.BCELoss())
-    assert "with_logits" in one(raw, "probabilities.range").do
+    assert "with_logits" in finding_of(raw, "probabilities.range").do
 
 
 def test_what_is_raised_is_a_finding_with_its_line() -> None:
     report = checker.check(Net(), {"images": torch.rand(2, 5, 8, 8)}, loss)
-    finding = one(report, "step.raised")
+    finding = finding_of(report, "step.raised")
     assert finding.where.startswith("stem.0") and "RuntimeError" in finding.got
     assert "did not end" in report.unchecked[0]
     ours = checker.check(Net(), batch(), lambda output, target: output.mean() - target)  # type: ignore[attr-defined]
-    assert "loss(model, batch)" in one(ours, "step.raised").do
+    assert "loss(model, batch)" in finding_of(ours, "step.raised").do
 
 
 @pytest.mark.parametrize(
@@ -261,20 +261,20 @@ def test_a_detached_branch_and_a_module_that_is_never_called() -> None:
             return self.head(self.stem(x).detach())
 
     report = checker.check(Torn(), batch(), loss)
-    found = {f.where: f.got for f in report.findings if f.rule == "gradient.missing"}
-    assert found["stem (3 parameters)"].endswith("the module ran")
-    assert found["spare (4 parameters)"].endswith("was never called")
+    texts = {f.where: f.got for f in report.findings if f.rule == "gradient.missing"}
+    assert texts["stem (3 parameters)"].endswith("the module ran")
+    assert texts["spare (4 parameters)"].endswith("was never called")
     assert not report.ok
 
 
 def test_a_gradient_that_is_not_finite_or_only_zeros() -> None:
-    def root(model: nn.Module, given: Any) -> Tensor:
-        return (model(given["images"]) * 0).pow(2).sum().sqrt()
+    def root(model: nn.Module, batch: Any) -> Tensor:
+        return (model(batch["images"]) * 0).pow(2).sum().sqrt()
 
     assert "gradient.finite" in rules(checker.check(Net(), batch(), root))
 
-    def off(model: nn.Module, given: Any) -> Tensor:
-        return loss(model, given) * 0
+    def off(model: nn.Module, batch: Any) -> Tensor:
+        return loss(model, batch) * 0
 
     report = checker.check(Net(), batch(), off)
     assert {f.where for f in report.findings if f.rule == "gradient.zero"} == {
@@ -287,11 +287,16 @@ def test_a_gradient_that_is_not_finite_or_only_zeros() -> None:
 def test_weights_that_the_optimiser_forgets_or_should_not_move() -> None:
     model = Net()
     few = torch.optim.AdamW(model.head.parameters(), lr=1e-2)
-    assert one(checker.check(model, batch(), loss, optimizer=few), "optimizer.missing").where == "stem (3 parameters)"
+    assert (
+        finding_of(checker.check(model, batch(), loss, optimizer=few), "optimizer.missing").where
+        == "stem (3 parameters)"
+    )
     idle = torch.optim.AdamW([{"params": model.head.parameters()}, {"params": model.stem.parameters(), "lr": 0.0}])
-    assert one(checker.check(model, batch(), loss, optimizer=idle), "optimizer.rate").where == "stem (3 parameters)"
+    assert (
+        finding_of(checker.check(model, batch(), loss, optimizer=idle), "optimizer.rate").where == "stem (3 parameters)"
+    )
     other = torch.optim.AdamW([*model.parameters(), *Net().parameters()])
-    assert "5 tensors" in one(checker.check(model, batch(), loss, optimizer=other), "optimizer.stranger").got
+    assert "5 tensors" in finding_of(checker.check(model, batch(), loss, optimizer=other), "optimizer.stranger").got
 
 
 def test_a_frozen_layer_with_a_rate_that_momentum_moves() -> None:
@@ -301,7 +306,7 @@ def test_a_frozen_layer_with_a_rate_that_momentum_moves() -> None:
     optimizer.step()
     model.stem.requires_grad_(False)  # its old gradients are still there
     report = checker.check(model, batch(), loss, optimizer=optimizer)
-    assert one(report, "weights.frozen_moved").where == "stem (3 parameters)"
+    assert finding_of(report, "weights.frozen_moved").where == "stem (3 parameters)"
     assert {"optimizer.frozen", "gradient.stale", "mode.batchnorm_frozen"} <= rules(report)
 
 
@@ -311,14 +316,14 @@ def test_an_update_that_is_lost_in_rounding() -> None:
         model.weight.fill_(1.0)
     optimizer = torch.optim.SGD([model.weight], lr=1e-9)
     report = checker.check(model, torch.rand(2, 4).bfloat16(), lambda m, x: m(x).float().sum(), optimizer=optimizer)
-    assert "bfloat16" in one(report, "weights.still").got
+    assert "bfloat16" in finding_of(report, "weights.still").got
 
 
 def test_modes_of_the_model_and_of_batchnorm() -> None:
     assert "mode.eval" in rules(checker.check(Net().eval(), batch(), loss))
     model = Net()
     model.stem[1].eval()
-    assert one(checker.check(model, batch(), loss), "mode.batchnorm").where == "stem.1"
+    assert finding_of(checker.check(model, batch(), loss), "mode.batchnorm").where == "stem.1"
     model.stem[1].requires_grad_(False)
     assert checker.check(model, batch(), loss).findings == []
 
@@ -327,15 +332,15 @@ def test_eval_mode_must_change_nothing_and_repeat() -> None:
     class Counts(Net):
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer("seen", torch.zeros(1))
+            self.register_buffer("calls", torch.zeros(1))
 
         def forward(self, x: Tensor) -> Tensor:
-            self.seen += 1
+            self.calls += 1
             return super().forward(functional.dropout(x))
 
     report = checker.check(Counts(), batch(), loss)
-    assert one(report, "eval.changes").where == "seen"
-    assert "training=self.training" in one(report, "eval.repeats").do
+    assert finding_of(report, "eval.changes").where == "calls"
+    assert "training=self.training" in finding_of(report, "eval.repeats").do
 
 
 def test_formats_types_and_devices() -> None:
@@ -344,8 +349,8 @@ def test_formats_types_and_devices() -> None:
             return x.contiguous()
 
     model = nn.Sequential(nn.Conv2d(3, 4, 3), Flips()).to(memory_format=torch.channels_last)
-    given = torch.rand(2, 3, 8, 8).to(memory_format=torch.channels_last)
-    assert one(checker.check(model, given, lambda m, x: m(x).sum()), "format.lost").where == "1 (Flips)"
+    images = torch.rand(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    assert finding_of(checker.check(model, images, lambda m, x: m(x).sum()), "format.lost").where == "1 (Flips)"
     assert "dtype.batch" in rules(
         checker.check(nn.Linear(3, 1), torch.rand(2, 3).double(), lambda m, x: m(x.float()).sum())
     )
@@ -375,12 +380,12 @@ def test_sparse_gradients_and_optimisers_that_need_a_closure() -> None:
     assert report.findings == [] and "LBFGS needs a closure" in report.unchecked[0]
 
 
-def test_all_findings_are_told_in_words_and_as_a_table() -> None:
+def test_all_findings_are_printed_and_in_the_table() -> None:
     model = Net()
     model.stem[1].eval()
-    given = batch()
-    given["labels"][0, 0, 0] = 9
-    report = checker.check(model, given, loss, ranges=[Range("images", 2, 3)])
+    values = batch()
+    values["labels"][0, 0, 0] = 9
+    report = checker.check(model, values, loss, ranges=[Range("images", 2, 3)])
     assert {"mode.batchnorm", "indices.bounds", "batch.range"} <= rules(report)
     assert list(report.table().columns) == ["judgement", "rule", "where", "got", "need", "do"]
     assert str(report).count("\n") >= len(report.findings)

@@ -33,12 +33,12 @@ def test_masks_are_meant() -> None:
     assert not any("finite" in finding.rule for finding in report.findings), str(report)
 
 
-def test_zeros_with_one_inf_are_no_mask_elsewhere() -> None:
+def test_zeros_with_a_single_inf_are_no_mask_elsewhere() -> None:
     x = torch.zeros(3, 5, 8)
     x[1, 2, 3] = -math.inf
     report = checker.check(Attends(), {"x": x, "mask": torch.zeros(3, 5)}, loss)
-    [found] = [finding for finding in report.findings if finding.rule == "batch.finite"]
-    assert "x" in found.where and "-inf" in found.got
+    [batch_finding] = [finding for finding in report.findings if finding.rule == "batch.finite"]
+    assert "x" in batch_finding.where and "-inf" in batch_finding.got
     model = nn.BatchNorm1d(4)
     assert model.running_mean is not None
     model.running_mean[1] = -math.inf
@@ -60,7 +60,7 @@ def test_an_update_that_is_lost_in_rounding_fails_only_where_every_weight_stays(
     assert {f.judgement for f in report.findings if f.rule == "weights.still"} == {"fail"} and not report.ok
 
 
-def test_findings_of_one_rule_and_remedy_are_one_line() -> None:
+def test_findings_of_the_same_rule_and_remedy_share_a_line() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
     report = checker.check(model, (torch.full((8, 8), torch.nan), torch.zeros(8, 3)), nn.functional.mse_loss)
     assert len([f for f in report.findings if f.rule == "gradient.finite"]) == 4
@@ -74,7 +74,7 @@ def test_the_head_of_a_report_counts_as_people_do() -> None:
     assert str(good).startswith("no findings, 1 module, loss ")
 
 
-def test_a_batch_without_a_sample_is_told_and_one_empty_tensor_is_none() -> None:
+def test_a_batch_without_a_sample_is_reported_but_not_an_empty_tensor() -> None:
     def loss(net: nn.Module, batch: list[Tensor]) -> Tensor:
         return net(batch[0]).square().mean()
 

@@ -15,12 +15,12 @@ def rules(report: checker.Report) -> set[str]:
     return {finding.rule for finding in report.findings}
 
 
-def one(report: checker.Report, rule: str) -> checker.Finding:
+def finding_of(report: checker.Report, rule: str) -> checker.Finding:
     return next(finding for finding in report.findings if finding.rule == rule)
 
 
-def classes(model: nn.Module, given: Any) -> Tensor:
-    return nn.functional.cross_entropy(model(given[0]), given[1])
+def classes(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
 def data(size: int = 16) -> tuple[Tensor, Tensor]:
@@ -31,19 +31,19 @@ def test_numbers_with_which_nothing_is_learned_are_named_at_their_module() -> No
     inputs, targets = data()
     dead = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
     nn.init.constant_(dead[0].bias, -100.0)
-    assert one(checker.check(dead, (inputs, targets), classes), "forward.dead").where == "1 (ReLU)"
+    assert finding_of(checker.check(dead, (inputs, targets), classes), "forward.dead").where == "1 (ReLU)"
     flat = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3))
     nn.init.constant_(flat[0].bias, 50.0)
-    assert one(checker.check(flat, (inputs, targets), classes), "forward.saturated").where == "1 (Sigmoid)"
+    assert finding_of(checker.check(flat, (inputs, targets), classes), "forward.saturated").where == "1 (Sigmoid)"
     report = checker.check(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)), (inputs * 255, targets), classes)
-    assert one(report, "input.scale").where == "0 (Linear)"
+    assert finding_of(report, "input.scale").where == "0 (Linear)"
     report = checker.check(nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 3)), (inputs * 255, targets), classes)
     assert "input.scale" not in rules(report)
     deep = nn.Sequential(*[part for _ in range(24) for part in (nn.Linear(8, 8), nn.Sigmoid())], nn.Linear(8, 3))
-    assert one(checker.check(deep, (inputs, targets), classes), "gradient.vanishing").where.startswith("0")
+    assert finding_of(checker.check(deep, (inputs, targets), classes), "gradient.vanishing").where.startswith("0")
     large = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
     nn.init.constant_(large[0].weight, 1e6)
-    assert one(checker.check(large, (inputs, targets), classes), "forward.large").where == "0 (Linear)"
+    assert finding_of(checker.check(large, (inputs, targets), classes), "forward.large").where == "0 (Linear)"
 
 
 def test_images_that_are_divided_twice_and_a_batchnorm_that_never_learns() -> None:
@@ -52,27 +52,27 @@ def test_images_that_are_divided_twice_and_a_batchnorm_that_never_learns() -> No
     rest = (nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), *rest)
     assert rules(checker.check(model, (images, targets), classes)) == set()
-    found = one(checker.check(model, (images / 255, targets), classes), "input.scale")
-    assert found.where == "0 (Conv2d)" and "255 twice" in found.do
+    finding = finding_of(checker.check(model, (images / 255, targets), classes), "input.scale")
+    assert finding.where == "0 (Conv2d)" and "255 twice" in finding.do
     assert "input.scale" not in rules(checker.check(model, (images / 25, targets), classes))
     assert "input.scale" not in rules(checker.check(model, (images / 255 - 0.001, targets), classes))
     model[1] = nn.BatchNorm2d(4, momentum=0.0)
-    assert one(checker.check(model, (images, targets), classes), "batchnorm.momentum").where == "1 (BatchNorm2d)"
+    assert finding_of(checker.check(model, (images, targets), classes), "batchnorm.momentum").where == "1 (BatchNorm2d)"
     nn.init.constant_(model[1].get_buffer("running_mean"), 0.2)  # frozen by its momentum, with learned statistics
     assert "batchnorm.momentum" not in rules(checker.check(model, (images, targets), classes))
 
 
-def test_batchnorm_of_one_sample_and_a_dropout_that_leaves_nothing() -> None:
+def test_batchnorm_of_a_single_sample_and_a_dropout_that_leaves_nothing() -> None:
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.99), nn.Flatten(), nn.LazyLinear(3))
     images = torch.rand(1, 1, 7, 7)
     model(images)
     report = checker.check(model, (images, torch.tensor([1])), classes)
-    assert one(report, "batchnorm.one").where == "1 (BatchNorm2d)"
-    assert one(report, "batchnorm.one").got == "statistics of 25 values a channel, of one sample"
+    assert finding_of(report, "batchnorm.one").where == "1 (BatchNorm2d)"
+    assert finding_of(report, "batchnorm.one").got == "statistics of 25 values a channel, of one sample"
     model[4] = nn.LazyLinear(3)
     model(large := torch.rand(1, 1, 32, 32))
     assert "batchnorm.one" not in rules(checker.check(model, (large, torch.tensor([1])), classes))
-    assert "99%" in one(report, "mode.dropout").got
+    assert "99%" in finding_of(report, "mode.dropout").got
 
 
 def test_columns_that_the_loss_leaves_out() -> None:
@@ -82,8 +82,8 @@ def test_columns_that_the_loss_leaves_out() -> None:
         torch.manual_seed(0)
         return checker.check(nn.Linear(4, width), inputs, lambda net, x: loss(net(x)))
 
-    told = one(columns(lambda y: (y[:, :4] - 1).square().mean()), "loss.columns")
-    assert "column 4, 5 of 6" in told.got and told.judgement == "warn"
+    finding = finding_of(columns(lambda y: (y[:, :4] - 1).square().mean()), "loss.columns")
+    assert "column 4, 5 of 6" in finding.got and finding.judgement == "warn"
     actions, labelled = torch.arange(16) % 5, torch.arange(16)[:, None] % 3 == torch.arange(6) % 3
     others: list[Callable[[Tensor], Tensor]] = [
         lambda y: (y - 1).square().mean(),

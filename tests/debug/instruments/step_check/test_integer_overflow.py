@@ -10,7 +10,7 @@ from torch.nn import functional
 from ocrlab.debug.instruments.step_check import checker
 
 
-def found(dtype: torch.dtype, classes: int) -> list[str]:
+def narrow_findings(dtype: torch.dtype, classes: int) -> list[str]:
     torch.manual_seed(0)
     model = nn.Linear(8, classes)
     batch = (torch.randn(32, 8), torch.randint(0, min(classes, 100), (32,)).to(dtype))
@@ -20,7 +20,7 @@ def found(dtype: torch.dtype, classes: int) -> list[str]:
 
 @pytest.mark.parametrize(("dtype", "classes"), [(torch.uint8, 1000), (torch.int8, 200)])
 def test_a_type_that_cannot_name_all_classes(dtype, classes):
-    assert found(dtype, classes) == ["targets.narrow"]
+    assert narrow_findings(dtype, classes) == ["targets.narrow"]
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,4 @@ def test_a_type_that_cannot_name_all_classes(dtype, classes):
 )
 def test_a_type_that_is_large_enough(dtype, classes):
     """260: bytes and four special words."""
-    assert found(dtype, classes) == []
+    assert narrow_findings(dtype, classes) == []

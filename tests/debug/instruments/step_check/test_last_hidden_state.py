@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ocrlab.debug.instruments.step_check import checker
-from tests.debug.instruments.step_check.test_forward_pass import one, rules
+from tests.debug.instruments.step_check.test_forward_pass import finding_of, rules
 
 LENGTHS = torch.tensor([12, 5, 9, 7, 3, 12, 4, 6])
 IDS = torch.randint(1, 40, (8, 12), generator=torch.Generator().manual_seed(0))
@@ -47,8 +47,10 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_the_last_step_behind_the_padding(way: str, kind: type[nn.RNNBase], batch_first: bool) -> None:
-    told = one(checker.check(Reader(way, kind, batch_first), (IDS, LENGTHS, LABELS), loss), "recurrent.padding")
-    assert told.where == "layer" and "6 of 8 rows" in told.got and "pack_padded_sequence" in told.do
+    finding = finding_of(
+        checker.check(Reader(way, kind, batch_first), (IDS, LENGTHS, LABELS), loss), "recurrent.padding"
+    )
+    assert finding.where == "layer" and "6 of 8 rows" in finding.got and "pack_padded_sequence" in finding.do
 
 
 @pytest.mark.parametrize("way", ["packed", "at the length", "mean"])
@@ -56,7 +58,7 @@ def test_what_is_packed_taken_at_its_length_or_read_in_all_steps_is_right(way: s
     assert "recurrent.padding" not in rules(checker.check(Reader(way), (IDS, LENGTHS, LABELS), loss))
 
 
-def test_texts_of_one_length_and_padding_in_front_are_right() -> None:
+def test_texts_of_the_same_length_and_padding_in_front_are_right() -> None:
     full = torch.randint(1, 40, (8, 12), generator=torch.Generator().manual_seed(1))
     for ids in (full, IDS.flip(1)):
         assert "recurrent.padding" not in rules(checker.check(Reader("last"), (ids, LENGTHS, LABELS), loss))

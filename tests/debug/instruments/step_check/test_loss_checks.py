@@ -19,23 +19,25 @@ MASKS = (torch.arange(16) % 2).float().reshape(16, 1)
 HOT = functional.one_hot(CLASSES, 3).float()
 
 
-def found(last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor) -> dict[str, checker.Finding]:
+def findings_by_rule(
+    last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor
+) -> dict[str, checker.Finding]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, width), last)
-    report = checker.check(model, (INPUTS, targets), lambda net, given: loss(net(given[0]), given[1]))
+    report = checker.check(model, (INPUTS, targets), lambda net, batch: loss(net(batch[0]), batch[1]))
     return {finding.rule: finding for finding in report.findings}
 
 
 def test_a_column_minus_a_row_in_a_loss_of_ones_own() -> None:
     values = MASKS[:, 0]
 
-    def huber(given: Tensor, wanted: Tensor) -> Tensor:
-        off = (given - wanted).abs()
+    def huber(output: Tensor, wanted: Tensor) -> Tensor:
+        off = (output - wanted).abs()
         return torch.where(off < 1, off.square() / 2, off - 0.5).mean()
 
-    told = found(nn.Identity(), 1, huber, values)["loss.broadcast"]
-    assert "(16, 1) minus (16,)" in told.got and "(16, 16)" in told.got and told.judgement == "warn"
-    assert "loss.broadcast" in found(nn.Flatten(0), 1, lambda a, b: (b - a).square().mean(), MASKS)
+    finding = findings_by_rule(nn.Identity(), 1, huber, values)["loss.broadcast"]
+    assert "(16, 1) minus (16,)" in finding.got and "(16, 16)" in finding.got and finding.judgement == "warn"
+    assert "loss.broadcast" in findings_by_rule(nn.Flatten(0), 1, lambda a, b: (b - a).square().mean(), MASKS)
     right = (
         lambda a, b: (a[:, 0] - b).square().mean(),
         lambda a, b: (a - b.unsqueeze(1)).square().mean(),
@@ -44,12 +46,12 @@ def test_a_column_minus_a_row_in_a_loss_of_ones_own() -> None:
         lambda a, b: (a - a.mean(0)).square().mean() + (a[:, 0] - b).square().mean(),
     )
     for loss in right:
-        assert found(nn.Identity(), 1, loss, values) == {}
+        assert findings_by_rule(nn.Identity(), 1, loss, values) == {}
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize(
-    ("last", "width", "loss", "targets", "rule", "told"),
+    ("last", "width", "loss", "targets", "rule", "text"),
     [
         (nn.Softmax(1), 3, functional.cross_entropy, CLASSES, "loss.twice", "softmax"),
         (nn.Sigmoid(), 1, functional.binary_cross_entropy_with_logits, MASKS, "loss.twice", "sigmoid"),
@@ -65,10 +67,10 @@ def test_a_column_minus_a_row_in_a_loss_of_ones_own() -> None:
     ],
 )
 def test_what_trains_something_else_is_named(
-    last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor, rule: str, told: str
+    last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor, rule: str, text: str
 ) -> None:
-    findings = found(last, width, loss, targets)
-    assert told in findings[rule].got
+    findings = findings_by_rule(last, width, loss, targets)
+    assert text in findings[rule].got
     assert findings[rule].do
 
 
@@ -88,22 +90,22 @@ def test_what_trains_something_else_is_named(
     ],
 )
 def test_what_is_right_is_not_named(last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor) -> None:
-    rules = found(last, width, lambda a, b: loss(a[: len(b)], b), targets)
+    rules = findings_by_rule(last, width, lambda a, b: loss(a[: len(b)], b), targets)
     assert not {rule for rule in rules if rule.startswith(("loss.", "targets."))}
 
 
 def test_a_loss_that_ignores_the_prediction_is_named() -> None:
     model = nn.Linear(4, 1)
 
-    def loss(net: nn.Module, given: Any) -> Tensor:
-        net(given[0])
-        return functional.mse_loss(given[1], given[1]) + net.weight.square().sum()
+    def loss(net: nn.Module, batch: Any) -> Tensor:
+        net(batch[0])
+        return functional.mse_loss(batch[1], batch[1]) + net.weight.square().sum()
 
     report = checker.check(model, (INPUTS, MASKS), loss)
     assert "no gradient reaches" in next(f.got for f in report.findings if f.rule == "loss.ignores")
 
 
-def test_the_function_that_made_a_tensor_is_found_past_its_shape() -> None:
+def test_the_function_that_computed_a_tensor_is_named_past_its_shape() -> None:
     logits = torch.randn(2, 1, 4, 4, requires_grad=True)
     assert maker(logits.sigmoid().squeeze(1).reshape(2, 16)[0]) == "SigmoidBackward0"
     assert maker(logits.sigmoid() * 2) == "MulBackward0"
@@ -123,8 +125,8 @@ def test_logits_or_probabilities_where_logarithms_are_needed() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.end(super().forward(x))
 
-    def ctc(net: nn.Module, given: tuple[Tensor, Tensor]) -> Tensor:
-        return functional.ctc_loss(net(given[0].transpose(0, 1)), given[1], *LENGTHS)
+    def ctc(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return functional.ctc_loss(net(batch[0].transpose(0, 1)), batch[1], *LENGTHS)
 
     texts = torch.arange(32).reshape(16, 2) % 3 + 1
     for last, named in ((lambda x: x, True), (lambda x: x.softmax(-1), True), (lambda x: x.log_softmax(-1), False)):
@@ -140,8 +142,8 @@ def test_logits_or_probabilities_where_logarithms_are_needed() -> None:
         (nn.LogSoftmax(1), wanted.log(), True, False),
         (nn.LogSoftmax(1), wanted, True, True),
     ):
-        told = found(last, 3, lambda a, b, log=log: functional.kl_div(a, b, log_target=log), target)
-        assert ("loss.logarithm" in told) == named, (last, log)
+        finding = findings_by_rule(last, 3, lambda a, b, log=log: functional.kl_div(a, b, log_target=log), target)
+        assert ("loss.logarithm" in finding) == named, (last, log)
 
 
 @pytest.mark.parametrize(("weights", "named"), [((0.9, 0.1), True), ((0.1, 0.9), False), ((1.0, 1.0), False)])
@@ -151,11 +153,11 @@ def test_weights_of_classes_in_the_wrong_order(weights: tuple[float, float], nam
     report = checker.check(
         model,
         (torch.randn(32, 4), targets),
-        lambda net, given: functional.cross_entropy(net(given[0]), given[1], weight=torch.tensor(weights)),
+        lambda net, batch: functional.cross_entropy(net(batch[0]), batch[1], weight=torch.tensor(weights)),
     )
-    told = [finding for finding in report.findings if finding.rule == "loss.weights"]
-    assert bool(told) == named
-    assert not named or ("class 0, with 28 of 32" in told[0].got and told[0].judgement == "warn")
+    findings = [finding for finding in report.findings if finding.rule == "loss.weights"]
+    assert bool(findings) == named
+    assert not named or ("class 0, with 28 of 32" in findings[0].got and findings[0].judgement == "warn")
 
 
 @pytest.mark.parametrize(
@@ -169,28 +171,28 @@ def test_weights_of_classes_in_the_wrong_order(weights: tuple[float, float], nam
 def test_logits_that_are_cut_off(
     last: nn.Module, width: int, loss: Callable[..., Any], targets: Tensor, name: str
 ) -> None:
-    told = found(last, width, loss, targets)["loss.logits"]
-    assert name in told.got and name in told.do and told.judgement == "warn"
+    finding = findings_by_rule(last, width, loss, targets)["loss.logits"]
+    assert name in finding.got and name in finding.do and finding.judgement == "warn"
 
 
-def test_a_rectifier_before_a_mean_and_a_bounded_score_say_nothing() -> None:
+def test_a_rectifier_before_a_mean_and_a_bounded_score_are_no_finding() -> None:
     pooled = nn.Sequential(nn.ReLU(), nn.Unflatten(1, (3, 2)), nn.AdaptiveAvgPool1d(1), nn.Flatten())
-    assert "loss.logits" not in found(pooled, 6, functional.cross_entropy, CLASSES)
+    assert "loss.logits" not in findings_by_rule(pooled, 6, functional.cross_entropy, CLASSES)
 
     class Scaled(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return 10 * x.tanh()
 
-    assert "loss.logits" not in found(Scaled(), 3, functional.cross_entropy, CLASSES)
+    assert "loss.logits" not in findings_by_rule(Scaled(), 3, functional.cross_entropy, CLASSES)
 
 
 ORDER = torch.arange(16).roll(1)
 
 
-def mixed(net: nn.Module, given: Any, share: float = 0.7, *, inputs: bool) -> Tensor:
-    both = share * given[0] + (1 - share) * given[0][ORDER]
-    logits = net(both if inputs else given[0])
-    first, second = (functional.cross_entropy(logits, wanted) for wanted in (given[1], given[1][ORDER]))
+def mixed(net: nn.Module, batch: Any, share: float = 0.7, *, inputs: bool) -> Tensor:
+    both = share * batch[0] + (1 - share) * batch[0][ORDER]
+    logits = net(both if inputs else batch[0])
+    first, second = (functional.cross_entropy(logits, wanted) for wanted in (batch[1], batch[1][ORDER]))
     return share * first + (1 - share) * second
 
 
@@ -198,8 +200,8 @@ def test_classes_that_are_mixed_without_their_inputs() -> None:
     def rules(loss: Callable[..., Any], model: nn.Module, targets: Tensor = CLASSES) -> set[str]:
         return {finding.rule for finding in checker.check(model, (INPUTS, targets), loss).findings}
 
-    assert "targets.mixed" in rules(lambda net, given: mixed(net, given, inputs=False), nn.Linear(4, 3))
-    assert "targets.mixed" not in rules(lambda net, given: mixed(net, given, inputs=True), nn.Linear(4, 3))
+    assert "targets.mixed" in rules(lambda net, batch: mixed(net, batch, inputs=False), nn.Linear(4, 3))
+    assert "targets.mixed" not in rules(lambda net, batch: mixed(net, batch, inputs=True), nn.Linear(4, 3))
 
     class Manifold(nn.Linear):
         """Mixup of what lies behind the input, which tells with whom."""
@@ -207,39 +209,39 @@ def test_classes_that_are_mixed_without_their_inputs() -> None:
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             return super().forward(0.7 * x + 0.3 * x[ORDER]), ORDER
 
-    def within(net: nn.Module, given: Any) -> Tensor:
-        logits, order = net(given[0])
-        return functional.cross_entropy(logits, given[1]) + functional.cross_entropy(logits, given[1][order])
+    def within(net: nn.Module, batch: Any) -> Tensor:
+        logits, order = net(batch[0])
+        return functional.cross_entropy(logits, batch[1]) + functional.cross_entropy(logits, batch[1][order])
 
-    def annotators(net: nn.Module, given: Any) -> Tensor:
-        logits, second = net(given[0]), torch.where(given[0][:, 0] > 0.5, (given[1] + 1) % 3, given[1])
-        return functional.cross_entropy(logits, given[1]) + functional.cross_entropy(logits, second)
+    def annotators(net: nn.Module, batch: Any) -> Tensor:
+        logits, second = net(batch[0]), torch.where(batch[0][:, 0] > 0.5, (batch[1] + 1) % 3, batch[1])
+        return functional.cross_entropy(logits, batch[1]) + functional.cross_entropy(logits, second)
 
     assert "targets.mixed" not in rules(within, Manifold(4, 3))
     assert "targets.mixed" not in rules(annotators, nn.Linear(4, 3))
 
 
 @pytest.mark.parametrize(
-    ("text", "frames", "told"), [([1, 1, 2, 2], 5, True), ([1, 1, 2, 2], 6, False), ([1, 2], 2, False)]
+    ("text", "frames", "is_finding"), [([1, 1, 2, 2], 5, True), ([1, 1, 2, 2], 6, False), ([1, 2], 2, False)]
 )
-def test_frames_that_are_too_few_for_ctc(text: list[int], frames: int, told: bool) -> None:
+def test_frames_that_are_too_few_for_ctc(text: list[int], frames: int, is_finding: bool) -> None:
     torch.manual_seed(0)
     batch = (torch.randn(frames, 2, 4), torch.tensor([[1] + [0] * (len(text) - 1), text]))
 
-    def loss(net: nn.Module, given: tuple[Tensor, Tensor], **named: Any) -> Tensor:
+    def loss(net: nn.Module, values: tuple[Tensor, Tensor], **named: Any) -> Tensor:
         sizes = [frames, frames], [1, len(text)]
-        return functional.ctc_loss(net(given[0]).log_softmax(-1), given[1], *sizes, **named)
+        return functional.ctc_loss(net(values[0]).log_softmax(-1), values[1], *sizes, **named)
 
     rules = {each.rule: each for each in checker.check(nn.Linear(4, 3), batch, loss).findings}
-    assert ("loss.frames" in rules) == told == ("loss.finite" in rules)
-    if told:
+    assert ("loss.frames" in rules) == is_finding == ("loss.finite" in rules)
+    if is_finding:
         assert "sample 1 has 5 frames for 4 characters, of which 2 follow" in rules["loss.frames"].got
-    quiet = checker.check(nn.Linear(4, 3), batch, lambda net, given: loss(net, given, zero_infinity=True))
+    quiet = checker.check(nn.Linear(4, 3), batch, lambda net, values: loss(net, values, zero_infinity=True))
     assert "loss.frames" not in [each.rule for each in quiet.findings]
 
 
 @pytest.mark.parametrize(
-    ("texts", "lengths", "blank", "told"),
+    ("texts", "lengths", "blank", "advice"),
     [
         ([[1, 2, 0], [2, 1, 1]], [2, 3], 0, ""),  # 0 fills up
         ([[1, 2, 0], [2, 1, 1]], [3, 3], 0, "target_lengths without it"),
@@ -249,15 +251,17 @@ def test_frames_that_are_too_few_for_ctc(text: list[int], frames: int, told: boo
         ([[1, 0, 1, 2]], [3, 1], 0, "another blank="),
     ],
 )
-def test_a_blank_that_is_a_character_of_ctc(texts: list[list[int]], lengths: list[int], blank: int, told: str) -> None:
+def test_a_blank_that_is_a_character_of_ctc(
+    texts: list[list[int]], lengths: list[int], blank: int, advice: str
+) -> None:
     torch.manual_seed(0)
     targets = torch.tensor(texts) if len(texts) > 1 else torch.tensor(texts[0])
     batch = (torch.randn(9, 2, 4), targets)
 
-    def loss(net: nn.Module, given: tuple[Tensor, Tensor]) -> Tensor:
-        return functional.ctc_loss(net(given[0]).log_softmax(-1), given[1], [9, 9], lengths, blank=blank)
+    def loss(net: nn.Module, values: tuple[Tensor, Tensor]) -> Tensor:
+        return functional.ctc_loss(net(values[0]).log_softmax(-1), values[1], [9, 9], lengths, blank=blank)
 
     rules = {each.rule: each for each in checker.check(nn.Linear(4, 3), batch, loss).findings}
-    assert ("loss.blank" in rules) == bool(told)
-    if told:
-        assert f"{blank} is the blank and stands in" in rules["loss.blank"].got and told in rules["loss.blank"].do
+    assert ("loss.blank" in rules) == bool(advice)
+    if advice:
+        assert f"{blank} is the blank and stands in" in rules["loss.blank"].got and advice in rules["loss.blank"].do

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ocrlab.debug.instruments.step_check import checker
-from tests.debug.instruments.step_check.test_forward_pass import one, rules
+from tests.debug.instruments.step_check.test_forward_pass import finding_of, rules
 
 IMAGES = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 MASK = (IMAGES.mean(1, keepdim=True) > 0.5).float()
@@ -40,8 +40,8 @@ def pixels(net: nn.Module, b: dict[str, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("overlap", [dice, iou])
 def test_an_overlap_of_logits(overlap: Callable[[Tensor, Tensor], Tensor]) -> None:
-    told = one(check(lambda net, b: overlap(net(b["image"]), b["mask"])), "loss.overlap")
-    assert "sigmoid" in told.do and told.judgement == "fail"
+    finding = finding_of(check(lambda net, b: overlap(net(b["image"]), b["mask"])), "loss.overlap")
+    assert "sigmoid" in finding.do and finding.judgement == "fail"
     assert "loss.overlap" in rules(check(lambda net, b: overlap(net(b["image"]), b["mask"]), nn.Upsample(size=16)))
     assert rules(check(lambda net, b: overlap(net(b["image"]).sigmoid(), b["mask"]))) == set()
     assert rules(check(lambda net, b: overlap(net(b["image"]), b["mask"]), nn.Sigmoid())) == set()
@@ -62,8 +62,10 @@ def test_logits_beside_a_mask_may_be_meant(loss: Loss) -> None:
 
 
 def test_a_mask_of_bytes() -> None:
-    told = one(check(lambda net, b: dice(net(b["image"]).sigmoid(), b["mask"]), mask=MASK * 255), "targets.bytes")
-    assert "255" in told.do and told.judgement == "warn"
+    finding = finding_of(
+        check(lambda net, b: dice(net(b["image"]).sigmoid(), b["mask"]), mask=MASK * 255), "targets.bytes"
+    )
+    assert "255" in finding.do and finding.judgement == "warn"
     weighed = check(lambda net, b: (pixels(net, b) * b["weight"]).sum() / b["weight"].sum(), weight=MASK * 255)
     assert rules(weighed) == set()
     divided = check(lambda net, b: dice(net(b["image"]).sigmoid(), b["mask"] / 255), mask=MASK * 255)
@@ -71,10 +73,10 @@ def test_a_mask_of_bytes() -> None:
 
 
 def test_a_mask_of_what_is_ignored_that_is_turned() -> None:
-    told = one(check(lambda net, b: (pixels(net, b) * b["ignore"]).sum() / b["ignore"].sum()), "loss.ignored")
-    assert "25% of the places" in told.got and "1 - mask" in told.do and told.judgement == "warn"
+    finding = finding_of(check(lambda net, b: (pixels(net, b) * b["ignore"]).sum() / b["ignore"].sum()), "loss.ignored")
+    assert "25% of the places" in finding.got and "1 - mask" in finding.do and finding.judgement == "warn"
     assert rules(check(lambda net, b: (pixels(net, b) * (1 - b["ignore"])).mean())) == set()
     assert rules(check(lambda net, b: pixels(net, b)[b["ignore"] == 0].mean())) == set()
     assert rules(check(lambda net, b: pixels(net, b).mean())) == set(), "it is not used: a loss of its own choice"
-    kept = check(lambda net, b: (pixels(net, b) * b["valid"]).mean(), valid=1 - IGNORED, avoid=1 - IGNORED)
-    assert rules(kept) == set()
+    report = check(lambda net, b: (pixels(net, b) * b["valid"]).mean(), valid=1 - IGNORED, avoid=1 - IGNORED)
+    assert rules(report) == set()

@@ -8,14 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ocrlab.debug.instruments.step_check import checker
-from tests.debug.instruments.step_check.test_forward_pass import one, rules
+from tests.debug.instruments.step_check.test_forward_pass import finding_of, rules
 
 POINTS = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("again", [True, False])
 @pytest.mark.parametrize("own", [True, False])
-def test_noise_that_is_drawn_anew_for_the_target(again: bool, own: bool) -> None:
+def test_noise_sampled_again_for_the_target(again: bool, own: bool) -> None:
     def loss(model: nn.Module, batch: Tensor) -> Tensor:
         noise = torch.randn_like(batch)
         level = torch.rand(len(batch), 1)
@@ -25,7 +25,7 @@ def test_noise_that_is_drawn_anew_for_the_target(again: bool, own: bool) -> None
 
     report = checker.check(nn.Linear(4, 4), POINTS, loss)
     if again:
-        assert "another than that which was added" in one(report, "target.noise").got
+        assert "another than that which was added" in finding_of(report, "target.noise").got
     else:
         assert "target.noise" not in rules(report)
 

@@ -7,21 +7,21 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.step_check import checker
-from ocrlab.debug.instruments.step_check.normalisation import DEVIATION, MEAN, scaled
-from tests.debug.instruments.step_check.test_forward_pass import one, rules
+from ocrlab.debug.instruments.step_check.normalisation import DEVIATION, MEAN, check_scale
+from tests.debug.instruments.step_check.test_forward_pass import finding_of, rules
 
 M, D = torch.tensor(MEAN).view(3, 1, 1), torch.tensor(DEVIATION).view(3, 1, 1)
 
 
 def pages(low: float = 0.0, high: float = 1.0) -> Tensor:
     """Return pictures (4, 3, 32, 32) in which some pixels are the lowest and some the highest."""
-    drawn = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * (high - low) + low
-    drawn[:, :, 0], drawn[:, :, 1] = low, high
-    return drawn
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * (high - low) + low
+    images[:, :, 0], images[:, :, 1] = low, high
+    return images
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("images", "advice"),
     [
         (pages() * 255, "divide images by 255"),
         (pages() / 255, "divided by 255 twice"),
@@ -32,13 +32,13 @@ def pages(low: float = 0.0, high: float = 1.0) -> Tensor:
         (((pages(0.2) - M) / D).flip(1), "OpenCV reads blue first"),  # no black, and white
     ],
 )
-def test_pictures_that_are_normalised_wrongly(given: Tensor, told: str) -> None:
-    [(_, _, do)] = scaled(given)
-    assert told in do
+def test_pictures_that_are_normalised_wrongly(images: Tensor, advice: str) -> None:
+    [(_, _, do)] = check_scale(images)
+    assert advice in do
 
 
 @pytest.mark.parametrize(
-    "given",
+    "images",
     [
         pages(),
         (pages() - M) / D,
@@ -53,16 +53,19 @@ def test_pictures_that_are_normalised_wrongly(given: Tensor, told: str) -> None:
         torch.randn(4, 3, 32, 32) * 3,  # noise of a size
     ],
 )
-def test_pictures_as_they_may_be(given: Tensor) -> None:
-    assert list(scaled(given)) == []
+def test_pictures_as_they_may_be(images: Tensor) -> None:
+    assert list(check_scale(images)) == []
 
 
 def test_only_the_first_layer_is_asked() -> None:
-    def loss(net: nn.Module, given: Tensor) -> Tensor:
-        answer: Tensor = net(given).square().mean()
+    def loss(net: nn.Module, batch: Tensor) -> Tensor:
+        answer: Tensor = net(batch).square().mean()
         return answer
 
     model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 4, 3))
     report = checker.check(model, ((pages() - M) / D - M) / D, loss)
-    assert one(report, "input.scale").where == "0 (Conv2d)" and one(report, "input.scale").judgement == "warn"
+    assert (
+        finding_of(report, "input.scale").where == "0 (Conv2d)"
+        and finding_of(report, "input.scale").judgement == "warn"
+    )
     assert "input.scale" not in rules(checker.check(model, (pages() - M) / D, loss))

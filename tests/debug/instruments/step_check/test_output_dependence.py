@@ -15,7 +15,7 @@ from ocrlab.debug.instruments.step_check import checker
 ROWS, TOKENS = 16, 12
 
 
-def found(model: nn.Module, batch: Any, loss: Callable[..., Any]) -> dict[str, checker.Finding]:
+def findings_by_rule(model: nn.Module, batch: Any, loss: Callable[..., Any]) -> dict[str, checker.Finding]:
     report = checker.check(model, batch, loss)
     assert not any("answers" in text for text in report.unchecked)
     return {f.rule: f for f in report.findings if f.rule.startswith(("answers.", "inputs.", "target."))}
@@ -33,23 +33,23 @@ def squares(model: nn.Module, batch: Any) -> Tensor:
 def test_answers_that_are_all_equal(last: nn.Module) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1), last)
-    told = found(model, (numbers(ROWS, 8), numbers(ROWS, 1)), squares)
-    assert list(told) == ["answers.equal"]
-    assert "16 samples differ and all answers are equal" in told["answers.equal"].got
+    finding = findings_by_rule(model, (numbers(ROWS, 8), numbers(ROWS, 1)), squares)
+    assert list(finding) == ["answers.equal"]
+    assert "16 samples differ and all answers are equal" in finding["answers.equal"].got
 
 
 def test_a_last_layer_that_begins_at_zero_is_right() -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
     nn.init.zeros_(model[2].weight)
     before = [p.detach().clone() for p in model.parameters()]
-    assert found(model, (numbers(ROWS, 8), numbers(ROWS, 1)), squares) == {}
+    assert findings_by_rule(model, (numbers(ROWS, 8), numbers(ROWS, 1)), squares) == {}
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 def test_samples_that_are_all_equal() -> None:
-    told = found(nn.Linear(8, 1), (torch.zeros(ROWS, 8), numbers(ROWS, 1)), squares)
-    assert list(told) == ["inputs.equal"]
-    assert told["inputs.equal"].judgement == "warn"
+    finding = findings_by_rule(nn.Linear(8, 1), (torch.zeros(ROWS, 8), numbers(ROWS, 1)), squares)
+    assert list(finding) == ["inputs.equal"]
+    assert finding["inputs.equal"].judgement == "warn"
 
 
 class Reader(nn.Module):
@@ -63,10 +63,10 @@ class Reader(nn.Module):
 
 def test_a_recurrent_layer_that_runs_over_the_batch() -> None:
     batch = (numbers(ROWS, 5, 3), numbers(ROWS, 1))
-    told = found(Reader(batch_first=False), batch, squares)
-    assert list(told) == ["answers.mixed"]
-    assert told["answers.mixed"].where == "rnn" and "batch_first=True" in told["answers.mixed"].do
-    assert found(Reader(batch_first=True), batch, squares) == {}
+    finding = findings_by_rule(Reader(batch_first=False), batch, squares)
+    assert list(finding) == ["answers.mixed"]
+    assert finding["answers.mixed"].where == "rnn" and "batch_first=True" in finding["answers.mixed"].do
+    assert findings_by_rule(Reader(batch_first=True), batch, squares) == {}
 
 
 def test_data_with_time_in_front_is_right() -> None:
@@ -78,19 +78,19 @@ def test_data_with_time_in_front_is_right() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.out(self.rnn(x)[0])  # (T, B, 1)
 
-    assert found(Frames(), (numbers(20, 5, 3), numbers(20, 5, 1)), squares) == {}
+    assert findings_by_rule(Frames(), (numbers(20, 5, 3), numbers(20, 5, 1)), squares) == {}
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d(4), nn.BatchNorm2d(4, track_running_stats=False), nn.GroupNorm(2, 4)])
 def test_a_normalisation_is_no_mixing(norm: nn.Module) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.Flatten(), nn.Linear(4 * 36, 1))
-    assert found(model, (numbers(ROWS, 3, 8, 8), numbers(ROWS, 1)), squares) == {}
+    assert findings_by_rule(model, (numbers(ROWS, 3, 8, 8), numbers(ROWS, 1)), squares) == {}
 
 
 def test_a_softmax_over_the_batch_is_a_warning() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3), nn.Softmax(dim=0))
-    told = found(model, (numbers(ROWS, 3, 4, 4), numbers(ROWS, 3)), squares)
-    assert list(told) == ["answers.mixed"] and told["answers.mixed"].judgement == "warn"
+    finding = findings_by_rule(model, (numbers(ROWS, 3, 4, 4), numbers(ROWS, 3)), squares)
+    assert list(finding) == ["answers.mixed"] and finding["answers.mixed"].judgement == "warn"
 
 
 def test_nodes_of_a_graph_and_points_of_a_cloud_may_see_each_other() -> None:
@@ -102,19 +102,19 @@ def test_nodes_of_a_graph_and_points_of_a_cloud_may_see_each_other() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.out(x - x.mean(0))
 
-    assert found(Cloud(), (numbers(ROWS, 3), numbers(ROWS, 1)), squares) == {}
+    assert findings_by_rule(Cloud(), (numbers(ROWS, 3), numbers(ROWS, 1)), squares) == {}
 
 
 def test_the_target_among_the_features() -> None:
     features, wanted = numbers(ROWS, 8), numbers(ROWS, 3)[:, :1]
-    told = found(nn.Linear(9, 1), (torch.cat([features, wanted], 1), wanted), squares)
-    assert list(told) == ["target.given"] and "value 8 of each of 16 samples" in told["target.given"].got
-    assert found(nn.Linear(9, 1), (torch.cat([features, wanted + 1e-3], 1), wanted), squares) == {}
+    finding = findings_by_rule(nn.Linear(9, 1), (torch.cat([features, wanted], 1), wanted), squares)
+    assert list(finding) == ["target.given"] and "value 8 of each of 16 samples" in finding["target.given"].got
+    assert findings_by_rule(nn.Linear(9, 1), (torch.cat([features, wanted + 1e-3], 1), wanted), squares) == {}
 
 
 def test_labels_of_two_classes_that_equal_a_feature_by_chance_are_right() -> None:
     labels = (torch.arange(8) % 2).float().reshape(8, 1)
-    assert found(nn.Linear(9, 1), (torch.cat([numbers(8, 8), labels], 1), labels), squares) == {}
+    assert findings_by_rule(nn.Linear(9, 1), (torch.cat([numbers(8, 8), labels], 1), labels), squares) == {}
 
 
 class Language(nn.Module):
@@ -143,15 +143,18 @@ def hidden(model: nn.Module, ids: Tensor) -> Tensor:
 
 def test_a_token_that_is_read_before_it_is_predicted() -> None:
     ids = torch.randint(1, 30, (ROWS, TOKENS), generator=torch.Generator().manual_seed(0))
-    told = found(Language(causal=False), ids, following)
-    assert list(told) == ["target.read"] and "mask does not hide it" in told["target.read"].got
-    told = found(Language(causal=True), ids, copied)
-    assert list(told) == ["target.read"] and "only copies" in told["target.read"].got
-    assert found(Language(causal=True), ids, following) == {}
-    assert found(Language(causal=False), ids, hidden) == {}
+    finding = findings_by_rule(Language(causal=False), ids, following)
+    assert list(finding) == ["target.read"] and "mask does not hide it" in finding["target.read"].got
+    finding = findings_by_rule(Language(causal=True), ids, copied)
+    assert list(finding) == ["target.read"] and "only copies" in finding["target.read"].got
+    assert findings_by_rule(Language(causal=True), ids, following) == {}
+    assert findings_by_rule(Language(causal=False), ids, hidden) == {}
 
 
 def test_the_loss_need_not_call_the_model_itself() -> None:
     model = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))
-    assert found(model, numbers(ROWS, 8), lambda net, x: net[1](net[0](x)).square().mean()) == {}
-    assert found(nn.Linear(8, 1), [numbers(3, 8)] * 5, lambda net, xs: sum(net(x).square().mean() for x in xs)) == {}
+    assert findings_by_rule(model, numbers(ROWS, 8), lambda net, x: net[1](net[0](x)).square().mean()) == {}
+    assert (
+        findings_by_rule(nn.Linear(8, 1), [numbers(3, 8)] * 5, lambda net, xs: sum(net(x).square().mean() for x in xs))
+        == {}
+    )

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ocrlab.debug.instruments.step_check import checker
-from ocrlab.debug.instruments.step_check.padding_in_loss import padded
-from tests.debug.instruments.step_check.test_forward_pass import one, rules
+from ocrlab.debug.instruments.step_check.padding_in_loss import find_padding
+from tests.debug.instruments.step_check.test_forward_pass import finding_of, rules
 
 LENGTHS = torch.tensor([3, 4, 6, 9, 12, 5, 4, 3])
 IDS = torch.randint(2, 20, (8, 12), generator=torch.Generator().manual_seed(0))
@@ -39,8 +39,8 @@ def flat(model: nn.Module, ids: Tensor, **options: int) -> Tensor:
 
 
 def test_padding_that_the_loss_counts() -> None:
-    told = one(checker.check(Tagger(), IDS, flat), "targets.padding")
-    assert "52% of its targets are 0" in told.got and "ignore_index=0" in told.do and told.judgement == "warn"
+    finding = finding_of(checker.check(Tagger(), IDS, flat), "targets.padding")
+    assert "52% of its targets are 0" in finding.got and "ignore_index=0" in finding.do and finding.judgement == "warn"
 
 
 @pytest.mark.parametrize("way", ["ignored", "weighted", "masked"])
@@ -57,23 +57,23 @@ def test_padding_that_is_left_out_in_any_way_is_right(way: str) -> None:
 
 
 def test_only_what_fills_rows_up_and_stands_nowhere_else_is_padding() -> None:
-    found = padded(IDS.flatten(), 8)
-    assert found is not None and found[0] == 0 and bool((found[1] == (IDS == 0)).all())
-    left = padded(IDS.flip(1), 8)
+    padding = find_padding(IDS.flatten(), 8)
+    assert padding is not None and padding[0] == 0 and bool((padding[1] == (IDS == 0)).all())
+    left = find_padding(IDS.flip(1), 8)
     assert left is not None and bool((left[1] == (IDS.flip(1) == 0)).all())
     inside = IDS.clone()
     inside[0, 0] = 0  # a background, silence
-    assert padded(inside, 8) is None
-    assert padded((IDS != 0).long(), 8) is None  # two classes
-    assert padded(torch.randint(0, 20, (8, 12)), 8) is None
-    assert padded(IDS[:, 0], 8) is None
+    assert find_padding(inside, 8) is None
+    assert find_padding((IDS != 0).long(), 8) is None  # two classes
+    assert find_padding(torch.randint(0, 20, (8, 12)), 8) is None
+    assert find_padding(IDS[:, 0], 8) is None
 
 
 def test_attention_that_sees_only_padding() -> None:
-    told = one(
+    finding = finding_of(
         checker.check(Tagger(lambda ids: ids != 0), IDS, lambda m, b: flat(m, b, ignore_index=0)), "attention.padding"
     )
-    assert "52% of the places" in told.got
+    assert "52% of the places" in finding.got
     right = checker.check(Tagger(lambda ids: ids == 0), IDS, lambda m, b: flat(m, b, ignore_index=0))
     assert "attention.padding" not in rules(right)
 
@@ -84,16 +84,16 @@ def test_the_mask_of_scaled_dot_product_attention_the_wrong_way_round(wrong: boo
         def forward(self, ids: Tensor) -> Tensor:
             x = self.words(ids)
             heads = x.unflatten(-1, (2, 8)).transpose(1, 2)
-            seen = ((ids == 0) if wrong else (ids != 0))[:, None, None]
-            seen_by = functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=seen)
-            return self.last(x + seen_by.transpose(1, 2).flatten(2))
+            mask = ((ids == 0) if wrong else (ids != 0))[:, None, None]
+            attended = functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
+            return self.last(x + attended.transpose(1, 2).flatten(2))
 
     report = checker.check(Own(), IDS[LENGTHS < 12], lambda m, b: flat(m, b, ignore_index=0))
     assert [finding.rule for finding in report.findings].count("attention.padding") == count
 
 
 @pytest.mark.parametrize(("rows", "named"), [(20, True), (4, False)])
-def test_texts_in_which_no_word_is_known(rows: int, named: bool) -> None:
+def test_texts_of_unknown_words(rows: int, named: bool) -> None:
     class Bag(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -106,5 +106,5 @@ def test_texts_in_which_no_word_is_known(rows: int, named: bool) -> None:
     unknown = checker.check(Bag(), ((IDS != 0).long(), torch.arange(8) % 3), loss)
     assert ("inputs.few" in rules(unknown)) == named
     if named:
-        assert "all 96 of its batch are 0 or 1, of 20" in one(unknown, "inputs.few").got
+        assert "all 96 of its batch are 0 or 1, of 20" in finding_of(unknown, "inputs.few").got
         assert "inputs.few" not in rules(checker.check(Bag(), (IDS, torch.arange(8) % 3), loss))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.step_check import checker
-from ocrlab.debug.instruments.step_check.shared_weights import untrained
+from ocrlab.debug.instruments.step_check.shared_weights import check_untrained_part
 
 INPUTS = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
 
@@ -23,8 +23,8 @@ class Stack(nn.Module):
         self.blocks, self.head = nn.ModuleList(blocks), nn.Linear(6, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        for one in self.blocks:
-            x = x + one(x)
+        for block in self.blocks:
+            x = x + block(x)
         return self.head(x)
 
 
@@ -34,9 +34,14 @@ def rules(model: nn.Module) -> dict[str, checker.Finding]:
     return {finding.rule: finding for finding in report.findings}
 
 
-def test_one_block_many_times() -> None:
-    told = rules(Stack([block()] * 4))["weights.shared"]
-    assert told.where == "blocks" and "4 entries" in told.got and "216" in told.got and told.judgement == "warn"
+def test_the_same_block_many_times() -> None:
+    finding = rules(Stack([block()] * 4))["weights.shared"]
+    assert (
+        finding.where == "blocks"
+        and "4 entries" in finding.got
+        and "216" in finding.got
+        and finding.judgement == "warn"
+    )
     assert "weights.shared" in rules(nn.Sequential(*[block()] * 3))
 
 
@@ -57,7 +62,7 @@ class Levels(nn.Module):
         return total
 
 
-def test_blocks_of_their_own_heads_and_activations_say_nothing() -> None:
+def test_separate_blocks_heads_and_activations_are_no_finding() -> None:
     for model in (Stack([block() for _ in range(4)]), Stack([block()]), Levels()):
         assert "weights.shared" not in rules(model)
 
@@ -75,20 +80,22 @@ def test_a_frozen_part_that_nothing_was_loaded_into() -> None:
     model = nn.Sequential(backbone(), nn.Linear(6, 2))
     model[0].requires_grad_(False)
     model[0].load_state_dict(source.state_dict(), strict=False)  # every key begins with module.
-    told = rules(model)["weights.untrained"]
-    assert "2 normalisations" in told.got and "module." in told.do and told.judgement == "warn"
+    finding = rules(model)["weights.untrained"]
+    assert "2 normalisations" in finding.got and "module." in finding.do and finding.judgement == "warn"
     model[0].load_state_dict(source.module.state_dict())
     assert "weights.untrained" not in rules(model)
 
 
-def test_what_trains_what_has_seen_data_and_random_features_say_nothing() -> None:
-    assert not list(untrained(nn.Sequential(backbone(), nn.Linear(6, 2))))
-    seen = backbone().requires_grad_(False)
-    seen(INPUTS)  # BatchNorm has counted
-    assert not list(untrained(seen))
+def test_trained_parts_and_random_features_are_no_finding() -> None:
+    assert not list(check_untrained_part(nn.Sequential(backbone(), nn.Linear(6, 2))))
+    trained_part = backbone().requires_grad_(False)
+    trained_part(INPUTS)  # BatchNorm has counted
+    assert not list(check_untrained_part(trained_part))
     random = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 64)).requires_grad_(False)
-    assert not list(untrained(nn.Sequential(random, nn.Linear(64, 2))))
+    assert not list(check_untrained_part(nn.Sequential(random, nn.Linear(64, 2))))
     trained = backbone().requires_grad_(False)
     trained[3].weight.data[0, 0] = 2.0  # beyond the bounds of a random start
-    assert not list(untrained(trained))
-    assert not list(untrained(nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6)).requires_grad_(False)))  # one layer
+    assert not list(check_untrained_part(trained))
+    assert not list(
+        check_untrained_part(nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6)).requires_grad_(False))
+    )  # one layer

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ocrlab.debug.instruments.step_check import checker
-from tests.debug.instruments.step_check.test_forward_pass import one, rules
+from tests.debug.instruments.step_check.test_forward_pass import finding_of, rules
 
 INPUTS = torch.randn(32, 6, generator=torch.Generator().manual_seed(0))
 CLASSES = torch.randint(0, 4, (32,), generator=torch.Generator().manual_seed(1))
@@ -35,8 +35,8 @@ def answers(net: nn.Module, b: Batch) -> Tensor:
 
 def mixed(net: nn.Module, b: Batch) -> Tensor:
     order = torch.randperm(32)
-    given = net(0.7 * b["x"] + 0.3 * b["x"][order])
-    return 0.7 * cross_entropy(given, b["y"]) + 0.3 * cross_entropy(given, b["y"][order])
+    logits = net(0.7 * b["x"] + 0.3 * b["x"][order])
+    return 0.7 * cross_entropy(logits, b["y"]) + 0.3 * cross_entropy(logits, b["y"][order])
 
 
 def changed(net: nn.Module, b: Batch) -> Tensor:
@@ -48,12 +48,12 @@ def check(loss: checker.Loss) -> checker.Report:
     return checker.check(nn.Linear(6, 4), {"x": INPUTS, "y": CLASSES}, loss)
 
 
-def test_one_of_two_in_another_order() -> None:
-    told = one(check(targets_only), "targets.order")
-    assert "the targets are batch.y in another order" in told.got and told.judgement == "warn"
-    assert "the model's input is batch.x in another order" in one(check(inputs_only), "targets.order").got
+def test_inputs_or_targets_in_another_order() -> None:
+    finding = finding_of(check(targets_only), "targets.order")
+    assert "the targets are batch.y in another order" in finding.got and finding.judgement == "warn"
+    assert "the model's input is batch.x in another order" in finding_of(check(inputs_only), "targets.order").got
 
 
 @pytest.mark.parametrize("loss", [both, answers, mixed, changed])
-def test_both_in_one_order(loss: checker.Loss) -> None:
+def test_both_in_the_same_order(loss: checker.Loss) -> None:
     assert "targets.order" not in rules(check(loss))

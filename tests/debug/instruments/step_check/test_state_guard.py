@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.step_check import checker
-from tests.debug.instruments.step_check.test_forward_pass import classes, data, one, rules
+from tests.debug.instruments.step_check.test_forward_pass import classes, data, finding_of, rules
 
 
 class InPlace(nn.Module):
@@ -23,15 +23,15 @@ class InPlace(nn.Module):
         return self.last(inputs.sub_(5.0))  # type: ignore[no-any-return]
 
 
-def test_a_batch_that_is_written_into_is_told_and_put_back() -> None:
+def test_a_batch_that_is_written_into_is_reported_and_restored() -> None:
     samples, targets = data(32)
     before = samples.clone()
     report = checker.check(InPlace(), (samples[:16], targets[:16]), classes)
-    found = one(report, "batch.written")
-    assert found.where == "batch.0" and found.judgement == "fail" and "view of the data" in found.got
+    finding = finding_of(report, "batch.written")
+    assert finding.where == "batch.0" and finding.judgement == "fail" and "view of the data" in finding.got
     assert torch.equal(samples, before)
     alone = before[:16].clone()
-    assert one(checker.check(InPlace(), (alone, targets[:16]), classes), "batch.written").judgement == "warn"
+    assert finding_of(checker.check(InPlace(), (alone, targets[:16]), classes), "batch.written").judgement == "warn"
     assert torch.equal(alone, before[:16])
     assert rules(checker.check(nn.Linear(8, 3), (alone, targets[:16]), classes)) == set()
 
@@ -40,9 +40,9 @@ def test_a_batch_that_is_taken_apart_or_reshaped_is_whole_again() -> None:
     samples, targets = data()
     batch = {"inputs": samples.clone(), "rest": [targets]}
 
-    def taken(model: nn.Module, given: dict[str, Any]) -> Tensor:
-        given["inputs"].unsqueeze_(1)
-        return nn.functional.cross_entropy(model(given["inputs"]).squeeze(1), given["rest"].pop())
+    def taken(model: nn.Module, batch: dict[str, Any]) -> Tensor:
+        batch["inputs"].unsqueeze_(1)
+        return nn.functional.cross_entropy(model(batch["inputs"]).squeeze(1), batch["rest"].pop())
 
     report = checker.check(nn.Linear(8, 3), batch, taken)
     assert not any(text.startswith("eval mode") for text in report.unchecked)
@@ -61,17 +61,17 @@ class Hidden(nn.Module):
         return self.last(inputs)  # type: ignore[no-any-return]
 
 
-def test_modules_in_a_plain_list_are_told_and_left_as_they_were() -> None:
+def test_modules_in_a_plain_list_are_reported_and_left_as_they_were() -> None:
     model, outside = Hidden(), nn.Linear(8, 8)
     norm = model.layers[1]
     assert isinstance(norm, nn.BatchNorm1d) and norm.running_mean is not None
 
-    def loss(net: nn.Module, given: Any) -> Tensor:
-        return classes(net, (outside(given[0]), given[1]))
+    def loss(net: nn.Module, batch: Any) -> Tensor:
+        return classes(net, (outside(batch[0]), batch[1]))
 
     report = checker.check(model, data(), loss, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-    assert one(report, "weights.unlisted").where == "layers"
-    assert "4 parameters" in one(report, "weights.unlisted").got
+    assert finding_of(report, "weights.unlisted").where == "layers"
+    assert "4 parameters" in finding_of(report, "weights.unlisted").got
     assert all(p.grad is None for part in (*model.layers, outside) for p in part.parameters())
     assert not norm.running_mean.any()
     every = [*model.parameters(), *(p for layer in model.layers for p in layer.parameters())]
@@ -100,14 +100,14 @@ class Positions(nn.Module):
 @pytest.mark.parametrize(
     ("way", "where"), [("plain", "places"), ("list", "places[0]"), ("parameter", ""), ("fixed", "")]
 )
-def test_a_tensor_that_is_no_parameter_is_told_where_it_gets_a_gradient(way: str, where: str) -> None:
+def test_a_tensor_that_is_no_parameter_is_reported_if_it_gets_a_gradient(way: str, where: str) -> None:
     model = Positions(way)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     report = checker.check(model, data(), classes, optimizer=optimizer)
-    told = [finding.where for finding in report.findings if finding.rule == "weights.unlisted"]
-    assert told == ([where] if where else [])
-    held = model.places[0] if isinstance(model.places, list) else model.places
-    assert held.grad is None  # as it was
+    places = [finding.where for finding in report.findings if finding.rule == "weights.unlisted"]
+    assert places == ([where] if where else [])
+    tensor = model.places[0] if isinstance(model.places, list) else model.places
+    assert tensor.grad is None  # as it was
 
 
 class Changing(nn.Module):
@@ -154,9 +154,9 @@ def everything(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -
         ],
         "modes": [(name, module.training) for name, module in model.named_modules()],
         "hooks": [
-            (name, key, list(held))
+            (name, key, list(content))
             for name, module in model.named_modules()
-            for key, held in vars(module).items()
+            for key, content in vars(module).items()
             if "hooks" in key
         ],
         "attributes": (model.calls, list(model.history), sorted(vars(model))),
@@ -182,13 +182,13 @@ def test_everything_is_as_before_also_when_a_part_raises(way: str) -> None:
     model.frozen.requires_grad_(False)
     model.drop.eval()
 
-    def loss(net: nn.Module, given: Any) -> Tensor:
+    def loss(net: nn.Module, batch: Any) -> Tensor:
         random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
-        given[0].requires_grad_(True)
+        batch[0].requires_grad_(True)
         optimizer.param_groups[0]["lr"] *= 0.5
         if way == "forward" and net.training:
             raise ValueError("no forward pass")
-        value = classes(net, given) + 0 * given[0].sum()
+        value = classes(net, batch) + 0 * batch[0].sum()
         torch.set_grad_enabled(True)
         if way == "interrupt":
             raise KeyboardInterrupt
@@ -225,17 +225,17 @@ def test_moments_in_another_precision_than_their_weights_are_not_rounded() -> No
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     master = torch.full((3, 8), 1.0009765625)  # no bfloat16
     optimizer.state[model.weight]["master"] = master
-    checker.check(model, data(), lambda net, given: classes(net, (given[0].bfloat16(), given[1])), optimizer=optimizer)
+    checker.check(model, data(), lambda net, batch: classes(net, (batch[0].bfloat16(), batch[1])), optimizer=optimizer)
     assert optimizer.state[model.weight]["master"] is master and master.dtype == torch.float32
 
 
-def test_dropout_is_the_one_of_torch_while_a_check_runs() -> None:
+def test_dropout_is_that_of_torch_while_a_check_runs() -> None:
     before = nn.functional.dropout
     during = []
 
-    def loss(net: nn.Module, given: Any) -> Tensor:
+    def loss(net: nn.Module, batch: Any) -> Tensor:
         during.append(nn.functional.dropout is before)
-        return classes(net, given)
+        return classes(net, batch)
 
     checker.check(nn.Linear(8, 3), data(), loss)
     assert len(during) > 3 and all(during)

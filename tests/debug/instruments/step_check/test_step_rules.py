@@ -8,17 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.step_check import checker, step_rules
-from tests.debug.instruments.step_check.test_forward_pass import classes, data, one, rules
+from tests.debug.instruments.step_check.test_forward_pass import classes, data, finding_of, rules
 
 
-def test_a_loss_that_was_made_anew_is_named_and_not_every_weight() -> None:
+def test_a_loss_without_a_graph_is_named_and_not_every_weight() -> None:
     model = nn.Linear(8, 3)
     report = checker.check(model, data(), lambda m, b: torch.tensor(classes(m, b).item(), requires_grad=True))
-    assert "made anew" in one(report, "loss.gradient").got
+    assert "made anew" in finding_of(report, "loss.gradient").got
     assert "gradient.missing" not in rules(report)
 
 
-def test_a_warm_up_from_zero_is_no_finding_and_a_rate_of_zero_is_one() -> None:
+def test_a_warm_up_from_zero_is_no_finding_but_a_rate_of_zero_is() -> None:
     model = nn.Linear(8, 3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
@@ -26,7 +26,7 @@ def test_a_warm_up_from_zero_is_no_finding_and_a_rate_of_zero_is_one() -> None:
     assert report.findings == []
     assert any("learning rate is 0 now" in text for text in report.unchecked)
     report = checker.check(model, data(), classes, optimizer=torch.optim.AdamW(model.parameters(), lr=0.0))
-    assert one(report, "optimizer.rate").got == "learning rate 0"
+    assert finding_of(report, "optimizer.rate").got == "learning rate 0"
 
 
 def test_a_decay_that_eats_the_weights_and_a_step_that_makes_it_worse() -> None:
@@ -34,9 +34,9 @@ def test_a_decay_that_eats_the_weights_and_a_step_that_makes_it_worse() -> None:
     report = checker.check(
         model, data(), classes, optimizer=torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=100)
     )
-    assert "10.0% of the weights" in one(report, "optimizer.decay").got
+    assert "10.0% of the weights" in finding_of(report, "optimizer.decay").got
     report = checker.check(model, data(), classes, optimizer=torch.optim.SGD(model.parameters(), lr=1e3))
-    assert "larger" in one(report, "step.worse").got
+    assert "larger" in finding_of(report, "step.worse").got
     assert rules(checker.check(model, data(), classes, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))) == set()
 
 
@@ -44,7 +44,7 @@ def test_a_name_that_freezes_all_but_the_biases() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3))
     for name, parameter in model.named_parameters():
         parameter.requires_grad = name.endswith("bias")
-    assert "0.weight, 1.weight" in one(checker.check(model, data(), classes), "weights.biases").got
+    assert "0.weight, 1.weight" in finding_of(checker.check(model, data(), classes), "weights.biases").got
     model[1].weight.requires_grad = True
     assert "weights.biases" not in rules(checker.check(model, data(), classes))
 
@@ -52,10 +52,10 @@ def test_a_name_that_freezes_all_but_the_biases() -> None:
 def test_steps_that_half_precision_rounds_away() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 3)).bfloat16()
-    given = (data()[0].bfloat16(), data()[1])
-    small = checker.check(model, given, classes, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-6))
+    batch = (data()[0].bfloat16(), data()[1])
+    small = checker.check(model, batch, classes, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-6))
     assert "rounds the others back" in next(f.got for f in small.findings if f.rule == "weights.still")
-    large = checker.check(model, given, classes, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2))
+    large = checker.check(model, batch, classes, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2))
     assert "weights.still" not in rules(large)
 
 
@@ -115,14 +115,14 @@ class Wrapped(nn.Module):
 
 def test_a_gate_that_begins_small_explains_small_gradients() -> None:
     assert "gradient.vanishing" not in rules(checker.check(Wrapped(1e-6, 1e-3), data(), classes))
-    told = one(checker.check(Wrapped(1.0, 1e-10), data(), classes), "gradient.vanishing")
-    assert "block.inner" in told.where
+    finding = finding_of(checker.check(Wrapped(1.0, 1e-10), data(), classes), "gradient.vanishing")
+    assert "block.inner" in finding.where
 
 
-def test_a_loss_that_is_none_is_told_where_it_comes_from() -> None:
+def test_a_loss_of_none_is_reported_with_its_source() -> None:
     report = checker.check(nn.Linear(8, 3), data(), lambda model, batch: None)
-    assert "`return`" in one(report, "loss.type").do and "loss None" not in str(report)
-    assert ".item()" in one(checker.check(nn.Linear(8, 3), data(), lambda model, batch: 0.5), "loss.type").do
+    assert "`return`" in finding_of(report, "loss.type").do and "loss None" not in str(report)
+    assert ".item()" in finding_of(checker.check(nn.Linear(8, 3), data(), lambda model, batch: 0.5), "loss.type").do
 
 
 def test_the_norm_of_a_complex_gradient_has_both_parts() -> None:
@@ -131,4 +131,4 @@ def test_the_norm_of_a_complex_gradient_has_both_parts() -> None:
     net.spectrum.grad = torch.tensor([3 + 4j, 0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert step_rules.norms(net) == {"spectrum": 5.0}
+        assert step_rules.gradient_norms(net) == {"spectrum": 5.0}

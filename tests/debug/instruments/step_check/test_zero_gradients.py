@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ocrlab.debug.instruments.step_check import checker
-from tests.debug.instruments.step_check.test_forward_pass import classes, data, one, rules
+from tests.debug.instruments.step_check.test_forward_pass import classes, data, finding_of, rules
 
 
 class Adapter(nn.Module):
@@ -38,7 +38,7 @@ def test_a_gate_that_begins_at_zero_is_no_finding_also_in_a_warm_up() -> None:
 def test_what_is_dead_stays_a_finding() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
     nn.init.constant_(model[0].bias, -50.0)
-    assert "0" in one(checker.check(model, data(), classes), "gradient.zero").where
+    assert "0" in finding_of(checker.check(model, data(), classes), "gradient.zero").where
 
 
 class Autoencoder(nn.Module):
@@ -51,37 +51,37 @@ class Autoencoder(nn.Module):
         return self.back(mean + torch.randn_like(mean) * (spread / 2).exp()), mean, spread
 
 
-def variational(model: nn.Module, given: Any) -> Tensor:
-    made, mean, spread = model(given[0])
+def variational(model: nn.Module, batch: Any) -> Tensor:
+    decoded, mean, spread = model(batch[0])
     divergence = -0.5 * (1 + spread - mean.square() - spread.exp()).sum(1).mean()
-    return functional.mse_loss(made, given[0]) + divergence
+    return functional.mse_loss(decoded, batch[0]) + divergence
 
 
-def denoised(model: nn.Module, given: Any) -> Tensor:
-    noise, amount = torch.randn_like(given[0]), torch.rand(len(given[0]), 1)
-    return functional.mse_loss(model(given[0] * (1 - amount) + noise * amount), noise)
+def denoised(model: nn.Module, batch: Any) -> Tensor:
+    noise, amount = torch.randn_like(batch[0]), torch.rand(len(batch[0]), 1)
+    return functional.mse_loss(model(batch[0] * (1 - amount) + noise * amount), noise)
 
 
-def fooled(model: nn.Module, given: Any) -> Tensor:
+def fooled(model: nn.Module, batch: Any) -> Tensor:
     assert isinstance(model, nn.ModuleList)
-    real, fake = model[1](given[0]), model[1](model[0](torch.randn(len(given[0]), 4)))
+    real, fake = model[1](batch[0]), model[1](model[0](torch.randn(len(batch[0]), 4)))
     labels = torch.full((len(real), 1), 0.9)
     some = functional.binary_cross_entropy_with_logits
     return some(fake, torch.ones_like(fake)) + some(real, labels.to(real.device))
 
 
-def valued(model: nn.Module, given: Any) -> Tensor:
-    actions = torch.randint(0, 3, (len(given[0]), 1))
+def valued(model: nn.Module, batch: Any) -> Tensor:
+    actions = torch.randint(0, 3, (len(batch[0]), 1))
     with torch.no_grad():
-        ahead = model(given[0].flip(0)).max(1).values
-    return functional.smooth_l1_loss(model(given[0]).gather(1, actions)[:, 0], ahead * 0.9 + given[1])
+        ahead = model(batch[0].flip(0)).max(1).values
+    return functional.smooth_l1_loss(model(batch[0]).gather(1, actions)[:, 0], ahead * 0.9 + batch[1])
 
 
-def judged(model: nn.Module, given: Any) -> Tensor:
-    return (model(torch.randn_like(given[0])).mean() - model(given[0]).mean()).float()
+def judged(model: nn.Module, batch: Any) -> Tensor:
+    return (model(torch.randn_like(batch[0])).mean() - model(batch[0]).mean()).float()
 
 
-def test_noise_of_ones_own_and_labels_of_one_value_are_no_finding() -> None:
+def test_own_noise_and_constant_labels_are_no_finding() -> None:
     torch.manual_seed(0)
     game = nn.ModuleList([nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.LeakyReLU(), nn.Linear(8, 1))])
     critic = nn.Sequential(nn.Linear(8, 8), nn.LeakyReLU(), nn.Linear(8, 1))  # its last bias cancels out
@@ -92,10 +92,10 @@ def test_noise_of_ones_own_and_labels_of_one_value_are_no_finding() -> None:
 
 
 def test_zeros_that_were_written_into_are_targets_like_any() -> None:
-    def cut(model: nn.Module, given: Any) -> Tensor:
-        targets = torch.zeros(len(given[0]), 3)
-        targets[given[1] > 9] = 1.0  # there are none
-        return functional.mse_loss(model(given[0]), targets)
+    def cut(model: nn.Module, batch: Any) -> Tensor:
+        targets = torch.zeros(len(batch[0]), 3)
+        targets[batch[1] > 9] = 1.0  # there are none
+        return functional.mse_loss(model(batch[0]), targets)
 
     assert "targets.constant" in rules(checker.check(nn.Linear(8, 3), data(), cut))
 
@@ -124,15 +124,15 @@ def test_an_average_and_a_queue_that_the_forward_pass_moves_are_not_the_optimise
     model = Contrast()
     optimizer = torch.optim.SGD(model.query.parameters(), lr=0.01)
 
-    def loss(net: nn.Module, given: Any) -> Tensor:
-        logits = net(given[0])
+    def loss(net: nn.Module, batch: Any) -> Tensor:
+        logits = net(batch[0])
         return functional.cross_entropy(logits, torch.zeros(len(logits)).long())
 
     report = checker.check(model, data(), loss, optimizer=optimizer)
     assert rules(report) == {"eval.changes"} and report.ok  # true of eval mode, and no fault where it trains only
 
 
-def test_a_bias_before_batchnorm_is_not_said_to_stand_still() -> None:
+def test_a_bias_before_batchnorm_is_not_reported() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
     images = torch.rand(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -140,10 +140,10 @@ def test_a_bias_before_batchnorm_is_not_said_to_stand_still() -> None:
     assert report.findings == []
 
 
-def test_a_dropout_of_attention_in_eval_mode_is_told() -> None:
-    def attended(model: nn.Module, given: Any) -> Tensor:
-        rows = given[0][:, None]
-        seen = functional.scaled_dot_product_attention(rows, rows, rows, dropout_p=0.5)
-        return functional.cross_entropy(model(seen[:, 0]), given[1])
+def test_a_dropout_of_attention_in_eval_mode_is_reported() -> None:
+    def attended(model: nn.Module, batch: Any) -> Tensor:
+        rows = batch[0][:, None]
+        attended_rows = functional.scaled_dot_product_attention(rows, rows, rows, dropout_p=0.5)
+        return functional.cross_entropy(model(attended_rows[:, 0]), batch[1])
 
-    assert "dropout_p" in one(checker.check(nn.Linear(8, 3), data(), attended), "eval.repeats").do
+    assert "dropout_p" in finding_of(checker.check(nn.Linear(8, 3), data(), attended), "eval.repeats").do
