@@ -77,7 +77,7 @@ PLANTED = [
     ("leaks", leak_watch.Workers, "begin"),
     ("layers", layer_watch.LayerWatch, "_entered"),
     ("layers", layer_watch.LayerWatch, "_left"),
-    ("layers", layer_watch.Steps, "stepped"),
+    ("layers", layer_watch.StepCounter, "stepped"),
     ("profile", step_profiler.StepProfile, "_profiled"),
     ("profile", step_profiler.StepProfile, "_begin"),
 ]

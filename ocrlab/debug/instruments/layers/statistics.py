@@ -52,7 +52,7 @@ class StatisticsStore:
     rows: list[Row] = field(default_factory=list)
     dropped: int = 0
     first: Row | None = None  # of the rows that were dropped
-    worst_rows: dict[str, Row] = field(default_factory=dict)  # the same
+    worst: dict[str, Row] = field(default_factory=dict)  # the same
     clock: StepClock = field(default_factory=StepClock)
     order: int = 0
     calls: list[Call] = field(default_factory=list)  # of this step

@@ -79,7 +79,7 @@ def test_a_list_of_outputs() -> None:
     leak = only(watch, "list", "tensors")
     assert leak.mib_per_step == pytest.approx(1.0, abs=0.05)
     assert leak.steps <= 50
-    assert "kept" in leak.holder
+    assert "outputs" in leak.holder
     assert "detach" in leak.fix
     assert not model._forward_pre_hooks
     assert sys.gettrace() is None
@@ -106,7 +106,7 @@ def test_a_hook_that_keeps_what_passes() -> None:
     model[2].register_forward_hook(look)
     with leak_watch.watch(model) as watch:
         train(model, lambda output: None)
-    assert "kept" in only(watch, "hook", watch.leaks[0].kind if watch.leaks else "hook").holder
+    assert "outputs" in only(watch, "hook", watch.leaks[0].kind if watch.leaks else "hook").holder
 
 
 class Recorder:
@@ -371,5 +371,5 @@ def test_a_closer_look_by_hand() -> None:
     [candidate] = probe.judge(11)
     probe.close()
     assert candidate.holder is not None
-    assert "`kept`" in candidate.holder.words
+    assert "`tensors`" in candidate.holder.words
     assert str(Leak("tensors", 1, 1, 1, 1, candidate.holder.words, fix="Let go")).endswith("Let go.")
