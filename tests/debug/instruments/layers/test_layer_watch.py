@@ -312,7 +312,7 @@ def test_an_error_inside_is_reported_once_and_ends_the_watch_only(
     def broken(_: Tensor) -> None:
         raise RuntimeError("no such thing\nas this")
 
-    monkeypatch.setattr("ocrlab.debug.instruments.tensor_facts.look", broken)
+    monkeypatch.setattr("ocrlab.debug.instruments.tensor_facts.figures_of", broken)
     model = small()
     with layer_watch.watch(model, "*") as watch:
         train(model, 3)
