@@ -152,7 +152,7 @@ def _done(job: Hunt, folder: Path | None, home: Path, plan: str, samples: Sequen
 
     verdict = None
     if folder:
-        job.wanted, job.told = trial.recorded(folder) or (None, "")
+        job.wanted, job.told = trial.recorded_failure(folder) or (None, "")
         verdict = _verdict(folder)
     job.suspicion, job.guided = factors.suspicion(job.factors, verdict), bool(verdict and verdict.causes)
     _report(bisect_summary.plan(job.factors, job.limits, len(job.names), job.unit))

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> Answer:
     def report_progress(text: str) -> None:
         print(f"ocrlab replay: {text}", file=sys.stderr, flush=True)
 
-    done = replay(args.run, args.step, rank=args.rank, timeout=args.timeout, say=report_progress)
+    done = replay(args.run, args.step, rank=args.rank, timeout=args.timeout, report=report_progress)
     parts = [table(done.rows), ""]
     parts += [done.agreement] if done.agreement else []
     parts += [f"warning: {text}" for text in done.record["warnings"]]

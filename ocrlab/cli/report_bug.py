@@ -77,7 +77,7 @@ def _write(report: build.Report, sources: Sources, out: Path | None) -> tuple[Pa
 
 
 def _verified(sources: Sources, args: argparse.Namespace) -> dict[str, Any]:
-    from ocrlab.debug.replay.reproduce import again
+    from ocrlab.debug.replay.reproduce import rerun_command
 
     words = command(sources)
     if sources.kind != "run" or words is None:
@@ -91,7 +91,7 @@ def _verified(sources: Sources, args: argparse.Namespace) -> dict[str, Any]:
 
     folder = sources.process.get("folder")
     where = folder if isinstance(folder, str) else None
-    return again(sources.path, words, where, count=args.verify, timeout=args.timeout, say=report_progress)
+    return rerun_command(sources.path, words, where, count=args.verify, timeout=args.timeout, report=report_progress)
 
 
 def _answer_text(report: build.Report, verified: dict[str, Any] | None, written: tuple[Path, Path]) -> str:

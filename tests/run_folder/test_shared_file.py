@@ -37,7 +37,7 @@ except OSError:
     pass
 for i in range(2000):  # the disk is full: what was given room before still takes its stores
     made[0].beat(step=i, sample="x" * 200)
-    made[1].at({"op": "x" * 8000, "i": i})
+    made[1].enter({"op": "x" * 8000, "i": i})
 print(refused, sorted(os.listdir(folder)), heartbeat.read(os.path.join(folder, "beat"))["step"])
 """
 MOUNTED = "mkdir -p {0} && mount -t tmpfs -o size=128k none {0} && exec {1} -c '{2}' {0}"
@@ -58,7 +58,7 @@ def test_a_small_full_disk_refuses_at_the_start_and_ends_nobody_later(tmp_path: 
 def written(folder: Path) -> list[str]:
     """Write one of each kind of file, and return what is read back."""
     heartbeat.Writer(folder / "7").beat(step=3, phase="forward", sample="a.png")
-    replay_position.Writer(folder / "trail.bin").at({"op": "aten::add"})
+    replay_position.Writer(folder / "trail.bin").enter({"op": "aten::add"})
     page = worker_status.StatusPage(folder, 0, 0, 0, 1)
     page.batch('{"indices":"[3]"}', {"torch": b"t" * 5056})
     page.sample("b.png")

@@ -163,11 +163,17 @@ def made(job: Hunt, run: int, old: list[dict[str, Any]], pages: list[int] | None
     stamp = f"{int(time.time())}-{len(job.rows) + 1:03}"
     names = (stamp, *(f"{stamp}-{number}" for number in range(2, 10_000)))  # another bisect of the same second
     place = next(job.folder / name for name in names if not (job.folder / name).exists())
-    done = trial.perform(partial(job.start, run, pages), place, limit)
-    if limit < job.limits.timeout and done.what in (trial.SLOW, trial.HANG):
+    done = trial.run_trial(partial(job.start, run, pages), place, limit)
+    if limit < job.limits.timeout and done.fingerprint in (trial.SLOW, trial.HANG):
         raise Spent("time")  # it was not given the time that the others had
     job.used += 1
-    row = {**mark, "what": done.what, "told": done.told, "seconds": round(done.seconds, 2), "place": place.name}
+    row = {
+        **mark,
+        "what": done.fingerprint,
+        "told": done.description,
+        "seconds": round(done.seconds, 2),
+        "place": place.name,
+    }
     row["causes"] = [list(cause) for cause in done.causes]
     with (job.folder / LEDGER).open("a", encoding="utf-8") as file:
         file.write(json.dumps({"key": job.key, **row}, ensure_ascii=False) + "\n")
@@ -180,7 +186,7 @@ def made(job: Hunt, run: int, old: list[dict[str, Any]], pages: list[int] | None
 def _judge(job: Hunt, row: dict[str, Any], run: int) -> None:
     """Say of a run whether it failed in the way that is looked for; the first failure as it was may be that."""
     what, whole = row["what"], run == (1 << len(job.factors)) - 1
-    if what and what != trial.SLOW and whole and (job.wanted is None or not trial.alike(what, job.wanted)):
+    if what and what != trial.SLOW and whole and (job.wanted is None or not trial.is_same_failure(what, job.wanted)):
         first = not any(other["ended"] == "failed" for other in job.rows)
         if first and job.wanted is not None:
             job.notes.append(f"as it was it failed in another way than recorded ({job.told}); that one is looked for")
@@ -191,7 +197,7 @@ def _judge(job: Hunt, row: dict[str, Any], run: int) -> None:
     elif what == trial.SLOW:
         row["ended"] = "not done"
     else:
-        row["ended"] = "failed" if job.wanted is not None and trial.alike(what, job.wanted) else "otherwise"
+        row["ended"] = "failed" if job.wanted is not None and trial.is_same_failure(what, job.wanted) else "otherwise"
     names = [factor.name for factor in job.factors]
     row["as it was"] = [name for place, name in enumerate(names) if run >> place & 1]
     row["flipped"] = [name for place, name in enumerate(names) if not run >> place & 1]

@@ -29,7 +29,7 @@ class Writer:
         self.count, self.side, self.last, self.slowest = 0, 0, 0.0, 0.0
         self.page[: HEADER.size] = HEADER.pack(MAGIC, 0, 0)
 
-    def at(self, place: dict[str, Any]) -> None:
+    def enter(self, place: dict[str, Any]) -> None:
         """Say what begins now: JSON-ready values; texts that are too long are left out, the longest first."""
         data = json.dumps(place, separators=(",", ":"), default=str).encode()
         while len(data) > ROOM - SIDE.size:
@@ -46,7 +46,7 @@ class Writer:
         self.page[9] = 0
         self.page[8] = self.side = side
 
-    def done(self) -> None:
+    def leave(self) -> None:
         """Say that what began last has ended."""
         self.page[9] = 1
 

@@ -82,7 +82,7 @@ class TrialRunner:
         content = {"schema": 1, "config": str(self.folder / "config.yaml"), "overrides": settings}
         run_folder.write_json(job, {**content, "out": str(out), **more}, private=True)
         command = ([sys.executable, "-m", f"ocrlab.training.jobs.{module}", str(job)], dict(env))
-        ended = trial.perform(lambda _place: command, place, max(5.0, min(SLOWEST, self.left())))
+        ended = trial.run_trial(lambda _place: command, place, max(5.0, min(SLOWEST, self.left())))
         answer = from_json(out.read_bytes(), source=str(out)) if out.is_file() else None
         return answer, ended
 
@@ -110,7 +110,7 @@ def judge_trial(
     batch: int, changes: dict[str, str], answer: Any, ended: Any, usable: int, seconds: float, margin: float
 ) -> MemoryTrial:
     """Return what a child's answer and its end say; raises RunError for what fails of another cause than memory."""
-    if answer and answer["finished"] and not ended.what:
+    if answer and answer["finished"] and not ended.fingerprint:
         peak, phase, room = _peak(answer, usable, margin)
         speed = answer["crops_a_second"]
         return MemoryTrial(batch, peak <= room, peak, phase, "", seconds, speed, changes, answer)
@@ -119,13 +119,17 @@ def judge_trial(
         reached = over["held"] or None
         return MemoryTrial(batch, False, reached, over["phase"], "ended at the limit", seconds, 0.0, changes, answer)
     phase = (answer or {}).get("phase", "start")
-    if ended.what in MEMORY or ended.what.startswith("gpumem.") or any(word in ended.told for word in WORDS):
-        return MemoryTrial(batch, False, None, phase, ended.told, seconds, 0.0, changes, answer or {})
-    if ended.what in (trial.SLOW, trial.HANG):
+    if (
+        ended.fingerprint in MEMORY
+        or ended.fingerprint.startswith("gpumem.")
+        or any(word in ended.description for word in WORDS)
+    ):
+        return MemoryTrial(batch, False, None, phase, ended.description, seconds, 0.0, changes, answer or {})
+    if ended.fingerprint in (trial.SLOW, trial.HANG):
         return MemoryTrial(
             batch, False, None, phase, f"not done in {seconds:.0f} s", seconds, 0.0, changes, {"slow": True}
         )
-    reason = (answer or {}).get("error") or ended.told
+    reason = (answer or {}).get("error") or ended.description
     raise RunError(f"A training with batch_size={batch} fails, and not of memory", got=reason, do="Run ocrlab train")
 
 

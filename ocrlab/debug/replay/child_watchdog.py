@@ -36,7 +36,7 @@ FOREIGN = re.compile(
 )
 
 
-class Guard(threading.Thread):
+class ChildWatchdog(threading.Thread):
     """Looks at the trail of a child, and ends the child when it has not moved for too long, or its step does not end;
     keeps its stacks. Where the run ended while it was `loading`, it looks at its workers' pages too; of `several` ranks
     one may wait for another before its first operator.
@@ -63,41 +63,41 @@ class Guard(threading.Thread):
         step, began = None, 0.0
         while not self.over.wait(0.1):
             last = replay_position.read(self.place / "trail.bin")
-            known = read_json(self.place / "trace.json")
+            trace = read_json(self.place / "trace.json")
             now = time.monotonic()
             if self._is_gone(now):
                 if now - (self.gone or now) > GRACE:
                     self._leave()
                     return
                 continue
-            if last is None or known.get("state") != "running":
+            if last is None or trace.get("state") != "running":
                 if self.loading and self._is_stuck(now):
                     return
-                if self.several and not known and is_still(self.place, self.endless):
+                if self.several and not trace and is_still(self.place, self.endless):
                     self._end(self.process.pid if self.process else 0)
                     return
                 continue
-            if step != known.get("micro"):
-                step, began = known.get("micro"), now
+            if step != trace.get("micro"):
+                step, began = trace.get("micro"), now
             self.places.append(last.place)
             patience = max(self.patience, min(SLOWER * last.slowest, SLOWEST))
             self.is_moving = now - began > self.endless and now - last.time < patience
             if self.is_moving or now - last.time > patience:
-                self._end(int(known.get("pid") or 0))
+                self._end(int(trace.get("pid") or 0))
                 return
 
     def _is_gone(self, now: float) -> bool:
         """Tell whether the process that is replayed has ended, be it that its program goes on."""
         if self.process is None:
             with contextlib.suppress(OcrlabError, OSError):
-                self.process = one = process_tree.read_process(ring_reader.read_ring(self.place / "ring.bin").pid)
-                self.gone = now if one is None else None
-                while one is not None and one.parent != os.getpid():
-                    one = process_tree.read_process(one.parent)
-                self.root = 0 if one is None else one.pid
+                self.process = process = process_tree.read_process(ring_reader.read_ring(self.place / "ring.bin").pid)
+                self.gone = now if process is None else None
+                while process is not None and process.parent != os.getpid():
+                    process = process_tree.read_process(process.parent)
+                self.root = 0 if process is None else process.pid
             return self.gone is not None
-        seen = process_tree.read_process(self.process.pid)
-        if seen is not None and seen.started == self.process.started and seen.state not in "ZX":
+        current = process_tree.read_process(self.process.pid)
+        if current is not None and current.started == self.process.started and current.state not in "ZX":
             return False
         self.gone = now if self.gone is None else self.gone
         return True
@@ -112,14 +112,17 @@ class Guard(threading.Thread):
     def _is_stuck(self, now: float) -> bool:
         """Tell whether a process is in the middle of loading and does not go on, and end the child then."""
         with contextlib.suppress(OcrlabError, OSError):
-            seen = ring_reader.read_ring(self.place / "ring.bin")
-            said = [(worker.pid, worker.sample, worker.time) for worker in seen.workers], seen.now and seen.now.micro
-            waited = said == self.loaded[0] and now - self.loaded[1] > LOADING * self.patience
-            if said != self.loaded[0] or waited:
-                self.loaded = said, now
-            lines = _loading([worker.pid for worker in seen.workers], self.place) if waited else {}
+            flight = ring_reader.read_ring(self.place / "ring.bin")
+            status = (
+                [(worker.pid, worker.sample, worker.time) for worker in flight.workers],
+                flight.now and flight.now.micro,
+            )
+            waited = status == self.loaded[0] and now - self.loaded[1] > LOADING * self.patience
+            if status != self.loaded[0] or waited:
+                self.loaded = status, now
+            lines = _loading([worker.pid for worker in flight.workers], self.place) if waited else {}
             if lines:
-                self._end(seen.pid)
+                self._end(flight.pid)
                 self.stuck, self.frame = set(lines), next(filter(None, lines.values()), "")
                 return True
         return False
@@ -149,9 +152,9 @@ def _stacks(pid: int) -> Iterator[list[stack_dumps.Stack]]:
 
 def _loop(several: Sequence[Sequence[stack_dumps.Stack]]) -> str:
     """Return the innermost line of the program's own that is in all of some stacks: a loop calls what else is seen."""
-    seen = [_own_frames(taken[0])[::-1] for taken in several if taken]
+    stacks = [_own_frames(taken[0])[::-1] for taken in several if taken]
     same = itertools.takewhile(
-        lambda frames: len({_function(frame) for frame in frames}) == 1, zip(*seen, strict=False)
+        lambda frames: len({_function(frame) for frame in frames}) == 1, zip(*stacks, strict=False)
     )
     return next((frames[-1] for frames in reversed(list(same))), "")
 
@@ -173,7 +176,9 @@ def is_still(place: Path, longest: float) -> bool:
 def _loading(pids: Sequence[int], place: Path) -> dict[int, str]:
     """Return which of some processes are in the middle of loading a sample or a batch, each with its line."""
     with guarded(place, "stacks of workers"):
-        taken = stack_dumps.take([one for pid in pids for one in process_tree.descendants(pid)[:1]], STACK_SECONDS)
+        taken = stack_dumps.take(
+            [process for pid in pids for process in process_tree.descendants(pid)[:1]], STACK_SECONDS
+        )
         ours = [s for s in taken for t in s.threads[:1] if any(f.file.endswith(LOADS) for f in t.frames)]
         return {stack.process.pid: next(iter(_own_frames(stack)), "") for stack in ours}
     return {}
@@ -192,7 +197,8 @@ def _own_frames(stack: stack_dumps.Stack) -> list[str]:
     """
     frames = [frame for thread in stack.threads[:1] for frame in thread.frames if frame.line]
     frames = list(itertools.takewhile(lambda frame: frame.function != "_worker_loop", frames))
-    return [f"{one.file}:{one.line} {one.function}" for one in frames if not is_foreign(one.file)]
+    own = [frame for frame in frames if not is_foreign(frame.file)]
+    return [f"{frame.file}:{frame.line} {frame.function}" for frame in own]
 
 
 def is_foreign(file: str) -> bool:

@@ -13,8 +13,8 @@ from textwrap import shorten
 from typing import Any
 
 from ocrlab.debug.replay import variants
-from ocrlab.debug.replay.trial import Outcome
-from ocrlab.debug.replay.variants import Cell
+from ocrlab.debug.replay.trial import TrialResult
+from ocrlab.debug.replay.variants import Variant
 
 LOGS = "sanitizer.{}.txt"  # one of each process
 MOST = 20  # reports that are kept, of those that differ
@@ -44,53 +44,53 @@ NOTHING = "Target application terminated before first instrumented"
 Report = dict[str, Any]
 
 
-def placed(cell: Cell, place: Path) -> Cell:
+def with_log_file(variant: Variant, place: Path) -> Variant:
     """Return a cell whose tool writes what it reports into the folder of the cell; others as they are."""
-    if cell.name != variants.MEMCHECK.name:
-        return cell
-    tool, *options = cell.wrapper
-    found = shutil.which(tool) or tool  # the PATH of the replay is that of the run
-    return replace(cell, wrapper=(found, *options, "--log-file", str(place.absolute() / LOGS.format("%p"))))
+    if variant.name != variants.MEMCHECK.name:
+        return variant
+    tool, *options = variant.wrapper
+    program = shutil.which(tool) or tool  # the PATH of the replay is that of the run
+    return replace(variant, wrapper=(program, *options, "--log-file", str(place.absolute() / LOGS.format("%p"))))
 
 
-def heard(outcome: Outcome, place: Path) -> Outcome:
+def add_reports(outcome: TrialResult, place: Path) -> TrialResult:
     """Take into an outcome what the tool has reported. A report is a fault, also where the program went on after it; a
     tool that did not run says nothing.
     """
-    if outcome.cell.name != variants.MEMCHECK.name:
+    if outcome.variant.name != variants.MEMCHECK.name:
         return outcome
     texts = [text for path in sorted(place.glob(LOGS.format("*"))) if (text := _text(path))]
-    reports = [report for text in texts for report in parsed(text)]
+    reports = [report for text in texts for report in parse_reports(text)]
     if reports:
         reports.sort(key=lambda report: report["what"].startswith("Warning"))
         fault = outcome.fault or {}
         fault = {"kind": "report", "phase": "reported"} if fault.get("kind") in (None, "hang") else fault
-        outcome.fault, outcome.broken = {**fault, "report": reports[:MOST]}, ""
+        outcome.fault, outcome.error_text = {**fault, "report": reports[:MOST]}, ""
         return outcome
     lines = [PREFIX.sub("", line).strip() for text in texts for line in text.splitlines()]
     failed = next((line for line in lines if FAILED.search(line)), "")
     if not failed and not any("ERROR SUMMARY" in text for text in texts):
         failed = next((line for line in lines if NOTHING in line), "" if outcome.fault else "it wrote no report")
     if failed:
-        outcome.fault, outcome.broken = None, outcome.broken or f"{outcome.cell.name}: {failed}"
+        outcome.fault, outcome.error_text = None, outcome.error_text or f"{outcome.variant.name}: {failed}"
     return outcome
 
 
-def parsed(text: str) -> list[Report]:
+def parse_reports(text: str) -> list[Report]:
     """Return the reports in a log, those of one kind at one line of one kernel once, with how many there were."""
     reports: list[Report] = []
     is_open = False
     for line in text.splitlines():
         if not PREFIX.match(line):
             continue  # the program's own
-        said = PREFIX.sub("", line).strip()
-        if HEAD.match(said):
-            reports.append(_begun(said))
+        content = PREFIX.sub("", line).strip()
+        if HEAD.match(content):
+            reports.append(_begun(content))
             is_open = True
-        elif not said or said.startswith(("Saved host backtrace", "Program hit")):
+        elif not content or content.startswith(("Saved host backtrace", "Program hit")):
             is_open = False
         elif is_open:
-            _note(reports[-1], said)
+            _note(reports[-1], content)
     merged: dict[tuple[str, ...], Report] = {}
     for report in reports:
         key = tuple(str(report.get(name)) for name in ("what", "kernel", "file", "other"))
@@ -98,25 +98,25 @@ def parsed(text: str) -> list[Report]:
     return list(merged.values())
 
 
-def words(reports: list[Report]) -> str:
+def reports_text(reports: list[Report]) -> str:
     """Return the first of some reports in words, and how many more there are."""
     report = reports[0]
-    told = str(report["what"])
-    told += f" in kernel `{report['kernel']}`" if report.get("kernel") else ""
-    told += f" at `{report['file']}`" if report.get("file") else ""
-    told += f" {report['other']}" if report.get("other") else ""
-    told += f", thread {report['thread']} of block {report['block']}" if report.get("thread") else ""
-    told += f", address {report['address']}" if report.get("address") else ""
-    told += f", {report['nearest']}" if report.get("nearest") else ""
+    text = str(report["what"])
+    text += f" in kernel `{report['kernel']}`" if report.get("kernel") else ""
+    text += f" at `{report['file']}`" if report.get("file") else ""
+    text += f" {report['other']}" if report.get("other") else ""
+    text += f", thread {report['thread']} of block {report['block']}" if report.get("thread") else ""
+    text += f", address {report['address']}" if report.get("address") else ""
+    text += f", {report['nearest']}" if report.get("nearest") else ""
     more = int(report["times"]) - 1
-    told += f", {more} more like it" if more else ""
+    text += f", {more} more like it" if more else ""
     rest = len(reports) - 1
-    return told + (f", and {rest} other report{'s' if rest > 1 else ''}" if rest else "")
+    return text + (f", and {rest} other report{'s' if rest > 1 else ''}" if rest else "")
 
 
-def _begun(said: str) -> Report:
+def _begun(line: str) -> Report:
     """Return a report that begins with a line; that of a race has its place there."""
-    what, between, place = said.rstrip(" :").partition(" access at ")
+    what, between, place = line.rstrip(" :").partition(" access at ")
     report: Report = {"what": what + between.removesuffix(" at "), "times": 1}
     if place:
         place, _, other = place.partition(" and ")  # in one line, as an older one has it
@@ -125,17 +125,17 @@ def _begun(said: str) -> Report:
     return report
 
 
-def _note(report: Report, said: str) -> None:
+def _note(report: Report, line: str) -> None:
     """Take a line into the report that it belongs to; only the first of each sort."""
     for pattern in (AT, AT_OLDER, THREAD, ADDRESS, NEAREST, IN_FILE):
-        if match := pattern.match(said):
-            found = {name: value.strip() for name, value in match.groupdict().items() if value}
-            if "kernel" in found:
-                found["kernel"] = shorten(found["kernel"], LONGEST, placeholder=" ...")
-            report.update({name: value for name, value in found.items() if name not in report})
+        if match := pattern.match(line):
+            fields = {name: value.strip() for name, value in match.groupdict().items() if value}
+            if "kernel" in fields:
+                fields["kernel"] = shorten(fields["kernel"], LONGEST, placeholder=" ...")
+            report.update({name: value for name, value in fields.items() if name not in report})
             return
-    if OTHER.match(said) and "other" not in report:
-        report["other"] = said
+    if OTHER.match(line) and "other" not in report:
+        report["other"] = line
 
 
 def _text(path: Path) -> str:

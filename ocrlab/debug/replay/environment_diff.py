@@ -16,22 +16,22 @@ SHOWN = 4  # names that a warning tells
 FOLDER = re.compile(r"^data:\s*(?P<folder>\S.*?)\s*$", re.MULTILINE)
 
 
-def found(run: Path, program: Mapping[str, Any], samples: Sequence[str]) -> list[str]:
+def find_changes(run: Path, program: Mapping[str, Any], samples: Sequence[str]) -> list[str]:
     """Return a warning for each kind of thing that is not what it was when the run began."""
     began = float(program.get("time") or 0)
     folder = Path(str(program.get("cwd") or "."))
     words = [str(word) for word in list(program.get("argv") or ())[1:4] if str(word).endswith((".py", ".yaml", ".yml"))]
-    told = [f"{Path(word).name} has changed since the run began" for word in words if _newer(folder / word, began)]
-    told += [f"{word} is gone: it was started with it" for word in words if not (folder / word).is_file()]
+    warnings = [f"{Path(word).name} has changed since the run began" for word in words if _newer(folder / word, began)]
+    warnings += [f"{word} is gone: it was started with it" for word in words if not (folder / word).is_file()]
     pages = [name for name in samples if any(_newer(place / name, began) for place in [folder, *_data(run, folder)])]
     if pages:
         more = f" and {len(pages) - SHOWN} more" if len(pages) > SHOWN else ""
-        told.append(f"written after the run began: {', '.join(pages[:SHOWN])}{more}")
+        warnings.append(f"written after the run began: {', '.join(pages[:SHOWN])}{more}")
     packages = _packages(run)
     if packages:
         more = f" and {len(packages) - SHOWN} more" if len(packages) > SHOWN else ""
-        told.append(f"packages have changed: {', '.join(packages[:SHOWN])}{more}")
-    return told
+        warnings.append(f"packages have changed: {', '.join(packages[:SHOWN])}{more}")
+    return warnings
 
 
 def _newer(path: Path, began: float) -> bool:
@@ -57,12 +57,12 @@ def _packages(run: Path) -> list[str]:
         pairs = [(str(name), str(version)) for name, version in recorded.items()]
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return []
-    told = []
+    changes = []
     for name, version in pairs:
         try:
             now = metadata.version(name)
         except metadata.PackageNotFoundError:
             now = "none"
         if now != version:
-            told.append(f"{name} {version} is {now} now")
-    return sorted(told, key=lambda text: not text.startswith(("torch", "lightning", "numpy", "opencv")))
+            changes.append(f"{name} {version} is {now} now")
+    return sorted(changes, key=lambda text: not text.startswith(("torch", "lightning", "numpy", "opencv")))

@@ -34,7 +34,7 @@ RACE = re.compile(r"CUDASanitizerError|possible data race", re.IGNORECASE)
 def of_cuda(fault: Fault) -> str:
     """Return how a kernel ended, where a fault is an error of CUDA: `illegal address`; else empty."""
     text = str(fault.get("exception") or "")
-    return next((kind for kind, said in OF_CUDA.items() if re.search(said, text)), "")
+    return next((kind for kind, pattern in OF_CUDA.items() if re.search(pattern, text)), "")
 
 
 def same(fault: Fault, other: Fault, *, placed: bool = True) -> bool:
@@ -46,9 +46,11 @@ def same(fault: Fault, other: Fault, *, placed: bool = True) -> bool:
         return kinds[0] == kinds[1] and (not placed or _path(fault) == _path(other))
     if fault.get("kind") != other.get("kind") or _type(fault) != _type(other):
         return False
-    one, two = _path(fault), _path(other)
-    within = f"{one}.".startswith(f"{two}.") or f"{two}.".startswith(f"{one}.") or not (one and two)
-    return not placed or one == two or (fault.get("kind") == "hang" and within)
+    path, other_path = _path(fault), _path(other)
+    within = (
+        f"{path}.".startswith(f"{other_path}.") or f"{other_path}.".startswith(f"{path}.") or not (path and other_path)
+    )
+    return not placed or path == other_path or (fault.get("kind") == "hang" and within)
 
 
 def wants_gpu(fault: Fault) -> bool:

@@ -35,7 +35,7 @@ CHANGE_DIRECTORY = ("/bin/sh", "-c", 'cd "$0" && exec "$@" </dev/null')
 
 
 @dataclass
-class Subject:
+class RecordedStep:
     """One step of a run that can be made again; `step` is its record, None where its batch was still being loaded."""
 
     run: Path
@@ -46,8 +46,12 @@ class Subject:
     snapshot: Path | None
     ended: str  # success, failure, died, running, unknown
     warnings: list[str] = field(default_factory=list)
-    is_whole: bool = False  # it is made again from the beginning of its program on, with the batches of its own loader
-    hides: bool = False  # what was written since the run began is not there until the program gets its first batch
+    from_start: bool = (
+        False  # it is made again from the beginning of its program on, with the batches of its own loader
+    )
+    hide_later_files: bool = (
+        False  # what was written since the run began is not there until the program gets its first batch
+    )
 
     @property
     def samples(self) -> list[str]:
@@ -56,7 +60,7 @@ class Subject:
         return [name for step in steps for name in step.samples]
 
     @property
-    def went_on(self) -> bool:
+    def succeeded(self) -> bool:
         """Whether this step went well, as far as the record tells: the run has made others after it."""
         newest = self.flight.now or (self.flight.steps[-1] if self.flight.steps else None)
         if self.step is None or newest is None or self.number >= newest.number:
@@ -64,7 +68,7 @@ class Subject:
         return self.step.loss is None or math.isfinite(self.step.loss)
 
     @property
-    def validated(self) -> int | None:
+    def validation_batch(self) -> int | None:
         """The batch of a validation in which the run ended behind its newest step, or before its first one, -1 where
         that is not known; None where it ended elsewhere.
         """
@@ -97,7 +101,7 @@ class Subject:
         return any(worker.failed for worker in self.flight.workers) or any(order not in done for order in orders)
 
     @property
-    def cuda(self) -> bool:
+    def on_gpu(self) -> bool:
         """Whether the run computed on a GPU, by what was recorded of it."""
         steps = self.flight.steps[-1:]
         return any(name.startswith("cuda") for step in steps for name in (*step.random, *step.memory))
@@ -106,27 +110,31 @@ class Subject:
     def world(self) -> int:
         """How many ranks the run had, of which one is made again."""
         environment = self.program.get("environment") or {}
-        told = [environment.get(name) for name in ("WORLD_SIZE", "SLURM_NTASKS")]
-        return max(int(number or 1) for number in (*told, self.program.get("world")))
+        sizes = [environment.get(name) for name in ("WORLD_SIZE", "SLURM_NTASKS")]
+        return max(int(number or 1) for number in (*sizes, self.program.get("world")))
 
     @property
-    def nth(self) -> int:
+    def previous_trainings(self) -> int:
         """How many trainings the program had recorded before this one, which are made again without being looked at."""
         return 0 if self.program.get("kind") == "ocrlab train" else int(self.program.get("nth") or 0)
 
     @property
-    def started(self) -> list[int] | None:
+    def process_path(self) -> list[int] | None:
         """Which process it was of those that its program started by itself; of ours, which begins anew alone, None."""
         ours = self.program.get("kind") == "ocrlab train"
         return None if ours else [int(number) for number in self.program.get("started") or ()]
 
     @property
-    def after(self) -> float:
+    def previous_seconds(self) -> float:
         """How many seconds these took."""
-        return float(self.program.get("after") or 0.0) if self.nth and not self.program.get("interactive") else 0.0
+        return (
+            float(self.program.get("after") or 0.0)
+            if self.previous_trainings and not self.program.get("interactive")
+            else 0.0
+        )
 
     @property
-    def whole(self) -> float | None:
+    def full_run_seconds(self) -> float | None:
         """How many seconds the run took up to its newest step; None where it cannot be made again from its beginning:
         one rank of several, and a training of ours, whose snapshots hold all there is.
         """
@@ -134,10 +142,10 @@ class Subject:
             return None
         if self.world > 1 and not self.program.get("from_start"):
             return None
-        return max(0.0, self.flight.steps[-1].time - float(self.program.get("time") or 0.0)) + self.after
+        return max(0.0, self.flight.steps[-1].time - float(self.program.get("time") or 0.0)) + self.previous_seconds
 
     @property
-    def distance(self) -> int:
+    def replayed_micro_batches(self) -> int:
         """How many micro-batches are made again from the snapshot on."""
         first = next((shot.micro for shot in self.flight.snapshots if shot.path == self.snapshot), 0)
         return sum(first <= step.micro and step.number <= self.number for step in self.flight.steps)
@@ -148,8 +156,8 @@ class Subject:
         nothing where it said none.
         """
         with contextlib.suppress(OcrlabError, OSError):
-            told = run_folder.status(self.run)
-            return _error(told.error if told.status == "failure" else None)
+            status = run_folder.status(self.run)
+            return _error(status.error if status.status == "failure" else None)
         return _error((training_findings.training_end(self.run, self.flight.rank) or {}).get("error"))
 
     @property
@@ -160,7 +168,7 @@ class Subject:
         return statistics.median(taken) if taken else 0.0
 
 
-def find(run: Path, number: int | None = None, rank: int | None = None) -> Subject:
+def find(run: Path, number: int | None = None, rank: int | None = None) -> RecordedStep:
     """Return what `ocrlab replay RUN --step number` is about; None: the step that was being made when the run ended.
 
     Of several ranks it is about one, `rank`; None: the one that failed first. Raises RunError where there is no record,
@@ -170,15 +178,15 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
         what = f"{run} is no folder" if run.exists() else f"There is no folder {run}"
         raise RunError(what, need="a run folder, as runs/NAME", missing=not run.exists())
     every = ring_reader.find_rings(run)
-    given = f"--rank {rank}"
+    option = f"--rank {rank}"
     if rank is None:
-        rank = _guilty(run)
-        given = f"rank {rank}, the one to look at, which was ended before its first step"
+        rank = _first_failed_rank(run)
+        option = f"rank {rank}, the one to look at, which was ended before its first step"
     paths = [path for path in every if ring_reader.parse_name(path)[0] == rank]
     if every and not paths:
-        known = sorted({ring_reader.parse_name(path)[0] for path in every})
-        need = f"--rank N, one of {', '.join(map(str, known))}"
-        raise ConfigError(f"{run} has no record of rank {rank}", got=given, need=need)
+        ranks = sorted({ring_reader.parse_name(path)[0] for path in every})
+        need = f"--rank N, one of {', '.join(map(str, ranks))}"
+        raise ConfigError(f"{run} has no record of rank {rank}", got=option, need=need)
     if not paths:
         ours = (run / "config.yaml").is_file()
         raise RunError(
@@ -188,34 +196,34 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
             if ours
             else "Add ocrlab.record(run, model, optimizer) to it, or ocrlab.Recorder() to Lightning's callbacks",
         )
-    found = _newest(paths)
+    flight = _newest(paths)
     program = program_info.read(run, rank)
-    if found is None:
-        found = ring_reader.read_ring(paths[0])
+    if flight is None:
+        flight = ring_reader.read_ring(paths[0])
         streams = bool(next(paths[0].parent.glob(f"walk-{rank}-0.json"), None))
-        begun = any(worker.order for worker in found.workers) or streams or _validated_first(found) is not None
+        begun = any(worker.order for worker in flight.workers) or streams or _validated_first(flight) is not None
         if number or not begun:
             do = f"ocrlab diagnose {run} tells why it failed"
             raise RunError(f"{run} was ended before its first step", do=do)
-        subject = Subject(run, found, program, 0, None, None, _ended(run, rank))
+        subject = RecordedStep(run, flight, program, 0, None, None, _ended(run, rank))
         subject.warnings += _warnings(subject)
         return subject
-    chosen = _chosen(found, number, _ended(run, rank))
-    step = next((step for step in found.steps if step.number == chosen), None)
-    before = [shot for shot in found.snapshots if step is None or shot.micro <= step.micro]
+    chosen = _chosen(flight, number, _ended(run, rank))
+    step = next((step for step in flight.steps if step.number == chosen), None)
+    before = [shot for shot in flight.snapshots if step is None or shot.micro <= step.micro]
     whole = [shot for shot in before if is_whole(shot.path)]
-    reachable = [shot for shot in whole if shot.micro >= found.steps[0].micro]
-    subject = Subject(run, found, program, chosen, step, None, _ended(run, rank))
+    reachable = [shot for shot in whole if shot.micro >= flight.steps[0].micro]
+    subject = RecordedStep(run, flight, program, chosen, step, None, _ended(run, rank))
     if reachable:
         subject.snapshot = max(reachable, key=lambda shot: shot.micro).path
-    elif not any(step.micro == 0 for step in found.steps) and subject.whole is not None:
-        subject.is_whole = True
+    elif not any(step.micro == 0 for step in flight.steps) and subject.full_run_seconds is not None:
+        subject.from_start = True
     if program.get("from_start"):
-        subject.snapshot, subject.is_whole = None, True
-    elif subject.snapshot is None and not subject.is_whole and not any(step.micro == 0 for step in found.steps):
+        subject.snapshot, subject.from_start = None, True
+    elif subject.snapshot is None and not subject.from_start and not any(step.micro == 0 for step in flight.steps):
         raise ConfigError(
             f"Step {chosen} cannot be reached again",
-            got=f"snapshots before {', '.join(f'step {shot.number}' for shot in found.snapshots) or 'no step'}"
+            got=f"snapshots before {', '.join(f'step {shot.number}' for shot in flight.snapshots) or 'no step'}"
             + (f", of them torn or gone: {', '.join(shot.path.name for shot in before)}" if before else ""),
             need="a snapshot before it",
             do=f"The newest steps can: ocrlab replay {run}",
@@ -225,14 +233,14 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Subje
     return subject
 
 
-def command(subject: Subject, job: Path) -> list[str]:
+def command(subject: RecordedStep, job: Path) -> list[str]:
     """Return the words that start the program again as a replay; raises RunError where it cannot be."""
     program = subject.program
     argv = [str(word) for word in program.get("argv") or ()]
     if program.get("kind") == "ocrlab train" and _is_ours(argv):
         return [sys.executable, "-m", "ocrlab.training.jobs.replay_step", str(job)]
-    if cells := _cells(subject):
-        return cells
+    if variant_rows := _cells(subject):
+        return variant_rows
     if program.get("interactive") or len(argv) < 2 or argv[1] == "-":
         raise RunError(
             f"{subject.run} cannot be started again",
@@ -249,7 +257,7 @@ def command(subject: Subject, job: Path) -> list[str]:
     return [*CHANGE_DIRECTORY, folder, *words] if folder and Path(folder).is_dir() else words
 
 
-def _executable(subject: Subject) -> str:
+def _executable(subject: RecordedStep) -> str:
     """Return the Python that the run was started with; raises RunError where it is gone."""
     executable = str(subject.program.get("executable") or subject.program["argv"][0])
     if not os.access(executable, os.X_OK):
@@ -257,38 +265,47 @@ def _executable(subject: Subject) -> str:
     return executable
 
 
-def _cells(subject: Subject) -> list[str]:
+def _cells(subject: RecordedStep) -> list[str]:
     """Return the words that execute the cells of a notebook again, none where they were not kept; raises RunError."""
     program = subject.program
-    found = (
+    cells_file = (
         notebook_cells.find_cells(subject.run, subject.flight.rank, program.get("pid"))
         if program.get("interactive")
         else None
     )
-    if found is None:
+    if cells_file is None:
         return []
-    path, told = found
-    if not told.get("cells"):
-        got = f"a notebook that has executed {int(told.get('size') or 0) / 1e6:.1f} MB of cells"
+    path, notebook = cells_file
+    if not notebook.get("cells"):
+        got = f"a notebook that has executed {int(notebook.get('size') or 0) / 1e6:.1f} MB of cells"
         need = f"{notebook_cells.LIMIT / 1e6:.0f} MB of cells at most, or a program in a file"
         raise RunError(f"{subject.run} cannot be started again", got=got, need=need)
     words = [_executable(subject), "-m", "ocrlab.debug.replay.child.run_cells", str(path)]
-    folder = str(told.get("cwd") or program.get("cwd") or "")
+    folder = str(notebook.get("cwd") or program.get("cwd") or "")
     return [*CHANGE_DIRECTORY, folder, *words] if Path(folder).is_dir() else words
 
 
-def environment(subject: Subject, job: Path) -> dict[str, str]:
+def environment(subject: RecordedStep, job: Path) -> dict[str, str]:
     """Return the environment of a replay: ours, with what the run had; a training of ours is made one process."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OCRLAB_WATCH", "OCRLAB_HEART"))}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OCRLAB_WATCH", "OCRLAB_HEART"))
+    }
     recorded = {str(name): str(value) for name, value in (subject.program.get("environment") or {}).items()}
-    recorded = launcher.outside(recorded) if subject.started else recorded
-    known = launcher.single(recorded) if subject.program.get("kind") == "ocrlab train" else {}
+    recorded = launcher.outside(recorded) if subject.process_path else recorded
+    single = launcher.single(recorded) if subject.program.get("kind") == "ocrlab train" else {}
     trackers = file_sandbox.tracker_variables(str(job.parent.absolute()))
-    found = {**kept, **recorded, **known, **trackers, "PYTHONFAULTHANDLER": "1", program_info.REPLAY: str(job)}
-    return found | _aside(subject, job.parent, found.get("PYTHONPATH"))
+    variables = {
+        **inherited,
+        **recorded,
+        **single,
+        **trackers,
+        "PYTHONFAULTHANDLER": "1",
+        program_info.REPLAY: str(job),
+    }
+    return variables | _aside(subject, job.parent, variables.get("PYTHONPATH"))
 
 
-def _aside(subject: Subject, place: Path, before: str | None) -> dict[str, str]:
+def _aside(subject: RecordedStep, place: Path, before: str | None) -> dict[str, str]:
     """Return the variables that make each Python of a program put what it writes aside, in the folder of its replay;
     they say when the run began.
     """
@@ -296,19 +313,22 @@ def _aside(subject: Subject, place: Path, before: str | None) -> dict[str, str]:
     first.mkdir(exist_ok=True)
     shutil.copyfile(file_sandbox.__file__, first / f"{ASIDE}.py")
     run_folder.write_text(first / "sitecustomize.py", error_hook.FIRST.replace(error_hook.MODULE, ASIDE))
-    began = f"{subject.program.get('time') or math.inf} {'hide' if subject.hides else 'note'} "
-    found = {file_sandbox.VARIABLE: str(place), file_sandbox.BEGAN: began + str((subject.run / "flight").absolute())}
-    return found | {"PYTHONPATH": os.pathsep.join(filter(None, [str(first), before]))}
+    began = f"{subject.program.get('time') or math.inf} {'hide' if subject.hide_later_files else 'note'} "
+    variables = {
+        file_sandbox.VARIABLE: str(place),
+        file_sandbox.BEGAN: began + str((subject.run / "flight").absolute()),
+    }
+    return variables | {"PYTHONPATH": os.pathsep.join(filter(None, [str(first), before]))}
 
 
-def _guilty(run: Path) -> int:
+def _first_failed_rank(run: Path) -> int:
     """Return the rank that failed first, as the verdict has it; what the ranks said of themselves knows no hang."""
     with contextlib.suppress(OcrlabError, OSError):
         named = find_failed_rank(load_input.read_run_folder(run))
         if named is not None:
             return named.rank
     records = launcher.read(run / "flight")
-    return _behind(run) if records and not any(one.get("end") for one in records) else launcher.blamed(records)
+    return _behind(run) if records and not any(record.get("end") for record in records) else launcher.blamed(records)
 
 
 def _behind(run: Path) -> int:
@@ -340,52 +360,52 @@ def _newest(paths: list[Path]) -> Flight | None:
     damaged: list[DataError] = []
     for path in paths:
         try:
-            found = ring_reader.read_ring(path)
+            flight = ring_reader.read_ring(path)
         except DataError as error:
             damaged.append(error)
             continue
-        if found.steps:
-            return found
+        if flight.steps:
+            return flight
     if damaged:
         raise damaged[0]
     return None
 
 
-def _chosen(found: Flight, number: int | None, ended: str) -> int:
-    newest = found.now or found.steps[-1]
+def _chosen(flight: Flight, number: int | None, ended: str) -> int:
+    newest = flight.now or flight.steps[-1]
     refused = last_batch_failed(
-        found.workers, found.steps[-1].time
+        flight.workers, flight.steps[-1].time
     )  # somebody else may have asked for it than the loop
     last = newest.number + int((newest.phase == "data" or refused) and ended != "success")
     if number is None:
-        bad = next((step.number for step in found.steps if step.loss is not None and step.loss - step.loss != 0), None)
+        bad = next((step.number for step in flight.steps if step.loss is not None and step.loss - step.loss != 0), None)
         return last if bad is None else bad
-    held = [step.number for step in found.steps]
-    if not (number in held or number == last):
+    numbers = [step.number for step in flight.steps]
+    if not (number in numbers or number == last):
         raise ConfigError(
             f"Step {number} is not in the record",
-            got=f"steps {held[0]} to {last}",
+            got=f"steps {numbers[0]} to {last}",
             need="one of them",
             do="recorder.steps or Recorder(steps=...) keeps more",
         )
     return number
 
 
-def _error(told: dict[str, Any] | None) -> tuple[str, str]:
-    if not told or not told.get("type"):
+def _error(error: dict[str, Any] | None) -> tuple[str, str]:
+    if not error or not error.get("type"):
         return "", ""
-    text = " ".join(f"{told['type']}: {told.get('message') or ''}".split())
-    return text, str(told.get("your_code") or told.get("where") or "")
+    text = " ".join(f"{error['type']}: {error.get('message') or ''}".split())
+    return text, str(error.get("your_code") or error.get("where") or "")
 
 
-def _validated_first(found: Flight) -> int | None:
+def _validated_first(flight: Flight) -> int | None:
     """Return the batch of a validation in which a run ended before it had trained, -1 where that could not be loaded;
     None where it had not begun one.
     """
-    batch = VALIDATED.match(found.sample)
+    batch = VALIDATED.match(flight.sample)
     if batch:
         return int(batch[1])
-    return -1 if found.workers and all(worker.loader for worker in found.workers) else None
+    return -1 if flight.workers and all(worker.loader for worker in flight.workers) else None
 
 
 def _ended(run: Path, rank: int = 0) -> str:
@@ -396,20 +416,20 @@ def _ended(run: Path, rank: int = 0) -> str:
     return {"success": "success", "failed": "failure"}.get(str(how), "unknown")
 
 
-def _warnings(subject: Subject) -> list[str]:
+def _warnings(subject: RecordedStep) -> list[str]:
     """Return what may make the replay differ from the run."""
-    found = []
+    texts = []
     program = subject.program
     if subject.ended == "running":
-        found.append("the run still lives: what is replayed is its newest step")
+        texts.append("the run still lives: what is replayed is its newest step")
     if subject.flight.torn:
-        found.append(f"{subject.flight.torn} records of steps are torn")
-    found += environment_diff.found(subject.run, program, subject.samples)
+        texts.append(f"{subject.flight.torn} records of steps are torn")
+    texts += environment_diff.find_changes(subject.run, program, subject.samples)
     if not Path(str(program.get("cwd") or ".")).is_dir():
-        found.append(f"the folder that it was started in is gone: {program.get('cwd')}")
+        texts.append(f"the folder that it was started in is gone: {program.get('cwd')}")
     if subject.world > 1:
-        told = f"rank {subject.flight.rank} of {subject.world} is replayed alone, as if the others held what it holds:"
-        told = f"{told} gradients are its own, so that only the first step from the snapshot is exact"
-        told += "; the run spread its weights over the ranks, so that not even that is" if program.get("spread") else ""
-        found.append(f"{told}; --rank N takes another one")
-    return found
+        text = f"rank {subject.flight.rank} of {subject.world} is replayed alone, as if the others held what it holds:"
+        text = f"{text} gradients are its own, so that only the first step from the snapshot is exact"
+        text += "; the run spread its weights over the ranks, so that not even that is" if program.get("spread") else ""
+        texts.append(f"{text}; --rank N takes another one")
+    return texts

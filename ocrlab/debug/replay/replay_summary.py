@@ -11,8 +11,8 @@ from textwrap import shorten
 from typing import Any
 
 from ocrlab.debug.replay import compute_sanitizer, fault_match, variants
-from ocrlab.debug.replay.recorded_step import Subject
-from ocrlab.debug.replay.trial import Outcome
+from ocrlab.debug.replay.recorded_step import RecordedStep
+from ocrlab.debug.replay.trial import TrialResult
 from ocrlab.records import SCHEMA, finite
 
 NAMED = 4  # samples that a sentence names
@@ -27,7 +27,7 @@ AHEAD = (
 MESSAGE = 240  # characters of an exception's first line
 
 
-def sentence(subject: Subject, outcomes: Sequence[Outcome]) -> str:
+def sentence(subject: RecordedStep, outcomes: Sequence[TrialResult]) -> str:
     """Return the answer in one sentence: the first fault with place, sample and what makes it go away, or none."""
     fault = decided(outcomes)
     if fault is None:
@@ -43,32 +43,32 @@ def sentence(subject: Subject, outcomes: Sequence[Outcome]) -> str:
     return "; ".join([*parts, *_apart(outcomes)]) + "."
 
 
-def _apart(outcomes: Sequence[Outcome]) -> list[str]:
+def _apart(outcomes: Sequence[TrialResult]) -> list[str]:
     """Return what tells the fault apart: where it goes away, where it stays, and where another one comes."""
-    shown, told = _shown(outcomes), contrasts(outcomes)
+    shown, others = _shown(outcomes), contrasting(outcomes)
     fault = shown.fault or {}
-    ways = [outcome.cell.way for outcome in told if outcome.fault is None and outcome.cell.way]
+    ways = [outcome.variant.label for outcome in others if outcome.fault is None and outcome.variant.label]
     words = [f"goes away {_joined(ways)}"] if ways else []
-    words += [outcome.cell.aside for outcome in told if outcome.fault is None and outcome.cell.aside]
+    words += [outcome.variant.remark for outcome in others if outcome.fault is None and outcome.variant.remark]
     stays, otherwise = [], []
-    for outcome in told:
-        if outcome.fault is None or not outcome.cell.way:
+    for outcome in others:
+        if outcome.fault is None or not outcome.variant.label:
             continue
         what = next(iter(_what(outcome.fault)), str(outcome.fault.get("kind")))
-        placed = all(one.cell.options.get("trace") for one in (shown, outcome))
+        placed = bool(shown.variant.options.get("trace") and outcome.variant.options.get("trace"))
         if outcome.fault.get("report"):
-            otherwise.append(f"{outcome.cell.name} reports {what}")
+            otherwise.append(f"{outcome.variant.name} reports {what}")
         elif outcome.fault.get("forward"):
             line = short(str(outcome.fault["forward"]))
-            otherwise.append(f"{outcome.cell.name} names `{outcome.fault['node']}`, made in the forward at `{line}`")
+            otherwise.append(f"{outcome.variant.name} names `{outcome.fault['node']}`, made in the forward at `{line}`")
         elif fault_match.same(fault, outcome.fault, placed=placed):
-            stays.append(outcome.cell.way)
+            stays.append(outcome.variant.label)
         elif fault_match.is_race(outcome.fault):
-            otherwise.append(f"a race between streams is seen {outcome.cell.way}: {what}")
+            otherwise.append(f"a race between streams is seen {outcome.variant.label}: {what}")
         else:
             path = outcome.fault.get("path") if placed else None
             where = f" in `{path}`" if path and path != fault.get("path") else ""
-            otherwise.append(f"fails otherwise {outcome.cell.way}{where}: {what}")
+            otherwise.append(f"fails otherwise {outcome.variant.label}{where}: {what}")
     return [*dict.fromkeys(words), *([f"stays {_joined(stays)}"] if stays else []), *otherwise]
 
 
@@ -77,86 +77,92 @@ def _joined(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _around(subject: Subject, fault: Mapping[str, Any]) -> list[str]:
+def _around(subject: RecordedStep, fault: Mapping[str, Any]) -> list[str]:
     """Return what the record shows of the steps before the fault: a loss that had risen, batches that were larger."""
     number, steps = int(fault.get("step", subject.number)), subject.flight.steps
     before = [step for step in steps if step.number < number]
     losses = [(step.loss, step.number) for step in before if step.loss is not None and math.isfinite(step.loss)]
-    told = []
+    remarks = []
     if fault.get("kind") == "nonfinite" and len(losses) > RISEN[0]:
         least, at = min(losses)  # of one that may be 0 or below, a policy's, nothing follows
         if least > 0 and all(loss > RISEN[1] * least for loss, _ in losses[-RISEN[0] :]):
             last, newest = losses[-1]
-            told.append(f"the loss had risen from {least:.3g} at step {at} to {last:.3g} at step {newest}")
+            remarks.append(f"the loss had risen from {least:.3g} at step {at} to {last:.3g} at step {newest}")
     sizes = [len(step.samples) for step in before if step.samples]
     now = next((len(step.samples) for step in steps if step.number == number), 0)
     if sizes and 0 < now < statistics.mode(sizes) and fault.get("kind") == "exception":
-        told.append(
+        remarks.append(
             f"this batch has {now} sample{'s' if now > 1 else ''}, those before it had {statistics.mode(sizes)}"
         )
-    return told
+    return remarks
 
 
-def decided(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
+def decided(outcomes: Sequence[TrialResult]) -> dict[str, Any] | None:
     """Return the fault of the first cell that has one, of an earlier step where one was found; where some cells went
     another way than the run, of one that did not. What a cell shows that has changed something is not the run's.
     """
     shown = [outcome for outcome in outcomes if outcome.fault is not None]
-    shown = [outcome for outcome in shown if outcome.cell.name not in variants.ALTERED] or shown
-    faults = [(outcome.fault, outcome.strays) for outcome in shown if outcome.fault is not None]
+    shown = [outcome for outcome in shown if outcome.variant.name not in variants.ALTERED] or shown
+    faults = [(outcome.fault, outcome.diverged) for outcome in shown if outcome.fault is not None]
     faults = [(fault, strays) for fault, strays in faults if not strays] or faults
-    order = lambda found: (int(found[0].get("step", 0)), variants.is_kept(found[0]))  # noqa: E731
+    order = lambda item: (int(item[0].get("step", 0)), variants.is_carried_over(item[0]))  # noqa: E731
     return min(faults, key=order, default=(None, False))[0]
 
 
-def _shown(outcomes: Sequence[Outcome]) -> Outcome:
+def _shown(outcomes: Sequence[TrialResult]) -> TrialResult:
     """Return the first cell that shows the fault, the first that says anything where none does."""
     fault = decided(outcomes)
-    first = next((one for one in outcomes if not one.broken), outcomes[0])
-    return next((one for one in outcomes if fault is not None and one.fault is fault), first)
+    first = next((outcome for outcome in outcomes if not outcome.error_text), outcomes[0])
+    return next((outcome for outcome in outcomes if fault is not None and outcome.fault is fault), first)
 
 
-def contrasts(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def contrasting(outcomes: Sequence[TrialResult]) -> list[TrialResult]:
     """Return the cells that say something about the fault: those after the one that showed it; and what had hidden it,
     where it is shown only by the program as it was.
     """
     fault = decided(outcomes)
     index = next((i for i, outcome in enumerate(outcomes) if outcome.fault is fault), len(outcomes))
-    way = outcomes[index].cell.way if index < len(outcomes) else ""
-    hidden = [one for one in outcomes[:index] if way == variants.AS_IT_WAS.way and one.fault is None and not one.strays]
-    told = [one for one in [*hidden, *outcomes[index + 1 :]] if not one.broken and not one.alone]
-    told = [one for one in told if "trace_from" not in one.cell.options and one.cell.way != way]
-    return [one for one in told if variants.says(one.cell, one.fault, fault)]
+    label = outcomes[index].variant.label if index < len(outcomes) else ""
+    others = outcomes[index + 1 :]
+    if label == variants.AS_IT_WAS.label:
+        others = [*(other for other in outcomes[:index] if other.fault is None and not other.diverged), *others]
+    return [
+        other
+        for other in others
+        if not (other.error_text or other.per_sample or "trace_from" in other.variant.options)
+        and other.variant.label != label
+        and variants.says(other.variant, other.fault, fault)
+    ]
 
 
-def culprits(outcome: Outcome) -> tuple[list[str] | None, str]:
+def culprits(outcome: TrialResult) -> tuple[list[str] | None, str]:
     """Return the samples that fail by themselves and how that is known; None where nothing follows."""
-    bad, how = guilty(outcome)
+    bad, how = failing_samples(outcome)
     return [outcome.names_of(position) for position in bad] or None, how
 
 
-def guilty(outcome: Outcome) -> tuple[list[int], str]:
+def failing_samples(outcome: TrialResult) -> tuple[list[int], str]:
     """Return the positions of the samples that have the fault, and how that is known; none where nothing follows."""
-    single = [told for told in outcome.alone if len(told["samples"]) == 1]
-    bad = [told["samples"][0] for told in single if told["same"]]
+    single = [part for part in outcome.per_sample if len(part["samples"]) == 1]
+    bad = [part["samples"][0] for part in single if part["same"]]
     everyone = set(range(outcome.count))
     if bad and len(bad) == outcome.count:
         return [], EVERY
-    if bad and not any(told["well"] for told in outcome.alone):
+    if bad and not any(part["well"] for part in outcome.per_sample):
         return [], "its samples cannot be tried one by one: parts of the batch fail in another way"
     if bad:
-        rest = [told for told in outcome.alone if set(told["samples"]) == everyone - set(bad)]
+        rest = [part for part in outcome.per_sample if set(part["samples"]) == everyone - set(bad)]
         return bad, "goes away without it" if rest and rest[-1]["well"] else ""
-    without = [told for told in outcome.alone if len(told["samples"]) == outcome.count - 1 > 1]
-    needed = [min(everyone - set(told["samples"])) for told in without if told["well"]]
+    without = [part for part in outcome.per_sample if len(part["samples"]) == outcome.count - 1 > 1]
+    needed = [min(everyone - set(part["samples"])) for part in without if part["well"]]
     if 0 < len(needed) < len(without):
         return needed, "goes away without it, and needs company"
     return [], "no sample of the batch does it alone" if single else ""
 
 
-def name_samples(fault: dict[str, Any], outcome: Outcome) -> bool:
+def name_samples(fault: dict[str, Any], outcome: TrialResult) -> bool:
     """Write into a fault whose it is, as `outcome` shows it; tell whether samples are known now."""
-    bad, _ = guilty(outcome)
+    bad, _ = failing_samples(outcome)
     if bad:
         fault["samples"], fault["names"] = bad, [outcome.names_of(position) for position in bad]
     elif fault.get("samples") is None and outcome.count == 1 and variants.is_of_samples(fault):
@@ -164,51 +170,51 @@ def name_samples(fault: dict[str, Any], outcome: Outcome) -> bool:
     return bool(bad)
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str]]:
+def rows(outcomes: Sequence[TrialResult]) -> list[tuple[str, str, str]]:
     """Return the table: cell, what came of it, seconds."""
     table = [("cell", "what came of it", "s")]
     for outcome in outcomes:
-        if outcome.broken:
-            what = f"not done: {outcome.broken}"
-        elif outcome.alone:
+        if outcome.error_text:
+            what = f"not done: {outcome.error_text}"
+        elif outcome.per_sample:
             names, how = culprits(outcome)
             what = f"{', '.join(names)} alone" + (f", {how}" if how else "") if names else how
         elif outcome.fault is not None:
             what = "; ".join([_place(outcome.fault), *_what(outcome.fault)])
         else:
             what = _losses(outcome)
-        table.append((outcome.cell.name, shorten(what, WIDEST, placeholder=" …"), f"{outcome.seconds:.1f}"))
+        table.append((outcome.variant.name, shorten(what, WIDEST, placeholder=" …"), f"{outcome.seconds:.1f}"))
     return table
 
 
-def record(subject: Subject, outcomes: Sequence[Outcome], said: str, seconds: float) -> dict[str, Any]:
+def record(subject: RecordedStep, outcomes: Sequence[TrialResult], answer: str, seconds: float) -> dict[str, Any]:
     """Return everything as a JSON-ready record."""
     fault = decided(outcomes)
-    cells = [
+    variant_rows = [
         {
-            "cell": outcome.cell.name,
+            "cell": outcome.variant.name,
             "fault": outcome.fault,
             "steps": outcome.steps,
-            "alone": outcome.alone,
-            "not_done": outcome.broken or None,
+            "alone": outcome.per_sample,
+            "not_done": outcome.error_text or None,
             "seconds": round(outcome.seconds, 2),
         }
         for outcome in outcomes
     ]
-    told = {"schema": SCHEMA, "run": subject.run.name, "step": subject.number, "answer": said, "fault": fault}
-    told |= {"reproduced": fault is not None, "equal": _equal(outcomes), "samples": subject.samples}
-    told |= {"cells": cells, "warnings": warnings(subject, outcomes), "seconds": round(seconds, 2)}
-    return dict(finite(told))
+    content = {"schema": SCHEMA, "run": subject.run.name, "step": subject.number, "answer": answer, "fault": fault}
+    content |= {"reproduced": fault is not None, "equal": _equal(outcomes), "samples": subject.samples}
+    content |= {"cells": variant_rows, "warnings": warnings(subject, outcomes), "seconds": round(seconds, 2)}
+    return dict(finite(content))
 
 
-def warnings(subject: Subject, outcomes: Sequence[Outcome]) -> list[str]:
+def warnings(subject: RecordedStep, outcomes: Sequence[TrialResult]) -> list[str]:
     """Return what may make the replay another computation than the run was, each once."""
-    told = [*subject.warnings, *(text for outcome in outcomes for text in outcome.warnings)]
+    texts = [*subject.warnings, *(text for outcome in outcomes for text in outcome.warnings)]
     if decided(outcomes) is not None and _equal(outcomes) is False:
-        told.append(_losses(_shown(outcomes)).removeprefix("no fault, but "))
+        texts.append(_losses(_shown(outcomes)).removeprefix("no fault, but "))
     if any(outcome.compiled for outcome in outcomes):
-        told.append("the model is compiled, and was run without torch.compile: its losses need not be equal")
-    return list(dict.fromkeys(told))
+        texts.append("the model is compiled, and was run without torch.compile: its losses need not be equal")
+    return list(dict.fromkeys(texts))
 
 
 def _place(fault: Mapping[str, Any]) -> str:
@@ -232,8 +238,8 @@ def _place(fault: Mapping[str, Any]) -> str:
     if fault.get("inputs"):
         inputs = fault["inputs"] if isinstance(fault["inputs"], list) else [fault["inputs"]]
         parts.append(f"input {next((text for text in inputs if text.count(', ') > 1), inputs[0])}")
-    told = fault.get("kind") in ("crash", "hang") and fault.get("line") == fault.get("surfaced")
-    if fault.get("line") and (fault.get("path") or fault.get("module")) and not told:
+    is_surfaced = fault.get("kind") in ("crash", "hang") and fault.get("line") == fault.get("surfaced")
+    if fault.get("line") and (fault.get("path") or fault.get("module")) and not is_surfaced:
         parts.append(f"at `{short(str(fault['line']))}`")
     return ", ".join(parts)
 
@@ -242,7 +248,7 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
     """Return what went wrong there."""
     kind = fault.get("kind")
     if fault.get("report"):
-        return [compute_sanitizer.words(fault["report"])]
+        return [compute_sanitizer.reports_text(fault["report"])]
     if kind == "nonfinite":
         place = f" at {list(fault['index'])}" if fault.get("index") else ""
         by = f", {fault['by']}" if fault.get("by") else ""
@@ -261,22 +267,27 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
         return [f"killed by {fault.get('signal') or 'a signal'}{_surfaced(fault)}"]
     if kind == "hang":
         return [f"it never returned{_surfaced(fault)}"]
-    told = str(fault.get("exception") or "").partition(" Hint: ")[0].strip().splitlines()
+    message = str(fault.get("exception") or "").partition(" Hint: ")[0].strip().splitlines()
     own = (" from weight", f" from {fault.get('path')} ")
-    given = [text for text in fault.get("given") or () if " from " in text and not any(word in text for word in own)]
-    shapes = [f"got {given[0]}"] if given and "shape" in str(fault.get("exception")).lower() + " size" else []
+    inputs = [text for text in fault.get("given") or () if " from " in text and not any(word in text for word in own)]
+    shapes = [f"got {inputs[0]}"] if inputs and "shape" in str(fault.get("exception")).lower() + " size" else []
     changed = [f"changed in place by {short(str(fault['changed']))}"] if fault.get("changed") else []
     went_on = ["the program went on after it"] if fault.get("swallowed") else []
-    return [*([shorten(told[0].rstrip("."), MESSAGE, placeholder=" …")] if told else []), *changed, *shapes, *went_on]
+    return [
+        *([shorten(message[0].rstrip("."), MESSAGE, placeholder=" …")] if message else []),
+        *changed,
+        *shapes,
+        *went_on,
+    ]
 
 
 def _surfaced(fault: Mapping[str, Any]) -> str:
-    told = fault.get("line") == fault.get("surfaced") and not (fault.get("path") or fault.get("module"))
-    return f", in `{short(str(fault['surfaced']))}`" if fault.get("surfaced") and not told else ""
+    is_placed = fault.get("line") == fault.get("surfaced") and not (fault.get("path") or fault.get("module"))
+    return f", in `{short(str(fault['surfaced']))}`" if fault.get("surfaced") and not is_placed else ""
 
 
-def _samples(fault: Mapping[str, Any], outcomes: Sequence[Outcome]) -> list[str]:
-    alone = next((outcome for outcome in outcomes if outcome.alone), None)
+def _samples(fault: Mapping[str, Any], outcomes: Sequence[TrialResult]) -> list[str]:
+    alone = next((outcome for outcome in outcomes if outcome.per_sample), None)
     if alone is not None:
         names, how = culprits(alone)
         if names:
@@ -304,22 +315,22 @@ def _named(names: Sequence[str]) -> str:
     return f"sample{'s' if len(names) > 1 else ''} {shown}{more}"
 
 
-def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
+def _well(subject: RecordedStep, outcomes: Sequence[TrialResult]) -> str:
     """Return the answer where no cell has a fault."""
-    done = [outcome for outcome in outcomes if not outcome.broken]
+    done = [outcome for outcome in outcomes if not outcome.error_text]
     if not done:
-        why = outcomes[0].broken.rstrip(".") if outcomes else "no time"
+        why = outcomes[0].error_text.rstrip(".") if outcomes else "no time"
         return f"step {subject.number} could not be run again: {why.removeprefix('ocrlab.errors.DataError: ')}."
     losses = _losses(done[0], done)
     times = f"{len(done)} time{'s' if len(done) > 1 else ''}"
-    if subject.ended == "success" or subject.went_on:
+    if subject.ended == "success" or subject.succeeded:
         return f"step {subject.number} was run again {times}: {losses}."
     outside = ""
     if subject.world > 1:
         outside = (
             f"; what came from another rank or from outside is not in it: ocrlab diagnose {short(str(subject.run))}"
         )
-    strayed = next((outcome.broken for outcome in outcomes if outcome.strayed), "")
+    strayed = next((outcome.error_text for outcome in outcomes if outcome.failed_elsewhere), "")
     outside += f"; {strayed}" if strayed else ""
     error, where = subject.error
     if error and not outside:
@@ -333,17 +344,17 @@ def _well(subject: Subject, outcomes: Sequence[Outcome]) -> str:
     return f"could not be reproduced: step {subject.number} ran {times}, {losses}{outside}."
 
 
-def _losses(outcome: Outcome, others: Sequence[Outcome] = ()) -> str:
-    known = [step for step in outcome.steps if step.get("equal") is not None]
-    if not known:
+def _losses(outcome: TrialResult, others: Sequence[TrialResult] = ()) -> str:
+    compared = [step for step in outcome.steps if step.get("equal") is not None]
+    if not compared:
         return "no fault; the record holds no loss to compare with"
-    wrong = next((step for step in known if not step["equal"]), None)
+    wrong = next((step for step in compared if not step["equal"]), None)
     if wrong is None:
-        last = known[-1]
-        many = f" in {len(known)} steps" if len(known) > 1 else ""
+        last = compared[-1]
+        many = f" in {len(compared)} steps" if len(compared) > 1 else ""
         return f"no fault, loss equal bit for bit{many} ({last['loss']!r} at step {last['number']})"
     why = "data, code or packages have changed, or an operator is not deterministic"
-    same = [other for other in others if other.cell.name in (variants.TRACED.name, variants.AS_IT_WAS.name)]
+    same = [other for other in others if other.variant.name in (variants.TRACED.name, variants.AS_IT_WAS.name)]
     at = lambda step: (step.get("number"), step.get("micro"))  # noqa: E731
     again = {step.get("loss") for other in same for step in other.steps if at(step) == at(wrong)}
     if len(again) > 1:
@@ -351,27 +362,27 @@ def _losses(outcome: Outcome, others: Sequence[Outcome] = ()) -> str:
         why = f"each time it is another one: the data of that step{of} or an operator is not deterministic"
     if outcome.compiled:
         why = "the model is compiled, and was run without torch.compile"
-    elif outcome.world > 1 and wrong is not known[0]:
+    elif outcome.world > 1 and wrong is not compared[0]:
         why = f"as it must: gradients are those of one rank, and the run took the mean over {outcome.world}"
-    told, recorded = ("not finite" if wrong[name] is None else repr(wrong[name]) for name in ("loss", "recorded"))
+    loss, recorded = ("not finite" if wrong[name] is None else repr(wrong[name]) for name in ("loss", "recorded"))
     return (
-        f"no fault, but the loss differs from the record at step {wrong['number']}: {told}, recorded {recorded}; {why}"
+        f"no fault, but the loss differs from the record at step {wrong['number']}: {loss}, recorded {recorded}; {why}"
     )
 
 
-def _equal(outcomes: Sequence[Outcome]) -> bool | None:
-    known = [step["equal"] for step in _shown(outcomes).steps if step.get("equal") is not None] if outcomes else []
-    return all(known) if known else None
+def _equal(outcomes: Sequence[TrialResult]) -> bool | None:
+    equal = [step["equal"] for step in _shown(outcomes).steps if step.get("equal") is not None] if outcomes else []
+    return all(equal) if equal else None
 
 
-def agreement(outcomes: Sequence[Outcome]) -> str:
+def agreement(outcomes: Sequence[TrialResult]) -> str:
     """Return in words how far a replay that shows a fault is the same computation as the run; nothing where none is."""
     steps = _shown(outcomes).steps if decided(outcomes) is not None else []
     count = sum(step.get("equal") is not None for step in steps)
     if not count or not _equal(outcomes):
         return ""
-    told = f"{count} losses are" if count > 1 else "loss is"
-    return f"the {told} equal to the record up to there, bit for bit"
+    losses = f"{count} losses are" if count > 1 else "loss is"
+    return f"the {losses} equal to the record up to there, bit for bit"
 
 
 def short(text: str) -> str:

@@ -10,26 +10,26 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ocrlab.debug.trials.trial import Command, Probe, alike, perform, recorded
+from ocrlab.debug.trials.trial import Command, RunResult, is_same_failure, recorded_failure, run_trial
 
 SHELL = 'cd "$1" && shift && exec "$@"'
 
 
-def again(
+def rerun_command(
     run: Path,
     command: Sequence[str],
     folder: str | None,
     *,
     count: int,
     timeout: float,
-    say: Callable[[str], None] = lambda _text: None,
+    report: Callable[[str], None] = lambda _text: None,
 ) -> dict[str, Any]:
     """Run `command` `count` times, each at most `timeout` seconds, and compare each end with the failure of `run`.
 
     Returns {"wanted", "same", "runs": [{"same", "told", "seconds"}]}; without runs {"why"} says why not. An `ocrlab
     train` writes its runs into a folder of its own, which is removed. A signal that reached us ends it: it goes on.
     """
-    wanted = recorded(run)
+    wanted = recorded_failure(run)
     if wanted is None:
         return {"why": "the folder holds no failure to compare with", "runs": []}
     if folder is not None and not Path(folder).is_dir():
@@ -38,16 +38,20 @@ def again(
     place = Path(tempfile.mkdtemp(prefix="ocrlab-again-"))
     try:
         for number in range(1, count + 1):
-            say(f"run {number} of {count}: {' '.join(command)[:120]}")
-            one = perform(lambda inside: _start(run, command, folder, inside), place / str(number), timeout)
-            runs.append(_told(one, wanted[0]))
+            report(f"run {number} of {count}: {' '.join(command)[:120]}")
+            result = run_trial(lambda inside: _start(run, command, folder, inside), place / str(number), timeout)
+            runs.append(_row(result, wanted[0]))
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    return {"wanted": wanted[1], "same": sum(one["same"] for one in runs), "runs": runs}
+    return {"wanted": wanted[1], "same": sum(result["same"] for result in runs), "runs": runs}
 
 
-def _told(one: Probe, wanted: str) -> dict[str, Any]:
-    return {"same": bool(one.what) and alike(one.what, wanted), "told": one.told, "seconds": round(one.seconds, 1)}
+def _row(result: RunResult, wanted: str) -> dict[str, Any]:
+    return {
+        "same": bool(result.fingerprint) and is_same_failure(result.fingerprint, wanted),
+        "told": result.description,
+        "seconds": round(result.seconds, 1),
+    }
 
 
 def _start(run: Path, command: Sequence[str], folder: str | None, inside: Path) -> Command:

@@ -20,9 +20,9 @@ from ocrlab.debug.flight_record import notebook_cells, replay_position, ring_rea
 from ocrlab.debug.flight_record.worker_status import WorkerStatus
 from ocrlab.debug.replay import variants
 from ocrlab.debug.replay.child import file_sandbox
-from ocrlab.debug.replay.child_watchdog import Guard, is_foreign, is_still, read_json
-from ocrlab.debug.replay.recorded_step import Subject, command, environment
-from ocrlab.debug.replay.variants import BEHIND, Cell
+from ocrlab.debug.replay.child_watchdog import ChildWatchdog, is_foreign, is_still, read_json
+from ocrlab.debug.replay.recorded_step import RecordedStep, command, environment
+from ocrlab.debug.replay.variants import AFTER_LOOP, Variant
 from ocrlab.debug.watch.supervisor import Ended, Options, watch
 from ocrlab.errors import OcrlabError
 from ocrlab.records import SCHEMA
@@ -37,7 +37,7 @@ ENDLESS = (15.0, 200.0)  # seconds that a traced step may take at least (twice t
 LOG_LIMIT = 1 << 20  # bytes of output kept
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
 STARTED = re.compile(r"process \d+ terminated with (?:signal (?P<signal>\w+)|exit code (?P<status>\d+))")
-TOLD_TO_END = ("KeyboardInterrupt", "SystemExit")  # errors of a run that somebody has ended
+INTERRUPTS = ("KeyboardInterrupt", "SystemExit")  # errors of a run that somebody has ended
 TAKEN = re.compile(rf"^{re.escape(launcher.TAKES)}(\w+)$", re.MULTILINE)
 EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)")
 PIPES = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError")
@@ -46,61 +46,73 @@ BATCH = "batch of "  # begins what is told of a batch whose samples could not be
 
 
 @dataclass
-class Outcome:
+class TrialResult:
     """What became of a cell: its fault (None: the step went well), losses, seconds, and why it says nothing, if so."""
 
-    cell: Cell
+    variant: Variant
     fault: dict[str, Any] | None = None
     seconds: float = 0.0
     steps: list[dict[str, Any]] = field(default_factory=list)
-    alone: list[dict[str, Any]] = field(default_factory=list)
+    per_sample: list[dict[str, Any]] = field(default_factory=list)
     count: int = 0  # samples in the batch
     partial: bool = False  # something of it belonged to none of them when each was tried alone
     names: list[str] = field(default_factory=list)  # of them
-    strayed: bool = False  # it failed where the run had not: the program was not in the state that it was in then
-    broken: str = ""  # the replay itself failed, or was not done: nothing follows from it
+    failed_elsewhere: bool = (
+        False  # it failed where the run had not: the program was not in the state that it was in then
+    )
+    error_text: str = ""  # the replay itself failed, or was not done: nothing follows from it
     warnings: list[str] = field(default_factory=list)
     world: int = 1  # ranks of the run, of which one was run
-    later: list[str] = field(default_factory=list)  # files written since the run began, which the program began with
+    files_newer_than_run: list[str] = field(
+        default_factory=list
+    )  # files written since the run began, which the program began with
     compiled: bool = False  # the program compiles its model, and the replay traced it without
 
     @property
-    def strays(self) -> bool:
+    def diverged(self) -> bool:
         """Whether it went another way than the run, other than it must."""
         differs = any(step.get("equal") is False for step in self.steps)
-        return self.strayed or (differs and not self.compiled and self.world == 1)
+        return self.failed_elsewhere or (differs and not self.compiled and self.world == 1)
 
     def names_of(self, position: int) -> str:
         """Return the name of a sample of the batch, `sample 3 of the batch` where it has none."""
-        known = next((str(t["names"][0]) for t in self.alone if t["samples"] == [position] and t["names"]), None)
+        name = next((str(t["names"][0]) for t in self.per_sample if t["samples"] == [position] and t["names"]), None)
         if self.names and self.count not in (0, len(self.names)):  # some were left out, or make several rows
-            return known or f"row {position} of the batch"
-        names = [known] if known else self.names[position : position + 1]
+            return name or f"row {position} of the batch"
+        names = [name] if name else self.names[position : position + 1]
         return names[0] if names else f"sample {position} of the batch"
 
 
-def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcome:
+def run_variant(subject: RecordedStep, variant: Variant, place: Path, seconds: float) -> TrialResult:
     """Run one cell in `place`, a new folder, for `seconds` at most; a signal that reached us meanwhile goes on."""
     place.mkdir(parents=True, mode=0o700)
     job = place / "job.json"
-    told = {"schema": SCHEMA, "run": str(subject.run.absolute()), "rank": subject.flight.rank}
-    told |= {"start": subject.flight.start, "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None}
-    told |= {"first_step": 0, "last_step": subject.number, "cell": dict(cell.options), "out": str(place.absolute())}
-    told |= {"nth": subject.nth, "started": subject.started, "world": subject.world}
-    told |= {"whole": subject.is_whole, "hides": subject.hides, "session": SESSION}
-    told |= {} if subject.validated is None else {"validate": subject.validated}
-    run_folder.write_json(job, told, private=True)
-    words = [*cell.wrapper, *command(subject, job.absolute())]
-    env = environment(subject, job.absolute()) | {**cell.environment}
-    if cell.options.get("threads"):
-        env |= {name: str(cell.options["threads"]) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    content = {"schema": SCHEMA, "run": str(subject.run.absolute()), "rank": subject.flight.rank}
+    content |= {
+        "start": subject.flight.start,
+        "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None,
+    }
+    content |= {
+        "first_step": 0,
+        "last_step": subject.number,
+        "cell": dict(variant.options),
+        "out": str(place.absolute()),
+    }
+    content |= {"nth": subject.previous_trainings, "started": subject.process_path, "world": subject.world}
+    content |= {"whole": subject.from_start, "hides": subject.hide_later_files, "session": SESSION}
+    content |= {} if subject.validation_batch is None else {"validate": subject.validation_batch}
+    run_folder.write_json(job, content, private=True)
+    words = [*variant.wrapper, *command(subject, job.absolute())]
+    env = environment(subject, job.absolute()) | {**variant.environment}
+    if variant.options.get("threads"):
+        env |= {name: str(variant.options["threads"]) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     began = time.monotonic()
     with (place / "output.txt").open("wb") as file:
         keep = _keeper(file)
-        usual = subject.seconds
-        patience, endless = max(PATIENCE[0], PATIENCE[1] * usual), max(ENDLESS[0], ENDLESS[1] * usual)
-        endless = endless if usual else 2 * endless
-        guard = Guard(place, patience, endless, loading=subject.is_loading, several=subject.world > 1)
+        step_seconds = subject.seconds
+        patience, endless = max(PATIENCE[0], PATIENCE[1] * step_seconds), max(ENDLESS[0], ENDLESS[1] * step_seconds)
+        endless = endless if step_seconds else 2 * endless
+        guard = ChildWatchdog(place, patience, endless, loading=subject.is_loading, several=subject.world > 1)
         guard.start()
         try:
             options = Options(
@@ -110,18 +122,20 @@ def perform(subject: Subject, cell: Cell, place: Path, seconds: float) -> Outcom
         finally:
             guard.over.set()
             guard.join()
-    outcome = Outcome(cell, seconds=time.monotonic() - began, later=_text(place / file_sandbox.LATER).splitlines())
+    outcome = TrialResult(
+        variant, seconds=time.monotonic() - began, files_newer_than_run=_text(place / file_sandbox.LATER).splitlines()
+    )
     _remove_checkpoints(place / "aside")
     _stopped(ended, place)
     done = read_json(place / "result.json").get("finished")
     if guard.is_left or (done and ended.status == "hung"):  # that says nothing of the process that was replayed
         ended = replace(ended, status="success" if done else "failure", exit_code=None, signal=None)
     if ended.status == "hung" and not guard.stacks and (guard.gone is not None or not is_still(place, endless)):
-        outcome.broken = f"the time was over; --timeout gives it more than {seconds:.0f} s"
+        outcome.error_text = f"the time was over; --timeout gives it more than {seconds:.0f} s"
         return outcome
     _gather(outcome, subject, place, ended, guard)
     if failed := _text(place / TRACER_ERRORS):
-        append_own_error(subject.run, f"replay, cell {cell.name}", failed)
+        append_own_error(subject.run, f"replay, cell {variant.name}", failed)
         outcome.warnings.append(f"the tracer failed ({failed.strip().splitlines()[-1]}): see flight/{OWN_ERRORS}")
     outcome.fault = notebook_cells.shorten_paths(outcome.fault, place)
     return outcome
@@ -135,7 +149,7 @@ def _remove_checkpoints(folder: Path) -> None:
                 path.unlink()
 
 
-def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard: Guard) -> None:
+def _gather(outcome: TrialResult, subject: RecordedStep, place: Path, ended: Ended, guard: ChildWatchdog) -> None:
     """Read what a child has left: the record of its steps, its trace, its trail, what each sample did alone."""
     result, trace = read_json(place / "result.json"), read_json(place / "trace.json")
     last = replay_position.read(place / "trail.bin")
@@ -143,14 +157,14 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
     outcome.steps = list(result.get("steps") or ())
     outcome.warnings = [str(text) for text in result.get("warnings") or ()]
     alone = read_json(place / "alone.json")
-    outcome.alone, outcome.count = list(alone.get("tried") or ()), int(alone.get("count") or 0)
+    outcome.per_sample, outcome.count = list(alone.get("tried") or ()), int(alone.get("count") or 0)
     outcome.partial = bool(alone.get("partial"))
     outcome.names = [str(name) for name in trace.get("samples") or ()]
     outcome.count = outcome.count or int(trace.get("count") or len(outcome.names))
     outcome.compiled = bool(trace.get("compiled"))
     fault = trace.get("fault")
-    if "alone" in outcome.cell.options:
-        outcome.broken = "" if outcome.alone else _last_line(place) or "no sample was tried"
+    if "alone" in outcome.variant.options:
+        outcome.error_text = "" if outcome.per_sample else _last_line(place) or "no sample was tried"
     elif isinstance(fault, dict):
         outcome.fault = fault
     elif last is not None and trace.get("state") == "running" and (guard.stacks or _died(ended, result)):
@@ -161,24 +175,28 @@ def _gather(outcome: Outcome, subject: Subject, place: Path, ended: Ended, guard
         outcome.fault |= {"surfaced": frame} if (frame := guard.frame or _frame(place)) else {}
     elif not (ended.status == "success" and (result.get("finished") or alone)):
         _without_a_trace(outcome, subject, place, ended, result, guard)
-    said = str((outcome.fault or {}).get("exception") or "")
-    if launcher.HOLDS in said:  # the program did nothing wrong
-        outcome.fault, outcome.broken = None, said.rpartition("RunError: ")[2]
-    elif (outcome.fault is not None and (said := _of_others(subject, outcome.fault))) or (
+    message = str((outcome.fault or {}).get("exception") or "")
+    if launcher.HOLDS in message:  # the program did nothing wrong
+        outcome.fault, outcome.error_text = None, message.rpartition("RunError: ")[2]
+    elif (outcome.fault is not None and (message := _of_others(subject, outcome.fault))) or (
         outcome.fault is not None
         and outcome.fault["kind"] == "hang"
-        and (said := _waits(subject, outcome.fault, guard))
+        and (message := _waits(subject, outcome.fault, guard))
     ):
-        outcome.fault, outcome.broken = None, said
-    exact = not subject.cuda and not (subject.is_whole and result.get("ahead"))  # else its step is not sure
+        outcome.fault, outcome.error_text = None, message
+    exact = not subject.on_gpu and not (subject.from_start and result.get("ahead"))  # else its step is not sure
     failed = trace.get("micro") if trace.get("state") == "failed" else None
     if outcome.fault is not None and exact and variants.was_passed(outcome.fault, subject.flight.steps, failed):
-        said = f"failed at step {outcome.fault.get('step')} ({outcome.fault.get('exception') or outcome.fault['kind']})"
-        outcome.broken = f"the program {said}, which the run had passed: it keeps what no snapshot holds, see extra="
-        outcome.fault, outcome.strayed = None, True
+        message = (
+            f"failed at step {outcome.fault.get('step')} ({outcome.fault.get('exception') or outcome.fault['kind']})"
+        )
+        outcome.error_text = (
+            f"the program {message}, which the run had passed: it keeps what no snapshot holds, see extra="
+        )
+        outcome.fault, outcome.failed_elsewhere = None, True
 
 
-def _of_others(subject: Subject, fault: Mapping[str, Any]) -> str:
+def _of_others(subject: RecordedStep, fault: Mapping[str, Any]) -> str:
     """Return why an error of one rank replayed alone is not that of the run: it raised another one; "" where it may be
     the same.
     """
@@ -186,7 +204,7 @@ def _of_others(subject: Subject, fault: Mapping[str, Any]) -> str:
     if subject.world < 2 or fault["kind"] not in ("exception", "data") or not (raised and recorded):
         return ""
     kinds = [text.partition(":")[0].rpartition(".")[2] for text in (raised, recorded)]
-    if kinds[0] == kinds[1] or kinds[0] in recorded or kinds[1] in TOLD_TO_END:
+    if kinds[0] == kinds[1] or kinds[0] in recorded or kinds[1] in INTERRUPTS:
         return ""
     if launcher.secondary({"type": kinds[1], "message": recorded}):
         return ""
@@ -194,9 +212,9 @@ def _of_others(subject: Subject, fault: Mapping[str, Any]) -> str:
     return f"{what} {recorded}: the fault depends on values of other ranks, and {launcher.HOLDS}"
 
 
-def _waits(subject: Subject, fault: Mapping[str, Any], guard: Guard) -> str:
+def _waits(subject: RecordedStep, fault: Mapping[str, Any], guard: ChildWatchdog) -> str:
     """Tell what a rank waits for where that may be another rank; "" where it is itself what does not go on."""
-    raised = subject.error[0].partition(":")[0] not in ("", *TOLD_TO_END)
+    raised = subject.error[0].partition(":")[0] not in ("", *INTERRUPTS)
     went_on = raised or any(step.number > int(fault.get("step") or 0) for step in subject.flight.steps)
     if subject.world < 2 or not (guard.awaits or went_on):
         return ""
@@ -212,11 +230,11 @@ def _died(ended: Ended, result: Mapping[str, Any]) -> bool:
     return ended.status in ("hung", "killed") or not (result.get("finished") or result.get("error"))
 
 
-def _end(ended: Ended, subject: Subject, place: Path) -> dict[str, Any]:
+def _end(ended: Ended, subject: RecordedStep, place: Path) -> dict[str, Any]:
     """Return how the process ended; of one that its program has started nobody but torch may have said it."""
-    if subject.started:
-        said = STARTED.search(_text(place / "output.txt")) or {"signal": None, "status": None}
-        return {"signal": said["signal"]} if said["signal"] else {"status": said["status"] and int(said["status"])}
+    if subject.process_path:
+        match = STARTED.search(_text(place / "output.txt")) or {"signal": None, "status": None}
+        return {"signal": match["signal"]} if match["signal"] else {"status": match["status"] and int(match["status"])}
     return {"signal": ended.signal} if ended.status == "killed" else {"status": ended.exit_code}
 
 
@@ -224,13 +242,15 @@ def _around(places: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the place that all of some places lie in: the module of a loop, which calls those that are seen."""
     paths = [str(place.get("path") or "").split(".") for place in places]
     common = [parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
-    found = {k: v for k, v in places[-1].items() if k in ("step", "micro")}
+    common_place = {key: value for key, value in places[-1].items() if key in ("step", "micro")}
     phases = list(dict.fromkeys(str(place.get("phase")) for place in places))
-    found |= {"phase": phases[0]} if len(phases) == 1 else {"phases": phases}  # an optimiser's search for its step
+    common_place |= (
+        {"phase": phases[0]} if len(phases) == 1 else {"phases": phases}
+    )  # an optimiser's search for its step
     labels = {str(place.get("path") or ""): str(place.get("module") or "") for place in places}
     path = ".".join(common)
-    found |= {"path": path} if path else {}
-    return found | ({"module": labels[path]} if labels.get(path) else {})
+    common_place |= {"path": path} if path else {}
+    return common_place | ({"module": labels[path]} if labels.get(path) else {})
 
 
 def _at(last: replay_position.ReplayPosition) -> dict[str, Any]:
@@ -256,40 +276,45 @@ def _frame(place: Path) -> str:
 
 def own_lines(stack: str) -> list[str]:
     """Return the lines of a stack as text that are the program's own, in its order."""
-    found = [match for match in FAULT_LINE.finditer(stack) if not is_foreign(match["file"])]
-    return [f"{match['file']}:{match['line']} {match['function']}" for match in found]
+    matches = [match for match in FAULT_LINE.finditer(stack) if not is_foreign(match["file"])]
+    return [f"{match['file']}:{match['line']} {match['function']}" for match in matches]
 
 
 def _without_a_trace(
-    outcome: Outcome, subject: Subject, place: Path, ended: Ended, result: Mapping[str, Any], guard: Guard
+    outcome: TrialResult,
+    subject: RecordedStep,
+    place: Path,
+    ended: Ended,
+    result: Mapping[str, Any],
+    guard: ChildWatchdog,
 ) -> None:
     """Tell a fault outside of the traced part (loading data, an earlier step) from a replay that itself failed."""
     error = result.get("error")
     phase, samples, stage = "", [], ""
     number = None if subject.flight.steps else 0  # it failed at its first batch
-    seen_one = False  # step
+    has_step = False  # step
     with contextlib.suppress(OcrlabError, OSError):
-        seen = ring_reader.read_ring(place / "ring.bin")
-        if seen.now is not None:
-            phase, number, stage, seen_one = seen.now.phase, seen.now.number, seen.now.stage, True
+        flight = ring_reader.read_ring(place / "ring.bin")
+        if flight.now is not None:
+            phase, number, stage, has_step = flight.now.phase, flight.now.number, flight.now.stage, True
         elif number == 0:
             phase = "data"
-        said = EXITED.search(str(error)) if error else None  # raised before torch had handed out its iterator
-        exited = result.get("exited") or ([int(said["pid"])] if said else [])
-        refused = _refused(seen.workers, exited)
-        refused = refused or [w.sample for w in seen.workers if w.pid in guard.stuck]
-        samples = refused or [w.sample for w in seen.workers if w.sample and not error][:4]
+        exit_match = EXITED.search(str(error)) if error else None  # raised before torch had handed out its iterator
+        exited = result.get("exited") or ([int(exit_match["pid"])] if exit_match else [])
+        refused = _refused(flight.workers, exited)
+        refused = refused or [w.sample for w in flight.workers if w.pid in guard.stuck]
+        samples = refused or [w.sample for w in flight.workers if w.sample and not error][:4]
         number = subject.number if number is None and result.get("ahead") else number
         behind = bool(result.get("behind"))
         if behind:
-            phase, stage, samples = BEHIND, "", []
+            phase, stage, samples = AFTER_LOOP, "", []
         elif refused or (subject.step is None and number is not None and number < subject.number):
             phase, number, stage = "data", subject.number, ""  # its batch was never there
-    if number is None or not (error or ended.status in ("killed", "hung") or (seen_one and _died(ended, result))):
-        outcome.broken = _last_line(place) or f"ended as {ended.status}, exit status {ended.exit_code}"
+    if number is None or not (error or ended.status in ("killed", "hung") or (has_step and _died(ended, result))):
+        outcome.error_text = _last_line(place) or f"ended as {ended.status}, exit status {ended.exit_code}"
         if subject.world > 1 and (names := TAKEN.findall(_text(place / "output.txt"))):
             by = f"takes values of other ranks ({', '.join(names)}), and {launcher.HOLDS}"
-            outcome.broken = f"rank {subject.flight.rank} of {subject.world} {by}: {outcome.broken}"
+            outcome.error_text = f"rank {subject.flight.rank} of {subject.world} {by}: {outcome.error_text}"
         return
     kind = "hang" if guard.stacks else {"killed": "crash", "hung": "hang"}.get(ended.status, "exception")
     kind = "crash" if kind == "exception" and not error else kind
@@ -297,9 +322,9 @@ def _without_a_trace(
     fault: dict[str, Any] = {"kind": kind, "step": number, "phase": phase}
     fault |= {"path": stage} if stage else {}
     fault |= {"ahead": True} if result.get("ahead") and phase != "data" else {}
-    fault |= _told(error, phase) if isinstance(error, dict) else {}
+    fault |= _describe_error(error, phase) if isinstance(error, dict) else {}
     fault |= _end(ended, subject, place) if kind == "crash" else {}
-    end = _pipe_of_the_dead(error, result) if phase == "data" else ""
+    end = _dead_worker(error, result) if phase == "data" else ""
     fault |= {"exception": f"{end}, surfaced as {fault['exception']}", "line": None} if end else {}
     died = kind in ("crash", "hang") or end or (error and EXITED.search(str(error)))
     frame = guard.frame or (_frame(place) if died else "")
@@ -310,29 +335,29 @@ def _without_a_trace(
     outcome.fault = fault
 
 
-def _told(error: Mapping[str, Any], phase: str) -> dict[str, Any]:
+def _describe_error(error: Mapping[str, Any], phase: str) -> dict[str, Any]:
     """Return what an exception says and its line: of one that was raised from another one, what that says, and its
     line; of one that a worker has passed on, those in the worker.
     """
     text = str(error.get("traceback"))
     first, again, _ = text.partition("\n\nThe above exception was the direct cause")
     own = own_lines(text)
-    inner = own_lines(first) if phase in ("data", BEHIND) else []
+    inner = own_lines(first) if phase in ("data", AFTER_LOOP) else []
     line = next(reversed(inner or own), None)
-    said = _original(error)
-    cause = first.strip().splitlines()[-1] if again else said
-    said = cause if EXITED.search(cause) else f"{cause}, raised again as {said}" if again else said
-    return {"exception": said, "surfaced": own[-1] if own else None, "line": line}
+    message = _original(error)
+    cause = first.strip().splitlines()[-1] if again else message
+    message = cause if EXITED.search(cause) else f"{cause}, raised again as {message}" if again else message
+    return {"exception": message, "surfaced": own[-1] if own else None, "line": line}
 
 
-def _pipe_of_the_dead(error: Any, result: Mapping[str, Any]) -> str:
+def _dead_worker(error: Any, result: Mapping[str, Any]) -> str:
     """Return how a worker ended, where an exception only tells that it, its pipe or its memory is gone; else ''."""
     statuses = result.get("statuses") or ()
     if not statuses or not isinstance(error, dict) or "killed by signal" in str(error.get("message")):
         return ""
     if error.get("type") not in PIPES and not EXITED.search(str(error.get("message"))):
         return ""
-    status = min(int(one) for one in statuses)  # of a signal negative
+    status = min(int(code) for code in statuses)  # of a signal negative
     return f"a worker of the DataLoader {f'was killed by {_signal(-status)}' if status < 0 else f'ended with {status}'}"
 
 
@@ -351,9 +376,9 @@ def _refused(workers: Sequence[WorkerStatus], exited: Sequence[int]) -> list[str
 
 def _original(error: Mapping[str, Any]) -> str:
     """Return type and message of an exception; of one that a worker has passed on, as it was in the worker."""
-    told = f"{error.get('type')}: {error.get('message')}"
+    text = f"{error.get('type')}: {error.get('message')}"
     lines = str(error.get("message")).strip().splitlines()
-    return lines[-1] if lines and lines[0].startswith("Caught ") and ": " in lines[-1] else told
+    return lines[-1] if lines and lines[0].startswith("Caught ") and ": " in lines[-1] else text
 
 
 def _keeper(file: Any) -> Callable[[int, bytes], None]:
@@ -377,8 +402,8 @@ def _last_line(place: Path) -> str:
     """Return the last line that a child said, without the watcher's own."""
     text = _text(place / "output.txt")
     lines = f"\n{text}".partition("\nocrlab watch: ")[0].splitlines()
-    said: Sequence[str] = [line.strip() for line in lines if line.strip() and not line.startswith("ocrlab watch")]
-    return said[-1][:300] if said else ""
+    printed: Sequence[str] = [line.strip() for line in lines if line.strip() and not line.startswith("ocrlab watch")]
+    return printed[-1][:300] if printed else ""
 
 
 def _text(path: Path) -> str:

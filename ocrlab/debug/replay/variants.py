@@ -19,47 +19,49 @@ LIBRARY_OPS = re.compile(r"conv|mm\b|addmm|linear|matmul|batch_norm|pool|relu|so
 LIBRARY_NODES = re.compile(r"^(?:Conv|Cudnn|\w*BatchNorm|\w*[Mm]mBackward|\w*Pool)")  # of the graph of torch
 EARLIER = (8, 200)  # steps that are looked at before one that began with bad weights, at least and at most
 LOOKING = (20.0, 15.0)  # seconds for all of them, and times longer that a step takes when it is looked at
-BEHIND = "after the last batch"  # in place of a phase
+AFTER_LOOP = "after the last batch"  # in place of a phase
 HALF = re.compile(r"\b(?:bf16|fp16)\b")
 
 
 @dataclass(frozen=True)
-class Cell:
+class Variant:
     """One way to run the step again: its name, the way in words, options for the process, and variables."""
 
     name: str
-    way: str  # goes away ..., stays ..., fails otherwise ...; none where it says no such thing
+    label: str  # goes away ..., stays ..., fails otherwise ...; none where it says no such thing
     options: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
-    aside: str = ""  # what else is said where the fault goes away
+    remark: str = ""  # what else is said where the fault goes away
 
 
 TIMING = "it depends on timing"
-TRACED = Cell("traced", "when every operator is looked at", {"trace": True}, aside=TIMING)
-AS_IT_WAS = Cell("as it was", "as the program was")
-VALIDATION = Cell("whole validation", "", {"trace": True, "validate": 0}, aside="it was there before the validation")
+TRACED = Variant("traced", "when every operator is looked at", {"trace": True}, remark=TIMING)
+AS_IT_WAS = Variant("as it was", "as the program was")
+VALIDATION = Variant(
+    "whole validation", "", {"trace": True, "validate": 0}, remark="it was there before the validation"
+)
 ALONE = "samples alone"  # its seconds come from the traced cell
-FP32 = Cell("fp32", "in fp32", {"trace": True, "fp32": True})
-THREAD = Cell("one thread", "with one thread", {"trace": True, "threads": 1}, {"OMP_NUM_THREADS": "1"})
-MKLDNN = Cell("mkldnn off", "without oneDNN", {"trace": True, "mkldnn": False})
-ANOMALY = Cell("anomaly mode", "under anomaly mode", {"trace": True, "anomaly": True})
-BLOCKING = Cell(
+FP32 = Variant("fp32", "in fp32", {"trace": True, "fp32": True})
+THREAD = Variant("one thread", "with one thread", {"trace": True, "threads": 1}, {"OMP_NUM_THREADS": "1"})
+MKLDNN = Variant("mkldnn off", "without oneDNN", {"trace": True, "mkldnn": False})
+ANOMALY = Variant("anomaly mode", "under anomaly mode", {"trace": True, "anomaly": True})
+BLOCKING = Variant(
     "CUDA_LAUNCH_BLOCKING=1", "with CUDA_LAUNCH_BLOCKING=1", {"trace": True}, {"CUDA_LAUNCH_BLOCKING": "1"}, (), TIMING
 )
-SYNC = Cell("synchronised", "with a synchronise after each module", {"sync": True})
-CPU = Cell(
+SYNC = Variant("synchronised", "with a synchronise after each module", {"sync": True})
+CPU = Variant(
     "on the CPU",
     "on the CPU",
     {"trace": True, "config": {"trainer.accelerator": "cpu"}},
     {"CUDA_VISIBLE_DEVICES": ""},
 )
-CUDNN = Cell("cuDNN off", "without cuDNN", {"trace": True, "cudnn": False})
-CACHING = Cell("no caching allocator", "without the caching allocator", {}, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
-SANITIZER = Cell(
-    "stream sanitizer", "under the stream sanitizer", {}, {"TORCH_CUDA_SANITIZER": "1"}, aside="no race is seen"
+CUDNN = Variant("cuDNN off", "without cuDNN", {"trace": True, "cudnn": False})
+CACHING = Variant("no caching allocator", "without the caching allocator", {}, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
+SANITIZER = Variant(
+    "stream sanitizer", "under the stream sanitizer", {}, {"TORCH_CUDA_SANITIZER": "1"}, remark="no race is seen"
 )
-MEMCHECK = Cell(
+MEMCHECK = Variant(
     "compute-sanitizer",
     "under compute-sanitizer",
     {},
@@ -68,40 +70,42 @@ MEMCHECK = Cell(
     "compute-sanitizer reports nothing",
 )
 OTHERWISE = (FP32, THREAD, MKLDNN, ANOMALY, SYNC, CPU, CUDNN, CACHING, SANITIZER, MEMCHECK)
-ALTERED = frozenset(cell.name for cell in OTHERWISE)  # in which another fault may come first, which is not the run's
+ALTERED = frozenset(
+    variant.name for variant in OTHERWISE
+)  # in which another fault may come first, which is not the run's
 SLOW = (CPU.name, SANITIZER.name, MEMCHECK.name)  # a hang there may only be slowness
 
 
-def alone(seconds: float, fault: Mapping[str, Any] | None = None) -> Cell:
+def per_sample(seconds: float, fault: Mapping[str, Any] | None = None) -> Variant:
     """Return the cell in which each sample of the micro-batch of a fault is tried by itself, `seconds` for each."""
     like = {name: value for name, value in (fault or {}).items() if name in ("kind", "phase", "path", "exception")}
     options = {"trace": True, "alone": seconds, "micro": (fault or {}).get("micro"), "like": like, "threads": 1}
-    return Cell(ALONE, "", options, {"OMP_NUM_THREADS": "1"})
+    return Variant(ALONE, "", options, {"OMP_NUM_THREADS": "1"})
 
 
-def earlier(number: int, seconds: float) -> Cell:
+def earlier(number: int, seconds: float) -> Variant:
     """Return the cell that looks for what had spoilt the weights before step `number`, and for exceptions that the
     program has swallowed; a recorded step took `seconds`.
     """
     (least, most), (whole, times) = EARLIER, LOOKING
     steps = min(most, max(least, int(whole / times / max(seconds, 1e-3))))
     options = {"trace": True, "trace_from": max(0, number - steps), "swallowed": True}
-    return Cell("steps before", "", options)
+    return Variant("steps before", "", options)
 
 
-def widened(before: Cell) -> Cell:
+def widened(before: Variant) -> Variant:
     """Return the cell that traces a step, with the steps before it as `before` does, all in one start."""
     return replace(TRACED, options=before.options)
 
 
-def begun(cell: Cell) -> Cell:
+def begun(variant: Variant) -> Variant:
     """Return the same cell, run from the program's beginning on."""
-    return replace(cell, name=f"{cell.name}, from the beginning")
+    return replace(variant, name=f"{variant.name}, from the beginning")
 
 
-def hidden(cell: Cell) -> Cell:
+def hidden(variant: Variant) -> Variant:
     """Return the same cell, begun without what was written since the run began."""
-    return replace(cell, name=f"{cell.name}, without later files")
+    return replace(variant, name=f"{variant.name}, without later files")
 
 
 def was_passed(fault: Mapping[str, Any], steps: Sequence[Step], ended: int | None = None) -> bool:
@@ -117,7 +121,7 @@ def was_passed(fault: Mapping[str, Any], steps: Sequence[Step], ended: int | Non
     )
 
 
-def is_kept(fault: Mapping[str, Any]) -> bool:
+def is_carried_over(fault: Mapping[str, Any]) -> bool:
     """Tell whether a value was bad when the first operator saw it and is none of the batch: the program had kept it."""
     return fault.get("kind") == "nonfinite" and fault.get("tensor") == "input"
 
@@ -126,17 +130,17 @@ def spoilt(fault: Mapping[str, Any]) -> bool:
     """Tell whether weights or state were wrong already when the step began, or the program failed behind its loop: the
     fault is an earlier one.
     """
-    if fault.get("phase") == BEHIND:
+    if fault.get("phase") == AFTER_LOOP:
         return True
     return bool(fault.get("before")) and str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
 
 
-def first(cuda: bool) -> list[Cell]:
+def first(on_gpu: bool) -> list[Variant]:
     """Return the cells that come first: where it happens. On a GPU operators are waited for where they are traced."""
-    return [BLOCKING, AS_IT_WAS] if cuda else [TRACED]
+    return [BLOCKING, AS_IT_WAS] if on_gpu else [TRACED]
 
 
-def contrasts(fault: Mapping[str, Any], cuda: bool) -> list[Cell]:
+def contrasts(fault: Mapping[str, Any], on_gpu: bool) -> list[Variant]:
     """Return what may tell a fault apart, the most telling cell first; empty where its place already answers."""
     kind, half = fault.get("kind"), is_half(fault)
     if kind in ("target", "index", "data") or fault.get("before"):
@@ -144,15 +148,15 @@ def contrasts(fault: Mapping[str, Any], cuda: bool) -> list[Cell]:
     if kind == "nonfinite":
         unplaced = fault.get("phase") == "backward" and not fault.get("line")  # else it has nothing to add
         first = [*([FP32] if half else []), *([ANOMALY] if unplaced else [])]
-        return first + [cell for cell in _on_gpu(fault) if cell not in first] if cuda else first
-    if cuda:
+        return first + [variant for variant in _on_gpu(fault) if variant not in first] if on_gpu else first
+    if on_gpu:
         return _on_gpu(fault)
     if kind in ("crash", "hang") and LIBRARY_OPS.search(str(fault.get("op") or "")):
         return [MKLDNN, THREAD]
     return [FP32] if half and kind == "crash" else []
 
 
-def _on_gpu(fault: Mapping[str, Any]) -> list[Cell]:
+def _on_gpu(fault: Mapping[str, Any]) -> list[Variant]:
     """Return the matrix of a GPU: first the CPU, then what the operator suggests. A kernel that dies in a library asks
     for less of that library, one of the user's own for its memory to be looked at.
     """
@@ -173,13 +177,13 @@ def dies_on_gpu(fault: Mapping[str, Any]) -> bool:
     return bool(fault_match.of_cuda(fault)) or fault.get("kind") == "crash"
 
 
-def settles(cell: Cell, fault: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
+def settles(variant: Variant, fault: Mapping[str, Any], fault_there: Mapping[str, Any] | None) -> bool:
     """Tell whether nothing more is to be asked about a fault, as a cell has `found` none, or what a kernel refused."""
-    if found is not None and (found.get("report") or fault_match.is_race(found)):
+    if fault_there is not None and (fault_there.get("report") or fault_match.is_race(fault_there)):
         return True
-    if cell.name == CPU.name and dies_on_gpu(fault):
-        return found is not None and bool(fault_match.of_cuda(fault)) and fault_match.names_value(found)
-    return found is None
+    if variant.name == CPU.name and dies_on_gpu(fault):
+        return fault_there is not None and bool(fault_match.of_cuda(fault)) and fault_match.names_value(fault_there)
+    return fault_there is None
 
 
 def is_half(fault: Mapping[str, Any]) -> bool:
@@ -187,18 +191,18 @@ def is_half(fault: Mapping[str, Any]) -> bool:
     return bool(HALF.search(" ".join([*map(str, fault.get("inputs") or ()), str(fault.get("shape") or "")])))
 
 
-def says(cell: Cell, found: Mapping[str, Any] | None, shown: Mapping[str, Any] | None = None) -> bool:
+def says(variant: Variant, fault_there: Mapping[str, Any] | None, shown: Mapping[str, Any] | None = None) -> bool:
     """Tell whether a cell was what it is called, and says something about the fault that was `shown`.
 
     A program that casts by itself computes in 16 bits with fp32 too, and one that asks for a GPU does nothing without.
     """
-    if found is None:
+    if fault_there is None:
         return True
-    if cell.name == CPU.name and fault_match.wants_gpu(found):
+    if variant.name == CPU.name and fault_match.wants_gpu(fault_there):
         return False
-    if cell.name in SLOW and found.get("kind") == "hang" and shown is not None and shown.get("kind") != "hang":
+    if variant.name in SLOW and fault_there.get("kind") == "hang" and shown is not None and shown.get("kind") != "hang":
         return False
-    return cell.name != FP32.name or not is_half(found)
+    return variant.name != FP32.name or not is_half(fault_there)
 
 
 def is_of_samples(fault: Mapping[str, Any]) -> bool:
@@ -207,7 +211,7 @@ def is_of_samples(fault: Mapping[str, Any]) -> bool:
     """
     if (
         fault.get("ahead")
-        or is_kept(fault)
+        or is_carried_over(fault)
         or (fault.get("kept") and fault.get("kind") == "nonfinite")  # made of nothing but weights
         or str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
     ):
@@ -215,13 +219,13 @@ def is_of_samples(fault: Mapping[str, Any]) -> bool:
     return fault.get("kind") != "data" and fault.get("phase") != "data" and not fault.get("everyone")
 
 
-def wants_alone(fault: Mapping[str, Any], count: int, cuda: bool) -> bool:
+def wants_alone(fault: Mapping[str, Any], count: int, on_gpu: bool) -> bool:
     """Tell whether trying each sample by itself would say more: the fault does not show whose it is."""
     if (
-        cuda
+        on_gpu
         or count < 2
         or (fault.get("kind") == "target" and not fault.get("guessed"))
-        or (fault.get("phase") in ("validation", BEHIND) and fault.get("micro") is None)  # its batch was never ours
+        or (fault.get("phase") in ("validation", AFTER_LOOP) and fault.get("micro") is None)  # its batch was never ours
         or not is_of_samples(fault)
     ):
         return False

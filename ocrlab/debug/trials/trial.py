@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
-from ocrlab.debug.diagnosis import evidence, final_exception, load_input
+from ocrlab.debug.diagnosis import evidence, final_exception, load_input, measured_facts
 from ocrlab.debug.diagnosis.verdict_files import EXCEPTION
 from ocrlab.debug.watch.supervisor import Ended, Options, watch
 from ocrlab.errors import DataError
@@ -40,19 +40,19 @@ WORKER = re.compile(r"DataLoader worker \(pid.*", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Probe:
+class RunResult:
     """How one run ended: `what` is empty where it did well, else the failure's fingerprint; its words, its seconds.
 
     `causes` are those of its verdict, with how sure each is.
     """
 
-    what: str
-    told: str
+    fingerprint: str
+    description: str
     seconds: float
     causes: tuple[tuple[str, float], ...] = ()
 
 
-def perform(start: Callable[[Path], Command], place: Path, timeout: float) -> Probe:
+def run_trial(start: Callable[[Path], Command], place: Path, timeout: float) -> RunResult:
     """Run the command that `start(place)` returns, under watch, and say how it ended; `place` is a new folder.
 
     Its output stays in `place`/output.txt, and of a failure the incident; the rest is removed. A signal that reached us
@@ -79,16 +79,16 @@ def perform(start: Callable[[Path], Command], place: Path, timeout: float) -> Pr
     if incident.facts.get("ended_by") == "outside":
         raise SystemExit(ended.exit_status)
     if ended.status == "success":
-        return Probe("", "passed", seconds)
+        return RunResult("", "passed", seconds)
     if ended.verdict is None:
-        return Probe(f"exit status {ended.exit_code}", f"exit status {ended.exit_code}", seconds)
+        return RunResult(f"exit status {ended.exit_code}", f"exit status {ended.exit_code}", seconds)
     causes = tuple((cause.id, cause.confidence) for cause in ended.verdict.causes)
-    return Probe(*fingerprint(ended.verdict, incident), seconds, causes)
+    return RunResult(*fingerprint(ended.verdict, incident), seconds, causes)
 
 
-def alike(one: str, other: str) -> bool:
+def is_same_failure(fingerprint_a: str, fingerprint_b: str) -> bool:
     """Tell whether two fingerprints stand for the same failure."""
-    return one == other or any(one in group and other in group for group in ALIKE)
+    return fingerprint_a == fingerprint_b or any(fingerprint_a in group and fingerprint_b in group for group in ALIKE)
 
 
 def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
@@ -98,39 +98,41 @@ def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
     """
     if verdict.status in ("hung", "suspected"):
         name = verdict.causes[0].id if verdict.causes else "no progress"
-        return (SLOW, "not done in its time") if evidence.still_moved(incident) else (HANG, f"a hang ({name})")
-    known = verdict.causes[0] if verdict.causes else None
-    if known and known.confidence >= 0.5 and known.id != "ext.signal":
-        line = words(known)
-        return known.id, f"{known.id}: {line}" if line else known.id
+        return (SLOW, "not done in its time") if measured_facts.still_moved(incident) else (HANG, f"a hang ({name})")
+    cause = verdict.causes[0] if verdict.causes else None
+    if cause and cause.confidence >= 0.5 and cause.id != "ext.signal":
+        line = evidence_line(cause)
+        return cause.id, f"{cause.id}: {line}" if line else cause.id
     thrown = final_exception.find_uncaught(evidence.clean_texts(incident))
     if thrown is not None:
         text = thrown.own.text.strip()
-        return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], short(text)
+        return PARENTHESES.sub("[#]", VARIES.sub("#", WORKER.sub("DataLoader worker ended", text)))[:160], shorten_line(
+            text
+        )
     if verdict.signal:
         return verdict.signal, f"killed by {verdict.signal}"
     status = f"exit status {verdict.exit_code}"
-    said = next(
+    last_line = next(
         (page.text.strip().rpartition("\n")[2].strip() for page in evidence.clean_texts(incident) if page.text.strip()),
         "",
     )
-    return status, f"{status} after `{said[:LAST_WORDS]}`" if said else status
+    return status, f"{status} after `{last_line[:LAST_WORDS]}`" if last_line else status
 
 
-def words(cause: Cause) -> str:
+def evidence_line(cause: Cause) -> str:
     """Return the line of evidence that says best what failed: an exception's, else the program's, else a replay's."""
     lines = [line.text for line in cause.evidence if not REPLAYED.search(line.file)]
     raised = [text for text in lines if EXCEPTION.match(text.strip())]
-    return next((short(text) for text in [*raised, *lines, *(line.text for line in cause.evidence)]), "")
+    return next((shorten_line(text) for text in [*raised, *lines, *(line.text for line in cause.evidence)]), "")
 
 
-def short(text: str) -> str:
+def shorten_line(text: str) -> str:
     """Return the beginning of a text on one line, with a mark where it was cut."""
-    told = shorten(text, LONGEST, placeholder=" …")
-    return told if told != "…" else f"{text.strip()[: LONGEST - 1]}…"  # one long word
+    text_start = shorten(text, LONGEST, placeholder=" …")
+    return text_start if text_start != "…" else f"{text.strip()[: LONGEST - 1]}…"  # one long word
 
 
-def recorded(run: Path) -> tuple[str, str] | None:
+def recorded_failure(run: Path) -> tuple[str, str] | None:
     """Return the fingerprint and the words of the failure that a run folder holds, None where it holds none."""
     try:
         incident = load_input.read_run_folder(run)
@@ -153,9 +155,9 @@ def _environment(changes: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in {**os.environ, **changes}.items() if value or name not in changes}
 
 
-def _remove(place: Path, kept: Sequence[str]) -> None:
+def _remove(place: Path, names: Sequence[str]) -> None:
     """Remove all that a program left in a folder but the named things."""
     for left in place.iterdir():
-        if left.name not in kept:
+        if left.name not in names:
             with contextlib.suppress(OSError):
                 shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from ocrlab._version import __version__
-from ocrlab.debug.diagnosis import catalogue, next_steps
+from ocrlab.debug.diagnosis import catalogue
+from ocrlab.debug.diagnosis import unknown_cause as errors
 from ocrlab.debug.diagnosis.verdict_files import sentence
 from ocrlab.reports.bug_report import environment as machine
 from ocrlab.reports.bug_report import reproduction as commands
@@ -253,7 +254,7 @@ def progress(found: Sources, verified: Mapping[str, Any]) -> Section:
 
 def unknown(found: Sources) -> Section:
     """What is not known, and what would have told it."""
-    own = next_steps.own_error(found.verdict)  # which the summary has said
+    own = errors.own_error(found.verdict)  # which the summary has said
     missing = [text for text in found.verdict.missing if not (own and text.endswith(own))]
     items = [ticked(text) for text in (*missing, *found.unread)]
     if found.kind == "run" and not found.replays:

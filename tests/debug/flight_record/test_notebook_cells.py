@@ -57,7 +57,7 @@ def test_too_large_a_notebook_is_refused_in_words(tmp_path: Path, monkeypatch: p
     assert told["cells"] == []
     program = {"interactive": True, "argv": ["python"], "executable": sys.executable, "pid": told["pid"]}
     flight: Any = SimpleNamespace(rank=0)
-    run: Any = recorded_step.Subject(tmp_path, flight, program, 0, None, None, "died")
+    run: Any = recorded_step.RecordedStep(tmp_path, flight, program, 0, None, None, "died")
     with pytest.raises(RunError, match=r"has executed 2\.0 MB of cells"):
         recorded_step.command(run, tmp_path / "job.json")
     run.program = {**program, "pid": -1}  # of another start: a Python prompt

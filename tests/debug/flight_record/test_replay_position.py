@@ -15,10 +15,10 @@ def test_the_last_place_outlives_sigkill(tmp_path: Path) -> None:
     path = tmp_path / "trail.bin"
     code = f"""
 import os
-from ocrlab.debug.flight_record import replay_position as trail
-writer = trail.Writer({str(path)!r})
+from ocrlab.debug.flight_record import replay_position
+writer = replay_position.Writer({str(path)!r})
 for number in range(300):
-    writer.at({{"op": f"aten::op{{number}}", "inputs": [[2, 3]]}})
+    writer.enter({{"op": f"aten::op{{number}}", "inputs": [[2, 3]]}})
 os.kill(os.getpid(), {int(signal.SIGKILL)})
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], timeout=60, check=False)
@@ -32,7 +32,7 @@ os.kill(os.getpid(), {int(signal.SIGKILL)})
 
 def test_what_does_not_fit_is_left_out_and_the_rest_is_said(tmp_path: Path) -> None:
     writer = replay_position.Writer(tmp_path / "trail.bin")
-    writer.at({"op": "aten::cat", "inputs": ["(2, 3) fp32"] * 5000, "line": "x" * 9000})
+    writer.enter({"op": "aten::cat", "inputs": ["(2, 3) fp32"] * 5000, "line": "x" * 9000})
     found = replay_position.read(tmp_path / "trail.bin")
     assert found is not None
     assert found.place == {"op": "aten::cat", "inputs": "...", "line": "..."}

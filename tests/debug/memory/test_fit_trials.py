@@ -11,7 +11,7 @@ import pytest
 from ocrlab.debug.memory import fit_trials
 from ocrlab.errors import RunError
 
-ENDED = SimpleNamespace(what="", told="passed", seconds=1.0)
+ENDED = SimpleNamespace(fingerprint="", description="passed", seconds=1.0)
 
 
 def answer(**more: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def test_a_child_that_was_done_says_its_peak_and_where() -> None:
     "ended", ["host.oom_kill", "host.alloc_fail", "gpumem.capacity", "gpumem.fragmentation", "SIGKILL"]
 )
 def test_a_child_that_memory_killed_does_not_fit(ended: str) -> None:
-    how = SimpleNamespace(what=ended, told=ended, seconds=1.0)
+    how = SimpleNamespace(fingerprint=ended, description=ended, seconds=1.0)
     assert not fit_trials.judge_trial(4, {}, answer(finished=False, phase="train"), how, 1000, 1.0, 0.05).fits
     assert not fit_trials.judge_trial(4, {}, None, how, 1000, 1.0, 0.05).fits
 
@@ -42,14 +42,14 @@ def test_a_child_that_ended_itself_at_the_limit_does_not_fit() -> None:
 
 @pytest.mark.parametrize("what", ["over its time", "hang"])
 def test_a_child_that_is_too_slow_does_not_fit_and_is_not_called_out_of_memory(tmp_path: Path, what: str) -> None:
-    how = SimpleNamespace(what=what, told="not done", seconds=1.0)
+    how = SimpleNamespace(fingerprint=what, description="not done", seconds=1.0)
     done = fit_trials.judge_trial(5, {}, answer(finished=False), how, 1000, 120.0, 0.05)
     assert (done.fits, done.message) == (False, "not done in 120 s")
 
 
 @pytest.mark.parametrize("what", ["exit status 1", "data.broken"])
 def test_what_fails_of_another_cause_is_no_answer(what: str) -> None:
-    how = SimpleNamespace(what=what, told="DataError: no pages", seconds=1.0)
+    how = SimpleNamespace(fingerprint=what, description="DataError: no pages", seconds=1.0)
     with pytest.raises(RunError, match="no pages"):
         fit_trials.judge_trial(4, {}, answer(finished=False, error=None), how, 1000, 1.0, 0.05)
 

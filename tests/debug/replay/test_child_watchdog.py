@@ -23,11 +23,11 @@ def test_a_step_whose_trail_moves_for_ever_is_ended(tmp_path: Path) -> None:
         running = {"schema": 1, "state": "running", "micro": 3, "pid": child.pid}
         (tmp_path / "trace.json").write_text(json.dumps(running))
         writer = replay_position.Writer(tmp_path / "trail.bin")
-        guard = guards.Guard(tmp_path, patience=30.0, endless=1.0)
+        guard = guards.ChildWatchdog(tmp_path, patience=30.0, endless=1.0)
         began = time.monotonic()
         guard.start()
         while child.poll() is None and time.monotonic() < began + 20:
-            writer.at({"op": "aten::randint"})
+            writer.enter({"op": "aten::randint"})
             time.sleep(0.01)
         assert child.poll() == -9 and time.monotonic() - began > 1.0
         guard.join(20)
@@ -71,7 +71,7 @@ def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(
     writer = ring_writer.Writer(tmp_path / "ring.bin", slots=4)
     page = worker_status.StatusPage(tmp_path, 0, 0, 0, 0)
     page.sample("a.png")
-    guard = guards.Guard(tmp_path, patience=0.1, endless=1.0, loading=True)
+    guard = guards.ChildWatchdog(tmp_path, patience=0.1, endless=1.0, loading=True)
     ended: list[int] = []
     monkeypatch.setattr(guards, "_loading", lambda _pids, _place: lines)
     monkeypatch.setattr(guard, "_end", ended.append)
@@ -120,7 +120,7 @@ def test_a_program_that_waits_though_its_replayed_process_has_ended_is_ended(
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     child = subprocess.Popen([sys.executable, tmp_path / "program.py", "x"], env=environment)
     try:
-        guard = guards.Guard(tmp_path, patience=30.0, endless=30.0)
+        guard = guards.ChildWatchdog(tmp_path, patience=30.0, endless=30.0)
         guard.start()
         assert child.wait(60) == -9
         guard.join(20)
@@ -132,7 +132,7 @@ def test_a_program_that_waits_though_its_replayed_process_has_ended_is_ended(
 
 def test_a_process_that_goes_on_is_not_taken_for_one_that_has_ended(tmp_path: Path) -> None:
     writer = ring_writer.Writer(tmp_path / "ring.bin", slots=4)
-    guard = guards.Guard(tmp_path, patience=30.0, endless=30.0)
+    guard = guards.ChildWatchdog(tmp_path, patience=30.0, endless=30.0)
     assert not guard._is_gone(1.0) and not guard._is_gone(2.0) and guard.process is not None
     guard.process = replace(guard.process, started=1)
     assert guard._is_gone(3.0) and guard._is_gone(4.0) and guard.gone == 3.0, "its number is another one's now"
@@ -165,7 +165,7 @@ def test_a_rank_that_waits_before_its_first_operator_is_looked_into(tmp_path: Pa
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     child = subprocess.Popen([sys.executable, "-c", code, tmp_path / "ring.bin"], env=environment)
     try:
-        guard = guards.Guard(tmp_path, patience=0.1, endless=0.5, several=several)
+        guard = guards.ChildWatchdog(tmp_path, patience=0.1, endless=0.5, several=several)
         guard.start()
         if several:
             assert child.wait(30) == -9

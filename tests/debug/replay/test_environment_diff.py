@@ -18,7 +18,9 @@ def test_a_page_and_a_package_that_changed_are_told(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(f"schema: 1\ndata: {tmp_path}/data\n")
     versions = {"numpy": "0.1", "pytest": metadata.version("pytest"), "no-such-package": "1"}
     (tmp_path / "environment.json").write_text(json.dumps({"packages": versions}))
-    told = environment_diff.found(tmp_path, {"time": OLD, "cwd": str(tmp_path)}, ["a.png", "b.png", "x" * 300, "\0"])
+    told = environment_diff.find_changes(
+        tmp_path, {"time": OLD, "cwd": str(tmp_path)}, ["a.png", "b.png", "x" * 300, "\0"]
+    )
     assert told[0] == "written after the run began: a.png"
     assert told[1].startswith("packages have changed: numpy 0.1 is ") and "no-such-package 1 is none now" in told[1]
     assert "pytest" not in told[1]
@@ -27,14 +29,14 @@ def test_a_page_and_a_package_that_changed_are_told(tmp_path: Path) -> None:
 def test_what_is_as_it_was_or_unknown_is_not_told(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_text("old")
     (tmp_path / "environment.json").write_text("{torn")
-    assert environment_diff.found(tmp_path, {"time": time.time() + 10, "cwd": str(tmp_path)}, ["a.png"]) == []
-    assert environment_diff.found(tmp_path, {}, ["a.png"]) == []
+    assert environment_diff.find_changes(tmp_path, {"time": time.time() + 10, "cwd": str(tmp_path)}, ["a.png"]) == []
+    assert environment_diff.find_changes(tmp_path, {}, ["a.png"]) == []
 
 
 def test_a_script_that_is_gone_or_edited_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("new")
     program = {"time": OLD, "cwd": str(tmp_path), "argv": ["python", "x.py", "gone.yaml"]}
-    assert environment_diff.found(tmp_path, program, []) == [
+    assert environment_diff.find_changes(tmp_path, program, []) == [
         "x.py has changed since the run began",
         "gone.yaml is gone: it was started with it",
     ]

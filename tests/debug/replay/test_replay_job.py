@@ -23,7 +23,7 @@ from ocrlab.debug.recorder import snapshots
 from ocrlab.debug.replay import recorded_step, replay_summary
 from ocrlab.debug.replay import replay_job as replaying
 from ocrlab.debug.replay.replay_job import Replayed, replay
-from ocrlab.debug.replay.trial import Outcome
+from ocrlab.debug.replay.trial import TrialResult
 from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.hardware.processes import process_tree
 
@@ -234,7 +234,7 @@ def made(run: Path, *, steps: int = 3, **program: Any) -> Path:
 
 def test_the_step_that_was_being_made_is_the_one(tmp_path: Path) -> None:
     found = recorded_step.find(made(tmp_path / "run"))
-    assert (found.number, found.samples, found.cuda, found.seconds) == (2, ["2.png"], False, 1.0)
+    assert (found.number, found.samples, found.on_gpu, found.seconds) == (2, ["2.png"], False, 1.0)
     assert recorded_step.find(tmp_path / "run", 1).number == 1
 
 
@@ -391,13 +391,13 @@ def test_a_run_without_a_step_can_be_replayed_where_a_batch_was_on_its_way(tmp_p
 def test_a_value_that_a_validation_had_kept_is_looked_for_from_its_first_batch_on() -> None:
     kept = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "step": 3, "micro": 7, "samples": None}
     made = {**kept, "tensor": "output aten::div", "micro": 5, "samples": [5], "names": ["13"]}
-    about = SimpleNamespace(number=3, seconds=0.1, cuda=False, began_earlier=False, ended="failure", step=None)
-    about.flight, about.is_whole = SimpleNamespace(steps=[]), False
-    outcomes: list[Outcome] = []
+    about = SimpleNamespace(number=3, seconds=0.1, on_gpu=False, began_earlier=False, ended="failure", step=None)
+    about.flight, about.from_start = SimpleNamespace(steps=[]), False
+    outcomes: list[TrialResult] = []
     asked = []
     for cell in replaying._sequence(about, outcomes, 0.0, 0.0):  # type: ignore[arg-type]
         asked.append((cell.name, cell.options.get("validate")))
-        outcomes.append(Outcome(cell, fault=kept if len(asked) == 1 else made, count=8))
+        outcomes.append(TrialResult(cell, fault=kept if len(asked) == 1 else made, count=8))
     assert asked == [("traced", None), ("whole validation", 0)]
     assert replay_summary.decided(outcomes) is made
 

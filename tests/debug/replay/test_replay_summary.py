@@ -12,8 +12,8 @@ import pytest
 from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.flight_record.ring_reader import Flight
 from ocrlab.debug.replay import replay_summary, variants
-from ocrlab.debug.replay.recorded_step import Subject
-from ocrlab.debug.replay.trial import Outcome
+from ocrlab.debug.replay.recorded_step import RecordedStep
+from ocrlab.debug.replay.trial import TrialResult
 
 CONV: dict[str, Any] = {
     "step": 212,
@@ -25,13 +25,13 @@ CONV: dict[str, Any] = {
 }
 
 
-def subject(ended: str = "failure") -> Subject:
+def subject(ended: str = "failure") -> RecordedStep:
     flown = Flight(Path("ring"), 1, 0, 0, 0.0, steps=[Step(212, 212, samples=["a.png", "page_031.png"])])
-    return Subject(Path("runs/x"), flown, {}, 212, flown.steps[0], None, ended)
+    return RecordedStep(Path("runs/x"), flown, {}, 212, flown.steps[0], None, ended)
 
 
-def outcome(fault: dict[str, Any] | None, cell: variants.Cell = variants.TRACED, **more: Any) -> Outcome:
-    return Outcome(cell, fault, count=2, **more)
+def outcome(fault: dict[str, Any] | None, cell: variants.Variant = variants.TRACED, **more: Any) -> TrialResult:
+    return TrialResult(cell, fault, count=2, **more)
 
 
 def step(number: int, loss: float, equal: bool | None = True) -> dict[str, Any]:
@@ -66,24 +66,26 @@ def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> No
         {"samples": [0, 2], "names": ["a.png", "c.png"], "same": False, "well": True},
     ]
     crash = outcome({**CONV, "kind": "crash", "signal": "SIGSEGV", "samples": None, "drawn": True})
-    alone = Outcome(variants.alone(6), alone=tried, count=3)
+    alone = TrialResult(variants.per_sample(6), per_sample=tried, count=3)
     said = replay_summary.sentence(subject(), [crash, alone])
     assert said.endswith("killed by SIGSEGV; sample `b.png`, goes away without it.")
     assert crash.fault is not None and replay_summary.name_samples(crash.fault, alone)
     assert (crash.fault["samples"], crash.fault["names"]) == ([1], ["b.png"])
     crash.fault |= {"samples": None, "names": None}
-    every = Outcome(variants.alone(6), alone=[{**told, "same": True, "well": False} for told in tried[:2]], count=2)
+    every = TrialResult(
+        variants.per_sample(6), per_sample=[{**told, "same": True, "well": False} for told in tried[:2]], count=2
+    )
     assert "every sample of the batch does it alone" in replay_summary.sentence(subject(), [crash, every])
-    none = Outcome(variants.alone(6), alone=tried[:1], count=3)
+    none = TrialResult(variants.per_sample(6), per_sample=tried[:1], count=3)
     assert "no sample of the batch does it alone" in replay_summary.sentence(subject(), [crash, none])
 
 
 def test_parts_that_fail_in_another_way_tell_of_no_sample() -> None:
     tried = [{"samples": part, "names": [], "same": part == [0], "well": False} for part in ([0], [1], [2], [1, 2])]
-    names, how = replay_summary.culprits(Outcome(variants.alone(6), alone=tried, count=3))
+    names, how = replay_summary.culprits(TrialResult(variants.per_sample(6), per_sample=tried, count=3))
     assert names is None and "cannot be tried one by one" in how
     tried[1]["well"] = True  # the rest may have a fault of its own
-    assert replay_summary.guilty(Outcome(variants.alone(6), alone=tried, count=3)) == ([0], "")
+    assert replay_summary.failing_samples(TrialResult(variants.per_sample(6), per_sample=tried, count=3)) == ([0], "")
 
 
 def test_a_sample_that_needs_company_is_found_by_leaving_it_out() -> None:
@@ -92,20 +94,20 @@ def test_a_sample_that_needs_company_is_found_by_leaving_it_out() -> None:
         {"samples": [i for i in range(3) if i != out], "names": [], "same": out != 1, "well": out == 1}
         for out in range(3)
     ]
-    found = Outcome(variants.alone(6), alone=singles + pairs, count=3)
+    found = TrialResult(variants.per_sample(6), per_sample=singles + pairs, count=3)
     assert replay_summary.culprits(found) == (["1.png"], "goes away without it, and needs company")
 
 
 @pytest.mark.parametrize("kind", ["exception", "crash", "nonfinite"])
 def test_the_only_sample_of_a_batch_is_the_one(kind: str) -> None:
     fault: dict[str, Any] = {**CONV, "kind": kind, "samples": None}
-    assert not replay_summary.name_samples(fault, Outcome(variants.TRACED, fault, count=1, names=["only.png"]))
+    assert not replay_summary.name_samples(fault, TrialResult(variants.TRACED, fault, count=1, names=["only.png"]))
     assert (fault["samples"], fault["names"]) == ([0], ["only.png"])
 
 
 def test_a_weight_is_that_of_no_sample() -> None:
     fault: dict[str, Any] = {"kind": "nonfinite", "tensor": "weight head.weight", "samples": None}
-    replay_summary.name_samples(fault, Outcome(variants.TRACED, fault, count=1, names=["only.png"]))
+    replay_summary.name_samples(fault, TrialResult(variants.TRACED, fault, count=1, names=["only.png"]))
     assert fault["samples"] is None and "names" not in fault
 
 
@@ -202,7 +204,7 @@ def test_what_another_operator_has_written_over_is_told() -> None:
 
 
 def test_a_replay_that_failed_itself_says_so_and_nan_is_no_json() -> None:
-    found = [outcome(None, broken="No module named train")]
+    found = [outcome(None, error_text="No module named train")]
     assert replay_summary.sentence(subject(), found) == "step 212 could not be run again: No module named train."
     told = replay_summary.record(subject(), [outcome(None, steps=[step(212, math.nan)])], "", 0.0)
     assert told["cells"][0]["steps"][0]["loss"] is None
@@ -223,10 +225,10 @@ def test_one_rank_alone_goes_its_own_way_from_its_second_step() -> None:
     assert "data, code or packages have changed" in replay_summary.sentence(of_two, [early])
 
 
-def trained(losses: list[float], sizes: list[int]) -> Subject:
+def trained(losses: list[float], sizes: list[int]) -> RecordedStep:
     pairs = zip(losses, sizes, strict=True)
     steps = [Step(i, i, loss=loss, samples=[f"{j}" for j in range(size)]) for i, (loss, size) in enumerate(pairs)]
-    return Subject(
+    return RecordedStep(
         Path("runs/x"), Flight(Path("ring"), 1, 0, 0, 0.0, steps=steps), {}, len(steps) - 1, None, None, "died"
     )
 
@@ -256,7 +258,7 @@ def test_a_batch_that_is_smaller_than_those_before_is_told() -> None:
 
 
 def test_the_steps_before_are_no_contrast_and_advice_is_left_out() -> None:
-    fault = {"kind": "exception", "step": 9, "phase": variants.BEHIND, "line": "x.py:3 f"}
+    fault = {"kind": "exception", "step": 9, "phase": variants.AFTER_LOOP, "line": "x.py:3 f"}
     fault |= {"exception": "RuntimeError: it was modified. Hint: enable anomaly detection"}
     said = replay_summary.sentence(subject(), [outcome(fault), outcome(dict(fault), variants.earlier(9, 1.0))])
     assert said == "first fault at step 9, after the last batch, `x.py:3 f`; RuntimeError: it was modified."
@@ -266,7 +268,7 @@ def test_several_samples_go_away_together_and_a_position_needs_no_quotes() -> No
     assert replay_summary._named(["sample 41 of worker 1's stream"]) == "sample 41 of worker 1's stream"
     tried = [{"samples": [i], "names": [n], "same": i < 2, "well": i == 2, "signal": None} for i, n in enumerate("abc")]
     tried.append({"samples": [2], "names": ["c"], "same": False, "well": True})
-    alone = Outcome(variants.alone(6.0), alone=tried, count=3)
+    alone = TrialResult(variants.per_sample(6.0), per_sample=tried, count=3)
     said = replay_summary._samples({"kind": "crash"}, [alone])
     assert said == ["samples `a`, `b`, goes away without them"]
 
@@ -288,7 +290,7 @@ def test_batches_that_are_fetched_ahead_leave_step_and_sample_open() -> None:
 def test_what_each_sample_does_may_come_from_elsewhere(drawn: bool, wanted: str) -> None:
     tried = [{"samples": [i], "names": [], "same": True, "well": False} for i in range(2)]
     fault = {**CONV, "kind": "nonfinite", "tensor": "output", "drawn": drawn}
-    alone = Outcome(variants.alone(6), alone=tried, count=2)
+    alone = TrialResult(variants.per_sample(6), per_sample=tried, count=2)
     assert wanted in replay_summary.sentence(subject(), [outcome(fault), alone])
     alone.partial = True  # a second batch beside it, say
     assert replay_summary.ELSEWHERE in replay_summary.sentence(subject(), [outcome(fault), alone])

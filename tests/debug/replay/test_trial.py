@@ -34,15 +34,15 @@ def test_a_sample_that_was_refused_comes_before_what_others_were_on() -> None:
 def test_a_broken_pipe_is_told_as_the_end_of_the_worker_behind_it() -> None:
     pipe = {"type": "ConnectionResetError", "message": "[Errno 104] Connection reset by peer"}
     told = "a worker of the DataLoader "
-    assert trial._pipe_of_the_dead(pipe, {"statuses": [-9]}) == f"{told}was killed by SIGKILL"
-    assert trial._pipe_of_the_dead(pipe, {"statuses": [7]}) == f"{told}ended with 7"
-    assert trial._pipe_of_the_dead(pipe, {"statuses": [1, -11]}) == f"{told}was killed by SIGSEGV"
-    assert trial._pipe_of_the_dead(pipe, {"statuses": []}) == ""
-    assert trial._pipe_of_the_dead({**pipe, "type": "KeyError"}, {"statuses": [-9]}) == ""
+    assert trial._dead_worker(pipe, {"statuses": [-9]}) == f"{told}was killed by SIGKILL"
+    assert trial._dead_worker(pipe, {"statuses": [7]}) == f"{told}ended with 7"
+    assert trial._dead_worker(pipe, {"statuses": [1, -11]}) == f"{told}was killed by SIGSEGV"
+    assert trial._dead_worker(pipe, {"statuses": []}) == ""
+    assert trial._dead_worker({**pipe, "type": "KeyError"}, {"statuses": [-9]}) == ""
     unexpected = {"type": "RuntimeError", "message": "DataLoader worker (pid(s) 3) exited unexpectedly"}
-    assert trial._pipe_of_the_dead(unexpected, {"statuses": [-11]}) == f"{told}was killed by SIGSEGV"
+    assert trial._dead_worker(unexpected, {"statuses": [-11]}) == f"{told}was killed by SIGSEGV"
     torchs = {**pipe, "type": "EOFError", "message": "DataLoader worker (pid 3) is killed by signal: Killed."}
-    assert trial._pipe_of_the_dead(torchs, {"statuses": [-9]}) == ""
+    assert trial._dead_worker(torchs, {"statuses": [-9]}) == ""
 
 
 def test_an_exception_of_a_worker_is_told_as_it_was_there() -> None:
@@ -69,10 +69,10 @@ RuntimeError: aborted
 
 def test_an_exception_that_was_raised_from_another_one_is_told_with_that_one_s_line() -> None:
     error = {"type": "RuntimeError", "message": "aborted", "traceback": CHAIN, "your_code": "x.py:1 f"}
-    told = trial._told(error, "data")
+    told = trial._describe_error(error, "data")
     assert told["exception"] == "OSError: torn, raised again as RuntimeError: aborted"
     assert (told["line"], told["surfaced"]) == ("data.py:7 load", "train.py:3 run")
-    assert trial._told({**error, "traceback": ""}, "data")["line"] is None
+    assert trial._describe_error({**error, "traceback": ""}, "data")["line"] is None
 
 
 def test_a_loop_is_in_the_module_that_calls_those_that_are_seen() -> None:
@@ -125,7 +125,7 @@ def test_how_a_started_process_ended_is_not_how_its_program_did(
 ) -> None:
     (tmp_path / "output.txt").write_text(output)
     ended = Ended("killed", None, "SIGKILL", None, None, 137)
-    started, first = SimpleNamespace(started=[2]), SimpleNamespace(started=[])
+    started, first = SimpleNamespace(process_path=[2]), SimpleNamespace(process_path=[])
     assert trial._end(ended, started, tmp_path) == wanted  # type: ignore[arg-type]
     assert trial._end(ended, first, tmp_path) == {"signal": "SIGKILL"}  # type: ignore[arg-type]
     assert replay_summary._what({"kind": "crash", **wanted}) == [words]
@@ -148,11 +148,11 @@ def test_an_error_that_depends_on_other_ranks_is_not_named_as_the_fault(
     fault = {"kind": "exception", "exception": raised}
     atomic_files.write_json(tmp_path / "trace.json", {"schema": 1, "fault": fault})
     flight = SimpleNamespace(steps=[], rank=1)
-    subject: Any = SimpleNamespace(world=world, cuda=True, is_whole=False, error=(recorded, ""), flight=flight)
-    outcome = trial.Outcome(variants.AS_IT_WAS)
+    subject: Any = SimpleNamespace(world=world, on_gpu=True, from_start=False, error=(recorded, ""), flight=flight)
+    outcome = trial.TrialResult(variants.AS_IT_WAS)
     trial._gather(outcome, subject, tmp_path, Ended("failure", 1, None, None, None, 1), SimpleNamespace())  # type: ignore[arg-type]
-    assert (outcome.fault is None) is wanted and bool(outcome.broken) is wanted
-    assert not wanted or launcher.HOLDS in outcome.broken
+    assert (outcome.fault is None) is wanted and bool(outcome.error_text) is wanted
+    assert not wanted or launcher.HOLDS in outcome.error_text
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ import pytest
 from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.replay import replay_job as replaying
 from ocrlab.debug.replay import replay_summary, variants
-from ocrlab.debug.replay.trial import Outcome
+from ocrlab.debug.replay.trial import TrialResult
 
 ILLEGAL: dict[str, Any] = {"kind": "exception", "phase": "forward", "path": "body", "step": 3, "micro": 3}
 ILLEGAL |= {"exception": "RuntimeError: CUDA error: an illegal memory access was encountered"}
 CONV = {**ILLEGAL, "op": "aten::convolution"}
 
 
-def names(fault: dict[str, Any], cuda: bool = False) -> list[str]:
-    return [cell.name for cell in variants.contrasts(fault, cuda)]
+def names(fault: dict[str, Any], on_gpu: bool = False) -> list[str]:
+    return [cell.name for cell in variants.contrasts(fault, on_gpu)]
 
 
 def test_a_cpu_begins_with_the_traced_cell_and_a_gpu_with_launches_that_wait() -> None:
@@ -29,7 +29,7 @@ def test_a_cpu_begins_with_the_traced_cell_and_a_gpu_with_launches_that_wait() -
 
 def test_what_was_wrong_before_anything_was_computed_needs_no_other_cell() -> None:
     assert names({"kind": "target"}) == names({"kind": "nonfinite", "before": True, "inputs": ["(2,) bf16"]}) == []
-    assert names({"kind": "data"}, cuda=True) == []
+    assert names({"kind": "data"}, on_gpu=True) == []
 
 
 def test_half_precision_asks_for_fp32() -> None:
@@ -47,13 +47,13 @@ def test_nan_of_a_backward_pass_asks_for_anomaly_mode() -> None:
     assert names({"kind": "nonfinite", "phase": "backward"}) == ["anomaly mode"]
     assert names({"kind": "nonfinite", "phase": "backward", "line": "a.py:3 f"}) == [], "it would tell the same line"
     half = {"kind": "nonfinite", "phase": "backward", "inputs": ["(4, 8) fp16 cuda:0"]}
-    assert names(half, cuda=True)[:3] == ["fp32", "anomaly mode", "on the CPU"]
-    assert "anomaly mode" not in names({**half, "line": "a.py:3 f"}, cuda=True)
-    assert len(set(names(half, cuda=True))) == len(names(half, cuda=True))
+    assert names(half, on_gpu=True)[:3] == ["fp32", "anomaly mode", "on the CPU"]
+    assert "anomaly mode" not in names({**half, "line": "a.py:3 f"}, on_gpu=True)
+    assert len(set(names(half, on_gpu=True))) == len(names(half, on_gpu=True))
 
 
 def test_samples_alone_are_told_what_the_fault_of_all_is() -> None:
-    options = variants.alone(6, {"kind": "hang", "path": "head", "micro": 3, "line": "x.py:1"}).options
+    options = variants.per_sample(6, {"kind": "hang", "path": "head", "micro": 3, "line": "x.py:1"}).options
     assert (options["like"], options["micro"]) == ({"kind": "hang", "path": "head"}, 3)
 
 
@@ -66,22 +66,22 @@ def test_a_gpu_has_the_whole_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     fault = {"kind": "exception", "op": "aten::index", "inputs": ["(4, 8) fp16 cuda:0"]}
     monkeypatch.setattr(variants.shutil, "which", lambda name: f"/usr/bin/{name}")
     wanted = ["on the CPU", "fp32", "cuDNN off", "synchronised", "no caching allocator", "stream sanitizer"]
-    assert names(fault, cuda=True) == [*wanted, "compute-sanitizer"]
+    assert names(fault, on_gpu=True) == [*wanted, "compute-sanitizer"]
     monkeypatch.setattr(variants.shutil, "which", lambda name: None)
-    assert names(fault, cuda=True) == wanted
+    assert names(fault, on_gpu=True) == wanted
 
 
 def test_a_kernel_that_dies_asks_for_less_of_its_library_or_for_a_look_at_its_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(variants.shutil, "which", lambda name: f"/usr/bin/{name}")
-    assert names({**ILLEGAL, "op": "aten::convolution"}, cuda=True)[:2] == ["on the CPU", "cuDNN off"]
+    assert names({**ILLEGAL, "op": "aten::convolution"}, on_gpu=True)[:2] == ["on the CPU", "cuDNN off"]
     own = ["on the CPU", "compute-sanitizer", "no caching allocator"]
-    assert names({**ILLEGAL, "op": "mine::scan"}, cuda=True)[:3] == names(ILLEGAL, cuda=True)[:3] == own
-    assert names({**ILLEGAL, "op": "mine::conv_scan"}, cuda=True)[:3] == own
-    assert names({**ILLEGAL, "node": "ConvolutionBackward0"}, cuda=True)[1] == "cuDNN off"
+    assert names({**ILLEGAL, "op": "mine::scan"}, on_gpu=True)[:3] == names(ILLEGAL, on_gpu=True)[:3] == own
+    assert names({**ILLEGAL, "op": "mine::conv_scan"}, on_gpu=True)[:3] == own
+    assert names({**ILLEGAL, "node": "ConvolutionBackward0"}, on_gpu=True)[1] == "cuDNN off"
     crash = {"kind": "crash", "op": "aten::convolution", "signal": "SIGSEGV"}
-    assert names(crash, cuda=True)[:2] == ["on the CPU", "cuDNN off"]
+    assert names(crash, on_gpu=True)[:2] == ["on the CPU", "cuDNN off"]
 
 
 def test_that_a_kernel_does_not_die_on_the_cpu_settles_nothing_but_a_value_that_it_refuses_does() -> None:
@@ -130,28 +130,28 @@ def test_weights_that_were_bad_before_ask_for_the_steps_before() -> None:
 def test_samples_are_tried_alone_where_the_fault_does_not_show_whose_it_is(
     fault: dict[str, Any], count: int, wanted: bool
 ) -> None:
-    assert variants.wants_alone(fault, count, cuda=False) is wanted
-    assert not variants.wants_alone(fault, count, cuda=True)
+    assert variants.wants_alone(fault, count, on_gpu=False) is wanted
+    assert not variants.wants_alone(fault, count, on_gpu=True)
 
 
 def test_what_failed_behind_the_loop_asks_for_the_steps_before_and_for_no_sample() -> None:
-    behind = {"kind": "exception", "phase": variants.BEHIND}
-    assert variants.spoilt(behind) and not variants.wants_alone(behind, 8, cuda=False)
-    assert not variants.wants_alone({"kind": "hang", "phase": "data"}, 8, cuda=False)
+    behind = {"kind": "exception", "phase": variants.AFTER_LOOP}
+    assert variants.spoilt(behind) and not variants.wants_alone(behind, 8, on_gpu=False)
+    assert not variants.wants_alone({"kind": "hang", "phase": "data"}, 8, on_gpu=False)
 
 
 def test_samples_that_were_guessed_are_tried_alone_and_what_all_have_is_not() -> None:
     target = {"kind": "target", "samples": [1], "phase": "loss"}
-    assert not variants.wants_alone(target, 8, cuda=False)
-    assert variants.wants_alone({**target, "guessed": True}, 8, cuda=False)
-    assert not variants.wants_alone({"kind": "nonfinite", "samples": None, "everyone": 1e17}, 8, cuda=False)
+    assert not variants.wants_alone(target, 8, on_gpu=False)
+    assert variants.wants_alone({**target, "guessed": True}, 8, on_gpu=False)
+    assert not variants.wants_alone({"kind": "nonfinite", "samples": None, "everyone": 1e17}, 8, on_gpu=False)
 
 
 def test_a_value_that_the_program_had_kept_is_no_samples_of_this_batch() -> None:
     kept = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "micro": 4, "samples": None}
-    assert variants.is_kept(kept) and not variants.wants_alone(kept, 8, cuda=False)
-    assert not variants.is_kept({**kept, "tensor": "input batch[0]"})
-    assert variants.wants_alone({**kept, "tensor": "output aten::div"}, 8, cuda=False)
+    assert variants.is_carried_over(kept) and not variants.wants_alone(kept, 8, on_gpu=False)
+    assert not variants.is_carried_over({**kept, "tensor": "input batch[0]"})
+    assert variants.wants_alone({**kept, "tensor": "output aten::div"}, 8, on_gpu=False)
 
 
 def test_a_program_that_fails_where_the_run_had_passed_has_another_fault() -> None:
@@ -167,15 +167,17 @@ def test_a_program_that_fails_where_the_run_had_passed_has_another_fault() -> No
     assert variants.was_passed(nan, steps, 3) and not variants.was_passed(nan, steps, 7), "noticed at the end"
 
 
-def asked(shown: Mapping[str, Any], well: Mapping[str, Any]) -> list[Outcome]:
+def asked(shown: Mapping[str, Any], well: Mapping[str, Any]) -> list[TrialResult]:
     """Return what a replay has asked about a fault that all cells show but those named in `well`, which tell what they
     show instead.
     """
-    about: Any = SimpleNamespace(number=3, seconds=0.1, cuda=True, began_earlier=False, ended="failure", step=object())
-    about.flight, about.is_whole = SimpleNamespace(steps=[]), False
-    outcomes: list[Outcome] = []
+    about: Any = SimpleNamespace(
+        number=3, seconds=0.1, on_gpu=True, began_earlier=False, ended="failure", step=object()
+    )
+    about.flight, about.from_start = SimpleNamespace(steps=[]), False
+    outcomes: list[TrialResult] = []
     for cell in replaying._sequence(about, outcomes, 0.0, 0.0):
-        outcomes.append(Outcome(cell, well.get(cell.name, dict(shown)), count=2))
+        outcomes.append(TrialResult(cell, well.get(cell.name, dict(shown)), count=2))
     return outcomes
 
 
@@ -186,13 +188,13 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_matrix_goes_on_behind_the_cpu_until_a_cell_of_the_gpu_answers(tools: None) -> None:
     found = asked(CONV, {"on the CPU": None, "cuDNN off": None})
-    assert [one.cell.name for one in found] == ["CUDA_LAUNCH_BLOCKING=1", "on the CPU", "cuDNN off"]
+    assert [one.variant.name for one in found] == ["CUDA_LAUNCH_BLOCKING=1", "on the CPU", "cuDNN off"]
     assert replay_summary._apart(found) == ["goes away on the CPU and without cuDNN"]
 
 
 def test_all_cells_are_asked_about_a_kernel_that_dies_in_each_of_them(tools: None) -> None:
     found = asked(ILLEGAL, {"on the CPU": None})
-    assert [one.cell for one in found[1:3]] == [variants.CPU, variants.MEMCHECK] and len(found) == 7
+    assert [one.variant for one in found[1:3]] == [variants.CPU, variants.MEMCHECK] and len(found) == 7
     gone, stays = replay_summary._apart(found)
     assert gone == "goes away on the CPU"
     assert stays.startswith("stays under compute-sanitizer, without the caching allocator, with a synchronise")
@@ -200,13 +202,13 @@ def test_all_cells_are_asked_about_a_kernel_that_dies_in_each_of_them(tools: Non
 
 def test_what_is_no_error_of_cuda_is_settled_by_the_cpu() -> None:
     plain = {**ILLEGAL, "exception": "ValueError: 3"}
-    assert [one.cell for one in asked(plain, {"on the CPU": None})[1:]] == [variants.CPU]
+    assert [one.variant for one in asked(plain, {"on the CPU": None})[1:]] == [variants.CPU]
 
 
 def test_the_value_that_an_assert_refuses_is_told_by_the_cpu_and_nothing_more_is_asked() -> None:
     asserted = {**ILLEGAL, "exception": "RuntimeError: CUDA error: device-side assert triggered"}
     target = {"kind": "target", "tensor": "target batch[1]", "value": "9", "index": [3], "allowed": "0 to 4", "step": 2}
     found = asked(asserted, {"on the CPU": target})
-    assert [one.cell for one in found[1:]] == [variants.CPU]
+    assert [one.variant for one in found[1:]] == [variants.CPU]
     assert replay_summary.decided(found) == asserted, "what another device shows at an earlier step is not the run's"
     assert replay_summary._apart(found) == ["fails otherwise on the CPU: target batch[1] is 9 at [3], allowed 0 to 4"]

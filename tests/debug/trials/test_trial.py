@@ -67,7 +67,7 @@ REPLAY = Evidence("replay.json", None, f"first fault at step 1, forward, {'input
     ],
 )
 def test_what_is_said_of_a_failure_is_the_exceptions_line(lines: list[Evidence], said: str) -> None:
-    assert trial.words(Cause("num.nonfinite", 0.9, lines)) == said
+    assert trial.evidence_line(Cause("num.nonfinite", 0.9, lines)) == said
 
 
 def test_a_replays_line_alone_is_cut_between_words_and_marked() -> None:
@@ -84,9 +84,9 @@ def test_a_hang_is_a_failure_and_being_slow_is_none() -> None:
 
 
 def test_a_crash_of_a_worker_is_the_same_in_the_main_process() -> None:
-    assert trial.alike("loader.worker_crash", "native.segv")
-    assert trial.alike("x", "x")
-    assert not trial.alike("native.segv", "hang")
+    assert trial.is_same_failure("loader.worker_crash", "native.segv")
+    assert trial.is_same_failure("x", "x")
+    assert not trial.is_same_failure("native.segv", "hang")
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_a_run_is_watched_and_cleaned_up(tmp_path: Path, code: str, what: str) -
         (where / "weights.pt").write_bytes(b"large")
         return [sys.executable, "-S", "-c", code], {}
 
-    done = trial.perform(start, place, timeout=30)
-    assert done.what == what
+    done = trial.run_trial(start, place, timeout=30)
+    assert done.fingerprint == what
     left = {path.name for path in place.iterdir()}
     assert left == ({"output.txt", "run"} if what else {"output.txt"})
 
@@ -109,14 +109,14 @@ def test_variables_are_set_and_unset(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OCRLAB_TEST_GONE", "1")
     code = "import os; raise SystemExit(not (os.environ['SET'] == '2' and 'OCRLAB_TEST_GONE' not in os.environ))"
     words = [sys.executable, "-S", "-c", code]
-    done = trial.perform(lambda _: (words, {"SET": "2", "OCRLAB_TEST_GONE": ""}), tmp_path / "one", timeout=30)
-    assert done.what == ""
+    done = trial.run_trial(lambda _: (words, {"SET": "2", "OCRLAB_TEST_GONE": ""}), tmp_path / "one", timeout=30)
+    assert done.fingerprint == ""
 
 
 def test_a_program_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
-    done = trial.perform(lambda _: (["no-such-program"], {}), tmp_path / "one", timeout=30)
-    assert done.what
+    done = trial.run_trial(lambda _: (["no-such-program"], {}), tmp_path / "one", timeout=30)
+    assert done.fingerprint
 
 
 def test_a_folder_without_a_failure_holds_none(tmp_path: Path) -> None:
-    assert trial.recorded(tmp_path) is None
+    assert trial.recorded_failure(tmp_path) is None

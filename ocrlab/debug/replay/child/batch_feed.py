@@ -21,7 +21,7 @@ from ocrlab.errors import DataError
 Parts = tuple[list[str], Callable[[Sequence[int]], Any]]
 
 
-class Feed:
+class BatchFeed:
     """The batches of some recorded steps; each walk over `batches` gives those of the next recorded walk.
 
     `ended` is called when more is asked for than was recorded. Where it returns, somebody has fetched ahead of the last
@@ -59,7 +59,7 @@ class Feed:
         steps = self.walks[self.next]
         self.next += 1
         self.is_behind = self.behind and self.next >= len(self.walks) and _is_last(loader, steps[-1])
-        makers = {"raw": self._kept, "map": self._made, "walk": self._walked}
+        makers = {"raw": self._read_raw, "map": self._load_by_index, "walk": self._iterate_to}
         batch = None
         for kind, group in itertools.groupby(steps, key=self._kind_of):
             for batch in makers[kind](loader, list(group)):
@@ -76,7 +76,8 @@ class Feed:
         negative; what torch raises then may be about a pipe.
         """
         workers = [worker for iterator in self.iterators for worker in getattr(iterator, "_workers", ())]
-        return {int(one.pid): one.exitcode for one in workers if one.exitcode not in (None, 0, -signal.SIGTERM)}
+        exits = {int(process.pid): process.exitcode for process in workers}
+        return {pid: code for pid, code in exits.items() if code not in (None, 0, -signal.SIGTERM)}
 
     def close(self) -> None:
         """End the workers."""
@@ -91,9 +92,11 @@ class Feed:
         """
         if _kind(step) == "map":
             return parts(self.loader, step.order, step.loaded)
-        found = self.streamed
+        streamed = self.streamed
         return (
-            stream_samples.parts(self.loader.collate_fn, found[1]) if found is not None and found[0] is step else None
+            stream_samples.parts(self.loader.collate_fn, streamed[1])
+            if streamed is not None and streamed[0] is step
+            else None
         )
 
     def _kind_of(self, step: Step) -> str:
@@ -109,11 +112,11 @@ class Feed:
         self.warned += [gone] if gone not in self.warned else []
         return "walk" if walk else "map"
 
-    def _kept(self, _loader: Any, steps: list[Step]) -> Iterator[Any]:
+    def _read_raw(self, _loader: Any, steps: list[Step]) -> Iterator[Any]:
         for step in steps:
             yield batch_store.read_batch(self.flight, step.order["raw"])
 
-    def _made(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
+    def _load_by_index(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
         """Load by index, in as many workers as then, each batch with the random states that were before it."""
         if not can_record(loader):
             got = f"{type(loader).__name__} where a DataLoader was recorded"
@@ -130,13 +133,13 @@ class Feed:
         for tagged in iterator:
             yield tagged.data
 
-    def _walked(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
+    def _iterate_to(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
         """Begin the walk as it began then, and leave out what came before the recorded batches."""
         wanted = {int(step.order["position"]): step for step in steps}
         rng_state.restore(iteration_log.load_states(self.flight, self.place.rank, self.start, steps[0].walk))
         if can_record(loader):
             self.loader = loader
-            loader = stream_samples.keeping(loader, min(wanted))
+            loader = stream_samples.keep_samples(loader, min(wanted))
             loader = copy_with_proxy(
                 loader, SampleRecorder(loader.dataset, self.place, loader.num_workers, replayed=True)
             )
@@ -157,7 +160,7 @@ class Feed:
                 ) from None
             if step is not None:
                 batch = batch.data if isinstance(batch, TaggedBatch) else batch
-                if isinstance(batch, stream_samples.Beside):
+                if isinstance(batch, stream_samples.BatchWithSamples):
                     batch, self.streamed = batch.data, (step, batch.samples)
                 yield batch
 
@@ -227,24 +230,24 @@ def _kind(step: Step) -> str:
     return "walk" if step.order.get("kind") == "walk" else "map"
 
 
-def fed(loader: Any, feed: Feed) -> Any:
+def feed_loader(loader: Any, feed: BatchFeed) -> Any:
     """Return the loader, or what stands for it, giving the recorded batches in place of its own."""
     if can_record(loader):
         entry = LoaderRecorder(loader, feed.place)
-        entry.feed = lambda: Turns(lambda: feed.batches(loader))
+        entry.feed = lambda: ReplayIterator(lambda: feed.batches(loader))
         entry.start()
         loader._ocrlab_entry = entry  # lives as long as the loader
         return loader
-    return Fed(loader, feed)
+    return FedLoader(loader, feed)
 
 
-class Turns:
+class ReplayIterator:
     """An iterator of a loader that may keep it for all its walks, as with persistent workers, and begin it anew."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
         self.begin, self.inner = begin, begin()
 
-    def __iter__(self) -> Turns:
+    def __iter__(self) -> ReplayIterator:
         return self
 
     def __next__(self) -> Any:
@@ -254,10 +257,10 @@ class Turns:
         self.inner = self.begin()
 
 
-class Fed:
+class FedLoader:
     """In place of a loader that is not torch's."""
 
-    def __init__(self, loader: Any, feed: Feed) -> None:
+    def __init__(self, loader: Any, feed: BatchFeed) -> None:
         self.loader, self.feed = loader, feed
 
     def __getattr__(self, name: str) -> Any:

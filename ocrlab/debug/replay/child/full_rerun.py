@@ -10,10 +10,10 @@ from typing import Any
 
 from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.recorder.dataloader_hooks import LoaderRecorder, can_record
-from ocrlab.debug.replay.child.batch_feed import Feed
+from ocrlab.debug.replay.child.batch_feed import BatchFeed
 
 
-class Own(Feed):
+class FullRerunFeed(BatchFeed):
     """Stands where recorded batches are fed; `done` tells whether all recorded steps have been made."""
 
     def __init__(self, *args: Any, done: Callable[[], bool], **named: Any) -> None:
@@ -49,7 +49,7 @@ class Own(Feed):
         self.is_behind = self.behind and self.done()
 
 
-def before(steps: Sequence[Step], micro: int) -> Step:
+def earlier_step(steps: Sequence[Step], micro: int) -> Step:
     """Return what is known of a micro-batch that the record does not reach back to."""
     first = steps[0]
     return Step(max(0, first.number - (first.micro - micro)), micro, 0, 0)

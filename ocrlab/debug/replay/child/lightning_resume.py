@@ -17,10 +17,10 @@ from ocrlab.debug.flight_record import program_info
 from ocrlab.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from ocrlab.debug.replay.child.replay_session import Restored
+    from ocrlab.debug.replay.child.replay_session import ReplaySession
 
 
-def start(replay: Restored, trainer: Any, model: nn.Module, *, validates: bool = True) -> None:
+def start(replay: ReplaySession, trainer: Any, model: nn.Module, *, validates: bool = True) -> None:
     """Make a Lightning trainer, in its `setup` hook, resume from the replay's snapshot and write nothing.
 
     It `validates` between epochs where something may depend on it: a learning rate, a callback that stops early.
@@ -50,7 +50,7 @@ def start(replay: Restored, trainer: Any, model: nn.Module, *, validates: bool =
     connector.resume_start = resume_start
 
 
-def report_errors(replay: Restored, trainer: Any) -> Callable[[], Any]:
+def report_errors(replay: ReplaySession, trainer: Any) -> Callable[[], Any]:
     """Have the replay take note of an error of the training in a process that Lightning has started (ddp_spawn), where
     it calls no `on_exception`; returns what ends that.
     """
@@ -69,18 +69,18 @@ def report_errors(replay: Restored, trainer: Any) -> Callable[[], Any]:
     return lambda: trainer.__dict__.pop("_run_stage", None)
 
 
-def hand_over(module: Any, step: str, given: Any, batch: Any) -> Callable[[], Any]:
-    """Have the `step` of a module made with `batch` in place of what its trainer has `given` to hooks, until undone.
+def hand_over(module: Any, step: str, original: Any, batch: Any) -> Callable[[], Any]:
+    """Have a module run its `step` with `batch` in place of the `original` that the trainer gave to hooks.
 
     A batch is changed in place where it can be; tuples in a tuple, as `tuple(zip(*samples))` leaves them, cannot.
     """
-    if batch is given:
+    if batch is original:
         return lambda: None
-    make, held = getattr(module, step), module.__dict__.get(step)
+    make, override = getattr(module, step), module.__dict__.get(step)
 
     @functools.wraps(make)  # Lightning reads in the signature what else is wanted
-    def made(_given: Any, *rest: Any, **named: Any) -> Any:
+    def step_with_batch(_original: Any, *rest: Any, **named: Any) -> Any:
         return make(batch, *rest, **named)
 
-    setattr(module, step, made)
-    return lambda: delattr(module, step) if held is None else setattr(module, step, held)
+    setattr(module, step, step_with_batch)
+    return lambda: delattr(module, step) if override is None else setattr(module, step, override)

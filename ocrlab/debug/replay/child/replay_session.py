@@ -31,14 +31,14 @@ from ocrlab.debug.recorder.dataloader_hooks import LoaderRecorder, can_record
 from ocrlab.debug.recorder.dataset_proxy import BatchOrigin, StatusLocation
 from ocrlab.debug.recorder.fail_safe import print_message
 from ocrlab.debug.replay.child import file_sandbox, full_rerun, replay_plan, single_rank
-from ocrlab.debug.replay.child.batch_feed import Feed, fed, parts
+from ocrlab.debug.replay.child.batch_feed import BatchFeed, feed_loader, parts
 from ocrlab.debug.replay.tracing import tracer
-from ocrlab.debug.replay.tracing.tracer import Anew
+from ocrlab.debug.replay.tracing.tracer import Rebuild
 from ocrlab.errors import DataError
 from ocrlab.records import SCHEMA
 
 
-class Restored:
+class ReplaySession:
     """One replay: the recorded steps, the state to begin with, and what came out."""
 
     def __init__(self, job: Mapping[str, Any]) -> None:
@@ -66,16 +66,18 @@ class Restored:
         goes_on = self.validated is not None
         # It ended outside of its loop over the batches.
         ours = bool(self.records) and not pending and last > self.records[-1].number
-        made = partial(full_rerun.Own, done=self.is_done) if self.whole else Feed
-        self.feeding = made(recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours)
+        make_feed = partial(full_rerun.FullRerunFeed, done=self.is_done) if self.whole else BatchFeed
+        self.feeding = make_feed(
+            recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours
+        )
         self.index = -1 - (self.records[0].micro if self.whole else 0)
         self.now: Step | None = None
         self.batch: Any = None
-        self.seen: float | None = None
+        self.loss_value: float | None = None
         self.tensor: Tensor | None = None  # the loss itself: its storage tells whose NaN it is
         self.results: list[dict[str, Any]] = []
         self.trace: Any = None
-        self.held: Any = None
+        self.training_state: Any = None
         self.is_loaded = self.is_finished = False
         self.home = threading.get_ident()  # the thread of the loop
         self.fetching: int | None = None  # the thread that has asked for the batch at hand
@@ -84,7 +86,7 @@ class Restored:
         self.writing = threading.Lock()
 
     @classmethod
-    def asked(cls, job: Mapping[str, Any]) -> Restored | None:
+    def asked(cls, job: Mapping[str, Any]) -> ReplaySession | None:
         """Return the replay of a job; None for what the program records before the run that is replayed. Raises what a
         job can have wrong.
         """
@@ -113,7 +115,11 @@ class Restored:
     def feed(self, loader: Any) -> Any:
         """Return a loader that gives the recorded batches."""
         file_sandbox.fed()
-        return self.feeding.watched(loader) if isinstance(self.feeding, full_rerun.Own) else fed(loader, self.feeding)
+        return (
+            self.feeding.watched(loader)
+            if isinstance(self.feeding, full_rerun.FullRerunFeed)
+            else feed_loader(loader, self.feeding)
+        )
 
     def batches(self, loader: Any, loop: Any) -> Iterator[Any]:
         """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
@@ -129,10 +135,10 @@ class Restored:
 
     def _load(self) -> None:
         """Load the snapshot into the parts of a hand-written loop, once."""
-        if not self.is_loaded and self.held is not None:
+        if not self.is_loaded and self.training_state is not None:
             self.is_loaded = True
             if self.state is not None:
-                self.held.load(self.state["state"])
+                self.training_state.load(self.state["state"])
 
     def _begin_in(self, loop: Any, batch: Any) -> None:
         step, now = self.begin(batch), loop.now
@@ -142,7 +148,7 @@ class Restored:
         """Yield those of the `numbers` of a hand-written loop that the replay makes, from its snapshot on."""
         file_sandbox.fed()
         self._load()
-        self._expect_one_more()
+        self._await_extra_step()
         first = 0 if self.whole else self.records[0].micro if self.records else 0
         for number in itertools.islice(numbers, first, None):
             self.over()
@@ -155,11 +161,11 @@ class Restored:
         """Begin the next step of a loop that draws its batches by itself: it ends with the step of its optimizer."""
         file_sandbox.fed()
         self._leave_step()
-        self._expect_one_more()
+        self._await_extra_step()
         self.over()
         self._begin_in(loop, None)
 
-    def _expect_one_more(self) -> None:
+    def _await_extra_step(self) -> None:
         """Make one step more than was recorded where the run ended between two steps, of a loop without batches."""
         if self.records and int(self.job["last_step"]) > self.records[-1].number:
             self.waiting = 1
@@ -174,17 +180,17 @@ class Restored:
                 leave()
             raise
 
-    def start_loop(self, held: Any) -> None:
+    def start_loop(self, training_state: Any) -> None:
         """Get ready to replay a hand-written loop; an error that nobody catches is one of the replay, too."""
-        self.held, self.home = held, threading.get_ident()
-        usual = sys.excepthook
+        self.training_state, self.home = training_state, threading.get_ident()
+        original_hook = sys.excepthook
 
         def uncaught(kind: type[BaseException], error: BaseException, traceback: Any) -> None:
             self.failed(error)
-            usual(kind, error, traceback)
+            original_hook(kind, error, traceback)
 
         sys.excepthook = uncaught
-        self.start(held.models, held.optimizers)
+        self.start(training_state.models, training_state.optimizers)
 
     def begin(self, batch: Any, micro: int | None = None) -> Step:
         """Put the random states to those of the next recorded step; ends the process behind the last one.
@@ -193,9 +199,9 @@ class Restored:
         """
         self.index += 1
         self.fetching = threading.get_ident()
-        self.seen = self.tensor = None
+        self.loss_value = self.tensor = None
         if self.index < 0:
-            self.now, self.batch = full_rerun.before(self.records, self.records[0].micro + self.index), batch
+            self.now, self.batch = full_rerun.earlier_step(self.records, self.records[0].micro + self.index), batch
             self.writer.begin(replace(self.now, phase="forward", time=time.time()))
             return self.now
         if self.index >= len(self.records):
@@ -219,7 +225,7 @@ class Restored:
         """End the process if the last recorded step is done; where the run ended behind its loop, not while the program
         is `leaving` that.
         """
-        if leaving and isinstance(self.feeding, full_rerun.Own):
+        if leaving and isinstance(self.feeding, full_rerun.FullRerunFeed):
             self.feeding.left()
         if leaving and self.feeding.is_behind:
             self.trace.behind()
@@ -236,7 +242,7 @@ class Restored:
             self.over(leaving=True)
         self.writer.phase(name)
 
-    def validate(self, batch: Any, samples: Sequence[str], number: int, anew: Anew | None = None) -> Any:
+    def validate(self, batch: Any, samples: Sequence[str], number: int, anew: Rebuild | None = None) -> Any:
         """Look at batch `number` of a validation behind the last step, from the one in which the run ended on.
 
         Returns the batch that is to be validated.
@@ -256,8 +262,10 @@ class Restored:
             watched.start()
         try:
             for number, batch in enumerate(loader):
-                told = BatchOrigin() if watched is None else watched.told()
-                yield self.validate_loaded(batch, sample_names.batch_names(batch) or told.samples, number, loader, told)
+                origin = BatchOrigin() if watched is None else watched.told()
+                yield self.validate_loaded(
+                    batch, sample_names.batch_names(batch) or origin.samples, number, loader, origin
+                )
         finally:
             if watched is not None:
                 watched.stop()
@@ -273,11 +281,11 @@ class Restored:
         lightning_resume.start(self, trainer, model, validates=validates)
         return lightning_resume.report_errors(self, trainer)
 
-    def hand_over(self, module: Any, step: str, given: Any, batch: Any) -> Callable[[], Any]:
+    def hand_over(self, module: Any, step: str, original: Any, batch: Any) -> Callable[[], Any]:
         """Have a `step` of a LightningModule made with `batch` in place of what was `given`; returns what undoes it."""
         from ocrlab.debug.replay.child import lightning_resume
 
-        return lightning_resume.hand_over(module, step, given, batch)
+        return lightning_resume.hand_over(module, step, original, batch)
 
     def loss(self, value: Any, scale: float = 1.0) -> None:
         """Take the loss of this micro-batch."""
@@ -285,8 +293,8 @@ class Restored:
             self.tensor = value
             value = value.detach().item() if value.numel() == 1 else None
         if value is not None:
-            self.seen = float(value) * scale
-            self.writer.loss(self.seen)
+            self.loss_value = float(value) * scale
+            self.writer.loss(self.loss_value)
 
     def end(self) -> None:
         """Compare the loss with the record, and write down what is known so far."""
@@ -296,15 +304,15 @@ class Restored:
         self.now = None
         if self.index < 0:
             return
-        self.trace.end(self.tensor if self.tensor is not None else self.seen)
+        self.trace.end(self.tensor if self.tensor is not None else self.loss_value)
         self.tensor = None
         self.results.append(
             {
                 "number": step.number,
                 "micro": step.micro,
-                "loss": self.seen,
+                "loss": self.loss_value,
                 "recorded": step.loss,
-                "equal": same(self.seen, step.loss),
+                "equal": same(self.loss_value, step.loss),
                 "samples": step.samples,
             }
         )
@@ -317,7 +325,7 @@ class Restored:
         with contextlib.suppress(ValueError):  # in another thread than the main one
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch raises there for a worker that ended: in here
         if self.trace is not None:
-            self.trace.failed(error, self.tensor if self.tensor is not None else self.seen)
+            self.trace.failed(error, self.tensor if self.tensor is not None else self.loss_value)
             self.trace.close()
         self.error = run_folder.describe(error)
         self.is_ahead = self.fetching not in (None, threading.get_ident())
@@ -340,7 +348,7 @@ class Restored:
     def _write(self, *, finished: bool) -> None:
         with self.writing:
             exited = self.feeding.exited()
-            told = {
+            result = {
                 "schema": SCHEMA,
                 "steps": self.results,
                 "finished": finished,
@@ -351,15 +359,15 @@ class Restored:
                 "warnings": self.warnings(),
                 "ahead": self.is_ahead,
             }
-            run_folder.write_json(self.out / "result.json", told, private=True)
+            run_folder.write_json(self.out / "result.json", result, private=True)
 
     def warnings(self) -> list[str]:
         """Return what may make this replay another computation than the run was."""
         left_out = [*self.state["left_out"], *self.state["state"].get("without_state", ())] if self.state else []
-        told = [*notebook_cells.warned, *self.feeding.warned]
-        told += [f"not in the snapshot: {what}" for what in left_out]
+        texts = [*notebook_cells.warned, *self.feeding.warned]
+        texts += [f"not in the snapshot: {what}" for what in left_out]
         if single_rank.from_others:
-            told.append(
+            texts.append(
                 f"the program takes values of other ranks, which are not there: {', '.join(single_rank.from_others)}"
             )
         if (
@@ -367,8 +375,8 @@ class Restored:
             and not (self.whole or self.is_before)
             and not any(step.micro for step in self.records[:1])
         ):
-            told.append("no snapshot: the weights are those that the program begins with")
-        return told
+            texts.append("no snapshot: the weights are those that the program begins with")
+        return texts
 
 
 def leave() -> NoReturn:
@@ -397,14 +405,14 @@ def _saving(save: Callable[..., Any]) -> Callable[..., Any]:
         elif file_sandbox.is_active():
             with open(f, "wb") as file:
                 save(obj, file, *args, **named)
-        elif not _told:
-            _told.append(True)
+        elif not _warned:
+            _warned.append(True)
             print_message("this is a replay; files that the program saves with torch.save are not written")
 
     return save_apart
 
 
-_told: list[bool] = []
+_warned: list[bool] = []
 
 
 def prepare(job: Mapping[str, Any]) -> None:
@@ -413,4 +421,4 @@ def prepare(job: Mapping[str, Any]) -> None:
     single_rank.begin(job)
 
 
-replay_registration.register(prepare, Restored.asked)
+replay_registration.register(prepare, ReplaySession.asked)

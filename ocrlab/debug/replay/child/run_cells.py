@@ -83,25 +83,25 @@ class Shell:
             from traitlets.config import Config
 
             config = Config({"HistoryManager": {"enabled": False}})
-            made = InteractiveShell.instance(config=config, user_module=self.main, user_ns=vars(self.main))
+            shell = InteractiveShell.instance(config=config, user_module=self.main, user_ns=vars(self.main))
             for own in (*SHELL, *MAGIC):
-                setattr(made, own, getattr(self, own))
-            self.real = made
+                setattr(shell, own, getattr(self, own))
+            self.real = shell
         return getattr(self.real, name)
 
 
 def start(path: Path) -> None:
     """Execute the cells of a file; raises what the last one raises, RunError, DataError."""
-    told = from_json(path.read_bytes(), source=str(path))
+    notebook = from_json(path.read_bytes(), source=str(path))
     job = program_info.job()
     if job is None:
         raise RunError("Cells are executed again by a replay only", do="ocrlab replay RUN")
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
-    sys.argv[:] = [str(word) for word in told["argv"]]
+    sys.argv[:] = [str(word) for word in notebook["argv"]]
     sys.path.insert(0, "")  # as in a kernel
     os.environ["MPLBACKEND"] = "Agg"  # there is nobody to look
-    cells = {int(cell["number"]): opened(str(cell["code"])) for cell in told["cells"]}
+    cells = {int(cell["number"]): opened(str(cell["code"])) for cell in notebook["cells"]}
     shell = Shell(main)
     vars(builtins).update(get_ipython=lambda: shell, display=lambda *_, **__: None)
     if any("import get_ipython" in code for code in cells.values()):
@@ -113,7 +113,7 @@ def start(path: Path) -> None:
     left = {number: list(dict.fromkeys(left_out(code))) for number, code in cells.items()}
     names = [f"{', '.join(words)} (In [{number}])" for number, words in left.items() if words]
     warn(f"not executed again: {'; '.join(names)}" if names else "")
-    execute(cells, {int(number) for number in told["began"]}, Path(job["out"]), vars(main))
+    execute(cells, {int(number) for number in notebook["began"]}, Path(job["out"]), vars(main))
     raise RunError(
         f"{path} began no recording", got=f"the last cell, In [{max(cells)}]", need="ocrlab.record or ocrlab.Recorder"
     )
@@ -152,7 +152,10 @@ def _calls(code: str) -> Iterator[tuple[Any, ...]]:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 owner = node.func.value
                 if isinstance(owner, ast.Call) and getattr(owner.func, "id", "") == "get_ipython":
-                    yield node.func.attr, *(one.value for one in node.args if isinstance(one, ast.Constant))
+                    yield (
+                        node.func.attr,
+                        *(constant.value for constant in node.args if isinstance(constant, ast.Constant)),
+                    )
 
 
 def _awaits(code: str) -> bool:
@@ -183,13 +186,13 @@ def execute(cells: Mapping[int, str], began: set[int], out: Path, space: dict[st
         except notebook_cells.CellSkipped:
             warn(f"In [{number}] was executed up to its recording only")
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}".partition("\n")[0]
+            message = f"{type(error).__name__}: {error}".partition("\n")[0]
             if is_last and notebook_cells.warned and not notebook_cells.begun:
-                raise RunError(f"In [{number}] raised {said}", got="; ".join(notebook_cells.warned)) from error
+                raise RunError(f"In [{number}] raised {message}", got="; ".join(notebook_cells.warned)) from error
             if is_last or isinstance(error, KeyboardInterrupt):
                 raise
             if not isinstance(error, SyntaxError):
-                warn(f"In [{number}] raised {said}; the next cell was executed, as in a notebook")
+                warn(f"In [{number}] raised {message}; the next cell was executed, as in a notebook")
 
 
 def warn(text: str) -> None:

@@ -48,10 +48,10 @@ def begin(job: Mapping[str, Any]) -> None:
         _replace(name, _left_alone)
 
 
-def _replace(name: str, made: Callable[[Any], Callable[..., Any]]) -> None:
+def _replace(name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
     """Replace a function of torch.distributed wherever a module of this process holds it."""
     real = replaced[name] = getattr(dist, name)
-    ours = made(real)
+    ours = make(real)
     for module in list(sys.modules.values()):
         with contextlib.suppress(Exception):  # a module may compute its attributes
             if module.__dict__.get(name) is real:
@@ -81,13 +81,13 @@ def _on_fake_backend(real: Callable[..., Any], rank: int, world: int) -> Callabl
         _keep_own_gradients()
 
     def init_process_group(*args: Any, **named: Any) -> None:
-        given = inspect.signature(real).bind(*args, **named).arguments
-        query = parse_qs(urlsplit(str(given.get("init_method") or "")).query)
-        known = {name: values[0] for name, values in query.items()}
-        known = {"rank": os.environ.get("RANK", ""), "world_size": os.environ.get("WORLD_SIZE", "")} | known
-        number, size = int(given.get("rank", -1)), int(given.get("world_size", -1))
-        number = number if number >= 0 else int(known["rank"] if known["rank"].isdecimal() else rank)
-        size = size if size > 0 else int(known["world_size"] if known["world_size"].isdecimal() else world)
+        arguments = inspect.signature(real).bind(*args, **named).arguments
+        query = parse_qs(urlsplit(str(arguments.get("init_method") or "")).query)
+        settings = {name: values[0] for name, values in query.items()}
+        settings = {"rank": os.environ.get("RANK", ""), "world_size": os.environ.get("WORLD_SIZE", "")} | settings
+        number, size = int(arguments.get("rank", -1)), int(arguments.get("world_size", -1))
+        number = number if number >= 0 else int(settings["rank"] if settings["rank"].isdecimal() else rank)
+        size = size if size > 0 else int(settings["world_size"] if settings["world_size"].isdecimal() else world)
         asked.append(number)
         more: dict[str, Any] = {}
         if uniform:
@@ -101,26 +101,26 @@ def _on_fake_backend(real: Callable[..., Any], rank: int, world: int) -> Callabl
 def _keep_own_gradients() -> None:
     """Have DDP take the gradients of this rank for the mean of all."""
     kind: Any = torch.nn.parallel.DistributedDataParallel
-    usual = kind.__init__
+    original = kind.__init__
 
     def completed(gradients: torch.Tensor) -> Any:
         future: Any = torch.futures.Future()
         future.set_result(gradients)
         return future
 
-    def made(model: Any, *args: Any, **named: Any) -> None:
-        usual(model, *args, **named)
+    def init(model: Any, *args: Any, **named: Any) -> None:
+        original(model, *args, **named)
         model.register_comm_hook(None, lambda _state, bucket: completed(bucket.buffer()))
 
-    kind.__init__ = made
+    kind.__init__ = init
 
 
 def _without_backend(real: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Make a group on the backend of the default group, whatever the program asked for."""
-    given = dict(inspect.signature(real).bind(*args, **named).arguments)
+    arguments = dict(inspect.signature(real).bind(*args, **named).arguments)
     for name in ("backend", "pg_options", "device_id"):
-        given.pop(name, None)
-    return real(**given)
+        arguments.pop(name, None)
+    return real(**arguments)
 
 
 def _refused(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,11 +138,11 @@ def _left_alone(real: Callable[..., Any]) -> Callable[..., Any]:
     """Return what leaves a list of objects as it is where another rank sends them."""
 
     def share(*args: Any, **named: Any) -> Any:
-        told = inspect.signature(real).bind(*args, **named)
-        told.apply_defaults()
-        group, source = told.arguments.get("group"), told.arguments.get("src")
-        if told.arguments.get("group_src") is not None:
-            source = dist.get_global_rank(group or dist.GroupMember.WORLD, told.arguments["group_src"])  # type: ignore[arg-type]
+        bound = inspect.signature(real).bind(*args, **named)
+        bound.apply_defaults()
+        group, source = bound.arguments.get("group"), bound.arguments.get("src")
+        if bound.arguments.get("group_src") is not None:
+            source = dist.get_global_rank(group or dist.GroupMember.WORLD, bound.arguments["group_src"])  # type: ignore[arg-type]
         if (source or 0) == dist.get_rank():
             return real(*args, **named)
         _note(real.__name__)

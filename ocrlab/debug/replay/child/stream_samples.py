@@ -18,18 +18,18 @@ from ocrlab.debug.recorder import rng_state, sample_names
 MOST = 64 << 20  # bytes of a batch's samples
 
 
-class Beside:
+class BatchWithSamples:
     """A batch, and what it was made of, pickled: tensors by value, no shared memory."""
 
     def __init__(self, data: Any, samples: bytes) -> None:
         self.data, self.samples = data, samples
 
-    def pin_memory(self) -> Beside:
+    def pin_memory(self) -> BatchWithSamples:
         """Return it with the batch in page-locked memory (called by DataLoader)."""
-        return Beside(pin_memory(self.data), self.samples)
+        return BatchWithSamples(pin_memory(self.data), self.samples)
 
 
-class Keeping:
+class SampleKeepingCollate:
     """The user's collate function, whose samples are kept from the batch `first` of a worker on."""
 
     def __init__(self, collate: Callable[[Any], Any], first: int) -> None:
@@ -37,22 +37,22 @@ class Keeping:
 
     def __call__(self, samples: Any) -> Any:
         self.count += 1
-        kept = b""
+        pickled = b""
         if self.count > self.first and isinstance(samples, list):
             with contextlib.suppress(Exception):  # what cannot be pickled is not kept
-                kept = _pickled(samples)
-        return Beside(self.collate(samples), kept)
+                pickled = _pickled(samples)
+        return BatchWithSamples(self.collate(samples), pickled)
 
 
 class Pickler(pickle.Pickler):
     """Pickles tensors by value: torch's own way would share memory, or ask `torch.save`, which a replay keeps away."""
 
-    def reducer_override(self, given: Any) -> Any:
+    def reducer_override(self, value: Any) -> Any:
         """Return how a tensor is made again (called by pickle)."""
-        if not isinstance(given, Tensor):
+        if not isinstance(value, Tensor):
             return NotImplemented
         file = io.BytesIO()
-        torch.serialization.save(given, file)
+        torch.serialization.save(value, file)
         return tensor, (file.getvalue(),)
 
 
@@ -68,28 +68,28 @@ def _pickled(samples: list[Any]) -> bytes:
     return file.getvalue() if file.tell() <= MOST else b""
 
 
-def keeping(loader: Any, first: int) -> Any:
+def keep_samples(loader: Any, first: int) -> Any:
     """Return a copy of a DataLoader over a stream that gives a `Beside` for each batch, from position `first` on."""
     copied = copy.copy(loader)
     of_worker = first // max(loader.num_workers, 1) - 1  # streams of unequal length shift it
-    copied.__dict__["collate_fn"] = Keeping(loader.collate_fn, max(of_worker, 0))
+    copied.__dict__["collate_fn"] = SampleKeepingCollate(loader.collate_fn, max(of_worker, 0))
     return copied
 
 
-def parts(collate: Callable[[Any], Any], kept: bytes) -> tuple[list[str], Callable[[Sequence[int]], Any]] | None:
+def parts(collate: Callable[[Any], Any], pickled: bytes) -> tuple[list[str], Callable[[Sequence[int]], Any]] | None:
     """Return the names of the samples of a batch, and what puts a batch together of some of them; None without any."""
-    if not kept:
+    if not pickled:
         return None
 
     def make(positions: Sequence[int]) -> Any:
-        before, samples = rng_state.take(cuda=False), pickle.loads(kept)
+        before, samples = rng_state.take(cuda=False), pickle.loads(pickled)
         try:
             return collate([samples[position] for position in positions])
         finally:
             rng_state.restore(before)
 
     called = []
-    for position in range(len(pickle.loads(kept))):
+    for position in range(len(pickle.loads(pickled))):
         carried: list[str] = []
         with contextlib.suppress(Exception):  # a batch of one need not be possible
             carried = sample_names.batch_names(make([position]))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 
-class Functions:
+class AutogradFunctions:
     """The functions of a step that have been entered; `changed` is called at each entry and exit."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class Functions:
         return self.stack[-1] if self.stack else None
 
 
-def of_node(node: Any) -> str | None:
+def node_function(node: Any) -> str | None:
     """Return the name of the user's function whose backward a node of the graph is."""
     owner = getattr(node, "_forward_cls", None)
     return owner.__name__ if owner is not None and not is_of_torch(owner) else None

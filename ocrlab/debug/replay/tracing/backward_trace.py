@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ocrlab.debug.replay.tracing.autograd_functions import of_node
+from ocrlab.debug.replay.tracing.autograd_functions import node_function
 
 Place = dict[str, Any]
 COUNTED = 1 << 62  # sequence numbers above it are no numbers: gradients of leaves
 
 
-class Backward:
+class BackwardTrace:
     """Nodes of the graph and the places where they were made; `changed(name, place)` is called at each node.
 
     `began` is called with what backward is called of, `ended` with whether it leaves gradients in the leaves: one that
@@ -34,18 +34,18 @@ class Backward:
         self, changed: Callable[[str, Place], None], began: Callable[[Any], None], ended: Callable[[bool], None]
     ):
         self.changed, self.began, self.ended = changed, began, ended
-        self.made: dict[int, Place] = {}  # by sequence number
+        self.places: dict[int, Place] = {}  # by sequence number
         self.marks: list[tuple[int, Place]] = []  # in order
         self.parameters: dict[int, str] = {}
         self.originals: list[tuple[Any, str, Any]] = []
-        self.depth = self.seen = 0
+        self.depth = self.sequence_number = 0
         self.now: tuple[str, Place] | None = None  # the node that runs, or that comes next
         self.node: Any = None  # the same, itself
 
     def hook(self, parameters: dict[int, str]) -> None:
         """Look into every backward pass that begins from now on; `parameters` are names by id."""
-        self.made, self.marks, self.parameters, self.depth, self.now = {}, [], parameters, 0, None
-        self.seen = sequence()
+        self.places, self.marks, self.parameters, self.depth, self.now = {}, [], parameters, 0, None
+        self.sequence_number = sequence()
         for name in ("backward", "grad"):
             original = getattr(torch.autograd, name)
             self.originals.append((torch.autograd, name, original))
@@ -59,20 +59,20 @@ class Backward:
 
     def mark(self, place: Place) -> None:
         """Say that nodes which are made from now on belong to a place."""
-        self.seen = sequence()
-        self.marks.append((self.seen, place))
+        self.sequence_number = sequence()
+        self.marks.append((self.sequence_number, place))
 
-    def made_here(self, place: Place) -> None:
+    def assign_last_node(self, place: Place) -> None:
         """Say that the node which was made last belongs to the operator that begins now."""
         now = sequence()
-        if now > self.seen:  # else it has no node, and the last one is of somebody before it
-            self.made[now - 1] = place
-        self.seen = now
+        if now > self.sequence_number:  # else it has no node, and the last one is of somebody before it
+            self.places[now - 1] = place
+        self.sequence_number = now
 
     def place(self, number: int) -> Place:
         """Return where the node with a sequence number was made."""
-        if number in self.made:
-            return self.made[number]
+        if number in self.places:
+            return self.places[number]
         index = bisect.bisect_right(self.marks, number, key=lambda mark: mark[0]) - 1
         return self.marks[index][1] if index >= 0 else {}
 
@@ -99,8 +99,8 @@ class Backward:
 
     def _watch(self, tensors: Any) -> list[Any]:
         """Put hooks on every node below some tensors; return their handles."""
-        given = [tensors] if isinstance(tensors, Tensor) else list(tensors) if isinstance(tensors, Iterable) else []
-        roots = [tensor.grad_fn for tensor in given if isinstance(tensor, Tensor) and tensor.grad_fn is not None]
+        starts = [tensors] if isinstance(tensors, Tensor) else list(tensors) if isinstance(tensors, Iterable) else []
+        roots = [tensor.grad_fn for tensor in starts if isinstance(tensor, Tensor) and tensor.grad_fn is not None]
         waiting: dict[Any, int] = {}
         nodes, todo = set(roots), list(dict.fromkeys(roots))
         while todo:
@@ -140,7 +140,7 @@ class Backward:
         else:
             parameter = getattr(node, "variable", None)
             place = {"parameter": self.parameters.get(id(parameter))}
-        own = of_node(node)
+        own = node_function(node)
         place = {**place, "function": own} if own else place
         self.now, self.node = (name, place), node
         self.changed(name, place)

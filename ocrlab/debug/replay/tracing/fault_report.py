@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from ocrlab.debug.instruments import batch_tree as traced_batch
 from ocrlab.debug.instruments import cuda_sticky_errors, tensor_tree
 from ocrlab.debug.replay.tracing.module_stack import Call, label
-from ocrlab.debug.replay.tracing.nonfinite_tracker import Birth, bad, pointer, root
+from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, bad, pointer, root
 from ocrlab.debug.replay.tracing.operator_trace import innermost, is_of_package
-from ocrlab.debug.replay.tracing.step_trace import Step
+from ocrlab.debug.replay.tracing.step_trace import StepTrace
 from ocrlab.run_folder.exception_record import describe
 
 Fault = dict[str, Any]
@@ -32,11 +32,11 @@ SPEAKS_OF_VALUES = re.compile(
 SCRIPTED = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\w+)')
 GUARD = 3  # lines between a look at a value and the exception that it leads to
 OPERATOR = ("op", "node", "parameter", "inputs", "given", "drawn", "kept", "function")
-KEPT = ("phase", "path", "module", "call", *OPERATOR, "line", "entered")
+PLACE_KEYS = ("phase", "path", "module", "call", *OPERATOR, "line", "entered")
 
 
-def of_exception(
-    step: Step, error: BaseException, batch: Any, count: int | None, loss: Tensor | None = None
+def exception_fault(
+    step: StepTrace, error: BaseException, batch: Any, count: int | None, loss: Tensor | None = None
 ) -> Fault | None:
     """Return the fault that an exception is, or the one that led to it: a bad value, an index out of range.
 
@@ -44,48 +44,48 @@ def of_exception(
     """
     script_line = _scripted(str(error))
     error = step.raised_in[0] if script_line and step.raised_in is not None else error  # what failed in TorchScript
-    told = describe(error)
+    description = describe(error)
     place = _owned(step, _place(step, error), error)
     latest = [step.values.latest] if step.values.latest else []
     values = [*step.raised_of, *([step.gradient[1]] if step.gradient else []), *latest, *step.values.order]
     values = [birth for birth in values if not birth.constant] or values
     by_operator = step.raised_in is not None and _same(step.raised_in[0], error)
-    message = f"{told['type']}: {told['message']}"
+    message = f"{description['type']}: {description['message']}"
     first = _first(error)
     if first is not error:
         cause = describe(first)
         message = f"{cause['type']}: {cause['message']}".splitlines()[0] + f", raised again as {message}"
-    led = None if by_operator else _of_result(step, loss, batch, count)  # bad before the program has noticed it
+    led = None if by_operator else _result_fault(step, loss, batch, count)  # bad before the program has noticed it
     if step.outside is not None and by_operator and step.outside[1].get("op") == place.get("op"):
-        found = of_range(step, batch)
+        fault = range_fault(step, batch)
     elif led is not None:
-        found = led
+        fault = led
     elif (by_operator and step.raised_of) or (values and (_guards(step, error) or SPEAKS_OF_VALUES.search(message))):
-        found = _led_to(step, values[0], batch, count)
+        fault = _led_to(step, values[0], batch, count)
     elif isinstance(error, SystemExit):
         return None
     else:
-        found = {"kind": "exception", **{name: place[name] for name in KEPT if place.get(name)}, "samples": None}
-        found["line"] = script_line or place.get("line") or _own_line(error) or told["where"]
-        found["changed"] = _changed_in_place(step) if "modified by an inplace operation" in message else ""
+        fault = {"kind": "exception", **{name: place[name] for name in PLACE_KEYS if place.get(name)}, "samples": None}
+        fault["line"] = script_line or place.get("line") or _own_line(error) or description["where"]
+        fault["changed"] = _changed_in_place(step) if "modified by an inplace operation" in message else ""
         if not cuda_sticky_errors.is_cuda_error(error):
-            found["samples"] = _alone(step, error, count)
-    return {**found, "exception": message[:2000], "surfaced": _own_line(error) or told["where"]}
+            fault["samples"] = _alone(step, error, count)
+    return {**fault, "exception": message[:2000], "surfaced": _own_line(error) or description["where"]}
 
 
-def of_values(step: Step, loss: Tensor | None, batch: Any, count: int | None) -> Fault | None:
+def value_fault(step: StepTrace, loss: Tensor | None, batch: Any, count: int | None) -> Fault | None:
     """Return the fault in what a step without an exception has computed, or None."""
-    found = _of_result(step, loss, batch, count)
-    if found is not None:
-        return found
+    fault = _result_fault(step, loss, batch, count)
+    if fault is not None:
+        return fault
     if step.outside is not None and step.outside[0].role.startswith("target"):
-        return of_range(step, batch)
+        return range_fault(step, batch)
     if step.before_step:
-        return of_birth(step, step.before_step[0])
+        return origin_fault(step, step.before_step[0])
     return None
 
 
-def _of_result(step: Step, loss: Tensor | None, batch: Any, count: int | None) -> Fault | None:
+def _result_fault(step: StepTrace, loss: Tensor | None, batch: Any, count: int | None) -> Fault | None:
     """Return the fault that the loss, a gradient or a weight shows by a bad value, None where all are finite."""
     births = [birth for birth in step.values.order if not birth.constant]
     birth = step.loss
@@ -96,12 +96,12 @@ def _of_result(step: Step, loss: Tensor | None, batch: Any, count: int | None) -
     if birth is not None:
         return _led_to(step, birth, batch, count)
     if step.gradient is not None:
-        return {**of_birth(step, step.gradient[1]), "reaches": f"gradient of {step.gradient[0]}"}
+        return {**origin_fault(step, step.gradient[1]), "reaches": f"gradient of {step.gradient[0]}"}
     for name, parameter in step.parameters().items():
         if bad(parameter.detach()):
             birth = step.values.of(parameter.detach()) or next(iter(births), None)
             if birth is not None:
-                return {**of_birth(step, birth), "reaches": f"weight {name}"}
+                return {**origin_fault(step, birth), "reaches": f"weight {name}"}
     return None
 
 
@@ -109,11 +109,11 @@ def _scripted(message: str) -> str:
     """Return the innermost line of the user's own in what TorchScript says; empty for any other exception."""
     if "failed in the TorchScript interpreter" not in message.partition("\n")[0]:
         return ""
-    places = [f"{found['file']}:{found['line']} {found['name']}" for found in SCRIPTED.finditer(message)]
-    return next((one for one in reversed(places) if not is_of_package(one)), "")
+    places = [f"{match['file']}:{match['line']} {match['name']}" for match in SCRIPTED.finditer(message)]
+    return next((place for place in reversed(places) if not is_of_package(place)), "")
 
 
-def _guards(step: Step, error: BaseException) -> bool:
+def _guards(step: StepTrace, error: BaseException) -> bool:
     """Tell whether the program has raised where it had just looked at a bad value: `if loss.isnan(): raise`."""
     (*read, at), (*raised, now) = (_parted(text) for text in (step.read, _own_line(error)))
     return bool(step.read) and read == raised and 0 <= int(now) - int(at) <= GUARD
@@ -126,7 +126,7 @@ def _parted(text: str) -> tuple[str, str, str]:
     return (file, function, number) if number.isdigit() else ("", "", "0")
 
 
-def _changed_in_place(step: Step) -> str:
+def _changed_in_place(step: StepTrace) -> str:
     """Return the operator, with its line, that has changed what the node which raised wanted to read."""
     node = step.backward.node
     for name in dir(node):
@@ -139,22 +139,26 @@ def _changed_in_place(step: Step) -> str:
     return ""
 
 
-def _led_to(step: Step, birth: Birth, batch: Any, count: int | None) -> Fault:
+def _led_to(step: StepTrace, birth: NonFiniteOrigin, batch: Any, count: int | None) -> Fault:
     """Return the fault that a bad value is: the target out of range where the operator that made it was given one."""
     first, outside = root(birth), step.outside
     if outside is not None and outside[0].role.startswith("target") and outside[1].get("op") == first.place.get("op"):
-        return of_range(step, batch)
-    return of_birth(step, birth)
+        return range_fault(step, batch)
+    return origin_fault(step, birth)
 
 
-def of_birth(step: Step, birth: Birth) -> Fault:
+def origin_fault(step: StepTrace, birth: NonFiniteOrigin) -> Fault:
     """Return the fault that the eldest of a line of bad tensors is."""
     first = root(birth)
-    place = first.place if first.place.get("phase") != "before" else {**(first.used or {}), "phase": "forward"}
-    fault = {"kind": "nonfinite", **{name: place[name] for name in KEPT if place.get(name)}}
+    place = first.place if first.place.get("phase") != "before" else {**(first.first_user or {}), "phase": "forward"}
+    fault = {"kind": "nonfinite", **{name: place[name] for name in PLACE_KEYS if place.get(name)}}
     kind, _, name = first.tensor.partition(" ")
-    if first.used and first not in step.before_step and (first.put or kind in ("weight", "buffer", "constant")):
-        fault |= {name: first.used[name] for name in KEPT if first.used.get(name)}
+    if (
+        first.first_user
+        and first not in step.before_step
+        and (first.is_written or kind in ("weight", "buffer", "constant"))
+    ):
+        fault |= {name: first.first_user[name] for name in PLACE_KEYS if first.first_user.get(name)}
         fault["written"] = f"`{first.place.get('op')}` at {first.place.get('line')}"
     if kind in ("weight", "buffer"):
         owner = dict(_named(step)).get(name.rpartition(".")[0])
@@ -169,27 +173,35 @@ def of_birth(step: Step, birth: Birth) -> Fault:
     return {**fault, "samples": None, "everyone": first.everyone} if first.everyone else fault
 
 
-def of_range(step: Step, batch: Any) -> Fault:
+def range_fault(step: StepTrace, batch: Any) -> Fault:
     """Return the fault that the index or target out of range of a step is, with the sample and the pixel."""
     assert step.outside is not None, "the caller has looked"
-    found, place = step.outside
-    shape, index, bad_ones = found.shape, found.index, found.mask
-    name = _in_batch(found.tensor, batch)
+    violation, place = step.outside
+    shape, index, bad_ones = violation.shape, violation.index, violation.mask
+    name = _in_batch(violation.tensor, batch)
     if name is not None:  # the loss may have flattened it
         shape = tuple(dict(tensor_tree.tensors(batch))[name].shape)
-        if shape != found.shape:
+        if shape != violation.shape:
             flat = int(torch.nonzero(bad_ones.reshape(-1))[0])
             index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
             bad_ones = bad_ones.reshape(shape)
-    drawn = name is not None or step.outside_drawn  # else no dimension of it is of samples
-    told = traced_batch.index_in_batch(index, shape, step.rows if drawn else None)
-    kind = "target" if found.role.startswith("target") else "index"
-    fault = {"kind": kind, **{name: place[name] for name in KEPT if place.get(name)}}
-    fault |= {"tensor": f"{found.role}{f' {name}' if name else ''}", "value": f"{found.value:g}", "index": list(index)}
-    fault |= {"allowed": found.allowed, "shape": f"{shape} {str(found.tensor.dtype).removeprefix('torch.')}", **told}
-    fault["samples"] = traced_batch.positions(bad_ones, step.rows, merged=True) if drawn else None
+    is_of_batch = name is not None or step.outside_from_batch  # else no dimension of it is of samples
+    position = traced_batch.index_in_batch(index, shape, step.rows if is_of_batch else None)
+    kind = "target" if violation.role.startswith("target") else "index"
+    fault = {"kind": kind, **{name: place[name] for name in PLACE_KEYS if place.get(name)}}
+    fault |= {
+        "tensor": f"{violation.role}{f' {name}' if name else ''}",
+        "value": f"{violation.value:g}",
+        "index": list(index),
+    }
+    fault |= {
+        "allowed": violation.allowed,
+        "shape": f"{shape} {str(violation.tensor.dtype).removeprefix('torch.')}",
+        **position,
+    }
+    fault["samples"] = traced_batch.positions(bad_ones, step.rows, merged=True) if is_of_batch else None
     guessed = not traced_batch.is_in_first_dimension(shape, step.rows) or (
-        name is None and step.values.is_moved(found.given)
+        name is None and step.values.is_moved(violation.source)
     )
     fault |= {"guessed": True} if fault["samples"] and guessed else {}
     if name in step.owned:
@@ -199,21 +211,21 @@ def of_range(step: Step, batch: Any) -> Fault:
 
 def _in_batch(tensor: Tensor, batch: Any) -> str | None:
     """Return the name of the tensor of a batch that another one was made of, by its values; None for none."""
-    for name, given in tensor_tree.tensors(batch):
-        alike = given.numel() == tensor.numel() and given.dtype == tensor.dtype and given.device == tensor.device
-        if alike and bool((given.reshape(-1) == tensor.reshape(-1)).all()):
+    for name, member in tensor_tree.tensors(batch):
+        alike = member.numel() == tensor.numel() and member.dtype == tensor.dtype and member.device == tensor.device
+        if alike and bool((member.reshape(-1) == tensor.reshape(-1)).all()):
             return name
     return None
 
 
-def _place(step: Step, error: BaseException) -> Fault:
+def _place(step: StepTrace, error: BaseException) -> Fault:
     """Return where an exception was raised: in an operator, a module, a node of the graph, or between them."""
     if step.raised_in is not None and _same(step.raised_in[0], error):
         return step.raised_in[1]
     if step.backward.now is not None:
-        node, made = step.backward.now
+        node, origin = step.backward.now
         hooked = _hooked(step, error)
-        return {"phase": "backward", "node": node, **made, **hooked}
+        return {"phase": "backward", "node": node, **origin, **hooked}
     if step.modules.raised is not None and _same(step.modules.raised[0], error):
         call = step.modules.raised[1]
         inputs = [tensor for _, tensor in tensor_tree.tensors([call.args, dict(call.kwargs)], "")]
@@ -225,7 +237,7 @@ def _place(step: Step, error: BaseException) -> Fault:
     return {**place, "phase": "validation"} if step.was_evaluating() else place
 
 
-def _owned(step: Step, place: Fault, error: BaseException) -> Fault:
+def _owned(step: StepTrace, place: Fault, error: BaseException) -> Fault:
     """Return a place with the user's own operator as its op, where no operator of torch inside it has raised."""
     raised = step.functions.raised
     if raised is not None and _same(raised[0], error):
@@ -233,7 +245,7 @@ def _owned(step: Step, place: Fault, error: BaseException) -> Fault:
     return {**place, "op": place.get("op") or place["function"]} if place.get("function") else place
 
 
-def _hooked(step: Step, error: BaseException) -> Fault:
+def _hooked(step: StepTrace, error: BaseException) -> Fault:
     """Return the module whose backward hook raised, from the frames of the exception."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         owner = frame.f_locals.get("self")
@@ -267,13 +279,13 @@ def _same(raised: BaseException, error: BaseException) -> bool:
     return False
 
 
-def _named(step: Step) -> Iterator[tuple[str, nn.Module]]:
-    for one in step.roots:
-        yield from one.named_modules()
+def _named(step: StepTrace) -> Iterator[tuple[str, nn.Module]]:
+    for model in step.roots:
+        yield from model.named_modules()
 
 
 @torch.no_grad()
-def _alone(step: Step, error: BaseException, count: int | None) -> list[int] | None:
+def _alone(step: StepTrace, error: BaseException, count: int | None) -> list[int] | None:
     """Return which samples make a module raise when it gets them one by one; None where that does not tell.
 
     The step is over, so that nothing which the module changes matters any more.
@@ -283,12 +295,12 @@ def _alone(step: Step, error: BaseException, count: int | None) -> list[int] | N
         return [0]
     if call is None or not count or not _same(step.modules.raised[0], error):  # type: ignore[index]
         return None
-    given = [tensor for _, tensor in tensor_tree.tensors([call.args, dict(call.kwargs)])]
-    if any(tensor.is_cuda or step.values.is_moved(tensor) for tensor in given):
+    tensors = [tensor for _, tensor in tensor_tree.tensors([call.args, dict(call.kwargs)])]
+    if any(tensor.is_cuda or step.values.is_moved(tensor) for tensor in tensors):
         return None
-    state, drawn = torch.get_rng_state(), random.getstate()
-    found = [position for position in range(count) if _raises(call, position, count, error, (state, drawn))]
-    return found if 0 < len(found) < count else None
+    state, python_state = torch.get_rng_state(), random.getstate()
+    failing = [position for position in range(count) if _raises(call, position, count, error, (state, python_state))]
+    return failing if 0 < len(failing) < count else None
 
 
 def _raises(call: Call, position: int, count: int, error: BaseException, states: tuple[Tensor, Any]) -> bool:

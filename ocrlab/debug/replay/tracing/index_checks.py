@@ -17,7 +17,7 @@ SLACK = 1e-6  # of a probability: what rounding leaves
 
 
 @dataclass(frozen=True)
-class Need:
+class AllowedRange:
     """A tensor of an operator whose values must lie in low <= value < high (<= for probabilities)."""
 
     role: str  # target, index, input
@@ -35,7 +35,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Outside:
+class OutOfRange:
     """The first value that is out of its range: where, what was allowed, and a mask of all of them."""
 
     role: str
@@ -45,22 +45,22 @@ class Outside:
     shape: tuple[int, ...]
     mask: Tensor
     tensor: Tensor  # on the host
-    given: Tensor  # itself
+    source: Tensor  # itself
 
 
-def first(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Outside | None:
+def find_out_of_range(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OutOfRange | None:
     """Return the first value out of range of what an operator such as `aten::gather` is given, or None."""
     needs = NEEDS.get(name)
     if needs is None:
         return None
     for need in needs(list(args), kwargs):
-        found = _outside(need)
-        if found is not None:
-            return found
+        violation = _outside(need)
+        if violation is not None:
+            return violation
     return None
 
 
-def _outside(need: Need) -> Outside | None:
+def _outside(need: AllowedRange) -> OutOfRange | None:
     tensor = need.tensor
     if tensor.is_meta or not tensor.numel():
         return None
@@ -75,67 +75,67 @@ def _outside(need: Need) -> Outside | None:
     index = tuple(torch.nonzero(mask)[0].tolist()) if mask.dim() else ()
     value = float(tensor[index])
     shape = tuple(tensor.shape)  # the rest to the host: once the operator has run, its device may answer nothing more
-    return Outside(need.role, value, index, need.words, shape, mask.cpu(), tensor.detach().cpu(), tensor)
+    return OutOfRange(need.role, value, index, need.words, shape, mask.cpu(), tensor.detach().cpu(), tensor)
 
 
-def _classes(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+def _classes(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
     scores, target = args[0], args[1]
     ignored = args[4] if len(args) > 4 else kwargs.get("ignore_index", -100)
     if isinstance(target, Tensor) and not target.is_floating_point():
-        yield Need("target", target, 0, scores.shape[1 if scores.dim() > 1 else 0], ignored)
+        yield AllowedRange("target", target, 0, scores.shape[1 if scores.dim() > 1 else 0], ignored)
 
 
-def _margin(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
-    yield Need("target", args[1], 0, args[0].shape[-1])
+def _margin(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
+    yield AllowedRange("target", args[1], 0, args[0].shape[-1])
 
 
-def _probabilities(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
-    yield Need("target", args[1], 0.0, 1.0)
-    yield Need("input", args[0], 0.0, 1.0)
+def _probabilities(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
+    yield AllowedRange("target", args[1], 0.0, 1.0)
+    yield AllowedRange("input", args[0], 0.0, 1.0)
 
 
-def _targets(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
-    yield Need("target", args[1], 0.0, 1.0)
+def _targets(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
+    yield AllowedRange("target", args[1], 0.0, 1.0)
 
 
-def _maps(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+def _maps(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
     """Yield the maps of `ocrlab::db_loss_cpu`: after the two logits, each of them in 0..1."""
     for role, tensor in zip(("shrink map", "shrink mask", "threshold map", "threshold mask"), args[2:6], strict=False):
         if isinstance(tensor, Tensor):
             yield (
-                Need(f"target ({role})", tensor, 0.0, 1.0)
+                AllowedRange(f"target ({role})", tensor, 0.0, 1.0)
                 if tensor.is_floating_point()
-                else Need(f"target ({role})", tensor, 0, 2)
+                else AllowedRange(f"target ({role})", tensor, 0, 2)
             )
 
 
-def _embedding(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
-    yield Need("index", args[1], 0, args[0].shape[0])
+def _embedding(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
+    yield AllowedRange("index", args[1], 0, args[0].shape[0])
 
 
-def _along(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+def _along(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
     if isinstance(args[2], Tensor) and args[0].dim():
-        yield Need("index", args[2], 0, args[0].shape[args[1]])
+        yield AllowedRange("index", args[2], 0, args[0].shape[args[1]])
 
 
-def _take(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
-    yield Need("index", args[1], -args[0].numel(), args[0].numel())
+def _take(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
+    yield AllowedRange("index", args[1], -args[0].numel(), args[0].numel())
 
 
-def _indices(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
+def _indices(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
     for dimension, index in enumerate(args[1]):
         if isinstance(index, Tensor) and index.dtype not in (torch.bool, torch.uint8):
             long = args[0].shape[dimension]
-            yield Need("index", index, -long, long)
+            yield AllowedRange("index", index, -long, long)
         elif isinstance(index, Tensor):
             return  # a mask takes several dimensions; what follows cannot be counted so simply
 
 
-def _letters(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[Need]:
-    yield Need("target", args[1], 0, args[0].shape[-1])
+def _letters(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
+    yield AllowedRange("target", args[1], 0, args[0].shape[-1])
 
 
-NEEDS: dict[str, Callable[[list[Any], Mapping[str, Any]], Iterator[Need]]] = {
+NEEDS: dict[str, Callable[[list[Any], Mapping[str, Any]], Iterator[AllowedRange]]] = {
     "aten::nll_loss_forward": _classes,
     "aten::nll_loss2d_forward": _classes,
     "aten::multi_margin_loss": _margin,

@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.hooks import RemovableHandle
 
 SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
-Told = Callable[["Call"], None]
+CallHandler = Callable[["Call"], None]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Call:
     number: int
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    known: bool = True  # part of the model that is trained
+    in_model: bool = True  # part of the model that is trained
     wraps: bool = False  # a stranger around such a part: a compiled model, somebody's DataParallel
     aside: bool = False  # a stranger that computes no loss: it runs before the model, or without gradients (a teacher)
 
@@ -39,13 +39,13 @@ class Call:
         """Tell whether it computes the loss: by its name, or because it has nothing to do with the model's modules."""
         kind = type(self.module)
         named = kind.__name__.endswith(("Loss", "Criterion")) or kind.__module__ == "torch.nn.modules.loss"
-        return named or not (self.known or self.wraps or self.aside)
+        return named or not (self.in_model or self.wraps or self.aside)
 
 
-class Modules:
+class ModuleStack:
     """The stack of module calls of a step; `changed` is called at each entry, `left` with a call that has ended."""
 
-    def __init__(self, roots: Sequence[nn.Module], changed: Told, left: Told) -> None:
+    def __init__(self, roots: Sequence[nn.Module], changed: CallHandler, left: CallHandler) -> None:
         self.roots, self.changed, self.left = list(roots), changed, left
         self.stack: list[Call] = []
         self.counts: dict[int, int] = {}
@@ -89,35 +89,35 @@ class Modules:
         part of the model the path below the stranger that calls it.
         """
         above = self.top
-        if above is not None and above.known:
-            for child, found in above.module._modules.items():
-                if found is module:
+        if above is not None and above.in_model:
+            for child, submodule in above.module._modules.items():
+                if submodule is module:
                     return f"{above.path}.{child}" if above.path else child
         if above is not None and id(module) not in self.names:
-            inner = next((name for name, found in above.module.named_modules() if found is module), "")
+            inner = next((name for name, submodule in above.module.named_modules() if submodule is module), "")
             return f"{above.path}.{inner}" if inner and above.path else inner or type(module).__name__
         return self.names.get(id(module), type(module).__name__)
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._push(module, args, kwargs, known=True)
+        self._push(module, args, kwargs, in_model=True)
 
     def _leave(self, module: nn.Module, _args: Any, _kwargs: Any, _result: Any) -> None:
         self._pop(module)
 
     def _enter_stranger(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if id(module) not in self.names:
-            self._push(module, args, {}, known=False)
+            self._push(module, args, {}, in_model=False)
 
     def _leave_stranger(self, module: nn.Module, _args: Any, _result: Any) -> None:
         if id(module) not in self.names:
             self._pop(module)
 
-    def _push(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, known: bool) -> None:
+    def _push(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, in_model: bool) -> None:
         number = self.counts[id(module)] = self.counts.get(id(module), 0) + 1
-        wraps = not known and any(id(part) in self.names for part in module.modules())
-        aside = not known and not (self.outermost and torch.is_grad_enabled())
+        wraps = not in_model and any(id(part) in self.names for part in module.modules())
+        aside = not in_model and not (self.outermost and torch.is_grad_enabled())
         aside |= any(above.aside for above in self.stack)
-        call = Call(module, self.name(module), label(module), number, args, kwargs, known, wraps, aside)
+        call = Call(module, self.name(module), label(module), number, args, kwargs, in_model, wraps, aside)
         self.stack.append(call)
         self.changed(call)
 
@@ -144,9 +144,9 @@ def label(module: nn.Module) -> str:
         ("input_size", "hidden_size"),
         ("num_embeddings", "embedding_dim"),
     ):
-        found = getattr(module, first, None), getattr(module, second, None)
-        if all(isinstance(number, int) for number in found):
-            return f"{name} {found[0]}->{found[1]}"
+        sizes = getattr(module, first, None), getattr(module, second, None)
+        if all(isinstance(number, int) for number in sizes):
+            return f"{name} {sizes[0]}->{sizes[1]}"
     width = getattr(module, "num_features", getattr(module, "embed_dim", None))
     return f"{name} {width}" if isinstance(width, int) else name
 

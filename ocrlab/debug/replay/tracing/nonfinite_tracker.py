@@ -19,7 +19,7 @@ from ocrlab.debug.instruments import batch_tree as traced_batch
 from ocrlab.debug.instruments import tensor_facts as looking
 from ocrlab.debug.replay.tracing.module_stack import kind
 
-KEPT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
+PERSISTENT = ("weight", "buffer", "optimiser")  # begin the names of what lives from step to step
 Part = tuple[int, int, int]  # of a storage: from this byte to that one, whose sample that is
 HUGE = 1e10  # of a number in float32 that nobody means to compute with
 CANCELLED = "overflow, Inf - Inf"
@@ -29,7 +29,7 @@ MASKS = ("masked_fill", "fill", "full", "where", "index_put", "scatter", "scalar
 
 
 @dataclass
-class Birth:
+class NonFiniteOrigin:
     """The first NaN or Inf of a line of tensors: the value, in which tensor, its place, whose samples, out of what."""
 
     value: str  # NaN, +Inf, -Inf
@@ -39,12 +39,12 @@ class Birth:
     index: tuple[int, ...]
     share: str  # how many values of how many
     samples: list[int] | None
-    parent: Birth | None = None
+    parent: NonFiniteOrigin | None = None
     constant: bool = False  # a mask of -Inf
-    put: bool = False  # not computed but written by somebody
+    is_written: bool = False  # not computed but written by somebody
     by: str = ""  # how it came: log of 0, overflow ...
     where: dict[str, Any] = field(default_factory=dict)
-    used: dict[str, Any] | None = None  # the first operator that made more of it
+    first_user: dict[str, Any] | None = None  # the first operator that made more of it
     everyone: float | None = None  # the size of the values that all samples had, where that alone makes it
     guessed: bool = False  # the samples, from a dimension that may be another one's
     batch: dict[str, Any] = field(default_factory=dict)  # whose it is, where that is a batch before this one
@@ -88,49 +88,51 @@ def _owners(parts: Sequence[Part], tensor: Tensor) -> list[int] | None:
     start, end = extent(tensor)
     exact = {sample for first, last, sample in parts if (first, last) == (start, end)}
     around = {sample for first, last, sample in parts if first <= start and end <= last}
-    found = exact or around or {sample for _, _, sample in parts}
-    return list(found) if len(found) == 1 else None
+    samples = exact or around or {sample for _, _, sample in parts}
+    return list(samples) if len(samples) == 1 else None
 
 
-class Values:
+class NonFiniteTracker:
     """What is known of non-finite tensors in a step, by the storage they lie in."""
 
     def __init__(self) -> None:
-        self.births: dict[int, Birth] = {}
-        self.order: list[Birth] = []  # all of them, the eldest first
-        self.known: dict[int, str] = {}  # storage -> "weight decoder.fusion.0.weight", "input batch[0]"
+        self.births: dict[int, NonFiniteOrigin] = {}
+        self.order: list[NonFiniteOrigin] = []  # all of them, the eldest first
+        self.names: dict[int, str] = {}  # storage -> "weight decoder.fusion.0.weight", "input batch[0]"
         self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is no batch
         self.count: int | None = None  # B
         self.owners: dict[int, list[Part]] = {}
-        self.drawn: set[int] = set()  # storages of what was computed from the batch: only there samples can be read off
+        self.from_batch: set[int] = (
+            set()
+        )  # storages of what was computed from the batch: only there samples can be read off
         self.moved: set[int] = set()  # storages in which rows lie in another order than the samples
         self.wholes: dict[int, tuple[int, int]] = {}  # from which byte to which the batch lies in a storage
-        self.usual: set[tuple[str, ...]] = set()  # births that a step which went well has too
-        self.latest: Birth | None = None  # of the bad value that an operator has read last
-        self.older: dict[int, Birth] = {}  # of the batches before: what the program has kept of them
+        self.harmless: set[tuple[str, ...]] = set()  # births that a step which went well has too
+        self.latest: NonFiniteOrigin | None = None  # of the bad value that an operator has read last
+        self.earlier: dict[int, NonFiniteOrigin] = {}  # of the batches before: what the program has kept of them
 
     def begin(
         self,
-        known: Mapping[int, str],
+        names: Mapping[int, str],
         shapes: Iterable[tuple[int, ...]],
         count: int | None,
-        usual: Iterable[tuple[str, ...]] = (),
+        harmless: Iterable[tuple[str, ...]] = (),
         owners: Mapping[int, list[Part]] | None = None,
         wholes: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
         """Forget the last step; `usual` are the births of one that went well, `owners` whose a storage is."""
         self.owners, self.wholes, self.moved = dict(owners or {}), dict(wholes or {}), set()
-        self.births, self.order, self.latest, self.usual = {}, [], None, set(usual)
-        self.known, self.shapes, self.count = dict(known), set(shapes), count
-        self.drawn = {where for where, name in self.known.items() if name.startswith("input")}
+        self.births, self.order, self.latest, self.harmless = {}, [], None, set(harmless)
+        self.names, self.shapes, self.count = dict(names), set(shapes), count
+        self.from_batch = {where for where, name in self.names.items() if name.startswith("input")}
 
-    def of(self, tensor: Tensor) -> Birth | None:
+    def of(self, tensor: Tensor) -> NonFiniteOrigin | None:
         """Return the birth of what a tensor holds, if it holds any."""
         return self.births.get(pointer(tensor))
 
-    def signs(self) -> set[tuple[str, ...]]:
+    def signatures(self) -> set[tuple[str, ...]]:
         """Return what the births of this step are known by in another one."""
-        return {_sign(birth) for birth in self.order}
+        return {_signature(birth) for birth in self.order}
 
     def read(self, tensor: Tensor) -> bool:
         """Take in that an operator reads one value, and tell whether it is bad: programs decide by one, and raise."""
@@ -151,7 +153,7 @@ class Values:
         of one sample, whose own rows (boxes, shots) may be as many as there are samples.
         """
         where = pointer(tensor)
-        if not self.count or tensor.layout != torch.strided or where not in self.drawn:
+        if not self.count or tensor.layout != torch.strided or where not in self.from_batch:
             return False
         start, end = extent(tensor)
         first, last = self.wholes.get(where, (0, tensor.untyped_storage().nbytes()))
@@ -171,14 +173,14 @@ class Values:
         """
         changed = {pointer(tensor) for tensor in outputs}
         if moves or any(pointer(tensor) in self.moved or self._is_part(tensor) for tensor in inputs):
-            self.moved |= {where for t in outputs if t.numel() > 1 and (where := pointer(t)) not in self.known}
+            self.moved |= {where for t in outputs if t.numel() > 1 and (where := pointer(t)) not in self.names}
         else:
             self.moved -= changed
-        if any(pointer(tensor) in self.drawn for tensor in inputs):
-            self.drawn |= {where for where in changed if not self.known.get(where, "").startswith(KEPT)}
+        if any(pointer(tensor) in self.from_batch for tensor in inputs):
+            self.from_batch |= {where for where in changed if not self.names.get(where, "").startswith(PERSISTENT)}
         else:
-            self.drawn -= changed
-        inputs = [given for given in inputs if (where := pointer(given)) not in changed or where in self.births]
+            self.from_batch -= changed
+        inputs = [source for source in inputs if (where := pointer(source)) not in changed or where in self.births]
         for tensor in outputs:
             where = pointer(tensor)
             if not bad(tensor):
@@ -189,43 +191,45 @@ class Values:
 
     def _inherit(self, name: str, where: int, inputs: Sequence[Tensor], tensor: Tensor, place: dict[str, Any]) -> None:
         """Give a bad output the birth of a bad input; a NaN out of Infs, and what comes out of good inputs, is born."""
-        parents = [birth for given in inputs if (birth := self._source(given, place)) is not None]
+        parents = [birth for source in inputs if (birth := self._source(source, place)) is not None]
         nan = bool(torch.isnan(tensor).any())
         same = next((birth for birth in parents if not nan or birth.value == "NaN"), None)
         if same is not None:
             self.births[where] = self.latest = same
-            if same.put and same.samples is not None and len(same.samples) == self.count:
+            if same.is_written and same.samples is not None and len(same.samples) == self.count:
                 self._refine(same, tensor)  # a buffer full of NaN, of which most was written over
             if same.place is not place:
-                same.used = same.used or place
+                same.first_user = same.first_user or place
             return
         for parent in parents:
-            parent.used = parent.used or place
-        written = self.known.get(where, "output")
+            parent.first_user = parent.first_user or place
+        written = self.names.get(where, "output")
         birth = self.new(tensor, written, place, parent=parents[0] if parents else None)
         operator = name.rpartition("::")[2]
-        birth.put = any(operator.strip("_").startswith(word) for word in MASKS)
-        birth.constant |= birth.put and birth.value == "-Inf"
+        birth.is_written = any(operator.strip("_").startswith(word) for word in MASKS)
+        birth.constant |= birth.is_written and birth.value == "-Inf"
         birth.by = _how(operator, inputs, birth)
         if birth.by in ("overflow", CANCELLED):
-            birth.everyone = next((size for given in inputs if (size := self._usual_size(given)) > HUGE), None)
+            birth.everyone = next((size for source in inputs if (size := self._median_size(source)) > HUGE), None)
         self.births[where] = self.latest = birth
 
-    def _usual_size(self, tensor: Tensor) -> float:
+    def _median_size(self, tensor: Tensor) -> float:
         """Return the largest value of the sample in the middle, 0 for a tensor that is not of samples."""
         rows = self.count or 0
         if not tensor.dim() or tensor.shape[0] != rows or rows < 2 or not tensor.is_floating_point() or bad(tensor):
             return 0.0
         return float(tensor.detach().reshape(rows, -1).abs().amax(1).median()) if tensor.numel() else 0.0
 
-    def _source(self, tensor: Tensor, place: dict[str, Any]) -> Birth | None:
+    def _source(self, tensor: Tensor, place: dict[str, Any]) -> NonFiniteOrigin | None:
         """Return the birth of a bad input; of one that no operator has made, a birth of its own."""
         where = pointer(tensor)
         if where in self.births:
             birth = self.births[where]
             if not bad(tensor):
                 return None
-            if birth.used is None and birth.samples is None and tensor.dim():  # written through a view of one value
+            if (
+                birth.first_user is None and birth.samples is None and tensor.dim()
+            ):  # written through a view of one value
                 self._refine(birth, tensor)
             return birth
         if not bad(tensor):
@@ -234,23 +238,23 @@ class Values:
             self.births[where] = older
             return older
         number = "constant" if tensor.dim() == 0 else "input"
-        birth = self.births[where] = self.new(tensor, self.known.get(where, number), place)
+        birth = self.births[where] = self.new(tensor, self.names.get(where, number), place)
         birth.constant |= birth.tensor == "constant" and birth.value == "-Inf"
         return birth
 
-    def _older(self, tensor: Tensor) -> Birth | None:
+    def _older(self, tensor: Tensor) -> NonFiniteOrigin | None:
         """Return the birth in a batch before this one of what a tensor holds that nobody in this one has made."""
-        birth = self.older.get(pointer(tensor)) if pointer(tensor) not in self.known else None
+        birth = self.earlier.get(pointer(tensor)) if pointer(tensor) not in self.names else None
         same = birth is not None and (birth.value == "NaN") == bool(torch.isnan(tensor).any())  # else memory used anew
         return birth if same else None
 
-    def handed_on(self, batch: dict[str, Any]) -> dict[int, Birth]:
+    def carry_over(self, batch: dict[str, Any]) -> dict[int, NonFiniteOrigin]:
         """Return the births that the next batch may meet again; those of this one are from now on of `batch`."""
         for birth in self.births.values():
             birth.batch = birth.batch or batch
-        return {**self.older, **{where: birth for where, birth in self.births.items() if where not in self.known}}
+        return {**self.earlier, **{where: birth for where, birth in self.births.items() if where not in self.names}}
 
-    def _refine(self, birth: Birth, tensor: Tensor) -> None:
+    def _refine(self, birth: NonFiniteOrigin, tensor: Tensor) -> None:
         """Say whose value it is, by the first operator that reads the whole tensor."""
         whole = self.new(tensor, birth.tensor, birth.place)
         self.order.pop()
@@ -259,35 +263,39 @@ class Values:
         birth.samples, birth.where, birth.index, birth.shape = whole.samples, whole.where, whole.index, whole.shape
         birth.guessed = whole.guessed
 
-    def new(self, tensor: Tensor, name: str, place: dict[str, Any], parent: Birth | None = None) -> Birth:
+    def new(
+        self, tensor: Tensor, name: str, place: dict[str, Any], parent: NonFiniteOrigin | None = None
+    ) -> NonFiniteOrigin:
         """Return a birth for a tensor that is known to be bad."""
-        found = looking.first_bad(tensor)
-        assert found is not None, "the caller has looked"
+        first = looking.first_bad(tensor)
+        assert first is not None, "the caller has looked"
         mask = ~torch.isfinite(tensor.detach())
         if name == "output":
             shown = f"output {place.get('op') or place.get('node')}"
         else:
             shown = name
         forward = place.get("phase") in ("forward", "loss")
-        own = name.startswith(KEPT) or pointer(tensor) not in self.drawn
+        own = name.startswith(PERSISTENT) or pointer(tensor) not in self.from_batch
         own |= place.get("phase") in ("backward", "optimiser") and tuple(tensor.shape) in self.shapes
         samples = None if own else traced_batch.positions(mask, self.count, merged=forward)
-        share = f"{found.nan + found.inf} of {tensor.numel()} values"
+        share = f"{first.nan + first.inf} of {tensor.numel()} values"
         guessed = samples is not None and (
             self.is_moved(tensor) or not traced_batch.is_in_first_dimension(tensor.shape, self.count)
         )
-        told = traced_batch.index_in_batch(found.index, tensor.shape, None if own else self.count)
+        position = traced_batch.index_in_batch(first.index, tensor.shape, None if own else self.count)
         if (parts := self.owners.get(pointer(tensor))) is not None:
             samples, guessed = _owners(parts, tensor), False
-            told |= {"sample": samples[0]} if samples else {}
-        birth = Birth(found.value, shown, place, kind(tensor), found.index, share, samples, parent, where=told)
+            position |= {"sample": samples[0]} if samples else {}
+        birth = NonFiniteOrigin(
+            first.value, shown, place, kind(tensor), first.index, share, samples, parent, where=position
+        )
         birth.guessed = guessed
-        birth.constant = _sign(birth) in self.usual or (name.startswith("buffer") and found.value == "-Inf")
+        birth.constant = _signature(birth) in self.harmless or (name.startswith("buffer") and first.value == "-Inf")
         self.order.append(birth)
         return birth
 
 
-def _sign(birth: Birth) -> tuple[str, ...]:
+def _signature(birth: NonFiniteOrigin) -> tuple[str, ...]:
     """Return what the same birth in another step would be known by."""
     return (
         birth.value,
@@ -296,12 +304,12 @@ def _sign(birth: Birth) -> tuple[str, ...]:
     )
 
 
-def root(birth: Birth) -> Birth:
+def root(birth: NonFiniteOrigin) -> NonFiniteOrigin:
     """Return where a line began: the eldest, masks of -Inf left aside where something else came of them."""
     line = [birth]
     while line[-1].parent is not None:
         line.append(line[-1].parent)
-    return next((found for found in reversed(line) if not found.constant), birth)
+    return next((origin for origin in reversed(line) if not origin.constant), birth)
 
 
 def _full_row(tensor: Tensor) -> bool:
@@ -309,7 +317,7 @@ def _full_row(tensor: Tensor) -> bool:
     return bool(tensor.dim() and tensor.numel() and tensor.is_floating_point() and (tensor == -math.inf).all(-1).any())
 
 
-def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
+def _how(operator: str, inputs: Sequence[Tensor], birth: NonFiniteOrigin) -> str:
     """Return in words how an operator made NaN or Inf of what it was given; empty where it is not plain."""
     operator = operator.strip("_")
     if operator.startswith("ctc_loss") and birth.value == "+Inf" and birth.parent is None:
@@ -329,11 +337,11 @@ def _how(operator: str, inputs: Sequence[Tensor], birth: Birth) -> str:
         return "0 / 0" if birth.value == "NaN" else "division by 0"
     if operator == "pow" and birth.value == "NaN" and bool((inputs[0] < 0).any() if inputs else False):
         return "a negative number to a broken power"
-    if operator.endswith("softmax") and birth.value == "NaN" and any(_full_row(given) for given in inputs):
+    if operator.endswith("softmax") and birth.value == "NaN" and any(map(_full_row, inputs)):
         return EMPTY
     if birth.parent is not None:
         return f"out of {birth.parent.value}"
-    if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal") and not birth.put:
+    if birth.value in ("+Inf", "-Inf") and operator not in ("div", "reciprocal") and not birth.is_written:
         small = "fp16" in birth.shape
         return "overflow: more than fp16 can hold (65504)" if small else "overflow"
     if birth.value == "NaN" and SUMS.search(operator) and any(map(_is_huge, inputs)):

@@ -23,7 +23,7 @@ PACKAGES = re.compile(r"/(?:site|dist)-packages/|/lib/python\d")
 LIGHTNING = ("/lightning/", "/lightning_fabric/", "/lightning_utilities/", "/pytorch_lightning/", "/contextlib.py")
 
 
-class Told(Protocol):
+class OperatorObserver(Protocol):
     """Who is told of operators; none of these may raise."""
 
     def before(self, name: str, inputs: list[Tensor], args: Any, kwargs: Any) -> None:
@@ -47,55 +47,55 @@ class Operator:
     names: tuple[str, ...]
 
 
-class Operators(TorchDispatchMode):
+class OperatorTrace(TorchDispatchMode):
     """The mode in which operators are told of; nothing is changed in what they get and give."""
 
     supports_higher_order_operators = True
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, observer: OperatorObserver) -> None:
         super().__init__()
-        self.told = told
+        self.observer = observer
         self.schemas: dict[Any, Operator] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        known = self.schemas.get(func)
-        if known is None:
-            known = self.schemas[func] = schema(func)
-        if known.quiet:
+        operator = self.schemas.get(func)
+        if operator is None:
+            operator = self.schemas[func] = schema(func)
+        if operator.quiet:
             return func(*args, **kwargs)
         inputs = [*within(args), *within(kwargs)]
-        self.told.before(known.name, inputs, args, kwargs)
+        self.observer.before(operator.name, inputs, args, kwargs)
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
-            self.told.raised(error, inputs)
+            self.observer.raised(error, inputs)
             raise
-        if known.view:
-            self.told.after(known.name, inputs, [])
+        if operator.view:
+            self.observer.after(operator.name, inputs, [])
         else:
             written = [
                 tensor
-                for index in known.writes
-                for tensor in within(args[index] if index < len(args) else kwargs.get(known.names[index]))
+                for index in operator.writes
+                for tensor in within(args[index] if index < len(args) else kwargs.get(operator.names[index]))
             ]
-            changed = [*within(result), *written] if not known.name.startswith(UNSET) else []
-            self.told.after(known.name, inputs, list({id(tensor): tensor for tensor in changed}.values()))
+            changed = [*within(result), *written] if not operator.name.startswith(UNSET) else []
+            self.observer.after(operator.name, inputs, list({id(tensor): tensor for tensor in changed}.values()))
         return result
 
 
 def schema(func: Any) -> Operator:
     """Return what an operator's schema says; of one without a schema (higher order) only the name."""
-    found = getattr(func, "_schema", None)
-    if found is None:
+    declared_schema = getattr(func, "_schema", None)
+    if declared_schema is None:
         return Operator(str(getattr(func, "name", lambda: func)()), False, False, (), ())
-    aliases = [result.alias_info for result in found.returns]
+    aliases = [result.alias_info for result in declared_schema.returns]
     view = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
-    names = tuple(argument.name for argument in found.arguments)
-    silent = UNDECLARED if found.name.endswith("_batch_norm") else ()
-    declared = [a.alias_info is not None and a.alias_info.is_write for a in found.arguments]
+    names = tuple(argument.name for argument in declared_schema.arguments)
+    silent = UNDECLARED if declared_schema.name.endswith("_batch_norm") else ()
+    declared = [a.alias_info is not None and a.alias_info.is_write for a in declared_schema.arguments]
     writes = tuple(i for i, name in enumerate(names) if declared[i] or name in silent)
-    return Operator(found.name, found.name.startswith(UNTOLD), view, writes, names)
+    return Operator(declared_schema.name, declared_schema.name.startswith(UNTOLD), view, writes, names)
 
 
 def within(value: Any) -> Iterator[Tensor]:
@@ -126,8 +126,8 @@ def innermost(frames: Sequence[tuple[Any, int]]) -> str:
     """Return the first line, of (code, line) from the inside out, that is the user's own: no package's, if there is
     one; empty for none.
     """
-    known = [(code, line) for code, line in frames if not is_foreign(code.co_filename)]
-    own = [(code, line) for code, line in known if not is_of_package(code.co_filename)] or known
+    candidates = [(code, line) for code, line in frames if not is_foreign(code.co_filename)]
+    own = [(code, line) for code, line in candidates if not is_of_package(code.co_filename)] or candidates
     return f"{own[0][0].co_filename}:{own[0][1]} {own[0][0].co_name}" if own else ""
 
 

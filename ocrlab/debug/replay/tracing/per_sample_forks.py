@@ -30,7 +30,7 @@ MOST = 16  # samples that are tried one by one; of more the batch is halved firs
 
 
 @dataclass(frozen=True)
-class Way:
+class BatchMaker:
     """How a part of a batch is made: `make` of the positions of its `count` samples, which have `names`."""
 
     names: list[str]
@@ -44,7 +44,9 @@ class Way:
         return out / self.folder if self.folder else out
 
 
-def each(seconds: float, out: Path, ways: Sequence[Way], like: Mapping[str, Any]) -> tuple[Way, list[int]]:
+def each(
+    seconds: float, out: Path, ways: Sequence[BatchMaker], like: Mapping[str, Any]
+) -> tuple[BatchMaker, list[int]]:
     """Fork for each part of a batch, in one way after the other until one tells whose the fault is; returns the way and
     the part in the forks. Ends the process itself with status 0 when all have ended, `out/alone.json` written:
     {"tried": [{"samples", "signal", "exit_code", "hung", "fault", "place", "same", "well"}]}; `same` tells whether it
@@ -62,8 +64,8 @@ def each(seconds: float, out: Path, ways: Sequence[Way], like: Mapping[str, Any]
                 return way, part
             telling = tells(tried, way.count)
             if telling or not number:  # of two that tell nothing the first is the nearer to how batches are made
-                told = {"schema": 1, "count": way.count, "tried": tried, "partial": way.partial}
-                run_folder.write_json(out / "alone.json", told, private=True)
+                record = {"schema": 1, "count": way.count, "tried": tried, "partial": way.partial}
+                run_folder.write_json(out / "alone.json", record, private=True)
             if telling:
                 break
     except Exception as error:  # this process has not made the step, and must not go on with it
@@ -74,20 +76,20 @@ def each(seconds: float, out: Path, ways: Sequence[Way], like: Mapping[str, Any]
 
 def tells(tried: Sequence[Mapping[str, Any]], count: int) -> bool:
     """Tell whether some samples of a batch, and not all, have the fault by themselves, or are needed for it."""
-    bad = [told for told in tried if told["same"] and len(told["samples"]) == 1]
-    without = [told for told in tried if told["well"] and len(told["samples"]) == count - 1 > 1]
-    return (0 < len(bad) < count and any(told["well"] for told in tried)) or (not bad and 0 < len(without) < count)
+    bad = [part for part in tried if part["same"] and len(part["samples"]) == 1]
+    without = [part for part in tried if part["well"] and len(part["samples"]) == count - 1 > 1]
+    return (0 < len(bad) < count and any(part["well"] for part in tried)) or (not bad and 0 < len(without) < count)
 
 
-def went_well(told: Mapping[str, Any]) -> bool:
+def went_well(result: Mapping[str, Any]) -> bool:
     """Tell whether a part had no fault at all. What has another one than the batch was no batch, and tells nothing of
     its samples: offsets without their values, say.
     """
-    return not (told["same"] or any(told.get(name) for name in ("fault", "signal", "hung", "exit_code")))
+    return not (result["same"] or any(result.get(name) for name in ("fault", "signal", "hung", "exit_code")))
 
 
 def _forked(
-    seconds: float, out: Path, way: Way, like: Mapping[str, Any], tried: list[dict[str, Any]], end: float
+    seconds: float, out: Path, way: BatchMaker, like: Mapping[str, Any], tried: list[dict[str, Any]], end: float
 ) -> list[int] | None:
     """Return the part in a fork, None in the process itself when all forks have ended; fills `tried`."""
     names, count, out = way.names, way.count, way.place(out)
@@ -99,10 +101,10 @@ def _forked(
             torch.set_num_threads(1)
             atexit.register(leave, 1)
             return part
-        told = _wait(pid, seconds) | _found(place(out, part))
-        told |= {"samples": part, "names": [names[p] for p in part if p < len(names)]}
-        told["same"] = same(told, like)
-        tried.append({**told, "well": went_well(told)})
+        result = _wait(pid, seconds) | _read_results(place(out, part))
+        result |= {"samples": part, "names": [names[p] for p in part if p < len(names)]}
+        result["same"] = same(result, like)
+        tried.append({**result, "well": went_well(result)})
     return None
 
 
@@ -116,25 +118,25 @@ def place(out: Path, part: list[int]) -> Path:
     return out / ("alone-" + "-".join(map(str, part[:8])) + (f"-and-{len(part) - 8}" if len(part) > 8 else ""))
 
 
-def same(told: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
+def same(result: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
     """Tell whether what became of a part is the fault that the batch has: its kind, its module, its exception."""
-    kind, found = like.get("kind"), told.get("fault") or {}
+    kind, fault = like.get("kind"), result.get("fault") or {}
     if kind == "hang":
-        place = told.get("place") or {}
+        place = result.get("place") or {}
         inside = str(place.get("path") or "").startswith(f"{like.get('path')}.")  # a loop calls other modules
-        return bool(told["hung"]) and _near({**place, "path": like.get("path")} if inside else place, like)
+        return bool(result["hung"]) and _near({**place, "path": like.get("path")} if inside else place, like)
     if kind == "crash":
-        ended = told["signal"] or (told["exit_code"] and not found)  # killed, or it has ended itself
-        return bool(ended) and _near(told.get("place") or {}, like)
-    if not found:
-        return not like and bool(told["hung"] or told["signal"] or told["exit_code"])
-    if like.get("exception") and found.get("exception"):
-        return _type(found) == _type(like) and _near(found, like)
-    return not like or found.get("kind") == kind
+        ended = result["signal"] or (result["exit_code"] and not fault)  # killed, or it has ended itself
+        return bool(ended) and _near(result.get("place") or {}, like)
+    if not fault:
+        return not like and bool(result["hung"] or result["signal"] or result["exit_code"])
+    if like.get("exception") and fault.get("exception"):
+        return _type(fault) == _type(like) and _near(fault, like)
+    return not like or fault.get("kind") == kind
 
 
-def _near(found: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
-    return all(not found.get(name) or not like.get(name) or found[name] == like[name] for name in ("phase", "path"))
+def _near(fault: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
+    return all(not fault.get(name) or not like.get(name) or fault[name] == like[name] for name in ("phase", "path"))
 
 
 def _type(fault: Mapping[str, Any]) -> str:
@@ -152,7 +154,7 @@ def _parts(count: int, tried: list[dict[str, Any]]) -> Iterator[list[int]]:
         yield part
         if tried[-1]["same"] and len(part) > 1:
             todo = _halves(part) + todo
-    bad = {found["samples"][0] for found in tried if len(found["samples"]) == 1 and found["same"]}
+    bad = {result["samples"][0] for result in tried if len(result["samples"]) == 1 and result["same"]}
     if bad and len(bad) < count:
         rest = [position for position in range(count) if position not in bad]
         if len(rest) > 1:
@@ -182,7 +184,7 @@ def _wait(pid: int, seconds: float) -> dict[str, Any]:
             os.kill(pid, signal.SIGKILL)
 
 
-def _found(folder: Path) -> dict[str, Any]:
+def _read_results(folder: Path) -> dict[str, Any]:
     """Return what a fork has left: its fault, and its last place."""
     last = replay_position.read(folder / "trail.bin")
     try:

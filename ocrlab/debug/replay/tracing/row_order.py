@@ -21,16 +21,16 @@ OVER |= {"median": 1, "any": 1, "all": 1, "argmax": 1, "argmin": 1, "norm": 2, "
 SEVERAL = {"flip": 1, "roll": 2}  # dimensions, as which argument, as in OVER; roll without any rolls them all
 
 
-def moves(name: str, args: Sequence[Any], kwargs: dict[str, Any], count: int | None) -> bool:
+def reorders_rows(name: str, args: Sequence[Any], kwargs: dict[str, Any], count: int | None) -> bool:
     """Tell whether an operator puts the rows of its first argument, which are of B samples, into another order, or
     leaves none of them: what a sum over all samples gives for each class are rows of classes.
     """
-    operator, given = name.rpartition("::")[2].rstrip("_"), args[0] if args else None
-    if not count or not isinstance(given, Tensor) or not given.dim():
+    operator, tensor = name.rpartition("::")[2].rstrip("_"), args[0] if args else None
+    if not count or not isinstance(tensor, Tensor) or not tensor.dim():
         return False
     if operator in ALWAYS:
         return True
-    if given.shape[0] != count:
+    if tensor.shape[0] != count:
         return False
     if operator == "index":
         return _picks(args[1][0], count)
@@ -38,12 +38,12 @@ def moves(name: str, args: Sequence[Any], kwargs: dict[str, Any], count: int | N
         place = SEVERAL.get(operator, OVER.get(operator, 1))
         dims = args[place] if len(args) > place else kwargs.get("dims", kwargs.get("dim"))
         dims = [dims] if isinstance(dims, int) else dims if isinstance(dims, list | tuple) else ()
-        return any(int(dim) % given.dim() == 0 for dim in dims or (() if operator in OVER else (0,)))
+        return any(int(dim) % tensor.dim() == 0 for dim in dims or (() if operator in OVER else (0,)))
     if operator not in ALONG:
         return False
     place = 2 if operator in ("topk", "kthvalue") else 1
     dim = kwargs.get("dim", args[place] if len(args) > place else -1 if operator in LAST else 0)
-    if not isinstance(dim, int) or isinstance(dim, bool) or dim % given.dim():
+    if not isinstance(dim, int) or isinstance(dim, bool) or dim % tensor.dim():
         return False
     return operator != "index_select" or _picks(args[2] if len(args) > 2 else kwargs.get("index"), count)
 

@@ -16,7 +16,7 @@ Make = Callable[[Sequence[int]], Any]
 Length = Callable[[int], int | None]
 
 
-def of_rows(rows: Sequence[int], batch: Any, count: int, names: Sequence[str], make: Make) -> list[str] | None:
+def name_rows(rows: Sequence[int], batch: Any, count: int, names: Sequence[str], make: Make) -> list[str] | None:
     """Return the names of the samples of which `rows` of a batch are made; None where that cannot be told.
 
     `make` puts together some of the samples that have `names`. Where a part of the batch is not its beginning (mixtures
@@ -31,15 +31,15 @@ def of_rows(rows: Sequence[int], batch: Any, count: int, names: Sequence[str], m
     def length(first: int) -> int | None:
         return count if first == number else _length(make, first, batch, count)
 
-    found: list[int] = []
+    origins: list[int] = []
     for row in rows:
         origin = _origin(row, number, length, [row, row + 1] if plain else [])
         if origin is None:
             return plain
-        found += [origin] if origin not in found else []
-    if any(not _is_missed(make, one, number, count, length) for one in found):
+        origins += [origin] if origin not in origins else []
+    if any(not _is_missed(make, sample, number, count, length) for sample in origins):
         return plain
-    return [names[one] for one in found]
+    return [names[sample] for sample in origins]
 
 
 def _origin(row: int, number: int, length: Length, guesses: Sequence[int]) -> int | None:
@@ -47,10 +47,10 @@ def _origin(row: int, number: int, length: Length, guesses: Sequence[int]) -> in
     first, last = 0, number
     while last - first > 1:
         middle = next((guess for guess in guesses if first < guess < last), (first + last) // 2)
-        known = length(middle)
-        if known is None:
+        rows = length(middle)
+        if rows is None:
             return None
-        first, last = (first, middle) if known > row else (middle, last)
+        first, last = (first, middle) if rows > row else (middle, last)
     return first
 
 
@@ -66,10 +66,10 @@ def _length(make: Make, first: int, batch: Any, count: int) -> int | None:
     return rows if not rows or traced_batch.is_start_of(part, rows, batch, count) else None
 
 
-def _is_missed(make: Make, one: int, number: int, count: int, length: Length) -> bool:
+def _is_missed(make: Make, sample: int, number: int, count: int, length: Length) -> bool:
     """Tell whether a batch without a sample has as many rows less as it is thought to make."""
     try:
-        without = traced_batch.batch_size(make([other for other in range(number) if other != one]))
+        without = traced_batch.batch_size(make([other for other in range(number) if other != sample]))
     except Exception:
         return False
-    return (without or 0) == count - (length(one + 1) or 0) + (length(one) or 0)
+    return (without or 0) == count - (length(sample + 1) or 0) + (length(sample) or 0)

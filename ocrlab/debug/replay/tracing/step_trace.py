@@ -20,11 +20,11 @@ from ocrlab.debug.instruments import cuda_sticky_errors, tensor_tree
 from ocrlab.debug.replay.tracing import index_checks as traced_ranges
 from ocrlab.debug.replay.tracing import row_order as traced_rows
 from ocrlab.debug.replay.tracing import tracer_errors
-from ocrlab.debug.replay.tracing.autograd_functions import Functions
-from ocrlab.debug.replay.tracing.backward_trace import Backward
-from ocrlab.debug.replay.tracing.module_stack import Call, Modules, kind
-from ocrlab.debug.replay.tracing.nonfinite_tracker import Birth, Part, Values, bad, extent, pointer
-from ocrlab.debug.replay.tracing.operator_trace import Operators, line
+from ocrlab.debug.replay.tracing.autograd_functions import AutogradFunctions
+from ocrlab.debug.replay.tracing.backward_trace import BackwardTrace
+from ocrlab.debug.replay.tracing.module_stack import Call, ModuleStack, kind
+from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, NonFiniteTracker, Part, bad, extent, pointer
+from ocrlab.debug.replay.tracing.operator_trace import OperatorTrace, line
 
 SHOWN = 8  # inputs of an operator that are told
 LOSSES = (
@@ -42,7 +42,7 @@ LOSSES = (
 Place = dict[str, Any]
 
 
-class Step:
+class StepTrace:
     """A micro-batch between `start` and `stop`; an error of its own is said once on stderr and ends the looking."""
 
     def __init__(
@@ -54,11 +54,11 @@ class Step:
         ring: Any,
     ) -> None:
         self.roots, self.optimizers, self.about, self.page, self.ring = roots, optimizers, about, page, ring
-        self.modules = Modules(roots, self._entered, self._left)
-        self.backward = Backward(self._node, self._backward_began, self._backward_ended)
-        self.functions = Functions(self._own_op)
-        self.values = Values()
-        self.mode: Operators | None = None
+        self.modules = ModuleStack(roots, self._entered, self._left)
+        self.backward = BackwardTrace(self._node, self._backward_began, self._backward_ended)
+        self.functions = AutogradFunctions(self._own_op)
+        self.values = NonFiniteTracker()
+        self.mode: OperatorTrace | None = None
         self.handles: list[Any] = []
         self.makers: dict[int, str] = {}  # storage -> who made what lies there
         self.place: Place = {}
@@ -66,25 +66,27 @@ class Step:
         self.evaluates = False  # an evaluation may come in the middle of it, of which the loop says nothing
         self.dead = False  # the CUDA context: nothing may be asked of it
         self.raised_in: tuple[BaseException, Place] | None = None  # by an operator
-        self.raised_of: list[Birth] = []  # what its inputs held
-        self.outside: tuple[traced_ranges.Outside, Place] | None = None  # the first index or target out of range
-        self.outside_drawn = False  # it was computed from the batch
-        self.loss: Birth | None = None  # of what backward was called of, where that is bad
-        self.gradient: tuple[str, Birth] | None = None  # the first bad gradient of a parameter
+        self.raised_of: list[NonFiniteOrigin] = []  # what its inputs held
+        self.outside: tuple[traced_ranges.OutOfRange, Place] | None = None  # the first index or target out of range
+        self.outside_from_batch = False  # it was computed from the batch
+        self.loss: NonFiniteOrigin | None = None  # of what backward was called of, where that is bad
+        self.gradient: tuple[str, NonFiniteOrigin] | None = None  # the first bad gradient of a parameter
         self.moves = False  # the operator at hand puts the rows of the batch into another order
-        self.seen: set[int] = set()  # storages that operators were given
+        self.storages: set[int] = set()  # storages that operators were given
         self.read = ""  # the line that has read a bad value last
         self.owned: dict[str, int] = {}  # tensors of the batch that are one sample's
         self.rows: int | None = None  # B, where dimension 0 of tensors is of samples
         self.written: dict[int, str] = {}  # storage -> the operator that has changed what lies there, and its line
-        self.before_step: list[Birth] = []  # what held NaN or Inf before the step: weights, buffers, batch, state
+        self.before_step: list[
+            NonFiniteOrigin
+        ] = []  # what held NaN or Inf before the step: weights, buffers, batch, state
 
-    def start(self, batch: Any, count: int | None, usual: Iterable[tuple[str, ...]] = ()) -> None:
+    def start(self, batch: Any, count: int | None, harmless: Iterable[tuple[str, ...]] = ()) -> None:
         """Look at what the step begins with, then put the hooks on; `usual` is what one that went well has too."""
         named = dict(tensor_tree.tensors(batch))
-        known = {pointer(tensor): f"input {name}" for name, tensor in reversed(named.items())}  # of views, the first
-        known |= {pointer(tensor): name for name, tensor in self._weights()}
-        known.pop(0, None)
+        storages = {pointer(tensor): f"input {name}" for name, tensor in reversed(named.items())}  # of views, the first
+        storages |= {pointer(tensor): name for name, tensor in self._weights()}
+        storages.pop(0, None)
         self.owned = traced_batch.tensors_by_sample(batch, count)
         whole = [t for name, t in named.items() if name not in self.owned and t.dim() and t.shape[0] == count]
         self.rows = count if whole or not self.owned else None  # else no dimension 0 is of samples
@@ -96,7 +98,7 @@ class Step:
             start, end = wholes.get(pointer(tensor)) or extent(tensor)
             wholes[pointer(tensor)] = min(start, extent(tensor)[0]), max(end, extent(tensor)[1])
         shapes = {tuple(p.shape) for p in self.parameters().values()}
-        self.values.begin(known, shapes, self.rows, usual, owners, wholes)
+        self.values.begin(storages, shapes, self.rows, harmless, owners, wholes)
         with torch.no_grad():
             for name, tensor in [*((f"input {n}", t) for n, t in named.items()), *self._weights()]:
                 if bad(tensor):
@@ -107,8 +109,8 @@ class Step:
         self.backward.hook({id(parameter): name for name, parameter in self.parameters().items()})
         self.functions.hook()
         self.handles = [register_optimizer_step_pre_hook(self._optimiser_began)]
-        self._tell({"phase": "forward", "op": "", "inputs": []})
-        self.mode = Operators(self)
+        self._move_to({"phase": "forward", "op": "", "inputs": []})
+        self.mode = OperatorTrace(self)
         self.mode.__enter__()
 
     def stop(self) -> None:
@@ -129,7 +131,7 @@ class Step:
 
     def bad_rate(self) -> float | None:
         """Return the first learning rate that is NaN or Inf, None where all are finite."""
-        groups = [group for one in self.optimizers for group in getattr(one, "param_groups", ())]
+        groups = [group for optimizer in self.optimizers for group in getattr(optimizer, "param_groups", ())]
         rates = [float(group["lr"]) for group in groups if isinstance(group.get("lr"), float | int | Tensor)]
         return next((rate for rate in rates if not math.isfinite(rate)), None)
 
@@ -153,7 +155,7 @@ class Step:
         if self.after_backward:
             return None
         raised = (self.raised_in, self.functions.raised, self.modules.escaped)
-        return next((found[0] for found in raised if found is not None), None)
+        return next((item[0] for item in raised if item is not None), None)
 
     # Operators: see traced_ops.Told.
 
@@ -165,31 +167,35 @@ class Step:
             place = {**here, "op": name, "line": line() if here.get("function") else here.get("line") or line()}
             place["inputs"] = self.shapes(inputs)
             where = {pointer(tensor) for tensor in inputs}
-            self.seen |= where
-            place["drawn"] = not where.isdisjoint(self.values.drawn)
-            place["kept"] = bool(inputs) and all(map(self._kept, inputs))
-            self.moves = place["drawn"] and not _capturing() and traced_rows.moves(name, args, kwargs, self.rows)
-            self._tell(place)
+            self.storages |= where
+            place["drawn"] = not where.isdisjoint(self.values.from_batch)
+            place["kept"] = bool(inputs) and all(map(self._is_persistent, inputs))
+            self.moves = (
+                place["drawn"] and not _capturing() and traced_rows.reorders_rows(name, args, kwargs, self.rows)
+            )
+            self._move_to(place)
             if self.backward.depth == 0 and torch.is_grad_enabled():
-                self.backward.made_here({name: place[name] for name in ("path", "module", "line") if place.get(name)})
+                self.backward.assign_last_node(
+                    {name: place[name] for name in ("path", "module", "line") if place.get(name)}
+                )
             for tensor in inputs:
                 self.read = place["line"] if self.values.read(tensor) else self.read
             if self.outside is None and not _capturing():
-                found = traced_ranges.first(name, args, kwargs)
-                if found is not None:
-                    self.outside = (found, {**place, "given": self.sources(inputs)})
-                    self.outside_drawn = pointer(found.given) in self.values.drawn
+                violation = traced_ranges.find_out_of_range(name, args, kwargs)
+                if violation is not None:
+                    self.outside = (violation, {**place, "given": self.sources(inputs)})
+                    self.outside_from_batch = pointer(violation.source) in self.values.from_batch
 
     def after(self, name: str, inputs: list[Tensor], changed: list[Tensor]) -> None:
         if self.blind or self.dead:
             return
         with self.guarded():
-            self.page.done()
+            self.page.leave()
             if changed and not _capturing():
                 self.values.result(name, inputs, changed, self.place, moves=self.moves)
                 if name.endswith("_"):
-                    told = f"`{name}` at {self.place.get('line')}"
-                    self.written.update((pointer(tensor), told) for tensor in changed)
+                    writer = f"`{name}` at {self.place.get('line')}"
+                    self.written.update((pointer(tensor), writer) for tensor in changed)
                 who = self._who(name)
                 self.makers.update((where, who) for tensor in changed if (where := pointer(tensor)))
 
@@ -207,8 +213,8 @@ class Step:
         now, call = self.backward.now, self.modules.top
         own: Place = {"function": self.functions.top} if self.functions.top else {}
         if self.backward.depth and now is not None:
-            node, made = now
-            return {"phase": "backward", "node": node, **made, **own}
+            node, origin = now
+            return {"phase": "backward", "node": node, **origin, **own}
         place: Place = {"phase": self._phase(operator), **own}
         if call is not None:
             place |= {"path": call.path, "module": call.label}
@@ -222,7 +228,7 @@ class Step:
         if self.is_evaluating():
             return "validation"
         if call is not None:
-            loss = call.is_loss or any(found.is_loss for found in self.modules.stack)
+            loss = call.is_loss or any(outer.is_loss for outer in self.modules.stack)
             leaf = next(call.module.children(), None) is None
             named = any(word in operator for word in LOSSES) and not leaf
             return "loss" if loss or named else "forward"
@@ -244,25 +250,25 @@ class Step:
 
     def sources(self, inputs: Sequence[Tensor]) -> list[str]:
         """Return of each tensor its shape and who made it: a module, a weight, the batch; weights last."""
-        told = []
-        for tensor in sorted(inputs, key=self._kept)[:SHOWN]:
+        texts = []
+        for tensor in sorted(inputs, key=self._is_persistent)[:SHOWN]:
             where = pointer(tensor)
-            name = self.values.known.get(where)
-            who = name if self._kept(tensor) else self.makers.get(where) or name
-            told.append(f"{kind(tensor)} from {who}" if who else kind(tensor))
-        return told
+            name = self.values.names.get(where)
+            who = name if self._is_persistent(tensor) else self.makers.get(where) or name
+            texts.append(f"{kind(tensor)} from {who}" if who else kind(tensor))
+        return texts
 
     def shapes(self, inputs: Sequence[Tensor]) -> list[str]:
         """Return shape and number format of each tensor, weights last: an operator may take its bias first."""
-        return [kind(tensor) for tensor in sorted(inputs, key=self._kept)[:SHOWN]]
+        return [kind(tensor) for tensor in sorted(inputs, key=self._is_persistent)[:SHOWN]]
 
-    def _kept(self, tensor: Tensor) -> bool:
+    def _is_persistent(self, tensor: Tensor) -> bool:
         """Tell whether a tensor is a weight, or what else is kept from step to step."""
-        return not self.values.known.get(pointer(tensor), "input").startswith("input")
+        return not self.values.names.get(pointer(tensor), "input").startswith("input")
 
-    def _tell(self, place: Place) -> None:
+    def _move_to(self, place: Place) -> None:
         self.place = place
-        self.page.at({**self.about, **place})
+        self.page.enter({**self.about, **place})
         if self.ring is not None:
             self.ring.phase(place["phase"])
             self.ring.op(f"{place.get('path', '')} {place.get('op', '')}".strip())
@@ -274,7 +280,7 @@ class Step:
             place = {**self.here(), "op": "", "inputs": [kind(t) for t in _first(call)], "entered": True}
             if self.backward.depth == 0:
                 self.backward.mark({"path": call.path, "module": call.label})
-            self._tell(place)
+            self._move_to(place)
 
     def _left(self, call: Call) -> None:
         with self.guarded():
@@ -283,7 +289,7 @@ class Step:
                 top = self.modules.top
                 above = {"path": top.path, "module": top.label} if top else {}
                 self.backward.mark({**above, "left": {"path": call.path, "module": call.label}})
-            self._tell({**self.here(), "op": "", "inputs": [], "after": call.path})
+            self._move_to({**self.here(), "op": "", "inputs": [], "after": call.path})
 
     def _wait(self) -> None:
         """Wait for kernels that torch's dispatcher has not seen: one that fails is the fault of where the step is."""
@@ -294,12 +300,12 @@ class Step:
     def _own_op(self) -> None:
         with self.guarded():
             self._wait()
-            self._tell({**self.here(), "op": "", "inputs": []})
+            self._move_to({**self.here(), "op": "", "inputs": []})
 
-    def _node(self, name: str, made: Place) -> None:
+    def _node(self, name: str, _place: Place) -> None:
         with self.guarded():
             self._wait()
-            self._tell({**self.here(), "op": "", "inputs": []})
+            self._move_to({**self.here(), "op": "", "inputs": []})
 
     def _backward_began(self, tensors: Any) -> None:
         self.after_backward = False
@@ -312,12 +318,12 @@ class Step:
         self.after_backward = leaves
         with self.guarded():
             self._look_at_gradients()
-            self._tell({**self.here(), "op": "", "inputs": []})
+            self._move_to({**self.here(), "op": "", "inputs": []})
 
     def _optimiser_began(self, *_: Any) -> None:
         with self.guarded():
             self._look_at_gradients()
-            self._tell({**self.here(), "op": "", "inputs": []})
+            self._move_to({**self.here(), "op": "", "inputs": []})
 
     def _look_at_gradients(self) -> None:
         if self.gradient is not None or self.dead or _capturing():

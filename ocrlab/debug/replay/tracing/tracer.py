@@ -23,13 +23,13 @@ from ocrlab.debug.replay.tracing import dataset_nonfinite_line, row_origins, tra
 from ocrlab.debug.replay.tracing import fault_report as traced_faults
 from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
 from ocrlab.debug.replay.tracing.fault_report import Fault
-from ocrlab.debug.replay.tracing.nonfinite_tracker import Birth
-from ocrlab.debug.replay.tracing.per_sample_forks import Way
-from ocrlab.debug.replay.tracing.prefetched_batches import Ahead
-from ocrlab.debug.replay.tracing.step_trace import Step
+from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin
+from ocrlab.debug.replay.tracing.per_sample_forks import BatchMaker
+from ocrlab.debug.replay.tracing.prefetched_batches import PrefetchedBatches
+from ocrlab.debug.replay.tracing.step_trace import StepTrace
 from ocrlab.debug.replay.tracing.variant_switches import prepare
 
-Anew = Callable[[], tuple[list[str], Callable[[Sequence[int]], Any]] | None]
+Rebuild = Callable[[], tuple[list[str], Callable[[Sequence[int]], Any]] | None]
 
 
 @contextlib.contextmanager
@@ -53,36 +53,38 @@ class Tracer:
     def __init__(
         self, model: nn.Module | Sequence[nn.Module], job: Mapping[str, Any], ring: Any = None, *, optimizers: Any = ()
     ) -> None:
-        cell = job.get("cell") or {}
-        prepare(cell)
+        variant = job.get("cell") or {}
+        prepare(variant)
         self.out = Path(job["out"])
         tracer_errors.write_into(self.out)
-        self.on = bool(cell.get("trace"))
-        self.first = int(cell.get("trace_from", job["last_step"]))
-        self.positions: list[int] | None = cell.get("samples")
-        self.alone: float | None = cell.get("alone")  # seconds for each sample by itself
-        self.like: dict[str, Any] = cell.get("like") or {}  # the fault that the whole batch has
-        self.swallowed = bool(cell.get("swallowed"))  # exceptions after which the program goes on are faults too
+        self.on = bool(variant.get("trace"))
+        self.first = int(variant.get("trace_from", job["last_step"]))
+        self.positions: list[int] | None = variant.get("samples")
+        self.alone: float | None = variant.get("alone")  # seconds for each sample by itself
+        self.like: dict[str, Any] = variant.get("like") or {}  # the fault that the whole batch has
+        self.swallowed = bool(variant.get("swallowed"))  # exceptions after which the program goes on are faults too
         self.is_fork = self.is_behind = False
-        self.micro: int | None = cell.get("micro")  # the micro-batch that this is about, None: all of the last step
+        self.micro: int | None = variant.get("micro")  # the micro-batch that this is about, None: all of the last step
         self.ring = ring
         self.roots = [model] if isinstance(model, nn.Module) else list(model)
         self.compiled = any(is_compiled(root) for root in self.roots)
         self.optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         self.page: replay_position.Writer | None = None
-        self.step: Step | None = None
+        self.step: StepTrace | None = None
         self.batch: Any = None
         self.names: list[str] = []
         self.count: int | None = None
         self.about: dict[str, Any] = {}
-        self.anew: Anew | None = None
+        self.anew: Rebuild | None = None
         self.phase = ""
-        self.older: dict[int, Birth] = {}  # what the batches before have made of NaN and Inf, and the program may keep
-        self.usual: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
-        self.ahead = Ahead()
+        self.earlier: dict[
+            int, NonFiniteOrigin
+        ] = {}  # what the batches before have made of NaN and Inf, and the program may keep
+        self.harmless: set[tuple[str, ...]] = set()  # what a step before, which went well, has of NaN and Inf too
+        self.ahead = PrefetchedBatches()
 
     def begin(
-        self, batch: Any, names: Sequence[str], number: int, micro: int, *, phase: str = "", anew: Anew | None = None
+        self, batch: Any, names: Sequence[str], number: int, micro: int, *, phase: str = "", anew: Rebuild | None = None
     ) -> Any:
         """Begin a micro-batch of optimiser step `number`, after its batch was loaded; `names` are of its samples.
 
@@ -95,13 +97,13 @@ class Tracer:
         self.is_behind = False
         if not self.on:
             return batch
-        used, names, anew = self.ahead.used(batch, names, anew)
+        used, names, anew = self.ahead.add(batch, names, anew)
         if number < self.first - 1:
             return batch
         with _harmless():
             self.names, self.anew = [str(name) for name in names], anew
             if number >= self.first and self.micro in (None, micro):
-                used, batch = (self._narrow(used), batch) if self.ahead.by else [self._narrow(used)] * 2
+                used, batch = (self._narrow(used), batch) if self.ahead.lead else [self._narrow(used)] * 2
             self.batch, self.count = used, traced_batch.batch_size(used, self.names)
             self.about, self.phase = {"step": number, "micro": micro}, phase
             if self.page is None:
@@ -109,20 +111,20 @@ class Tracer:
                 self.page = replay_position.Writer(self.out / "trail.bin")
             if number >= self.first:
                 self._write("running", None)
-            self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
-            self.step.values.older, self.step.evaluates = self.older, batch is None
-            self.step.start(used, self.count, self.usual)
+            self.step = StepTrace(self.roots, self.optimizers, self.about, self.page, self.ring)
+            self.step.values.earlier, self.step.evaluates = self.earlier, batch is None
+            self.step.start(used, self.count, self.harmless)
         return batch
 
     def behind(self) -> None:
         """Look on behind the last batch, where the program may meet the NaN and Inf again that it has kept of steps."""
-        if not self.on or not self.older or self.page is None or self.is_fork:
+        if not self.on or not self.earlier or self.page is None or self.is_fork:
             return
         with _harmless():
             self.batch, self.count, self.anew, self.is_behind = None, None, None, True
-            self.step = Step(self.roots, self.optimizers, self.about, self.page, self.ring)
-            self.step.values.older = self.older
-            self.step.start(None, None, self.usual)
+            self.step = StepTrace(self.roots, self.optimizers, self.about, self.page, self.ring)
+            self.step.values.earlier = self.earlier
+            self.step.start(None, None, self.harmless)
 
     def _narrow(self, batch: Any) -> Any:
         """Leave in a batch only what this cell is about; with `alone` in a fork for each sample."""
@@ -134,7 +136,7 @@ class Tracer:
             if count and not self._is_reordered(again):
                 cut = lambda positions: traced_batch.narrow_in_place(batch, positions, count)  # noqa: E731
                 names = self.names if len(self.names) == count else []
-                ways.append(Way(names, count, cut, partial=traced_batch.is_partial(batch, count)))
+                ways.append(BatchMaker(names, count, cut, partial=traced_batch.is_partial(batch, count)))
             if ways:
                 return self._part(*traced_alone.each(self.alone, self.out, ways, self.like))
         if count and self.positions is not None:
@@ -142,7 +144,7 @@ class Tracer:
             self.names = [self.names[p] for p in self.positions if p < len(self.names) == count]
         return batch
 
-    def _part(self, way: Way, positions: list[int]) -> Any:
+    def _part(self, way: BatchMaker, positions: list[int]) -> Any:
         """Return, in a fork, the part of the batch that it is for."""
         self.is_fork, self.positions = True, positions
         self.out, self.alone, self.page = traced_alone.place(way.place(self.out), positions), None, None
@@ -153,15 +155,15 @@ class Tracer:
         except Exception:  # it cannot be put together: that is another fault
             traced_alone.leave(1)
 
-    def _again(self, batch: Any) -> Way | None:
+    def _again(self, batch: Any) -> BatchMaker | None:
         """Return how the batch is put together of its samples, None where that gives another one."""
         with contextlib.suppress(Exception):
-            found = self.anew() if self.anew is not None else None
-            if found is not None and traced_batch.same_batch(found[1](range(len(found[0]))), batch):
-                return Way(found[0], len(found[0]), found[1], "anew")
+            parts = self.anew() if self.anew is not None else None
+            if parts is not None and traced_batch.same_batch(parts[1](range(len(parts[0]))), batch):
+                return BatchMaker(parts[0], len(parts[0]), parts[1], "anew")
         return None
 
-    def _is_reordered(self, way: Way | None) -> bool:
+    def _is_reordered(self, way: BatchMaker | None) -> bool:
         """Tell whether samples lie in the batch in another order than their names have."""
         with contextlib.suppress(Exception):
             return way is not None and way.names == self.names and traced_batch.changes_order(way.make, way.count)
@@ -178,13 +180,13 @@ class Tracer:
         if self._is_reordered(way):
             fault |= {"samples": None}
             return []
-        found = None
+        origins = None
         with contextlib.suppress(Exception):
             if way is not None and (way.names == self.names or len(self.names) != count):
-                found = row_origins.of_rows(rows, self.batch, count, way.names, way.make)
-        if found is None and self.names and len(self.names) != count:
+                origins = row_origins.name_rows(rows, self.batch, count, way.names, way.make)
+        if origins is None and self.names and len(self.names) != count:
             return [traced_batch.row_text(self.batch, "batch", row) or f"row {row} of the batch" for row in rows]
-        return [traced_batch.name_of_part(name, str(fault.get("tensor") or "")) for name in found or ()]
+        return [traced_batch.name_of_part(name, str(fault.get("tensor") or "")) for name in origins or ()]
 
     def end(self, loss: Tensor | float | None = None) -> None:
         """End a micro-batch: decide what its first fault was, and write that down; a fork ends here."""
@@ -193,13 +195,13 @@ class Tracer:
             return self._leave(0)
         step.stop()
         with _harmless(), torch.no_grad():
-            fault = traced_faults.of_values(step, _value(loss), self.batch, self.count)
+            fault = traced_faults.value_fault(step, _value(loss), self.batch, self.count)
             error = step.swallowed() if fault is None and self.swallowed else None
             if error is not None:
-                fault = traced_faults.of_exception(step, error, self.batch, self.count)
+                fault = traced_faults.exception_fault(step, error, self.batch, self.count)
                 fault = fault and {**fault, "swallowed": True}
             if fault is None:
-                self.usual |= step.values.signs()
+                self.harmless |= step.values.signatures()
             if self.about["step"] >= self.first:
                 self._write("done", fault)
         self._stop()
@@ -214,7 +216,7 @@ class Tracer:
             step.stop()
             with _harmless():
                 value = None if step.dead else _value(loss)
-                fault = traced_faults.of_exception(step, error, self.batch, self.count, value)
+                fault = traced_faults.exception_fault(step, error, self.batch, self.count, value)
                 if not self.is_behind or "batch_before" in (fault or {}):  # else it is no step's
                     self._write("failed", fault)
             self._stop()
@@ -235,9 +237,9 @@ class Tracer:
     def _stop(self) -> None:
         if self.step is not None:
             self.step.stop()
-            self.ahead.look(self.step.seen)
+            self.ahead.update(self.step.storages)
             names = self.names if len(self.names) == self.count else []
-            self.older = self.step.values.handed_on({**self.about, "names": names, "phase": self.phase})
+            self.earlier = self.step.values.carry_over({**self.about, "names": names, "phase": self.phase})
         self.step = None
 
     def _write(self, state: str, fault: Fault | None) -> None:
@@ -247,14 +249,14 @@ class Tracer:
             called = [] if before else self._origins(fault)
             if fault.get("kind") == "nonfinite" and str(fault.get("tensor")).startswith("input batch") and not before:
                 with _harmless():
-                    fault["made"] = dataset_nonfinite_line.maker(self.anew, str(fault.get("value")))
+                    fault["made"] = dataset_nonfinite_line.find_loading_line(self.anew, str(fault.get("value")))
             of = before or {**self.about, "names": self.names, "phase": self.phase}
             fault = {**of, **fault, "names": called or _names(of["names"], fault, None if before else self.batch)}
             fault |= {"phase": of["phase"]} if of["phase"] else {}
-            fault |= {"ahead": True} if self.step is not None and self.ahead.is_unknown(self.step.seen) else {}
-        said = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
-        said |= {"compiled": self.compiled, "count": self.count}
-        run_folder.write_json(self.out / "trace.json", said, private=True)
+            fault |= {"ahead": True} if self.step is not None and self.ahead.is_unknown(self.step.storages) else {}
+        content = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
+        content |= {"compiled": self.compiled, "count": self.count}
+        run_folder.write_json(self.out / "trace.json", content, private=True)
         if fault is not None:
             self.on = False  # the first one is what was asked for
 

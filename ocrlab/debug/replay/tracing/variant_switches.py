@@ -14,25 +14,25 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook
 
-from ocrlab.debug.replay.tracing.backward_trace import Backward
+from ocrlab.debug.replay.tracing.backward_trace import BackwardTrace
 
 
-def prepare(cell: Mapping[str, Any]) -> None:
+def prepare(variant: Mapping[str, Any]) -> None:
     """Switch what a cell asks for, for the rest of this process: fp32, threads, mkldnn, cudnn, anomaly, eager, sync."""
-    if cell.get("eager") or cell.get("trace"):
+    if variant.get("eager") or variant.get("trace"):
         with contextlib.suppress(AttributeError, RuntimeError):  # before torch 2.6
             torch.compiler.set_stance("force_eager")
-    if cell.get("fp32"):
+    if variant.get("fp32"):
         _without_autocast()
-    if cell.get("threads"):
-        torch.set_num_threads(int(cell["threads"]))
-    if cell.get("mkldnn") is False:
+    if variant.get("threads"):
+        torch.set_num_threads(int(variant["threads"]))
+    if variant.get("mkldnn") is False:
         torch.backends.mkldnn.set_flags(False)
-    if cell.get("cudnn") is False:
+    if variant.get("cudnn") is False:
         torch.backends.cudnn.enabled = False
-    if cell.get("anomaly"):
+    if variant.get("anomaly"):
         torch.autograd.set_detect_anomaly(True)
-    if cell.get("sync") and torch.cuda.is_available():
+    if variant.get("sync") and torch.cuda.is_available():
         _waiting()
 
 
@@ -54,4 +54,4 @@ def _waiting() -> None:
             torch.cuda.synchronize()
 
     register_module_forward_hook(wait)
-    Backward(wait, wait, wait).hook({})
+    BackwardTrace(wait, wait, wait).hook({})

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ocrlab.debug.replay.tracing import operator_trace
-from ocrlab.debug.replay.tracing.autograd_functions import Functions, of_node
+from ocrlab.debug.replay.tracing.autograd_functions import AutogradFunctions, node_function
 from ocrlab.debug.replay.tracing.operator_trace import is_foreign
 
 
@@ -19,7 +19,7 @@ class Twice(torch.autograd.Function):
     """Doubles; raises for what is negative."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, seen: list[str | None], functions: Functions) -> Tensor:
+    def forward(ctx: Any, x: Tensor, seen: list[str | None], functions: AutogradFunctions) -> Tensor:
         seen.append(functions.top)
         if float(x.min()) < 0:
             raise ValueError("negative")
@@ -32,7 +32,7 @@ class Twice(torch.autograd.Function):
 
 def test_it_is_on_top_while_it_runs_and_what_it_computes_is_the_same() -> None:
     told: list[str | None] = []
-    functions = Functions(lambda: told.append(functions.top))
+    functions = AutogradFunctions(lambda: told.append(functions.top))
     functions.hook()
     try:
         x = torch.ones(2, requires_grad=True)
@@ -46,7 +46,7 @@ def test_it_is_on_top_while_it_runs_and_what_it_computes_is_the_same() -> None:
     y.sum().backward()
     assert seen == ["Twice", "Twice"] and told == ["Twice", None] * 2
     assert x.grad is not None and x.grad.tolist() == [2.0, 2.0]
-    assert of_node(y.grad_fn) == "Twice" and of_node((x * 2).grad_fn) is None
+    assert node_function(y.grad_fn) == "Twice" and node_function((x * 2).grad_fn) is None
     assert functions.raised == (error.value, "Twice") and functions.top is None
     functions.unhook()
     assert Twice.apply(x, seen, functions).tolist() == [2.0, 2.0] and len(told) == 4

@@ -9,17 +9,17 @@ from ocrlab.debug.replay.tracing import index_checks as traced_ranges
 
 def test_each_operator_has_its_limits() -> None:
     scores, truth = torch.zeros(2, 5), torch.tensor([1, 5])
-    found = traced_ranges.first("aten::nll_loss_forward", [scores, truth, None, 1, -100], {})
+    found = traced_ranges.find_out_of_range("aten::nll_loss_forward", [scores, truth, None, 1, -100], {})
     assert found is not None and (found.index, found.value, found.allowed) == ((1,), 5.0, "0 to 4")
-    assert traced_ranges.first("aten::nll_loss_forward", [scores, truth, None, 1, 5], {}) is None
-    found = traced_ranges.first("aten::embedding", [torch.zeros(3, 2), torch.tensor([[0, -1]])], {})
+    assert traced_ranges.find_out_of_range("aten::nll_loss_forward", [scores, truth, None, 1, 5], {}) is None
+    found = traced_ranges.find_out_of_range("aten::embedding", [torch.zeros(3, 2), torch.tensor([[0, -1]])], {})
     assert found is not None and found.index == (0, 1)
-    assert traced_ranges.first("aten::index", [torch.zeros(3), [torch.tensor([-3, 2])]], {}) is None
-    assert traced_ranges.first("aten::index", [torch.zeros(3), [torch.tensor([3])]], {}) is not None
-    assert traced_ranges.first("aten::gather", [torch.zeros(2, 3), 1, torch.tensor([[3]])], {}) is not None
-    found = traced_ranges.first("aten::binary_cross_entropy", [torch.ones(2), torch.tensor([0.5, 1.5])], {})
+    assert traced_ranges.find_out_of_range("aten::index", [torch.zeros(3), [torch.tensor([-3, 2])]], {}) is None
+    assert traced_ranges.find_out_of_range("aten::index", [torch.zeros(3), [torch.tensor([3])]], {}) is not None
+    assert traced_ranges.find_out_of_range("aten::gather", [torch.zeros(2, 3), 1, torch.tensor([[3]])], {}) is not None
+    found = traced_ranges.find_out_of_range("aten::binary_cross_entropy", [torch.ones(2), torch.tensor([0.5, 1.5])], {})
     assert found is not None and (found.role, found.allowed) == ("target", "0 to 1")
-    assert traced_ranges.first("aten::add", [scores, scores], {}) is None
+    assert traced_ranges.find_out_of_range("aten::add", [scores, scores], {}) is None
 
 
 class OnDevice(torch.Tensor):
@@ -32,6 +32,6 @@ class OnDevice(torch.Tensor):
 def test_what_is_found_lies_on_the_host() -> None:
     """After the operator a GPU's context is dead, and nothing can be read from it any more."""
     index = torch.tensor([[0, 7]]).as_subclass(OnDevice)
-    found = traced_ranges.first("aten::embedding", [torch.zeros(3, 2), index], {})
+    found = traced_ranges.find_out_of_range("aten::embedding", [torch.zeros(3, 2), index], {})
     assert found is not None and found.index == (0, 1)
     assert type(found.tensor) is torch.Tensor and type(found.mask) is torch.Tensor

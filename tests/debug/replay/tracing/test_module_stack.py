@@ -38,13 +38,13 @@ def test_a_finite_tensor_whose_sum_overflows_is_good() -> None:
 
 
 def test_a_node_belongs_to_the_operator_that_made_it() -> None:
-    backward = traced_backward.Backward(lambda _name, _place: None, lambda: None, lambda: None)
+    backward = traced_backward.BackwardTrace(lambda _name, _place: None, lambda: None, lambda: None)
     backward.hook({})
     try:
         backward.mark({"path": "stem"})
         before = traced_backward.sequence()
         made = torch.ones(2, requires_grad=True).exp()
-        backward.made_here({"path": "stem", "line": "x.py:1"})
+        backward.assign_last_node({"path": "stem", "line": "x.py:1"})
         assert made.grad_fn is not None and traced_backward.sequence() == before + 1
         assert backward.place(before)["line"] == "x.py:1"
     finally:

@@ -61,13 +61,13 @@ def test_what_is_met_again_behind_the_last_batch_is_followed_to_its_step(
 
 
 def test_memory_that_is_used_anew_has_no_history() -> None:
-    values = traced_values.Values()
+    values = traced_values.NonFiniteTracker()
     values.begin({}, (), 4)
     held = torch.tensor([1.0, float("nan")])
     birth = values.new(held, "output", {"op": "aten::div"})
     values.births[traced_values.pointer(held)] = birth
-    later = traced_values.Values()
-    later.older = values.handed_on({"micro": 1})
+    later = traced_values.NonFiniteTracker()
+    later.earlier = values.carry_over({"micro": 1})
     later.begin({}, (), 4)
     assert later._older(held) is birth
     assert birth.batch == {"micro": 1}

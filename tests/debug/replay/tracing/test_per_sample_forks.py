@@ -21,7 +21,7 @@ CODE = """
 import os, sys, time
 from pathlib import Path
 from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
-way = traced_alone.Way(["a", "b", "c"], 3, list)
+way = traced_alone.BatchMaker(["a", "b", "c"], 3, list)
 _, part = traced_alone.each(1.0, Path(sys.argv[1]), [way], {})
 if part == [1]:
     os.kill(os.getpid(), 11)
@@ -106,7 +106,7 @@ BOTH = """
 import os, sys
 from pathlib import Path
 from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
-ways = [traced_alone.Way(["a", "b"], 2, list), traced_alone.Way(["c", "d"], 2, list, "anew")]
+ways = [traced_alone.BatchMaker(["a", "b"], 2, list), traced_alone.BatchMaker(["c", "d"], 2, list, "anew")]
 way, part = traced_alone.each(5.0, Path(sys.argv[1]), ways, {"kind": "crash"})
 if way.folder == "" or part == [int(sys.argv[2])]:
     os.kill(os.getpid(), 11)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.replay.tracing.nonfinite_tracker import pointer
-from ocrlab.debug.replay.tracing.prefetched_batches import Ahead
+from ocrlab.debug.replay.tracing.prefetched_batches import PrefetchedBatches
 from ocrlab.debug.replay.tracing.tracer import traced
 
 
@@ -20,27 +20,27 @@ def rows(number: int) -> tuple[Tensor, list[str]]:
 
 
 def test_a_batch_that_is_used_one_step_later_is_followed() -> None:
-    ahead, batches = Ahead(), [rows(number) for number in range(4)]
-    assert ahead.used(*batches[0], None)[1] == batches[0][1]
-    ahead.look(set())
-    assert ahead.used(*batches[1], None)[1] == batches[1][1]
+    ahead, batches = PrefetchedBatches(), [rows(number) for number in range(4)]
+    assert ahead.add(*batches[0], None)[1] == batches[0][1]
+    ahead.update(set())
+    assert ahead.add(*batches[1], None)[1] == batches[1][1]
     seen = {pointer(batches[0][0])}
     assert ahead.is_unknown(seen), "nobody knew"
-    ahead.look(seen)
-    used, names, anew = ahead.used(*batches[2], "how")
+    ahead.update(seen)
+    used, names, anew = ahead.add(*batches[2], "how")
     assert (names, anew) == (batches[1][1], None) and used is batches[1][0]
     assert not ahead.is_unknown({pointer(used)}) and not ahead.is_unknown(set())
-    ahead.look({pointer(used), pointer(batches[2][0])})
-    assert ahead.by == 1, "the last one of a walk comes with the one before it"
+    ahead.update({pointer(used), pointer(batches[2][0])})
+    assert ahead.lead == 1, "the last one of a walk comes with the one before it"
 
 
 def test_a_batch_is_unknown_where_another_thread_fetches_or_it_has_no_tensors() -> None:
-    ahead = Ahead()
-    thread = threading.Thread(target=ahead.used, args=(*rows(0), None))
+    ahead = PrefetchedBatches()
+    thread = threading.Thread(target=ahead.add, args=(*rows(0), None))
     thread.start()
     thread.join()
     assert ahead.is_unknown(set())
-    ahead.used(["a", "b"], ["a", "b"], None)
+    ahead.add(["a", "b"], ["a", "b"], None)
     assert not ahead.is_unknown({1, 2})
 
 

@@ -57,8 +57,8 @@ ORDER = torch.tensor([1, 3, 2, 0])
     ],
 )
 def test_what_moves_rows(name: str, args: Any, kwargs: dict[str, Any], moved: bool) -> None:
-    assert row_order.moves(name, args, kwargs, 4) is moved
-    assert not row_order.moves(name, args, kwargs, None)
+    assert row_order.reorders_rows(name, args, kwargs, 4) is moved
+    assert not row_order.reorders_rows(name, args, kwargs, None)
 
 
 def fault(out: Path, step: Callable[[nn.Module, Tensor, Tensor], Tensor], *given: Tensor) -> dict[str, Any]:

@@ -91,5 +91,5 @@ def test_a_collate_function_that_wants_all_its_samples_tells_nothing() -> None:
             raise ValueError("a batch has four samples")
         return rows
 
-    assert row_origins.of_rows([2], rows, 6, NAMES, make) is None
-    assert row_origins.of_rows([2], rows, 6, NAMES[:1], make) == ["a.png"]
+    assert row_origins.name_rows([2], rows, 6, NAMES, make) is None
+    assert row_origins.name_rows([2], rows, 6, NAMES[:1], make) == ["a.png"]

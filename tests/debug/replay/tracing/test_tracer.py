@@ -299,7 +299,7 @@ def test_what_a_step_that_went_well_has_too_is_no_fault(tmp_path: Path) -> None:
         for number in (2, 3):
             trace.begin(given, NAMES, number, number)
             value = loss(net(given[0].nan_to_num()), given[1])
-            trace.usual |= trace.step.values.signs() if trace.step is not None else set()
+            trace.harmless |= trace.step.values.signatures() if trace.step is not None else set()
             trace.end(value)
     assert json.loads((tmp_path / "trace.json").read_text())["fault"] is None
 
