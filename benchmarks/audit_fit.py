@@ -20,7 +20,7 @@ import planted
 from numpy.typing import NDArray
 from table import ROOT, figure, markdown, page, parser, publish
 
-from ocrlab.data.audit import image_reader, ink_mask, missing_boxes
+from ocrlab.data.audit import missing_boxes, page_image
 from ocrlab.errors import DataError
 
 FORGOTTEN, SIGNS = 3.5, 0.7  # log odds; likeness to signs in boxes
@@ -89,7 +89,7 @@ def collect(pages: list[planted.Page], times: int, rng: np.random.Generator) -> 
     other: list[tuple[int, missing_boxes.Line]] = []
     count = 0
     for number, raw_page in enumerate(pages):
-        image = image_reader.decode(raw_page.image)[0]
+        image = page_image.decode(raw_page.image)[0]
         other += [(number, line) for line, _ in placed_lines(image, raw_page.boxes)]
         for _ in range(times):
             size = min(LEFT_OUT, max(1, int(SHARE * len(raw_page.boxes))))
@@ -101,9 +101,9 @@ def collect(pages: list[planted.Page], times: int, rng: np.random.Generator) -> 
     return _lines(text), _lines(other), count
 
 
-def placed_lines(image: image_reader.Image, boxes: list[planted.Box]) -> list[PlacedLine]:
+def placed_lines(image: page_image.Image, boxes: list[planted.Box]) -> list[PlacedLine]:
     """Return the lines outside `boxes`."""
-    sheet = ink_mask.sheet(image, [box.corners.astype(np.float32) for box in boxes])
+    sheet = page_image.sheet(image, [box.corners.astype(np.float32) for box in boxes])
     lines = []
     for line in missing_boxes.lines(sheet):
         x, y, w, h = (value / sheet.scale for value in line.box)

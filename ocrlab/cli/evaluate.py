@@ -15,7 +15,7 @@ from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA, finite
 
 if TYPE_CHECKING:
-    from ocrlab.evaluation.metrics.dataset_scores import Scored
+    from ocrlab.evaluation.metrics.page_scores import Scored
 
 EXAMPLES = """
   ocrlab evaluate data=receipts                           the newest run's detector, else the shipped one

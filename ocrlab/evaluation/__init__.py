@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ocrlab.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from ocrlab.evaluation.metrics.dataset_scores import score
+    from ocrlab.evaluation.metrics.page_scores import score
     from ocrlab.evaluation.metrics.paired_comparison import compare_scores as compare
     from ocrlab.evaluation.postprocess.decode import decode
 
@@ -21,6 +21,6 @@ __getattr__, __dir__ = lazy_exports(
     {
         "compare": "ocrlab.evaluation.metrics.paired_comparison:compare_scores",
         "decode": "ocrlab.evaluation.postprocess.decode",
-        "score": "ocrlab.evaluation.metrics.dataset_scores",
+        "score": "ocrlab.evaluation.metrics.page_scores",
     },
 )

@@ -25,8 +25,7 @@ from ocrlab.data.annotations import read_text
 from ocrlab.data.formats.icdar import read_icdar
 from ocrlab.data.formats.reader import Index, Sample
 from ocrlab.errors import DataError
-from ocrlab.evaluation.metrics.dataset_scores import Scored
-from ocrlab.evaluation.metrics.page_scores import PageScores, judge
+from ocrlab.evaluation.metrics.page_scores import PageScores, Scored, judge
 from ocrlab.records import from_json
 
 PREFIXES = ("res_", "gt_")  # as the Robust Reading Competition names them

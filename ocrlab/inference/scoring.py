@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ocrlab.data.dataset import Pages, readable
 from ocrlab.data.formats import reader
-from ocrlab.evaluation.metrics.dataset_scores import Scored
+from ocrlab.evaluation.metrics.page_scores import Scored
 from ocrlab.inference import page_inference
 from ocrlab.inference.detector import Detector
 

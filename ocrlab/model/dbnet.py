@@ -5,15 +5,134 @@ Shapes: B batch, C channels, H W input pixels.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import interpolate, pad
 
 from ocrlab.errors import ShapeError
-from ocrlab.model.db_head import DBHead, Maps
 from ocrlab.model.encoder import CHANNELS, STRIDES, build
-from ocrlab.model.fpn import FPN
-from ocrlab.model.unet import UNet
+
+
+def conv_block(inputs: int, outputs: int, kernel: int = 3) -> nn.Sequential:
+    """Return convolution + BatchNorm + ReLU that keeps the size."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+class FPN(nn.Module):
+    """Four encoder levels -> one feature map (B, width / 2, h, w) at stride 4; the last block is `fusion`."""
+
+    def __init__(self, channels: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.laterals = nn.ModuleList(nn.Conv2d(c, width, 1) for c in channels)
+        self.outputs = nn.ModuleList(nn.Conv2d(width, width // 4, 3, padding=1) for _ in channels)
+        self.fusion = conv_block(width, width // 2)
+        self.out_channels = width // 2
+
+    def forward(self, features: Sequence[Tensor]) -> Tensor:
+        levels = [lateral(f) for lateral, f in zip(self.laterals, features, strict=True)]  # 4 x (B, C, h/s, w/s)
+        for i in (2, 1, 0):
+            levels[i] = levels[i] + interpolate(levels[i + 1], scale_factor=2.0, mode="nearest")
+        outputs = [output(level) for output, level in zip(self.outputs, levels, strict=True)]
+        outputs[1:] = [
+            interpolate(x, scale_factor=float(2**i), mode="nearest") for i, x in enumerate(outputs[1:], start=1)
+        ]
+        return self.fusion(torch.cat(outputs, dim=1))  # (B, C/2, h, w)
+
+
+class UNet(nn.Module):
+    """Four encoder levels -> one feature map (B, width / 2, h, w) at stride 4; the last block is `fusion`."""
+
+    def __init__(self, channels: Sequence[int], width: int) -> None:
+        super().__init__()
+        sizes = (width // 2, width, width * 2, width * 4)  # channels at stride 4, 8, 16, 32
+        self.centre = conv_block(channels[3], sizes[3])
+        self.ups = nn.ModuleList(
+            nn.Sequential(conv_block(sizes[i + 1] + channels[i], sizes[i]), conv_block(sizes[i], sizes[i]))
+            for i in (2, 1, 0)
+        )
+        self.fusion = conv_block(sizes[0], sizes[0])
+        self.out_channels = sizes[0]
+
+    def forward(self, features: Sequence[Tensor]) -> Tensor:
+        x = self.centre(features[3])  # (B, 4 width, h/8, w/8)
+        for up, skip in zip(self.ups, reversed(features[:3]), strict=True):
+            x = interpolate(x, scale_factor=2.0, mode="nearest")
+            x = up(torch.cat((x, skip), dim=1))
+        return self.fusion(x)  # (B, width / 2, h, w)
+
+
+K = 50.0  # steepness of the approximate step function
+PRIOR = 0.12  # probability of text at a pixel before anything is learned
+BACKGROUND = 0.3  # threshold map away from text
+SMALL = 0.1  # standard deviation of the last weights
+
+
+class Maps(NamedTuple):
+    """What the head says about each pixel, as logits (B, 1, H, W); the maps in 0..1 are made when asked for."""
+
+    probability_logits: Tensor
+    threshold_logits: Tensor
+
+    @property
+    def probability(self) -> Tensor:
+        """Probability that a pixel lies in the shrunk text region, (B, 1, H, W) float32."""
+        return self.probability_logits.float().sigmoid()
+
+    @property
+    def threshold(self) -> Tensor:
+        """Threshold at each pixel, (B, 1, H, W) float32."""
+        return self.threshold_logits.float().sigmoid()
+
+    @property
+    def binary(self) -> Tensor:
+        """Approximate binary map sigmoid(k (P - T)), k = 50, (B, 1, H, W) float32."""
+        return torch.sigmoid(K * (self.probability - self.threshold))
+
+
+def branch(channels: int) -> nn.Sequential:
+    """Return the layers from stride 4 to one logit a pixel at stride 1."""
+    inner = channels // 2
+    return nn.Sequential(
+        nn.Conv2d(channels, inner, 3, padding=1, bias=False),
+        nn.BatchNorm2d(inner),
+        nn.ReLU(inplace=True),
+        nn.ConvTranspose2d(inner, inner, 2, 2, bias=False),
+        nn.BatchNorm2d(inner),
+        nn.ReLU(inplace=True),
+        nn.ConvTranspose2d(inner, 1, 2, 2),
+    )
+
+
+class DBHead(nn.Module):
+    """Two branches over the decoder's features (B, C, h, w) -> Maps (B, 1, H, W)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.probability = branch(channels)
+        self.threshold = branch(channels)
+
+    def forward(self, x: Tensor) -> Maps:
+        return Maps(self.probability(x), self.threshold(x))
+
+    def start_quiet(self) -> None:
+        """Start the last layers small, and their biases where text is rare, as RetinaNet does (Lin et al. 2017).
+
+        The probability map begins below the threshold map. Where both begin at a half and loud, the binary map is noise
+        of full contrast, and for some hundred steps its dice loss drowns what the cross-entropy has to say.
+        """
+        for branch, prior in ((self.probability, PRIOR), (self.threshold, BACKGROUND)):
+            last: Any = branch[-1]
+            nn.init.normal_(last.weight, std=SMALL)
+            nn.init.constant_(last.bias, math.log(prior / (1 - prior)))
+
 
 DECODERS: dict[str, type[FPN] | type[UNet]] = {"fpn": FPN, "unet": UNet}
 MULTIPLE = 32  # the encoder halves five times

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,31 +20,94 @@ from typing import Any, NoReturn
 import lightning
 import numpy as np
 import torch
+from lightning.fabric.plugins import TorchCheckpointIO
 from torch.utils.data import DataLoader
 
 from ocrlab import redaction, run_folder
 from ocrlab.config import schema as configuration
 from ocrlab.config.schema import Config
-from ocrlab.data.dataset import Crops, PageOrder, collate, name_at, readable, single_threaded
-from ocrlab.data.formats.reader import Index, load
+from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, name_at, readable, single_threaded
+from ocrlab.data.formats.reader import Index, Sample, load
 from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.recorder.lightning_callback import Recorder
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.hardware import host, nvidia_driver
-from ocrlab.inference import checkpoint
+from ocrlab.inference import checkpoint, page_inference
+from ocrlab.inference.checkpoint import save
 from ocrlab.run_folder import watcher_link
 from ocrlab.run_folder.launcher import Ranks, detect_ranks
-from ocrlab.training import cuda_debug_info, validation
+from ocrlab.training import cuda_debug_info
 from ocrlab.training.auto_settings import Machine, choose, keep_freed_memory
 from ocrlab.training.distributed import collectives, shared_run_folder
-from ocrlab.training.lightning_module import Training
+from ocrlab.training.distributed.stop_together import WATCHED, StopDeadline
+from ocrlab.training.lightning_module import Training, figures
 from ocrlab.training.optimizer import shortened
 from ocrlab.training.run_callback import Progress, Watcher, handled
-from ocrlab.training.stop_deadline import WATCHED, Patience, patient
 from ocrlab.training.time_budget import budgeted
-from ocrlab.training.tracking import artifacts, client
-from ocrlab.training.trainer_factory import expected_warnings, trainer_for
-from ocrlab.training.validation import cache_folder
+from ocrlab.training.tracking import client
+
+
+class AtomicIO(TorchCheckpointIO):
+    """Lightning's checkpoint reader and writer with `checkpoint.save` and `load` in place of its own."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        save(checkpoint, Path(path))
+
+    def load_checkpoint(self, path: Any, map_location: Any = None, weights_only: bool | None = None) -> dict[str, Any]:
+        # To the host, whatever Lightning says: a state of a GPU that is not here any more can be read nowhere else, and
+        # all ranks would read theirs into the memory of the GPU of rank 0.
+        return checkpoint.load(Path(path))
+
+
+def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: int = 0) -> lightning.Trainer:
+    """Return the trainer of a run; its devices and hints stay unsaid, ours say what was chosen."""
+    config, machine = module.config, module.machine
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    spread = collectives.strategy(module.ranks, machine.accelerator, folder)
+    if config.trainer.sync_batchnorm and module.ranks.several:
+        torch.nn.SyncBatchNorm.convert_sync_batchnorm(module.detector, collectives.among(spread["strategy"]))
+    trainer = lightning.Trainer(
+        accelerator="gpu" if machine.accelerator == "cuda" else "cpu",
+        **spread,
+        precision="bf16-mixed" if machine.bf16 else "32-true",
+        max_epochs=1,  # Lightning's epoch is the whole run; ours are in PageOrder
+        max_steps=config.trainer.max_steps,
+        max_time=timedelta(minutes=config.trainer.max_minutes) if config.trainer.max_minutes else None,
+        accumulate_grad_batches=config.trainer.accumulate_grad_batches,
+        gradient_clip_val=config.optim.grad_clip or None,
+        val_check_interval=config.trainer.val_every * config.trainer.accumulate_grad_batches,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=sanity,
+        callbacks=callbacks,
+        plugins=[AtomicIO()],
+        default_root_dir=folder,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        benchmark=True if machine.accelerator == "cuda" else None,
+    )
+    collectives.alone_with_signals(trainer, module.ranks)
+    return trainer
+
+
+@contextlib.contextmanager
+def expected_warnings() -> Iterator[None]:
+    """Keep quiet about what was chosen so: see machine.py, PageOrder, `averaged`."""
+    patterns: tuple[str, ...] = (
+        "does not have many workers",
+        "not resumable",
+        "LeafSpec",
+        "module.s. in eval mode",
+        "val_check_interval",
+    )
+    patterns += ("Grad strides do not match bucket view", "find_unused_parameters")
+    with warnings.catch_warnings():
+        for words in patterns:
+            warnings.filterwarnings("ignore", f".*{words}.*")
+        yield
 
 
 @dataclass(frozen=True)
@@ -134,11 +201,11 @@ def _fit(
             checkpoint.begin_from(config.weights, module.detector, module.averaged)
         module.finish_batch = watcher.finish_batch
         _run(module, watcher, train, val, before, last if before else None, callbacks)
-        metrics = validation.final(module, watcher, val, progress)
+        metrics = final_metrics(module, watcher, val, progress)
         metrics |= {"seconds": time.perf_counter() - started, **watcher.spent()}
         metrics |= {"steps": float(module.trainer.global_step), **watcher.numbers.metrics()}
         status = "completed"
-        artifacts.send_best(tracker, watcher.best_path, metrics)
+        client.send_best(tracker, watcher.best_path, metrics)
     finally:
         score = metrics["hmean@0.5"] if status == "completed" else None
         if status != "completed" and mine.several:  # the others wait for this rank, and the launcher not for long
@@ -194,7 +261,7 @@ def again(config: Config) -> NoReturn:
     with expected_warnings():
         recorders = [recorder(config, Path(config.runs), len(train.samples), lambda _micro: 0)]
         trainer = trainer_for(module, recorders, Path(config.runs))
-        trainer.fit(module, loader(train, config, None), validation.loader(val, config))
+        trainer.fit(module, loader(train, config, None), validation_loader(val, config))
     raise RunError("The replay ended before its last step", need="the data and the settings of the run")
 
 
@@ -299,9 +366,9 @@ def _run(
     who, more = f"rank {mine.rank}: " if mine.several else "", WATCHED * watcher_link.watched()
     try:
         trainer = trainer_for(module, callbacks, folder.path, min(2, len(val.samples)))
-        watcher.patience = Patience(watcher.until_stopped, folder.fail if mine.first else silent, who, more)
-        with expected_warnings(), patient(watcher.patience):
-            pages = validation.loader(val, config, mine)
+        watcher.stop_deadline = StopDeadline(watcher.until_stopped, folder.fail if mine.first else silent, who, more)
+        with expected_warnings(), watcher.stop_deadline:
+            pages = validation_loader(val, config, mine)
             trainer.fit(module, loader(train, config, before, mine), pages, ckpt_path=last)
         watcher.settle()
     finally:
@@ -338,3 +405,61 @@ def loader(train: Index, config: Config, before: dict[str, Any] | None, mine: Ra
         prefetch_factor=4 if workers else None,
         pin_memory=config.trainer.accelerator == "cuda",
     )
+
+
+def cache_folder(config: Config) -> Path:
+    """Return where decoded pages are kept when `runtime.cache=disk`."""
+    return Path(config.runs).absolute() / ".cache"
+
+
+def validated_pages(val: Index, config: Config) -> Sequence[Sample]:
+    """Return the pages that training is validated on: `val_pages` of the split, spread evenly, or all of it."""
+    count = config.trainer.val_pages
+    if count is None or count >= len(val.samples):
+        return val.samples
+    return [val.samples[int(i)] for i in np.linspace(0, len(val.samples) - 1, count)]
+
+
+def validation_loader(val: Index, config: Config, mine: Ranks | None = None) -> DataLoader[Any]:
+    """Return the loader of a rank's whole pages: its share of those that training is validated on."""
+    samples = validated_pages(val, config)
+    turns: Any = collectives.share(len(samples), mine or Ranks())
+    return DataLoader(Pages(samples, config, cache_folder(config)), batch_size=None, sampler=turns, num_workers=0)
+
+
+def final_metrics(module: Training, watcher: Watcher, val: Index, progress: Progress) -> dict[str, float]:
+    """Return the figures of the best weights on all pages of `val`.
+
+    The last weights compete with the best checkpoint on the pages, and the device, that training was validated on:
+    figures of other pages say nothing about which weights are the better ones.
+    """
+    config, step = module.config, module.trainer.global_step
+    module.averaged.to(module.trainer.strategy.root_device)  # Lightning has moved all weights to the host
+    some = validated_pages(val, config)
+    last = module.scores
+    if module.scored != step:  # no validation was due at the last step, or it was left
+        last = measure_pages(module, some, progress)
+        watcher.write({"step": step, **last}, step)
+    if watcher.best_path is None or last["hmean@0.5"] >= watcher.best:
+        watcher.best, best = last["hmean@0.5"], last
+        watcher.save_best(module, last)
+    else:
+        saved = collectives.of_rank_0(module.ranks, checkpoint.load(watcher.best_path) if module.ranks.first else None)
+        best = saved["ocrlab"]["metrics"]
+        module.averaged.load_state_dict(saved["detector"])
+    if len(some) == len(val.samples):
+        return dict(best)
+    return measure_pages(module, val.samples, progress)
+
+
+def measure_pages(module: Training, samples: Sequence[Sample], progress: Progress) -> dict[str, float]:
+    """Return the figures of the averaged weights over every one of `samples`, of which each rank judges its share."""
+    config, mine = module.config, module.ranks
+    module.averaged.eval()
+    dataset, judged = Pages(samples, config, cache_folder(config)), {}
+    for turn, i in enumerate(collectives.share(len(dataset), mine)):
+        if i is not None:
+            page = dataset.page(i)
+            judged[i] = page_inference.judge(module.averaged, page, config, bf16=module.machine.bf16).counts
+        progress({"kind": "measure", "step": min((turn + 1) * mine.world, len(dataset)), "total": len(dataset)})
+    return figures(collectives.added(mine, judged, len(dataset)))

@@ -8,45 +8,102 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import lightning
 import torch
 from lightning.pytorch import Trainer
+from torch import Tensor, nn
 
 from ocrlab import run_folder
 from ocrlab.config.schema import Config
 from ocrlab.data.dataset import Batch
+from ocrlab.errors import RunError
 from ocrlab.inference import checkpoint
 from ocrlab.losses.db_loss import LossParts
 from ocrlab.run_folder import heartbeat
 from ocrlab.run_folder.launcher import Ranks
 from ocrlab.training.auto_settings import spread
 from ocrlab.training.distributed.collectives import mean
-from ocrlab.training.distributed.stop_agreement import Agreement
+from ocrlab.training.distributed.stop_together import REACHED, StopAgreement, StopDeadline, allowed
 from ocrlab.training.lightning_module import Training
-from ocrlab.training.nonfinite_losses import Numbers
-from ocrlab.training.stop_deadline import REACHED, Patience, allowed
-from ocrlab.training.tracking import artifacts
+from ocrlab.training.tracking import client
+from ocrlab.training.tracking.client import Tracker
+
+SHOWN = 6  # pages that are named
+MOST = 0.5  # of all micro-batches: a run with more of them has learned from the few others
+DO = "Look at these pages and their boxes (ocrlab samples check DIR); `ocrlab replay` names the module and operator"
+
+
+class Numbers:
+    """What was seen of losses that are not finite; of several ranks each one sees its own."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.count = self.total = 0
+        self.first: int | None = None  # the step at which the first was noticed
+        self.pages: dict[str, None] = {}
+
+    def see(self, losses: Sequence[Tensor], pages: Sequence[Sequence[str]], step: int) -> bool:
+        """Count some micro-batches, with the pages of the last of them; tell whether any is the first that is not."""
+        page_names = [*[()] * (len(losses) - len(pages)), *pages]
+        self.total += len(losses)
+        wrong = [
+            names for loss, names in zip(losses, page_names, strict=True) if not bool(loss.detach().isfinite().all())
+        ]
+        begins = bool(wrong) and not self.count
+        self.count += len(wrong)
+        self.first = step if begins else self.first
+        self.pages |= dict.fromkeys(name for names in wrong for name in names)
+        return begins
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run goes on with, in types that `weights_only=True` reads."""
+        return {"count": self.count, "total": self.total, "first": self.first, "pages": list(self.pages)}
+
+    def go_on(self, state: dict[str, Any]) -> None:
+        """Take up the state of rank 0, which wrote the checkpoint: what the others had seen went with them."""
+        if self.ranks.first:
+            self.count, self.total, self.first = state["count"], state["total"], state["first"]
+            self.pages = dict.fromkeys(state["pages"])
+
+    def check(self, model: nn.Module, step: int) -> None:
+        """Raise RunError, on all ranks, where a weight is not finite: no later step can mend that."""
+        weights = [getattr(p, "_local_tensor", p).detach() for p in model.parameters()]
+        broken = any(not bool(p.isfinite().all()) for p in weights)
+        if mean(self.ranks, [float(broken)])[0]:
+            got = (
+                f"NaN or infinity in weights at step {step}; {self}" if broken else f"it is so on another rank; {self}"
+            )
+            do = f"{DO}; go on from an older checkpoint with a smaller optim.lr"
+            raise RunError("The weights are no finite numbers any more", got=got, need="a finite loss", do=do)
+
+    def judge(self) -> None:
+        """Raise RunError at the end, on all ranks, where most of the losses were not finite."""
+        share = mean(self.ranks, [self.count / max(1, self.total)])[0]
+        if share > MOST:
+            what = "The loss was no finite number in most of the training"
+            raise RunError(what, got=str(self), need="a finite loss", do=DO)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what belongs to the final metrics: how many, where there were any."""
+        return {"not_finite": float(self.count)} if self.count else {}
+
+    def __str__(self) -> str:
+        if not self.count:
+            return "no loss of its own that is not finite"
+        names = ", ".join(list(self.pages)[:SHOWN]) or "pages before the resume"
+        more = f" and {len(self.pages) - SHOWN} more" if len(self.pages) > SHOWN else ""
+        return (
+            f"the loss of {self.count} of {self.total} micro-batches was NaN or infinity, first seen at step "
+            f"{self.first}; their pages: {names}{more}"
+        )
+
 
 Progress = Callable[[dict[str, Any]], None]  # {"kind": start|train|validate|end, "step", "total", figures...}
 SAVE_EVERY = 60.0  # seconds between two writings of last.ckpt
 RECENT = 50  # micro-batches, of which the longest tells how long the next may take
 UNEVEN = 3.0  # a 95th percentile of so many medians is worth a word
-
-
-class Tracker(Protocol):
-    """Where figures go besides metrics.csv."""
-
-    @property
-    def on(self) -> bool:
-        """Whether anybody listens."""
-
-    def log(self, metrics: dict[str, float], step: int) -> None:
-        """Send the figures of one step."""
-
-    def pictures(self, files: Sequence[tuple[str, Path]], step: int) -> None:
-        """Send pictures with their captions."""
 
 
 class Watcher(lightning.Callback):
@@ -63,13 +120,13 @@ class Watcher(lightning.Callback):
     ) -> None:
         self.config, self.folder, self.tracker, self.progress = config, folder, tracker, progress
         self.ranks = ranks or Ranks()
-        self.agreement = Agreement(self.ranks) if self.ranks.several else None
+        self.agreement = StopAgreement(self.ranks) if self.ranks.several else None
         self.table = run_folder.Table(folder.metrics_file)
         self.best = -math.inf
         self.best_path: Path | None = None
         self.stale = 0  # validations without gain
         self.stop_signal: int | None = None
-        self.patience: Patience | None = None
+        self.stop_deadline: StopDeadline | None = None
         self.seconds: list[float] = []  # of each step, for the spread
         self.fit_seconds = 0.0  # in fit with data, without validation
         self.losses: list[LossParts] = []  # since the last row; read from the device only then
@@ -99,18 +156,18 @@ class Watcher(lightning.Callback):
         if self.stop_signal is not None:
             raise KeyboardInterrupt
         self.stop_signal = number
-        if self.patience is not None:
-            self.patience.note(number)
+        if self.stop_deadline is not None:
+            self.stop_deadline.note(number)
 
     def until_stopped(self) -> float:
-        """Return the seconds within which a stop that is asked for should be there: see `patience`."""
+        """Return the seconds within which a stop that is asked for should be there: see `StopDeadline`."""
         steps = 2 * self.config.trainer.accumulate_grad_batches if self.ranks.several else 1
         return allowed(max(self.seconds[-RECENT:], default=0.0), steps)
 
     def _reached(self) -> None:
         heartbeat.beat(phase=heartbeat.STOPS)
-        if self.patience is not None:
-            self.patience.note(REACHED)
+        if self.stop_deadline is not None:
+            self.stop_deadline.note(REACHED)
 
     def on_sanity_check_start(self, trainer: Trainer, module: lightning.LightningModule) -> None:
         self._own_signals()
@@ -155,7 +212,7 @@ class Watcher(lightning.Callback):
             module: Any = trainer.lightning_module
             if module.micro % trainer.accumulate_grad_batches:
                 return  # gradients of this step are not those of all ranks yet
-            stop, save = self.agreement.reached(module.micro, stop, save and self.ranks.first)
+            stop, save = self.agreement.exchange(module.micro, stop, save and self.ranks.first)
         if stop:
             self._reached()
             self.save_last(trainer)
@@ -182,8 +239,8 @@ class Watcher(lightning.Callback):
 
     def on_validation_batch_end(self, trainer: Trainer, module: Any, _out: Any, page: Any, index: int, *_: Any) -> None:
         heartbeat.beat(step=trainer.global_step, phase="validate")
-        if self.tracker.on and not trainer.sanity_checking and artifacts.shown(index, trainer.num_val_batches):
-            self.pictures += artifacts.picture(self.folder.path, page, module.detections, trainer.global_step, index)
+        if self.tracker.on and not trainer.sanity_checking and client.is_shown(index, trainer.num_val_batches):
+            self.pictures += client.save_picture(self.folder.path, page, module.detections, trainer.global_step, index)
         if self.stop_signal is not None and self.agreement is None:  # several ranks stop together, after a step
             self._reached()
             if not trainer.sanity_checking:

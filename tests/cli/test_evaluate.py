@@ -13,8 +13,7 @@ import pytest
 
 from ocrlab.cli import evaluate, main
 from ocrlab.cli.parser import Answer
-from ocrlab.evaluation.metrics.dataset_scores import Scored
-from ocrlab.evaluation.metrics.page_scores import judge
+from ocrlab.evaluation.metrics.page_scores import Scored, judge
 
 FIGURES = {f"{figure}@{at}" for figure in ("hmean", "precision", "recall") for at in (0.5, 0.7, 0.8)}
 FIGURES |= {f"{name}_{figure}" for name in ("deteval", "cleval") for figure in ("hmean", "precision", "recall")}
@@ -142,8 +141,7 @@ def test_the_oracle_takes_over(monkeypatch):
 
 
 def test_a_split_without_a_box_that_counts_is_reported(calls, monkeypatch, capsys):
-    from ocrlab.evaluation.metrics.dataset_scores import Scored
-    from ocrlab.evaluation.metrics.page_scores import judge
+    from ocrlab.evaluation.metrics.page_scores import Scored, judge
 
     def score(*_args, **_kwargs):
         return Scored({"empty": judge([], np.zeros(0, bool), [], [], None)}, 0, 0.5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ocrlab.data.folder_layouts import find, splits
-from ocrlab.data.image_lookup import locate
+from ocrlab.data.page_files import locate
 from ocrlab.errors import DataError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ocrlab.data.annotations import PageError
 from ocrlab.data.folder_layouts import Source, find
-from ocrlab.data.image_lookup import locate
+from ocrlab.data.page_files import locate
 
 
 def touch(folder: Path, *names: str) -> Path:

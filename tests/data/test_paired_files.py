@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from ocrlab.data.folder_layouts import Source
-from ocrlab.data.image_lookup import locate
-from ocrlab.data.paired_files import pair
+from ocrlab.data.page_files import locate, pair
 from ocrlab.errors import DataError
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ocrlab.model.db_head import DBHead, K, Maps
-from ocrlab.model.fpn import FPN, conv_block
-from ocrlab.model.unet import UNet
+from ocrlab.model.dbnet import FPN, DBHead, K, Maps, UNet, conv_block
 
 CHANNELS = (8, 16, 24, 40)
 

@@ -12,7 +12,7 @@ from ocrlab.config import schema as configs
 from ocrlab.errors import RunError
 from ocrlab.run_folder.launcher import Ranks
 from ocrlab.training import loop
-from ocrlab.training.nonfinite_losses import Numbers
+from ocrlab.training.run_callback import Numbers
 from tests.training.test_loop import interrupted_once, pages  # noqa: F401  # a fixture
 
 FINE, WRONG = torch.tensor(1.0), torch.tensor(float("nan"))

@@ -7,7 +7,7 @@ import torch
 
 from ocrlab.errors import CheckpointError
 from ocrlab.inference import checkpoint
-from ocrlab.training.trainer_factory import AtomicIO
+from ocrlab.training.loop import AtomicIO
 
 
 def test_a_state_of_a_gpu_that_is_not_here_is_read_to_the_host(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from ocrlab.config import schema as configs
 from ocrlab.data.formats.reader import Index
 from ocrlab.inference import checkpoint
 from ocrlab.run_folder.launcher import Ranks
-from ocrlab.training import loop, run_callback, validation
+from ocrlab.training import loop, run_callback
 from ocrlab.training.run_callback import Watcher
 from tests.training.test_loop import pages, tiny  # noqa: F401  # a fixture
 
@@ -25,11 +25,11 @@ def of(samples) -> Index:
 
 def test_a_part_of_the_pages_is_spread_over_all_of_them_and_over_the_ranks():
     index = of([SimpleNamespace(name=str(i)) for i in range(10)])
-    names = [s.name for s in validation.looked_at(index, configs.load(overrides=["trainer.val_pages=4"]))]
+    names = [s.name for s in loop.validated_pages(index, configs.load(overrides=["trainer.val_pages=4"]))]
     assert names == ["0", "3", "6", "9"]
-    assert validation.looked_at(index, configs.load(overrides=["trainer.val_pages=10"])) is index.samples
+    assert loop.validated_pages(index, configs.load(overrides=["trainer.val_pages=10"])) is index.samples
     config = configs.load(overrides=["trainer.val_pages=3"])
-    turns = [list(validation.loader(index, config, Ranks(rank=r, world=2)).sampler) for r in (0, 1)]
+    turns = [list(loop.validation_loader(index, config, Ranks(rank=r, world=2)).sampler) for r in (0, 1)]
     assert turns == [[0, 2], [1, None]]
 
 
@@ -56,8 +56,8 @@ def ended(tmp_path, monkeypatch, on_some: float, best: float, on_all: float, val
         asked.append((len(samples), module.averaged.weight.item()))
         return {"hmean@0.5": on_some if len(asked) == 1 else on_all}
 
-    monkeypatch.setattr(validation, "measure", measure)
-    return validation.final(module, watcher, of(["a", "b", "c"]), loop.silent), asked, written
+    monkeypatch.setattr(loop, "measure", measure)
+    return loop.final_metrics(module, watcher, of(["a", "b", "c"]), loop.silent), asked, written
 
 
 def test_what_training_saw_of_the_pages_is_compared_with_the_same_pages(tmp_path, monkeypatch):
@@ -96,7 +96,7 @@ def test_the_last_measurement_is_done_on_the_device_of_the_training(pages, tmp_p
         run(module, *rest)
         module.trainer.strategy._root_device = torch.device("meta")  # stands for a GPU
 
-    monkeypatch.setattr(validation, "measure", measure)
+    monkeypatch.setattr(loop, "measure", measure)
     monkeypatch.setattr(loop, "_run", elsewhere)
     monkeypatch.setattr(Watcher, "save_best", lambda *_: None)
     loop.fit(tiny(pages, tmp_path, "trainer.max_steps=1", "trainer.val_every=100", "trainer.val_pages=1"))

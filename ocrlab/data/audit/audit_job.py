@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ocrlab.data.annotations import PageError
-from ocrlab.data.audit import box_rules, duplicates, image_reader, ink_mask, missing_boxes, page_orientation
+from ocrlab.data.audit import box_rules, missing_boxes, page_image, page_rules
 from ocrlab.data.audit.box_alignment import Place, lies_well, look, settled
 from ocrlab.data.audit.finding import ERROR, NOTE, Finding
 from ocrlab.data.audit.raw_annotations import Raw, pages
@@ -43,8 +43,8 @@ def check(path: Path | str, splits: Sequence[str] | None = None, progress: Progr
     """
     readers = pages(path, splits)
     looked: list[PageFindings] = []
-    prints: list[duplicates.Print] = []
-    strangers: list[page_orientation.Stranger] = []
+    prints: list[page_rules.Print] = []
+    strangers: list[page_rules.Stranger] = []
     for number, read in enumerate(readers, 1):
         looked.append(_guarded(read(), prints, strangers))
         if progress:
@@ -52,11 +52,11 @@ def check(path: Path | str, splits: Sequence[str] | None = None, progress: Progr
     notes = _no_documents(looked)
     silent = {note.split for note in notes}
     findings = [finding for page in looked for finding in _reported(page, page.split in silent)]
-    whole = [f for f in page_orientation.exchanged(strangers) if f.kind != "misplaced" or f.split not in silent]
-    return findings + notes + whole + list(duplicates.pairs(prints))
+    whole = [f for f in page_rules.exchanged_pages(strangers) if f.kind != "misplaced" or f.split not in silent]
+    return findings + notes + whole + list(page_rules.duplicate_pages(prints))
 
 
-def _guarded(raw: Raw, prints: list[duplicates.Print], strangers: list[page_orientation.Stranger]) -> PageFindings:
+def _guarded(raw: Raw, prints: list[page_rules.Print], strangers: list[page_rules.Stranger]) -> PageFindings:
     """Return the findings of one page; what nobody foresaw is an error of this page and does not end the check."""
     try:
         return page(raw, prints, strangers)
@@ -87,7 +87,7 @@ def _reported(page: PageFindings, silent: bool) -> list[Finding]:
     return [f for f in page.by_numbers if f.box is None or f.box not in flipped] + page.by_pixels
 
 
-def page(raw: Raw, prints: list[duplicates.Print], strangers: list[page_orientation.Stranger]) -> PageFindings:
+def page(raw: Raw, prints: list[page_rules.Print], strangers: list[page_rules.Stranger]) -> PageFindings:
     """Return what one page is like; adds its fingerprint, and the page itself if its boxes seem another page's."""
     findings = [_whole(raw, "unreadable_annotation", ERROR, why, line) for line, why in raw.faults]
     findings += [_whole(raw, "unreadable_annotation", NOTE, why) for why in raw.notes]
@@ -99,7 +99,7 @@ def page(raw: Raw, prints: list[duplicates.Print], strangers: list[page_orientat
         findings += [_whole(raw, "unreadable_image", ERROR if raw.lost else NOTE, why)] if why else []
     else:
         try:
-            image, header, warnings = image_reader.decode(raw.image)
+            image, header, warnings = page_image.decode(raw.image)
             findings += (
                 [_whole(raw, "broken_image", ERROR, f"the decoder says: {'; '.join(warnings)}")] if warnings else []
             )
@@ -111,7 +111,7 @@ def page(raw: Raw, prints: list[duplicates.Print], strangers: list[page_orientat
             raw.split, findings + list(box_rules.numbers(raw, good, None)) + list(box_rules.texts(raw, good))
         )
     polygons = [polygon for index in good if (polygon := raw.boxes[index].polygon) is not None]
-    image, tag = page_orientation.exif(raw, image, header, polygons)
+    image, tag = page_rules.exif(raw, image, header, polygons)
     looked = _judge_pixels(raw, good, image, polygons, strangers)
     return replace(looked, by_numbers=findings + ([tag] if tag else []) + looked.by_numbers)
 
@@ -119,29 +119,29 @@ def page(raw: Raw, prints: list[duplicates.Print], strangers: list[page_orientat
 def _judge_pixels(
     raw: Raw,
     good: list[int],
-    image: image_reader.Image,
+    image: page_image.Image,
     polygons: list[Polygon],
-    strangers: list[page_orientation.Stranger],
+    strangers: list[page_rules.Stranger],
 ) -> PageFindings:
     """Return what the pixels say: about the page as a whole, or, where it is the right one, about its boxes."""
     size = (image.shape[1], image.shape[0])
     counted = [index for index in good if not raw.boxes[index].ignored]
-    sheet = ink_mask.sheet(image, polygons)
+    sheet = page_image.sheet(image, polygons)
     boxed = float((sheet.ink & (sheet.covered > 0)).sum() / max(sheet.ink.sum(), 1)) if counted else None
     places = {index: look(sheet, p) for index, p in zip(good, sheet.polygons, strict=True) if p is not None}
     well = sum((place := places[index]) is not None and lies_well(place) for index in counted)
-    if len(counted) >= page_orientation.FEWEST and well < page_orientation.POOR * len(counted):
+    if len(counted) >= page_rules.FEWEST and well < page_rules.POOR * len(counted):
         chosen = [p for index in counted if (p := raw.boxes[index].polygon) is not None]
         stay = sum((place := places[index]) is not None and settled(place) for index in counted) / len(counted)
-        explanation = page_orientation.explain(image, chosen) if stay < page_orientation.GOOD else None
+        explanation = page_rules.explain(image, chosen) if stay < page_rules.GOOD else None
         whole = [_whole(raw, explanation[0], ERROR, explanation[1])] if explanation else []
-        if stay >= page_orientation.GOOD:
+        if stay >= page_rules.GOOD:
             why = (
                 f"{well} of its {len(counted)} boxes lie tightly on ink, {stay:.0%} at their best place: not by pixels"
             )
             whole.append(_whole(raw, "misplaced", NOTE, why))
         elif explanation is None and raw.image is not None:
-            strangers.append(page_orientation.Stranger(raw, raw.image, chosen, well / len(counted), size))
+            strangers.append(page_rules.Stranger(raw, raw.image, chosen, well / len(counted), size))
         whole += list(box_rules.numbers(raw, good, None)) + list(box_rules.texts(raw, good))
         return PageFindings(raw.split, whole, boxed=boxed)
     findings = list(box_rules.numbers(raw, good, size)) + list(box_rules.texts(raw, good))
@@ -163,13 +163,13 @@ def _judge_pixels(
     )
 
 
-def _print(raw: Raw, image: image_reader.Image | None) -> duplicates.Print:
+def _print(raw: Raw, image: page_image.Image | None) -> page_rules.Print:
     texts = frozenset(box.text.strip() for box in raw.boxes if len(box.text.strip()) > 2 and not box.ignored)
     if raw.image is None or image is None:
-        return duplicates.Print(raw.name, raw.split, None, None, None, None, texts)
+        return page_rules.Print(raw.name, raw.split, None, None, None, None, texts)
     digest = hashlib.sha256(raw.image.read_bytes()).hexdigest()
-    bits, thumb = image_reader.fingerprint(image)
-    return duplicates.Print(raw.name, raw.split, os.path.realpath(str(raw.image)), digest, bits, thumb, texts)
+    bits, thumb = page_image.fingerprint(image)
+    return page_rules.Print(raw.name, raw.split, os.path.realpath(str(raw.image)), digest, bits, thumb, texts)
 
 
 def _whole(raw: Raw, kind: str, severity: str, why: str, line: int | None = None) -> Finding:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab import geometry
-from ocrlab.data.audit.ink_mask import Mask, Sheet, filled
+from ocrlab.data.audit.page_image import Mask, Sheet, filled
 from ocrlab.geometry import Polygon
 
 REACH = 1.25  # of the height of the box: how far it is moved

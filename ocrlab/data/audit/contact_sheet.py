@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ocrlab.data.annotations import PageError
 from ocrlab.data.audit.finding import ERROR, WARN, Finding
-from ocrlab.data.audit.image_reader import Image
+from ocrlab.data.audit.page_image import Image
 from ocrlab.data.audit.raw_annotations import Raw, pages
 from ocrlab.data.image_io import read_image
 

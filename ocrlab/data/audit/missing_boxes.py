@@ -1,8 +1,9 @@
 """Lines that nobody boxed: ink outside all boxes that looks like the text inside them.
 
 What looks like text is learned from the page itself: the signs in its boxes, and height, density and blackness of
-their ink. C pieces of ink (connected components), N boxes; rulings, bar codes, handwriting and dirt differ in size,
-evenness or density, and repeat no sign of the boxes.
+their ink. A page repeats few signs many times: ink outside the boxes that repeats signs inside them is print of the
+same machine, at any size; rulings, bar codes, handwriting and dirt differ in size, evenness or density, and repeat no
+sign of the boxes. C pieces of ink (connected components), N boxes.
 """
 
 from __future__ import annotations
@@ -14,8 +15,57 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab.data.audit import component_features
-from ocrlab.data.audit.ink_mask import Mask, Sheet
+from ocrlab.data.audit.page_image import Gray, Mask, Sheet
+
+Looks = NDArray[np.float32]
+
+GRID = 8  # cells a side
+COMPARED, ROWS_AT_ONCE = (
+    4000,
+    512,
+)  # known looks that are compared, more say nothing new; looks at a time: a page of dirt has 10^5
+ASPECT = 0.5  # what a difference of 1 in log(width / height) takes from a likeness
+
+
+def component_looks(contrast: Gray, stats: Ints) -> Looks:
+    """Return the looks of C pieces (x, y, w, h, ...) of a page (H, W) as vectors (C, GRID * GRID + 1).
+
+    Of a vector, all but the last are the contrast in a grid over the piece, without mean and of length 1; the last is
+    log(width / height).
+    """
+    sums = cv2.integral(contrast)
+    x, y, w, h = (stats[:, column, None].astype(np.int64) for column in range(4))
+    cells = np.arange(GRID)
+    left, right = x + cells * w // GRID, x + -(-(cells + 1) * w // GRID)
+    top, bottom = y + cells * h // GRID, y + -(-(cells + 1) * h // GRID)
+    rows, below = top[:, :, None], bottom[:, :, None]
+    columns, beyond = left[:, None, :], right[:, None, :]
+    total = sums[below, beyond] - sums[rows, beyond] - sums[below, columns] + sums[rows, columns]
+    grid = (total / ((below - rows) * (beyond - columns))).reshape(-1, GRID * GRID).astype(np.float32)
+    grid -= grid.mean(axis=1, keepdims=True)
+    grid /= np.maximum(np.linalg.norm(grid, axis=1, keepdims=True), 1e-6)
+    return np.hstack([grid, np.log(w / h).astype(np.float32)])
+
+
+def similarity(looks: Looks, other: Looks) -> Looks:
+    """Return how alike looks (C, D) and looks (K, D) are, (C, K), at most 1."""
+    apart = looks[:, None, -1] - other[None, :, -1]
+    return np.asarray(looks[:, :-1] @ other[:, :-1].T - ASPECT * np.abs(apart), np.float32)
+
+
+def best_similarity(own: Looks, references: Looks) -> NDArray[np.float32]:
+    """Return how alike each of C looks is to the one of K known looks that is most like it, (C,); -1 if K is 0."""
+    best = np.full(len(own), -1.0, np.float32)
+    references = references[:: -(-len(references) // COMPARED) or 1]
+    for start in range(0, len(own) if len(references) else 0, ROWS_AT_ONCE):
+        best[start : start + ROWS_AT_ONCE] = similarity(own[start : start + ROWS_AT_ONCE], references).max(axis=1)
+    return best
+
+
+def monotony(row: Looks) -> float:
+    """Return how alike a row of looks (C, D) is, 0..1: the length of their mean, 0 below 3. Ornaments repeat a sign."""
+    return float(np.linalg.norm(row[:, :-1].mean(axis=0))) if len(row) > 2 else 0.0
+
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -76,7 +126,7 @@ class _Print:
     density: float
     black: float  # grey level
     strength: float  # contrast against the paper
-    looks: component_features.Looks  # of its letters
+    looks: Looks  # of its letters
     bounds: Floats  # left, top, right, bottom (N, 4) of the boxes
 
 
@@ -99,8 +149,8 @@ def lines(sheet: Sheet) -> list[Line]:
     at = at[np.argsort(group, kind="stable")]
     starts = np.searchsorted(np.sort(group), np.arange(1, number + 1))
     own = stats[at]
-    looks = component_features.looks(sheet.contrast, own)
-    repeated = component_features.repeated(looks, reference.looks)
+    looks = component_looks(sheet.contrast, own)
+    repeated = best_similarity(looks, reference.looks)
     candidates = [_line(own[i:j], looks[i:j], repeated[i:j], sheet, reference) for i, j in pairwise(starts.tolist())]
     lines = [line for line in candidates if line is not None]
     return sorted(lines, key=likeness, reverse=True)[:MOST] if len(lines) > MOST else lines
@@ -141,18 +191,16 @@ def _boxed_print(stats: Ints, sheet: Sheet) -> _Print:
     bounds = bounds.reshape(-1, 4)
     tall = stats[stats[:, 3] >= 0.35 * sheet.text]
     if len(tall) < 5:
-        return _Print(0.7 * sheet.text, 0.45, 60.0, 0.5, component_features.looks(sheet.contrast, tall), bounds)
+        return _Print(0.7 * sheet.text, 0.45, 60.0, 0.5, component_looks(sheet.contrast, tall), bounds)
     height = float(np.median(tall[:, 3]))
     density = tall[:, 4] / (tall[:, 2] * tall[:, 3])
     own = sheet.ink & (sheet.covered > 0)
     strength = max(_contrast(sheet, (slice(None), slice(None)), own), 0.05)
-    looks = component_features.looks(sheet.contrast, stats[stats[:, 3] >= LETTER * height])
+    looks = component_looks(sheet.contrast, stats[stats[:, 3] >= LETTER * height])
     return _Print(height, float(np.median(density)), float(np.median(sheet.gray[own])), strength, looks, bounds)
 
 
-def _line(
-    own: Ints, looks: component_features.Looks, repeated: component_features.Looks, sheet: Sheet, reference: _Print
-) -> Line | None:
+def _line(own: Ints, looks: Looks, repeated: Looks, sheet: Sheet, reference: _Print) -> Line | None:
     """Describe a group of pieces (x, y, w, h, area), (C, 5); None if none is as high as a letter."""
     letter = own[:, 3] >= LETTER * reference.height
     if not letter.any():
@@ -172,7 +220,7 @@ def _line(
             np.median(np.abs(bottoms - np.median(bottoms))) / reference.height,
             _row(reference.bounds, bounds),
             np.log((high[1] - low[1]) / reference.height),
-            component_features.monotony(looks[letter]),
+            monotony(looks[letter]),
             tall[:, 2].sum() / (high[0] - low[0]),
             np.log(np.median(tall[:, 2] / tall[:, 3])),
             np.median(repeated[letter]),

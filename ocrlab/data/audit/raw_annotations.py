@@ -19,7 +19,7 @@ from ocrlab.data.annotations import IGNORED, Page, PageError, read_text
 from ocrlab.data.folder_layouts import SUFFIXES
 from ocrlab.data.formats import reader as format_reader
 from ocrlab.data.formats.icdar import icdar
-from ocrlab.data.paired_files import pair
+from ocrlab.data.page_files import pair
 from ocrlab.data.shards.dataset import Readers
 from ocrlab.data.shards.tar_member import Member
 from ocrlab.errors import DataError

@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 from ocrlab.data import field_parsing
 from ocrlab.data.annotations import Boxes, Contents, Document, Entry, Page, PageError, read_text
 from ocrlab.data.folder_layouts import Source
-from ocrlab.data.formats import coco, cord, curved_text, icdar, json_pages, labelme
-from ocrlab.data.image_lookup import locate
-from ocrlab.data.paired_files import pair
+from ocrlab.data.formats import coco, curved_text, icdar, json_pages
+from ocrlab.data.page_files import locate, pair
 from ocrlab.errors import DataError
 
 Reader = Callable[[], Page]  # reads one page, or raises PageError
@@ -32,8 +31,13 @@ SETS: tuple[tuple[str, Callable[[Any], bool], Callable[[Document], Contents], st
 # one object a page: a file of its own, or a line of JSON lines
 PAGES: tuple[tuple[str, Callable[[Any], bool], Callable[[dict[str, Any]], tuple[Any, Boxes]], str], ...] = (
     ("ocrlab's page", lambda data: any(key in data for key in json_pages.LISTS), json_pages.page, json_pages.PAGE),
-    ("LabelMe", lambda data: "shapes" in data, labelme.labelme, labelme.LABELME),
-    ("CORD", lambda data: "valid_line" in data or "ground_truth" in data or "gt_parse" in data, cord.cord, cord.CORD),
+    ("LabelMe", lambda data: "shapes" in data, json_pages.labelme, json_pages.LABELME),
+    (
+        "CORD",
+        lambda data: "valid_line" in data or "ground_truth" in data or "gt_parse" in data,
+        json_pages.cord,
+        json_pages.CORD,
+    ),
 )
 # text, by how it starts; else it is ICDAR text
 TEXTS: tuple[tuple[str, Callable[[str, Path], Boxes]], ...] = (

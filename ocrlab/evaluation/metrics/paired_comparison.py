@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrlab.errors import ConfigError, ShapeError
-from ocrlab.evaluation.metrics.dataset_scores import Scored
-from ocrlab.evaluation.metrics.page_scores import AT, COLUMNS, PageScores, widened
+from ocrlab.evaluation.metrics.page_scores import AT, COLUMNS, PageScores, Scored, widened
 
 ROUNDS = 10_000
 LEVEL = 0.95  # of all intervals that are read together

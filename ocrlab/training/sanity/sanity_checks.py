@@ -32,9 +32,9 @@ from ocrlab.model.dbnet import Detector
 from ocrlab.records import Check
 from ocrlab.training.optimizer import adamw
 from ocrlab.training.sanity import data_checks, model_checks, reference_loss
+from ocrlab.training.sanity.data_checks import ranges, relations
 from ocrlab.training.sanity.model_checks import Learned
 from ocrlab.training.sanity.reference_loss import Loss, judged
-from ocrlab.training.sanity.target_map_checks import ranges, relations
 
 Progress = Callable[[dict[str, Any]], None]
 LONGEST = 80  # characters of a finding in the row of its check

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocrlab.data.audit import box_alignment, check, ink_mask, missing_boxes, page_orientation
+from ocrlab.data.audit import box_alignment, check, missing_boxes, page_image, page_rules
 
 
 def test_a_good_box_holds_all_its_ink(draw: Callable[..., Any]) -> None:
     page = draw(1)
-    sheet = ink_mask.sheet(page.image, page.quads)
+    sheet = page_image.sheet(page.image, page.quads)
     places = [place for quad in sheet.polygons if quad is not None and (place := box_alignment.look(sheet, quad))]
     assert min(place.ink_share for place in places) > 0.97
     assert all(box_alignment.lies_well(place) for place in places)
@@ -25,13 +25,13 @@ def test_a_good_box_holds_all_its_ink(draw: Callable[..., Any]) -> None:
 def test_light_print_on_dark_ground_is_ink_too(draw: Callable[..., Any], invert: bool) -> None:
     page = draw(2)
     image = 255 - page.image if invert else page.image
-    assert page_orientation.fits(image, page.quads) == 1.0
+    assert page_rules.fits(image, page.quads) == 1.0
 
 
 def test_a_shift_is_measured(draw: Callable[..., Any]) -> None:
     page = draw(3)
     moved = [*page.quads[:4], page.quads[4] + np.float32((0, 10)), *page.quads[5:]]
-    sheet = ink_mask.sheet(page.image, moved)
+    sheet = page_image.sheet(page.image, moved)
     polygon = sheet.polygons[4]
     assert polygon is not None
     place = box_alignment.look(sheet, polygon)

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from ocrlab.data.audit import component_features
+from ocrlab.data.audit import missing_boxes
 
 
 def pieces(texts: str, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -21,44 +21,44 @@ def pieces(texts: str, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     return contrast, stats[stats[:, 0].argsort()]
 
 
-def looks(texts: str, scale: float = 1.0) -> component_features.Looks:
-    features = component_features.looks(*pieces(texts, scale))
+def looks(texts: str, scale: float = 1.0) -> missing_boxes.Looks:
+    features = missing_boxes.component_looks(*pieces(texts, scale))
     assert len(features) == len(texts)
     return features
 
 
 @pytest.mark.parametrize("scale", [0.6, 1.0, 2.0])
 def test_a_sign_is_recognised_at_any_size(scale: float) -> None:
-    alike = component_features.likeness(looks("ARSH238", scale), looks("ARSH238"))
+    alike = missing_boxes.similarity(looks("ARSH238", scale), looks("ARSH238"))
     assert alike.argmax(axis=1).tolist() == list(range(7))
     assert alike.diagonal().min() > 0.6
-    assert component_features.likeness(looks("ARSH238"), looks("ARSH238")).max() == pytest.approx(1, abs=1e-5)
+    assert missing_boxes.similarity(looks("ARSH238"), looks("ARSH238")).max() == pytest.approx(1, abs=1e-5)
 
 
 def test_a_stroke_is_not_a_wide_sign() -> None:
-    assert component_features.likeness(looks("I"), looks("H"))[0, 0] < 0.5
+    assert missing_boxes.similarity(looks("I"), looks("H"))[0, 0] < 0.5
 
 
 def test_what_the_boxes_hold_is_repeated() -> None:
-    repeated = component_features.repeated(looks("RX"), looks("RSTAH"))
+    repeated = missing_boxes.best_similarity(looks("RX"), looks("RSTAH"))
     assert repeated[0] > 0.99
     assert repeated[1] < 0.7
-    assert component_features.repeated(looks("R"), looks("R")[:0]).tolist() == [-1]
-    assert component_features.repeated(looks("R")[:0], looks("R")).shape == (0,)
+    assert missing_boxes.best_similarity(looks("R"), looks("R")[:0]).tolist() == [-1]
+    assert missing_boxes.best_similarity(looks("R")[:0], looks("R")).shape == (0,)
 
 
 def test_a_page_of_dirt_costs_little() -> None:
     rng = np.random.default_rng(0)
-    many = rng.normal(size=(60_000, component_features.GRID**2 + 1)).astype(np.float32)
+    many = rng.normal(size=(60_000, missing_boxes.GRID**2 + 1)).astype(np.float32)
     own = many[::50]
-    assert component_features.repeated(own, many[:3]).shape == (1200,)
+    assert missing_boxes.best_similarity(own, many[:3]).shape == (1200,)
     tracemalloc.start()
-    component_features.repeated(own, many)
+    missing_boxes.best_similarity(own, many)
     assert tracemalloc.get_traced_memory()[1] < 2**26
     tracemalloc.stop()
 
 
 def test_a_row_of_a_single_sign_is_monotonous() -> None:
-    assert component_features.monotony(looks("XXXXXXXX")) > 0.99
-    assert component_features.monotony(looks("TOSHARES")) < 0.7
-    assert component_features.monotony(looks("XX")) == 0
+    assert missing_boxes.monotony(looks("XXXXXXXX")) > 0.99
+    assert missing_boxes.monotony(looks("TOSHARES")) < 0.7
+    assert missing_boxes.monotony(looks("XX")) == 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ocrlab.data.annotations import PageError
-from ocrlab.data.audit import image_reader
+from ocrlab.data.audit import page_image
 
 
 def test_messages_of_the_decoder_are_captured(draw: Callable[..., Any], tmp_path: Path, capfd: Any) -> None:
@@ -18,9 +18,9 @@ def test_messages_of_the_decoder_are_captured(draw: Callable[..., Any], tmp_path
     page.write(tmp_path, "p", suffix=".jpg")
     file = tmp_path / "train" / "images" / "p.jpg"
     data = bytearray(file.read_bytes())
-    assert image_reader.decode(file)[2] == []
+    assert page_image.decode(file)[2] == []
     file.write_bytes(data[:-2] + b"\x00" * 33 + data[-2:])  # as in a receipt that a scanner spoilt
-    image, header, messages = image_reader.decode(file)
+    image, header, messages = page_image.decode(file)
     assert any("extraneous bytes" in line for line in messages)
     assert image.shape == (header.height, header.width, 3)
     print("the error stream is whole again", file=sys.stderr)
@@ -31,4 +31,4 @@ def test_what_is_no_image_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "p.jpg"
     file.write_bytes(b"\xff\xd8 nothing")
     with pytest.raises(PageError):
-        image_reader.decode(file)
+        page_image.decode(file)

@@ -9,12 +9,12 @@ import cv2
 import numpy as np
 import pytest
 
-from ocrlab.data.audit import ink_mask, missing_boxes
+from ocrlab.data.audit import missing_boxes, page_image
 
 
 def missing_lines(page: Any) -> list[tuple[missing_boxes.Line, np.ndarray]]:
     """Return the lines that are told on a page, with their left, top, right, bottom in its pixels."""
-    sheet = ink_mask.sheet(page.image, page.quads)
+    sheet = page_image.sheet(page.image, page.quads)
     lines = [
         line
         for line in missing_boxes.lines(sheet)
@@ -58,7 +58,7 @@ def test_scrawls_repeat_no_sign_of_the_boxes(draw: Callable[..., Any]) -> None:
         turn = np.cumsum(rng.normal(0, 4, (7, 2)), axis=0)
         turn += np.array([60 + 22 * letter, 660]) - turn.mean(axis=0)
         cv2.polylines(page.image, [turn.astype(np.int32)], False, (30, 30, 30), 2, cv2.LINE_AA)
-    assert missing_boxes.lines(ink_mask.sheet(page.image, page.quads))
+    assert missing_boxes.lines(page_image.sheet(page.image, page.quads))
     assert missing_lines(page) == []
 
 
@@ -72,6 +72,6 @@ def test_a_row_of_stars_is_no_text(draw: Callable[..., Any], count: int) -> None
 
 def test_a_page_without_boxes_has_lines_and_no_familiar_sign(draw: Callable[..., Any]) -> None:
     page = draw(8)
-    lines = missing_boxes.lines(ink_mask.sheet(page.image, []))
+    lines = missing_boxes.lines(page_image.sheet(page.image, []))
     assert lines
     assert {line["known"] for line in lines} == {-1.0}

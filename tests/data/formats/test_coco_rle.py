@@ -9,7 +9,7 @@ import pytest
 import shapely
 
 from ocrlab.data.annotations import PageError
-from ocrlab.data.formats.coco_rle import rle_polygons, unpack
+from ocrlab.data.formats.coco import rle_polygons, unpack
 
 
 def runs(mask: np.ndarray) -> list[int]:

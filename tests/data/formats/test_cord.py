@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from ocrlab.data.annotations import PageError
-from ocrlab.data.formats.cord import cord
+from ocrlab.data.formats.json_pages import cord
 from ocrlab.data.formats.reader import load
 from ocrlab.errors import DataError
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from ocrlab.data.annotations import PageError
-from ocrlab.data.formats.labelme import labelme
+from ocrlab.data.formats.json_pages import labelme
 from ocrlab.data.formats.reader import load
 
 POINTS = [[10, 20], [60.5, 20], [60.5, 40], [10, 40]]

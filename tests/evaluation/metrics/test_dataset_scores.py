@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ocrlab.evaluation.metrics.dataset_scores import Scored
-from ocrlab.evaluation.metrics.page_scores import judge, summary
+from ocrlab.evaluation.metrics.page_scores import Scored, judge, summary
 
 BOXES = [np.array([[0, 0], [50, 0], [50, 20], [0, 20]], float) + np.array((0, 40 * i)) for i in range(4)]
 

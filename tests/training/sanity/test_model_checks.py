@@ -18,8 +18,7 @@ from ocrlab.config.schema import Config
 from ocrlab.data.dataset import Batch, Crops
 from ocrlab.data.formats import reader
 from ocrlab.losses.db_loss import LossParts, TargetMaps, db_loss
-from ocrlab.model.db_head import Maps
-from ocrlab.model.dbnet import Detector
+from ocrlab.model.dbnet import Detector, Maps
 from ocrlab.records import Check
 from ocrlab.training.sanity import data_checks, model_checks, sanity_checks
 

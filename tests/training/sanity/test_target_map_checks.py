@@ -16,7 +16,7 @@ from ocrlab.data.dataset import Batch, Crops
 from ocrlab.data.formats import reader
 from ocrlab.model.dbnet import Detector
 from ocrlab.records import Check
-from ocrlab.training.sanity import data_checks, sanity_checks, target_map_checks
+from ocrlab.training.sanity import data_checks, sanity_checks
 
 
 @pytest.fixture
@@ -48,8 +48,8 @@ def detector(config: Config) -> Detector:
 
 
 def test_ranges_and_relations_of_the_maps(config: Config, batch: Batch) -> None:
-    assert list(target_map_checks.relations(batch)) == []
-    assert [rule.name for rule in target_map_checks.ranges(config)] == [
+    assert list(data_checks.relations(batch)) == []
+    assert [rule.name for rule in data_checks.ranges(config)] == [
         "images",
         "maps.0",
         "maps.1",
@@ -64,7 +64,7 @@ def test_ranges_and_relations_of_the_maps(config: Config, batch: Batch) -> None:
         "targets.shape": (shrink[..., :64], mask, border, band),
     }
     for rule, case_maps in wrong.items():
-        findings = list(target_map_checks.relations(replace(batch, maps=case_maps)))
+        findings = list(data_checks.relations(replace(batch, maps=case_maps)))
         assert rule in {finding.rule for finding in findings}
         assert any(
             batch.pages[0] in f.where or batch.pages[1] in f.where or rule[8:] in ("border", "shape") for f in findings

@@ -15,7 +15,7 @@ from ocrlab.data.dataset import Page
 from ocrlab.data.formats.reader import Sample
 from ocrlab.inference import checkpoint
 from ocrlab.inference.pretrained import sha256
-from ocrlab.training.tracking import artifacts
+from ocrlab.training.tracking import client
 
 QUAD = np.array([[100, 200], [900, 200], [900, 300], [100, 300]], np.float32)
 
@@ -40,11 +40,11 @@ class Taker:
 
 
 def test_a_picture_is_small_and_shows_what_is_annotated_and_what_was_detected(tmp_path: Path, page: Page) -> None:
-    [(caption, file)] = artifacts.picture(tmp_path, page, [QUAD + 300], 12, 3)
+    [(caption, file)] = client.save_picture(tmp_path, page, [QUAD + 300], 12, 3)
     assert (caption, file.name) == ("shop one", "step000012-0003.jpg")
     picture = cv2.imread(str(file))
     assert picture.shape == (480, 640, 3)
-    canvas = artifacts.draw(page, [QUAD + 300]).astype(int)
+    canvas = client.draw_boxes(page, [QUAD + 300]).astype(int)
     blue = canvas[..., 2] - canvas[..., 0] > 100
     red = canvas[..., 0] - canvas[..., 2] > 100
     assert blue[100, 100:400].all() and not blue[300, 300:600].any()
@@ -53,12 +53,12 @@ def test_a_picture_is_small_and_shows_what_is_annotated_and_what_was_detected(tm
 
 def test_what_cannot_be_written_is_no_picture_and_no_error(tmp_path: Path, page: Page) -> None:
     (tmp_path / "flight").write_text("a file where a folder should be")
-    assert artifacts.picture(tmp_path, page, [], 1, 0) == []
+    assert client.save_picture(tmp_path, page, [], 1, 0) == []
 
 
 def test_a_few_pages_from_all_over_are_shown() -> None:
-    assert [index for index in range(63) if artifacts.shown(index, [63])] == [0, 20, 41, 62]
-    assert [index for index in range(2) if artifacts.shown(index, [2])] == [0, 1]
+    assert [index for index in range(63) if client.is_shown(index, [63])] == [0, 20, 41, 62]
+    assert [index for index in range(2) if client.is_shown(index, [2])] == [0, 1]
 
 
 def test_the_best_checkpoint_goes_without_what_it_says_of_this_machine(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_best_checkpoint_goes_without_what_it_says_of_this_machine(tmp_path:
     card = checkpoint.card(config, 7, {"hmean@0.5": 0.5})
     checkpoint.save({"ocrlab": card, "detector": {"a": torch.ones(2)}}, best)
     tracker = Taker(tmp_path)
-    artifacts.send_best(tracker, best, {"hmean@0.5": 0.5})
+    client.send_best(tracker, best, {"hmean@0.5": 0.5})
     [(file, digest, about)] = tracker.files
     assert (file, digest, about) == (tmp_path / "flight" / "artifact" / "best-x.ckpt", sha256(file), {"hmean@0.5": 0.5})
     content = checkpoint.load(file)
@@ -79,8 +79,8 @@ def test_the_best_checkpoint_goes_without_what_it_says_of_this_machine(tmp_path:
 
 def test_a_checkpoint_that_cannot_be_sent_is_a_warning(tmp_path: Path) -> None:
     tracker = Taker(tmp_path)
-    artifacts.send_best(tracker, tmp_path / "gone.ckpt", {})
+    client.send_best(tracker, tmp_path / "gone.ckpt", {})
     assert "is not sent" in tracker.warnings[0]
     off = Taker(tmp_path, on=False)
-    artifacts.send_best(off, tmp_path / "gone.ckpt", {})
+    client.send_best(off, tmp_path / "gone.ckpt", {})
     assert (off.files, off.warnings) == ([], [])

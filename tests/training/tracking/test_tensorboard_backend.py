@@ -10,7 +10,7 @@ import pytest
 from ocrlab import run_folder
 from ocrlab.config.schema import Tracking
 from ocrlab.training import loop
-from ocrlab.training.tracking import client, tensorboard_backend
+from ocrlab.training.tracking import client, process
 from tests.training.test_loop import pages, tiny  # noqa: F401  # a fixture
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -70,4 +70,4 @@ def test_a_package_that_is_not_there_is_a_single_sentence(tmp_path: Path, monkey
 
 
 def test_settings_are_flat() -> None:
-    assert tensorboard_backend.flat({"a": {"b": 1, "c": [2]}, "d": None}) == {"a.b": 1, "a.c": "[2]", "d": "None"}
+    assert process.flat_settings({"a": {"b": 1, "c": [2]}, "d": None}) == {"a.b": 1, "a.c": "[2]", "d": "None"}

@@ -1,26 +1,107 @@
-"""Whole pages whose boxes fit something else: the turned image, x and y exchanged, another size, another page."""
+"""The rules for whole pages: copies of another page, and boxes that fit another image, frame or size.
+
+Measured on receipts: saving 14 of them again at half the size moves a picture by at most 10 of 255 bits and leaves a
+correlation of 0.988 or more; of 563, two different ones come as near as 8 bits, but not above a correlation of 0.96.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ocrlab.data.annotations import PageError
-from ocrlab.data.audit import ink_mask
+from ocrlab.data.audit import page_image
 from ocrlab.data.audit.box_alignment import lies_well, look
 from ocrlab.data.audit.finding import ERROR, NOTE, WARN, Finding
-from ocrlab.data.audit.image_reader import Image, decode
+from ocrlab.data.audit.page_image import Image, decode
 from ocrlab.data.audit.raw_annotations import Raw
 from ocrlab.data.image_io import Header, upright
 from ocrlab.data.shards.tar_member import Member
 from ocrlab.geometry import Polygon
 
+BITS, CORRELATION = 28, 0.97  # of 255, at most; at least
+SAME_TEXT, SAME_FORM = 0.95, 0.6  # Jaccard index of the texts of two pages
+FEWEST_TEXTS = 8  # texts a page, below which they prove nothing
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Print:
+    """What is kept of a page to know it again; without an image there are texts only."""
+
+    name: str
+    split: str
+    image: str | None  # its path
+    digest: str | None  # of the file
+    bits: NDArray[np.uint8] | None
+    thumb: NDArray[np.float32] | None
+    texts: frozenset[str]
+
+
+def duplicate_pages(prints: list[Print]) -> Iterator[Finding]:
+    """Yield one finding a pair of pages that are alike."""
+    reported: set[tuple[int, int]] = set()
+    for i, j, kind, severity, why in (*_same_pictures(prints), *_same_texts(prints)):
+        first, second = prints[i], prints[j]
+        same_file = first.image is not None and first.image == second.image  # with two annotations
+        if (i, j) in reported or same_file or (first.name, first.split) == (second.name, second.split):
+            continue
+        reported.add((i, j))
+        if first.split != second.split:
+            across = f"is in {first.split!r} and in {second.split!r}: {why}"
+            worse = {WARN: ERROR}.get(severity, severity)
+            yield Finding("leak", second.name, second.split, None, None, worse, across, f"{first.split}/{first.name}")
+        else:
+            yield Finding(kind, second.name, second.split, None, None, severity, why, first.name)
+
+
+def _same_pictures(prints: list[Print]) -> Iterator[tuple[int, int, str, str, str]]:
+    at = [n for n, page in enumerate(prints) if page.bits is not None]
+    if len(at) < 2:
+        return
+    bits = np.unpackbits(np.array([prints[n].bits for n in at]), axis=1).astype(np.float32)
+    thumbs = np.array([prints[n].thumb for n in at])
+    ones = bits.sum(axis=1)
+    for row, n in enumerate(at[:-1]):  # a row at a time: 10,000 pages are 10^8 pairs
+        rest = slice(row + 1, None)
+        apart = ones[row] + ones[rest] - 2 * (bits[rest] @ bits[row])
+        alike = thumbs[rest] @ thumbs[row]
+        blank = not thumbs[row].any()
+        same = np.array([prints[m].digest == prints[n].digest for m in at[row + 1 :]])
+        for offset in np.flatnonzero(same | ((apart <= BITS) & (alike >= CORRELATION) & (not blank))):
+            m = at[row + 1 + int(offset)]
+            if same[offset]:
+                yield n, m, "duplicate_page", ERROR, f"the same file, byte for byte, as {prints[n].name}"
+            else:
+                why = f"{apart[offset]:.0f} of 255 bits apart from {prints[n].name}, correlation {alike[offset]:.3f}"
+                yield n, m, "near_duplicate_page", WARN, why
+
+
+def _same_texts(prints: list[Print]) -> Iterator[tuple[int, int, str, str, str]]:
+    """Yield pairs whose texts are mostly the same; found through the texts, so that strangers are never compared."""
+    holders: dict[str, list[int]] = {}
+    for n, page in enumerate(prints):
+        if len(page.texts) < FEWEST_TEXTS:
+            continue
+        shared: dict[int, int] = {}
+        for text in page.texts:
+            for other in holders.get(text, ()):
+                shared[other] = shared.get(other, 0) + 1
+            holders.setdefault(text, []).append(n)
+        for other, common in shared.items():
+            share = common / (len(page.texts) + len(prints[other].texts) - common)
+            if share >= SAME_FORM:
+                why = f"{common} texts are those of {prints[other].name}, Jaccard index {share:.2f}"
+                yield other, n, "near_duplicate_page", WARN if share >= SAME_TEXT else NOTE, why
+
+
 FEWEST = 5  # boxes, below which a page cannot be judged as a whole
 POOR, GOOD = 0.5, 0.75  # share of boxes that lie well: below it the page is wrong, above it an explanation holds
 SAMPLE = 200  # boxes of a page, as many tell whether they fit
-MOST = 20  # pages that seem to be others are tried on each other
+MOST_STRANGERS = 20  # pages that seem to be others are tried on each other
 SCALES = np.exp(np.linspace(np.log(0.15), np.log(6), 120))
 
 
@@ -35,7 +116,7 @@ class Stranger:
     size: tuple[int, int]  # of the image, width and height
 
 
-def share(sheet: ink_mask.Sheet, polygons: list[Polygon]) -> float:
+def share(sheet: page_image.Sheet, polygons: list[Polygon]) -> float:
     """Return the share of boxes that lie well on a sheet made for them."""
     places = [look(sheet, polygon) for polygon in sheet.polygons if polygon is not None]
     return sum(place is not None and lies_well(place) for place in places) / max(len(polygons), 1)
@@ -47,7 +128,7 @@ def fits(image: Image, polygons: list[Polygon]) -> float:
     inside = [p for p in polygons if (p.max(axis=0) > 0).all() and (p.min(axis=0) < image.shape[1::-1]).all()]
     if len(inside) < 0.5 * len(polygons):
         return 0.0
-    return share(ink_mask.sheet(image, inside), polygons)
+    return share(page_image.sheet(image, inside), polygons)
 
 
 def explain(image: Image, polygons: list[Polygon]) -> tuple[str, str] | None:
@@ -67,14 +148,14 @@ def explain(image: Image, polygons: list[Polygon]) -> tuple[str, str] | None:
 
 def _scale(image: Image, polygons: list[Polygon]) -> float | None:
     """Return by what the boxes must be multiplied to lie on the ink, None if nothing does it clearly."""
-    base = ink_mask.sheet(image, [])
+    base = page_image.sheet(image, [])
     polygons = polygons[:: -(-len(polygons) // (3 * SAMPLE)) or 1]
     reduced = base.scale
     total = max(int(base.ink.sum()), 1)
     scores = []
     for factor in SCALES:
         covered = (
-            ink_mask.coverage(base.ink.shape, [np.asarray(p * (factor * reduced), np.float32) for p in polygons]) > 0
+            page_image.coverage(base.ink.shape, [np.asarray(p * (factor * reduced), np.float32) for p in polygons]) > 0
         )
         scores.append(float((base.ink & covered).sum() / total - covered.mean()))
     best = int(np.argmax(scores))
@@ -104,12 +185,12 @@ def exif(raw: Raw, image: Image, header: Header, polygons: list[Polygon]) -> tup
     return image, Finding("exif", raw.name, raw.split, None, None, NOTE, why)
 
 
-def exchanged(strangers: list[Stranger]) -> list[Finding]:
+def exchanged_pages(strangers: list[Stranger]) -> list[Finding]:
     """Return one finding a stranger: whose boxes it bears, found by trying the strangers' boxes on its image."""
     findings = []
     for stranger in strangers:
         best = stranger.share, ""
-        for other in strangers[:MOST] if len(strangers) > 1 else []:
+        for other in strangers[:MOST_STRANGERS] if len(strangers) > 1 else []:
             if other is not stranger:
                 try:
                     image = decode(stranger.image)[0]
