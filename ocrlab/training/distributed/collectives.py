@@ -139,7 +139,7 @@ def alone_with_signals(trainer: Any, ranks: Ranks) -> None:
     """Keep Lightning from its own way of stopping several ranks.
 
     It sends a collective from inside its signal handler, where another one may be under way, and one more before each
-    batch, which it waits for; `Agreement` does the same without waiting.
+    batch, which it waits for; `StopAgreement` does the same without waiting.
     """
     if ranks.several:
         loop = trainer.fit_loop.epoch_loop
