@@ -136,10 +136,10 @@ def failed(run: Path, number: int, rng: random.Random) -> dict[str, Any]:
     incident["log_tail.txt"] = "step 10 loss 1.2345\n" * 1200 + text
     for name, content in incident.items():
         (run / "incident" / name).write_text(content, encoding="utf-8")
-    told = {"type": kind, "message": f"page {number}", "where": None, "traceback": text}
+    error = {"type": kind, "message": f"page {number}", "where": None, "traceback": text}
     if died:
-        told = {"type": "Killed", "message": f"killed by {kind}", "where": None}
-    return {"status": "failure", "metrics": {}, "error": told, "verdict": cause or "unknown"}
+        error = {"type": "Killed", "message": f"killed by {kind}", "where": None}
+    return {"status": "failure", "metrics": {}, "error": error, "verdict": cause or "unknown"}
 
 
 def drop(folder: Path) -> None:
@@ -188,11 +188,11 @@ def measure(folder: Path, empty: Path, turns: int) -> tuple[bool, str]:
 
 def main() -> None:
     """Make the runs, list them in several ways, print the table; ends with 1 where the limit is not met."""
-    made = parser(__doc__)
-    made.add_argument("--count", type=int, default=5000)
-    made.add_argument("--turns", type=int, default=7)
-    made.add_argument("--keep", type=Path, metavar="DIR", help="make the runs here and leave them; used if there")
-    args = made.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--count", type=int, default=5000)
+    options.add_argument("--turns", type=int, default=7)
+    options.add_argument("--keep", type=Path, metavar="DIR", help="make the runs here and leave them; used if there")
+    args = options.parse_args()
     with tempfile.TemporaryDirectory(prefix="ocrlab-many-runs-") as scratch:
         folder = args.keep or Path(scratch, "runs")
         if not folder.is_dir():

@@ -23,16 +23,16 @@ Row = tuple[str, str, str, str, str, str]
 
 def main() -> int:
     """Print the table; end with 1 where a limit is not met."""
-    made = parser(__doc__)
-    made.add_argument("names", nargs="*", help="beginnings of names; default all")
-    args = made.parse_args()
-    chosen = [one for one in sorted(NOTEBOOKS.glob("*.ipynb")) if one.name.startswith(tuple(args.names) or "")]
-    found = [measure(one) for one in chosen]
-    total = sum(float(row[1]) for row in found)
-    for name, seconds, must, *_ in found:
+    options = parser(__doc__)
+    options.add_argument("names", nargs="*", help="beginnings of names; default all")
+    args = options.parse_args()
+    chosen = [path for path in sorted(NOTEBOOKS.glob("*.ipynb")) if path.name.startswith(tuple(args.names) or "")]
+    measured = [measure(path) for path in chosen]
+    total = sum(float(row[1]) for row in measured)
+    for name, seconds, must, *_ in measured:
         figure(f"notebook {name}", float(seconds), "s", limit=f"<= {must}")
     figure("all notebooks", total, "s", limit=f"<= {ALL}")
-    rows = [*found, ("all", f"{total:.1f}", str(ALL), "", "", "" if total <= ALL else "**missed**")]
+    rows = [*measured, ("all", f"{total:.1f}", str(ALL), "", "", "" if total <= ALL else "**missed**")]
     header = ("notebook", "seconds", "must", "outcome", "report", "")
     publish("notebooks", page("Notebooks with their defaults", markdown(header, rows)), args)
     return int(any("missed" in row[-1] for row in rows))
@@ -50,9 +50,9 @@ def measure(notebook: Path) -> Row:
         size = os.path.getsize(report) if report.exists() else 0
         word = outcome(out)
     missed = done.returncode or exported or seconds > limit or size > LARGEST or not size
-    told = (notebook.stem, f"{seconds:.1f}", str(limit), word, f"{size / 1000:.0f} kB")
-    print(*told, file=sys.stderr, flush=True)
-    return (*told, "**missed**" if missed else "")
+    cells = (notebook.stem, f"{seconds:.1f}", str(limit), word, f"{size / 1000:.0f} kB")
+    print(*cells, file=sys.stderr, flush=True)
+    return (*cells, "**missed**" if missed else "")
 
 
 def run(module: str, *words: str, cwd: str) -> subprocess.CompletedProcess[bytes]:
@@ -65,9 +65,9 @@ def outcome(notebook: Path) -> str:
         return "not executed"
     for cell in json.loads(notebook.read_bytes())["cells"]:
         for output in cell.get("outputs", []):
-            told = output.get("data", {}).get("application/vnd.ocrlab.result+json")
-            if told:
-                return str(told["outcome"])
+            result = output.get("data", {}).get("application/vnd.ocrlab.result+json")
+            if result:
+                return str(result["outcome"])
     return "none"
 
 

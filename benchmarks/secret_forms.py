@@ -173,7 +173,7 @@ def _environment(draw: Drawer) -> Iterator[Form]:
         shown = show(value)
         encoded = shown[4:-3] if "b64" in shown else quote(value, safe="")
         parts = {value, value[25:], value[:25], value.upper(), encoded}
-        yield Form(name, shown, tuple(sorted(one for one in parts if len(one) > 5)), ((name, value),))
+        yield Form(name, shown, tuple(sorted(part for part in parts if len(part) > 5)), ((name, value),))
     password = word(12)
     variable = ("DATABASE_URL", f"mysql://tr:{password}@db.example.com/p")
     yield Form("DATABASE_URL", f"password {password} wrong", (password,), (variable,))

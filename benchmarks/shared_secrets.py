@@ -29,44 +29,44 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m|\\u001b\[[0-9;]*m")
 RAISED = ("hugging face", "database", "option", "colours", "TRACKER_API_KEY")
 PROGRAM = """
 import json, sys
-told = json.load(open("forms.json"))
-for text in [*told["shown"], *told["innocent"]]:
+texts = json.load(open("forms.json"))
+for text in [*texts["shown"], *texts["innocent"]]:
     print(text, flush=True)
-error = RuntimeError("no space: " + " | ".join(told["raised"]))
-error.add_note(told["note"])
+error = RuntimeError("no space: " + " | ".join(texts["raised"]))
+error.add_note(texts["note"])
 raise error
 """
 DISPLAYED = """
 import html
 from IPython.display import HTML, Markdown, display
-display(HTML("<pre>" + html.escape("\\n".join(told["shown"])) + "</pre>"), Markdown("\\n\\n".join(told["shown"])))
-told["shown"]
+display(HTML("<pre>" + html.escape("\\n".join(texts["shown"])) + "</pre>"), Markdown("\\n\\n".join(texts["shown"])))
+texts["shown"]
 """
 
 
 def main() -> int:
     """Print the table; end with 1 where a form is found, or an innocent text is changed."""
-    made = parser(__doc__)
-    made.add_argument("--seed", type=int, default=20261124, help="of the values (20261124)")
-    args = made.parse_args()
-    every = forms(args.seed)
+    options = parser(__doc__)
+    options.add_argument("--seed", type=int, default=20261124, help="of the values (20261124)")
+    args = options.parse_args()
+    all_forms = forms(args.seed)
     with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
         place = Path(folder)
-        run(every, place)
+        run(all_forms, place)
         texts = dict(shared(place))
-    found = {form.name: sorted(name for name, text in texts.items() if seen(form, text)) for form in every}
-    found = {name: where for name, where in found.items() if where}
+    leaks = {form.name: sorted(name for name, text in texts.items() if shows_secret(form, text)) for form in all_forms}
+    leaks = {name: where for name, where in leaks.items() if where}
     whole = [text for name, text in texts.items() if name.endswith(("log_tail.txt", "mine.ipynb"))]
-    changed = [one for one in INNOCENT if not all(one in read(text) for text in whole)]
+    changed = [innocent for innocent in INNOCENT if not all(innocent in read(text) for text in whole)]
     rows: list[tuple[object, ...]] = [
-        (f"forms found in {len(texts)} files and answers", len(found), 0),
+        (f"forms found in {len(texts)} files and answers", len(leaks), 0),
         (f"innocent texts changed, of {len(INNOCENT)}", len(changed), 0),
     ]
     for what, number, must in rows:
         figure(str(what), number, "number", limit=f"<= {must}")
-    told = "".join(f"\n{name}: {', '.join(where)}" for name, where in found.items())
-    met = not found and not changed
-    body = f"{len(every)} forms, seed {args.seed}.\n\n{markdown(('what', 'number', 'must'), rows)}\n{told}\n"
+    leak_lines = "".join(f"\n{name}: {', '.join(where)}" for name, where in leaks.items())
+    met = not leaks and not changed
+    body = f"{len(all_forms)} forms, seed {args.seed}.\n\n{markdown(('what', 'number', 'must'), rows)}\n{leak_lines}\n"
     publish("secrets", page("Secrets in what is shared", f"{body}\n{judged(met)}"), args)
     return int(not met)
 
@@ -74,11 +74,11 @@ def main() -> int:
 def run(every: list[Form], place: Path) -> None:
     """Let a program and a notebook show all of it and fail, and have them reported."""
     shown = {form.name: form.shown for form in every}
-    told = {"shown": list(shown.values()), "innocent": INNOCENT, "raised": [shown[name] for name in RAISED]}
-    (place / "forms.json").write_text(json.dumps(told | {"note": shown["pem"]}))
+    texts = {"shown": list(shown.values()), "innocent": INNOCENT, "raised": [shown[name] for name in RAISED]}
+    (place / "forms.json").write_text(json.dumps(texts | {"note": shown["pem"]}))
     (place / "train.py").write_text(PROGRAM)
     source, _, end = PROGRAM.partition("error =")
-    cells = [new_code_cell(one.strip()) for one in (source, DISPLAYED, f"error ={end}")]
+    cells = [new_code_cell(cell_source.strip()) for cell_source in (source, DISPLAYED, f"error ={end}")]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(new_notebook(cells=cells, metadata=kernel), place / "mine.ipynb")
     variables = dict(pair for form in every for pair in form.variables)
@@ -105,11 +105,11 @@ def shared(place: Path) -> Iterator[tuple[str, str]]:
             yield str(inside), path.read_text(errors="replace")
 
 
-def seen(form: Form, text: str) -> bool:
+def shows_secret(form: Form, text: str) -> bool:
     """Tell whether something that a form hides stands in a text, in any reading of it."""
     once = html.unescape(re.sub(r"</?(?:span|b|i|em|strong)\b[^>]*>", "", COLOURS.sub("", text)))
     readings = [text, COLOURS.sub("", text), once, html.unescape(once)]
-    readings += [read(one) for one in readings]
+    readings += [read(reading_) for reading_ in readings]
     return any(value in reading for value in form.hidden for reading in readings)
 
 

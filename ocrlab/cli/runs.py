@@ -61,7 +61,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """List the runs; raises ConfigError for words that cannot be read, RunError for a folder that cannot."""
-    with run_list.uncollected():
+    with run_list.garbage_collection_paused():
         return _answer(args)
 
 
@@ -75,8 +75,8 @@ def _answer(args: argparse.Namespace) -> Answer:
     if importlib.util.find_spec("yaml") is None:
         print("ocrlab runs: no settings: they need a YAML parser (pip install pyyaml)", file=sys.stderr)
     chosen = filtered(runs, args, conditions)
-    ordered = query.ordered(chosen, args.sort, args.reverse)
-    groups = failure_groups.grouped(chosen)
+    ordered = query.sort_runs(chosen, args.sort, args.reverse)
+    groups = failure_groups.group_failures(chosen)
     shown = ordered[:limit] if limit else ordered
     width = shutil.get_terminal_size().columns if terminal else None
     record = {} if not args.json else summary(places, runs, shown, len(chosen), groups)
@@ -101,23 +101,23 @@ def split(words: list[str]) -> tuple[list[str], list[query.Condition]]:
 
 def filtered(runs: list[Run], args: argparse.Namespace, conditions: list[query.Condition]) -> list[Run]:
     """Return the runs that the words of the command ask for; raises ConfigError."""
-    chosen = query.meeting(runs, conditions)
-    chosen = query.of_status(chosen, args.status) if args.status else chosen
-    chosen = query.of_cause(chosen, args.cause) if args.cause else chosen
-    chosen = query.of_failure(chosen, args.failure) if args.failure else chosen
-    chosen = query.of_name(chosen, args.name) if args.name else chosen
-    return query.since(chosen, args.since) if args.since else chosen
+    chosen = query.filter_by_conditions(runs, conditions)
+    chosen = query.filter_by_status(chosen, args.status) if args.status else chosen
+    chosen = query.filter_by_cause(chosen, args.cause) if args.cause else chosen
+    chosen = query.filter_by_failure(chosen, args.failure) if args.failure else chosen
+    chosen = query.filter_by_name(chosen, args.name) if args.name else chosen
+    return query.filter_since(chosen, args.since) if args.since else chosen
 
 
 def summary(places: list[str], runs: list[Run], shown: list[Run], matching: int, groups: list[Group]) -> dict[str, Any]:
     """Return the answer as one JSON object: of the settings only those in which the shown runs differ."""
-    keys = query.differing(shown)
+    keys = query.differing_settings(shown)
     return {
         "schema": SCHEMA,
         "folders": places,
         "total": len(runs),
         "matching": matching,
-        "usual": query.usual(shown, keys),
+        "usual": query.common_settings(shown, keys),
         "runs": [_run_record(run, keys) for run in shown],
         "failures": [
             {

@@ -32,7 +32,7 @@ class Differing:
         """Return the settings of a run that are not the usual ones, as the command line takes them."""
         own, other = run.settings, object()
         keys = [key for key in self.names if key in own and own[key] != self.common.get(key, other)]
-        return " ".join(f"{self.names[key]}={query.shown(own[key])}" for key in keys)
+        return " ".join(f"{self.names[key]}={query.format_value(own[key])}" for key in keys)
 
 
 def page(
@@ -41,8 +41,8 @@ def page(
     """Return everything: the table of `shown`, the usual settings, the failures; `width` is None in a pipe."""
     if not runs:
         return "There are no runs here."
-    keys = query.differing(shown)
-    differing = Differing(query.short_names(keys, shown), query.usual(shown, keys))
+    keys = query.differing_settings(shown)
+    differing = Differing(query.short_names(keys, shown), query.common_settings(shown, keys))
     if width is None:
         parts = [tabbed_runs(shown, differing)] if shown else []
         return "\n\n".join([*parts, *([tabbed_groups(groups)] if groups else [])])
@@ -175,14 +175,14 @@ def _side_by_side(runs: Sequence[Run], differing: Differing, width: int) -> str:
     """Return the settings in which a few runs differ, a column a run."""
     rows = [["setting", *(run.name for run in runs)]]
     for key, name in differing.names.items():
-        rows.append([name, *(query.shown(run.settings[key]) if key in run.settings else "-" for run in runs)])
+        rows.append([name, *(query.format_value(run.settings[key]) if key in run.settings else "-" for run in runs)])
     room = max(8, (width - max(len(row[0]) for row in rows)) // len(runs) - len(GAP))
     return fitted([[row[0], *(cut(cell, room) for cell in row[1:])] for row in rows], width)
 
 
 def _common_settings(differing: Differing, width: int) -> str:
     """Return the settings that most runs have, of those in which they differ."""
-    words = [f"{differing.names[key]}={query.shown(value)}" for key, value in differing.common.items()]
+    words = [f"{differing.names[key]}={query.format_value(value)}" for key, value in differing.common.items()]
     lines = wrap(_plain(" ".join(words)), max(8, width - 11))
     return "\n".join(f"{'most have: ' if number == 0 else ' ' * 11}{line}"[:width] for number, line in enumerate(lines))
 

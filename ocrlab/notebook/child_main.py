@@ -48,7 +48,7 @@ def main(folder: Path) -> int:
         if isinstance(error, ConfigError):  # the words say what to do, and frames of ours tell nobody anything
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             return 1
-        traceback.print_exception(type(error), error, _theirs(error.__traceback__))
+        traceback.print_exception(type(error), error, _without_own_frames(error.__traceback__))
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     temporary = folder / f"{VALUE}.tmp"
     temporary.write_bytes(pickle.dumps(back))
@@ -56,16 +56,16 @@ def main(folder: Path) -> int:
     return 0
 
 
-def _theirs(told: types.TracebackType | None) -> types.TracebackType | None:
+def _without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
     """Return a traceback without the frames of this file, which are at its beginning and may be at its end."""
-    while told is not None and told.tb_frame.f_code.co_filename == __file__:
-        told = told.tb_next
-    frame = told
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    frame = trace
     while frame is not None:
         if frame.tb_next is not None and frame.tb_next.tb_frame.f_code.co_filename == __file__:
             frame.tb_next = None
         frame = frame.tb_next
-    return told
+    return trace
 
 
 def run_function(call: dict[str, Any], events: Path) -> Any:
@@ -120,7 +120,7 @@ def run_cell(call: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> di
     new = {name: item for name, item in space.items() if not name.startswith("__") and before.get(name) != id(item)}
     if display_hook.is_figure(value):
         if not any(value is figure for figure in shown):
-            display.publish(display_hook.drawn(value))
+            display.publish(display_hook.figure_bundle(value))
         value = None  # it is on the screen; as a value it would be drawn a second time
     return {**_last(value), **_names(new)}
 

@@ -55,8 +55,8 @@ class ChildFailed(RunError):
     def record(self, cell: int | None) -> dict[str, Any]:
         """Return how it ended as it stands in a result."""
         ended = self.ended
-        told = {"status": ended.status, "cell": cell, "exit_code": ended.exit_code, "signal": ended.signal}
-        return {**told, "exit_status": ended.exit_status or 1, "verdict": to_json(ended.verdict)}
+        fields = {"status": ended.status, "cell": cell, "exit_code": ended.exit_code, "signal": ended.signal}
+        return {**fields, "exit_status": ended.exit_status or 1, "verdict": to_json(ended.verdict)}
 
 
 class Stopped(KeyboardInterrupt):
@@ -156,31 +156,31 @@ def follow(
     Raises Stopped, after nothing of the command is left, and what `watch` raises.
     """
     mark = uuid.uuid4().hex
-    said: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
-    came: list[Ended | BaseException] = []
+    chunks: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+    endings: list[Ended | BaseException] = []
 
     def work() -> None:
         try:
             env = environment() | {MARK: mark}
-            came.append(watch(command, options, output=lambda *chunk: said.put(chunk), env=env))
+            endings.append(watch(command, options, output=lambda *chunk: chunks.put(chunk), env=env))
         except BaseException as error:
-            came.append(error)
+            endings.append(error)
         done.set()
 
     done = threading.Event()  # not `join`: before Python 3.13 an interrupt of it makes a thread look ended
     thread = threading.Thread(target=work, name="ocrlab watch", daemon=True)
-    screen = Screen(said, path if events else None, events)
+    screen = Screen(chunks, path if events else None, events)
     thread.start()
     try:
         while not done.wait(POLL):
             screen.update()
     except KeyboardInterrupt:
         _interrupt(done, mark, screen)
-        raise Stopped(next((end for end in came if isinstance(end, Ended)), None)) from None
+        raise Stopped(next((end for end in endings if isinstance(end, Ended)), None)) from None
     finally:
         jupyter_kernel.end(MARK, mark)
     screen.update()
-    [ended] = came
+    [ended] = endings
     if isinstance(ended, BaseException):
         raise ended
     return ended
@@ -204,7 +204,7 @@ def show(ended: Ended) -> None:
     """Display the verdict of a child, with where it is kept."""
     from IPython.display import display
 
-    display(verdict_view.view(ended.verdict or Verdict(), kept=clean(str(ended.folder)) if ended.folder else ""))
+    display(verdict_view.view(ended.verdict or Verdict(), folder=clean(str(ended.folder)) if ended.folder else ""))
 
 
 def environment() -> dict[str, str]:
@@ -218,7 +218,7 @@ def environment() -> dict[str, str]:
 class Screen:
     """What a cell shows of its child: output as it comes, up to a limit that a browser can bear, and events."""
 
-    said: queue.SimpleQueue[tuple[int, bytes]]
+    chunks: queue.SimpleQueue[tuple[int, bytes]]
     path: Path | None = None
     take: Callable[[Event], None] | None = None
     left: int = field(default_factory=lambda: LONGEST)
@@ -227,8 +227,8 @@ class Screen:
 
     def update(self) -> None:
         """Show what came since the last call."""
-        while not self.said.empty():
-            self._print(*self.said.get())
+        while not self.chunks.empty():
+            self._print(*self.chunks.get())
         if self.path and self.take:
             for line in self._lines():
                 with contextlib.suppress(ValueError, KeyError):

@@ -32,7 +32,7 @@ RATES = (1e-2, 1e-4)  # learning rates of the two short trainings; the first one
 
 
 @dataclass(frozen=True)
-class Seen:
+class PageResult:
     """What one run's detector finds on one page: its polygons, its hmean@0.5, and what there is to add up.
 
     `found` (truth, detection) are the pairs at IoU 0.5, `counted` (M,) is False for detections on ignored text.
@@ -40,35 +40,35 @@ class Seen:
 
     polygons: Polygons
     hmean: float
-    found: list[tuple[int, int]]
+    matches: list[tuple[int, int]]
     counted: NDArray[np.bool_]
     sums: dict[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class PageOf:
+class ComparedPage:
     """One page: its name, its image, its ground truth, and what each run finds on it."""
 
     name: str
     image: Path | Member
     polygons: Polygons
     ignored: NDArray[np.bool_]
-    seen: list[Seen]
+    results: list[PageResult]
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """Runs and the pages that all of them were judged on; `notes` are sentences about what was not as asked."""
 
     runs: list[Path]
     data: str
     split: str
     exif: bool
-    pages: list[PageOf]
+    pages: list[ComparedPage]
     notes: list[str] = field(default_factory=list)
 
 
-def compare(config: Config, places: Sequence[str], data: str, pages: int, progress: Progress) -> Compared:
+def compare(config: Config, places: Sequence[str], data: str, pages: int, progress: Progress) -> Comparison:
     """Return runs on the same pages: those of `places`, or without any two short trainings made now.
 
     `data` is empty for the pages that the first run was measured on; of more than `pages` some are taken from all over.
@@ -88,20 +88,26 @@ def compare(config: Config, places: Sequence[str], data: str, pages: int, progre
     chosen_pages = spread(reader.load(source, about.val_split, exif=about.exif).samples, pages)
     samples, unreadable = dataset.readable(chosen_pages, about)
     notes += [f"Left out: {problem}" for problem in unreadable]
-    seen: list[list[Seen]] = []
+    results: list[list[PageResult]] = []
     total = len(folders) * len(samples)
     for number, path in enumerate(checkpoints):
         detector = Detector.load(path)
-        seen.append([])
+        results.append([])
         for at, sample in enumerate(samples):
-            seen[-1].append(_look(detector, sample, about.exif))
+            results[-1].append(_look(detector, sample, about.exif))
             progress({"kind": "measure", "unit": "page", "step": number * len(samples) + at + 1, "total": total})
     progress({"kind": "end", "unit": "page", "step": total, "total": total})
-    found = [
-        PageOf(sample.name, sample.image, _plain(sample.polygons), sample.ignored, [one[at] for one in seen])
+    compared_pages = [
+        ComparedPage(
+            sample.name,
+            sample.image,
+            _plain(sample.polygons),
+            sample.ignored,
+            [run_results[at] for run_results in results],
+        )
         for at, sample in enumerate(samples)
     ]
-    return Compared(folders, source, about.val_split, about.exif, found, notes)
+    return Comparison(folders, source, about.val_split, about.exif, compared_pages, notes)
 
 
 def chosen(places: Sequence[str]) -> list[Path]:
@@ -126,11 +132,11 @@ def chosen(places: Sequence[str]) -> list[Path]:
 
 def best(folder: Path) -> Path:
     """Return the best checkpoint of a run; raises RunError."""
-    found = max((folder / "checkpoints").glob("best-*.ckpt"), key=lambda path: path.stat().st_mtime, default=None)
-    if found is None:
+    newest = max((folder / "checkpoints").glob("best-*.ckpt"), key=lambda path: path.stat().st_mtime, default=None)
+    if newest is None:
         need, do = "a run that came to its first validation", f"See why with: ocrlab diagnose {folder}"
         raise RunError(f"{folder} has no checkpoint that could be compared", need=need, do=do)
-    return found
+    return newest
 
 
 def trained(config: Config, progress: Progress) -> list[Path]:
@@ -147,21 +153,21 @@ def trained(config: Config, progress: Progress) -> list[Path]:
             before = flat(configs.load(folders[0] / "config.yaml"))
             ours |= {key: before[key] for key in SETTLED}
 
-        def tell(event: dict[str, Any], done: int = number * config.trainer.max_steps) -> None:
+        def report(event: dict[str, Any], done: int = number * config.trainer.max_steps) -> None:
             if event["kind"] in ("train", "validate"):
                 progress({"kind": "train", "unit": "step", "step": done + int(event["step"]), "total": total})
 
-        folders.append(loop.fit(configs.apply(config, ours), progress=tell).folder)
+        folders.append(loop.fit(configs.apply(config, ours), progress=report).folder)
     return folders
 
 
-def _look(detector: Any, sample: Any, exif: bool) -> Seen:
+def _look(detector: Any, sample: Any, exif: bool) -> PageResult:
     from ocrlab.data.image_io import read_image
 
-    found = detector.regions(read_image(sample.image, exif=exif))
-    scores = metric.judge(sample.polygons, sample.ignored, sample.texts, found.polygons)
+    regions = detector.regions(read_image(sample.image, exif=exif))
+    scores = metric.judge(sample.polygons, sample.ignored, sample.texts, regions.polygons)
     pairs, counted = scores.iou.pairs[0.5], scores.iou.detection_counts
-    return Seen(_plain(found.polygons), scores.iou.hmean(0.5), list(pairs), counted, counts(scores))
+    return PageResult(_plain(regions.polygons), scores.iou.hmean(0.5), list(pairs), counted, counts(scores))
 
 
 def _plain(polygons: Sequence[Any]) -> Polygons:
@@ -170,14 +176,14 @@ def _plain(polygons: Sequence[Any]) -> Polygons:
 
 def _notes(folders: Sequence[Path], settings: Sequence[Config], data: str) -> list[str]:
     """Return what one must know of a comparison: runs that learned other pages, or were measured on others."""
-    told = []
-    for folder, one in zip(folders[1:], settings[1:], strict=True):
-        if (one.data, one.train_split) != (settings[0].data, settings[0].train_split):
-            told.append(f"{folder.name} learned from other pages than {folders[0].name}")
-        if not data and (one.data, one.val_split) != (settings[0].data, settings[0].val_split):
-            told.append(
+    notes = []
+    for folder, config in zip(folders[1:], settings[1:], strict=True):
+        if (config.data, config.train_split) != (settings[0].data, settings[0].train_split):
+            notes.append(f"{folder.name} learned from other pages than {folders[0].name}")
+        if not data and (config.data, config.val_split) != (settings[0].data, settings[0].val_split):
+            notes.append(
                 f"{folder.name} was measured on other pages; here both are judged on those of {folders[0].name}"
             )
     if data and not Path(data).is_dir():
         raise DataError(f"There is no folder {data}", need="a data folder", missing=True)
-    return told
+    return notes

@@ -22,7 +22,7 @@ from ocrlab.notebook.lab_session import Lab
 from ocrlab.records import Verdict
 from ocrlab.reports import verdict_view
 from ocrlab.reports.html import tables
-from ocrlab.reports.view import View, say
+from ocrlab.reports.view import View, heading
 
 CSS = """
 .ocrlab .faults { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 3px 16px; margin: 4px 0;
@@ -64,10 +64,10 @@ def lab_faults() -> list[dict[str, Any]]:
     """Return what the fault lab can plant, as `python -m ocrlab.fault_lab --list --json` tells it; raises RunError."""
     done = subprocess.run(LISTED, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL)
     try:
-        found: list[dict[str, Any]] = json.loads(done.stdout)
+        faults: list[dict[str, Any]] = json.loads(done.stdout)
     except ValueError:
         raise RunError("The fault lab cannot be listed", got=done.stderr.strip()[-300:]) from None
-    return found
+    return faults
 
 
 def faults() -> View:
@@ -85,7 +85,7 @@ def faults() -> View:
         for family, some in families.items()
     )
     lines = [f"{family}: {', '.join(fault['name'] for fault in some)}" for family, some in families.items()]
-    return View(f'<style>{CSS}</style>{say(finding)}<dl class="faults">{listed}</dl>', "\n".join([finding, *lines]))
+    return View(f'<style>{CSS}</style>{heading(finding)}<dl class="faults">{listed}</dl>', "\n".join([finding, *lines]))
 
 
 def caught(lab: Lab, fault: str, start_method: str, incident: str, silence: float) -> Caught:
@@ -103,46 +103,47 @@ def caught(lab: Lab, fault: str, start_method: str, incident: str, silence: floa
     return Caught(ended.verdict or Verdict(None, ended.status), planted, str(ended.folder or folder))
 
 
-def verdict(found: Caught) -> View:
+def verdict(caught: Caught) -> View:
     """Return the verdict: cause, evidence, what was ruled out, the next experiment, the fix."""
-    return verdict_view.view(found.verdict, kept=found.folder)
+    return verdict_view.view(caught.verdict, folder=caught.folder)
 
 
-def compared(found: Caught) -> View:
+def compared(caught: Caught) -> View:
     """Return what was planted beside what was named."""
-    named = found.verdict.causes[0] if found.verdict.causes else None
-    said = f"{named.id}, {100 * named.confidence:.0f} % sure" if named else "no cause"
-    if found.fault is None:
+    named = caught.verdict.causes[0] if caught.verdict.causes else None
+    named_text = f"{named.id}, {100 * named.confidence:.0f} % sure" if named else "no cause"
+    if caught.fault is None:
         return View(
-            say(f"Named: {said}", "Nobody planted this one, so that only you can say whether it is right."), said
+            heading(f"Named: {named_text}", "Nobody planted this one, so that only you can say whether it is right."),
+            named_text,
         )
-    fault = found.fault
+    fault = caught.fault
     accepted = " or ".join(fault["causes"]) or "nothing: it is healthy"
     rows = [
         ("the program", f"{fault['name']}: {fault['does']}; it {ENDS[fault['ends']]}"),
         ("planted", accepted),
-        ("named", said),
-        ("it ended", _how(found.verdict)),
+        ("named", named_text),
+        ("it ended", _how(caught.verdict)),
     ]
-    finding = "The cause that was planted is the cause that was named" if found.right else "Another cause was planted"
+    finding = "The cause that was planted is the cause that was named" if caught.right else "Another cause was planted"
     return tables.table(("", "what"), rows, finding)
 
 
-def knowledge(found: Caught, about: str = "") -> View:
+def knowledge(caught: Caught, about: str = "") -> View:
     """Return what is known of a cause (default: the one that was named), or of all causes; raises ConfigError."""
-    name = about or (found.verdict.causes[0].id if found.verdict.causes else "")
+    name = about or (caught.verdict.causes[0].id if caught.verdict.causes else "")
     text = catalogue.explain(name, signatures=False) if name else catalogue.listing()
     title = f"What is known of {name}" if name else "All causes"
-    return View(f'<style>{CSS}</style>{say(title)}<pre class="known">{escape(text)}</pre>', text)
+    return View(f'<style>{CSS}</style>{heading(title)}<pre class="known">{escape(text)}</pre>', text)
 
 
-def judge(lab: Lab, found: Caught) -> None:
+def judge(lab: Lab, caught: Caught) -> None:
     """Judge what was named: against what was planted, or where nobody planted it by how sure the verdict is."""
-    sure = found.verdict.causes[0].confidence if found.verdict.causes else 0.0
-    if found.right is None:
+    sure = caught.verdict.causes[0].confidence if caught.verdict.causes else 0.0
+    if caught.right is None:
         lab.outcome("confidence of the cause", sure, limit=DECIDED, warn=0.4)
     else:
-        lab.outcome("share of planted causes named first", float(found.right), limit=1.0)
+        lab.outcome("share of planted causes named first", float(caught.right), limit=1.0)
 
 
 def _how(verdict: Verdict) -> str:

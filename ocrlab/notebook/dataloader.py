@@ -10,38 +10,40 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ocrlab.config.schema import Config
-from ocrlab.notebook.dataloader_job import Loading, loading
+from ocrlab.notebook.dataloader_job import LoaderReport, measure_loading
 from ocrlab.redaction import clean
 from ocrlab.reports import plots
 from ocrlab.reports.html import page_images, tables
-from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, MUTED, View, say, together
+from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, MUTED, View, heading, join_views
 
 if TYPE_CHECKING:
     from ocrlab.notebook.lab_session import Lab
 
 __all__ = ["judge", "look", "profile", "recommended", "slowest", "waiting", "workers"]
 
-DRAWN = 120  # steps that are drawn; of more, the last ones
+SHOWN_STEPS = 120  # steps that are drawn; of more, the last ones
 
 
-def look(lab: Lab, workers: Sequence[int], threads: Sequence[int], seconds: float, turns: int) -> Loading:
+def look(lab: Lab, workers: Sequence[int], threads: Sequence[int], seconds: float, turns: int) -> LoaderReport:
     """Watch, profile and measure a training in a child of the notebook; raises ConfigError, ChildFailed."""
     title = f"Training {lab.config.encoder} + {lab.config.decoder} under watch, then with other settings"
-    found: Loading = lab.run(loading, lab.config, list(workers), list(threads), seconds, turns, title=title)
-    lab.next = command(found)[0]
-    return found
+    report: LoaderReport = lab.run(
+        measure_loading, lab.config, list(workers), list(threads), seconds, turns, title=title
+    )
+    lab.next = command(report)[0]
+    return report
 
 
-def waiting(found: Loading) -> View:
+def waiting(report: LoaderReport) -> View:
     """Return how long each step waited for its data and how long it computed."""
     import matplotlib
 
-    steps = [step for step in found.steps if step["compute"] is not None][-DRAWN:]
+    steps = [step for step in report.steps if step["compute"] is not None][-SHOWN_STEPS:]
     with matplotlib.rc_context(plots.STYLE):
         figure, [axes] = plots.blank(height=2.9)
         numbers = range(1, len(steps) + 1)
         compute = [1000 * step["compute"] for step in steps]
-        usual = sorted(compute)[len(compute) // 2] if compute else 1.0
+        median = sorted(compute)[len(compute) // 2] if compute else 1.0
         wait = [1000 * step["wait"] for step in steps]
         axes.bar(numbers, compute, color=ACCENT, width=0.82, label="computing")
         axes.bar(numbers, wait, bottom=compute, color=BAD, width=0.82, label="waiting for data")
@@ -49,19 +51,19 @@ def waiting(found: Loading) -> View:
         plots.counted(axes)
         axes.set_ylabel("milliseconds")
         axes.grid(axis="x", visible=False)
-        top = 4 * usual
+        top = 4 * median
         if any(a + b > top for a, b in zip(wait, compute, strict=True)):
             axes.set_ylim(0, top)
             axes.annotate(
                 "higher ones are cut off", (1, 1), xycoords="axes fraction", ha="right", fontsize=8, color=MUTED
             )
         axes.legend(ncols=2, loc="upper left", bbox_to_anchor=(0, 1.16), borderaxespad=0)
-        plot = plots.finished(figure, f"{found.finding}. Bars of {len(steps)} steps.")
-    more = "".join(f'<p class="note">{escape(text)}.</p>' for text in found.more)
-    return View(f"{say(found.finding)}{plot.html}{more}", "\n".join([found.finding, *found.more]))
+        plot = plots.finished(figure, f"{report.finding}. Bars of {len(steps)} steps.")
+    more = "".join(f'<p class="note">{escape(text)}.</p>' for text in report.more)
+    return View(f"{heading(report.finding)}{plot.html}{more}", "\n".join([report.finding, *report.more]))
 
 
-def workers(found: Loading) -> View:
+def workers(report: LoaderReport) -> View:
     """Return what each process that loads did, and what it holds in memory."""
     head = (
         "process",
@@ -79,41 +81,41 @@ def workers(found: Loading) -> View:
             str(row["worker"]), row["samples"], row["samples_per_second"], percent(row["busy"]), percent(row["on_cpu"]),
             row["threads"], whole(row["rss_mb"]), whole(row["private_mb"]), whole(row["growth_mb"]),
         )
-        for row in found.workers
+        for row in report.workers
     ]  # fmt: skip
-    count = sum(row["worker"] != "main" for row in found.workers)
+    count = sum(row["worker"] != "main" for row in report.workers)
     what = f"{count} workers load" if count else "The training process loads in line; there is no worker"
-    known = [row["growth_mb"] for row in found.workers if row["growth_mb"] is not None]
-    memory = f"memory grew by {max(known):.0f} MB" if known and max(known) >= 1 else "memory does not grow"
+    growths = [row["growth_mb"] for row in report.workers if row["growth_mb"] is not None]
+    memory = f"memory grew by {max(growths):.0f} MB" if growths and max(growths) >= 1 else "memory does not grow"
     note = (
         "Busy: share of its life in samples. On a core: the rest of a sample waits for disk, network, a lock or a core."
     )
-    return tables.table(head, rows, f"{what}; {memory}" if known else what, note)
+    return tables.table(head, rows, f"{what}; {memory}" if growths else what, note)
 
 
-def slowest(found: Loading, config: Config) -> View:
+def slowest(report: LoaderReport, config: Config) -> View:
     """Return the samples that took longest, with their pages; raises DataError."""
     from ocrlab.data import image_io
     from ocrlab.data.formats import reader
 
     samples = {s.name: s for s in reader.load(config.data, config.train_split, exif=config.exif).samples}
-    drawn = []
-    for row in found.slowest:
+    pictures = []
+    for row in report.slowest:
         sample = samples.get(row["sample"])
         text = f"{1000 * row['seconds']:.0f} ms, {row['times']:.1f} times the median · it {row['doing']}"
         caption = f"<b>{escape(str(row['sample']))}</b><br>{escape(text)}"
         if sample is not None:
             image = image_io.read_image(sample.image, exif=config.exif)
             caption += f"<br>{sample.width} × {sample.height} px, {len(sample.polygons)} boxes"
-            drawn.append(page_images.picture(image, f"page {sample.name}: {text}", (), caption, width=230))
-    worst = found.slowest[0]["times"] if found.slowest else 1.0
+            pictures.append(page_images.picture(image, f"page {sample.name}: {text}", (), caption, width=230))
+    worst = report.slowest[0]["times"] if report.slowest else 1.0
     finding = "No sample is slow: the slowest takes" if worst < 5 else "Some samples are slow: the slowest takes"
-    return page_images.row(f"{finding} {worst:.1f} times the median", drawn)
+    return page_images.row(f"{finding} {worst:.1f} times the median", pictures)
 
 
-def profile(found: Loading) -> View:
+def profile(report: LoaderReport) -> View:
     """Return the top operators of a step by module, and the lines at which the host waits for a device."""
-    where = "device_ms" if found.device else "host_ms"
+    where = "device_ms" if report.device else "host_ms"
     rows = [
         (
             row["operator"],
@@ -123,40 +125,42 @@ def profile(found: Loading) -> View:
             row[where],
             row["calls"],
         )
-        for row in found.operators
+        for row in report.operators
     ]
     head = ("operator", "module", "phase", "share", "ms a step", "calls a step")
-    trace = f"Open the whole trace in ui.perfetto.dev: {clean(found.trace)}" if found.trace else ""
-    views = [tables.table(head, rows, found.profile, trace)]
-    verb = "waits" if found.device else "would wait, with a GPU,"
+    trace = f"Open the whole trace in ui.perfetto.dev: {clean(report.trace)}" if report.trace else ""
+    views = [tables.table(head, rows, report.profile, trace)]
+    verb = "waits" if report.device else "would wait, with a GPU,"
     lines = [
         (row["operator"], f"{row['file']}:{row['line']}", short(row["source"]), row["within"], row["times"])
-        for row in found.waits
+        for row in report.waits
     ]
     finding = f"The host {verb} at {len(lines)} line{'' if len(lines) == 1 else 's'}"
     if lines:
         views.append(tables.table(("operator", "line", "source", "in", "times a step"), lines, finding))
     else:
-        views.append(View(say("No line makes the host wait for a device"), "No line makes the host wait for a device"))
-    return together(views)
+        views.append(
+            View(heading("No line makes the host wait for a device"), "No line makes the host wait for a device")
+        )
+    return join_views(views)
 
 
-def recommended(found: Loading) -> View:
+def recommended(report: LoaderReport) -> View:
     """Return the settings that were tried with the spread of their turns, and the line that sets the best."""
     import matplotlib
 
-    rows = [row for row in found.trials if row["step_ms"] is not None]
+    rows = [row for row in report.trials if row["step_ms"] is not None]
     names = [named(row["workers"], row["threads"]) for row in rows]
     with matplotlib.rc_context(plots.STYLE):
         figure, [axes] = plots.blank(height=0.9 + 0.42 * max(1, len(rows)))
         for at, row in enumerate(rows):
             key = (row["workers"], row["threads"])
-            colour = GOOD if key == found.best else INK if key == found.used else MUTED
+            colour = GOOD if key == report.best else INK if key == report.used else MUTED
             axes.plot(
                 [row["low_ms"], row["high_ms"]], [at, at], color=colour, linewidth=5, alpha=0.35, solid_capstyle="round"
             )
             axes.plot([row["step_ms"]], [at], "o", color=colour, markersize=8)
-            marks = [word for word, there in (("best", key == found.best), ("in use", key == found.used)) if there]
+            marks = [word for word, there in (("best", key == report.best), ("in use", key == report.used)) if there]
             text = f"{row['step_ms']:.0f} ms" + (f" · {', '.join(marks)}" if marks else "")
             axes.annotate(
                 text, (row["high_ms"], at), xytext=(9, -3.5), textcoords="offset points", fontsize=9, color=colour
@@ -166,30 +170,30 @@ def recommended(found: Loading) -> View:
         axes.set_xlim(0, 1.3 * max((row["high_ms"] for row in rows), default=1.0))
         axes.set_xlabel("milliseconds a step; dot: median of the turns, band: all of them")
         axes.grid(axis="y", visible=False)
-        plot = plots.finished(figure, f"{found.recommended}. {len(rows)} settings were tried.")
+        plot = plots.finished(figure, f"{report.recommended}. {len(rows)} settings were tried.")
     failed = "".join(
         f'<p class="note">{escape(named(row["workers"], row["threads"]))} failed: {escape(clean(row["error"]))}</p>'
-        for row in found.trials
+        for row in report.trials
         if row["step_ms"] is None
     )
-    lines = command(found)
-    told = "".join(f"<p><code>{escape(line)}</code></p>" for line in lines)
+    lines = command(report)
+    commands = "".join(f"<p><code>{escape(line)}</code></p>" for line in lines)
     return View(
-        f"{say(found.recommended)}{plot.html}{failed}<p class='note'>To set it:</p>{told}",
-        "\n".join([found.recommended, *lines]),
+        f"{heading(report.recommended)}{plot.html}{failed}<p class='note'>To set it:</p>{commands}",
+        "\n".join([report.recommended, *lines]),
     )
 
 
-def judge(lab: Lab, found: Loading, limit: float) -> None:
+def judge(lab: Lab, report: LoaderReport, limit: float) -> None:
     """Judge the speed of the settings in use against the best that was measured."""
     lab.outcome(
-        "speed of the settings in use", found.speed, limit=limit, warn=2 / 3 * limit, unit="of the best measured"
+        "speed of the settings in use", report.speed, limit=limit, warn=2 / 3 * limit, unit="of the best measured"
     )
 
 
-def command(found: Loading) -> list[str]:
+def command(report: LoaderReport) -> list[str]:
     """Return the lines that set the recommended settings: of ocrlab, and of anybody's loop."""
-    count, threads = found.best
+    count, threads = report.best
     return [
         f"ocrlab train runtime.workers={count} runtime.threads={threads}",
         f"DataLoader(..., num_workers={count}); torch.set_num_threads({threads})",

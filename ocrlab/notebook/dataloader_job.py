@@ -21,7 +21,7 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass
-class Loading:
+class LoaderReport:
     """What was seen of loading and computing, as plain values: reading them needs no torch. Seconds and shares."""
 
     finding: str = ""
@@ -43,9 +43,9 @@ class Loading:
     turns: int = 0
 
 
-def loading(
+def measure_loading(
     config: Config, workers: Sequence[int], threads: Sequence[int], seconds: float, turns: int, progress: Progress
-) -> Loading:
+) -> LoaderReport:
     """Return what a training with `config` waits for, and which of the settings is fastest; raises DataError."""
     from ocrlab.data.formats import reader
     from ocrlab.training import loop
@@ -61,12 +61,12 @@ def loading(
     def make(count: int) -> Any:
         return loop.loader(samples, configs.apply(config, {"runtime.workers": count}), None)
 
-    found = Loading(used=(machine.workers, machine.threads), turns=turns)
-    _profile(found, make(machine.workers), step, Path(config.runs) / "profiles", tick)
-    _watch(found, make(machine.workers), step, 3 * seconds, tick)
-    _measure(found, make, step, (workers, threads or [machine.threads], seconds, turns), tick)
+    report = LoaderReport(used=(machine.workers, machine.threads), turns=turns)
+    _profile(report, make(machine.workers), step, Path(config.runs) / "profiles", tick)
+    _watch(report, make(machine.workers), step, 3 * seconds, tick)
+    _measure(report, make, step, (workers, threads or [machine.threads], seconds, turns), tick)
     tick(ended=True)
-    return found
+    return report
 
 
 def training_step(config: Config) -> tuple[Any, Any, Callable[[Any], None]]:
@@ -100,43 +100,47 @@ def training_step(config: Config) -> tuple[Any, Any, Callable[[Any], None]]:
     return model, optimiser, step
 
 
-def _profile(found: Loading, loader: Any, step: Callable[[Any], None], folder: Path, tick: Callable[[], None]) -> None:
+def _profile(
+    report: LoaderReport, loader: Any, step: Callable[[Any], None], folder: Path, tick: Callable[[], None]
+) -> None:
     from ocrlab.debug.instruments.profiler import step_profiler
 
     skip, count = PROFILED
-    with step_profiler.steps(skip, count, folder) as seen:
+    with step_profiler.steps(skip, count, folder) as profiler:
         for _, batch in zip(range(skip + count + 1), loader, strict=False):
             step(batch)
-            seen.step()
+            profiler.step()
             tick()
-    found.profile, found.device = seen.finding(), seen.device
-    found.operators, found.waits = _rows(seen.table(OPERATORS)), _rows(seen.waits())
-    found.trace = str(seen.trace or "")
+    report.profile, report.device = profiler.finding(), profiler.device
+    report.operators, report.waits = _rows(profiler.table(OPERATORS)), _rows(profiler.waits())
+    report.trace = str(profiler.trace or "")
 
 
-def _watch(found: Loading, loader: Any, step: Callable[[Any], None], seconds: float, tick: Callable[[], None]) -> None:
+def _watch(
+    report: LoaderReport, loader: Any, step: Callable[[Any], None], seconds: float, tick: Callable[[], None]
+) -> None:
     from ocrlab.debug.instruments.dataloader import loader_watch as instrument
 
-    with instrument.watch(loader) as seen:
+    with instrument.watch(loader) as watched:
         began = time.monotonic()
         ticks = 0
-        for batch in seen:
+        for batch in watched:
             step(batch)
             share = (time.monotonic() - began) / seconds
             while ticks < min(10, int(10 * share)):
                 ticks += 1
                 tick()
-            if share > 3 or (share > 1 and len(seen.kept) > 8):  # on a busy machine fewer steps must do
+            if share > 3 or (share > 1 and len(watched.kept) > 8):  # on a busy machine fewer steps must do
                 break
-        found.finding, *found.more = seen.findings()
-        found.waiting = seen.waiting()
-        found.steps, found.workers, found.slowest = (
-            _rows(t) for t in (seen.steps(), seen.table(), seen.slowest(SLOWEST))
+        report.finding, *report.more = watched.findings()
+        report.waiting = watched.waiting()
+        report.steps, report.workers, report.slowest = (
+            _rows(t) for t in (watched.steps(), watched.table(), watched.slowest(SLOWEST))
         )
 
 
 def _measure(
-    found: Loading,
+    report: LoaderReport,
     make: Callable[[int], Any],
     step: Callable[[Any], None],
     plan: tuple[Sequence[int], Sequence[int], float, int],
@@ -145,13 +149,13 @@ def _measure(
     from ocrlab.debug.instruments.dataloader import loader_watch as instrument
 
     workers, threads, seconds, turns = plan
-    used = instrument.Setting(*found.used)
+    used = instrument.Setting(*report.used)
     measured = instrument.measure(
         make, step, workers, threads, used=used, seconds=seconds, turns=turns, progress=lambda _: tick()
     )
-    found.recommended, found.trials, found.speed = measured.finding(), _rows(measured.table()), measured.share
+    report.recommended, report.trials, report.speed = measured.finding(), _rows(measured.table()), measured.share
     best = measured.best
-    found.best = dataclasses.astuple(best.setting) if best else found.used
+    report.best = dataclasses.astuple(best.setting) if best else report.used
 
 
 def _rows(table: Any) -> Rows:

@@ -33,15 +33,15 @@ class Display:
 
     def publish(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None, **more: Any) -> None:
         """Send a bundle; it has the arguments of `IPython.display.publish_display_data`."""
-        kept, size = bounded(data)
+        sent, size = bounded(data)
         name = (more.get("transient") or {}).get("display_id")
-        if self.left <= 0 or not (kept or name):
+        if self.left <= 0 or not (sent or name):
             return
         self.left -= size
         if self.left <= 0:
-            kept = {"text/plain": f"… more than {MOST // 1_000_000} MB was displayed; the rest is not shown here"}
-        told = {"kind": KIND, "data": kept, "metadata": dict(metadata or {}), "id": name}
-        self.send({**told, "update": bool(more.get("update"))})
+            sent = {"text/plain": f"… more than {MOST // 1_000_000} MB was displayed; the rest is not shown here"}
+        event = {"kind": KIND, "data": sent, "metadata": dict(metadata or {}), "id": name}
+        self.send({**event, "update": bool(more.get("update"))})
 
     def show(
         self,
@@ -66,11 +66,11 @@ class Display:
     def figures(self) -> list[Any]:
         """Send the open figures of pyplot, close and return them."""
         pyplot: Any = sys.modules.get("matplotlib.pyplot")
-        found = [pyplot.figure(number) for number in pyplot.get_fignums()] if pyplot else []
-        for figure in found:
-            self.publish(drawn(figure))
+        figures = [pyplot.figure(number) for number in pyplot.get_fignums()] if pyplot else []
+        for figure in figures:
+            self.publish(figure_bundle(figure))
             pyplot.close(figure)
-        return found
+        return figures
 
     def take_over(self) -> None:
         """Be what IPython and pyplot show things with, from the moment when they are imported."""
@@ -116,7 +116,7 @@ class _Replacing(importlib.abc.MetaPathFinder):
 def formatted(thing: Any, include: Any = None, exclude: Any = None) -> tuple[Bundle, Bundle]:
     """Return a value as a notebook would show it, with metadata; where that fails as its `repr`."""
     if is_figure(thing):
-        return drawn(thing), {}
+        return figure_bundle(thing), {}
     with contextlib.suppress(Exception):  # a formatter may raise anything
         from IPython.core.formatters import DisplayFormatter
 
@@ -125,7 +125,7 @@ def formatted(thing: Any, include: Any = None, exclude: Any = None) -> tuple[Bun
     return {"text/plain": repr(thing)}, {}
 
 
-def drawn(figure: Any) -> Bundle:
+def figure_bundle(figure: Any) -> Bundle:
     """Return a figure as PNG."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=DPI, bbox_inches="tight")
@@ -140,7 +140,7 @@ def is_figure(thing: Any) -> bool:
 
 def bounded(data: Mapping[str, Any]) -> tuple[Bundle, int]:
     """Return a bundle as JSON can hold it, without what is too large, and its size; raises nothing."""
-    kept: Bundle = {}
+    bundle: Bundle = {}
     large = []
     size = 0
     for kind, value in data.items():
@@ -149,8 +149,8 @@ def bounded(data: Mapping[str, Any]) -> tuple[Bundle, int]:
         if length > LARGEST:
             large.append(kind)
         else:
-            kept[kind] = value
+            bundle[kind] = value
             size += length
-    if large and not kept:
-        kept["text/plain"] = f"… {', '.join(large)} of more than {LARGEST // 1_000_000} MB, not shown here"
-    return kept, size
+    if large and not bundle:
+        bundle["text/plain"] = f"… {', '.join(large)} of more than {LARGEST // 1_000_000} MB, not shown here"
+    return bundle, size

@@ -31,7 +31,7 @@ from ocrlab.reports.notebooks import outcome, results
 from ocrlab.reports.notebooks import parameters as notebook_parameters
 from ocrlab.reports.notebooks.jupyter_kernel import STACKS
 from ocrlab.reports.notebooks.parameters_to_config import configure, fields
-from ocrlab.reports.view import View, together
+from ocrlab.reports.view import View, join_views
 
 ENOUGH = 500  # optimiser steps, as in 03_train: fewer have taught no detector from random weights to find text
 
@@ -131,14 +131,14 @@ class Lab:
         run, seconds = self.training, time.monotonic() - self.began
         facts = f"{progress_view.duration(seconds)} in all · seed {self.config.seed} · ocrlab {__version__}"
         facts += f" · {clean(str(run.folder))}" if run else ""
-        said = outcome.judged(self.name, self.judgements, self.next or self.next_command(), facts)
+        final = outcome.judged(self.name, self.judgements, self.next or self.next_command(), facts)
         files = [run.checkpoint] if run and run.checkpoint else []
         metrics = run.metrics if run else {}
-        result = results.build(said, metrics=metrics, parameters=self.parameters, artefacts=files, seconds=seconds)
+        result = results.build(final, metrics=metrics, parameters=self.parameters, artefacts=files, seconds=seconds)
         if run:
             results.save(result, run.folder)
-        self.top.update(outcome.view(said), results.bundle(result))
-        print(f"{self.name}: {said.word}")
+        self.top.update(outcome.view(final), results.bundle(result))
+        print(f"{self.name}: {final.word}")
 
     def next_command(self) -> str:
         """Return the command to go on with: use the detector when it is good, else train it for longer."""
@@ -163,21 +163,21 @@ class Lab:
         place = f"cell [{result.execution_count}]" if result.execution_count else "a cell"
         seconds = time.monotonic() - self.began
         if isinstance(error, child_runner.Stopped):
-            said = _stopped(self.name, error, place)
-            shown = outcome.view(said)
+            stopped = _stopped(self.name, error, place)
+            shown = outcome.view(stopped)
         elif isinstance(error, child_runner.ChildFailed):
             following = f"ocrlab diagnose {clean(str(error.ended.folder))}" if error.ended.folder else ""
             text = clean(f"It stopped in {place}. {error.what}.")
-            said = outcome.Outcome(self.name, error.word, text, next=following)
-            shown = together([outcome.view(said), verdict_view.view(error.ended.verdict or Verdict())])
+            stopped = outcome.Outcome(self.name, error.word, text, next=following)
+            shown = join_views([outcome.view(stopped), verdict_view.view(error.ended.verdict or Verdict())])
         else:
             text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-            said = outcome.Outcome(self.name, "INCOMPLETE", clean(f"It stopped in {place}. {text}"))
-            shown = outcome.view(said)
-        kept = results.build(said, metrics={}, parameters=self.parameters, seconds=seconds)
+            stopped = outcome.Outcome(self.name, "INCOMPLETE", clean(f"It stopped in {place}. {text}"))
+            shown = outcome.view(stopped)
+        result_ = results.build(stopped, metrics={}, parameters=self.parameters, seconds=seconds)
         if isinstance(error, child_runner.ChildFailed):
-            kept = replace(kept, ending=error.record(result.execution_count))
-        self.top.update(shown, results.bundle(kept))
+            result_ = replace(result_, ending=error.record(result.execution_count))
+        self.top.update(shown, results.bundle(result_))
 
 
 _open: list[Lab] = []  # the newest lab, for the hook that IPython calls after every cell
@@ -194,13 +194,13 @@ def setup(namespace: Mapping[str, Any]) -> Lab:
         values = notebook_parameters.check(cells, namespace, also=fields())
         config = configure(values)
     except ConfigError as error:
-        told = clean(f"It was refused before it began. {error}")
-        top.update(outcome.view(outcome.Outcome("parameters", "INCOMPLETE", told)))
+        sentence = clean(f"It was refused before it began. {error}")
+        top.update(outcome.view(outcome.Outcome("parameters", "INCOMPLETE", sentence)))
         raise
     name = str(values.get("name") or "notebook")
-    said = outcome.Outcome(name, "INCOMPLETE", "It still runs, or it ended before its last cell.")
+    running = outcome.Outcome(name, "INCOMPLETE", "It still runs, or it ended before its last cell.")
     if not os.environ.get("SERVER_SOFTWARE", "").startswith("voila/"):  # its page keeps what it has once shown
-        top.update(outcome.view(said), results.bundle(results.build(said, metrics={}, parameters=values)))
+        top.update(outcome.view(running), results.bundle(results.build(running, metrics={}, parameters=values)))
     lab = Lab(name, values, config, top, time.monotonic())
     lab.show(_about(config, notebook_parameters.changed(cells, namespace, values)))
     _seed(config.seed)

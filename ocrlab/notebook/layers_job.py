@@ -26,7 +26,7 @@ from ocrlab.debug.instruments.layers.module_selection import NamedModule, select
 from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
 from ocrlab.inference import Detector
-from ocrlab.notebook.layers_messages import Fault, Learned, Looked, Progress
+from ocrlab.notebook.layers_messages import PageMaps, PlantedFault, Progress, ShortTraining
 
 if TYPE_CHECKING:
     from ocrlab.training.lightning_module import Training
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 MOST = 20_000  # values kept of a tensor for its histogram: every n-th of them
 
 
-def look(config: Config, module: str, page: int, checkpoint: str = "") -> Looked:
+def look(config: Config, module: str, page: int, checkpoint: str = "") -> PageMaps:
     """Return what a module of a trained detector gives on a validation page; raises CheckpointError, DataError, and
     ConfigError for a page or a module that there is not.
     """
-    _one_thread()
+    _limit_threads()
     detector = Detector.load(checkpoint or "receipts")
     samples = reader.load(config.data, config.val_split, exif=config.exif).samples
     if not 0 <= page < len(samples):
@@ -47,36 +47,36 @@ def look(config: Config, module: str, page: int, checkpoint: str = "") -> Looked
     image = read_image(sample.image, exif=config.exif)
     warp, size = transforms.letterbox((sample.width, sample.height), detector.config.evaluate)
     canvas = transforms.warp_image(image, warp, size)
-    [named] = one(detector.model, module)
-    kept: list[Tensor] = []
-    handle = named.module.register_forward_hook(lambda _m, _a, output: kept.append(tensors_of(output)[0].detach()))
+    [named] = find_module(detector.model, module)
+    outputs: list[Tensor] = []
+    handle = named.module.register_forward_hook(lambda _m, _a, output: outputs.append(tensors_of(output)[0].detach()))
     try:
         with torch.inference_mode():
             detector.model.eval()(torch.from_numpy(canvas)[None].permute(0, 3, 1, 2))
     finally:
         handle.remove()
-    if not kept or kept[0].dim() != 4:
+    if not outputs or outputs[0].dim() != 4:
         need = "a module whose output has the shape (B, C, h, w)"
         raise ConfigError(f"The output of {named.name} is no set of maps", need=need)
-    maps = kept[0][0].float()  # (C, h, w)
+    maps = outputs[0][0].float()  # (C, h, w)
     figures = [tensor_facts.describe(channel) for channel in maps]
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     levels = ((maps - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8).numpy()
-    return Looked(sample.name, detector.origin, named.name, type(named.module).__name__, canvas, levels, figures)
+    return PageMaps(sample.name, detector.origin, named.name, type(named.module).__name__, canvas, levels, figures)
 
 
-def _one_thread() -> None:
+def _limit_threads() -> None:
     """Compute on one core: it is little work, and where other programs use the cores a pool of threads only waits."""
     torch.set_num_threads(1)
     cv2.setNumThreads(1)
 
 
-def one(model: nn.Module, module: str) -> list[NamedModule]:
+def find_module(model: nn.Module, module: str) -> list[NamedModule]:
     """Return the one module that a name means, in a list; raises ConfigError where it means several."""
-    found = select_modules(model, module)
-    if len(found) > 1:
-        raise ConfigError("One module is looked at", got=f"{module}, which is {len(found)} modules", need="one name")
-    return found
+    matches = select_modules(model, module)
+    if len(matches) > 1:
+        raise ConfigError("One module is looked at", got=f"{module}, which is {len(matches)} modules", need="one name")
+    return matches
 
 
 def tensors_of(output: Any) -> list[Tensor]:
@@ -84,32 +84,32 @@ def tensors_of(output: Any) -> list[Tensor]:
     return [tensor for _, tensor in tensors(output)]
 
 
-def learn(config: Config, module: str, every: int, progress: Progress) -> Learned:
+def learn(config: Config, module: str, every: int, progress: Progress) -> ShortTraining:
     """Train from random weights for `trainer.max_steps` and return what was seen of the modules; raises DataError."""
     from ocrlab.training import loop
     from ocrlab.training.auto_settings import Machine
     from ocrlab.training.lightning_module import Training  # it loads Lightning, which a look at one page does without
     from ocrlab.training.optimizer import shortened
 
-    _one_thread()
+    _limit_threads()
     torch.manual_seed(config.seed)
     config.runtime.workers = 0
     config.optim.warmup_steps = shortened(config.optim.warmup_steps, config.trainer.max_steps)
-    made = Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={}))
-    [named] = one(made.detector, module)
-    learned, total = Learned(named.name), config.trainer.max_steps
-    wired = made.configure_optimizers()
+    training = Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={}))
+    [named] = find_module(training.detector, module)
+    learned, total = ShortTraining(named.name), config.trainer.max_steps
+    wired = training.configure_optimizers()
     optimizer, schedule = wired["optimizer"], wired["lr_scheduler"]["scheduler"]
     index = reader.load(config.data, config.train_split, exif=config.exif)
     progress({"kind": "start", "step": 0, "total": total})
-    with layer_watch.watch(made.detector, "*", every=every) as seen:
+    with layer_watch.watch(training.detector, "*", every=every) as report:
         handle = named.module.register_forward_hook(_sampler(learned, every))
         try:
             for step, batch in enumerate(loop.loader(index, config, None)):
-                loss = made.training_step(batch, step)
+                loss = training.training_step(batch, step)
                 optimizer.zero_grad()
                 loss.backward()
-                made.configure_gradient_clipping(optimizer, config.optim.grad_clip)
+                training.configure_gradient_clipping(optimizer, config.optim.grad_clip)
                 optimizer.step()
                 schedule.step()
                 learned.losses.append(float(loss.detach()))
@@ -118,16 +118,16 @@ def learn(config: Config, module: str, every: int, progress: Progress) -> Learne
                 )
         finally:
             handle.remove()
-    told = seen.table().reset_index()
-    rows = told.astype(object).where(told.notna(), None).to_dict("records")
+    table = report.table().reset_index()
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
     learned.table = [{str(name): value for name, value in row.items()} for row in rows]
-    learned.note = seen.note()
-    drawn = seen.plot()
-    learned.plot = (drawn.figure, drawn.alt)
+    learned.note = report.note()
+    plot = report.plot()
+    learned.plot = (plot.figure, plot.alt)
     return learned
 
 
-def _sampler(learned: Learned, every: int) -> Callable[..., None]:
+def _sampler(learned: ShortTraining, every: int) -> Callable[..., None]:
     """Return a forward hook that keeps some values of the output and of its gradient, in the steps to look at."""
 
     def keep(_module: nn.Module, _args: Any, output: Any) -> None:
@@ -145,13 +145,13 @@ def _some(tensor: Tensor) -> NDArray[np.float32]:
     return flat[:: max(1, flat.numel() // MOST)].numpy().copy()
 
 
-def plant(config: Config, checkpoint: str, progress: Progress) -> list[Fault]:
+def plant(config: Config, checkpoint: str, progress: Progress) -> list[PlantedFault]:
     """Plant three faults in a training step of a trained detector, where the seed says, and return what is found."""
     from ocrlab.training import loop
     from ocrlab.training.auto_settings import Machine
     from ocrlab.training.lightning_module import Training
 
-    _one_thread()
+    _limit_threads()
     torch.manual_seed(config.seed)
     config = config.model_copy(deep=True)
     config.runtime.workers, config.trainer.max_steps = 0, 1
@@ -162,55 +162,57 @@ def plant(config: Config, checkpoint: str, progress: Progress) -> list[Fault]:
     index = reader.load(config.data, config.train_split, exif=config.exif)
     [batch] = loop.loader(index, config, None)
     draw = np.random.default_rng(config.seed)
-    faults: list[Fault] = []
+    faults: list[PlantedFault] = []
     for number, kind in enumerate((_page, _weight, _gradient), 1):
-        made = Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={}))
-        made.detector.load_state_dict(trained.model.state_dict())
-        faults.append(kind(made, batch, draw))
+        training = Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={}))
+        training.detector.load_state_dict(trained.model.state_dict())
+        faults.append(kind(training, batch, draw))
         progress({"kind": "measure", "unit": "fault", "step": number, "total": 3})
     progress({"kind": "end", "unit": "fault", "step": 3, "total": 3})
     return faults
 
 
-def _page(made: Training, batch: Batch, draw: np.random.Generator) -> Fault:
+def _page(training: Training, batch: Batch, draw: np.random.Generator) -> PlantedFault:
     """Plant one NaN pixel in one page."""
     images = batch.images.float()
     sample, y, x = (int(draw.integers(size)) for size in (images.shape[0], *images.shape[2:]))
     images[sample, 1, y, x] = math.nan
-    seen = _step(made, images, batch)
-    first = seen.first_nonfinite
+    report = _step(training, images, batch)
+    first = report.first_nonfinite
     right = first is not None and (first.what, first.sample, first.index) == ("input", sample, (sample, 1, y, x))
-    return _told(
-        f"one NaN pixel in page {batch.pages[sample]}, sample {sample} of the batch", "A NaN in a pixel", seen, right
+    return _build_fault(
+        f"one NaN pixel in page {batch.pages[sample]}, sample {sample} of the batch", "A NaN in a pixel", report, right
     )
 
 
-def _weight(made: Training, batch: Batch, draw: np.random.Generator) -> Fault:
+def _weight(training: Training, batch: Batch, draw: np.random.Generator) -> PlantedFault:
     """Plant one Inf in the weight of one convolution."""
-    convolutions = [(name, m) for name, m in made.detector.named_modules() if isinstance(m, nn.Conv2d)]
+    convolutions = [(name, m) for name, m in training.detector.named_modules() if isinstance(m, nn.Conv2d)]
     name, module = convolutions[int(draw.integers(len(convolutions)))]
     place = tuple(int(draw.integers(size)) for size in module.weight.shape)
     with torch.no_grad():
         module.weight[place] = math.inf
-    seen = _step(made, batch.images.float(), batch)
-    first = seen.first_nonfinite
+    report = _step(training, batch.images.float(), batch)
+    first = report.first_nonfinite
     right = first is not None and (first.module, first.what, first.path) == (name, "weight", "weight")
-    return _told(f"one Inf in the weight of {name}", "An Inf in a weight", seen, right)
+    return _build_fault(f"one Inf in the weight of {name}", "An Inf in a weight", report, right)
 
 
-def _gradient(made: Training, batch: Batch, draw: np.random.Generator) -> Fault:
+def _gradient(training: Training, batch: Batch, draw: np.random.Generator) -> PlantedFault:
     """Plant a NaN in the backward of one ReLU: its forward stays right."""
-    units = [(name, m) for name, m in made.detector.named_modules() if isinstance(m, nn.ReLU) and "encoder" not in name]
+    units = [
+        (name, m) for name, m in training.detector.named_modules() if isinstance(m, nn.ReLU) and "encoder" not in name
+    ]
     name, module = units[int(draw.integers(len(units)))]
     sample = int(draw.integers(batch.images.shape[0]))
 
     forward = module.forward
     module.forward = lambda x: forward(_Spoiled.apply(x, sample))  # type: ignore[method-assign, assignment]
-    seen = _step(made, batch.images.float(), batch)
-    first = seen.first_nonfinite
-    found = (first.module, first.what, first.sample) if first else None
-    right = found == (name, "gradient of input", sample)
-    return _told(f"one NaN in the backward of {name}, sample {sample}", "A NaN in a gradient", seen, right)
+    report = _step(training, batch.images.float(), batch)
+    first = report.first_nonfinite
+    location = (first.module, first.what, first.sample) if first else None
+    right = location == (name, "gradient of input", sample)
+    return _build_fault(f"one NaN in the backward of {name}, sample {sample}", "A NaN in a gradient", report, right)
 
 
 class _Spoiled(torch.autograd.Function):
@@ -228,24 +230,24 @@ class _Spoiled(torch.autograd.Function):
         return gradient, None
 
 
-def _step(made: Training, images: Tensor, batch: Batch) -> layer_watch.LayerWatch:
+def _step(training: Training, images: Tensor, batch: Batch) -> layer_watch.LayerWatch:
     """Make one forward and backward, with every module watched."""
-    with layer_watch.watch(made.detector, "*") as seen:
-        made.training_step(Batch(images, batch.maps, batch.pages), 0).backward()
-    return seen
+    with layer_watch.watch(training.detector, "*") as report:
+        training.training_step(Batch(images, batch.maps, batch.pages), 0).backward()
+    return report
 
 
-def _told(planted: str, short: str, seen: layer_watch.LayerWatch, right: bool) -> Fault:
+def _build_fault(planted: str, short: str, report: layer_watch.LayerWatch, right: bool) -> PlantedFault:
     """Return a fault with how far it went: in outputs, or in gradients in the order of the backward."""
-    first = seen.first_nonfinite
-    history = seen.history()
+    first = report.first_nonfinite
+    history = report.history()
     backward = first is not None and first.what.startswith("gradient")
     rows = history[history["what"] == ("gradient of output" if backward else "output")]
     rows = rows[~rows["module"].isin(_parents(rows["module"].tolist()))]
     count = [math.prod(shape) or 1 for shape in rows["shape"]]
     share = (rows["nan"] + rows["inf"]).astype(float) / count
     spread = list(zip(rows["module"].tolist(), share.tolist(), strict=True))
-    return Fault(planted, str(first) if first else "nothing", right, spread, short, backward)
+    return PlantedFault(planted, str(first) if first else "nothing", right, spread, short, backward)
 
 
 def _parents(names: Sequence[str]) -> set[str]:

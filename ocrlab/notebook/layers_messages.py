@@ -14,7 +14,7 @@ Progress = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Looked:
+class PageMaps:
     """One page, and what one module gives on it: `maps` (C, h, w) uint8, each from its own lowest to highest value."""
 
     name: str
@@ -32,24 +32,24 @@ class Looked:
 
     def different(self, count: int) -> list[int]:
         """Return the strongest channels of which no two show nearly the same."""
-        drawn = self.maps[:, ::4, ::4].reshape(len(self.maps), -1).astype(np.float64)
-        drawn -= drawn.mean(axis=1, keepdims=True)
-        drawn /= np.linalg.norm(drawn, axis=1, keepdims=True) + 1e-9
-        alike = np.abs(drawn @ drawn.T)
-        kept: list[int] = []
+        flat = self.maps[:, ::4, ::4].reshape(len(self.maps), -1).astype(np.float64)
+        flat -= flat.mean(axis=1, keepdims=True)
+        flat /= np.linalg.norm(flat, axis=1, keepdims=True) + 1e-9
+        alike = np.abs(flat @ flat.T)
+        channels: list[int] = []
         for channel in self.strongest:
-            if len(kept) < count and all(alike[channel, other] < ALIKE for other in kept):
-                kept.append(channel)
-        return kept
+            if len(channels) < count and all(alike[channel, other] < ALIKE for other in channels):
+                channels.append(channel)
+        return channels
 
-    def told(self, channel: int) -> str:
+    def describe_channel(self, channel: int) -> str:
         """Return a channel's figures in words."""
         figures = self.figures[channel]
         return f"{figures['min']:.2g} to {figures['max']:.2g}, {100 * figures['zeros'] / figures['count']:.0f} % zeros"
 
 
 @dataclass
-class Learned:
+class ShortTraining:
     """A short training: samples of a module's values (V,) by step, the table of all modules, and the plot of them."""
 
     module: str
@@ -62,14 +62,14 @@ class Learned:
 
 
 @dataclass(frozen=True)
-class Fault:
+class PlantedFault:
     """A planted fault, what was found, and the share of bad values of modules in the order in which they compute.
 
     `short` names the fault over its plot; `backward`: the values are gradients, in the order of the backward pass.
     """
 
     planted: str
-    found: str
+    reported: str
     right: bool
     spread: list[tuple[str, float]]
     short: str
@@ -77,9 +77,9 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Found:
+class LayersReport:
     """All that the notebook shows: maps of a page, a short training, and planted faults."""
 
-    looked: Looked
-    learned: Learned
-    faults: list[Fault]
+    looked: PageMaps
+    learned: ShortTraining
+    faults: list[PlantedFault]

@@ -57,7 +57,7 @@ PLANTS = {  # what is done before the loop, how backward is called, what is done
 
 
 @dataclass
-class Seen:
+class FollowedSteps:
     """What was seen of some training steps, as plain data: reading it needs no torch."""
 
     step: Step
@@ -71,28 +71,30 @@ class Seen:
 
 
 @dataclass
-class Looked:
+class MemoryReport:
     """All that the notebook shows: steps that were followed, what a whole training needs, and the planted leak."""
 
-    seen: Seen
+    followed: FollowedSteps
     needed: dict[str, Any]
-    planted: Planted
+    planted: PlantedLeak
 
 
-def look(config: Config, workers: int, count: int, leak: str, progress: Callable[[dict[str, Any]], None]) -> Looked:
+def look(
+    config: Config, workers: int, count: int, leak: str, progress: Callable[[dict[str, Any]], None]
+) -> MemoryReport:
     """Follow steps, estimate a training, and look for a planted leak; raises ConfigError, DataError."""
     program(leak)  # a wrong name is told before anything else is done
     parts = (lambda: steps(config, workers, count), lambda: needed(config), lambda: planted(leak))
-    found: list[Any] = []
+    results: list[Any] = []
     progress({"kind": "start", "step": 0, "total": len(parts)})
     for number, part in enumerate(parts, 1):
-        found.append(part())
+        results.append(part())
         progress({"kind": "measure", "unit": "part", "step": number, "total": len(parts)})
     progress({"kind": "end", "unit": "part", "step": len(parts), "total": len(parts)})
-    return Looked(*found)
+    return MemoryReport(*results)
 
 
-def steps(config: Config, workers: int, count: int) -> Seen:
+def steps(config: Config, workers: int, count: int) -> FollowedSteps:
     """Return what `count` training steps with `config` hold, with as many loader workers; raises DataError."""
     import torch
 
@@ -113,19 +115,19 @@ def steps(config: Config, workers: int, count: int) -> Seen:
     model, optimiser, step = training_step(config)
     batches = islice(iter(loop.loader(index, config, None)), count)
     processes: dict[str, Any] = {}
-    with memory_watch.watch(model, optimiser) as seen:
+    with memory_watch.watch(model, optimiser) as watched:
         for number, batch in enumerate(batches, 1):
             step(batch)
             if number == count:
                 processes = process(os.getpid())
-    highest = seen.highest
+    highest = watched.highest
     if highest is None:
         raise ConfigError("No step was seen", got=f"{count} steps of {len(index.samples)} pages")
-    held = highest.process.before + highest.peak.bytes
-    share = held / highest.process.highest if highest.process.highest else 0.0
-    rows, found, device = seen.table(), seen.finding(), str(seen.device)
+    accounted = highest.process.before + highest.peak.bytes
+    share = accounted / highest.process.highest if highest.process.highest else 0.0
+    rows, finding, device = watched.table(), watched.finding(), str(watched.device)
     batch_size = (config.batch_size, config.crop)
-    return Seen(highest, rows, found, memory_watch.summary(), device, batch_size, processes, min(share, 1.0))
+    return FollowedSteps(highest, rows, finding, memory_watch.summary(), device, batch_size, processes, min(share, 1.0))
 
 
 def needed(config: Config) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def needed(config: Config) -> dict[str, Any]:
 
 
 @dataclass
-class Planted:
+class PlantedLeak:
     """A leak that was planted and what was said of it: the program, its guilty line, what was found."""
 
     name: str
@@ -163,15 +165,15 @@ def program(name: str) -> tuple[str, int]:
         raise ConfigError(f"There is no leak {name!r}", need=f"one of {', '.join(PLANTS)}")
     before, retain, after = PLANTS[name]
     text = HEAD + BODY.format(before=before or "model.train()", retain=retain, after=after or "model.train()")
-    guilty = "" if name == "none" else (after or before)
-    return text, next((at for at, line in enumerate(text.splitlines(), 1) if guilty and guilty in line), 0)
+    leaking = "" if name == "none" else (after or before)
+    return text, next((at for at, line in enumerate(text.splitlines(), 1) if leaking and leaking in line), 0)
 
 
-def planted(name: str) -> Planted:
+def planted(name: str) -> PlantedLeak:
     """Run a small training that leaks as `name` says, and return what was found of it; raises ConfigError."""
     text, line = program(name)
     with tempfile.TemporaryDirectory(prefix="ocrlab-leak-") as folder:
         path = Path(folder) / "planted.py"
         path.write_text(text, encoding="utf-8")
-        seen = runpy.run_path(str(path))["seen"]
-    return Planted(name, text, line, seen.leaks, seen.finding(), seen.ticks)
+        report = runpy.run_path(str(path))["seen"]
+    return PlantedLeak(name, text, line, report.leaks, report.finding(), report.ticks)

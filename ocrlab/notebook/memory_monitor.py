@@ -20,7 +20,7 @@ from ocrlab.debug.diagnosis.oom_message import size_text
 from ocrlab.debug.memory.monitor_log import Monitor, limits
 from ocrlab.notebook.lab_session import Block
 from ocrlab.redaction import clean
-from ocrlab.reports.view import ACCENT, BAD, View, say
+from ocrlab.reports.view import ACCENT, BAD, View, heading
 
 FASTEST = 0.5  # seconds between two drawings
 WIDTH, HEIGHT, POINTS = 220, 34, 160
@@ -57,11 +57,11 @@ class Watching:
         try:
             while True:
                 last = self.over.is_set()
-                told = self.monitor.sample()
-                if told["alive"] or not self.samples:
-                    self.samples = [*self.samples[-POINTS:], told]
-                self.show(view(self.samples, running=not (last or not told["alive"])))
-                if last or not told["alive"]:
+                sample = self.monitor.sample()
+                if sample["alive"] or not self.samples:
+                    self.samples = [*self.samples[-POINTS:], sample]
+                self.show(view(self.samples, running=not (last or not sample["alive"])))
+                if last or not sample["alive"]:
                     return
                 self.over.wait(self.seconds)
         except Exception as error:  # an instrument never breaks what it looks at
@@ -102,7 +102,7 @@ def view(samples: list[dict[str, Any]], *, running: bool) -> View:
     for name, (used, limit) in limits(last).items():
         label, text = NAMES.get(name, name), size_text(int(used)) + (f" of {size_text(int(limit))}" if limit else "")
         grows = _grows(last["growth"].get(name, {}))
-        points = [(one["seconds"], limits(one)[name][0]) for one in samples if name in limits(one)]
+        points = [(sample["seconds"], limits(sample)[name][0]) for sample in samples if name in limits(sample)]
         rows.append(
             f"<span>{escape(label)}</span>{_spark(label, points)}<span>{escape(text)}</span>"
             f'<span class="grows">{escape(grows)}</span>'
@@ -113,16 +113,16 @@ def view(samples: list[dict[str, Any]], *, running: bool) -> View:
     growing = [line for line in lines if ", +" in line]
     state = "so far" if running else "in all"
     finding = f"Memory over {last['seconds']:.0f} s {state}: " + (growing[0] if growing else "nothing grows")
-    told = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-    html = f'<style>{CSS}</style>{say(finding)}<div class="monitor">{"".join(rows)}</div>{told}'
+    notes_html = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+    html = f'<style>{CSS}</style>{heading(finding)}<div class="monitor">{"".join(rows)}</div>{notes_html}'
     return View(clean(html), clean("\n".join([finding, *lines, *notes])))
 
 
-def _grows(found: dict[str, Any]) -> str:
-    if not found.get("grows"):
+def _grows(growth: dict[str, Any]) -> str:
+    if not growth.get("grows"):
         return ""
-    left = found.get("left")
-    return f"+{size_text(int(found['rate']))}/s" + (f", full in {left:.0f} s" if left is not None else "")
+    left = growth.get("left")
+    return f"+{size_text(int(growth['rate']))}/s" + (f", full in {left:.0f} s" if left is not None else "")
 
 
 def _card(card: dict[str, Any]) -> str:
@@ -131,8 +131,10 @@ def _card(card: dict[str, Any]) -> str:
     parts += [f"{card['temperature']} °C"] if "temperature" in card else []
     parts += [f"{card['power'] / 1000:.0f} W"] if "power" in card else []
     parts += [f"throttled: {', '.join(card['throttled'])}"] if card.get("throttled") else []
-    others = [one for one in card.get("processes", ()) if not one.get("ours")]
-    parts += [f"{one['name'] or 'process'} {one['pid']} holds {size_text(one['bytes'])}" for one in others]
+    others = [process for process in card.get("processes", ()) if not process.get("ours")]
+    parts += [
+        f"{process['name'] or 'process'} {process['pid']} holds {size_text(process['bytes'])}" for process in others
+    ]
     return ", ".join(parts)
 
 
@@ -140,7 +142,7 @@ def _spark(label: str, points: list[tuple[float, float]]) -> str:
     """Return a small curve from zero up to the highest value."""
     first, span = points[0][0], max(points[-1][0] - points[0][0], 1e-9)
     top = max(max(value for _, value in points), 1.0)
-    spots = " ".join(
+    points_text = " ".join(
         f"{2 + (WIDTH - 4) * (at - first) / span:.1f},{HEIGHT - 2 - (HEIGHT - 6) * value / top:.1f}"
         for at, value in points
     )
@@ -148,5 +150,6 @@ def _spark(label: str, points: list[tuple[float, float]]) -> str:
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" '
         f'aria-label="{escape(about)}">'
-        f'<polyline points="{spots}" fill="none" stroke="{ACCENT}" stroke-width="1.5" stroke-linejoin="round"/></svg>'
+        f'<polyline points="{points_text}" fill="none" stroke="{ACCENT}" stroke-width="1.5" '
+        'stroke-linejoin="round"/></svg>'
     )

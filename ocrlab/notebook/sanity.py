@@ -18,7 +18,7 @@ from ocrlab.notebook.lab_session import Lab
 from ocrlab.records import Check
 from ocrlab.reports import doctor_view, plots
 from ocrlab.reports.html import page_images
-from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, LINE, MUTED, View, say
+from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, LINE, MUTED, View, heading
 
 if TYPE_CHECKING:
     from ocrlab.training.sanity.sanity_checks import Report
@@ -37,7 +37,7 @@ CSS = """
 
 
 @dataclass(frozen=True)
-class Found:
+class SanityReport:
     """What the checks found: the checks, the contract's findings in words, and the arrays of the pictures."""
 
     checks: list[Check]
@@ -47,17 +47,17 @@ class Found:
     maps: list[NDArray[np.float32]]  # shrink map and mask, threshold map and mask, (H, W)
     page: str
     threshold_range: tuple[float, float]
-    learned: dict[str, Any]  # page, canvas, polygons, ignored, found, pairs, counts, curve
+    learned: dict[str, Any]  # page, canvas, polygons, ignored, detections, pairs, counts, curve
 
 
-def checks(config: Config, progress: Callable[[dict[str, Any]], None]) -> Found:
+def checks(config: Config, progress: Callable[[dict[str, Any]], None]) -> SanityReport:
     """Return what every check of train.sanity says; it imports torch, so call it with `lab.run`. Raises DataError."""
     from ocrlab.training.sanity import sanity_checks
 
-    return found(sanity_checks.check(config, progress=progress), config)
+    return summarize(sanity_checks.check(config, progress=progress), config)
 
 
-def found(report: Report, config: Config) -> Found:
+def summarize(report: Report, config: Config) -> SanityReport:
     """Return a report of the checks as arrays and words."""
     from ocrlab.evaluation.metrics import iou
 
@@ -66,12 +66,17 @@ def found(report: Report, config: Config) -> Found:
     if batch is not None:
         crop = np.ascontiguousarray(batch.images[0].permute(1, 2, 0).numpy())
         maps, page = [m[0, 0].numpy() for m in batch.maps], batch.pages[0]
-    told: dict[str, Any] = {}
+    learned_page: dict[str, Any] = {}
     if learned is not None and learned.canvas.size:
         match = iou.match(learned.polygons, learned.ignored, learned.detections)
-        told = {**vars(learned), "pairs": match.pairs[0.5], "counts": match.detection_counts, "hmean": learned.hmean}
+        learned_page = {
+            **vars(learned),
+            "pairs": match.pairs[0.5],
+            "counts": match.detection_counts,
+            "hmean": learned.hmean,
+        }
     contract = report.contract
-    return Found(
+    return SanityReport(
         report.checks,
         [str(finding) for finding in contract.findings] if contract else [],
         contract.norms if contract else {},
@@ -79,43 +84,46 @@ def found(report: Report, config: Config) -> Found:
         maps,
         page,
         config.targets.threshold_range,
-        told,
+        learned_page,
     )
 
 
-def table(seen: Found) -> View:
+def table(report: SanityReport) -> View:
     """Return every check with what was measured against its limit, and below the contract's findings."""
-    counts = {word: sum(check.judgement == word for check in seen.checks) for word in ("fail", "warn", "ok", "skip")}
-    judged = len(seen.checks) - counts["skip"]
+    counts = {word: sum(check.judgement == word for check in report.checks) for word in ("fail", "warn", "ok", "skip")}
+    judged = len(report.checks) - counts["skip"]
     finding = f"Data, model and loss agree: {counts['ok']} of {judged} checks are ok"
     if counts["warn"]:
         finding = f"Nothing fails; {counts['warn']} of {judged} checks deserve a look"
     if counts["fail"]:
         finding = f"Data, model and loss do not agree: {counts['fail']} of {judged} checks fail"
-    told = f"{counts['skip']} skipped." if counts["skip"] else ""
-    cells = "".join(_cells(check) for check in seen.checks)
-    more = "".join(f"<p><code>{escape(text)}</code></p>" for text in seen.findings)
-    note = f'<p class="note">{told}</p>' if told else ""
-    html = f'<style>{doctor_view.CSS}{CSS}</style>{say(finding)}<div class="checks">{cells}</div>{more}{note}'
-    lines = [f"{c.judgement:<4} {c.name}: {c.observed} (needed: {c.need}) {c.do}".rstrip() for c in seen.checks]
-    return View(html, "\n".join([finding, *lines, *seen.findings]))
+    skipped = f"{counts['skip']} skipped." if counts["skip"] else ""
+    cells = "".join(_cells(check) for check in report.checks)
+    more = "".join(f"<p><code>{escape(text)}</code></p>" for text in report.findings)
+    note = f'<p class="note">{skipped}</p>' if skipped else ""
+    html = f'<style>{doctor_view.CSS}{CSS}</style>{heading(finding)}<div class="checks">{cells}</div>{more}{note}'
+    lines = [f"{c.judgement:<4} {c.name}: {c.observed} (needed: {c.need}) {c.do}".rstrip() for c in report.checks]
+    return View(html, "\
+".join([finding, *lines, *report.findings]))
 
 
 def _cells(check: Check) -> str:
     do = f'<p class="do">{escape(check.do)}</p>' if check.do else ""
     need = f'<span class="need"> · limit: {escape(check.need)}</span>' if check.need else ""
-    name, seen = escape(check.name), escape(check.observed)
-    return f'<div>{doctor_view.pill(check.judgement)}</div><div>{name}</div><div class="seen">{seen}{need}{do}</div>'
+    name, measured = escape(check.name), escape(check.observed)
+    return (
+        f'<div>{doctor_view.pill(check.judgement)}</div><div>{name}</div><div class="seen">{measured}{need}{do}</div>'
+    )
 
 
-def targets(seen: Found) -> View:
+def targets(report: SanityReport) -> View:
     """Return the first training crop beside the four maps that are learned from it."""
-    if not seen.maps:
-        return View(say("No batch could be loaded"), "No batch could be loaded")
-    shrink, mask, border, band = seen.maps
-    low, high = seen.threshold_range
-    name, width = escape(seen.page), 164
-    drawn = [page_images.picture(seen.crop, f"crop of {seen.page}", (), f"<b>Crop</b> of {name}", width)]
+    if not report.maps:
+        return View(heading("No batch could be loaded"), "No batch could be loaded")
+    shrink, mask, border, band = report.maps
+    low, high = report.threshold_range
+    name, width = escape(report.page), 164
+    pictures = [page_images.picture(report.crop, f"crop of {report.page}", (), f"<b>Crop</b> of {name}", width)]
     scaled = (border - low) / ((high - low) or 1)
     for values, title, legend in (
         (shrink, "Shrink map", ""),
@@ -123,22 +131,22 @@ def targets(seen: Found) -> View:
         (scaled, "Threshold map", page_images.scale(low, high)),
         (band, "Threshold mask", ""),
     ):
-        drawn.append(page_images.picture(values, title.lower(), (), f"<b>{title}</b> {legend}", width))
+        pictures.append(page_images.picture(values, title.lower(), (), f"<b>{title}</b> {legend}", width))
     counted = 100 * float(mask.mean())
     finding = f"{100 * float(shrink.mean()):.1f} % of this crop is text to learn, {counted:.0f} % of it counts"
     note = (
         "Yellow is 1, dark is 0: text pixels lie inside the border's mask, and the shrink mask is dark where ignored."
     )
-    return page_images.row(finding, drawn, note=note)
+    return page_images.row(finding, pictures, note=note)
 
 
-def learned(seen: Found) -> View:
+def learned(report: SanityReport) -> View:
     """Return the curve of the page that was learned by heart, and what was found on it."""
-    got = seen.learned
+    got = report.learned
     if not got or not got["curve"]:
         why = ": no legible box lies whole in any part of the first pages" if got and np.all(got["ignored"]) else ""
-        return View(say(f"No page was learned by heart{why}"), f"No page was learned by heart{why}")
-    layers = page_images.compared(got["polygons"], got["ignored"], got["found"], got["pairs"], got["counts"])
+        return View(heading(f"No page was learned by heart{why}"), f"No page was learned by heart{why}")
+    layers = page_images.match_layers(got["polygons"], got["ignored"], got["detections"], got["pairs"], got["counts"])
     count = int((~np.asarray(got["ignored"])).sum())
     text = f"{len(got['pairs'])} of {count} boxes found"
     caption = f"<b>{escape(got['page'])}</b> · {text}"
@@ -169,17 +177,17 @@ def _curve(rows: Sequence[dict[str, float]]) -> View:
         first, last = rows[0]["loss"], rows[-1]["loss"]
         title = f"Loss {'fell' if last < first else 'did not fall'}: {first:.3g} to {last:.3g}"
         axes.set_title(title)
-        told = ", ".join(f"{value:.2f} at step {step:.0f}" for step, value in looks[-3:])
-        return plots.finished(figure, f"{title} in {len(rows)} steps. hmean@0.5 {told}.")
+        scores = ", ".join(f"{value:.2f} at step {step:.0f}" for step, value in looks[-3:])
+        return plots.finished(figure, f"{title} in {len(rows)} steps. hmean@0.5 {scores}.")
 
 
-def gradients(seen: Found) -> View:
+def gradients(report: SanityReport) -> View:
     """Return the norm of the gradient of each parameter, in the order of the network; those of zero are marked."""
     import matplotlib
 
-    if not seen.norms:
-        return View(say("No gradient was measured"), "No gradient was measured")
-    names, norms = list(seen.norms), np.array(list(seen.norms.values()))
+    if not report.norms:
+        return View(heading("No gradient was measured"), "No gradient was measured")
+    names, norms = list(report.norms), np.array(list(report.norms.values()))
     positive = norms[np.isfinite(norms) & (norms > 0)]
     least = float(positive.min()) if positive.size else 1.0
     fine = np.isfinite(norms) & (norms > 0)
@@ -215,9 +223,9 @@ def _stages(axes: Any, names: Sequence[str]) -> None:
     axes.tick_params(axis="x", labelcolor=INK)
 
 
-def judge(lab: Lab, seen: Found) -> None:
+def judge(lab: Lab, report: SanityReport) -> None:
     """Judge the share of checks that are ok, and the page by heart; checks that only warn make the outcome WARN."""
-    counted = [check for check in seen.checks if check.judgement != "skip"]
+    counted = [check for check in report.checks if check.judgement != "skip"]
     share = sum(check.judgement == "ok" for check in counted) / len(counted) if counted else 0.0
     fails = any(check.judgement == "fail" for check in counted)
     lab.outcome("share of checks that are ok", share, limit=1.0, warn=1.0 if fails or not counted else min(share, 0.5))

@@ -32,20 +32,20 @@ def pages(config: Config, split: str | None = None, count: int = 3) -> View:
 
     split = split or config.train_split
     index = reader.load(config.data, split, exif=config.exif)
-    drawn, every = [], []
+    pictures, every = [], []
     for sample in reviews.spread(index.samples, count):
         image = image_io.read_image(sample.image, exif=config.exif)
         text = f"{len(sample.polygons)} boxes"
         text += f", {int(sample.ignored.sum())} of them ignored" if sample.ignored.any() else ""
-        layers = page_images.truth(sample.polygons, sample.ignored)
+        layers = page_images.truth_layers(sample.polygons, sample.ignored)
         every.append(layers)
         caption = f"<b>{escape(sample.name)}</b> · {sample.width} × {sample.height} px · {text}"
-        drawn.append(page_images.picture(image, f"page {sample.name} with {text}", layers, caption))
+        pictures.append(page_images.picture(image, f"page {sample.name} with {text}", layers, caption))
     boxes = sum(len(sample.polygons) for sample in index.samples)
     left_out = sum(count for reason, count in index.dropped.items() if reason != "none")
     finding = f"{len(index.samples)} pages in split {split}, {boxes / len(index.samples):.0f} boxes a page on average"
     note = f"{left_out} boxes and {len(index.problems)} pages could not be used." if left_out or index.problems else ""
-    return page_images.row(finding, drawn, page_images.legend(every), note)
+    return page_images.row(finding, pictures, page_images.legend(every), note)
 
 
 def targets(config: Config) -> View:
@@ -58,7 +58,7 @@ def targets(config: Config) -> View:
     low, high = config.targets.threshold_range
     border = (maps.threshold_map - low) / ((high - low) or 1)
     share = 100 * float(maps.shrink_map.mean())
-    drawn = [
+    pictures = [
         page_images.picture(crop, f"crop of {sample.name}", (), f"<b>Crop</b> of {escape(sample.name)}, augmented"),
         page_images.picture(maps.shrink_map, "shrink map", (), f"<b>Shrink map</b> {page_images.scale(0, 1)}"),
         page_images.picture(border, "threshold map", (), f"<b>Threshold map</b> {page_images.scale(low, high)}"),
@@ -67,7 +67,7 @@ def targets(config: Config) -> View:
     note = (
         "The probability map learns the shrink map, in which neighbouring lines stay apart; the threshold map, borders."
     )
-    return page_images.row(finding, drawn, note=note)
+    return page_images.row(finding, pictures, note=note)
 
 
 def model(config: Config) -> View:
@@ -126,32 +126,32 @@ def sweep(review: Review, progress: progress_view.Live) -> View:
     """Return hmean over binarisation thresholds and unclip settings, read from the same probability maps."""
     from ocrlab.training import prediction_review as reviews
 
-    kept = sum(page.heat is not None for page in review.pages)
+    count = sum(page.heat is not None for page in review.pages)
     table = reviews.sweep(review, THRESHOLDS, UNCLIPS, _ticks(progress))
     figures = {key: (value["hmean@0.5"], value["hmean@0.7"]) for key, value in table.items()}
     post = review.config.post
-    note = f"{kept} validation pages; a setting chosen on them flatters itself a little."
+    note = f"{count} validation pages; a setting chosen on them flatters itself a little."
     return tables.grid(figures, ("threshold", "unclip"), (post.threshold, post.unclip), "hmean@0.5", "hmean@0.7", note)
 
 
 def _compared(title: str, pages: Sequence[Reviewed], config: Config) -> View:
     from ocrlab.data import image_io
 
-    drawn, every = [], []
+    pictures, every = [], []
     for page in pages:
         sample, match = page.sample, page.match
         image = image_io.read_image(sample.image, exif=config.exif)
         pairs = match.pairs[0.5]
-        layers = page_images.compared(
+        layers = page_images.match_layers(
             sample.polygons, sample.ignored, page.regions.polygons, pairs, match.detection_counts
         )
         missed, wrong = match.cared_truth - len(pairs), match.cared_detections - len(pairs)
         every.append(layers)
         text = f"hmean {page.hmean:.2f} · {len(pairs)} found, {missed} missed, {wrong} wrong"
         caption = f"<b>{escape(sample.name)}</b> · {text}"
-        drawn.append(page_images.picture(image, f"page {sample.name}: {text}", layers, caption, width=430))
-    told = ", ".join(f"{page.hmean:.2f}" for page in pages) or "there are no others"
-    return page_images.row(f"{title}: hmean@0.5 {told}", drawn, page_images.legend(every))
+        pictures.append(page_images.picture(image, f"page {sample.name}: {text}", layers, caption, width=430))
+    scores = ", ".join(f"{page.hmean:.2f}" for page in pages) or "there are no others"
+    return page_images.row(f"{title}: hmean@0.5 {scores}", pictures, page_images.legend(every))
 
 
 def _ticks(progress: progress_view.Live) -> Callable[[int, int], None]:

@@ -35,9 +35,9 @@ def counted(value: Any) -> tuple[Any, int]:
 
 def record(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return a record for a file that is shared: clean, and with the number of replacements in it as `redacted`."""
-    told, count = counted({key: item for key, item in value.items() if key != "redacted"})
+    cleaned, count = counted({key: item for key, item in value.items() if key != "redacted"})
     before = value.get("redacted")  # it may have been clean already
-    return {**told, "redacted": count + (before if isinstance(before, int) else 0)}
+    return {**cleaned, "redacted": count + (before if isinstance(before, int) else 0)}
 
 
 def _of(value: Any, finders: Finders) -> tuple[Any, int]:
@@ -53,16 +53,16 @@ def _of(value: Any, finders: Finders) -> tuple[Any, int]:
 
 def _of_mapping(value: Mapping[Any, Any], finders: Finders) -> tuple[dict[Any, Any], int]:
     """Clean keys and values; what a secret's name maps to is one, unless it is nothing, a yes or no, or a fraction."""
-    told, total = {}, 0
+    cleaned, total = {}, 0
     for key, item in value.items():
         name, count = _of(key, finders)
         if is_secret(str(key)) and not isinstance(item, bool | float | type(None)) and item not in ("", SECRET):
-            after, more = SECRET, 1
+            cleaned_item, more = SECRET, 1
         else:
-            after, more = _of(item, finders)
-        told[name] = after
+            cleaned_item, more = _of(item, finders)
+        cleaned[name] = cleaned_item
         total += count + more
-    return told, total
+    return cleaned, total
 
 
 def _of_item(items: Sequence[Any], index: int, finders: Finders) -> tuple[Any, int]:

@@ -36,27 +36,32 @@ def _spans(text: str, secrets: tuple[tuple[str, str], ...]) -> Iterator[Span]:
                 yield at, at + len(spelt), f"({name})"
                 at = text.find(spelt, at + len(spelt))
         if _core(value) in lower:
-            yield from ((*found.span(), f"({name})") for found in _spelled(value).finditer(text))
+            yield from ((*match.span(), f"({name})") for match in _spelled(value).finditer(text))
         if len(value) >= WRAPPED and ("\n" in text or "\\n" in text):
-            for found in _broken(value).finditer(text):
-                yield *found.span(), f"({name})" + "\n" * found.group().count("\n")
+            for match in _broken(value).finditer(text):
+                yield *match.span(), f"({name})" + "\n" * match.group().count("\n")
 
 
 @lru_cache(maxsize=8)
 def _secrets(environment: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     """Return name and value of the secret variables, and of the passwords inside addresses such as HTTP_PROXY."""
-    found: list[tuple[str, str]] = []
+    secrets: list[tuple[str, str]] = []
     for name, value in environment:
         value = value.strip()
-        if name not in FOLDERS and (is_secret(name) or ALSO.search(name)) and len(value) >= SHORTEST and _drawn(value):
-            found.append((name, value))
-        inside = IN_ADDRESS.search(value)
-        if inside:
-            found += [(name, one) for one in {inside[1], unquote(inside[1])}]
-    return tuple(sorted(found, key=lambda pair: -len(pair[1])))
+        if (
+            name not in FOLDERS
+            and (is_secret(name) or ALSO.search(name))
+            and len(value) >= SHORTEST
+            and _looks_random(value)
+        ):
+            secrets.append((name, value))
+        address = IN_ADDRESS.search(value)
+        if address:
+            secrets += [(name, password) for password in {address[1], unquote(address[1])}]
+    return tuple(sorted(secrets, key=lambda pair: -len(pair[1])))
 
 
-def _drawn(value: str) -> bool:
+def _looks_random(value: str) -> bool:
     """Tell whether a value can be a secret: `filesystem`, the path of a file that is there, and 32768000 are none."""
     if value.startswith(("/", "~")):
         return not os.path.exists(os.path.expanduser(value))

@@ -53,11 +53,11 @@ def persons(text: str) -> Iterator[Span]:
                 yield at + 1, at + 1 + len(host), HOST
         at = text.find("@", at + 1)
     if "ssh://(secret)@" in text:
-        yield from ((*found.span(1), HOST) for found in SSH.finditer(text) if found[1].lower() not in NOBODY)
+        yield from ((*match.span(1), HOST) for match in SSH.finditer(text) if match[1].lower() not in NOBODY)
     for literal, pattern in OWNERS:
-        for found in pattern.finditer(text) if literal in text else ():
-            if found[1].lower() not in NOBODY:
-                yield *found.span(1), USER
+        for match in pattern.finditer(text) if literal in text else ():
+            if match[1].lower() not in NOBODY:
+                yield *match.span(1), USER
 
 
 def machines(text: str) -> Iterator[str]:
@@ -66,8 +66,8 @@ def machines(text: str) -> Iterator[str]:
         at = text.find(literal)
         while at >= 0:
             line, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
-            found = pattern.search(text[max(line, at - 120) : end if end >= 0 else len(text)][:300])
-            for name in {found[1], found[1].partition(".")[0]} if found else ():
+            match = pattern.search(text[max(line, at - 120) : end if end >= 0 else len(text)][:300])
+            for name in {match[1], match[1].partition(".")[0]} if match else ():
                 if len(name) >= SHORTEST and name.lower() not in NOBODY:
                     yield name
             at = text.find(literal, end if end >= 0 else len(text))

@@ -35,7 +35,7 @@ VALUE = re.compile(
     rf"[bfru]?(?P<quote>{QUOTE})(?P<inside>[^\n]*?)(?P=quote)|{QUOTE}?(?P<bare>(?:[^\s\"'&\\<\0%]|<(?!/)|%(?!2[267])){{1,200}})"
 )
 REST = re.compile(r"(?:[^\s\"'&\\<\0%]|<(?!/)|%(?!2[267]))*")
-DRAWN = re.compile(r"(?=[^\s\"'<]{0,60}\d)(?=[^\s\"'<]{0,60}[A-Za-z])[^\s\"'<(\[{]{8,}$")
+RANDOM = re.compile(r"(?=[^\s\"'<]{0,60}\d)(?=[^\s\"'<]{0,60}[A-Za-z])[^\s\"'<(\[{]{8,}$")
 
 # Prose: `Invalid API key: 0123...`, `the token abc... has expired`. Without a word before it a key is mostly that of a
 # mapping or a module, so that only hexadecimal digits, or a mixture of cases and digits, are a secret.
@@ -63,17 +63,17 @@ def spans(text: str) -> Iterator[Span]:
             continue
         at, done = _identifier(text, word.start(), word.end())
         name = text[at:done].lstrip("-." + digits)
-        for found in _values(text, at, done - len(name)) if names_secret(name[:80]) else ():
-            if found:
-                yield found
-                done = max(done, found[1])
+        for span in _values(text, at, done - len(name)) if names_secret(name[:80]) else ():
+            if span:
+                yield span
+                done = max(done, span[1])
         phrase = BEHIND.match(text, done)
-        if phrase and _said(text[max(0, at - 16) : done], text[at:done], phrase["value"].rstrip(".")):
+        if phrase and _phrase_holds_secret(text[max(0, at - 16) : done], text[at:done], phrase["value"].rstrip(".")):
             rest = TAIL.match(text, phrase.end())
             yield phrase.start("value"), rest.end() if rest else phrase.end(), SECRET
 
 
-def _said(before: str, name: str, value: str) -> bool:
+def _phrase_holds_secret(before: str, name: str, value: str) -> bool:
     """Tell whether the value in `... API key: value` is a secret."""
     if OF_ACCESS.search(before) and any(letter.isdigit() for letter in value):
         return True
@@ -94,15 +94,15 @@ def _line(text: str, at: int) -> tuple[int, int]:
 def _of_line(text: str, lower: str, start: int, end: int) -> Iterator[Span]:
     """Yield what a header, or a line of .netrc, holds."""
     if lower.find("authorization", start, end) >= 0:
-        for found in HEADER.finditer(text, start, end):
-            scheme, value = found.group(2) or "", found.group(3)
-            known = scheme.strip().lower() in SCHEMES or (not scheme and len(value) >= 8)
-            if known and value.lower() not in SCHEMES and not value.startswith("("):
-                yield found.start(3), found.end(3), SECRET
+        for match in HEADER.finditer(text, start, end):
+            scheme, value = match.group(2) or "", match.group(3)
+            has_scheme = scheme.strip().lower() in SCHEMES or (not scheme and len(value) >= 8)
+            if has_scheme and value.lower() not in SCHEMES and not value.startswith("("):
+                yield match.start(3), match.end(3), SECRET
     if lower.find("bearer", start, end) >= 0:
-        yield from ((found.start(1), found.end(1), SECRET) for found in BEARER.finditer(text, start, end))
+        yield from ((match.start(1), match.end(1), SECRET) for match in BEARER.finditer(text, start, end))
     if lower.find("password", start, end) >= 0 and lower.find("login", start, end) >= 0:
-        yield from ((found.start(1), found.end(1), SECRET) for found in NETRC.finditer(text, start, end))
+        yield from ((match.start(1), match.end(1), SECRET) for match in NETRC.finditer(text, start, end))
 
 
 def _values(text: str, at: int, name: int) -> Iterator[Span | None]:
@@ -112,16 +112,16 @@ def _values(text: str, at: int, name: int) -> Iterator[Span | None]:
     yield _value(NAMED.match(text, name), text)
 
 
-def _value(found: re.Match[str] | None, text: str) -> Span | None:
-    if found is None:
+def _value(name_match: re.Match[str] | None, text: str) -> Span | None:
+    if name_match is None:
         return None
-    value = VALUE.match(text, found.end())
+    value = VALUE.match(text, name_match.end())
     if value is None:
         return None
     group = "inside" if value["bare"] is None else "bare"
-    if not hides(found["name"], value[group]):
+    if not hides(name_match["name"], value[group]):
         return None
-    if found.groupdict().get("weak") and not DRAWN.match(value[group].rstrip(",;:.)]}|")):
+    if name_match.groupdict().get("weak") and not RANDOM.match(value[group].rstrip(",;:.)]}|")):
         return None
     start, done = value.span(group)
     if group == "bare":

@@ -41,18 +41,18 @@ def spans(text: str) -> Iterator[Span]:
     """Yield private addresses; the port behind one stays."""
     for start, pattern in IPV4:
         if start in text:
-            for found in pattern.finditer(text):
-                if not _within(text, found.start(), "._") and not _version(text, found.start()):
-                    yield found.start(), found.end(), ADDRESS
+            for match in pattern.finditer(text):
+                if not _within(text, match.start(), "._") and not _version(text, match.start()):
+                    yield match.start(), match.end(), ADDRESS
     if ":" in text:
-        for found in IPV6.finditer(text):
-            if not _within(text, found.start(), ":.-_") and found.group().count("::") <= 1:
-                yield found.start(), found.end(), ADDRESS
-    for found in CARD.finditer(text):
-        card = found.group().lower()
-        drawn = ":" in card or any(letter in "abcdef" for letter in card)  # 26-11-22-09-57-31 is a time
-        if drawn and card not in NOBODY and not _within(text, found.start(), ":.-_"):
-            yield found.start(), found.end(), ADDRESS
+        for match in IPV6.finditer(text):
+            if not _within(text, match.start(), ":.-_") and match.group().count("::") <= 1:
+                yield match.start(), match.end(), ADDRESS
+    for match in CARD.finditer(text):
+        card = match.group().lower()
+        is_card = ":" in card or any(letter in "abcdef" for letter in card)  # 26-11-22-09-57-31 is a time
+        if is_card and card not in NOBODY and not _within(text, match.start(), ":.-_"):
+            yield match.start(), match.end(), ADDRESS
 
 
 def _within(text: str, at: int, joined: str) -> bool:

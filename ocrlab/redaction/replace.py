@@ -44,13 +44,13 @@ def ends(text: str, at: int, joined: str = "_") -> bool:
     return at >= len(text) or not (text[at].isalnum() or text[at] in joined)
 
 
-def _apart(found: Iterable[Span]) -> list[Span]:
+def _apart(spans: Iterable[Span]) -> list[Span]:
     """Return spans in their order; of two that overlap the one that begins first, or is longer."""
-    kept: list[Span] = []
-    for span in sorted(found, key=lambda span: (span[0], -span[1])):
-        if not kept or span[0] >= kept[-1][1]:
-            kept.append(span)
-    return kept
+    separate: list[Span] = []
+    for span in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if not separate or span[0] >= separate[-1][1]:
+            separate.append(span)
+    return separate
 
 
 def _put(text: str, spans: list[Span], marks: list[Mark]) -> tuple[str, list[Mark]]:
@@ -77,13 +77,13 @@ def _without_marks(text: str) -> tuple[str, list[Mark]]:
     parts: list[str] = []
     marks: list[Mark] = []
     done = length = 0
-    for found in MARK.finditer(text):
-        letter = chr(int(found["letter"], 16)) if found["letter"] else ""
-        parts += [text[done : found.start()], letter]
-        length += found.start() - done
-        marks.append((length, found.group(), letter))
+    for match in MARK.finditer(text):
+        letter = chr(int(match["letter"], 16)) if match["letter"] else ""
+        parts += [text[done : match.start()], letter]
+        length += match.start() - done
+        marks.append((length, match.group(), letter))
         length += len(letter)
-        done = found.end()
+        done = match.end()
     return "".join([*parts, text[done:]]), marks
 
 

@@ -37,10 +37,10 @@ MYSQL = re.compile(r"\bmysql(?:dump|admin|import)?\b[^\n]{0,300}?\s-p((?!\()[^\s
 SSHPASS = re.compile(r"\bsshpass\s{1,4}-p\s{0,4}[\"']?((?!\()[^\s\"']{1,200})")
 BASIC = re.compile(r"\bBasic +((?=[A-Za-z+/]*[\d=])[A-Za-z0-9+/]{12,200}={0,2})(?![\w=])")
 # An address whose last part is the password to it: whoever has it may post to a channel.
-DRAWN = r"(?=[\w-]{0,99}\d)(?=[\w-]{0,99}[a-z])(?=[\w-]{0,99}[A-Z])[\w-]{16,100}"
+RANDOM = r"(?=[\w-]{0,99}\d)(?=[\w-]{0,99}[a-z])(?=[\w-]{0,99}[A-Z])[\w-]{16,100}"
 HOOK = re.compile(
-    rf"://(?:[^\s/\"'<>]{{0,200}}hook[^\s/\"'<>]{{0,200}}/(?:[\w@.-]{{1,100}}/){{0,6}}?({DRAWN}|[0-9a-f]{{32}}(?![\w-]))"
-    rf"|[^\s\"'<>]{{1,200}}?hooks?/(?:[\w@.-]{{1,100}}/){{0,4}}?({DRAWN}))"
+    rf"://(?:[^\s/\"'<>]{{0,200}}hook[^\s/\"'<>]{{0,200}}/(?:[\w@.-]{{1,100}}/){{0,6}}?({RANDOM}|[0-9a-f]{{32}}(?![\w-]))"
+    rf"|[^\s\"'<>]{{1,200}}?hooks?/(?:[\w@.-]{{1,100}}/){{0,4}}?({RANDOM}))"
 )
 BOT = re.compile(r"(?<!\d)\d{8,10}:(AA[\w-]{32,34})(?![\w-])")  # Telegram's
 WORDS = (
@@ -58,17 +58,17 @@ LENGTH, CHANGES, DISTINCT = 40, 18, 20
 def spans(text: str) -> Iterator[Span]:
     """Yield what is a secret by its shape."""
     if "://" in text:
-        yield from ((found.start(1), found.end(1), SECRET) for found in USER_AND_PASSWORD.finditer(text))
-        for found in ACCOUNT.finditer(text):
-            if found[1] not in NOBODY:
-                yield found.start(1), found.end(1), SECRET
+        yield from ((match.start(1), match.end(1), SECRET) for match in USER_AND_PASSWORD.finditer(text))
+        for match in ACCOUNT.finditer(text):
+            if match[1] not in NOBODY:
+                yield match.start(1), match.end(1), SECRET
     if "PRIVATE KEY" in text:
         yield from _private(text)
     if "=" in text or "%3" in text:
-        yield from ((found.start(1), found.end(1), SECRET) for found in QUERY.finditer(text))
-    for word, told in WORDS:
+        yield from ((match.start(1), match.end(1), SECRET) for match in QUERY.finditer(text))
+    for word, pattern in WORDS:
         if word in text:
-            yield from ((*found.span(found.lastindex or 0), SECRET) for found in told.finditer(text))
+            yield from ((*match.span(match.lastindex or 0), SECRET) for match in pattern.finditer(text))
     yield from _issued(text)
     if len(text) >= 40:
         yield from _unnamed(text)
@@ -79,15 +79,15 @@ def _issued(text: str) -> Iterator[Span]:
     for prefix, pattern in PREFIXES:
         at = text.find(prefix)
         while at >= 0:
-            found = pattern.match(text, at) if begins(text, at, "_-") else None
-            if found:
-                yield at, found.end(), SECRET
-            at = text.find(prefix, found.end() if found else at + 1)
+            match = pattern.match(text, at) if begins(text, at, "_-") else None
+            if match:
+                yield at, match.end(), SECRET
+            at = text.find(prefix, match.end() if match else at + 1)
 
 
 def _private(text: str) -> Iterator[Span]:
-    for found in PRIVATE.finditer(text):
-        start = found.end()
+    for match in PRIVATE.finditer(text):
+        start = match.end()
         end = text.find("-----END", start, start + LONGEST)
         if end < 0 or text.find("-----BEGIN", start, end) >= 0:
             body = BODY.match(text, start)
@@ -97,14 +97,14 @@ def _private(text: str) -> Iterator[Span]:
 
 
 def _unnamed(text: str) -> Iterator[Span]:
-    for found in LONG.finditer(text):
-        value = found.group()
+    for match in LONG.finditer(text):
+        value = match.group()
         if (
             len(value) != LENGTH
-            or not begins(text, found.start(), "._-=")
-            or text[found.end() : found.end() + 1] in ("=", "_")
+            or not begins(text, match.start(), "._-=")
+            or text[match.end() : match.end() + 1] in ("=", "_")
         ):
             continue
         mixed = any(c.islower() for c in value) and any(c.isupper() for c in value) and any(c.isdigit() for c in value)
         if mixed and len(set(value)) >= DISTINCT and len(CHANGE.findall(value)) > CHANGES:
-            yield found.start(), found.end(), SECRET
+            yield match.start(), match.end(), SECRET

@@ -50,7 +50,7 @@ def _spans(text: str, names: tuple[tuple[str, ...], ...]) -> Iterator[Span]:
         if host.lower() not in ALSO_WORDS:
             yield from ((at, end, HOST) for at, end in _words(text, host, "-", "-"))
         elif host in text:  # on a machine called `tensor` every tensor(3) would be gone
-            yield from ((*found.span(1), HOST) for found in _meant_host(host).finditer(text))
+            yield from ((*match.span(1), HOST) for match in _meant_host(host).finditer(text))
 
 
 def _names() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -60,10 +60,10 @@ def _names() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     hosts = _unique([*(env.get(name, "") for name in HOSTS), socket.gethostname(), platform.node()])
     hosts = _unique([*hosts, *(host.partition(".")[0] for host in hosts)])
     homes = [os.path.expanduser("~").rstrip("/"), account[1] if account[1].startswith(("/home/", "/Users/")) else ""]
-    kept = [host for host in hosts if len(host) > SHORTEST and host.lower() not in NOBODY]
+    full_names = [host for host in hosts if len(host) > SHORTEST and host.lower() not in NOBODY]
     return (
         tuple(user for user in users if len(user) >= 2),
-        _unique([*kept, *(host.lower() for host in kept), *(host.upper() for host in kept)]),
+        _unique([*full_names, *(host.lower() for host in full_names), *(host.upper() for host in full_names)]),
         _unique([home for home in homes if home.startswith("/")]),
     )
 
@@ -98,11 +98,11 @@ def _words(text: str, word: str, before: str, after: str) -> Iterator[tuple[int,
 def _of_anybody(text: str) -> Iterator[Span]:
     if "home" not in text and "Users" not in text:
         return
-    for found in ANYBODY.finditer(text):
-        group = "name" if found["name"] else "person"
-        name = found[group].rstrip(".")
-        if begins(text, found.start(), "._~-") and name.lower() not in SHARED:
-            yield found.start(group), found.start(group) + len(name), USER
+    for match in ANYBODY.finditer(text):
+        group = "name" if match["name"] else "person"
+        name = match[group].rstrip(".")
+        if begins(text, match.start(), "._~-") and name.lower() not in SHARED:
+            yield match.start(group), match.start(group) + len(name), USER
 
 
 def _of_user(text: str, user: str) -> Iterator[Span]:
@@ -110,7 +110,7 @@ def _of_user(text: str, user: str) -> Iterator[Span]:
     if len(user) >= SHORTEST and user.lower() not in ALSO_WORDS:
         yield from ((at, end, USER) for at, end in _words(text, user, "", ""))
     elif user in text:
-        yield from ((*found.span(found.lastindex or 0), USER) for found in _meant(user).finditer(text))
+        yield from ((*match.span(match.lastindex or 0), USER) for match in _meant(user).finditer(text))
 
 
 @lru_cache(maxsize=16)

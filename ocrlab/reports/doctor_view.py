@@ -9,7 +9,7 @@ from html import escape
 from ocrlab.hardware.doctor.doctor_job import STEPS, Event, worst
 from ocrlab.hardware.doctor.text_table import NOTES, PLAIN, SIGNS
 from ocrlab.records import Check
-from ocrlab.reports.view import ACCENT, LINE, MUTED, View, coded, say
+from ocrlab.reports.view import ACCENT, LINE, MUTED, View, coded, heading
 
 EVERY = 0.5  # seconds between two updates; every one of them travels to the browser
 PILLS = {  # judgement or state -> ink and ground, read on each other in the light and in the dark theme
@@ -83,7 +83,7 @@ class Climb:
         done, seconds = len(self.complete), self.clock() - self.began
         title = f"{done} of {len(STEPS)} steps {'took' if done == len(STEPS) else 'after'} {seconds:.0f} s"
         items = "".join(self._item(number) for number in self.running)
-        html = f'<style>{CSS}</style>{say(title)}<ol class="rungs" aria-label="{escape(title)}">{items}</ol>'
+        html = f'<style>{CSS}</style>{heading(title)}<ol class="rungs" aria-label="{escape(title)}">{items}</ol>'
         states = (f"{number} {STEPS[number - 1]}: {self._state(number)}" for number in self.running)
         return View(html, "\n".join([title, *states]))
 
@@ -111,7 +111,7 @@ def table(checks: Sequence[Check]) -> View:
     """Return every finding, step by step; steps with something to mend are open."""
     word = worst(checks)
     counts = {name: sum(check.judgement == name for check in checks) for name in COUNTED}
-    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     finding = {
         "fail": f"{counts['fail']} of {len(checks)} findings must be mended",
         "warn": f"Nothing fails, {counts['warn']} of {len(checks)} findings deserve a look",
@@ -119,11 +119,11 @@ def table(checks: Sequence[Check]) -> View:
         "skip": "Nothing could be judged",
     }[word]
     steps = [(number, [check for check in checks if check.step == number]) for number in range(1, len(STEPS) + 1)]
-    body = "".join(_step(number, found) for number, found in steps)
-    html = f"<style>{CSS}</style>{say(finding)}{body}"
-    lines = [f"{finding} ({told})"]
-    for number, found in steps:
-        lines += [f"{number} {STEPS[number - 1]}", *(line for check in found for line in _lines(check))]
+    body = "".join(_step(number, step_checks) for number, step_checks in steps)
+    html = f"<style>{CSS}</style>{heading(finding)}{body}"
+    lines = [f"{finding} ({summary})"]
+    for number, step_checks in steps:
+        lines += [f"{number} {STEPS[number - 1]}", *(line for check in step_checks for line in _lines(check))]
     return View(html, "\n".join(lines))
 
 
@@ -137,17 +137,17 @@ def notes() -> View:
     )
 
 
-def _step(number: int, found: Sequence[Check]) -> str:
-    state = worst(found)
+def _step(number: int, checks: Sequence[Check]) -> str:
+    state = worst(checks)
     opened = " open" if state in ("fail", "warn") else ""
     title = f'<span class="no">{number}</span><span class="what">{escape(STEPS[number - 1])}</span>'
-    head = f"<summary>{title}{''.join(_counts(found))}</summary>"
-    return f'<details class="step"{opened}>{head}<dl>{"".join(_row(check) for check in found)}</dl></details>'
+    head = f"<summary>{title}{''.join(_counts(checks))}</summary>"
+    return f'<details class="step"{opened}>{head}<dl>{"".join(_row(check) for check in checks)}</dl></details>'
 
 
-def _counts(found: Sequence[Check]) -> Iterable[str]:
+def _counts(checks: Sequence[Check]) -> Iterable[str]:
     for name in COUNTED:
-        count = sum(check.judgement == name for check in found)
+        count = sum(check.judgement == name for check in checks)
         if count:
             yield pill(name, f"{SIGNS[name]} {count} {name}")
 

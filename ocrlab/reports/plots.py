@@ -62,8 +62,8 @@ def blank(columns: int = 1, *, width: float = 9.0, height: float = 3.2) -> tuple
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    found = figure.subplots(1, columns, squeeze=False)
-    return figure, list(found[0])
+    axes = figure.subplots(1, columns, squeeze=False)
+    return figure, list(axes[0])
 
 
 def finished(figure: Figure, alt: str) -> View:
@@ -92,7 +92,7 @@ def _inline(svg: str, alt: str, width: int) -> str:
     text = re.sub(r"<defs><style[^>]*>\*\{(.*?)\}</style></defs>", "", text)  # its rule would be one for the page
     own = f"{zlib.crc32(text.encode()):x}"
     used = set(re.findall(r"(?:url\(|href=\")#([^\")]+)", text))
-    text = re.sub(r' id="([^"]*)"', lambda found: f' id="{own}-{found[1]}"' if found[1] in used else "", text)
+    text = re.sub(r' id="([^"]*)"', lambda match: f' id="{own}-{match[1]}"' if match[1] in used else "", text)
     text = re.sub(r"(url\(|href=\")#", rf"\g<1>#{own}-", text)
     box = re.search(r'viewBox="[^"]*"', text)
     assert box is not None, "matplotlib writes one"
@@ -112,11 +112,13 @@ def counted(axes: Axes) -> None:
 def points(figure: Figure) -> int:
     """Return how many points a figure draws; an image counts its pixels, what is rasterized nothing."""
     counts = [np.asarray(line.get_xydata()).size // 2 for axes in figure.axes for line in axes.lines]
-    for drawn in (drawn for axes in figure.axes for drawn in axes.collections if not drawn.get_rasterized()):
+    for collection in (
+        collection for axes in figure.axes for collection in axes.collections if not collection.get_rasterized()
+    ):
         counts.append(
             max(
-                np.asarray(drawn.get_offsets()).size // 2,
-                *(np.asarray(p.vertices).size // 2 for p in drawn.get_paths()),
+                np.asarray(collection.get_offsets()).size // 2,
+                *(np.asarray(p.vertices).size // 2 for p in collection.get_paths()),
                 0,
             )
         )
@@ -135,11 +137,11 @@ def curves(rows: Sequence[Mapping[str, float]], limit: float | None = None) -> V
     import matplotlib
 
     losses = [(row["step"], row["loss"]) for row in rows if "loss" in row]
-    found = [row for row in rows if "hmean@0.5" in row]
+    validations = [row for row in rows if "hmean@0.5" in row]
     with matplotlib.rc_context(STYLE):
         figure, (left, right) = blank(2, height=3.7)
-        told = [_loss(left, rows, losses), _hmean(right, found, limit)]
-        return finished(figure, ". ".join(told) + ".")
+        titles = [_loss(left, rows, losses), _hmean(right, validations, limit)]
+        return finished(figure, ". ".join(titles) + ".")
 
 
 def _loss(axes: Axes, rows: Sequence[Mapping[str, float]], losses: Sequence[tuple[float, float]]) -> str:
@@ -154,12 +156,12 @@ def _loss(axes: Axes, rows: Sequence[Mapping[str, float]], losses: Sequence[tupl
         COLOURS,
         strict=False,
     ):
-        drawn = [(row["step"], row[name]) for row in rows if row.get(name, math.nan) > 0]
-        if drawn:
-            marker = "o" if len(drawn) < 4 else ""
+        curve = [(row["step"], row[name]) for row in rows if row.get(name, math.nan) > 0]
+        if curve:
+            marker = "o" if len(curve) < 4 else ""
             width = 2.2 if name == "loss" else 1.1
             axes.plot(
-                *zip(*drawn, strict=True), color=colour, label=words, linewidth=width, marker=marker, markersize=4
+                *zip(*curve, strict=True), color=colour, label=words, linewidth=width, marker=marker, markersize=4
             )
     if axes.lines:
         _legend(axes)
@@ -181,9 +183,9 @@ def _hmean(axes: Axes, rows: Sequence[Mapping[str, float]], limit: float | None)
     axes.set_ylabel("hmean of validation pages, 0 to 1")
     axes.set_ylim(0, 1)
     for at, colour in zip(("0.5", "0.7", "0.8"), COLOURS, strict=False):
-        drawn = [(row["step"], row[f"hmean@{at}"]) for row in rows if f"hmean@{at}" in row]
-        if drawn:
-            axes.plot(*zip(*drawn, strict=True), color=colour, marker="o", markersize=4, label=f"IoU above {at}")
+        curve = [(row["step"], row[f"hmean@{at}"]) for row in rows if f"hmean@{at}" in row]
+        if curve:
+            axes.plot(*zip(*curve, strict=True), color=colour, marker="o", markersize=4, label=f"IoU above {at}")
     if limit is not None:
         axes.axhline(limit, color=INK, linewidth=1, linestyle=(0, (4, 3)), label=f"limit {limit:g} at IoU 0.5")
     if axes.lines:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from ocrlab.reports.view import ACCENT, BAD, GOOD, LINE, View, say
+from ocrlab.reports.view import ACCENT, BAD, GOOD, LINE, View, heading
 
 EVERY = 0.5  # seconds between two updates; every one of them travels to the browser
 TICK = 1.0  # seconds after which the clock has to move, though nothing else does
@@ -98,30 +98,30 @@ class Live:
         """Return the block as it is now."""
         done = self.phase == "end"
         share = 1.0 if done else self.step / self.total if self.total else 0.0
-        told = [*self._told()]
-        figures = "".join(f"<span><span>{escape(name)}</span><b>{escape(text)}</b></span>" for name, text in told)
+        pairs = [*self._figures()]
+        figures = "".join(f"<span><span>{escape(name)}</span><b>{escape(text)}</b></span>" for name, text in pairs)
         curves = "".join(
             f'<div class="spark">{curve(points, name, self.limit if name == SCORE else None)}</div>'
             for name, points in self.curves.items()
             if len(points) > 1
         )
         html = (
-            f"<style>{CSS}</style>{say(self.title)}"
+            f"<style>{CSS}</style>{heading(self.title)}"
             f'<div class="bar{" done" if done else ""}" role="progressbar" aria-valuemin="0" aria-valuemax="100" '
             f'aria-valuenow="{100 * share:.0f}"><i style="width:{100 * share:.1f}%"></i></div>'
             f'<div class="figures">{figures}</div><div class="row">{curves}</div>'
             + "".join(f'<p class="warning">⚠ {escape(text)}</p>' for text in self.warnings[-5:])
         )
-        return View(html, f"{self.title}: " + ", ".join(f"{name} {text}" for name, text in told))
+        return View(html, f"{self.title}: " + ", ".join(f"{name} {text}" for name, text in pairs))
 
-    def _told(self) -> Sequence[tuple[str, str]]:
+    def _figures(self) -> Sequence[tuple[str, str]]:
         now = self.clock()
         unit = self.unit or ("page" if self.phase == "measuring" or not self.trained else "step")
         where = f"{self.step} of {self.total}" if self.total else "…"
-        told = [(unit if self.total else self.phase, where)] if self.total or self.phase != "end" else []
+        pairs = [(unit if self.total else self.phase, where)] if self.total or self.phase != "end" else []
         if self.phase == "end" and self.counts:
-            told = list(self.counts.items())
-        told += [
+            pairs = list(self.counts.items())
+        pairs += [
             (words, f"{self.figures[name]:{form}}")
             for name, words, form in (
                 ("loss", "loss", ".3f"),
@@ -130,11 +130,11 @@ class Live:
             )
             if name in self.figures
         ]
-        told.append(("took" if self.phase == "end" else "so far", duration(now - self.began)))
+        pairs.append(("took" if self.phase == "end" else "so far", duration(now - self.began)))
         steps = self.step - self.first
         if self.phase in ("training", "measuring") and steps > 0 and self.step < self.total:
-            told.append(("left, about", duration((now - self.stepping) / steps * (self.total - self.step))))
-        return told
+            pairs.append(("left, about", duration((now - self.stepping) / steps * (self.total - self.step))))
+        return pairs
 
 
 def duration(seconds: float) -> str:
@@ -147,18 +147,18 @@ def duration(seconds: float) -> str:
 def curve(points: Sequence[tuple[float, float]], name: str, limit: float | None = None) -> str:
     """Return a small SVG curve of (step, value) points with its range at the left and, if given, a line at `limit`."""
     stride = -(-len(points) // MOST)
-    drawn = [*points[::stride], *points[-1:]]
-    values = [value for _, value in drawn if value == value]
+    sampled = [*points[::stride], *points[-1:]]
+    values = [value for _, value in sampled if value == value]
     if not values:
         return ""
     low, high = (0.0, 1.0) if limit is not None else (min(0.0, min(values)), max(values))
-    start, stop = drawn[0][0], drawn[-1][0]
+    start, stop = sampled[0][0], sampled[-1][0]
 
     def place(step: float, value: float) -> tuple[float, float]:
         across = (step - start) / ((stop - start) or 1)
         return 34 + across * (WIDTH - 40), 8 + (1 - (value - low) / ((high - low) or 1)) * (HEIGHT - 26)
 
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in drawn if point[1] == point[1]))
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in sampled if point[1] == point[1]))
     x, y = place(stop, values[-1])
     top, bottom = place(start, high)[1], place(start, low)[1]
     mark = ""

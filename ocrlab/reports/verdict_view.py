@@ -43,22 +43,22 @@ CSS = f"""
 """
 
 
-def view(verdict: Verdict, texts: Mapping[str, str] | None = None, kept: str = "") -> View:
+def view(verdict: Verdict, texts: Mapping[str, str] | None = None, folder: str = "") -> View:
     """Return the block of a verdict; the texts behind it are folded, `kept` is the folder that holds the whole."""
     first, others = verdict.causes[:1], verdict.causes[1:]
     rows = _rows(first[0]) if first else []
     if others:
-        told = [(f"{cause.confidence:.2f}", cause.id, _title(cause.id)) for cause in others]
-        rows.append(("or else", _list(told, "lines ids")))
+        items = [(f"{cause.confidence:.2f}", cause.id, _title(cause.id)) for cause in others]
+        rows.append(("or else", _list(items, "lines ids")))
     if verdict.ruled_out:
         rows.append(("ruled out", _list([("", out.id, out.why) for out in verdict.ruled_out], "lines ids")))
     own = unknown_cause.own_error(verdict)
     missing = [thing for thing in verdict.missing if not (own and thing.endswith(own))]
-    own = own if kept or texts else PLACE.sub("", own)
+    own = own if folder or texts else PLACE.sub("", own)
     if missing:
         rows.append(("not known", _list([("", "", thing) for thing in missing])))
-    if kept:
-        rows.append(("more in", f"<code>{escape(kept)}</code>"))
+    if folder:
+        rows.append(("more in", f"<code>{escape(folder)}</code>"))
     listed = "".join(f"<dt>{name}</dt><dd>{html}</dd>" for name, html in rows)
     folded = "".join(_folded(name, text) for name, text in (texts or {}).items() if text.strip())
     html = f'<style>{CSS}</style><div class="cause">{_head(first, own)}<dl>{listed}</dl>{folded}</div>'
@@ -69,9 +69,9 @@ def text(verdict: Verdict) -> str:
     """Return a verdict in words, one thing a line."""
     if not verdict.causes:
         own = unknown_cause.own_error(verdict)
-        said = f"An error of the program itself, nothing from outside: {own}" if own else "The cause is not known."
+        headline = f"An error of the program itself, nothing from outside: {own}" if own else "The cause is not known."
         missing = [thing for thing in verdict.missing if not (own and thing.endswith(own))]
-        return "\n".join([said, *(f"  not known: {thing}" for thing in missing)])
+        return "\n".join([headline, *(f"  not known: {thing}" for thing in missing)])
     cause = verdict.causes[0]
     words = _title(cause.id)
     lines = [f"{'Cause' if cause.confidence >= SURE else 'Probable cause'}: {words or cause.id}"]
@@ -118,12 +118,12 @@ def _rows(cause: Cause) -> list[tuple[str, str]]:
 
 def _list(items: list[tuple[str, str, str]], style: str = "lines") -> str:
     """Return (where, code, words) as lines; with the style `lines ids` the code is short and stays in one piece."""
-    told = []
+    lines = []
     for where, code, words in items:
         shown = f"<small>{escape(where)}</small>" if where else ""
         shown += f"<code>{escape(code)}</code>" if code else ""
-        told.append(f"<li>{shown}{f'<span>{inline(ticked(words))}</span>' if words else ''}</li>")
-    return f'<ul class="{style}">{"".join(told)}</ul>'
+        lines.append(f"<li>{shown}{f'<span>{inline(ticked(words))}</span>' if words else ''}</li>")
+    return f'<ul class="{style}">{"".join(lines)}</ul>'
 
 
 def _folded(name: str, text: str) -> str:

@@ -53,7 +53,7 @@ DARK = {  # by day -> name, and the same by night: text is read on its ground at
 }
 NIGHT = "".join(f"--ocr-{name}:{dark};" for name, dark in DARK.values())
 DAY = "".join(f"--ocr-{name}:initial;" for name, _ in DARK.values())
-KNOWN = re.compile(rf"(?<![a-z],)(?:{'|'.join(DARK)})(?![0-9a-f])", re.IGNORECASE)
+THEME_COLOURS = re.compile(rf"(?<![a-z],)(?:{'|'.join(DARK)})(?![0-9a-f])", re.IGNORECASE)
 
 CSS = f"""
 .ocrlab {{ font: 14px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
@@ -95,10 +95,10 @@ def page(html: str, css: str = "") -> str:
 
 def themed(text: str) -> str:
     """Return CSS, HTML or SVG whose known colours are variables; where none is set, the colour by day is meant."""
-    return KNOWN.sub(lambda found: f"var(--ocr-{DARK[found[0].lower()][0]},{found[0]})", text)
+    return THEME_COLOURS.sub(lambda match: f"var(--ocr-{DARK[match[0].lower()][0]},{match[0]})", text)
 
 
-def say(finding: str, note: str = "") -> str:
+def heading(finding: str, note: str = "") -> str:
     """Return a title that says the finding, with a note for what goes below the picture."""
     return f'<p class="say">{coded(finding)}</p>' + (f'<p class="note">{coded(note)}</p>' if note else "")
 
@@ -108,7 +108,7 @@ def coded(text: str) -> str:
     return re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(text))
 
 
-def together(views: Iterable[View]) -> View:
+def join_views(views: Iterable[View]) -> View:
     """Return views below each other as one."""
     every = list(views)
     return View("".join(view.html for view in every), "\n".join(view.text for view in every))

@@ -80,15 +80,15 @@ class Browser:
     def wait(self, script: str, seconds: float = WITHIN) -> Any:
         """Return what a script returns as soon as that is true; fails after `seconds`."""
         end = time.monotonic() + seconds
-        while not (found := self.run(script)):
+        while not (value := self.run(script)):
             assert time.monotonic() < end, f"not within {seconds:g} s: {script}"
             time.sleep(0.05)
-        return found
+        return value
 
     def events(self) -> list[dict[str, Any]]:
         """Return the events of the network since the page was opened."""
-        told = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        self.sent += [event for event in told if event["method"].startswith("Network.")]
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        self.sent += [event for event in messages if event["method"].startswith("Network.")]
         return self.sent
 
     def requests(self) -> list[str]:
@@ -114,8 +114,8 @@ class Browser:
         )
         height = min(self.run("return document.documentElement.scrollHeight"), 200_000)
         self.look(about[0], height, "dark" if about[1] else "light", "print" if about[2] else "")
-        found: dict[str, Any] = self.run(CHECKS.read_text(encoding="utf-8"))
-        return found
+        findings: dict[str, Any] = self.run(CHECKS.read_text(encoding="utf-8"))
+        return findings
 
     def picture(self, path: Path) -> Path:
         """Write the whole page as PNG, for somebody to look at."""
@@ -208,9 +208,9 @@ def program(tmp_path: Path) -> Iterator[Callable[..., str]]:
 
 def free_port() -> int:
     """Return a port that nobody listens on now."""
-    with socket.socket() as made:
-        made.bind(("127.0.0.1", 0))
-        return int(made.getsockname()[1])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
 
 
 def _answers(url: str) -> bool:

@@ -32,18 +32,18 @@ def test_a_quiet_page_asks_for_nothing(browser: Any, written: Callable[[str], Pa
 
 
 @pytest.mark.parametrize("host", ["example.invalid", "example.com", "93.184.216.34"])
-def test_what_a_page_asks_for_is_seen_and_refused(browser: Any, written: Callable[[str], Path], host: str) -> None:
+def test_what_a_page_asks_for_is_recorded_and_refused(browser: Any, written: Callable[[str], Path], host: str) -> None:
     browser.open(written(f'<img src="http://{host}/a.png" alt="">'))
     assert browser.requests() == [f"http://{host}/a.png"]
-    assert any("ERR_NAME_NOT_RESOLVED" in told for told in browser.complaints())
+    assert any("ERR_NAME_NOT_RESOLVED" in complaint for complaint in browser.complaints())
 
 
-def test_errors_of_scripts_are_seen_once(browser: Any, written: Callable[[str], Path]) -> None:
+def test_errors_of_scripts_are_recorded_once(browser: Any, written: Callable[[str], Path]) -> None:
     browser.open(written("<script>console.warn('careful'); throw Error('broken')</script>"))
-    told = browser.complaints()
-    assert len(told) == 2
-    assert "careful" in told[0]
-    assert "broken" in told[1]
+    complaints = browser.complaints()
+    assert len(complaints) == 2
+    assert "careful" in complaints[0]
+    assert "broken" in complaints[1]
     browser.open(written(""))
     assert browser.complaints() == []
 
@@ -68,7 +68,7 @@ def test_a_folder_and_a_program_are_served(
     assert browser.requests() == [url + "missing.png"]
     words = [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1", "--directory", str(page.parent)]
     browser.open(program(words, f"/{page.name}"))
-    assert [found.text for found in browser.find("p")] == ["text"]
+    assert [element.text for element in browser.find("p")] == ["text"]
 
 
 def test_a_program_that_ends_says_why(program: Callable[..., str]) -> None:

@@ -71,8 +71,8 @@ def refused(browser: Any, folder: Path) -> None:
     broken.write_bytes(b"\x89PNG\r\n\x1a\n and then nothing that makes sense")
     image = browser.run(IMAGE)
     uploaded(browser, broken)
-    told = browser.wait(MESSAGE)
-    assert told.startswith("broken.png: is not an image that can be read") and "Traceback" not in told
+    message = browser.wait(MESSAGE)
+    assert message.startswith("broken.png: is not an image that can be read") and "Traceback" not in message
     assert browser.run(IMAGE) == image
 
 
@@ -107,12 +107,12 @@ def test_sliders_and_uploads_work_under_voila(
     assert browser.run(words) == ["PASS"]
     assert [url for url in elsewhere(browser) if not VOILAS.match(url)] == []
     # Icons, and modules of an older JupyterLab that voila itself brings: webpack says so in either of two ways.
-    known = ("ERR_NAME_NOT_RESOLVED", "Unsatisfied version", "No satisfying version")
-    assert [told for told in browser.complaints() if not any(words in told for words in known)] == []
+    harmless = ("ERR_NAME_NOT_RESOLVED", "Unsatisfied version", "No satisfying version")
+    assert [complaint for complaint in browser.complaints() if not any(words in complaint for words in harmless)] == []
 
 
 @pytest.mark.slow
-def test_a_slider_answers_while_it_is_held(
+def test_a_slider_answers_while_it_is_dragged(
     browser: Any, lab: Callable[..., str], notebooks: Path, run_all: Callable[..., str]
 ) -> None:
     """The median of ten moves is in the picture within a quarter of a second, also on a busy machine."""

@@ -47,7 +47,7 @@ def kernel_of(url: str, folder: Path) -> str:
     data = json.dumps({"name": "python3"}).encode()
     call = urllib.request.Request(f"{url}/api/kernels", data, {"Content-Type": "application/json"}, method="POST")
     with urllib.request.urlopen(call, timeout=60) as answer:
-        made = json.loads(answer.read())["id"]
+        kernel_id = json.loads(answer.read())["id"]
     end = time.monotonic() + 60
     while time.monotonic() < end:
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
@@ -55,7 +55,7 @@ def kernel_of(url: str, folder: Path) -> str:
                 words = entry.read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
-            if any(f"kernel-{made}.json" in word for word in words):
+            if any(f"kernel-{kernel_id}.json" in word for word in words):
                 return words[0]
         time.sleep(0.1)
     raise AssertionError("no kernel was started")
@@ -63,7 +63,7 @@ def kernel_of(url: str, folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prefer", ["1", "0"])
-def test_the_environments_own_kernel_starts_also_beside_one_of_the_user(
+def test_the_environments_own_kernel_starts_also_next_to_the_users_own(
     program: Callable[..., str], jupyter: dict[str, str], notebooks: Path, tmp_path: Path, prefer: str
 ) -> None:
     """Without JUPYTER_PREFER_ENV_PATH, which the Makefile sets, it would be the user's."""
@@ -79,8 +79,8 @@ def test_the_environments_own_kernel_starts_also_beside_one_of_the_user(
     words += ["--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True", str(notebooks)]
     url = program(words, "/api", env=jupyter | {"JUPYTER_PREFER_ENV_PATH": prefer}).removesuffix("/api")
     with urllib.request.urlopen(f"{url}/api/kernelspecs/python3", timeout=60) as answer:
-        found = json.loads(answer.read())["spec"]
-    assert (found["display_name"] == "theirs") == (prefer == "0")
+        kernel_spec = json.loads(answer.read())["spec"]
+    assert (kernel_spec["display_name"] == "theirs") == (prefer == "0")
     if prefer == "1":
         assert Path(kernel_of(url, tmp_path)).resolve() == Path(sys.executable).resolve()
 
@@ -94,8 +94,8 @@ def test_make_lab_and_make_voila_are_what_is_tested() -> None:
         ("voila", "voila", "notebooks/08_inspect.ipynb"),
     ):
         command = ["make", "-C", str(ROOT), "-n", target, "ARGS=--port 8899"]
-        told = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
-        [line] = [line for line in told.splitlines() if f"-m {program}" in line]
+        printed = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+        [line] = [line for line in printed.splitlines() if f"-m {program}" in line]
         assert line.rstrip().endswith(f"--port 8899 {wanted}")
         assert '{"websocket_max_message_size": 268435456}' in line
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

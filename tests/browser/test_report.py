@@ -62,11 +62,11 @@ def dot() -> str:
 
 def cell(number: int, source: str, *outputs: Any) -> Any:
     """Return an executed code cell; a dict among its outputs is a bundle that was displayed."""
-    shown = [new_output("display_data", data=one) if "output_type" not in one else one for one in outputs]
+    shown = [new_output("display_data", data=output) if "output_type" not in output else output for output in outputs]
     return new_code_cell(source, outputs=shown, execution_count=number)
 
 
-def said(text: str, name: str = "stdout") -> Any:
+def stream(text: str, name: str = "stdout") -> Any:
     return new_output("stream", name=name, text=text)
 
 
@@ -79,10 +79,10 @@ def every_kind() -> Any:
     cells = [
         new_markdown_cell(PROSE, attachments={"dot.png": {"image/png": dot()}}),
         new_markdown_cell("## Text"),
-        cell(1, "print('colours')", said(COLOURS)),
-        cell(2, "bar()", said("careful: \x1b[33mslow\x1b[0m\n" + "".join(f"\r{n}%" for n in range(101)), "stderr")),
-        cell(3, "print('x' * 20_000)", said("x" * 20_000)),
-        cell(4, "many()", said("".join(f"line {n}\n" for n in range(5000)))),
+        cell(1, "print('colours')", stream(COLOURS)),
+        cell(2, "bar()", stream("careful: \x1b[33mslow\x1b[0m\n" + "".join(f"\r{n}%" for n in range(101)), "stderr")),
+        cell(3, "print('x' * 20_000)", stream("x" * 20_000)),
+        cell(4, "many()", stream("".join(f"line {n}\n" for n in range(5000)))),
         new_markdown_cell("# A second title\n\n## Tables"),
         cell(5, "frame", {"text/html": frame._repr_html_(), "text/plain": str(frame)}),
         cell(6, "styled", {"text/html": styled.to_html(), "text/plain": "styled"}),
@@ -107,7 +107,7 @@ def every_kind() -> Any:
     return new_notebook(cells=cells, metadata=about)
 
 
-def judged(browser: Any, page: Path, *, headless: int = 0, said: str = ".outcome") -> dict[str, Any]:
+def judged(browser: Any, page: Path, *, headless: int = 0, outcome_css: str = ".outcome") -> dict[str, Any]:
     """Look at a report by day, by night, on paper and narrow; fails with all that is wrong; returns its figures.
 
     What came of it is `said` where this selector finds it first.
@@ -123,21 +123,25 @@ def judged(browser: Any, page: Path, *, headless: int = 0, said: str = ".outcome
         ("narrow and dark", 400, "dark", ""),
     ):
         browser.open(page, width=width, scheme=scheme)
-        outcome = browser.run(f"return document.querySelector('{said}').getBoundingClientRect().bottom")
+        outcome = browser.run(f"return document.querySelector('{outcome_css}').getBoundingClientRect().bottom")
         browser.look(width, 900, scheme, media)
-        found = browser.examine()
+        findings = browser.examine()
         requests, complaints = browser.requests(), browser.complaints()
         figures["requests"] += len(requests)
         figures["errors"] += len(complaints)
         never = ("faint", "skipped", "undescribed", "broken", "twice", "dangling", "scripts", "handlers")
-        wrong += [f"{name}: {what} {one}" for what in never for one in found[what]]
+        wrong += [f"{name}: {what} {finding}" for what in never for finding in findings[what]]
         wrong += [f"{name}: {what}" for what in (*requests, *complaints)]
-        wrong += [f"{name}: {found['titles']} titles"] if found["titles"] != 1 else []
-        wrong += [f"{name}: a table without header {found['headless']}"] if len(found["headless"]) > headless else []
-        wrong += [f"{name}: wider than the screen by {found['wide']} px"] if found["wide"] > 0 and not media else []
+        wrong += [f"{name}: {findings['titles']} titles"] if findings["titles"] != 1 else []
+        wrong += (
+            [f"{name}: a table without header {findings['headless']}"] if len(findings["headless"]) > headless else []
+        )
+        wrong += (
+            [f"{name}: wider than the screen by {findings['wide']} px"] if findings["wide"] > 0 and not media else []
+        )
         wrong += [f"{name}: the outcome ends at {outcome} px"] if not 0 < outcome <= 600 else []
-        wrong += [f"{name}: {found['texts']} texts"] if found["texts"] < 20 else []
-        wrong += [f"{name}: no language or no name"] if found["language"] != "en" or not found["named"] else []
+        wrong += [f"{name}: {findings['texts']} texts"] if findings["texts"] < 20 else []
+        wrong += [f"{name}: no language or no name"] if findings["language"] != "en" or not findings["named"] else []
     body = browser.run("return new TextEncoder().encode(document.body.innerHTML).length")
     figures["overhead"] = figures["bytes"] - body
     wrong += [f"overhead {figures['overhead']} bytes"] if figures["overhead"] > OVERHEAD else []
@@ -158,7 +162,7 @@ def test_every_kind_of_output_is_legible_and_asks_for_nothing(browser: Any, ever
     judged(browser, every)
 
 
-def test_every_output_is_seen(browser: Any, every: Path) -> None:
+def test_every_output_is_visible(browser: Any, every: Path) -> None:
     browser.open(every)
     shown = browser.run("return document.querySelector('main').innerText")
     for text in ("255", "100%", "line 0", "4,955 more lines", "line 4999", "-20.25", "styled", "Big", "words"):
@@ -167,8 +171,8 @@ def test_every_output_is_seen(browser: Any, every: Path) -> None:
         assert text in shown, text
     assert shown.count("needs scripts") == 4  # the heading, a slider, a plot, a script
     assert "99%" not in shown, "a bar that rewrote its line stands as it was at last"
-    drawn = browser.run("return [...document.querySelectorAll('.out img, .prose img')].map(i => i.naturalWidth)")
-    assert drawn == [120, 200, 120, 120]
+    widths = browser.run("return [...document.querySelectorAll('.out img, .prose img')].map(i => i.naturalWidth)")
+    assert widths == [120, 200, 120, 120]
     assert browser.run("return document.querySelectorAll('math').length") == 4
     assert browser.run("return document.querySelector('math msup') !== null")
 
@@ -270,8 +274,8 @@ def test_on_paper_nothing_is_cut_and_pages_stand_side_by_side(browser: Any, tmp_
     tops = "return [...document.querySelectorAll('main figure')].map(one => one.getBoundingClientRect().top)"
     assert len(set(browser.run(tops))) == 1, "three pages in one row"
     assert browser.run("return document.querySelectorAll('main thead').length") == 2
-    kept = "return [...document.querySelectorAll('main table')].map(one => getComputedStyle(one).breakInside)"
-    assert browser.run(kept) == ["auto", "avoid"], "a short table stays in one piece, a long one cannot"
+    breaks = "return [...document.querySelectorAll('main table')].map(one => getComputedStyle(one).breakInside)"
+    assert browser.run(breaks) == ["auto", "avoid"], "a short table stays in one piece, a long one cannot"
 
 
 def test_a_plot_keeps_its_words_legible_on_a_phone(browser: Any, tmp_path: Path) -> None:
@@ -299,9 +303,11 @@ def test_what_goes_on_sideways_fades_until_it_was_moved(browser: Any, tmp_path: 
 
 
 def test_the_limits_of_a_gauge_do_not_cover_each_other_on_a_phone(browser: Any, tmp_path: Path) -> None:
-    said = outcome.judged("mine", [outcome.Judgement("hmean", 0.9, 0.85, 0.7), outcome.Judgement("share", 1.0, 1, 0.8)])
+    judged_outcome = outcome.judged(
+        "mine", [outcome.Judgement("hmean", 0.9, 0.85, 0.7), outcome.Judgement("share", 1.0, 1, 0.8)]
+    )
     page = tmp_path / "gauge.html"
-    page.write_text(view.page(outcome.view(said).html), encoding="utf-8")
+    page.write_text(view.page(outcome.view(judged_outcome).html), encoding="utf-8")
     overlap = """return [...document.querySelectorAll('.gauge')].map(gauge => {
         const [one, other] = [...gauge.querySelectorAll('span')].map(span => span.getBoundingClientRect());
         return one.left < other.right && other.left < one.right && one.top < other.bottom && other.top < one.bottom;

@@ -72,6 +72,6 @@ def test_a_report_of_a_failure(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     page = make(tmp_path, root)
-    figures = judged(browser, page, said="main p" if make is of_a_run else ".outcome")
+    figures = judged(browser, page, outcome_css="main p" if make is of_a_run else ".outcome")
     with capsys.disabled():
         print(f"\n{make.__name__}: {figures}")

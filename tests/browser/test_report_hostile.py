@@ -51,23 +51,23 @@ GREEDY += (
 CLOSING = "</div></section></main></body></html><p>after</p>"
 
 
-def seen(browser: Any, notebook: Any, tmp_path: Path) -> dict[str, Any]:
+def examine(browser: Any, notebook: Any, tmp_path: Path) -> dict[str, Any]:
     """Open the report of a notebook, press and touch what can be, and return what the browser saw."""
     page = tmp_path / "page.html"
     page.write_text(document.page(notebook, "mine", tmp_path), encoding="utf-8")
     browser.open(page)
-    found = browser.examine()
+    findings = browser.examine()
     browser.run(TOUCH)
-    return found | {"requests": browser.requests(), "complaints": browser.complaints(), "now": browser.driver.title}
+    return findings | {"requests": browser.requests(), "complaints": browser.complaints(), "now": browser.driver.title}
 
 
-def quiet(found: dict[str, Any], title: str) -> None:
-    assert found["requests"] == []
-    assert found["complaints"] == []
-    assert found["now"] == title
-    assert found["scripts"] == []
-    assert found["handlers"] == []
-    assert found["titles"] == 1
+def quiet(findings: dict[str, Any], title: str) -> None:
+    assert findings["requests"] == []
+    assert findings["complaints"] == []
+    assert findings["now"] == title
+    assert findings["scripts"] == []
+    assert findings["handlers"] == []
+    assert findings["titles"] == 1
 
 
 def bundle(data: dict[str, Any], number: int = 1, **about: Any) -> Any:
@@ -82,7 +82,7 @@ def test_a_part_of_an_output_or_of_prose_does_no_harm(browser: Any, name: str, t
         bundle({"text/html": PARTS[name]}),
         bundle({"text/markdown": PARTS[name]}, 2),
     ]
-    quiet(seen(browser, new_notebook(cells=cells), tmp_path), "Mine")
+    quiet(examine(browser, new_notebook(cells=cells), tmp_path), "Mine")
 
 
 def test_every_other_place_for_a_script(browser: Any, tmp_path: Path) -> None:
@@ -101,11 +101,13 @@ def test_every_other_place_for_a_script(browser: Any, tmp_path: Path) -> None:
         bundle({"application/vnd.ocrlab.result+json": {"name": script, "outcome": script}, "text/html": script}, 8),
         new_code_cell("x", outputs=[new_output("error", ename=script, evalue=script, traceback=[script])]),
     ]
-    made = new_notebook(cells=cells, metadata={"kernelspec": {"name": "x", "display_name": "x", "language": script}})
-    made.metadata["papermill"] = {"input_path": script, "start_time": script, "duration": script}
-    for cell in made.cells[2:]:
+    notebook = new_notebook(
+        cells=cells, metadata={"kernelspec": {"name": "x", "display_name": "x", "language": script}}
+    )
+    notebook.metadata["papermill"] = {"input_path": script, "start_time": script, "duration": script}
+    for cell in notebook.cells[2:]:
         cell.metadata["papermill"] = {"status": script, "duration": script}
-    quiet(seen(browser, nbformat.from_dict(made), tmp_path), "Mine")
+    quiet(examine(browser, nbformat.from_dict(notebook), tmp_path), "Mine")
 
 
 def test_the_outcome_can_be_neither_hidden_nor_covered(browser: Any, tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_the_outcome_can_be_neither_hidden_nor_covered(browser: Any, tmp_path: P
         bundle(parts),
         new_markdown_cell("## Last"),
     ]
-    quiet(seen(browser, new_notebook(cells=cells), tmp_path), "Mine")
+    quiet(examine(browser, new_notebook(cells=cells), tmp_path), "Mine")
     browser.look(1200, 900)
     top = "const box = document.querySelector('.outcome').getBoundingClientRect();"
     top += "return document.elementFromPoint(box.x + 300, box.y + 20).closest('.outcome') !== null"

@@ -30,7 +30,7 @@ RUNS = [
 
 
 def page(width: int | None, runs: list[Run] = RUNS) -> str:
-    return runs_table.page(runs, runs, runs, failure_groups.grouped(runs), width)
+    return runs_table.page(runs, runs, runs, failure_groups.group_failures(runs), width)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 119, 120, 160, 300])

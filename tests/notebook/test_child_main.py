@@ -48,11 +48,11 @@ def test_names_and_the_last_value_come_back_and_the_rest_is_named(run: Any) -> N
 
 
 def test_a_traceback_shows_the_cell_and_nothing_of_ours(run: Any) -> None:
-    status, told, back = run("def f():\n    return 1 / 0\nf()")
+    status, output, back = run("def f():\n    return 1 / 0\nf()")
     assert (status, back) == (1, {})
-    assert 'File "<isolated cell>", line 2, in f' in told
-    assert "return 1 / 0" in told
-    assert "child.py" not in told
+    assert 'File "<isolated cell>", line 2, in f' in output
+    assert "return 1 / 0" in output
+    assert "child.py" not in output
 
 
 def test_a_value_that_cannot_be_sent_is_sent_as_it_looks(run: Any) -> None:
@@ -70,10 +70,10 @@ def test_what_was_imported_is_not_sent_and_what_was_defined_is_named(run: Any) -
 
 
 def test_nobody_can_be_asked(run: Any) -> None:
-    status, told, _ = run("name = input('name? ')")
+    status, output, _ = run("name = input('name? ')")
     assert status == 1
-    assert "An isolated cell has no keyboard" in told
-    assert "child.py" not in told
+    assert "An isolated cell has no keyboard" in output
+    assert "child.py" not in output
 
 
 def test_a_semicolon_hides_the_value_and_exit_is_an_exit(run: Any) -> None:

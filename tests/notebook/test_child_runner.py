@@ -59,8 +59,8 @@ def test_the_value_comes_back_from_another_process_and_its_output_streams(
     value, pid = child_runner.call(module.add, (2,), {"b": 3}, Options(tmp_path / "run"))
     assert value == 5
     assert pid != os.getpid()
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("adding\n", "quietly\n")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("adding\n", "quietly\n")
 
 
 def test_events_come_in_order(module: Any, tmp_path: Path) -> None:
@@ -82,9 +82,7 @@ def test_a_child_that_dies_shows_a_verdict_and_the_kernel_lives(
     assert caught.value._render_traceback_() == [f"ChildFailed: {caught.value}"]
 
 
-def test_a_limit_is_told_as_the_limit_and_not_as_the_signal_that_it_sent(
-    module: Any, tmp_path: Path, shown: list[Any]
-) -> None:
+def test_a_limit_is_reported_and_not_the_signal_that_it_sent(module: Any, tmp_path: Path, shown: list[Any]) -> None:
     began = str(tmp_path / "began")
     with pytest.raises(child_runner.ChildFailed, match="over its limit of 2 s") as caught:
         child_runner.call(module.wait, (began,), {}, Options(tmp_path / "run", timeout=2.0))
@@ -95,16 +93,16 @@ def test_a_limit_is_told_as_the_limit_and_not_as_the_signal_that_it_sent(
 
 
 @pytest.mark.parametrize(
-    ("causes", "told"), [([Cause("native.segv", 0.9)], ""), ([], "ocrlab watch: the program hangs; it is ended\n")]
+    ("causes", "printed"), [([Cause("native.segv", 0.9)], ""), ([], "ocrlab watch: the program hangs; it is ended\n")]
 )
-def test_the_line_of_the_watch_is_said_only_where_no_block_says_it(
-    causes: list[Cause], told: str, tmp_path: Path, capsys: pytest.CaptureFixture
+def test_the_line_of_the_watch_is_printed_only_where_no_block_shows_it(
+    causes: list[Cause], printed: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    said: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
+    chunks: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
     text = incident.summary("the program hangs; it is ended", Verdict(None, "hung", causes=causes), tmp_path)
-    said.put((2, f"{text}\n".encode()))
-    child_runner.Screen(said).update()
-    assert capsys.readouterr().err == told
+    chunks.put((2, f"{text}\n".encode()))
+    child_runner.Screen(chunks).update()
+    assert capsys.readouterr().err == printed
 
 
 def test_a_child_that_leaves_by_itself_brings_nothing_back(module: Any, tmp_path: Path) -> None:
@@ -118,12 +116,12 @@ def test_an_exception_shows_the_traceback_of_the_function_alone(
     with pytest.raises(child_runner.ChildFailed) as caught:
         child_runner.call(module.wrong, (), {}, Options(tmp_path / "run"))
     assert caught.value.word == "FAIL"
-    told = capsys.readouterr().err
-    assert "ValueError: no" in told
-    assert "notebook/child.py" not in told
+    printed = capsys.readouterr().err
+    assert "ValueError: no" in printed
+    assert "notebook/child.py" not in printed
 
 
-def test_an_error_of_ours_is_said_in_its_own_words(
+def test_an_ocrlab_error_is_printed_in_its_own_words(
     module: Any, tmp_path: Path, shown: list[Any], capsys: pytest.CaptureFixture
 ) -> None:
     with pytest.raises(child_runner.ChildFailed, match="exit status 1. ConfigError: No module is called x. The kernel"):
@@ -177,6 +175,6 @@ def test_a_flood_is_cut_where_a_browser_would_drown(
     command = [sys.executable, "-c", "for _ in range(1000): print('x' * 99)"]
     ended = child_runner.follow(command, Options(tmp_path / "run"))
     assert ended.status == "success"
-    told = capsys.readouterr().out
-    assert len(told) < 1200
-    assert "the rest is not shown here" in told
+    printed = capsys.readouterr().out
+    assert len(printed) < 1200
+    assert "the rest is not shown here" in printed

@@ -18,63 +18,66 @@ from ocrlab.errors import DataError, RunError
 from ocrlab.evaluation.metrics import page_scores as metric
 from ocrlab.evaluation.metrics.paired_comparison import counts
 from ocrlab.notebook import compare, compare_job
-from ocrlab.notebook.compare_job import Compared, PageOf, Seen
+from ocrlab.notebook.compare_job import ComparedPage, Comparison, PageResult
 
 BOX = np.array([[10, 10], [90, 10], [90, 30], [10, 30]], dtype=np.float32)
 TRUTH = [BOX + np.array((0, 40 * row), np.float32) for row in range(5)]
 IGNORED = np.array([False, False, False, False, True])
 
 
-def seen(*rows: int) -> Seen:
-    found = [BOX + np.array((0, 40 * row), np.float32) for row in rows]
-    scores = metric.judge(TRUTH, IGNORED, None, found)
+def page_result(*rows: int) -> PageResult:
+    polygons = [BOX + np.array((0, 40 * row), np.float32) for row in rows]
+    scores = metric.judge(TRUTH, IGNORED, None, polygons)
     pairs = list(scores.iou.pairs[0.5])
-    return Seen(found, scores.iou.hmean(0.5), pairs, scores.iou.detection_counts, counts(scores))
+    return PageResult(polygons, scores.iou.hmean(0.5), pairs, scores.iou.detection_counts, counts(scores))
 
 
 def run(folder: Path, rate: float, hmean: float) -> Path:
-    made = run_folder.create(folder, f"r{rate:g}", configs.dump(configs.load(overrides=[f"optim.lr={rate}"])))
-    table = run_folder.Table(made.metrics_file)
+    run_ = run_folder.create(folder, f"r{rate:g}", configs.dump(configs.load(overrides=[f"optim.lr={rate}"])))
+    table = run_folder.Table(run_.metrics_file)
     for step in (1, 2, 3):
         table.write({"step": step, "loss": 3 / step, "fit_seconds": 2.0 * step})
     table.write({"step": 3, "hmean@0.5": hmean, "pages": 4.0})
-    (made.checkpoints / f"best-{hmean}.ckpt").write_bytes(b"x")
-    made.succeed({"hmean@0.5": hmean, "seconds": 9.0, "steps": 3})
-    return made.path
+    (run_.checkpoints / f"best-{hmean}.ckpt").write_bytes(b"x")
+    run_.succeed({"hmean@0.5": hmean, "seconds": 9.0, "steps": 3})
+    return run_.path
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Compared:
+def comparison(tmp_path: Path) -> Comparison:
     image = tmp_path / "page.png"
     Image.new("RGB", (120, 240), "white").save(image)
     folders = [run(tmp_path / "runs", 0.001, 0.6), run(tmp_path / "runs", 0.002, 0.8)]
-    pages = [PageOf(f"p{at}", image, TRUTH, IGNORED, [seen(0, 1, 9), seen(1, 2, 3, 4)]) for at in range(8)]
-    pages += [PageOf("worse", image, TRUTH, IGNORED, [seen(0, 1, 2, 3), seen(0)])]
-    return Compared(folders, str(tmp_path), "val", False, pages, ["a note"])
+    pages = [
+        ComparedPage(f"p{at}", image, TRUTH, IGNORED, [page_result(0, 1, 9), page_result(1, 2, 3, 4)])
+        for at in range(8)
+    ]
+    pages += [ComparedPage("worse", image, TRUTH, IGNORED, [page_result(0, 1, 2, 3), page_result(0)])]
+    return Comparison(folders, str(tmp_path), "val", False, pages, ["a note"])
 
 
-def test_what_differs(found: Compared) -> None:
-    view = compare.settings(found)
+def test_what_differs(comparison: Comparison) -> None:
+    view = compare.settings(comparison)
     assert "One setting differs: optim.lr" in view.text
     assert re.search(r"optim\.lr +0\.001 +0\.002", view.text)
     assert "a note" in view.html
     assert "0.6000" in view.text
 
 
-def test_curves_of_both(found: Compared) -> None:
-    view = compare.curves(found)
+def test_curves_of_both(comparison: Comparison) -> None:
+    view = compare.curves(comparison)
     assert view.text == "loss at the end: A 1, B 1. hmean@0.5 on 4 pages: A 0.6, B 0.8."
-    (found.runs[0] / "metrics.csv").write_text("step,loss\n1,not a number\n")
-    assert "loss at the end: B 1." in compare.curves(found).text
-    (found.runs[1] / "metrics.csv").unlink()
-    assert compare.curves(found).text == "No run has a loss. No run has a hmean@0.5."
+    (comparison.runs[0] / "metrics.csv").write_text("step,loss\n1,not a number\n")
+    assert "loss at the end: B 1." in compare.curves(comparison).text
+    (comparison.runs[1] / "metrics.csv").unlink()
+    assert compare.curves(comparison).text == "No run has a loss. No run has a hmean@0.5."
 
 
-def test_a_title_with_many_runs_stays_on_its_figure(found: Compared, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Any] = []
-    monkeypatch.setattr(compare.plots, "finished", lambda figure, text: drawn.append(figure) or text)
-    compare.curves(Compared([found.runs[n % 2] for n in range(9)], "d", "val", False, found.pages))
-    [figure] = drawn
+def test_a_title_with_many_runs_stays_on_its_figure(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(compare.plots, "finished", lambda figure, text: figures.append(figure) or text)
+    compare.curves(Comparison([comparison.runs[n % 2] for n in range(9)], "d", "val", False, comparison.pages))
+    [figure] = figures
     figure.savefig(io.BytesIO(), format="svg")
     for axes in figure.axes:
         box = axes._left_title.get_window_extent()
@@ -83,22 +86,24 @@ def test_a_title_with_many_runs_stays_on_its_figure(found: Compared, monkeypatch
         assert box.y1 <= figure.bbox.y1
 
 
-def test_the_difference_with_its_interval(found: Compared) -> None:
-    told = compare.differences(found, 1)["@0.5"]
-    assert told.pages == 9
-    assert "cannot tell on 9 pages" in compare.real(found).text  # one page that got much worse may be more of many
-    many = Compared(found.runs, "d", "val", False, found.pages * 3)
+def test_the_difference_with_its_interval(comparison: Comparison) -> None:
+    difference = compare.differences(comparison, 1)["@0.5"]
+    assert difference.pages == 9
+    assert "cannot tell on 9 pages" in compare.real(comparison).text  # one page that got much worse may be more of many
+    many = Comparison(comparison.runs, "d", "val", False, comparison.pages * 3)
     assert "B is better than A in hmean@0.5: +" in compare.real(many).text
     assert compare.sentence("B", compare.differences(many, 1)["@0.5"]).endswith("27 pages")
-    few = Compared(found.runs, "d", "val", False, found.pages[:3])
+    few = Comparison(comparison.runs, "d", "val", False, comparison.pages[:3])
     assert "3 pages are too few" in compare.real(few).text
-    same = Compared([found.runs[0]] * 2, "d", "val", False, [_twice(page) for page in found.pages])
+    same = Comparison([comparison.runs[0]] * 2, "d", "val", False, [_twice(page) for page in comparison.pages])
     assert "cannot tell on 9 pages" in compare.real(same).text
 
 
-def test_with_several_runs_the_intervals_hold_together(found: Compared) -> None:
-    three = Compared([*found.runs, found.runs[1]], "d", "val", False, [_and_again(page) for page in found.pages * 3])
-    alone = Compared(found.runs, "d", "val", False, found.pages * 3)
+def test_with_several_runs_the_intervals_hold_together(comparison: Comparison) -> None:
+    three = Comparison(
+        [*comparison.runs, comparison.runs[1]], "d", "val", False, [_and_again(page) for page in comparison.pages * 3]
+    )
+    alone = Comparison(comparison.runs, "d", "val", False, comparison.pages * 3)
     assert compare.differences(three, 1)["@0.5"].low < compare.differences(alone, 1)["@0.5"].low
     view = compare.real(three)
     assert "97.5 % from" in view.html
@@ -107,25 +112,25 @@ def test_with_several_runs_the_intervals_hold_together(found: Compared) -> None:
     assert "compared with A" not in compare.real(alone).html
 
 
-def _and_again(page: PageOf) -> PageOf:
-    return PageOf(page.name, page.image, page.polygons, page.ignored, [*page.seen, page.seen[1]])
+def _and_again(page: ComparedPage) -> ComparedPage:
+    return ComparedPage(page.name, page.image, page.polygons, page.ignored, [*page.results, page.results[1]])
 
 
-def _twice(page: PageOf) -> PageOf:
-    return PageOf(page.name, page.image, page.polygons, page.ignored, [page.seen[0]] * 2)
+def _twice(page: ComparedPage) -> ComparedPage:
+    return ComparedPage(page.name, page.image, page.polygons, page.ignored, [page.results[0]] * 2)
 
 
-def test_pages_that_got_worse_come_first_and_are_drawn(found: Compared) -> None:
-    assert compare.ranked(found, 1)[0] == 8
-    view = compare.pages(found)
+def test_pages_that_got_worse_come_first_and_are_shown(comparison: Comparison) -> None:
+    assert compare.ranked(comparison, 1)[0] == 8
+    view = compare.pages(comparison)
     assert "B against A: 8 pages better, 1 worse, 0 the same" in view.text
     assert "Worst regressions: -0.60" in view.text
     assert view.html.count("<figure") == 3
     assert "found by A only" in view.html
 
 
-def test_outlines_say_who_found_what(found: Compared) -> None:
-    layers = {layer.name: len(layer.polygons) for layer in compare.outlines(found.pages[0], 1)}
+def test_outlines_state_which_run_detects_what(comparison: Comparison) -> None:
+    layers = {layer.name: len(layer.polygons) for layer in compare.outlines(comparison.pages[0], 1)}
     assert layers == {
         "ignored": 1,
         "found by both": 1,
@@ -137,8 +142,8 @@ def test_outlines_say_who_found_what(found: Compared) -> None:
     }
 
 
-def test_any_page_can_be_chosen_and_the_report_has_a_table(found: Compared) -> None:
-    view = compare.browse(found)
+def test_any_page_can_be_chosen_and_the_report_has_a_table(comparison: Comparison) -> None:
+    view = compare.browse(comparison)
     assert "worse" in view.text.splitlines()[2]
     bundle = view._repr_mimebundle_()
     assert "<table" in bundle["text/html"]
@@ -153,41 +158,41 @@ def test_any_page_can_be_chosen_and_the_report_has_a_table(found: Compared) -> N
 
 class Judging:
     def __init__(self) -> None:
-        self.told: list[tuple[str, float, float, float]] = []
+        self.outcomes: list[tuple[str, float, float, float]] = []
 
     def outcome(self, metric: str, value: float, limit: float, warn: float) -> None:
-        self.told.append((metric, value, limit, warn))
+        self.outcomes.append((metric, value, limit, warn))
 
 
-def test_it_passes_only_for_certain(found: Compared) -> None:
+def test_it_passes_only_for_certain(comparison: Comparison) -> None:
     lab = Judging()
-    compare.judge(lab, found)  # type: ignore[arg-type]
-    compare.judge(lab, Compared(found.runs, "d", "val", False, found.pages[:2]))  # type: ignore[arg-type]
-    [(name, value, limit, warn), (_, even, *_)] = lab.told
+    compare.judge(lab, comparison)  # type: ignore[arg-type]
+    compare.judge(lab, Comparison(comparison.runs, "d", "val", False, comparison.pages[:2]))  # type: ignore[arg-type]
+    [(name, value, limit, warn), (_, even, *_)] = lab.outcomes
     assert name == "share of draws in which B is ahead of A"
     assert 0.9 < value <= 1
     assert (limit, even) == (0.975, 0.5)
     assert math.isclose(warn, 0.025)
 
 
-def test_which_runs_are_meant(found: Compared, tmp_path: Path) -> None:
-    one, other = map(str, found.runs)
-    assert compare_job.chosen([str(tmp_path / "runs")]) == found.runs  # the older first
-    assert compare_job.chosen([other, one]) == found.runs[::-1]  # as they were named
-    for places in ([one], [one, str(tmp_path)]):
+def test_which_runs_are_meant(comparison: Comparison, tmp_path: Path) -> None:
+    first, second = map(str, comparison.runs)
+    assert compare_job.chosen([str(tmp_path / "runs")]) == comparison.runs  # the older first
+    assert compare_job.chosen([second, first]) == comparison.runs[::-1]  # as they were named
+    for places in ([first], [first, str(tmp_path)]):
         with pytest.raises(RunError, match="not two runs to compare"):
             compare_job.chosen(places)
-    assert compare_job.best(found.runs[0]).name == "best-0.6.ckpt"
-    compare_job.best(found.runs[0]).unlink()
+    assert compare_job.best(comparison.runs[0]).name == "best-0.6.ckpt"
+    compare_job.best(comparison.runs[0]).unlink()
     with pytest.raises(RunError, match="no checkpoint that could be compared"):
-        compare_job.best(found.runs[0])
+        compare_job.best(comparison.runs[0])
 
 
-def test_notes_tell_what_is_not_alike(found: Compared) -> None:
+def test_notes_name_what_differs(comparison: Comparison) -> None:
     settings = [configs.Config(data="a"), configs.Config(data="b")]
-    told = compare_job._notes(found.runs, settings, "")
-    assert len(told) == 2
-    assert "learned from other pages" in told[0]
-    assert compare_job._notes(found.runs, [settings[0]] * 2, "") == []
+    notes = compare_job._notes(comparison.runs, settings, "")
+    assert len(notes) == 2
+    assert "learned from other pages" in notes[0]
+    assert compare_job._notes(comparison.runs, [settings[0]] * 2, "") == []
     with pytest.raises(DataError, match="There is no folder nowhere"):
-        compare_job._notes(found.runs, settings, "nowhere")
+        compare_job._notes(comparison.runs, settings, "nowhere")

@@ -13,7 +13,7 @@ from ocrlab.model.dbnet import Detector
 from ocrlab.notebook import compare_job
 
 
-def test_a_damaged_page_is_left_out_for_all_runs_and_told(root: Path, tmp_path: Path) -> None:
+def test_a_damaged_page_is_left_out_for_all_runs_and_reported(root: Path, tmp_path: Path) -> None:
     """Two long trainings are done, and went on without it; their comparison must, too."""
     data = tmp_path / "data"
     shutil.copytree(root / "data_samples" / "val", data / "val")
@@ -23,15 +23,19 @@ def test_a_damaged_page_is_left_out_for_all_runs_and_told(root: Path, tmp_path: 
     config = configs.load(overrides={**small, "trainer.accelerator": "cpu", "trainer.precision": "fp32"})
     runs = []
     for name in "ab":
-        made = run_folder.create(tmp_path / "runs", name, configs.dump(config))
+        run_ = run_folder.create(tmp_path / "runs", name, configs.dump(config))
         model = Detector(config.encoder, config.decoder, config.width)
-        checkpoint.save_detector(model, made.checkpoints / "best-0.5.ckpt", config, 0, {})
-        made.succeed({"hmean@0.5": 0.5})
-        runs.append(str(made.path))
-    told: list[dict[str, Any]] = []
-    found = compare_job.compare(config, runs, "", 3, told.append)
-    assert [str(run) for run in found.runs] == runs
-    assert [page.name for page in found.pages] == [images[7].stem, images[15].stem]
-    assert all(len(page.seen) == 2 for page in found.pages)
-    assert len(found.notes) == 1 and found.notes[0].startswith("Left out: ") and images[0].name in found.notes[0]
-    assert told[-1] == {"kind": "end", "unit": "page", "step": 4, "total": 4}
+        checkpoint.save_detector(model, run_.checkpoints / "best-0.5.ckpt", config, 0, {})
+        run_.succeed({"hmean@0.5": 0.5})
+        runs.append(str(run_.path))
+    events: list[dict[str, Any]] = []
+    comparison = compare_job.compare(config, runs, "", 3, events.append)
+    assert [str(run) for run in comparison.runs] == runs
+    assert [page.name for page in comparison.pages] == [images[7].stem, images[15].stem]
+    assert all(len(page.results) == 2 for page in comparison.pages)
+    assert (
+        len(comparison.notes) == 1
+        and comparison.notes[0].startswith("Left out: ")
+        and images[0].name in comparison.notes[0]
+    )
+    assert events[-1] == {"kind": "end", "unit": "page", "step": 4, "total": 4}

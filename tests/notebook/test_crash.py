@@ -23,10 +23,10 @@ OPENED = Caught(NAMED, None, "log.txt")
 
 
 @pytest.mark.parametrize(
-    ("found", "right"), [(RIGHT, True), (WRONG, False), (UNKNOWN, False), (HEALTHY, True), (OPENED, None)]
+    ("caught", "right"), [(RIGHT, True), (WRONG, False), (UNKNOWN, False), (HEALTHY, True), (OPENED, None)]
 )
-def test_the_first_cause_is_what_counts(found: Caught, right: bool | None) -> None:
-    assert found.right is right
+def test_the_first_cause_is_what_counts(caught: Caught, right: bool | None) -> None:
+    assert caught.right is right
 
 
 def test_the_truth_stands_beside_it() -> None:
@@ -39,14 +39,14 @@ def test_the_truth_stands_beside_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "judged"),
+    ("caught", "judged"),
     [(RIGHT, (1.0, 1.0)), (WRONG, (0.0, 1.0)), (UNKNOWN, (0.0, 1.0)), (OPENED, (0.84, 0.8))],
 )
-def test_it_is_judged_by_the_truth_or_by_how_sure_it_is(found: Caught, judged: tuple[float, float]) -> None:
-    said: list[Any] = []
-    lab: Any = SimpleNamespace(outcome=lambda metric, value, limit, warn=None: said.append((value, limit)))
-    crash.judge(lab, found)
-    assert said == [judged]
+def test_it_is_judged_by_the_truth_or_by_how_sure_it_is(caught: Caught, judged: tuple[float, float]) -> None:
+    outcomes: list[Any] = []
+    lab: Any = SimpleNamespace(outcome=lambda metric, value, limit, warn=None: outcomes.append((value, limit)))
+    crash.judge(lab, caught)
+    assert outcomes == [judged]
 
 
 def test_knowledge_is_of_the_named_cause_or_of_any() -> None:
@@ -72,8 +72,8 @@ def test_the_lab_is_listed_and_a_wrong_name_gets_the_nearest() -> None:
 def test_an_incident_is_opened(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("Fatal Python error: Segmentation fault\n")
-    found = crash.caught(SimpleNamespace(), "", "", str(log), 5.0)  # type: ignore[arg-type]
-    assert found.verdict.causes[0].id == "native.segv"
-    assert "native.segv" in crash.verdict(found).html
+    caught = crash.caught(SimpleNamespace(), "", "", str(log), 5.0)  # type: ignore[arg-type]
+    assert caught.verdict.causes[0].id == "native.segv"
+    assert "native.segv" in crash.verdict(caught).html
     with pytest.raises(DataError):
         crash.caught(SimpleNamespace(), "", "", str(tmp_path / "none.txt"), 5.0)  # type: ignore[arg-type]

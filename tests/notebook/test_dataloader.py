@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from ocrlab.notebook import dataloader
-from ocrlab.notebook.dataloader_job import Loading
+from ocrlab.notebook.dataloader_job import LoaderReport
 
 
 @pytest.fixture
-def found() -> Loading:
+def report() -> LoaderReport:
     """Return the figures of a training with one worker whose second page is slow."""
     process = {
         "worker": 0,
@@ -26,7 +26,7 @@ def found() -> Loading:
     memory = {"rss_mb": 410.2, "pss_mb": 200.0, "private_mb": 90.0, "growth_mb": 130.4, "ended": ""}
     trial = {"step_ms": 50.0, "low_ms": 48.0, "high_ms": 55.0, "error": "", "waiting": 0.1, "first_s": 0.2, "steps": 9}
     broken = dict.fromkeys(("step_ms", "low_ms", "high_ms")) | {"error": "ValueError: <b>no</b>"}
-    return Loading(
+    return LoaderReport(
         finding="Waiting for data is 40 % of the step",
         more=["Worker 0 took 130 MB of its own"],
         waiting=0.4,
@@ -55,16 +55,16 @@ def found() -> Loading:
     )  # fmt: skip
 
 
-def test_every_section_says_its_finding_and_stands_alone(found: Loading, root: Any) -> None:
+def test_every_section_says_its_finding_and_stands_alone(report: LoaderReport, root: Any) -> None:
     from ocrlab.config.schema import Config
 
-    slow = dataloader.slowest(found, Config(data=str(root / "data_samples")))
+    slow = dataloader.slowest(report, Config(data=str(root / "data_samples")))
     views = [
-        dataloader.waiting(found),
-        dataloader.workers(found),
+        dataloader.waiting(report),
+        dataloader.workers(report),
         slow,
-        dataloader.profile(found),
-        dataloader.recommended(found),
+        dataloader.profile(report),
+        dataloader.recommended(report),
     ]
     texts = "\n".join(view.text for view in views)
     for part in (
@@ -84,21 +84,21 @@ def test_every_section_says_its_finding_and_stands_alone(found: Loading, root: A
     assert html.count("<img") == html.count("alt=")
 
 
-def test_nothing_seen_is_shown_as_nothing() -> None:
-    empty = Loading(finding="No step was seen", profile="Nothing was profiled", recommended="No setting worked")
+def test_an_empty_report_is_shown_as_empty() -> None:
+    empty = LoaderReport(finding="No step was seen", profile="Nothing was profiled", recommended="No setting worked")
     assert "No step was seen" in dataloader.waiting(empty).text
     assert "No line makes the host wait" in dataloader.profile(empty).text
     assert "No setting worked" in dataloader.recommended(empty).html
     assert "there is no worker" in dataloader.workers(empty).text
 
 
-def test_the_outcome_is_the_speed_against_the_best(found: Loading) -> None:
+def test_the_outcome_is_the_speed_against_the_best(report: LoaderReport) -> None:
     judged: list[tuple[Any, ...]] = []
 
     class Lab:
         def outcome(self, metric: str, value: float, limit: float, warn: float, unit: str) -> None:
             judged.append((metric, value, limit, warn))
 
-    dataloader.judge(Lab(), found, 0.9)  # type: ignore[arg-type]
+    dataloader.judge(Lab(), report, 0.9)  # type: ignore[arg-type]
     assert judged == [("speed of the settings in use", 0.625, 0.9, pytest.approx(0.6))]
-    assert dataloader.command(found)[1] == "DataLoader(..., num_workers=1); torch.set_num_threads(2)"
+    assert dataloader.command(report)[1] == "DataLoader(..., num_workers=1); torch.set_num_threads(2)"

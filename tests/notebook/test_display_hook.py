@@ -22,11 +22,11 @@ def test_a_bundle_can_be_written_as_json(sent: list[dict[str, Any]]) -> None:
     assert (event["kind"], event["metadata"], event["update"]) == (display_hook.KIND, {"width": 3}, False)
 
 
-def test_what_is_too_large_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_is_left_out_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(display_hook, "LARGEST", 10)
     assert display_hook.bounded({"text/html": "x" * 11, "text/plain": "short"}) == ({"text/plain": "short"}, 5)
-    kept, _ = display_hook.bounded({"text/html": "x" * 11})
-    assert "text/html of more than" in kept["text/plain"]
+    bundle, _ = display_hook.bounded({"text/html": "x" * 11})
+    assert "text/html of more than" in bundle["text/plain"]
 
 
 def test_a_flood_is_cut_once(sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,7 @@ def test_a_flood_is_cut_once(sent: list[dict[str, Any]], monkeypatch: pytest.Mon
     assert "the rest is not shown here" in sent[3]["data"]["text/plain"]
 
 
-def test_a_value_looks_as_in_a_notebook_and_a_broken_one_has_its_words() -> None:
+def test_a_value_looks_as_in_a_notebook_and_a_broken_value_has_its_repr() -> None:
     class Rich:
         def _repr_html_(self) -> str:
             return "<b>rich</b>"

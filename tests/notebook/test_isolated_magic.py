@@ -30,12 +30,12 @@ def test_names_go_in_and_come_back(namespace: dict[str, Any], capsys: pytest.Cap
     assert namespace["here"] != os.getpid()
     assert namespace["kept"] == [1]  # the child had a copy
     assert "stuck" not in namespace
-    told = capsys.readouterr()
-    assert told.out == "in the child\n"
-    assert "stuck stayed in the child" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == "in the child\n"
+    assert "stuck stayed in the child" in captured.err
 
 
-def test_a_value_whose_module_the_notebook_lacks_is_shown_and_said(
+def test_a_value_whose_module_the_notebook_lacks_is_shown_and_reported(
     namespace: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """`uuid` stands for pandas: its class is not known in the notebook, but well in the child."""
@@ -46,10 +46,10 @@ def test_a_value_whose_module_the_notebook_lacks_is_shown_and_said(
         isolated_magic.run("", "import uuid\nfrom uuid import UUID\nname = uuid.UUID(int=7)\nname", namespace) is None
     )
     assert displayed == [{"text/plain": "UUID('00000000-0000-0000-0000-000000000007')"}]
-    told = capsys.readouterr().err
-    assert "the value stayed in the child: it needs uuid" in told
-    assert "name stayed in the child: it needs uuid" in told
-    assert "UUID stayed" not in told
+    printed = capsys.readouterr().err
+    assert "the value stayed in the child: it needs uuid" in printed
+    assert "name stayed in the child: it needs uuid" in printed
+    assert "UUID stayed" not in printed
     assert "name" not in namespace
 
 
@@ -57,7 +57,9 @@ def _lacking(data: bytes) -> Any:
     raise RunError("it needs uuid, which this notebook has not imported")
 
 
-def test_a_value_that_cannot_even_be_shown_is_said(namespace: dict[str, Any], capsys: pytest.CaptureFixture) -> None:
+def test_a_value_that_cannot_even_be_shown_is_reported(
+    namespace: dict[str, Any], capsys: pytest.CaptureFixture
+) -> None:
     code = "class Broken:\n    def __repr__(self):\n        raise ValueError('no')\nBroken()"
     assert isolated_magic.run("", code, namespace) is None
     assert "the value stayed in the child" in capsys.readouterr().err
@@ -88,7 +90,7 @@ def test_what_is_displayed_again_takes_the_place_of_the_first(
     assert data["text/plain"] == "'second'"
 
 
-def test_magics_in_the_cell_and_an_exit_are_told_in_one_line(namespace: dict[str, Any]) -> None:
+def test_magics_in_the_cell_and_an_exit_are_refused_in_a_single_line(namespace: dict[str, Any]) -> None:
     for code in ("!echo shell", "x = 1\n%time y = 2", "files = !ls"):
         with pytest.raises(ConfigError, match="An isolated cell is plain Python"):
             isolated_magic.run("", code, namespace)
@@ -144,12 +146,12 @@ def test_nothing_is_imported_into_the_notebook_by_a_value_that_comes_back() -> N
 def test_it_is_registered_by_load_ext_and_by_importing_the_notebook_package() -> None:
     import ocrlab
 
-    found: dict[str, Any] = {}
+    magics: dict[str, Any] = {}
     shell = types.SimpleNamespace(
-        user_ns={}, register_magic_function=lambda function, kind, name: found.update({(kind, name): function})
+        user_ns={}, register_magic_function=lambda function, kind, name: magics.update({(kind, name): function})
     )
     ocrlab.load_ipython_extension(shell)
-    assert list(found) == [("cell", "isolated")]
+    assert list(magics) == [("cell", "isolated")]
 
 
 def test_tensors_come_back_on_the_cpu() -> None:

@@ -80,7 +80,7 @@ def test_incomplete_until_it_is_finished(
 
 
 @pytest.mark.parametrize(("value", "word"), [(0.9, "PASS"), (0.75, "WARN"), (0.3, "FAIL"), (float("nan"), "FAIL")])
-def test_the_last_line_is_made_of_stable_words(
+def test_the_last_line_has_stable_words(
     value: float, word: str, shown: Shown, namespace: dict[str, Any], capsys: pytest.CaptureFixture
 ) -> None:
     lab = setup(namespace)
@@ -105,7 +105,7 @@ def test_nothing_judged_is_never_green(shown: Shown, namespace: dict[str, Any]) 
     assert outcomes(shown) == ["INCOMPLETE"]
 
 
-def test_the_result_is_kept_in_the_notebook_and_in_the_run_folder(
+def test_the_result_is_stored_in_the_notebook_and_in_the_run_folder(
     shown: Shown, namespace: dict[str, Any], runs: Path
 ) -> None:
     lab = setup(namespace)
@@ -153,7 +153,7 @@ def test_the_progress_of_a_function_has_its_own_title(shown: Shown, namespace: d
     assert "Counting &lt;pages&gt;" in html and ">counting<" in html
 
 
-def test_refused_parameters_are_said_at_the_top_and_raised(shown: Shown, namespace: dict[str, Any]) -> None:
+def test_refused_parameters_are_shown_at_the_top_and_raised(shown: Shown, namespace: dict[str, Any]) -> None:
     namespace |= {"batch_size": "eight"}
     with pytest.raises(ConfigError, match="batch_size='eight' cannot be used"):
         setup(namespace)
@@ -168,7 +168,7 @@ def test_a_secret_among_the_parameters_is_refused_and_not_shown(shown: Shown, na
     assert "hunter2" not in str(shown)
 
 
-def test_what_stopped_it_is_said_at_the_top(shown: Shown, namespace: dict[str, Any]) -> None:
+def test_what_stopped_it_is_shown_at_the_top(shown: Shown, namespace: dict[str, Any]) -> None:
     lab = setup(namespace)
     error = ZeroDivisionError("division <by> zero\nmore")
     lab.after_cell(SimpleNamespace(error_before_exec=None, error_in_exec=error, execution_count=5))
@@ -195,7 +195,7 @@ def test_a_training_that_was_stopped_says_how_to_go_on(shown: Shown, namespace: 
     assert outcomes(shown) == ["INCOMPLETE"]
 
 
-def test_progress_that_was_held_back_is_shown_when_the_cell_ends(shown: Shown, namespace: dict[str, Any]) -> None:
+def test_pending_progress_is_shown_when_the_cell_ends(shown: Shown, namespace: dict[str, Any]) -> None:
     lab = setup(namespace)
     block = lab.progress("Counting")
     block({"kind": "measure", "step": 3, "total": 7})
@@ -234,7 +234,9 @@ def test_stacks_go_into_a_file(shown: Shown, namespace: dict[str, Any], runs: Pa
     assert "test_stacks_go_into_a_file" in file.read_text(encoding="utf-8")
 
 
-def test_a_first_cell_that_runs_again_keeps_one_file_open(shown: Shown, namespace: dict[str, Any], runs: Path) -> None:
+def test_a_first_cell_that_runs_again_keeps_a_single_file_open(
+    shown: Shown, namespace: dict[str, Any], runs: Path
+) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         setup(namespace)
@@ -264,7 +266,7 @@ def test_an_empty_stack_file_is_dropped(tmp_path: Path) -> None:
         assert file.exists() is bool(text)
 
 
-def test_show_displays_views_one_by_one(shown: Shown, namespace: dict[str, Any]) -> None:
+def test_show_displays_views_in_order(shown: Shown, namespace: dict[str, Any]) -> None:
     lab = setup(namespace)
     before = len(shown)
     lab.show(View("<p>a</p>", "a"), View("<p>b</p>", "b"))

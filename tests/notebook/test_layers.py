@@ -25,24 +25,24 @@ def ignore(_event: dict[str, Any]) -> None:
 
 
 def test_maps_of_a_page_and_the_sheet_of_all(config: Config) -> None:
-    seen = layers.looked(config, "fusion", 1, "")
-    view = layers.maps(seen)
+    page_maps = layers.looked(config, "fusion", 1, "")
+    view = layers.maps(page_maps)
     assert view.text.startswith("decoder.fusion gives 32 maps of ")
     assert "shipped" in view.html
-    only = replace(seen, maps=seen.maps[:1], figures=seen.figures[:1])
+    only = replace(page_maps, maps=page_maps.maps[:1], figures=page_maps.figures[:1])
     assert layers.maps(only).text.startswith("decoder.fusion gives one map of ")
     assert layers.slider(only).text.startswith("The only map of decoder.fusion")
     assert 2 <= view.html.count("<svg") <= 1 + layers.STRONGEST
-    kept = seen.different(layers.STRONGEST)
-    assert len(set(kept)) == len(kept) and kept[0] == seen.strongest[0]
-    slider = layers.slider(seen)
+    channels = page_maps.different(layers.STRONGEST)
+    assert len(set(channels)) == len(channels) and channels[0] == page_maps.strongest[0]
+    slider = layers.slider(page_maps)
     assert slider.html.count("<svg") == 32
     bundle = slider._repr_mimebundle_()
     assert set(bundle) >= {"text/html", "text/plain", "application/vnd.jupyter.widget-view+json"}
     box = slider.widget.children
     before = box[1].value
     box[0].value = 3
-    assert box[1].value != before and f"map {seen.strongest[3]}" in box[1].value
+    assert box[1].value != before and f"map {page_maps.strongest[3]}" in box[1].value
 
 
 def test_a_page_that_there_is_not_is_refused(config: Config) -> None:
@@ -59,19 +59,19 @@ def test_a_module_without_maps_is_refused(config: Config) -> None:
 
 def test_a_short_training_gives_histograms_and_the_table_of_all_modules(config: Config) -> None:
     events: list[dict[str, Any]] = []
-    seen = layers.learned(config, "decoder.fusion", 2, events.append)
-    assert sorted(seen.outputs) == sorted(seen.gradients) == [0, 2]
+    training = layers.learned(config, "decoder.fusion", 2, events.append)
+    assert sorted(training.outputs) == sorted(training.gradients) == [0, 2]
     assert {name: events[-1][name] for name in ("unit", "step", "total")} == {"unit": "step", "step": 3, "total": 3}
-    assert all(event["kind"] != "end" for event in events) and len(seen.losses) == 3, "faults are planted after it"
-    assert re.match(r"decoder.fusion: \d+ % zeros at first", layers.histograms(seen).text)
-    table = layers.modules(seen)
+    assert all(event["kind"] != "end" for event in events) and len(training.losses) == 3, "faults are planted after it"
+    assert re.match(r"decoder.fusion: \d+ % zeros at first", layers.histograms(training).text)
+    table = layers.modules(training)
     assert "every value finite" in table.text and "decoder.fusion.0" in table.html
-    assert "along 98 modules" in layers.curves(seen).text
+    assert "along 98 modules" in layers.curves(training).text
 
 
-def test_one_step_is_one_step_and_has_a_middle() -> None:
+def test_a_single_step_has_a_middle() -> None:
     values = {0: np.linspace(1, 2, 99, dtype=np.float32)}
-    view = layers.histograms(layers.Learned("m", [1.0], values, values))
+    view = layers.histograms(layers.ShortTraining("m", [1.0], values, values))
     assert "loss 1.00 to 1.00 in one step" in view.text
     assert re.findall(r">([\d.−-]+)</text>", view.html)[0] == "0", "a step has no fractions"
 
@@ -80,22 +80,22 @@ def test_figures_of_next_to_nothing_have_no_sign() -> None:
     assert [layers._short(value) for value in (-0.0001, 0.0, 0.123456, -12.345)] == [0, 0, 0.123, -12.3]
 
 
-def test_histograms_of_nothing_say_so() -> None:
+def test_empty_histograms_are_labelled() -> None:
     dead = {0: np.zeros(9, np.float32), 2: np.zeros(9, np.float32)}
-    view = layers.histograms(layers.Learned("m", [1.0, 1.0], dead, {}))
+    view = layers.histograms(layers.ShortTraining("m", [1.0, 1.0], dead, {}))
     assert "There was no output" in view.text and "100 % zeros" in view.text
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_planted_faults_are_found_where_they_were_planted(config: Config, seed: int) -> None:
+def test_planted_faults_are_located_where_they_were_planted(config: Config, seed: int) -> None:
     config.seed = seed
     faults = layers.planted(config, "", ignore)
-    assert [fault.right for fault in faults] == [True, True, True], [fault.found for fault in faults]
+    assert [fault.right for fault in faults] == [True, True, True], [fault.reported for fault in faults]
     assert layers.share(faults) == 1
     view = layers.faults(faults)
     assert "3 of 3 planted faults" in view.text and view.html.count("<svg") == 1
     assert all(max(share for _, share in fault.spread) > 0 for fault in faults)
-    drawn = view.html[view.html.index("<svg") :]
-    assert all(f"{fault.short}<" in drawn for fault in faults), "each plot names its fault"
+    svg = view.html[view.html.index("<svg") :]
+    assert all(f"{fault.short}<" in svg for fault in faults), "each plot names its fault"
     first = [next(name for name, share in fault.spread if share > 0) for fault in faults]
-    assert all(f"from {name} on" in drawn for name in first) and drawn.count("in backward order") == 1
+    assert all(f"from {name} on" in svg for name in first) and svg.count("in backward order") == 1

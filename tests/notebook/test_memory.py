@@ -17,7 +17,7 @@ MIB = 2**20
 
 
 @pytest.fixture
-def seen() -> memory_job.Seen:
+def steps() -> memory_job.FollowedSteps:
     blocks = [
         Block(10 * MIB, "cpu", "head", "", "", 0, None, "parameters", "head"),
         Block(30 * MIB, "cpu", "encoder", "relu", "forward", 1, 5, "activations", "encoder"),
@@ -29,35 +29,35 @@ def seen() -> memory_job.Seen:
     tree = {"processes": [{"pid": 1, "role": "main", **use}, {"pid": 2, "role": "worker", **use}], "pss": 4 * MIB}
     tree |= {"rss": 6 * MIB, "shm": None, "cache": None, "limit": 64 * MIB}
     rows = [Row("encoder", activations=30 * MIB, forward=40 * MIB), Row("<b>", workspace=5 * MIB, backward=45 * MIB)]
-    return memory_job.Seen(step, rows, "A finding.", "words", "cpu", (2, 64), tree, 145 / 150)
+    return memory_job.FollowedSteps(step, rows, "A finding.", "words", "cpu", (2, 64), tree, 145 / 150)
 
 
-def test_the_sections_say_what_was_seen(seen: memory_job.Seen) -> None:
-    assert "45.0 MiB" in memory.timeline(seen).text or "A finding." in memory.timeline(seen).text
-    table = memory.modules(seen)
+def test_the_sections_show_the_followed_steps(steps: memory_job.FollowedSteps) -> None:
+    assert "45.0 MiB" in memory.timeline(steps).text or "A finding." in memory.timeline(steps).text
+    table = memory.modules(steps)
     assert "<td><b>45.0</b></td>" in table.html
     assert "&lt;b&gt;" in table.html
     assert "<b>:" not in table.html
-    account = memory.account(seen)
+    account = memory.account(steps)
     assert "97 % of the high-water mark" in account.text
     assert "5.0 MiB" in account.text  # 150 - 45 - 100
-    processes = memory.processes(seen)
+    processes = memory.processes(steps)
     assert "The training and its loader worker really use 4.0 MiB" in processes.text
     assert "allows 64.0 MiB" in processes.html
 
 
 def test_a_leak_is_shown_with_its_line_marked() -> None:
     leak = Leak("tensors", 1.5, 1, 2, 0.99, "`kept` of module x", "planted.py:3", "kept.append(x)", "planted.py:2")
-    found = memory_job.Planted("outputs", "a = 1\nb = '<i>'\nkept.append(x)\n", 3, [leak], "", 40)
-    assert found.right
-    view = memory.leak(found)
+    planted = memory_job.PlantedLeak("outputs", "a = 1\nb = '<i>'\nkept.append(x)\n", 3, [leak], "", 40)
+    assert planted.right
+    view = memory.leak(planted)
     assert '<span class="held"><b>3</b>kept.append(x)</span>' in view.html
     assert "&lt;i&gt;" in view.html
     assert "1.50 MiB a step" in view.text
-    missed = memory_job.Planted("outputs", "a = 1", 1, [], "", 40)
+    missed = memory_job.PlantedLeak("outputs", "a = 1", 1, [], "", 40)
     assert not missed.right
     assert "No leak was found" in memory.leak(missed).text
-    assert memory_job.Planted("none", "a = 1", 0, [], "", 40).right
+    assert memory_job.PlantedLeak("none", "a = 1", 0, [], "", 40).right
 
 
 def test_only_leaks_that_there_are() -> None:
@@ -67,7 +67,7 @@ def test_only_leaks_that_there_are() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", memory_job.PLANTS)
-def test_every_planted_leak_is_found(name: str) -> None:
+def test_every_planted_leak_is_detected(name: str) -> None:
     code = f"from ocrlab.notebook import memory_job as m; f = m.planted({name!r}); print(f.finding); assert f.right"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -75,13 +75,13 @@ def test_every_planted_leak_is_found(name: str) -> None:
 
 def test_an_estimate_shows_every_part_and_their_sum() -> None:
     parts = {"parameters": 11 * MIB, "activations": 50 * MIB, "inside": 0}
-    found = {"parts": parts, "peak": 61 * MIB, "slope": 9.0 * MIB, "offset": 500 * MIB}
-    found["settled"] = {"trainer.accelerator": "cpu"}
+    needed = {"parts": parts, "peak": 61 * MIB, "slope": 9.0 * MIB, "offset": 500 * MIB}
+    needed["settled"] = {"trainer.accelerator": "cpu"}
     lab = SimpleNamespace(config=SimpleNamespace(batch_size=4))
-    view = memory.estimate(lab, found)  # type: ignore[arg-type]
+    view = memory.estimate(lab, needed)  # type: ignore[arg-type]
     assert "batch_size=4 will need 61" in view.text
     assert "activations" in view.html
     assert "inside" not in view.html
     assert "9.0 MiB" in view.html
-    cuda = memory.estimate(lab, {**found, "settled": {"trainer.accelerator": "cuda"}})  # type: ignore[arg-type]
+    cuda = memory.estimate(lab, {**needed, "settled": {"trainer.accelerator": "cuda"}})  # type: ignore[arg-type]
     assert "would hold" not in cuda.html

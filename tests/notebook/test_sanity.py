@@ -28,7 +28,7 @@ def config(root: Path) -> Config:
 
 
 @pytest.fixture
-def seen(config: Config) -> sanity.Found:
+def report(config: Config) -> sanity.SanityReport:
     """Return what the contract found, with a page that was half learned."""
     report = checks.check(config, only=["contract"])
     box = np.array([[10, 10], [60, 10], [60, 30], [10, 30]], np.float32)
@@ -36,68 +36,68 @@ def seen(config: Config) -> sanity.Found:
     curve[-1]["hmean@0.5"] = 2 / 3
     blank = np.full((256, 256, 3), 200, np.uint8)
     report.learned = Learned("page_1", blank, [box, box + 90], np.zeros(2, bool), [box + 1], curve)
-    return sanity.found(report, config)
+    return sanity.summarize(report, config)
 
 
-def with_checks(seen: sanity.Found, *judgements: str) -> sanity.Found:
+def with_checks(report: sanity.SanityReport, *judgements: str) -> sanity.SanityReport:
     every = [Check(f"check {i}", word, "seen <1>", "limit", "do") for i, word in enumerate(judgements)]
-    return sanity.Found(every, ["[fail] rule at place"], *list(vars(seen).values())[2:])
+    return sanity.SanityReport(every, ["[fail] rule at place"], *list(vars(report).values())[2:])
 
 
-def test_every_section_is_drawn(seen: sanity.Found) -> None:
-    assert sanity.table(seen).text.startswith("Data, model and loss agree: 2 of 2 checks are ok")
-    assert sanity.targets(seen).html.count("<svg") == 5
-    view = sanity.learned(seen)
+def test_every_section_is_rendered(report: sanity.SanityReport) -> None:
+    assert sanity.table(report).text.startswith("Data, model and loss agree: 2 of 2 checks are ok")
+    assert sanity.targets(report).html.count("<svg") == 5
+    view = sanity.learned(report)
     assert view.text == "hmean@0.5 0.667 on a part of one page after 10 steps"
     assert "1 of 2 boxes found" in view.html and "missed" in view.html
-    assert re.match(r"All 95 parameters have a gradient", sanity.gradients(seen).text)
-    for one in (sanity.table(seen), sanity.targets(seen), view, sanity.gradients(seen)):
-        assert not re.search(r'(src|href)="(?!data:|#)', one.html)
-        assert len(one.html) < 150_000
+    assert re.match(r"All 95 parameters have a gradient", sanity.gradients(report).text)
+    for section in (sanity.table(report), sanity.targets(report), view, sanity.gradients(report)):
+        assert not re.search(r'(src|href)="(?!data:|#)', section.html)
+        assert len(section.html) < 150_000
 
 
-def test_what_the_child_sends_back_needs_no_torch(seen: sanity.Found) -> None:
+def test_what_the_child_sends_back_needs_no_torch(report: sanity.SanityReport) -> None:
     code = (
         "import pickle, sys; sys.modules['torch'] = None; found = pickle.load(sys.stdin.buffer)\n"
         "from ocrlab.notebook import sanity; print(sanity.table(found).text, sanity.learned(found).text)"
     )
-    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(seen), capture_output=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(report), capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
     assert b"checks are ok" in done.stdout
 
 
-def test_failures_and_warnings_are_told_first(seen: sanity.Found) -> None:
-    bad = sanity.table(with_checks(seen, "ok", "fail", "warn", "skip"))
+def test_failures_and_warnings_come_first(report: sanity.SanityReport) -> None:
+    bad = sanity.table(with_checks(report, "ok", "fail", "warn", "skip"))
     assert bad.text.startswith("Data, model and loss do not agree: 1 of 3 checks fail")
     assert "seen &lt;1&gt;" in bad.html and "1 skipped." in bad.html and "[fail] rule at place" in bad.html
-    assert sanity.table(with_checks(seen, "ok", "warn")).text.startswith("Nothing fails; 1 of 2")
+    assert sanity.table(with_checks(report, "ok", "warn")).text.startswith("Nothing fails; 1 of 2")
 
 
 @pytest.mark.parametrize(
     ("judgements", "word"), [("ok ok skip", "PASS"), ("ok warn", "WARN"), ("ok fail warn", "FAIL"), ("skip", "FAIL")]
 )
-def test_the_outcome(seen: sanity.Found, judgements: str, word: str) -> None:
+def test_the_outcome(report: sanity.SanityReport, judgements: str, word: str) -> None:
     from ocrlab.reports.notebooks.outcome import Judgement
 
-    told: list[Judgement] = []
+    judged: list[Judgement] = []
     lab: Any = SimpleNamespace(
-        outcome=lambda name, value, limit, warn: told.append(Judgement(name, value, limit, warn))
+        outcome=lambda name, value, limit, warn: judged.append(Judgement(name, value, limit, warn))
     )
-    sanity.judge(lab, with_checks(seen, *judgements.split()))
-    assert [one.word for one in told] == [word]
+    sanity.judge(lab, with_checks(report, *judgements.split()))
+    assert [judgement.word for judgement in judged] == [word]
 
 
-def test_gradients_that_are_missing_are_marked(seen: sanity.Found) -> None:
+def test_gradients_that_are_missing_are_marked(report: sanity.SanityReport) -> None:
     norms = {"encoder.a": 1.0, "encoder.b": 0.0, "head.c": math.nan}
-    spoilt = sanity.Found([], [], norms, *list(vars(seen).values())[3:])
+    spoilt = sanity.SanityReport([], [], norms, *list(vars(report).values())[3:])
     assert sanity.gradients(spoilt).text.startswith("2 of 3 parameters have none")
 
 
 def test_a_report_without_anything(config: Config) -> None:
-    empty = sanity.found(checks.Report(), config)
+    empty = sanity.summarize(checks.Report(), config)
     assert sanity.targets(empty).text == "No batch could be loaded"
     assert sanity.learned(empty).text == "No page was learned by heart"
     bare = checks.Report(learned=Learned("page_1", np.zeros((8, 8, 3), np.uint8)))
-    assert "no legible box" in sanity.learned(sanity.found(bare, config)).text
+    assert "no legible box" in sanity.learned(sanity.summarize(bare, config)).text
     assert sanity.gradients(empty).text == "No gradient was measured"
     assert "0 of 0" in sanity.table(empty).text

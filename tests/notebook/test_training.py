@@ -47,7 +47,7 @@ def test_pages_and_their_boxes(config: Config) -> None:
     assert len(view.html) < 250_000
 
 
-def test_one_crop_and_its_targets(config: Config) -> None:
+def test_a_crop_and_its_targets(config: Config) -> None:
     view = training.targets(config)
     assert view.html.count("<svg") == 3
     assert re.match(r"Text shrunk by 0\.7 covers \d+\.\d % of this crop of 128 px", view.text)
@@ -69,13 +69,13 @@ def test_curves_and_scores(run: SimpleNamespace) -> None:
 
 
 def test_best_and_worst_pages_and_the_sweep(run: SimpleNamespace, progress: progress_view.Live) -> None:
-    seen = training.look(run, progress)
+    review = training.look(run, progress)
     assert "16 of 16" in progress.view().text
-    assert len(seen.pages) == 16
-    worst, best = training.extremes(seen, count=1)
+    assert len(review.pages) == 16
+    worst, best = training.extremes(review, count=1)
     assert worst.text.startswith("Worst pages: hmean@0.5 ")
     assert best.text.startswith("Best pages: hmean@0.5 ")
-    few = prediction_review.Review(seen.config, seen.pages[:2])
+    few = prediction_review.Review(review.config, review.pages[:2])
     assert "exact" in training.sweep(few, progress).html
 
 
@@ -114,7 +114,7 @@ def test_perfect_maps_make_the_sweep_find_the_exact_unclip(
         pages.append(
             prediction_review.Reviewed(sample, nothing, iou.match(sample.polygons, sample.ignored, []), warp, heat)
         )
-    found = prediction_review.sweep(prediction_review.Review(settings, pages), (0.5,), ("exact", 1.5))
-    assert found[0.5, "exact"]["hmean@0.7"] > 0.9
-    assert found[0.5, "exact"]["hmean@0.7"] > found[0.5, 1.5]["hmean@0.7"]
+    scores = prediction_review.sweep(prediction_review.Review(settings, pages), (0.5,), ("exact", 1.5))
+    assert scores[0.5, "exact"]["hmean@0.7"] > 0.9
+    assert scores[0.5, "exact"]["hmean@0.7"] > scores[0.5, 1.5]["hmean@0.7"]
     assert "unclip exact" in training.sweep(prediction_review.Review(settings, pages), progress).text

@@ -20,8 +20,8 @@ def execute(notebook: Path, root: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(elsewhere)
 
     def run(**parameters: Any) -> Path:
-        given = {"runs": str(tmp_path / "runs"), **parameters}
-        papermill.execute_notebook(str(notebook), "out.ipynb", given, kernel_name="python3", progress_bar=False)
+        values = {"runs": str(tmp_path / "runs"), **parameters}
+        papermill.execute_notebook(str(notebook), "out.ipynb", values, kernel_name="python3", progress_bar=False)
         return elsewhere / "out.ipynb"
 
     return run

@@ -30,7 +30,7 @@ def html_of(path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_it_runs_from_any_folder_and_every_check_is_told(execute: Any) -> None:
+def test_it_runs_from_any_folder_and_every_check_is_reported(execute: Any) -> None:
     path = execute(batch_size=1)
     result = results.load(path)
     assert (result.name, result.outcome) == ("01_sanity", "PASS")
@@ -44,7 +44,7 @@ def test_it_runs_from_any_folder_and_every_check_is_told(execute: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_setting_that_loses_polygons_is_told(execute: Any) -> None:
+def test_a_setting_that_loses_polygons_is_reported(execute: Any) -> None:
     """unclip 6 makes every polygon too large, so that also what was learned by heart is not found."""
     path = execute(crop=64, batch_size=1, overrides=["width=16", "post.unclip=6", "runtime.threads=1"])
     result = results.load(path)
@@ -72,7 +72,7 @@ def test_papermill_shows_every_parameter_with_its_help(notebook: Path) -> None:
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
     assert {p.name for p in declared} - set(fields()) == {"overrides", "in_process"}
-    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.find_problem(parameter, parameter.default) is None for parameter in declared)
 
 
 def test_the_committed_notebook(notebook: Path) -> None:

@@ -56,7 +56,7 @@ def test_papermill_shows_every_parameter_with_its_help(notebook: Path) -> None:
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
     assert {p.name for p in declared} - set(fields()) == {"followed", "leak", "overrides"}
-    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.find_problem(parameter, parameter.default) is None for parameter in declared)
 
 
 def test_only_the_last_line_is_committed_and_compared(notebook: Path) -> None:

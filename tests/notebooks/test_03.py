@@ -68,15 +68,15 @@ def test_it_runs_from_any_folder_and_tells_how_it_ended(execute: Any, tmp_path: 
 def test_bad_parameters_stop_it_at_once_with_everything_that_is_wrong(execute: Any, tmp_path: Path) -> None:
     with pytest.raises(PapermillExecutionError) as caught:
         execute(batch_size="eight", limit=7, max_stepps=3, wandb_api_key="hunter2hunter2")
-    told = str(caught.value)
+    message = str(caught.value)
     for part in (
         "batch_size='eight' cannot be used. Needed: a whole number",
         "limit=7 cannot be used",
         "no parameter max_stepps. Did you mean max_steps?",
         "wandb_api_key is named like a secret",
     ):
-        assert part in told
-    assert "hunter2" not in told
+        assert part in message
+    assert "hunter2" not in message
     path = Path("out.ipynb")
     assert "INCOMPLETE" in html_of(path)
     assert [bool(cell["outputs"]) for cell in cells(path)[4:]] == [False] * len(cells(path)[4:])  # no cell after it ran
@@ -98,7 +98,7 @@ def test_papermill_shows_every_parameter_with_its_help(notebook: Path) -> None:
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
     assert {p.name for p in declared} - set(fields()) == {"limit", "overrides", "in_process"}
-    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.find_problem(parameter, parameter.default) is None for parameter in declared)
 
 
 def test_the_first_cell_asks_and_says_what_to_expect(notebook: Path) -> None:

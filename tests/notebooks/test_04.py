@@ -38,7 +38,7 @@ def test_it_runs_from_any_folder_and_finds_what_it_planted(execute: Any) -> None
 
 
 @pytest.mark.slow
-def test_a_wrong_module_is_told_with_the_nearest_name(execute: Any) -> None:
+def test_a_wrong_module_is_refused_with_the_nearest_name(execute: Any) -> None:
     with pytest.raises(PapermillExecutionError, match="decoder.fusion"):
         execute(module="decoder.fussion")
     assert results.load(Path("out.ipynb")).outcome != "PASS"
@@ -49,7 +49,7 @@ def test_the_committed_notebook(notebook: Path) -> None:
     declared = parameters.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
-    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.find_problem(parameter, parameter.default) is None for parameter in declared)
     title = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
     assert "?" in title.splitlines()[0]
     assert re.search(r"\d+ seconds", title) and "pass" in title

@@ -65,7 +65,7 @@ def test_the_committed_notebook(notebook: Path) -> None:
     declared = parameters.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
-    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.find_problem(parameter, parameter.default) is None for parameter in declared)
     ours = {"workers_tried", "threads_tried", "seconds", "limit"}
     assert {p.name for p in declared} - set(fields()) == ours
     title = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])

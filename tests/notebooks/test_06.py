@@ -26,14 +26,14 @@ def test_a_planted_fault_is_caught_and_named(notebook: Path, tmp_path: Path, mon
     command = [sys.executable, "-m", "ocrlab", "run", str(notebook), "-p", "runs", "runs", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["outcome"] == "PASS"
-    result = results.load(tmp_path / told["notebook"])
+    answer = json.loads(done.stdout)
+    assert answer["outcome"] == "PASS"
+    result = results.load(tmp_path / answer["notebook"])
     assert (result.name, result.outcome, result.ending) == ("06_crash", "PASS", None)
     [run] = [path for path in (tmp_path / "runs").iterdir() if not path.name.startswith(".")]
     verdict = json.loads((run / "incident" / "verdict.json").read_text(encoding="utf-8"))
     assert verdict["causes"][0]["id"] == "native.segv"
-    html = (tmp_path / told["html"]).read_text(encoding="utf-8")
+    html = (tmp_path / answer["html"]).read_text(encoding="utf-8")
     assert "The cause that was planted is the cause that was named" in html
     assert not re.search(r'(src|href)="(?!data:|#)', html)
     assert len(html) < 150_000
@@ -45,7 +45,7 @@ def test_papermill_shows_every_parameter_with_its_help(notebook: Path) -> None:
     declared = parameters.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
-    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.find_problem(parameter, parameter.default) is None for parameter in declared)
     assert {p.name for p in declared} & set(fields()) == {"name"}  # the others must not be taken for settings
 
 

@@ -43,7 +43,7 @@ def test_it_runs_from_any_folder_and_its_report_shows_the_static_side(execute: A
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("parameters_", "words"),
     [
         ({"checkpoint": "nowhere.ckpt"}, "There is no checkpoint"),
         ({"checkpoint": "newest"}, "no successful run"),
@@ -51,14 +51,14 @@ def test_it_runs_from_any_folder_and_its_report_shows_the_static_side(execute: A
         ({"page": -1}, "at least 0"),
     ],
 )
-def test_a_wrong_parameter_gets_one_sentence(execute: Any, given: dict[str, Any], words: str) -> None:
+def test_a_wrong_parameter_gets_a_single_sentence(execute: Any, parameters_: dict[str, Any], words: str) -> None:
     with pytest.raises(PapermillExecutionError, match=words):
-        execute(**given)
-    [told] = [
+        execute(**parameters_)
+    [error] = [
         output for cell in cells(Path("out.ipynb")) for output in cell["outputs"] if output["output_type"] == "error"
     ]
-    assert len("\n".join(told["traceback"]).splitlines()) == 1
-    if "page" not in given:  # which is refused before there is a result
+    assert len("\n".join(error["traceback"]).splitlines()) == 1
+    if "page" not in parameters_:  # which is refused before there is a result
         assert results.load(Path("out.ipynb")).outcome == "INCOMPLETE"
 
 
@@ -67,7 +67,7 @@ def test_the_committed_notebook(notebook: Path) -> None:
     declared = parameters.read("".join(cell["source"]))
     assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
     assert all(parameter.help for parameter in declared)
-    assert all(parameters.wrong(parameter, parameter.default) is None for parameter in declared)
+    assert all(parameters.find_problem(parameter, parameter.default) is None for parameter in declared)
     title = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
     assert "?" in title.splitlines()[0]
     assert re.search(r"\d+ seconds", title) and "pass" in title

@@ -59,10 +59,10 @@ SECRET = "Qq7-hunter2xyz"
     ],
 )
 def test_what_stands_after_the_name_of_a_secret_is_replaced(text: str) -> None:
-    told = redaction.clean(text)
-    assert "(secret)" in told and "hunter2" not in told and "45678" not in told and "cdef" not in told
-    assert redaction.clean(told) == told
-    assert len(told) > len("(secret)") + 5, "the name and what follows stay"
+    cleaned = redaction.clean(text)
+    assert "(secret)" in cleaned and "hunter2" not in cleaned and "45678" not in cleaned and "cdef" not in cleaned
+    assert redaction.clean(cleaned) == cleaned
+    assert len(cleaned) > len("(secret)") + 5, "the name and what follows stay"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_stands_after_the_name_of_a_secret_is_replaced(text: str) -> None:
         "AIza" + "a" * 35,
     ],
 )
-def test_tokens_are_known_by_their_shape(token: str) -> None:
+def test_tokens_are_recognized_by_their_shape(token: str) -> None:
     assert redaction.clean(f"got {token}, then 'x{token}'") == f"got (secret), then 'x{token}'"
 
 
@@ -116,8 +116,19 @@ def test_ordinary_words_stay(text: str) -> None:
 
 def test_the_words_of_a_command_line_are_cleaned_together() -> None:
     words = ["python", "t.py", "--api-key", SECRET, "-p", "hf_token", SECRET, "--lr", "5", f"--token={SECRET}"]
-    told = ["python", "t.py", "--api-key", "(secret)", "-p", "hf_token", "(secret)", "--lr", "5", "--token=(secret)"]
-    assert redaction.clean(words) == told
+    expected = [
+        "python",
+        "t.py",
+        "--api-key",
+        "(secret)",
+        "-p",
+        "hf_token",
+        "(secret)",
+        "--lr",
+        "5",
+        "--token=(secret)",
+    ]
+    assert redaction.clean(words) == expected
 
 
 def test_all_of_a_long_value_is_replaced() -> None:

@@ -44,23 +44,23 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_spellings(spelt: str) -> None:
-    told, count = redaction.counted(f"got {spelt}!")
-    assert count == 1 and "(MY_TRACKER_TOKEN)" in told and "wo" not in told.lower()
-    assert redaction.counted(told) == (told, 0)
+    cleaned, count = redaction.counted(f"got {spelt}!")
+    assert count == 1 and "(MY_TRACKER_TOKEN)" in cleaned and "wo" not in cleaned.lower()
+    assert redaction.counted(cleaned) == (cleaned, 0)
 
 
 @pytest.mark.parametrize("before", ["", "a", "me:", "user:"])
 @pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
 def test_base64_at_any_place(before: str, encode: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TRACKER_TOKEN", "0123456789abcdef-xyz??>>")
-    told = base64.b64encode(f"{before}0123456789abcdef-xyz??>>@host".encode()).decode()
-    assert "(MY_TRACKER_TOKEN)" in redaction.clean(f"Basic-like {told} end")
+    encoded = base64.b64encode(f"{before}0123456789abcdef-xyz??>>@host".encode()).decode()
+    assert "(MY_TRACKER_TOKEN)" in redaction.clean(f"Basic-like {encoded} end")
 
 
 def test_a_line_break_inside_is_looked_through_and_lines_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TRACKER_TOKEN", "0123456789abcdef")
-    told = redaction.clean("│ got 0123456 │\n│ 789abcdef │\nend")
-    assert told == "│ got (MY_TRACKER_TOKEN)\n │\nend"
+    cleaned = redaction.clean("│ got 0123456 │\n│ 789abcdef │\nend")
+    assert cleaned == "│ got (MY_TRACKER_TOKEN)\n │\nend"
     assert redaction.clean("'│ got 0123456 │\\n│ 789abcdef │'") == "'│ got (MY_TRACKER_TOKEN) │'"
 
 
@@ -78,8 +78,8 @@ def test_what_else_is_secret_in_the_environment(
     name: str, value: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, value)
-    told = redaction.clean(text)
-    assert f"({name})" in told or "(secret)" in told
+    cleaned = redaction.clean(text)
+    assert f"({name})" in cleaned or "(secret)" in cleaned
 
 
 @pytest.mark.parametrize(

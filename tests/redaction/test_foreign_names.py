@@ -9,7 +9,7 @@ from ocrlab.redaction import foreign_names
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, expected",
     [
         ("Author: Kir <kir.bran@corp.example>", "Author: Kir <(user)@(host)>"),
         ("ssh-ed25519 AAAA kbran@ws-114.corp.example", "ssh-ed25519 AAAA (user)@(host)"),
@@ -21,9 +21,9 @@ from ocrlab.redaction import foreign_names
         ("uid=1001(kbran) gid=1001(kbran)", "uid=1001((user)) gid=1001((user))"),
     ],
 )
-def test_who_and_where(text: str, told: str) -> None:
-    assert redaction.clean(text) == told
-    assert redaction.counted(told) == (told, 0)
+def test_who_and_where(text: str, expected: str) -> None:
+    assert redaction.clean(text) == expected
+    assert redaction.counted(expected) == (expected, 0)
 
 
 @pytest.mark.parametrize(

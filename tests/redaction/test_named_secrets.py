@@ -34,10 +34,10 @@ KEY = "Qq7hunter2xyz0123456"
     ],
 )
 def test_layouts(text: str) -> None:
-    told, count = redaction.counted(text.format(KEY))
-    assert KEY not in told and count == 1 and "(secret)" in told
-    assert redaction.counted(told) == (told, 0)
-    assert told.replace("(secret)", KEY) == text.format(KEY), "nothing else is gone"
+    cleaned, count = redaction.counted(text.format(KEY))
+    assert KEY not in cleaned and count == 1 and "(secret)" in cleaned
+    assert redaction.counted(cleaned) == (cleaned, 0)
+    assert cleaned.replace("(secret)", KEY) == text.format(KEY), "nothing else is gone"
 
 
 def test_a_bare_key_of_hexadecimal_digits_behind_the_word() -> None:
@@ -77,6 +77,13 @@ def test_ordinary_text_stays(text: str) -> None:
 
 
 def test_mappings_hide_texts_and_keep_what_is_no_secret() -> None:
-    given = {"token": None, "auth": True, "api_key": 12345678, "key_rate": 0.5, "secrets": ["a", "b"], "hf_token": ""}
-    told = {"token": None, "auth": True, "api_key": "(secret)", "key_rate": 0.5, "secrets": "(secret)", "hf_token": ""}
-    assert redaction.counted(given) == (told, 2)
+    mapping = {"token": None, "auth": True, "api_key": 12345678, "key_rate": 0.5, "secrets": ["a", "b"], "hf_token": ""}
+    expected = {
+        "token": None,
+        "auth": True,
+        "api_key": "(secret)",
+        "key_rate": 0.5,
+        "secrets": "(secret)",
+        "hf_token": "",
+    }
+    assert redaction.counted(mapping) == (expected, 2)

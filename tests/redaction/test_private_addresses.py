@@ -8,7 +8,7 @@ from ocrlab import redaction
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, expected",
     [
         ("connect to 10.20.30.40:29500 failed", "connect to (address):29500 failed"),
         ("MASTER_ADDR=192.168.1.7", "MASTER_ADDR=(address)"),
@@ -29,9 +29,9 @@ from ocrlab import redaction
         ("\x1b[31m10.0.0.6\x1b[0m", "\x1b[31m(address)\x1b[0m"),
     ],
 )
-def test_private_addresses_are_replaced(text: str, told: str) -> None:
-    assert redaction.counted(text) == (told, told.count("(address)"))
-    assert redaction.counted(told) == (told, 0)
+def test_private_addresses_are_replaced(text: str, expected: str) -> None:
+    assert redaction.counted(text) == (expected, expected.count("(address)"))
+    assert redaction.counted(expected) == (expected, 0)
 
 
 @pytest.mark.parametrize(
@@ -72,5 +72,5 @@ def test_private_addresses_are_replaced(text: str, told: str) -> None:
         "    at fec0.py:12:34",
     ],
 )
-def test_what_looks_like_one_stays(text: str) -> None:
+def test_what_only_looks_like_an_address_stays(text: str) -> None:
     assert redaction.clean(text) == text

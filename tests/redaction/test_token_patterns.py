@@ -12,12 +12,12 @@ from ocrlab import redaction
 LETTERS = string.ascii_letters + string.digits
 
 
-def drawn(length: int, letters: str = LETTERS) -> str:
+def random_text(length: int, letters: str = LETTERS) -> str:
     return "".join(random.choices(letters, k=length))
 
 
 @pytest.mark.parametrize(
-    "text, kept",
+    "text, expected",
     [
         (
             "origin https://x-access-token:{}@example.org/a/b.git (fetch)",
@@ -62,16 +62,16 @@ def drawn(length: int, letters: str = LETTERS) -> str:
         ("-----BEGIN PRIVATE KEY-----\\nMIIE{}\\n-----END", "-----BEGIN PRIVATE KEY----- (secret) -----END"),
     ],
 )
-def test_in_addresses_and_texts(text: str, kept: str) -> None:
-    assert redaction.clean(text.format(f"aB3{drawn(29)}")) == kept
-    assert redaction.counted(kept) == (kept, 0)
+def test_in_addresses_and_texts(text: str, expected: str) -> None:
+    assert redaction.clean(text.format(f"aB3{random_text(29)}")) == expected
+    assert redaction.counted(expected) == (expected, 0)
 
 
 def test_the_nameless_half_of_a_cloud_key() -> None:
     missed = 0
     for _ in range(300):
-        key = drawn(40, LETTERS + "+/")
-        missed += key in redaction.clean(f"AKIA{drawn(16, string.ascii_uppercase)},{key}\n")
+        key = random_text(40, LETTERS + "+/")
+        missed += key in redaction.clean(f"AKIA{random_text(16, string.ascii_uppercase)},{key}\n")
     assert missed <= 9, "those whose kind of character changes seldom"
 
 
@@ -107,7 +107,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 
 def test_keys_of_trackers_that_have_no_name_beside_them() -> None:
-    key = drawn(40, "0123456789abcdef")
+    key = random_text(40, "0123456789abcdef")
     assert redaction.clean(f"wandb login --relogin {key}") == "wandb login --relogin (secret)"
     assert redaction.clean(f"wandb: using local-{key} of a server") == "wandb: using (secret) of a server"
     assert redaction.clean(f"commit {key}") == f"commit {key}"

@@ -15,31 +15,38 @@ HEX = "0123456789abcdef"
 SOURCE = random.Random(7)  # the same in every process: pytest's workers compare the names of tests
 
 
-def drawn(length: int, letters: str = LETTERS) -> str:
+def random_text(length: int, letters: str = LETTERS) -> str:
     return "7" + "".join(SOURCE.choices(letters, k=length - 1))
 
 
 @pytest.mark.parametrize(
     "token",
     [
-        *(f"{front}{drawn(40)}" for front in ("sk-proj-", "hf_", "gsk_", "r8_", "npm_", "GOCSPX-", "ghs_", "glpat-")),
-        *(f"{front}{drawn(40)}" for front in ("sk_live_", "rk_test_", "hvs.", "tskey-auth-", "glsa_", "whsec_")),
-        *(f"{front}{drawn(40, HEX)}" for front in ("rubygems_", "dop_v1_", "local-")),
         *(
-            f"SG.{drawn(22)}.{drawn(43)}",
-            f"pypi-AgEIcHlwaS5vcmc{drawn(60)}",
-            f"dapi{drawn(32, HEX)}",
-            f"ak-{drawn(22)}",
+            f"{front}{random_text(40)}"
+            for front in ("sk-proj-", "hf_", "gsk_", "r8_", "npm_", "GOCSPX-", "ghs_", "glpat-")
         ),
-        *(f"${kind}${drawn(8)}${drawn(22)}" for kind in ("1", "apr1")),
-        *(f"${kind}$rounds=5000${drawn(16)}${drawn(length)}" for kind, length in (("5", 43), ("6", 86))),
-        *(f"$6${drawn(16)}${drawn(86)}", f"$y$j9T${drawn(22)}${drawn(43)}", f"$2b$12${drawn(53)}"),
-        f"$argon2id$v=19$m=10240,t=10,p=8${drawn(22)}${drawn(43)}",
+        *(f"{front}{random_text(40)}" for front in ("sk_live_", "rk_test_", "hvs.", "tskey-auth-", "glsa_", "whsec_")),
+        *(f"{front}{random_text(40, HEX)}" for front in ("rubygems_", "dop_v1_", "local-")),
         *(
-            f"AIza{drawn(35)}",
-            f"ASIA{drawn(16, string.ascii_uppercase)}",
-            f"shpat_{drawn(32, HEX)}",
-            f"xapp-1-{drawn(24)}",
+            f"SG.{random_text(22)}.{random_text(43)}",
+            f"pypi-AgEIcHlwaS5vcmc{random_text(60)}",
+            f"dapi{random_text(32, HEX)}",
+            f"ak-{random_text(22)}",
+        ),
+        *(f"${kind}${random_text(8)}${random_text(22)}" for kind in ("1", "apr1")),
+        *(f"${kind}$rounds=5000${random_text(16)}${random_text(length)}" for kind, length in (("5", 43), ("6", 86))),
+        *(
+            f"$6${random_text(16)}${random_text(86)}",
+            f"$y$j9T${random_text(22)}${random_text(43)}",
+            f"$2b$12${random_text(53)}",
+        ),
+        f"$argon2id$v=19$m=10240,t=10,p=8${random_text(22)}${random_text(43)}",
+        *(
+            f"AIza{random_text(35)}",
+            f"ASIA{random_text(16, string.ascii_uppercase)}",
+            f"shpat_{random_text(32, HEX)}",
+            f"xapp-1-{random_text(24)}",
         ),
     ],
 )
@@ -65,7 +72,7 @@ def test_tokens(token: str) -> None:
         *("SG.loss", "r8_conv", "hvs.py", "sk_live_", "1//0", "eyJust", "AKIA is a prefix", "gl_c_xyz", "ak-47"),
     ],
 )
-def test_words_that_begin_like_one_stay(text: str) -> None:
+def test_words_that_begin_like_a_token_stay(text: str) -> None:
     assert redaction.clean(text) == text
 
 

@@ -24,7 +24,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, expected",
     [
         (f"{HOME}xkcdsmith/runs/a.py", "~/runs/a.py"),
         (f"'{HOME}xkcdsmith'", "'~'"),
@@ -52,9 +52,9 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
         (f"\\u001b[32m{HOME}anna/a", f"\\u001b[32m{HOME}(user)/a"),
     ],
 )
-def test_names_are_replaced(text: str, told: str) -> None:
-    assert redaction.clean(text) == told
-    assert redaction.counted(told) == (told, 0)
+def test_names_are_replaced(text: str, expected: str) -> None:
+    assert redaction.clean(text) == expected
+    assert redaction.counted(expected) == (expected, 0)
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ ROWS = [
 
 
 def payload(view: View) -> tuple[str, bytes]:
-    found = re.search(r"data:image/([a-z+]+);base64,([A-Za-z0-9+/=]+)", view.html)
-    assert found is not None
-    return found[1], base64.b64decode(found[2])
+    match = re.search(r"data:image/([a-z+]+);base64,([A-Za-z0-9+/=]+)", view.html)
+    assert match is not None
+    return match[1], base64.b64decode(match[2])
 
 
-def test_curves_say_what_they_found() -> None:
+def test_curves_state_their_finding() -> None:
     view = plots.curves(ROWS, limit=0.85)
     assert view.text == "Loss fell: 8 to 2 in 20 steps. hmean@0.5 reached 0.900 at step 30."
     assert f'role="img" aria-label="{view.text}"' in view.html
@@ -38,11 +38,11 @@ def test_curves_say_what_they_found() -> None:
 
 
 def test_two_plots_on_a_page_share_no_name_and_use_their_own() -> None:
-    one, other = plots.curves(ROWS).html, plots.curves(ROWS, limit=0.5).html
-    names = [set(re.findall(r' id="([^"]+)"', html)) for html in (one, other)]
+    first, second = plots.curves(ROWS).html, plots.curves(ROWS, limit=0.5).html
+    names = [set(re.findall(r' id="([^"]+)"', html)) for html in (first, second)]
     assert names[0]
     assert not names[0] & names[1]
-    for html, own in zip((one, other), names, strict=True):
+    for html, own in zip((first, second), names, strict=True):
         assert set(re.findall(r"url\(#([^)]+)\)", html)) | set(re.findall(r'href="#([^"]+)"', html)) == own
 
 
@@ -65,8 +65,8 @@ def test_svg_below_two_thousand_points(count: int, kind: str) -> None:
         view = plots.finished(figure, "a line")
     assert view.html.startswith('<div class="wide"><svg') == (kind == "svg+xml")
     if kind == "png":
-        found, data = payload(view)
-        assert found == kind
+        image_kind, data = payload(view)
+        assert image_kind == kind
         assert int.from_bytes(data[16:20], "big") == 400  # 4 inches at 100 dpi
 
 

@@ -50,7 +50,7 @@ def test_it_shows_at_once_then_twice_a_second_and_the_end(clock: Clock) -> None:
     assert "took 0:10" in shown[-1].text
 
 
-def test_flush_shows_what_was_held_back_and_only_that(clock: Clock) -> None:
+def test_flush_shows_only_what_was_pending(clock: Clock) -> None:
     shown: list[View] = []
     block = progress_view.Live("Training", shown.append, clock=clock)
     block(train(3))

@@ -25,7 +25,7 @@ VERDICT = Verdict(
 
 
 def test_it_says_cause_confidence_evidence_fix_experiment_and_what_is_ruled_out() -> None:
-    html = verdict_view.view(VERDICT, {"stacks.txt": "a & b", "kernel_log.txt": " "}, kept="runs/x").html
+    html = verdict_view.view(VERDICT, {"stacks.txt": "a & b", "kernel_log.txt": " "}, folder="runs/x").html
     for part in ("native.segv", "90 % sure", "stacks.txt:3", "Align versions.", "PYTHONFAULTHANDLER=1 COMMAND"):
         assert part in html
     for part in ("build.abi", "host.oom_kill", "no count", "dmesg", "runs/x", "a &amp; b", "segmentation fault"):
@@ -34,7 +34,7 @@ def test_it_says_cause_confidence_evidence_fix_experiment_and_what_is_ruled_out(
     assert html.count("<details>") == 1  # an empty text has nothing to unfold
 
 
-def test_the_words_say_the_same() -> None:
+def test_the_text_states_the_same() -> None:
     text = verdict_view.text(VERDICT)
     assert text.startswith("Cause: ")
     assert "(native.segv, 90 % sure)" in text
@@ -55,9 +55,9 @@ def test_an_unknown_cause_says_what_is_missing() -> None:
     assert "not known: the log" in view.text
 
 
-def test_an_error_of_the_program_itself_is_known_and_not_missing() -> None:
+def test_an_error_of_the_program_itself_is_a_cause_and_not_missing() -> None:
     own = "nothing from outside: this is the program's own error, `KeyError: '<a>'` (traceback.txt line 19)"
-    view = verdict_view.view(Verdict(None, "failed", missing=[own, "the log"]), kept="runs/x")
+    view = verdict_view.view(Verdict(None, "failed", missing=[own, "the log"]), folder="runs/x")
     assert "<code>KeyError: &#x27;&lt;a&gt;&#x27;</code> (traceback.txt line 19)</p>" in view.html
     assert "not known" in view.html and "the log" in view.html and "nothing that was seen" not in view.html.lower()
     assert view.html.count("KeyError") == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ocrlab.reports.notebooks import outcome
-from ocrlab.reports.view import CSS, View, page, say
+from ocrlab.reports.view import CSS, View, heading, page
 
 
 def test_a_view_shows_itself_in_both_ways() -> None:
@@ -19,11 +19,11 @@ def test_nothing_is_fetched() -> None:
 
 
 def test_what_stands_between_backquotes_is_code() -> None:
-    assert say("kept by `a<b>`, 3` long") == '<p class="say">kept by <code>a&lt;b&gt;</code>, 3` long</p>'
+    assert heading("kept by `a<b>`, 3` long") == '<p class="say">kept by <code>a&lt;b&gt;</code>, 3` long</p>'
 
 
 def test_titles_are_escaped() -> None:
-    assert say("<a>", "b & c") == '<p class="say">&lt;a&gt;</p><p class="note">b &amp; c</p>'
+    assert heading("<a>", "b & c") == '<p class="say">&lt;a&gt;</p><p class="note">b &amp; c</p>'
 
 
 def test_what_jupyterlab_says_of_code_and_lists_is_overruled() -> None:

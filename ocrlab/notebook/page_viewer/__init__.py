@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ocrlab.notebook.page_viewer import drawing
 from ocrlab.notebook.page_viewer.connection import Link
-from ocrlab.notebook.page_viewer.messages import Judged, Listed, Opened, Seen, Small, Source
+from ocrlab.notebook.page_viewer.messages import Detections, DetectorInfo, PageList, SmallPage, Source, ViewedPage
 from ocrlab.notebook.page_viewer.widgets import Panel
 from ocrlab.redaction import clean
 from ocrlab.reports.html import page_images, tables
 from ocrlab.reports.html.page_images import Layer
-from ocrlab.reports.view import View, say
+from ocrlab.reports.view import View, heading
 
 if TYPE_CHECKING:
     from ocrlab.notebook.lab_session import Lab
@@ -22,19 +22,19 @@ _open: list[Link] = []  # the newest child; one notebook needs no two of them
 
 
 @dataclass(frozen=True)
-class Looking:
+class Viewer:
     """A detector that is open, and the page that is shown first."""
 
     link: Link
-    opened: Opened
-    pages: Listed
+    opened: DetectorInfo
+    pages: PageList
     source: Source
-    seen: Seen
-    judged: Judged  # by the detector's own settings
-    small: Small
+    page: ViewedPage
+    judged: Detections  # by the detector's own settings
+    small: SmallPage
 
 
-def look(lab: Lab, checkpoint: str, place: int) -> Looking:
+def look(lab: Lab, checkpoint: str, place: int) -> Viewer:
     """Open a detector in a child and let it see a page; raises CheckpointError, DataError, ChildFailed.
 
     `checkpoint` is a path, `newest` for the best of the newest successful run, or `receipts`, the shipped one.
@@ -45,18 +45,18 @@ def look(lab: Lab, checkpoint: str, place: int) -> Looking:
     first = ("open", checkpoint, config.runs, config.data, config.exif)
     link = Link(first, Path(config.runs))
     _open[:] = [link]
-    opened: Opened = link.ask(*first)
-    listed: Listed = link.ask("pages", config.val_split)
+    opened: DetectorInfo = link.ask(*first)
+    listed: PageList = link.ask("pages", config.val_split)
     source = Source(config.val_split, place % len(listed.names))
-    seen: Seen = link.ask("see", source)
-    return Looking(
-        link, opened, listed, source, seen, link.ask("judge", source, opened.post), link.ask("small", source)
+    shown_page: ViewedPage = link.ask("see", source)
+    return Viewer(
+        link, opened, listed, source, shown_page, link.ask("judge", source, opened.post), link.ask("small", source)
     )
 
 
-def about(looking: Looking) -> View:
+def about(viewer: Viewer) -> View:
     """Return which detector looks, with which settings, and at what."""
-    opened, post, pages = looking.opened, looking.opened.post, looking.pages
+    opened, post, pages = viewer.opened, viewer.opened.post, viewer.pages
     unclip = f"exact, shrink ratio {opened.shrink_ratio:g}" if post.unclip == "exact" else f"ratio {post.unclip:g}"
     rows = [
         ("detector", clean(opened.origin)),
@@ -67,11 +67,11 @@ def about(looking: Looking) -> View:
         ("pages", f"{len(pages.names)} of {pages.split}"),
     ]
     left = f"{len(pages.problems)} pages cannot be used: {clean(pages.problems[0])}" if pages.problems else ""
-    finding = f"{Path(looking.seen.name).name}: {_found(looking.judged)}"
+    finding = f"{Path(viewer.page.name).name}: {_scores_text(viewer.judged)}"
     return tables.table(("what", "is"), rows, finding, left)
 
 
-def _found(judged: Judged) -> str:
+def _scores_text(judged: Detections) -> str:
     if judged.figures is None:
         return f"{len(judged.polygons)} text regions"
     return f"{len(judged.pairs)} of {len(judged.polygons)} detections are right, hmean@0.5 {judged.figures[0]:.3f}"
@@ -89,47 +89,48 @@ class Live(View):
         return super()._repr_mimebundle_() | {name: value for name, value in live.items() if name == kind}
 
 
-def page(looking: Looking) -> Live:
+def page(viewer: Viewer) -> Live:
     """Return the page with its sliders for JupyterLab and voila, which in a report are the page and its maps."""
-    names: dict[str, list[str]] = {split: [] for split in looking.opened.splits} | {
-        looking.pages.split: looking.pages.names
+    names: dict[str, list[str]] = {split: [] for split in viewer.opened.splits} | {
+        viewer.pages.split: viewer.pages.names
     }
-    panel = Panel(looking.link, looking.opened, names, looking.source, looking.seen, looking.judged, looking.judged)
-    still = static(looking)
+    panel = Panel(viewer.link, viewer.opened, names, viewer.source, viewer.page, viewer.judged, viewer.judged)
+    still = static(viewer)
     return Live(still.html, still.text, panel.root)
 
 
-def static(looking: Looking) -> View:
+def static(viewer: Viewer) -> View:
     """Return the page with its polygons beside its probability map and its threshold map, with lists and figures."""
-    seen, judged, small = looking.seen, looking.judged, looking.small
-    drawn = drawing.layers(seen, judged)
+    page, judged, small = viewer.page, viewer.judged, viewer.small
+    page_layers = drawing.layers(page, judged)
     height, width = small.image.shape[:2]
-    share = (width / seen.width, height / seen.height)
+    share = (width / page.width, height / page.height)
     layers = [
-        Layer(one.name, [polygon * share for polygon in one.polygons], one.colour, one.dash, one.fill) for one in drawn
+        Layer(layer.name, [polygon * share for polygon in layer.polygons], layer.colour, layer.dash, layer.fill)
+        for layer in page_layers
     ]
-    told = ", ".join(f"{len(layer.polygons)} {layer.name}" for layer in drawn)
+    counts = ", ".join(f"{len(layer.polygons)} {layer.name}" for layer in page_layers)
     shown = [
-        page_images.picture(small.image, f"{seen.name}: {told}", layers, "<b>Polygons</b> by what they are"),
+        page_images.picture(small.image, f"{page.name}: {counts}", layers, "<b>Polygons</b> by what they are"),
         page_images.picture(small.heat, "probability map", (), f"<b>Probability</b> {page_images.scale(0, 1)}"),
         page_images.picture(small.threshold, "threshold map", (), f"<b>Threshold map</b> {page_images.scale(0, 1)}"),
     ]
     rest = [
         '<div style="height:10px"></div>',
         drawing.figures(judged, judged),
-        drawing.legend(drawn),
-        drawing.listed(seen, judged),
+        drawing.legend(page_layers),
+        drawing.listed(page, judged),
     ]  # no links that save: a report takes such addresses out, and no name inside one could be redacted
     note = "In JupyterLab and under voila sliders stand here: other thresholds, other pages, your own images."
     style = f"<style>{drawing.STYLE}</style>"
     row = f'<div class="row">{"".join(shown)}</div>'
-    finding = f"{seen.name}: {_found(judged)}"
-    html = f'{style}{say(finding)}{row}{"".join(rest)}<p class="note">{note}</p>'
-    return View(html, f"{finding}. {told}")
+    finding = f"{page.name}: {_scores_text(judged)}"
+    html = f'{style}{heading(finding)}{row}{"".join(rest)}<p class="note">{note}</p>'
+    return View(html, f"{finding}. {counts}")
 
 
-def judge(lab: Lab, looking: Looking, limit: float) -> None:
+def judge(lab: Lab, viewer: Viewer, limit: float) -> None:
     """Judge the page that was shown first; a page without text that counts says nothing, and is not judged."""
     lab.next = "ocrlab predict PAGES --out found"
-    if looking.judged.figures is not None and not looking.seen.ignored.all():
-        lab.outcome("hmean@0.5 of the page", looking.judged.figures[0], limit)
+    if viewer.judged.figures is not None and not viewer.page.ignored.all():
+        lab.outcome("hmean@0.5 of the page", viewer.judged.figures[0], limit)

@@ -185,13 +185,13 @@ def serve(connection: Connection, answer: Mapping[str, Callable[..., Any]]) -> N
         try:
             reply = ("value", answer[name](*args))
         except OcrlabError as error:
-            kind = next(one.__name__ for one in type(error).__mro__ if one.__module__ == errors.__name__)
+            kind = next(base.__name__ for base in type(error).__mro__ if base.__module__ == errors.__name__)
             reply = ("error", (kind, error.what, _text(error.got), _text(error.need), error.do))
         except MemoryError:
             reply = ("error", ("DataError", "The page needs more memory than is left", None, None, "Reduce the image"))
         except Exception as error:
-            told = f"{type(error).__name__}: {error}".partition("\n")[0]
-            reply = ("error", ("RunError", "The detector could not answer", told, None, None))
+            message = f"{type(error).__name__}: {error}".partition("\n")[0]
+            reply = ("error", ("RunError", "The detector could not answer", message, None, None))
         try:
             connection.send(reply)
         except OSError:  # the notebook was closed meanwhile
@@ -215,5 +215,5 @@ def start() -> None:
     watcher_link.report_runs(runs)  # before torch, whose import may be the end
     from ocrlab.notebook.page_viewer import worker
 
-    serve(come(line), worker.Bench().answers())
+    serve(come(line), worker.PageWorker().answers())
     os._exit(0)  # there is nothing to write, and to take torch down takes longer than a kernel has to leave

@@ -13,7 +13,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab.notebook.page_viewer.messages import Judged, Seen
+from ocrlab.notebook.page_viewer.messages import Detections, ViewedPage
 from ocrlab.records import Prediction, to_json
 from ocrlab.reports.html.page_images import Layer
 from ocrlab.reports.view import ACCENT, BAD, GOOD, IGNORED, MISSED, PAPER
@@ -77,47 +77,48 @@ STYLE = f"""
 """
 
 
-def layers(seen: Seen, judged: Judged, annotation: bool = False) -> list[Layer]:
+def layers(page: ViewedPage, judged: Detections, annotation: bool = False) -> list[Layer]:
     """Return the polygons of a page by what they are; `annotation` adds the ground truth of what was found."""
-    if not seen.annotated:
+    if not page.annotated:
         return [Layer(PLAIN, judged.polygons, COLOURS[PLAIN])]
     kinds = of_detections(judged)
     matched = {truth for truth, _ in judged.pairs}
-    found: dict[str, list[NDArray[np.float32]]] = {NOT_COUNTED: [], LOST: [], WRONG: [], SPARE: [], RIGHT: []}
-    for n, polygon in enumerate(seen.truth):
+    by_kind: dict[str, list[NDArray[np.float32]]] = {NOT_COUNTED: [], LOST: [], WRONG: [], SPARE: [], RIGHT: []}
+    for n, polygon in enumerate(page.truth):
         if n not in matched:
-            found[NOT_COUNTED if seen.ignored[n] else LOST].append(polygon)
+            by_kind[NOT_COUNTED if page.ignored[n] else LOST].append(polygon)
     for kind, polygon in zip(kinds, judged.polygons, strict=True):
-        found[kind].append(polygon)
-    noted = [seen.truth[n] for n in sorted(matched)] if annotation else []
-    drawn = {**found, NOTED: noted} if annotation else found
+        by_kind[kind].append(polygon)
+    annotations = [page.truth[n] for n in sorted(matched)] if annotation else []
+    kinds_to_draw = {**by_kind, NOTED: annotations} if annotation else by_kind
     return [
-        Layer(name, them, COLOURS[name], DASHES.get(name, ""), FILLS.get(name, 0.0)) for name, them in drawn.items()
+        Layer(name, them, COLOURS[name], DASHES.get(name, ""), FILLS.get(name, 0.0))
+        for name, them in kinds_to_draw.items()
     ]
 
 
-def of_detections(judged: Judged) -> list[str]:
+def of_detections(judged: Detections) -> list[str]:
     """Return what each detection is: found, wrong, or on ignored text."""
     right = {detection for _, detection in judged.pairs}
     return [RIGHT if m in right else WRONG if judged.counts[m] else SPARE for m in range(len(judged.polygons))]
 
 
 def overlay(
-    seen: Seen, drawn: Sequence[Layer], labels: Mapping[int, str], numbered: Sequence[NDArray[np.float32]]
+    page: ViewedPage, layers: Sequence[Layer], labels: Mapping[int, str], numbered: Sequence[NDArray[np.float32]]
 ) -> str:
     """Return the polygons as an SVG that lies over the page; `labels` are written at the polygons of `numbered`."""
-    halo = "".join(_path(layer.polygons) for layer in drawn if len(layer.polygons))
-    paths = "".join(_layer(layer) for layer in drawn if len(layer.polygons))
-    size = max(seen.width, seen.height) / 62
+    halo = "".join(_path(layer.polygons) for layer in layers if len(layer.polygons))
+    paths = "".join(_layer(layer) for layer in layers if len(layer.polygons))
+    size = max(page.width, page.height) / 62
     words = "".join(
         f'<text x="{numbered[m][:, 0].min():.0f}" y="{numbered[m][:, 1].min() - size / 6:.0f}">{escape(text)}</text>'
         for m, text in labels.items()
     )
     named = f'<g font-size="{size:.0f}" font-family="system-ui, sans-serif" fill="#1f2933" stroke="#fff" '
     named += f'paint-order="stroke" stroke-width="{size / 4:.1f}" stroke-linejoin="round">{words}</g>'
-    alt = f"{seen.name}: " + ", ".join(f"{len(layer.polygons)} {layer.name}" for layer in drawn)
+    alt = f"{page.name}: " + ", ".join(f"{len(layer.polygons)} {layer.name}" for layer in layers)
     return (
-        f'<svg viewBox="0 0 {seen.width} {seen.height}" role="img" aria-label="{escape(alt)}">'
+        f'<svg viewBox="0 0 {page.width} {page.height}" role="img" aria-label="{escape(alt)}">'
         f'<path d="{halo}" fill="none" stroke="#fff" stroke-opacity=".8" stroke-width="4" '
         f'vector-effect="non-scaling-stroke"/>'
         f"{paths}{named if words else ''}</svg>"
@@ -135,18 +136,18 @@ def _path(polygons: Iterable[NDArray[np.floating]]) -> str:
     return "".join("M" + "L".join(f"{x:.0f} {y:.0f}" for x, y in polygon.tolist()) + "Z" for polygon in polygons)
 
 
-def base(seen: Seen, picture: str, what: str) -> str:
+def base(page: ViewedPage, picture: str, what: str) -> str:
     """Return what lies under the polygons: the page or one of its maps, stretched to the size of the page."""
-    alt = f"{what} of {seen.name}"
+    alt = f"{what} of {page.name}"
     return (
-        f'<svg viewBox="0 0 {seen.width} {seen.height}" role="img" aria-label="{escape(alt)}"><image href="{picture}" '
-        f'width="{seen.width}" height="{seen.height}" preserveAspectRatio="none"/></svg>'
+        f'<svg viewBox="0 0 {page.width} {page.height}" role="img" aria-label="{escape(alt)}"><image href="{picture}" '
+        f'width="{page.width}" height="{page.height}" preserveAspectRatio="none"/></svg>'
     )
 
 
-def legend(drawn: Sequence[Layer]) -> str:
+def legend(layers: Sequence[Layer]) -> str:
     """Return what the lines mean, each with its number of polygons."""
-    keys = "".join(f"<li>{sign(layer)}{escape(layer.name)}<b>{len(layer.polygons)}</b></li>" for layer in drawn)
+    keys = "".join(f"<li>{sign(layer)}{escape(layer.name)}<b>{len(layer.polygons)}</b></li>" for layer in layers)
     return f'<ul class="keys">{keys}</ul>'
 
 
@@ -162,12 +163,12 @@ def sign(layer: Layer) -> str:
     )
 
 
-def figures(judged: Judged, usual: Judged) -> str:
+def figures(judged: Detections, baseline: Detections) -> str:
     """Return hmean, precision and recall of the page, each with its difference to the detector's own settings."""
     if judged.figures is None:
         many = f"{len(judged.polygons)} text region" + ("" if len(judged.polygons) == 1 else "s")
         return f'<div role="status"><p class="say">{many}</p><p class="note">No annotation to compare with.</p></div>'
-    before = usual.figures or judged.figures
+    before = baseline.figures or judged.figures
     names = ("hmean@0.5", "precision", "recall")
     cells = "".join(
         f"<div><small>{name}</small><b>{value:.3f}</b><small>{_change(value - was)}</small></div>"
@@ -176,14 +177,14 @@ def figures(judged: Judged, usual: Judged) -> str:
     return f'<div class="figures" role="status">{cells}</div>'
 
 
-def about(seen: Seen, judged: Judged, usual: Judged) -> str:
+def about(page: ViewedPage, judged: Detections, baseline: Detections) -> str:
     """Return the figures of a page, its size, and what the network and the way from its map took."""
-    took = f"network {1000 * seen.seconds:.0f} ms, map to polygons and figures {1000 * judged.seconds:.1f} ms"
-    size = f"{seen.width} × {seen.height} px, maps {seen.inner[0]} × {seen.inner[1]}"
-    return f'{figures(judged, usual)}<p class="plainly">{size}; {took}</p>'
+    took = f"network {1000 * page.seconds:.0f} ms, map to polygons and figures {1000 * judged.seconds:.1f} ms"
+    size = f"{page.width} × {page.height} px, maps {page.inner[0]} × {page.inner[1]}"
+    return f'{figures(judged, baseline)}<p class="plainly">{size}; {took}</p>'
 
 
-def told(text: str) -> str:
+def alert(text: str) -> str:
     """Return a sentence about something that went wrong, or that one should know."""
     return f'<div class="ocrlab"><p class="told" role="alert">{escape(text)}</p></div>'
 
@@ -192,10 +193,10 @@ def _change(difference: float) -> str:
     return "as set" if abs(difference) < 5e-4 else f"{difference:+.3f}".replace("-", "\u2212")
 
 
-def listed(seen: Seen, judged: Judged) -> str:
+def listed(page: ViewedPage, judged: Detections) -> str:
     """Return the lists of what was found and of what was missed, the doubtful ones first."""
     head = (
-        ("no.", "is", "score", "best IoU", "width × height") if seen.annotated else ("no.", "score", "width × height")
+        ("no.", "is", "score", "best IoU", "width × height") if page.annotated else ("no.", "score", "width × height")
     )
     kinds = of_detections(judged)
     worst = sorted(range(len(kinds)), key=lambda m: (kinds[m] != WRONG, float(judged.scores[m])))
@@ -203,13 +204,13 @@ def listed(seen: Seen, judged: Judged) -> str:
     for m in worst[:LISTED]:
         span = np.ptp(judged.polygons[m], axis=0)
         more = (kinds[m], f"{judged.scores[m]:.3f}", f"{judged.best[m]:.2f}")
-        cells = more if seen.annotated else more[1:2]
+        cells = more if page.annotated else more[1:2]
         rows.append((str(m + 1), *cells, f"{span[0]:.0f} × {span[1]:.0f}"))
     tables = _table(f"{len(kinds)} found", head, rows, words=("is",))
-    if seen.annotated:
+    if page.annotated:
         matched = {truth for truth, _ in judged.pairs}
-        lost = [n for n in range(len(seen.truth)) if n not in matched and not seen.ignored[n]]
-        gone = [(seen.texts[n] or "·", f"{seen.peaks[n]:.2f}", f"{judged.reached[n]:.2f}") for n in lost[:LISTED]]
+        lost = [n for n in range(len(page.truth)) if n not in matched and not page.ignored[n]]
+        gone = [(page.texts[n] or "·", f"{page.peaks[n]:.2f}", f"{judged.reached[n]:.2f}") for n in lost[:LISTED]]
         tables += _table(f"{len(lost)} missed", ("text", "highest probability", "best IoU"), gone, words=("text",))
     return f'<div class="row">{tables}</div>'
 
@@ -226,14 +227,14 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], words
     return f'<div style="flex:1 1 280px;min-width:0"><p class="say">{title}</p>{scrolled}</div>'
 
 
-def saved(seen: Seen, judged: Judged) -> str:
+def saved(page: ViewedPage, judged: Detections) -> str:
     """Return links that save what was found, as JSON and as ICDAR text; they hold the files themselves."""
     scored = [
         {"polygon": polygon.tolist(), "score": score}
         for polygon, score in zip(judged.polygons, judged.scores.tolist(), strict=True)
     ]
-    record = to_json(Prediction(seen.name, seen.width, seen.height)) | {"detections": scored}
-    stem = seen.name.rpartition(".")[0] or seen.name
+    record = to_json(Prediction(page.name, page.width, page.height)) | {"detections": scored}
+    stem = page.name.rpartition(".")[0] or page.name
     files = (
         (f"{stem}.json", "application/json", json.dumps(record, ensure_ascii=False), "JSON"),
         (f"{stem}.txt", "text/plain", judged.icdar, "ICDAR text"),

@@ -24,7 +24,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Opened:
+class DetectorInfo:
     """A detector: which one it is in words, what it is made of, its settings, and the splits of the data folder."""
 
     origin: str
@@ -35,7 +35,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Listed:
+class PageList:
     """The pages of a split by name, and what is wrong with those that were left out."""
 
     split: str
@@ -44,7 +44,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ViewedPage:
     """A page after the network has seen it; polygons are in its own pixels, pictures are data URIs."""
 
     name: str
@@ -63,7 +63,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Detections:
     """What the settings make of a page's map, and how that agrees with the annotation at an IoU above 0.5."""
 
     polygons: list[NDArray[np.float32]]
@@ -79,7 +79,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Small:
+class SmallPage:
     """A page (H, W, 3) uint8 and its probability and threshold map (H, W) float32, reduced for a report."""
 
     image: NDArray[np.uint8]

@@ -19,7 +19,7 @@ from ocrlab.errors import OcrlabError
 from ocrlab.notebook import child_runner
 from ocrlab.notebook.page_viewer import drawing
 from ocrlab.notebook.page_viewer.connection import Link
-from ocrlab.notebook.page_viewer.messages import Judged, Opened, Seen, Source
+from ocrlab.notebook.page_viewer.messages import Detections, DetectorInfo, Source, ViewedPage
 from ocrlab.redaction import clean
 from ocrlab.reports.view import CSS
 
@@ -35,12 +35,12 @@ class Panel:
     """The widgets of one notebook, and what they show."""
 
     link: Link
-    opened: Opened
+    opened: DetectorInfo
     names: dict[str, list[str]]  # of the pages, by split
     source: Source
-    seen: Seen
-    usual: Judged  # by the detector's own settings
-    judged: Judged
+    page: ViewedPage
+    baseline: Detections  # by the detector's own settings
+    judged: Detections
     widgets: Any = None
     at: dict[str, Any] = field(default_factory=dict)  # widgets by name
     uploads: dict[str, Path] = field(default_factory=dict)
@@ -158,18 +158,18 @@ class Panel:
         def acting(change: Any) -> None:
             if self.quiet:
                 return
-            self._say("")
+            self._show_message("")
             try:
                 act(change)
             except (OcrlabError, child_runner.Stopped) as error:
-                self._say(str(error))
+                self._show_message(str(error))
 
         return acting
 
-    def _say(self, text: str) -> None:
-        said = drawing.told(clean(text)) if text else ""
-        if self.at["message"].value != said:
-            self.at["message"].value = said
+    def _show_message(self, text: str) -> None:
+        html = drawing.alert(clean(text)) if text else ""
+        if self.at["message"].value != html:
+            self.at["message"].value = html
 
     def _draw(self, page: bool = False) -> None:
         """Ask for polygons by the settings of now and show them; with `page` what lies under them, too."""
@@ -177,15 +177,15 @@ class Panel:
         masked = what == MASK
         self.judged = self.link.ask("judge", self.source, self.post(), masked)
         if page or masked:
-            pictures = {PAGE: self.seen.image, HEAT: self.seen.heat, MASK: self.judged.mask}
-            at["picture"].value = drawing.base(self.seen, pictures.get(what) or self._threshold(), what)
-        drawn = drawing.layers(self.seen, self.judged, at["annotation"].value)
+            pictures = {PAGE: self.page.image, HEAT: self.page.heat, MASK: self.judged.mask}
+            at["picture"].value = drawing.base(self.page, pictures.get(what) or self._threshold(), what)
+        layers = drawing.layers(self.page, self.judged, at["annotation"].value)
         labels = {m: str(m + 1) for m in range(len(self.judged.polygons))} if at["numbers"].value else {}
-        at["overlay"].value = drawing.overlay(self.seen, drawn, labels, self.judged.polygons)
-        at["legend"].value = f'<div class="ocrlab">{drawing.legend(drawn)}</div>'
-        about = drawing.about(self.seen, self.judged, self.usual)
+        at["overlay"].value = drawing.overlay(self.page, layers, labels, self.judged.polygons)
+        at["legend"].value = f'<div class="ocrlab">{drawing.legend(layers)}</div>'
+        about = drawing.about(self.page, self.judged, self.baseline)
         at["facts"].value = f'<div class="ocrlab">{about}</div>'
-        rest = drawing.listed(self.seen, self.judged) + drawing.saved(self.seen, self.judged)
+        rest = drawing.listed(self.page, self.judged) + drawing.saved(self.page, self.judged)
         at["lists"].value = f'<div class="ocrlab">{rest}</div>'
         if page:
             self._size()
@@ -198,18 +198,18 @@ class Panel:
 
     def _size(self) -> None:
         """Give the picture its size: at zoom 1 the whole page is seen."""
-        whole = HEIGHT * self.seen.width / self.seen.height
+        whole = HEIGHT * self.page.width / self.page.height
         self.at["stack"].layout.width = f"calc({self.at['zoom'].value:g} * min(100%, {whole:.0f}px))"
 
     def _go(self, source: Source) -> None:
         """Show another page; raises what the child says of a page that cannot be read."""
-        seen = self.link.ask("see", source)
-        self.usual = self.link.ask("judge", source, self.opened.post)
-        self.source, self.seen = source, seen
+        page = self.link.ask("see", source)
+        self.baseline = self.link.ask("judge", source, self.opened.post)
+        self.source, self.page = source, page
         self.thresholds.clear()
         self._draw(page=True)
-        if seen.notes:
-            self._say(f"{seen.name}: {'; '.join(seen.notes)}.")
+        if page.notes:
+            self._show_message(f"{page.name}: {'; '.join(page.notes)}.")
 
     def _step(self, by: int) -> None:
         places = [source for _, source in self.at["page"].options]
@@ -245,9 +245,9 @@ class Panel:
         """Take a file that somebody uploaded; what it is, the child says."""
         if not change["new"]:
             return
-        [given, *_] = change["new"]
-        name = drawing.plain_name(given["name"])
-        data = bytes(given["content"])
+        [file, *_] = change["new"]
+        name = drawing.plain_name(file["name"])
+        data = bytes(file["content"])
         self.quiet = True
         self.at["upload"].value = ()  # the same file again is an upload again
         self.quiet = False

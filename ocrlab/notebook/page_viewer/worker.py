@@ -29,11 +29,11 @@ from ocrlab.evaluation.metrics import iou
 from ocrlab.evaluation.postprocess.box_scores import kernels
 from ocrlab.inference import page_inference
 from ocrlab.inference.detector import Detector, newest_checkpoint, threads
-from ocrlab.notebook.page_viewer.messages import Judged, Listed, Opened, Seen, Small, Source
+from ocrlab.notebook.page_viewer.messages import Detections, DetectorInfo, PageList, SmallPage, Source, ViewedPage
 from ocrlab.notebook.page_viewer.upload import read
 from ocrlab.reports.html import page_images
 
-KEPT = 12  # pages whose maps stay; one of 1280 pixels takes 12 MB
+CACHED_PAGES = 12  # pages whose maps stay; one of 1280 pixels takes 12 MB
 SHARP = 1280  # pixels, long side of a page that can be zoomed
 LEVELS = 64  # of a map's colours; the picture of a threshold map is a third smaller for it
 THUMB = 640  # pixels, long side in a report
@@ -41,7 +41,7 @@ Pixels = TypeVar("Pixels", NDArray[np.uint8], NDArray[np.float32])
 
 
 @dataclass
-class Kept:
+class CachedPage:
     """A page that went through the network."""
 
     canvas: NDArray[np.uint8]  # (H, W, 3), cut to the page
@@ -59,18 +59,18 @@ class Kept:
     threshold: NDArray[np.float32] | None = None  # the threshold map, once somebody wanted it
 
 
-class Bench:
+class PageWorker:
     """A detector with the pages of a data folder before it."""
 
     def __init__(self) -> None:
-        self.kept: OrderedDict[Source, Kept] = OrderedDict()
+        self.cache: OrderedDict[Source, CachedPage] = OrderedDict()
         self.samples: dict[str, Sequence[reader.Sample]] = {}
 
     def answers(self) -> dict[str, Callable[..., Any]]:
         """Return the questions that it answers."""
         return {name: getattr(self, name) for name in ("open", "pages", "see", "judge", "threshold", "small")}
 
-    def open(self, checkpoint: str, runs: str, data: str, exif: bool) -> Opened:
+    def open(self, checkpoint: str, runs: str, data: str, exif: bool) -> DetectorInfo:
         """Load a detector; raises CheckpointError. `newest` is the best of the newest successful run."""
         threads()
         kernels()  # compiled or loaded before the first page, whose time is shown
@@ -79,62 +79,68 @@ class Bench:
         self.detector = detector = Detector.load(checkpoint or "receipts")
         self.data, self.exif = data, exif
         config = detector.config
-        told = f"{config.encoder} + {config.decoder}"
-        return Opened(detector.origin, told, config.post, config.targets.shrink_ratio, reader.splits(Path(data)))
+        network = f"{config.encoder} + {config.decoder}"
+        return DetectorInfo(
+            detector.origin, network, config.post, config.targets.shrink_ratio, reader.splits(Path(data))
+        )
 
-    def pages(self, split: str) -> Listed:
+    def pages(self, split: str) -> PageList:
         """Return the names of the pages of a split; raises DataError."""
         index = reader.load(self.data, split, exif=self.exif)
         self.samples[split] = index.samples
-        return Listed(
-            split, [name_at(index.samples, n) for n in range(len(index.samples))], [str(one) for one in index.problems]
+        return PageList(
+            split,
+            [name_at(index.samples, n) for n in range(len(index.samples))],
+            [str(problem) for problem in index.problems],
         )
 
-    def see(self, source: Source) -> Seen:
+    def see(self, source: Source) -> ViewedPage:
         """Return a page as it is shown, after the network has seen it; raises DataError, PageError."""
         page = self._page(source)
         width, height = page.inner
         image, heat = page_images.encoded(page.canvas, SHARP), tinted(page.heat[:height, :width])
         facts = (page.name, *page.size, page.truth, page.ignored, page.texts, self._peaks(page), page.annotated)
-        return Seen(*facts, page.inner, page.notes, page.seconds, image, heat)
+        return ViewedPage(*facts, page.inner, page.notes, page.seconds, image, heat)
 
-    def judge(self, source: Source, post: Post, mask: bool = False) -> Judged:
+    def judge(self, source: Source, post: Post, mask: bool = False) -> Detections:
         """Return what the settings make of a page's map, and how that agrees with its annotation."""
         page = self._page(source)
         began = time.perf_counter()
-        found = page_inference.regions(page.heat, page.warp, page.size, post, self.detector.config.targets.shrink_ratio)
-        match = iou.match(page.truth, page.ignored, found.polygons, thresholds=(0.5,))
+        regions = page_inference.regions(
+            page.heat, page.warp, page.size, post, self.detector.config.targets.shrink_ratio
+        )
+        match = iou.match(page.truth, page.ignored, regions.polygons, thresholds=(0.5,))
         seconds = time.perf_counter() - began
         truth, detections = match.iou.shape
         best = match.iou.max(axis=0) if truth else np.zeros(detections)
         reached = match.iou.max(axis=1) if detections else np.zeros(truth)
         figures = (match.hmean(0.5), match.precision(0.5), match.recall(0.5)) if page.annotated else None
-        lines = icdar.text_of(found.polygons)
+        lines = icdar.text_of(regions.polygons)
         width, height = page.inner
         shown = bits(page.heat[:height, :width] > np.float32(post.threshold)) if mask else ""
         agreed = (match.pairs[0.5], match.detection_counts, best, reached, figures)
-        return Judged(found.polygons, found.scores, *agreed, seconds, lines, shown)
+        return Detections(regions.polygons, regions.scores, *agreed, seconds, lines, shown)
 
     def threshold(self, source: Source) -> str:
         """Return the threshold map of a page as a picture."""
         return tinted(self._threshold(self._page(source)))
 
-    def small(self, source: Source) -> Small:
+    def small(self, source: Source) -> SmallPage:
         """Return a page and its maps, reduced for a report."""
         page = self._page(source)
         width, height = page.inner
         maps = (page.heat[:height, :width], self._threshold(page))
-        return Small(reduced(page.canvas), reduced(maps[0]), reduced(maps[1]))
+        return SmallPage(reduced(page.canvas), reduced(maps[0]), reduced(maps[1]))
 
-    def _page(self, source: Source) -> Kept:
-        if source not in self.kept:
-            self.kept[source] = self._through(source)
-        self.kept.move_to_end(source)
-        while len(self.kept) > KEPT:
-            self.kept.popitem(last=False)
-        return self.kept[source]
+    def _page(self, source: Source) -> CachedPage:
+        if source not in self.cache:
+            self.cache[source] = self._through(source)
+        self.cache.move_to_end(source)
+        while len(self.cache) > CACHED_PAGES:
+            self.cache.popitem(last=False)
+        return self.cache[source]
 
-    def _through(self, source: Source) -> Kept:
+    def _through(self, source: Source) -> CachedPage:
         """Read a page and take it through the network."""
         sample, notes = None, list[str]()
         if isinstance(source.place, int):
@@ -151,14 +157,14 @@ class Bench:
         inner = (round(size[0] * warp[0, 0]), round(size[1] * warp[1, 1]))
         began = time.perf_counter()
         heat = page_inference.probability(self.detector.model, pixels, bf16=self.detector.bf16)
-        kept = Kept(pixels[: inner[1], : inner[0]], heat, inner, warp, size, name)
-        kept.seconds, kept.notes = time.perf_counter() - began, notes
+        page = CachedPage(pixels[: inner[1], : inner[0]], heat, inner, warp, size, name)
+        page.seconds, page.notes = time.perf_counter() - began, notes
         if sample is not None:
-            kept.truth, kept.ignored, kept.texts = sample.polygons, sample.ignored, sample.texts
-            kept.annotated = True
-        return kept
+            page.truth, page.ignored, page.texts = sample.polygons, sample.ignored, sample.texts
+            page.annotated = True
+        return page
 
-    def _threshold(self, page: Kept) -> NDArray[np.float32]:
+    def _threshold(self, page: CachedPage) -> NDArray[np.float32]:
         """Return the threshold map (h, w) of a page without padding; it is made when it is first wanted."""
         if page.threshold is None:
             width, height = page.inner
@@ -169,7 +175,7 @@ class Bench:
             page.threshold = maps.threshold[0, 0, :height, :width].numpy()
         return page.threshold
 
-    def _peaks(self, page: Kept) -> NDArray[np.float32]:
+    def _peaks(self, page: CachedPage) -> NDArray[np.float32]:
         """Return the highest probability (N,) inside each ground truth: what a threshold must be below to find it."""
         peaks = np.zeros(len(page.truth), np.float32)
         for n, polygon in enumerate(page.truth):

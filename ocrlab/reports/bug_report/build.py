@@ -32,12 +32,12 @@ class Report:
     redacted: int
 
 
-def build(found: Sources, verified: Mapping[str, Any] | None = None) -> Report:
+def build(sources: Sources, verification: Mapping[str, Any] | None = None) -> Report:
     """Return the report; `verified` is what came of running it again, as `rerun.again` returns it."""
-    verified = verified or {}
-    front = sections.front(found, verified)
-    title, told = str(front["title"]), sections.every(found, verified)
-    clean, count = _clean([Section("", [Paragraph(title)]), *told])
+    verification = verification or {}
+    front = sections.front(sources, verification)
+    title, content = str(front["title"]), sections.every(sources, verification)
+    clean, count = _clean([Section("", [Paragraph(title)]), *content])
     title = clean[0].blocks[0].text  # type: ignore[union-attr]
     front = redaction.clean({**front, "title": title})
     count = max(
@@ -73,16 +73,16 @@ def write_bug_report(run: Path | str, out: Path | str | None = None) -> tuple[Pa
     They go into the folder `out`, by default beside what they are about; an older report stays. Secrets and names
     are replaced. Raises DataError where there is nothing to read, OSError where nothing can be written.
     """
-    found = collect(Path(run))
-    return write_beside(build(found), found, Path(out) if out is not None else None)
+    sources = collect(Path(run))
+    return write_beside(build(sources), sources, Path(out) if out is not None else None)
 
 
-def write_beside(report: Report, found: Sources, folder: Path | None = None) -> tuple[Path, Path]:
+def write_beside(report: Report, sources: Sources, folder: Path | None = None) -> tuple[Path, Path]:
     """Write both forms of a report into `folder`, by default beside what it is about."""
     stem = f"bug-{report.id.removeprefix('OCR-')}"
-    if found.kind in ("notebook", "log"):
-        return write(report, folder or found.path.parent, f"{found.path.stem}-{stem}")
-    return write(report, folder or (found.path if found.kind == "incident" else found.path / INCIDENT), stem)
+    if sources.kind in ("notebook", "log"):
+        return write(report, folder or sources.path.parent, f"{sources.path.stem}-{stem}")
+    return write(report, folder or (sources.path if sources.kind == "incident" else sources.path / INCIDENT), stem)
 
 
 def _forms(report: Report) -> tuple[str, str]:
@@ -96,7 +96,7 @@ def _same(path: Path, text: str) -> bool:
         return False
 
 
-def _clean(told: list[Section]) -> tuple[list[Section], int]:
+def _clean(content: list[Section]) -> tuple[list[Section], int]:
     """Return sections in which every text is clean; before they are rendered, as escaping would hide a name."""
     total = 0
 
@@ -107,15 +107,17 @@ def _clean(told: list[Section]) -> tuple[list[Section], int]:
         total += count
         return "".join(part[""] for part in done)
 
-    def block(given: Block) -> Block:
-        if isinstance(given, Paragraph):
-            return Paragraph(text(given.text))
-        if isinstance(given, Bullets):
-            return Bullets([text(item) for item in given.items])
-        if isinstance(given, Checks):
-            return Checks([(done, text(item)) for done, item in given.items])
-        if isinstance(given, Table):
-            return Table(given.header, [[text(cell) for cell in row] for row in given.rows])
-        return Code(text(given.text), given.language, given.title)
+    def block(block_: Block) -> Block:
+        if isinstance(block_, Paragraph):
+            return Paragraph(text(block_.text))
+        if isinstance(block_, Bullets):
+            return Bullets([text(item) for item in block_.items])
+        if isinstance(block_, Checks):
+            return Checks([(done, text(item)) for done, item in block_.items])
+        if isinstance(block_, Table):
+            return Table(block_.header, [[text(cell) for cell in row] for row in block_.rows])
+        return Code(text(block_.text), block_.language, block_.title)
 
-    return [replace(section, blocks=[block(one) for one in section.blocks]) for section in told], total
+    return [
+        replace(section, blocks=[block(content_block) for content_block in section.blocks]) for section in content
+    ], total

@@ -87,9 +87,9 @@ class Sources:
     def name(self) -> fingerprint.Fingerprint:
         """Return the fingerprint of the failure: the same for the same failure in another run."""
         error = self.record.error if self.record else None
-        known = to_json(self.verdict) if self.verdict.status != "log" or self.verdict.causes else None
+        verdict = to_json(self.verdict) if self.verdict.status != "log" or self.verdict.causes else None
         log = self.incident.texts.get("log_tail.txt") or next(iter(self.incident.texts.values()), "")
-        return fingerprint.fingerprint(error, known, self.record.verdict if self.record else None, log)
+        return fingerprint.fingerprint(error, verdict, self.record.verdict if self.record else None, log)
 
 
 def collect(path: Path) -> Sources:
@@ -102,42 +102,42 @@ def collect(path: Path) -> Sources:
     if not path.is_dir():
         return _file(path)
     _stay_inside(path)
-    known = load_input.read_run_folder(path)
+    incident = load_input.read_run_folder(path)
     unread: list[str] = []
-    own = _json(path / "verdict.json", unread) if not (path / INCIDENT).is_dir() else None
-    if own:  # an incident folder of its own
-        known = _of_incident(path, known, own, unread)
-    made = Sources(path, "incident" if own else "run", known, Verdict(), unread=unread)
-    made.record = _record(path, unread)
-    made.verdict = _verdict(known, made.record)
-    made.process = _process(path / "flight", unread)
-    made.environment = _json(path / "environment.json", unread) or {}
-    made.config = "config.yaml" if (path / "config.yaml").is_file() else None
-    inside = path if own else path / INCIDENT
-    made.replays = _numbered([*inside.glob("replay*.json"), *(path / "flight").glob("replay*.json")], unread)
-    made.bisects = _numbered(list(inside.glob("bisect*.json")), unread)
-    made.steps = _metrics(path / "metrics.csv", unread)
-    return made
+    own_verdict = _json(path / "verdict.json", unread) if not (path / INCIDENT).is_dir() else None
+    if own_verdict:  # an incident folder of its own
+        incident = _of_incident(path, incident, own_verdict, unread)
+    sources = Sources(path, "incident" if own_verdict else "run", incident, Verdict(), unread=unread)
+    sources.record = _record(path, unread)
+    sources.verdict = _verdict(incident, sources.record)
+    sources.process = _process(path / "flight", unread)
+    sources.environment = _json(path / "environment.json", unread) or {}
+    sources.config = "config.yaml" if (path / "config.yaml").is_file() else None
+    inside = path if own_verdict else path / INCIDENT
+    sources.replays = _numbered([*inside.glob("replay*.json"), *(path / "flight").glob("replay*.json")], unread)
+    sources.bisects = _numbered(list(inside.glob("bisect*.json")), unread)
+    sources.steps = _metrics(path / "metrics.csv", unread)
+    return sources
 
 
 def _process(flights: Path, unread: list[str]) -> dict[str, Any]:
     """Return who ran it, and how it was started; a recorder in somebody's own program writes the second alone."""
-    found = _json(flights / "process.json", unread) or {}
-    program = {} if found.get("command") else _json(flights / program_info.NAME, unread) or {}
-    told = {"command": program.get("argv"), "folder": program.get("cwd"), "host": program.get("host")}
-    return {**{name: value for name, value in told.items() if value}, **found}
+    process = _json(flights / "process.json", unread) or {}
+    program = {} if process.get("command") else _json(flights / program_info.NAME, unread) or {}
+    started = {"command": program.get("argv"), "folder": program.get("cwd"), "host": program.get("host")}
+    return {**{name: value for name, value in started.items() if value}, **process}
 
 
 def _file(path: Path) -> Sources:
-    known = load_input.read_incident(str(path))
-    made = Sources(path, "notebook" if path.suffix == ".ipynb" else "log", known, Verdict())
-    made.verdict = _verdict(known, None)
-    if made.kind == "notebook":
-        found = _json(path, made.unread) or {}
-        about = found.get("metadata")
-        made.notebook = about if isinstance(about, dict) else {}
-        made.environment = _of_result(found)
-    return made
+    incident = load_input.read_incident(str(path))
+    sources = Sources(path, "notebook" if path.suffix == ".ipynb" else "log", incident, Verdict())
+    sources.verdict = _verdict(incident, None)
+    if sources.kind == "notebook":
+        notebook = _json(path, sources.unread) or {}
+        about = notebook.get("metadata")
+        sources.notebook = about if isinstance(about, dict) else {}
+        sources.environment = _of_result(notebook)
+    return sources
 
 
 def _of_result(notebook: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,26 +153,28 @@ def _of_result(notebook: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-def _of_incident(path: Path, known: Incident, own: Mapping[str, Any], unread: list[str]) -> Incident:
+def _of_incident(path: Path, incident: Incident, own_verdict: Mapping[str, Any], unread: list[str]) -> Incident:
     facts = _json(path / "facts.json", unread) or {}
     return Incident(
-        str(own.get("status") or known.status),
-        previous_verdict.exit_code(own),
-        previous_verdict.signal(own),
-        known.texts,
+        str(own_verdict.get("status") or incident.status),
+        previous_verdict.exit_code(own_verdict),
+        previous_verdict.signal(own_verdict),
+        incident.texts,
         "",
         facts,
     )
 
 
-def _verdict(known: Incident, record: RunRecord | None) -> Verdict:
+def _verdict(incident: Incident, record: RunRecord | None) -> Verdict:
     """Return the verdict, made again so that it knows what a replay has found since; a run that did well has none."""
     if record is not None and record.status == "success":
         return Verdict(status="log")
     try:
-        return classify.classify(known)
+        return classify.classify(incident)
     except Exception as error:  # half a folder, a stranger's words: the rest of the report stands without it
-        return Verdict(None, known.status, known.exit_code, known.signal, missing=[f"the diagnosis failed: {error!r}"])
+        return Verdict(
+            None, incident.status, incident.exit_code, incident.signal, missing=[f"the diagnosis failed: {error!r}"]
+        )
 
 
 def _record(path: Path, unread: list[str]) -> RunRecord | None:
@@ -204,9 +206,9 @@ def _json(path: Path, unread: list[str]) -> dict[str, Any] | None:
     try:
         if path.stat().st_size > LARGEST:
             raise ValueError(f"{path.stat().st_size} bytes")
-        found = json.loads(path.read_bytes())
-        if isinstance(found, dict):
-            return found
+        content = json.loads(path.read_bytes())
+        if isinstance(content, dict):
+            return content
         raise ValueError("no object")
     except (OSError, ValueError, RecursionError) as error:
         unread.append(f"{path.name} cannot be read ({type(error).__name__})")
@@ -215,8 +217,8 @@ def _json(path: Path, unread: list[str]) -> dict[str, Any] | None:
 
 def _numbered(paths: list[Path], unread: list[str]) -> list[tuple[str, dict[str, Any]]]:
     """Return JSON records with their names, oldest first."""
-    kept = sorted((path for path in paths if path.is_file()), key=lambda path: path.stat().st_mtime)
-    return [(path.name, found) for path in kept[-9:] if (found := _json(path, unread)) is not None]
+    files = sorted((path for path in paths if path.is_file()), key=lambda path: path.stat().st_mtime)
+    return [(path.name, content) for path in files[-9:] if (content := _json(path, unread)) is not None]
 
 
 def _metrics(path: Path, unread: list[str]) -> list[dict[str, str]]:

@@ -104,9 +104,9 @@ def html(sections: Iterable[Section]) -> str:
 def inline(text: str) -> str:
     """Return a text with its code as HTML."""
     done, parts = 0, []
-    for found in INSIDE.finditer(text):
-        parts += [escape(plain(text[done : found.start()])), f"<code>{escape(found[1])}</code>"]
-        done = found.end()
+    for match in INSIDE.finditer(text):
+        parts += [escape(plain(text[done : match.start()])), f"<code>{escape(match[1])}</code>"]
+        done = match.end()
     return "".join([*parts, escape(plain(text[done:]))])
 
 
@@ -120,9 +120,9 @@ def _yaml(value: object) -> str:
 def _words(text: str, cell: bool = False) -> str:
     """Return a text as Markdown: words escaped, code between backticks that it does not hold itself."""
     done, parts = 0, []
-    for found in INSIDE.finditer(text):
-        parts += [_escaped(text[done : found.start()]), _backticks(found[1], cell)]
-        done = found.end()
+    for match in INSIDE.finditer(text):
+        parts += [_escaped(text[done : match.start()]), _backticks(match[1], cell)]
+        done = match.end()
     return "".join([*parts, _escaped(text[done:])])
 
 

@@ -23,115 +23,117 @@ TAIL = 25  # lines of output that are shown
 UNKNOWN = "unknown"
 
 
-def front(found: Sources, verified: Mapping[str, Any]) -> dict[str, object]:
+def front(sources: Sources, verification: Mapping[str, Any]) -> dict[str, object]:
     """Return the front matter: title, id, date, type, category, status, version, tags."""
-    first = found.verdict.causes[0] if found.verdict.causes else None
+    first = sources.verdict.causes[0] if sources.verdict.causes else None
     entry = catalogue.load().entries.get(first.id) if first else None
-    ended = (found.record.ended or found.record.started) if found.record else ""
-    tags = [first.id if first else "", found.verdict.symptom or "", found.verdict.signal or ""]
-    tags += [found.name.kind, found.kind, str(found.incident.facts.get("platform") or "")]
+    ended = (sources.record.ended or sources.record.started) if sources.record else ""
+    tags = [first.id if first else "", sources.verdict.symptom or "", sources.verdict.signal or ""]
+    tags += [sources.name.kind, sources.kind, str(sources.incident.facts.get("platform") or "")]
     return {
-        "title": title(found),
-        "id": f"OCR-{found.name.id}",
+        "title": title(sources),
+        "id": f"OCR-{sources.name.id}",
         "date": ended[:19] or UNKNOWN,
         "type": "bug",
         "category": entry.family if entry else UNKNOWN,
-        "status": status(found, verified),
+        "status": status(sources, verification),
         "version": __version__,
         "tags": list(dict.fromkeys(tag for tag in tags if tag)),
     }
 
 
-def title(found: Sources) -> str:
+def title(sources: Sources) -> str:
     """Return what happened and where, in one line."""
-    name = found.name
-    first = found.verdict.causes[0] if found.verdict.causes else None
+    name = sources.name
+    first = sources.verdict.causes[0] if sources.verdict.causes else None
     entry = catalogue.load().entries.get(first.id) if first else None
-    said = _exception(found) if not first or first.confidence < SURE else ""
-    if said:
-        what = said
+    exception = _exception(sources) if not first or first.confidence < SURE else ""
+    if exception:
+        what = exception
     elif entry and first and first.confidence >= POSSIBLE:
         what = entry.title
-    elif found.nonfinite and not found.verdict.causes:
-        what = f"{found.nonfinite[1]} becomes {found.nonfinite[2]}"
-    elif found.record and found.record.status == "died":
+    elif sources.nonfinite and not sources.verdict.causes:
+        what = f"{sources.nonfinite[1]} becomes {sources.nonfinite[2]}"
+    elif sources.record and sources.record.status == "died":
         what = "The process died and left no word"
     else:
-        how = "It hung" if found.verdict.status in ("hung", "suspected") else "It failed"
-        what = name.kind or found.verdict.signal or f"{how}, and the cause is unknown"
+        how = "It hung" if sources.verdict.status in ("hung", "suspected") else "It failed"
+        what = name.kind or sources.verdict.signal or f"{how}, and the cause is unknown"
     return f"{what} in {name.place}" if name.place else what
 
 
-def _exception(found: Sources) -> str:
+def _exception(sources: Sources) -> str:
     """Return the exception with its message as it stands in the stack; empty where there is none."""
-    kind = found.name.kind
-    lines = stacks.of(found.incident.texts, False).whole.splitlines()
+    kind = sources.name.kind
+    lines = stacks.of(sources.incident.texts, False).whole.splitlines()
     return next((line.strip()[:120] for line in reversed(lines) if kind and kind in line.partition(":")[0]), "")
 
 
-def status(found: Sources, verified: Mapping[str, Any]) -> str:
+def status(sources: Sources, verification: Mapping[str, Any]) -> str:
     """Return how far this bug is: open, reproduced, not reproduced, or that there is none."""
-    if not found.failed:
+    if not sources.failed:
         return "no failure"
-    if verified.get("runs"):
-        return "reproduced" if verified["same"] else "not reproduced"
-    return "reproduced" if any(told.get("reproduced") for _, told in found.replays) else "open"
+    if verification.get("runs"):
+        return "reproduced" if verification["same"] else "not reproduced"
+    return "reproduced" if any(record.get("reproduced") for _, record in sources.replays) else "open"
 
 
-def every(found: Sources, verified: Mapping[str, Any]) -> list[Section]:
+def every(sources: Sources, verification: Mapping[str, Any]) -> list[Section]:
     """Return all sections in their order."""
     return [
-        summary(found),
-        machine.section(found),
-        Section("Steps to reproduce", commands.blocks(found, verified)),
-        expected(found),
-        stack(found),
-        impact(found),
-        hypotheses(found),
-        ruled_out(found),
-        fix(found),
-        Section("Tests", trials.blocks(found, verified)),
-        progress(found, verified),
-        unknown(found),
+        summary(sources),
+        machine.section(sources),
+        Section("Steps to reproduce", commands.blocks(sources, verification)),
+        expected(sources),
+        stack(sources),
+        impact(sources),
+        hypotheses(sources),
+        ruled_out(sources),
+        fix(sources),
+        Section("Tests", trials.blocks(sources, verification)),
+        progress(sources, verification),
+        unknown(sources),
     ]
 
 
-def summary(found: Sources) -> Section:
+def summary(sources: Sources) -> Section:
     """What happened, in one sentence and a few facts."""
-    if not found.failed:
+    if not sources.failed:
         text = "Nothing here says that it failed."
-        if found.record and found.record.status == "success":
+        if sources.record and sources.record.status == "success":
             text = "This run ended with success: there is no failure to report."
         do = (
             "If it did something else than you expected, write down what, under Expected and actual, and share the run."
         )
         return Section("Summary", [Paragraph(text), Paragraph(do)])
-    rows = [("how it ended", ending(found)), ("when", when(found)), ("how far", how_far(found))]
-    rows += [("fingerprint", f"{code(found.name.id)}, the same for the same failure elsewhere")]
-    first = found.verdict.causes[0] if found.verdict.causes else None
+    rows = [("how it ended", ending(sources)), ("when", when(sources)), ("how far", how_far(sources))]
+    rows += [("fingerprint", f"{code(sources.name.id)}, the same for the same failure elsewhere")]
+    first = sources.verdict.causes[0] if sources.verdict.causes else None
     if first:
         rows.insert(1, ("cause", f"{code(first.id)}, confidence {first.confidence:.2f}"))
-    if found.kind in ("run", "notebook"):
-        rows.append(("left in", code(found.path.name)))
-    told = sentence(found.verdict) if found.verdict.status != "log" or found.verdict.causes else ending(found)
-    return Section("Summary", [Paragraph(ticked(told)), Table(["", ""], [[name, text] for name, text in rows])])
+    if sources.kind in ("run", "notebook"):
+        rows.append(("left in", code(sources.path.name)))
+    outcome = (
+        sentence(sources.verdict) if sources.verdict.status != "log" or sources.verdict.causes else ending(sources)
+    )
+    return Section("Summary", [Paragraph(ticked(outcome)), Table(["", ""], [[name, text] for name, text in rows])])
 
 
-def expected(found: Sources) -> Section:
+def expected(sources: Sources) -> Section:
     """What should have happened, which nobody has said, and what did."""
     wanted = "It ends by itself with exit status 0."
-    if found.config:
+    if sources.config:
         wanted = "The training ends by itself, with its last step and a checkpoint."
-    if found.kind == "notebook":
+    if sources.kind == "notebook":
         wanted = "Every cell runs to its end."
     blocks: list[Block] = [
         Paragraph(f"Expected: {wanted} Nobody wrote down more than that: what was expected beyond it is unknown."),
-        Paragraph(f"Actual: {ending(found)}"),
+        Paragraph(f"Actual: {ending(sources)}"),
     ]
-    bad = found.nonfinite
+    bad = sources.nonfinite
     if bad:
         blocks.append(Paragraph(f"{code(bad[1])} is {code(bad[2])} from line {bad[0]} of {code('metrics.csv')} on."))
-    name, text = _output(found)
+    name, text = _output(sources)
     if text:
         blocks.append(Code("\n".join(text.rstrip().splitlines()[-TAIL:]), "text", f"The last lines of {name}"))
     else:
@@ -139,85 +141,85 @@ def expected(found: Sources) -> Section:
     return Section("Expected and actual", blocks)
 
 
-def stack(found: Sources) -> Section:
+def stack(sources: Sources) -> Section:
     """The failing line with the lines around it, and the whole stack."""
-    seen = stacks.of(found.incident.texts, found.here)
-    if not seen.whole:
+    stack = stacks.of(sources.incident.texts, sources.here)
+    if not stack.whole:
         return Section("Stack", [Paragraph("Unknown: no traceback and no stack was left.")])
     blocks: list[Block] = []
-    if seen.frame:
-        where = f"{seen.frame.file}:{seen.frame.line}"
+    if stack.frame:
+        where = f"{stack.frame.file}:{stack.frame.line}"
         blocks.append(
-            Paragraph(f"It failed in {code(seen.frame.function)}, {code(where)}, as {code(seen.file)} shows.")
+            Paragraph(f"It failed in {code(stack.frame.function)}, {code(where)}, as {code(stack.file)} shows.")
         )
-    if seen.source:
-        blocks.append(Code(seen.source, "python"))
+    if stack.source:
+        blocks.append(Code(stack.source, "python"))
     else:
-        blocks.append(Paragraph(f"The line itself is unknown: {seen.why_none}."))
-    return Section("Stack", [*blocks, Code(seen.whole, "text", "The whole stack")])
+        blocks.append(Paragraph(f"The line itself is unknown: {stack.why_none}."))
+    return Section("Stack", [*blocks, Code(stack.whole, "text", "The whole stack")])
 
 
-def impact(found: Sources) -> Section:
+def impact(sources: Sources) -> Section:
     """What was lost, what is left, and how often it happened beside this run."""
-    if not found.failed:
+    if not sources.failed:
         return Section("Impact", [Paragraph("None is known.")])
     items = []
-    last = found.path / "checkpoints" / "last.ckpt"
-    if found.config and last.is_file():
-        again = f"ocrlab train --resume {shlex.quote(found.path.name)}"
+    last = sources.path / "checkpoints" / "last.ckpt"
+    if sources.config and last.is_file():
+        again = f"ocrlab train --resume {shlex.quote(sources.path.name)}"
         items.append(f"A checkpoint is left: {code(again)} goes on from it.")
-    elif found.config:
+    elif sources.config:
         items.append("No checkpoint was written: the whole run is lost.")
-    silent = number(found.incident.facts.get("silent_seconds"))
-    if silent and found.verdict.status in ("hung", "suspected"):
+    silent = number(sources.incident.facts.get("silent_seconds"))
+    if silent and sources.verdict.status in ("hung", "suspected"):
         items.append(f"It stood still for {silent:.0f} s.")
-    same, others = trials.siblings(found)
+    same, others = trials.siblings(sources)
     if others:
         items.append(f"{same} of the {others} other runs beside it failed in the same way.")
     items.append("Whom else it concerns is unknown.")
     return Section("Impact", [Bullets(items)])
 
 
-def hypotheses(found: Sources) -> Section:
+def hypotheses(sources: Sources) -> Section:
     """Every cause that is thought of, with how sure it is and the lines that speak for it."""
-    rows = [_hypothesis(found, index) for index in range(len(found.verdict.causes))]
-    rows += trials.hypotheses(found)
+    rows = [_hypothesis(sources, index) for index in range(len(sources.verdict.causes))]
+    rows += trials.hypotheses(sources)
     if not rows:
         return Section("Hypotheses", [Paragraph("None: nothing that was seen speaks for any cause that is known.")])
     blocks: list[Block] = [Table(["hypothesis", "status", "confidence", "evidence"], rows)]
-    first = found.verdict.causes[0] if found.verdict.causes else None
+    first = sources.verdict.causes[0] if sources.verdict.causes else None
     if first and first.experiment:
         blocks += [Paragraph("What would settle it:"), Code(first.experiment)]
     return Section("Hypotheses", blocks)
 
 
-def _hypothesis(found: Sources, index: int) -> list[str]:
-    cause = found.verdict.causes[index]
+def _hypothesis(sources: Sources, index: int) -> list[str]:
+    cause = sources.verdict.causes[index]
     entry = catalogue.load().entries.get(cause.id)
     state = "supported" if cause.confidence >= SURE else "open"
     lines = [f"{code(_place(line.file, line.line))} {code(line.text[:200])}" for line in cause.evidence]
-    told = "; ".join(lines) or "it looks the same as what was seen"
-    return [f"{entry.title if entry else ''} {code(cause.id)}".strip(), state, f"{cause.confidence:.2f}", told]
+    evidence = "; ".join(lines) or "it looks the same as what was seen"
+    return [f"{entry.title if entry else ''} {code(cause.id)}".strip(), state, f"{cause.confidence:.2f}", evidence]
 
 
-def ruled_out(found: Sources) -> Section:
+def ruled_out(sources: Sources) -> Section:
     """What was looked at and is not the reason."""
-    rows = [[code(out.id), "refuted", ticked(out.why)] for out in found.verdict.ruled_out]
-    rows += trials.refuted(found)
+    rows = [[code(out.id), "refuted", ticked(out.why)] for out in sources.verdict.ruled_out]
+    rows += trials.refuted(sources)
     if not rows:
         return Section("Ruled out", [Paragraph("Nothing was ruled out.")])
     return Section("Ruled out", [Table(["cause", "status", "why"], rows)])
 
 
-def fix(found: Sources) -> Section:
+def fix(sources: Sources) -> Section:
     """What mends it, as far as the cause is known."""
-    first = found.verdict.causes[0] if found.verdict.causes else None
+    first = sources.verdict.causes[0] if sources.verdict.causes else None
     items = [
         f"Until it is mended: {code(cure)}, as {code(name)} found{tried}."
-        for name, cure, tried in trials.until_mended(found)
+        for name, cure, tried in trials.until_mended(sources)
     ]
     items += [
-        f"In {code(name)} the step that failed had no fault with {code(cell)}." for name, cell in trials.helped(found)
+        f"In {code(name)} the step that failed had no fault with {code(cell)}." for name, cell in trials.helped(sources)
     ]
     around = bool(items)
     if first and first.fix:
@@ -231,45 +233,45 @@ def fix(found: Sources) -> Section:
     return Section("Proposed fix", [Bullets(items)])
 
 
-def progress(found: Sources, verified: Mapping[str, Any]) -> Section:
+def progress(sources: Sources, verification: Mapping[str, Any]) -> Section:
     """What is done and what is not."""
-    causes = found.verdict.causes
-    replay = found.verdict.status != "log" and next(
-        (told for _, told in reversed(found.replays) if told.get("fault")), None
+    causes = sources.verdict.causes
+    replay = sources.verdict.status != "log" and next(
+        (record for _, record in reversed(sources.replays) if record.get("fault")), None
     )
-    again = bool(verified.get("same")) or bool(replay)
-    known = bool(causes) and causes[0].confidence >= SURE
+    again = bool(verification.get("same")) or bool(replay)
+    certain = bool(causes) and causes[0].confidence >= SURE
     items = [
-        (found.failed, "failure recorded"),
+        (sources.failed, "failure recorded"),
         (again, "reproduced" if again else f"reproduced: {code('--verify')} runs it again"),
         (bool(replay), "first fault placed: module, operator, sample"),
-        (known, f"cause named with confidence {SURE:g} or more"),
+        (certain, f"cause named with confidence {SURE:g} or more"),
         (bool(causes and causes[0].fix), "fix proposed"),
-        (bool(trials.until_mended(found) or trials.helped(found)), "a way around it tried and shown to work"),
+        (bool(trials.until_mended(sources) or trials.helped(sources)), "a way around it tried and shown to work"),
         (False, "fix tried"),
         (False, "regression test written"),
     ]
     return Section("Progress", [Checks(items)])
 
 
-def unknown(found: Sources) -> Section:
+def unknown(sources: Sources) -> Section:
     """What is not known, and what would have told it."""
-    own = errors.own_error(found.verdict)  # which the summary has said
-    missing = [text for text in found.verdict.missing if not (own and text.endswith(own))]
-    items = [ticked(text) for text in (*missing, *found.unread)]
-    if found.kind == "run" and not found.replays:
-        replay = code(f"ocrlab replay {found.path.name}")
-        why = f"{replay} was not run" if found.recorded else "there is no flight record to replay"
+    own = errors.own_error(sources.verdict)  # which the summary has said
+    missing = [text for text in sources.verdict.missing if not (own and text.endswith(own))]
+    items = [ticked(text) for text in (*missing, *sources.unread)]
+    if sources.kind == "run" and not sources.replays:
+        replay = code(f"ocrlab replay {sources.path.name}")
+        why = f"{replay} was not run" if sources.recorded else "there is no flight record to replay"
         items.append(f"Module, operator and sample of the first fault: {why}.")
     return Section("Not known", [Bullets(items or ["Nothing else is known to be missing."])])
 
 
-def ending(found: Sources) -> str:
+def ending(sources: Sources) -> str:
     """Return how it ended in words."""
-    verdict, facts = found.verdict, found.incident.facts
+    verdict, facts = sources.verdict, sources.incident.facts
     seconds = number(facts.get("run_seconds"))
     after = f" after {seconds:.1f} s" if seconds is not None else ""
-    if found.record and found.record.status == "success":
+    if sources.record and sources.record.status == "success":
         return "It ended with success."
     if verdict.status in ("hung", "suspected"):
         return f"It hung: nothing moved any more{after}."
@@ -277,44 +279,44 @@ def ending(found: Sources) -> str:
         return f"It was killed by {verdict.signal}{after}."
     if verdict.exit_code is not None:
         return f"It ended with exit status {verdict.exit_code}{after}."
-    if found.record and found.record.status == "running":
+    if sources.record and sources.record.status == "running":
         return "It is still running."
-    if found.record and found.record.status == "died":
+    if sources.record and sources.record.status == "died":
         return "Its process is gone and left no word."
-    error = found.record.error if found.record else None
+    error = sources.record.error if sources.record else None
     if error:
         return f"It ended with {code(str(error.get('type'))[:200])}{after}."
     return "How it ended is unknown."
 
 
-def when(found: Sources) -> str:
+def when(sources: Sources) -> str:
     """Return when it began and ended."""
-    if found.record is None or not found.record.started:
+    if sources.record is None or not sources.record.started:
         return UNKNOWN
     try:
-        began = datetime.fromisoformat(found.record.started)
-        told = f"{began:%Y-%m-%d %H:%M:%S} UTC"
-        if found.record.ended:
-            told += f", for {(datetime.fromisoformat(found.record.ended) - began).total_seconds():.0f} s"
-        return told
+        began = datetime.fromisoformat(sources.record.started)
+        text = f"{began:%Y-%m-%d %H:%M:%S} UTC"
+        if sources.record.ended:
+            text += f", for {(datetime.fromisoformat(sources.record.ended) - began).total_seconds():.0f} s"
+        return text
     except (ValueError, TypeError):
-        return code(found.record.started[:40])
+        return code(sources.record.started[:40])
 
 
-def how_far(found: Sources) -> str:
+def how_far(sources: Sources) -> str:
     """Return the last step that is known."""
-    steps = [step for row in found.steps if (step := number(row.get("step"))) is not None]
-    beat = found.incident.facts.get("heartbeat")
-    told = [f"step {steps[-1]:.0f} in {code('metrics.csv')}"] if steps else []
+    steps = [step for row in sources.steps if (step := number(row.get("step"))) is not None]
+    beat = sources.incident.facts.get("heartbeat")
+    parts = [f"step {steps[-1]:.0f} in {code('metrics.csv')}"] if steps else []
     if isinstance(beat, Mapping) and beat.get("step") is not None:
-        told.append(f"its last sign of life was in step {code(beat['step'])} ({code(beat.get('phase') or UNKNOWN)})")
-    step = found.last_step
-    told += [f"step {step} was being made, as the flight record says"] if step is not None else []
-    return ", ".join(told) or UNKNOWN
+        parts.append(f"its last sign of life was in step {code(beat['step'])} ({code(beat.get('phase') or UNKNOWN)})")
+    step = sources.last_step
+    parts += [f"step {step} was being made, as the flight record says"] if step is not None else []
+    return ", ".join(parts) or UNKNOWN
 
 
-def _output(found: Sources) -> tuple[str, str]:
-    texts = found.incident.texts
+def _output(sources: Sources) -> tuple[str, str]:
+    texts = sources.incident.texts
     name = (
         "log_tail.txt"
         if texts.get("log_tail.txt")

@@ -41,7 +41,7 @@ def of(texts: Mapping[str, str], here: bool) -> Stack:
     for name in ("traceback.txt", *(name for name in texts if name not in ("traceback.txt", "kernel_log.txt"))):
         whole = last(texts.get(name, ""))
         if whole:
-            return _made(name, _innermost(whole), whole, here)
+            return _with_source(name, _innermost(whole), whole, here)
     return Stack()
 
 
@@ -49,8 +49,8 @@ def last(text: str) -> str:
     """Return the last traceback of a text, with the exception that ends it; else the dump of a fatal signal."""
     at = text.rfind(TRACEBACK)
     if at < 0:
-        found = FATAL.search(text) or CELL.search(text)
-        return text[found.start() :][:LONGEST].rstrip() if found else ""
+        match = FATAL.search(text) or CELL.search(text)
+        return text[match.start() :][:LONGEST].rstrip() if match else ""
     at = text.rfind("\n", 0, at) + 1
     lines: list[str] = []
     for line in text[at:].splitlines():
@@ -64,8 +64,8 @@ def last(text: str) -> str:
 
 def _innermost(whole: str) -> Frame | None:
     """Return the innermost frame of the program's own, else of anybody's; a dump lists the newest call first."""
-    found = [match for line in whole.splitlines() if (match := FRAME.match(line))]
-    frames = [Frame(match["function"], match["file"], int(match["line"])) for match in found]
+    matches = [match for line in whole.splitlines() if (match := FRAME.match(line))]
+    frames = [Frame(match["function"], match["file"], int(match["line"])) for match in matches]
     if TRACEBACK in whole:
         frames.reverse()
     return next((frame for frame in frames if not stack_patterns.is_library(frame)), next(iter(frames), None))
@@ -74,10 +74,10 @@ def _innermost(whole: str) -> Frame | None:
 def _hang(text: str, here: bool) -> Stack:
     frames = [frame for stack in parse_stacks.parse(text) for thread in stack.threads[:1] for frame in thread.frames]
     own = next((frame for frame in frames if frame.line and not stack_patterns.is_library(frame)), None)
-    return _made("stacks.txt", own, text[:LONGEST].rstrip(), here)
+    return _with_source("stacks.txt", own, text[:LONGEST].rstrip(), here)
 
 
-def _made(name: str, frame: Frame | None, whole: str, here: bool) -> Stack:
+def _with_source(name: str, frame: Frame | None, whole: str, here: bool) -> Stack:
     if frame is None or not frame.line:
         return Stack(name, None, "", "no frame of the program is in it", whole)
     if not here:

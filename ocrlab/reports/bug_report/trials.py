@@ -17,34 +17,36 @@ AS_IT_WAS = "as it was"
 REMEDIES = ("fp32", "one thread", "mkldnn off", "CUDA_LAUNCH_BLOCKING=1", "cuDNN off", "no caching allocator")
 
 
-def blocks(found: Sources, verified: Mapping[str, Any]) -> list[Block]:
+def blocks(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
     """Return what was run, each with what came of it; and the command of what was not."""
-    told: list[Block] = []
-    for name, record in found.replays:
-        told.append(Paragraph(f"{code(name)}: {code(_text(record.get('answer')))}"))
+    content: list[Block] = []
+    for name, record in sources.replays:
+        content.append(Paragraph(f"{code(name)}: {code(_text(record.get('answer')))}"))
         rows = [[code(row.get("cell")), code(_cell(row)), _seconds(row)] for row in _rows(record.get("cells"))]
-        told += [Table(["cell", "what came of it", "s"], rows[:SHOWN])] if rows else []
-    for name, record in found.bisects:
-        told.append(Paragraph(f"{code(name)}: {code(_text(record.get('sentence')))}"))
+        content += [Table(["cell", "what came of it", "s"], rows[:SHOWN])] if rows else []
+    for name, record in sources.bisects:
+        content.append(Paragraph(f"{code(name)}: {code(_text(record.get('sentence')))}"))
         rows = [
             [code(", ".join(map(str, row.get("flipped") or ["nothing"]))), code(_text(row.get("ended"))), _seconds(row)]
             for row in _rows(record.get("table"))
         ]
-        told += [Table(["flipped", "how it ended", "s"], rows[:SHOWN])] if rows else []
-    if verified.get("runs"):
-        told.append(
-            Paragraph(f"Run again: {verified['same']} of {len(verified['runs'])} failed in the same way, see above.")
+        content += [Table(["flipped", "how it ended", "s"], rows[:SHOWN])] if rows else []
+    if verification.get("runs"):
+        content.append(
+            Paragraph(
+                f"Run again: {verification['same']} of {len(verification['runs'])} failed in the same way, see above."
+            )
         )
     left = []
-    if found.recorded and not found.replays:
-        left.append(f"{code(f'ocrlab replay {found.path.name}')} (which module, operator and sample)")
-    if found.config and not found.bisects:
-        left.append(f"{code(f'ocrlab bisect {found.path.name}')} (which setting makes it fail)")
+    if sources.recorded and not sources.replays:
+        left.append(f"{code(f'ocrlab replay {sources.path.name}')} (which module, operator and sample)")
+    if sources.config and not sources.bisects:
+        left.append(f"{code(f'ocrlab bisect {sources.path.name}')} (which setting makes it fail)")
     left += [f"{code('ocrlab doctor')} (what is broken on this machine)"]
-    return [*told, Paragraph(f"Not run: {', '.join(left)}.")]
+    return [*content, Paragraph(f"Not run: {', '.join(left)}.")]
 
 
-def hypotheses(found: Sources) -> list[list[str]]:
+def hypotheses(sources: Sources) -> list[list[str]]:
     """Return what a bisect has found as rows: hypothesis, status, confidence, evidence."""
     return [
         [
@@ -53,65 +55,70 @@ def hypotheses(found: Sources) -> list[list[str]]:
             _probability(record),
             f"{code(name)} {code(_text(record.get('sentence')))}",
         ]
-        for name, record in found.bisects
+        for name, record in sources.bisects
         if record.get("status") == "found"
         for culprit in _list(record.get("culprits"))
     ]
 
 
-def refuted(found: Sources) -> list[list[str]]:
+def refuted(sources: Sources) -> list[list[str]]:
     """Return the settings with which it fails whatever they are, as rows: cause, status, why."""
     rows = []
-    for name, record in found.bisects:
-        guilty = {str(one) for one in _list(record.get("culprits"))}
+    for name, record in sources.bisects:
+        culprits = {str(name_) for name_ in _list(record.get("culprits"))}
         if record.get("status") in ("found", "none"):
-            names = [str(row.get("name")) for row in _rows(record.get("factors")) if str(row.get("name")) not in guilty]
+            names = [
+                str(row.get("name")) for row in _rows(record.get("factors")) if str(row.get("name")) not in culprits
+            ]
             rows += [
-                [f"Setting {code(one)}", "refuted", f"{code(name)}: the answer needs no change of it"] for one in names
+                [f"Setting {code(name_)}", "refuted", f"{code(name)}: the answer needs no change of it"]
+                for name_ in names
             ]
     return rows
 
 
-def until_mended(found: Sources) -> list[tuple[str, str, str]]:
+def until_mended(sources: Sources) -> list[tuple[str, str, str]]:
     """Return the record that shows what makes the failure go away, that, and how its runs with it ended in words."""
-    told = []
-    for name, record in found.bisects:
+    workarounds = []
+    for name, record in sources.bisects:
         if record.get("until_mended"):
-            guilty = set(map(str, _list(record.get("culprits"))))
-            needed = 1 if record.get("kind") == "all" else len(guilty)  # of several together one is enough
+            culprits = set(map(str, _list(record.get("culprits"))))
+            needed = 1 if record.get("kind") == "all" else len(culprits)  # of several together one is enough
             ends = [
                 row.get("ended")
                 for row in _rows(record.get("table"))
-                if guilty and len(guilty & set(map(str, _list(row.get("flipped"))))) >= needed
+                if culprits and len(culprits & set(map(str, _list(row.get("flipped"))))) >= needed
             ]
             ran = f", where {ends.count('passed')} of {len(ends)} runs with it passed" if ends else ""
-            told.append((name, str(record["until_mended"]), ran))
-    return told
+            workarounds.append((name, str(record["until_mended"]), ran))
+    return workarounds
 
 
-def helped(found: Sources) -> list[tuple[str, str]]:
+def helped(sources: Sources) -> list[tuple[str, str]]:
     """Return the settings under which a replay had no fault, though it had one as it was, each with its record."""
-    told = []
-    for name, record in found.replays:
+    variants = []
+    for name, record in sources.replays:
         rows = [row for row in _rows(record.get("cells")) if not row.get("not_done") and not row.get("alone")]
         if any(row.get("cell") == AS_IT_WAS and isinstance(row.get("fault"), Mapping) for row in rows):
-            told += [(name, str(row["cell"])) for row in rows if row.get("cell") in REMEDIES and not row.get("fault")]
-    return told
+            variants += [
+                (name, str(row["cell"])) for row in rows if row.get("cell") in REMEDIES and not row.get("fault")
+            ]
+    return variants
 
 
-def siblings(found: Sources) -> tuple[int, int]:
+def siblings(sources: Sources) -> tuple[int, int]:
     """Return how many of the runs beside this one failed in the same way, and how many there are."""
-    if found.kind != "run" or found.record is None:
+    if sources.kind != "run" or sources.record is None:
         return 0, 0
     same = count = 0
-    mine = found.path.resolve()
+    mine = sources.path.resolve()
     for path in sorted(mine.parent.glob("*/"))[-BESIDE:]:
         if path == mine or not any((path / name).is_file() for name in (".FAILURE", ".SUCCESS", ".RUNNING")):
             continue
         count += 1
         with contextlib.suppress(OcrlabError, OSError):
-            other = fingerprint.of_run(path)
-            same += other is not None and other.id == found.name.id
+            other = fingerprint.run_fingerprint(path)
+            same += other is not None and other.id == sources.name.id
     return same, count
 
 

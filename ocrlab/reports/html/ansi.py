@@ -52,13 +52,13 @@ def settled(text: str) -> str:
 
 def _backspaced(text: str) -> str:
     """Return text in which each backspace has taken the character before it, as far as its line goes."""
-    kept: list[str] = []
+    characters: list[str] = []
     for character in text:
         if character != "\b":
-            kept.append(character)
-        elif kept and kept[-1] != "\n":
-            kept.pop()
-    return "".join(kept)
+            characters.append(character)
+        elif characters and characters[-1] != "\n":
+            characters.pop()
+    return "".join(characters)
 
 
 def _over(old: str, new: str) -> str:
@@ -76,10 +76,10 @@ def coloured(text: str) -> str:
 def _pieces(text: str) -> Iterator[str]:
     """Yield a text in pieces that end where no colour holds: nbconvert copies the rest of a piece at each code."""
     start = 0
-    for found in RESET.finditer(text):
-        if found.end() - start > PIECE:
-            yield text[start : found.end()]
-            start = found.end()
+    for match in RESET.finditer(text):
+        if match.end() - start > PIECE:
+            yield text[start : match.end()]
+            start = match.end()
     yield text[start:]
 
 
@@ -87,24 +87,24 @@ def _each_line_closed(html: str) -> str:
     """Close spans at the end of each line and open them again, as lines may come to stand in different places."""
     if "<span" not in html:
         return html
-    lines, held = [], ""
+    lines, open_tag = [], ""
     for line in html.split("\n"):
-        opened = held
+        opened = open_tag
         for tag in re.findall(r"</?span[^>]*>", line):
             opened = "" if tag == "</span>" else tag
-        lines.append(f"{held}{line}{'</span>' if opened else ''}")
-        held = opened
+        lines.append(f"{open_tag}{line}{'</span>' if opened else ''}")
+        open_tag = opened
     return "\n".join(lines)
 
 
-def _readable(found: re.Match[str]) -> str:
+def _readable(span: re.Match[str]) -> str:
     """Return the tag of a span with one of 256 or more colours, which is read by day and by night."""
-    colours = {bool(one["ground"]): tuple(map(int, one.groups()[1:])) for one in RGB.finditer(found[2])}
-    rest = RGB.sub("", found[2]).strip("; ")
+    colours = {bool(colour["ground"]): tuple(map(int, colour.groups()[1:])) for colour in RGB.finditer(span[2])}
+    rest = RGB.sub("", span[2]).strip("; ")
     fore, back = colours.get(False), colours.get(True)
     if back is not None:
         written = f"background-color:{_hex(back)};color:{_hex(_legible(fore or (0, 0, 0), back))}"
-    elif fore is not None and "-bg" in found[1]:
+    elif fore is not None and "-bg" in span[1]:
         written = f"color:{_hex(_legible(fore, _rgb(INVERSE)))}"
     elif fore is not None:
         day, night = (_hex(_legible(fore, _rgb(ground))) for ground in GROUNDS)
@@ -112,7 +112,7 @@ def _readable(found: re.Match[str]) -> str:
     else:
         written = ""
     style = ";".join(filter(None, (written, rest)))
-    return f'{found[1]} style="{style}"' if style else found[1]
+    return f'{span[1]} style="{style}"' if style else span[1]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -126,9 +126,9 @@ def _legible(colour: tuple[int, ...], ground: tuple[int, ...]) -> tuple[int, ...
     return colour
 
 
-def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+def contrast(first: tuple[int, ...], second: tuple[int, ...]) -> float:
     """Return the contrast of two colours, 1 to 21, as WCAG 2 defines it."""
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted((luminance(first), luminance(second)))
     return (high + 0.05) / (low + 0.05)
 
 

@@ -44,7 +44,7 @@ class Page:
 
     def classes(self, css: tuple[str, ...]) -> str:
         """Return the classes for an output that brought these style sheets."""
-        return " ".join(self.sheets.setdefault(one, f"s{len(self.sheets)}") for one in css)
+        return " ".join(self.sheets.setdefault(sheet, f"s{len(self.sheets)}") for sheet in css)
 
 
 def markdown(cell: Any, page: Page) -> str:
@@ -58,7 +58,7 @@ def code(cell: Any, number: int, page: Page, language: str = "python") -> str:
     """Return a code cell: its source folded, what it put out below."""
     status = cell.metadata.get("papermill", {}).get("status", "")
     status = "failed" if any(output.output_type == "error" for output in cell.outputs) else status
-    shown = "".join(output(one, cell, page) for one in joined(cell.outputs))
+    shown = "".join(output(output_, cell, page) for output_ in joined(cell.outputs))
     folded = ""
     if cell.source.strip() and not cell.metadata.get("jupyter", {}).get("source_hidden"):
         opened = " open" if status == "failed" else ""
@@ -98,31 +98,33 @@ def highlighted(source: str, language: str) -> str:
 
 def joined(outputs: Any) -> list[Any]:
     """Return outputs with neighbouring pieces of one stream as one: kernels send them in pieces."""
-    found: list[Any] = []
-    for one in outputs:
-        last = found[-1] if found else None
-        if last and one["output_type"] == last["output_type"] == "stream" and one["name"] == last["name"]:
-            found[-1] = {**last, "text": last["text"] + one["text"]}
+    merged: list[Any] = []
+    for output in outputs:
+        last = merged[-1] if merged else None
+        if last and output["output_type"] == last["output_type"] == "stream" and output["name"] == last["name"]:
+            merged[-1] = {**last, "text": last["text"] + output["text"]}
         else:
-            found.append(one)
-    return found
+            merged.append(output)
+    return merged
 
 
-def output(one: Any, cell: Any, page: Page) -> str:
+def output(cell_output: Any, cell: Any, page: Page) -> str:
     """Return one output of a cell."""
-    kind = one["output_type"]
+    kind = cell_output["output_type"]
     if kind == "stream":
-        shown = "stderr" if one["name"] == "stderr" else "stdout"
-        return _out(ansi.block(one["text"], shown, page.limits.text), shown) if one["text"].strip() else ""
+        shown = "stderr" if cell_output["name"] == "stderr" else "stdout"
+        return (
+            _out(ansi.block(cell_output["text"], shown, page.limits.text), shown) if cell_output["text"].strip() else ""
+        )
     if kind == "error":
-        return _error(one, page)
-    return shown_data(one.get("data", {}), one.get("metadata", {}), cell, page)
+        return _error(cell_output, page)
+    return shown_data(cell_output.get("data", {}), cell_output.get("metadata", {}), cell, page)
 
 
-def _error(one: Any, page: Page) -> str:
-    lines = RULED.sub("", "\n".join(one.get("traceback", [])))
-    name, told = str(one.get("ename", "")), str(one.get("evalue", ""))
-    text = ansi.block(lines or told, "", page.limits.text)
+def _error(error: Any, page: Page) -> str:
+    lines = RULED.sub("", "\n".join(error.get("traceback", [])))
+    name, message = str(error.get("ename", "")), str(error.get("evalue", ""))
+    text = ansi.block(lines or message, "", page.limits.text)
     return _out(f'<p class="raised"><b>{escape(name)}</b></p>{text}', "error")
 
 
@@ -174,7 +176,7 @@ def _html(html: str, alt: str, page: Page) -> tuple[str, bool]:
     if not VISIBLE.search(clean):
         return "", piece.ran
     ours = '<div class="ocrlab"' in clean
-    coloured = "<svg" in clean or any(COLOURED.search(one) for one in (clean, *piece.css))
+    coloured = "<svg" in clean or any(COLOURED.search(css) for css in (clean, *piece.css))
     kind = "" if ours else "paper" if coloured else "html"  # colours of its own are meant for white paper
     clean = clean if ours else NUMBER.sub(r"<td data-n\1>\2</td>", clean)
     note = '<p class="gone">Its scripts do not run here.</p>' if piece.ran and not ours else ""
@@ -182,9 +184,11 @@ def _html(html: str, alt: str, page: Page) -> tuple[str, bool]:
 
 
 def _picture(address: str, about: Any, alt: str, page: Page) -> str:
-    told = about if isinstance(about, Mapping) else {}
-    size = "".join(f' {name}="{int(told[name])}"' for name in ("width", "height") if str(told.get(name, "")).isdigit())
-    words = escape(str(told.get("alt") or alt))
+    attributes = about if isinstance(about, Mapping) else {}
+    size = "".join(
+        f' {name}="{int(attributes[name])}"' for name in ("width", "height") if str(attributes.get(name, "")).isdigit()
+    )
+    words = escape(str(attributes.get("alt") or alt))
     if not sanitizer.whole(address):
         return _out(f'<p class="gone">{words}: it cannot be read.</p>', "text")
     return _out(size_limit.pictures(f'<img src="{address}"{size} alt="{words}">', page.limits), "picture")

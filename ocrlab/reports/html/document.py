@@ -28,21 +28,21 @@ PLACE = re.compile(r"\bcell \[(\d+)\]")
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenReport:
     """What a report says at its top (None where its notebook said nothing), and how many texts were replaced in it."""
 
     outcome: str | None
     redacted: int
 
 
-def write(notebook: Path | str, path: Path | str, most: int = LARGEST) -> Written:
+def write(notebook: Path | str, path: Path | str, most: int = LARGEST) -> WrittenReport:
     """Write an executed notebook as HTML of at most `most` bytes, without secrets, whole or not at all.
 
     Raises OSError, DataError.
     """
     try:
         read = nbformat.read(str(notebook), as_version=4)
-        text, written = _made(read, Path(notebook).stem, Path(notebook).parent, most)
+        text, written = _render(read, Path(notebook).stem, Path(notebook).parent, most)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise DataError(f"{notebook} is not a notebook", got=f"{type(error).__name__}: {error}") from error
     write_text(path, text)
@@ -64,7 +64,7 @@ def page(notebook: Any, name: str = "notebook", folder: Path | None = None) -> s
 
     `name` is the title of a notebook without a heading; pictures that its prose names are looked for in `folder`.
     """
-    return _made(notebook, name, folder, LARGEST)[0]
+    return _render(notebook, name, folder, LARGEST)[0]
 
 
 def warm() -> None:
@@ -74,11 +74,11 @@ def warm() -> None:
     sanitizer.piece("<style>a{b:c}</style>")
 
 
-def _made(notebook: Any, name: str, folder: Path | None, most: int) -> tuple[str, Written]:
+def _render(notebook: Any, name: str, folder: Path | None, most: int) -> tuple[str, WrittenReport]:
     clean, count = executed_file.redacted(notebook)
     count += clean.metadata.get("ocrlab", {}).get("redacted", 0)
-    found = [output for cell in clean.cells for output in cell.get("outputs", [])]
-    said = [result for output in found if (result := results.from_bundle(output.get("data", {})))]
+    outputs = [output for cell in clean.cells for output in cell.get("outputs", [])]
+    notebook_results = [result for output in outputs if (result := results.from_bundle(output.get("data", {})))]
     top = _take_outcome(clean)
     several = markdown.count_titles(clean) > 1
     for limits in size_limit.STEPS:
@@ -86,7 +86,7 @@ def _made(notebook: Any, name: str, folder: Path | None, most: int) -> tuple[str
         text = _page(clean, top, shared, name, count, most)
         if len(text.encode("utf-8", errors="backslashreplace")) <= most:
             break
-    return text, Written(said[0].outcome if said else None, count)
+    return text, WrittenReport(notebook_results[0].outcome if notebook_results else None, count)
 
 
 def _page(notebook: Any, top: str, shared: Page, name: str, count: int, most: int) -> str:
@@ -96,9 +96,9 @@ def _page(notebook: Any, top: str, shared: Page, name: str, count: int, most: in
     head = _top(top or _silent(markdown.plain(title)), notebook, shared)
     listed = _listed(shared.headings.listed, sections)
     sheets = "".join(f".{own}{{{css}}}" for css, own in shared.sheets.items())
-    told = [f"Replaced, because they named this machine or a secret: {count} texts."] if count else []
+    notes = [f"Replaced, because they named this machine or a secret: {count} texts."] if count else []
     if shared.limits != Limits():
-        told.append(f"Pictures and texts were cut so that this file stays below {most / 1e6:g} MB.")
+        notes.append(f"Pictures and texts were cut so that this file stays below {most / 1e6:g} MB.")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -108,7 +108,7 @@ def _page(notebook: Any, top: str, shared: Page, name: str, count: int, most: in
         f"<style>{stylesheet.sheet()}</style><style>{sheets}</style></head>\n"
         f'<body class="report{" listed" if listed else ""}">'
         f"<header>{_meta(notebook, name)}<h1>{title}</h1>{head}</header>\n"
-        f"{listed}<main>{body}</main>\n<footer>{' '.join([*told, 'Written by ocrlab.'])}</footer></body></html>\n"
+        f"{listed}<main>{body}</main>\n<footer>{' '.join([*notes, 'Written by ocrlab.'])}</footer></body></html>\n"
     )
 
 
@@ -162,19 +162,25 @@ def _take_outcome(notebook: Any) -> str:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
-            said = results.from_bundle(data)
-            if said and said.outcome in outcome.OUTCOMES:
+            result = results.from_bundle(data)
+            if result and result.outcome in outcome.OUTCOMES:
                 cell.outputs.remove(output)
                 html = "".join(data.get("text/html", ""))
                 shown = 'class="outcome"' in sanitizer.piece(html).html
-                return html if shown else view.page(outcome.view(Outcome(said.name, said.outcome, said.sentence)).html)
+                return (
+                    html
+                    if shown
+                    else view.page(outcome.view(Outcome(result.name, result.outcome, result.sentence)).html)
+                )
     return ""
 
 
 def _silent(title: str) -> str:
     """Return the block of a notebook that said nothing about itself: silence is never green."""
-    said = Outcome(title, "INCOMPLETE", "Nothing in this notebook was judged, so that nothing says that it is good.")
-    return view.page(outcome.view(said).html)
+    incomplete = Outcome(
+        title, "INCOMPLETE", "Nothing in this notebook was judged, so that nothing says that it is good."
+    )
+    return view.page(outcome.view(incomplete).html)
 
 
 def _top(html: str, notebook: Any, shared: Page) -> str:
@@ -183,9 +189,9 @@ def _top(html: str, notebook: Any, shared: Page) -> str:
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     places = {str(cell.execution_count): number for number, cell in reversed(list(enumerate(code, 1)))}
 
-    def linked(found: re.Match[str]) -> str:
-        number = places.get(found[1])
-        return f'<a href="#code-{number}">{found[0]}</a>' if number else found[0]
+    def linked(match: re.Match[str]) -> str:
+        number = places.get(match[1])
+        return f'<a href="#code-{number}">{match[0]}</a>' if number else match[0]
 
     parts = re.split(r"(<[^>]*>)", block.html)
     inside = "".join(part if part.startswith("<") else PLACE.sub(linked, part) for part in parts)
@@ -195,9 +201,9 @@ def _top(html: str, notebook: Any, shared: Page) -> str:
 def _meta(notebook: Any, name: str) -> str:
     """Return the line above the title: which notebook it was, when it ran, and how long."""
     about = notebook.metadata.get("papermill", {})
-    told = [escape(Path(str(about.get("input_path") or name)).stem)]
+    parts = [escape(Path(str(about.get("input_path") or name)).stem)]
     with contextlib.suppress(ValueError, TypeError):
-        told.append(datetime.fromisoformat(about.get("start_time")).strftime("%-d %B %Y, %H:%M"))
+        parts.append(datetime.fromisoformat(about.get("start_time")).strftime("%-d %B %Y, %H:%M"))
     if isinstance(about.get("duration"), int | float):
-        told.append(progress_view.duration(about["duration"]))
-    return f'<p class="meta">{" · ".join(told)}</p>'
+        parts.append(progress_view.duration(about["duration"]))
+    return f'<p class="meta">{" · ".join(parts)}</p>'

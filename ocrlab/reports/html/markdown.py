@@ -31,31 +31,31 @@ class Headings:
 
     def put(self, html: str) -> str:
         """Return HTML with its headings in their place on the page; the title is taken out."""
-        return HEADING.sub(self._one, html)
+        return HEADING.sub(self._place, html)
 
-    def _one(self, found: re.Match[str]) -> str:
-        level, inner = int(found[1]), found[2].strip()
+    def _place(self, match: re.Match[str]) -> str:
+        level, inner = int(match[1]), match[2].strip()
         if level == 1 and not self.title:
             self.title = inner
             return ""
         level = min(level + (1 if self.several else 0), 6, self.last + 1)
         self.last = level = max(level, 2)
-        told = plain(inner)
-        name = self.name(told)
+        words = plain(inner)
+        name = self.name(words)
         if level == 2:
-            self.listed.append((name, told))
-        link = f'<a class="here" href="#{escape(name)}" aria-label="link to {escape(told)}">#</a>'
+            self.listed.append((name, words))
+        link = f'<a class="here" href="#{escape(name)}" aria-label="link to {escape(words)}">#</a>'
         return f'<h{level} id="{escape(name)}">{inner} {link}</h{level}>'
 
     def name(self, text: str) -> str:
         """Return a name for a place that no other has, as Jupyter forms them: words joined by -."""
-        wanted = made = re.sub(r"\s+", "-", text.strip()) or "section"
+        wanted = candidate = re.sub(r"\s+", "-", text.strip()) or "section"
         number = 1
-        while made in self.names:
+        while candidate in self.names:
             number += 1
-            made = f"{wanted}-{number}"
-        self.names.add(made)
-        return made
+            candidate = f"{wanted}-{number}"
+        self.names.add(candidate)
+        return candidate
 
 
 def plain(html: str) -> str:
@@ -66,7 +66,7 @@ def plain(html: str) -> str:
 def count_titles(notebook: Any) -> int:
     """Return how many headings of the first level the Markdown cells of a notebook have."""
     shown = (markdown(cell.source, {}, None) for cell in notebook.cells if cell.cell_type == "markdown")
-    return sum(found[1] == "1" for html in shown for found in HEADING.finditer(html))
+    return sum(match[1] == "1" for html in shown for match in HEADING.finditer(html))
 
 
 def markdown(source: str, attachments: Mapping[str, Any], folder: Path | None) -> str:
@@ -90,7 +90,7 @@ def markdown(source: str, attachments: Mapping[str, Any], folder: Path | None) -
             return _picture(src, attachments, folder) or src
 
     html = MarkdownWithMath(renderer=Renderer(escape=False, exclude_anchor_links=True)).render(source)
-    html = TASK.sub(lambda found: "☑ " if found[1] else "☐ ", html)
+    html = TASK.sub(lambda match: "☑ " if match[1] else "☐ ", html)
     return sanitizer.text(html, lambda address: _picture(address, attachments, folder))
 
 
@@ -109,8 +109,10 @@ def formula(tex: str, display: bool = False) -> str:
 def _picture(address: str, attachments: Mapping[str, Any], folder: Path | None) -> str:
     """Return the data: address of a picture that lies in the notebook or in its folder, "" where there is none."""
     if address.startswith("attachment:"):
-        found = attachments.get(address.removeprefix("attachment:"), {})
-        return next((f"data:{kind};base64,{''.join(data)}" for kind, data in found.items() if "image/" in kind), "")
+        attachment = attachments.get(address.removeprefix("attachment:"), {})
+        return next(
+            (f"data:{kind};base64,{''.join(data)}" for kind, data in attachment.items() if "image/" in kind), ""
+        )
     kind = KINDS.get(Path(address).suffix.lower())
     if folder is None or kind is None or re.match(r"[a-z][a-z0-9+.-]*:|//", address, re.IGNORECASE):
         return ""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab.reports.view import BAD, GOOD, IGNORED, MISSED, View, say
+from ocrlab.reports.view import BAD, GOOD, IGNORED, MISSED, View, heading
 
 LONGEST = 640  # pixels on the long side; more only makes the notebook heavy
 EXACT: dict[str, Any] = {"optimize": True}
@@ -33,17 +33,17 @@ class Layer:
     fill: float = 0.0  # opacity
 
 
-def truth(polygons: Sequence[NDArray[np.floating]], ignored: NDArray[np.bool_]) -> list[Layer]:
+def truth_layers(polygons: Sequence[NDArray[np.floating]], ignored: NDArray[np.bool_]) -> list[Layer]:
     """Return the layers of a page's ground truth."""
-    kept = [polygon for polygon, skip in zip(polygons, ignored, strict=True) if not skip]
+    counting = [polygon for polygon, skip in zip(polygons, ignored, strict=True) if not skip]
     skipped = [polygon for polygon, skip in zip(polygons, ignored, strict=True) if skip]
-    return [Layer("text", kept, GOOD, fill=0.12), Layer("ignored", skipped, IGNORED, dash="2 3", fill=0.2)]
+    return [Layer("text", counting, GOOD, fill=0.12), Layer("ignored", skipped, IGNORED, dash="2 3", fill=0.2)]
 
 
-def compared(
+def match_layers(
     polygons: Sequence[NDArray[np.floating]],
     ignored: NDArray[np.bool_],
-    found: Sequence[NDArray[np.floating]],
+    detections: Sequence[NDArray[np.floating]],
     pairs: Iterable[tuple[int, int]],
     counts: NDArray[np.bool_],
 ) -> list[Layer]:
@@ -52,14 +52,14 @@ def compared(
     `counts` (M,) is False for detections on ignored text, which are neither right nor wrong.
     """
     met = list(pairs)
-    hit_truth, hit_found = {t for t, _ in met}, {d for _, d in met}
+    hit_truth, hit_detections = {t for t, _ in met}, {d for _, d in met}
     missed = [p for i, p in enumerate(polygons) if i not in hit_truth and not ignored[i]]
-    wrong = [p for i, p in enumerate(found) if i not in hit_found and counts[i]]
+    wrong = [p for i, p in enumerate(detections) if i not in hit_detections and counts[i]]
     return [
         Layer("ignored", [p for i, p in enumerate(polygons) if ignored[i]], IGNORED, dash="2 3", fill=0.15),
         Layer("missed", missed, MISSED, dash="6 3", fill=0.15),
         Layer("wrong", wrong, BAD, fill=0.12),
-        Layer("found", [found[d] for _, d in met], GOOD),
+        Layer("found", [detections[d] for _, d in met], GOOD),
     ]
 
 
@@ -71,7 +71,7 @@ def picture(
     `width` is its width on the screen in pixels.
     """
     height, across = image.shape[:2]
-    shapes = "".join(_drawn(layer) for layer in layers)
+    shapes = "".join(_path(layer) for layer in layers)
     body = f"<figcaption>{caption}</figcaption>" if caption else ""
     return (
         f'<figure style="width:{width}px"><svg class="sheet day" viewBox="0 0 {across} {height}" role="img" '
@@ -82,11 +82,11 @@ def picture(
 
 def legend(pages: Iterable[Sequence[Layer]]) -> list[Layer]:
     """Return one layer of each kind that is drawn on any of the pages, in the order of the first page."""
-    found: dict[str, tuple[Layer, bool]] = {}
+    kinds: dict[str, tuple[Layer, bool]] = {}
     for layer in (layer for layers in pages for layer in layers):
-        drawn = len(layer.polygons) > 0 or found.get(layer.name, (layer, False))[1]
-        found[layer.name] = (layer, drawn)
-    return [layer for layer, drawn in found.values() if drawn]
+        visible = len(layer.polygons) > 0 or kinds.get(layer.name, (layer, False))[1]
+        kinds[layer.name] = (layer, visible)
+    return [layer for layer, visible in kinds.values() if visible]
 
 
 def row(finding: str, pictures: Iterable[str], keys: Sequence[Layer] = (), note: str = "") -> View:
@@ -99,7 +99,7 @@ def row(finding: str, pictures: Iterable[str], keys: Sequence[Layer] = (), note:
         for layer in keys
     )
     ends = f'<p class="note">{named}{escape(note)}</p>' if named or note else ""
-    return View(f'{say(finding)}<div class="row">{"".join(pictures)}</div>{ends}', finding)
+    return View(f'{heading(finding)}<div class="row">{"".join(pictures)}</div>{ends}', finding)
 
 
 def encoded(image: NDArray[np.generic], longest: int = LONGEST) -> str:
@@ -139,7 +139,7 @@ def scale(low: float, high: float) -> str:
     )
 
 
-def _drawn(layer: Layer) -> str:
+def _path(layer: Layer) -> str:
     if not len(layer.polygons):
         return ""
     path = "".join(

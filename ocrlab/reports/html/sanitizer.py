@@ -62,23 +62,23 @@ def piece(html: str, alt: str = "", picture: Callable[[str], str] | None = None)
 
     `picture` is given the address of each picture and returns one that may stand in its place (data: or nothing).
     """
-    html_only, found_sheets = _apart(html)
-    sheets = tuple(filter(None, (sheet(unescape_comment(found)) for found in found_sheets)))
+    html_only, style_sheets = _split_styles(html)
+    sheets = tuple(filter(None, (sheet(unescape_comment(match)) for match in style_sheets)))
     clean = _nh3(html_only)
-    clean = IMAGE.sub(lambda found: _image(found, alt, picture), clean)
-    clean = DRAWING.sub(lambda found: _described(found, alt), clean)
+    clean = IMAGE.sub(lambda match: _image(match, alt, picture), clean)
+    clean = DRAWING.sub(lambda match: _describe_drawing(match, alt), clean)
     return Piece(flat(clean), sheets, re.search(r"<script\b", html, re.IGNORECASE) is not None)
 
 
 def text(html: str, picture: Callable[[str], str] | None = None) -> str:
     """Return the HTML of somebody's prose without what runs, fetches or styles a page; headings stay headings."""
-    clean = IMAGE.sub(lambda found: _image(found, "", picture), _nh3(_apart(html)[0]))
-    return DRAWING.sub(lambda found: _described(found, "drawing"), clean)
+    clean = IMAGE.sub(lambda match: _image(match, "", picture), _nh3(_split_styles(html)[0]))
+    return DRAWING.sub(lambda match: _describe_drawing(match, "drawing"), clean)
 
 
-def _apart(html: str) -> tuple[str, list[str]]:
+def _split_styles(html: str) -> tuple[str, list[str]]:
     """Return HTML without its style sheets, and these; none is looked for behind the last end: time is linear."""
-    end = max((found.end() for found in STYLED.finditer(html)), default=0)
+    end = max((match.end() for match in STYLED.finditer(html)), default=0)
     return STYLE.sub("", html[:end]) + html[end:], STYLE.findall(html[:end])
 
 
@@ -123,26 +123,26 @@ def _attribute(tag: str, name: str, value: str) -> str | None:
 
 def flat(html: str) -> str:
     """Return safe HTML whose headings are paragraphs that look like them: an output is no section of a page."""
-    return HEADING.sub(lambda found: "</p" if found[1] else f'<p data-h="{found[2]}"', html)
+    return HEADING.sub(lambda match: "</p" if match[1] else f'<p data-h="{match[2]}"', html)
 
 
-def _image(found: re.Match[str], alt: str, picture: Callable[[str], str] | None) -> str:
+def _image(tag: re.Match[str], alt: str, picture: Callable[[str], str] | None) -> str:
     """Return a picture with words for it; where it is not in this file, say so and link it."""
-    told = {name: unescape(value) for name, value in ATTRIBUTE.findall(found[1])}
-    address = told.pop("src", "")
+    attributes = {name: unescape(value) for name, value in ATTRIBUTE.findall(tag[1])}
+    address = attributes.pop("src", "")
     if address.startswith(GONE):
         address = address.removeprefix(GONE)
         put = picture(address) if picture else ""
     else:
         put = address
-    words = told.get("alt") or told.get("title") or alt
+    words = attributes.get("alt") or attributes.get("title") or alt
     if not whole(put):
         named = escape(address if len(address) < 300 else address[:300] + "…")
-        known = re.match(r"https?://", address, re.IGNORECASE)
-        where = f'<a href="{named}" rel="noopener noreferrer">{named}</a>' if known else f"<code>{named}</code>"
+        web_address = re.match(r"https?://", address, re.IGNORECASE)
+        where = f'<a href="{named}" rel="noopener noreferrer">{named}</a>' if web_address else f"<code>{named}</code>"
         return f'<span class="gone">{escape(words or "picture")}: not in this file, {where}</span>'
-    told["alt"] = words or "picture without a description"
-    rest = "".join(f' {name}="{escape(value)}"' for name, value in told.items())
+    attributes["alt"] = words or "picture without a description"
+    rest = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
     return f'<img src="{put}"{rest}>'
 
 
@@ -157,14 +157,16 @@ def whole(address: str) -> bool:
     return False
 
 
-def _described(found: re.Match[str], alt: str) -> str:
+def _describe_drawing(tag: re.Match[str], alt: str) -> str:
     """Return the tag of a drawing that says of itself what it is; one that is hidden from readers stays so."""
-    told = dict(ATTRIBUTE.findall(found[1]))
-    if told.get("aria-hidden") == "true":
-        return found[0]
-    words = f' aria-label="{escape(alt or "drawing")}"' if not ({"aria-label", "aria-labelledby"} & set(told)) else ""
-    role = "" if "role" in told else ' role="img"'
-    return f"{found[0][:-1]}{role}{words}>"
+    attributes = dict(ATTRIBUTE.findall(tag[1]))
+    if attributes.get("aria-hidden") == "true":
+        return tag[0]
+    words = (
+        f' aria-label="{escape(alt or "drawing")}"' if not ({"aria-label", "aria-labelledby"} & set(attributes)) else ""
+    )
+    role = "" if "role" in attributes else ' role="img"'
+    return f"{tag[0][:-1]}{role}{words}>"
 
 
 def unescape_comment(css: str) -> str:
@@ -177,7 +179,7 @@ def sheet(css: str) -> str:
     """Return a style sheet without what fetches, every rule closed, so that it can stand inside another rule."""
     import tinycss2
 
-    return _written(_rules(tinycss2.parse_stylesheet(css, skip_comments=True, skip_whitespace=True)))
+    return _escape_css(_rules(tinycss2.parse_stylesheet(css, skip_comments=True, skip_whitespace=True)))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -185,26 +187,28 @@ def declarations(css: str) -> str:
     """Return the declarations of a style attribute without those that fetch."""
     import tinycss2
 
-    found = tinycss2.parse_blocks_contents(css, skip_comments=True, skip_whitespace=True)
-    return _written(";".join(_declared(one) for one in found if one.type == "declaration" and not _fetches(one.value)))
+    nodes = tinycss2.parse_blocks_contents(css, skip_comments=True, skip_whitespace=True)
+    return _escape_css(
+        ";".join(_declaration(node) for node in nodes if node.type == "declaration" and not _fetches(node.value))
+    )
 
 
-def _rules(found: Iterable[Any]) -> str:
+def _rules(rules: Iterable[Any]) -> str:
     import tinycss2
 
-    told = []
-    for rule in found:
-        if rule.type == "qualified-rule" and not _fetches(rule.prelude) and not _leaves(rule.prelude):
+    parts = []
+    for rule in rules:
+        if rule.type == "qualified-rule" and not _fetches(rule.prelude) and not _escapes_scope(rule.prelude):
             inside = tinycss2.parse_blocks_contents(rule.content, skip_comments=True, skip_whitespace=True)
-            kept = [_declared(one) for one in inside if one.type == "declaration" and not _fetches(one.value)]
-            told.append(f"{tinycss2.serialize(rule.prelude).strip()}{{{';'.join(kept)}}}")
+            safe = [_declaration(node) for node in inside if node.type == "declaration" and not _fetches(node.value)]
+            parts.append(f"{tinycss2.serialize(rule.prelude).strip()}{{{';'.join(safe)}}}")
         elif rule.type == "at-rule" and rule.lower_at_keyword in RULES and rule.content is not None:
             inner = tinycss2.parse_rule_list(rule.content, skip_comments=True, skip_whitespace=True)
-            told.append(f"@{rule.lower_at_keyword} {tinycss2.serialize(rule.prelude).strip()}{{{_rules(inner)}}}")
-    return "\n".join(told)
+            parts.append(f"@{rule.lower_at_keyword} {tinycss2.serialize(rule.prelude).strip()}{{{_rules(inner)}}}")
+    return "\n".join(parts)
 
 
-def _leaves(prelude: Iterable[Any]) -> bool:
+def _escapes_scope(prelude: Iterable[Any]) -> bool:
     """Tell whether a selector, once it stands inside another rule, means what is outside: `header:not(&)`, `~ *`."""
     first = True
     for token in prelude:
@@ -226,11 +230,11 @@ def _within(tokens: Iterable[Any]) -> bool:
     return False
 
 
-def _declared(one: Any) -> str:
+def _declaration(declaration: Any) -> str:
     import tinycss2
 
-    value = tinycss2.serialize(one.value).strip()
-    return f"{one.name}:{value}{'!important' if one.important else ''}"
+    value = tinycss2.serialize(declaration.value).strip()
+    return f"{declaration.name}:{value}{'!important' if declaration.important else ''}"
 
 
 def _fetches(tokens: Iterable[Any]) -> bool:
@@ -252,6 +256,6 @@ def _fetches(tokens: Iterable[Any]) -> bool:
     return False
 
 
-def _written(css: str) -> str:
+def _escape_css(css: str) -> str:
     """Return CSS that cannot end the element that it stands in."""
     return css.replace("<", "\\3c ")

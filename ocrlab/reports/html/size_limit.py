@@ -37,7 +37,7 @@ def pictures(html: str, limits: Limits) -> str:
     """Return HTML whose large pictures are within `limits`; one that cannot be read stays."""
     if not limits.quality:
         return html
-    return DATA.sub(lambda found: smaller(found[0], found[2], limits.pixels, limits.quality), html)
+    return DATA.sub(lambda match: smaller(match[0], match[2], limits.pixels, limits.quality), html)
 
 
 @lru_cache(maxsize=512)
@@ -56,5 +56,5 @@ def smaller(address: str, code: str, pixels: int, quality: int) -> str:
             )
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return address
-    made = f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode('ascii')}"
-    return made if len(made) < len(address) else address
+    reduced = f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode('ascii')}"
+    return reduced if len(reduced) < len(address) else address

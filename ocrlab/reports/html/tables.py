@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ocrlab.reports.view import INK, LINE, View, coded, say
+from ocrlab.reports.view import INK, LINE, View, coded, heading
 
 CSS = f"""
 .ocrlab table.plain, .ocrlab table.grid {{ border-collapse: collapse; margin: 4px 0; font-size: 13.5px; border: 0;
@@ -42,8 +42,8 @@ def table(
     body = []
     for number, cells in enumerate(rows, 1):
         body.append(_row([shown(cell) for cell in cells], words, "td", "sum" if total and number == len(rows) else ""))
-    drawn = f'<div class="wide"><table class="plain">{_parts(_row(head, words, "th"), body)}</table></div>'
-    html = f"<style>{CSS}</style>{say(finding)}{drawn}{_note(note)}"
+    table_html = f'<div class="wide"><table class="plain">{_parts(_row(head, words, "th"), body)}</table></div>'
+    html = f"<style>{CSS}</style>{heading(finding)}{table_html}{_note(note)}"
     lines = [finding, "  ".join(head), *("  ".join(shown(cell) for cell in row) for row in rows)]
     return View(html, "\n".join(lines))
 
@@ -75,8 +75,8 @@ def grid(
     if high <= 0:
         finding = f"No {names[0]} and no {names[1]} helps: {measure} is 0 everywhere"
     legend = f"★ best, ● in use; large: {measure}, small: {small}. {note}"
-    drawn = f'<div class="wide"><table class="grid">{_parts(head, body)}</table></div>'
-    return View(f"<style>{CSS}</style>{say(finding)}{drawn}{_note(legend)}", finding)
+    table_html = f'<div class="wide"><table class="grid">{_parts(head, body)}</table></div>'
+    return View(f"<style>{CSS}</style>{heading(finding)}{table_html}{_note(legend)}", finding)
 
 
 def shown(value: object) -> str:

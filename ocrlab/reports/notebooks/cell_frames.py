@@ -15,16 +15,16 @@ def own(stack: str, cells: Sequence[Any] = ()) -> str:
 
     Takes what faulthandler and py-spy write; a stack in which no cell is found is returned whole.
     """
-    kept: list[str] = []
+    frames: list[str] = []
     names = _names(cells)
     for block in BLOCK.split(stack):
         lines = block.rstrip().splitlines()
         last = max((n for n, line in enumerate(lines) if CELL_FILE.search(line)), default=None)
         if last is not None:
-            kept += [_named(line, names) for line in lines[: last + 1]]
+            frames += [_named(line, names) for line in lines[: last + 1]]
         elif block.startswith("Fatal Python error"):
-            kept += lines[:1]
-    return "\n".join(kept) or stack.strip()
+            frames += lines[:1]
+    return "\n".join(frames) or stack.strip()
 
 
 def _named(line: str, names: dict[str, str]) -> str:

@@ -17,7 +17,7 @@ PICTURES = ("image/png", "image/jpeg", "image/gif", "application/pdf")  # base64
 def redacted(notebook: Any) -> tuple[Any, int]:
     """Return a copy of a notebook in which every text is clean, and how many stretches of text were replaced."""
     copied = copy.deepcopy(notebook)
-    found: list[tuple[Any, Any, str]] = []  # where a text stands: its dict or list, its key there, and its name
+    texts: list[tuple[Any, Any, str]] = []  # where a text stands: its dict or list, its key there, and its name
 
     def walk(place: Any, name: str = "") -> None:
         for key, value in place.items() if isinstance(place, dict) else enumerate(place):
@@ -25,11 +25,11 @@ def redacted(notebook: Any) -> tuple[Any, int]:
             if isinstance(value, dict | list):
                 walk(value, inner)
             elif isinstance(value, str) and inner not in PICTURES:
-                found.append((place, key, inner))
+                texts.append((place, key, inner))
 
     walk(copied)
-    told, count = counted([{name: place[key]} for place, key, name in found])
-    for (place, key, _), clean in zip(found, told, strict=True):
+    cleaned, count = counted([{name: place[key]} for place, key, name in texts])
+    for (place, key, _), clean in zip(texts, cleaned, strict=True):
         place[key] = next(iter(clean.values()))  # the name counts too: a secret is known by it
     return copied, count
 

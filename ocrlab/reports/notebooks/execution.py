@@ -80,7 +80,7 @@ def execute(
     )
     try:
         with signals_exit():
-            Run(manager, client, kernel, before, limits).all_cells()
+            Run(manager, client, kernel, before, limits).execute_notebook()
     finally:
         manager.notebook_complete()
         kernel.close()
@@ -119,13 +119,13 @@ class Run:
         self.last: int | None = None  # index of the code cell that began last
         self.leaving = False
 
-    def all_cells(self) -> None:
+    def execute_notebook(self) -> None:
         """Start the kernel and execute every cell; how it ended, if not by itself, is written into the notebook.
 
         Raises KeyboardInterrupt and SystemExit again when all is written.
         """
         self.client.reset_execution_trackers()
-        self.client.on_cell_executed = self.listen
+        self.client.on_cell_executed = self.note_exit
         ended: Ending | None = None
         stop: BaseException | None = None
         try:
@@ -136,9 +136,9 @@ class Run:
             self.kernel.adopt(self.client.km)
             self.before.note(self.kernel.pid)
             with self.client.setup_kernel():
-                self.kernel.said()  # what it says while it starts belongs to no cell
+                self.kernel.take_output()  # what it says while it starts belongs to no cell
                 try:
-                    ended = self.each_cell()
+                    ended = self.execute_cells()
                 except (KeyboardInterrupt, SystemExit) as error:
                     ended, stop = endings.stopped(self.number(), error), error
                 if ended and ended.status in ("hung", "stopped"):
@@ -157,7 +157,7 @@ class Run:
         if stop:
             raise stop
 
-    def each_cell(self) -> Ending | None:
+    def execute_cells(self) -> Ending | None:
         """Execute the cells one by one; returns what ended them, None when all ran."""
         for index, cell in enumerate(self.cells):
             if cell.cell_type != "code" or not cell.source.strip():
@@ -169,12 +169,12 @@ class Run:
                 return endings.late(self.limits.whole or 0.0, self.number())
             if self.kernel.exit_code() is not None:  # since the last cell, so that this one never ran
                 return self.died()
-            ended = self.one_cell(index)
+            ended = self.execute_cell(index)
             if ended:
                 return ended
         return None
 
-    def one_cell(self, index: int) -> Ending | None:
+    def execute_cell(self, index: int) -> Ending | None:
         """Execute one code cell; returns what ended the notebook in it."""
         self.last, cell, began = index, self.cells[index], time.monotonic()
         self.manager.cell_start(cell, index)
@@ -184,15 +184,15 @@ class Run:
             if self.leaving and self.kernel.gone_within(LEAVING):
                 raise DeadKernelError("it was told to leave")
         except CellExecutionError as error:
-            told = f"{error.ename}: {error.evalue}".partition("\n")[0]
-            ended = endings.failed(cell.execution_count, told, failure_marks.text_of(cell), error.traceback)
+            message = f"{error.ename}: {error.evalue}".partition("\n")[0]
+            ended = endings.failed(cell.execution_count, message, failure_marks.text_of(cell), error.traceback)
         except DeadKernelError:
             ended = self.died()
         except CellTimeoutError:
-            self.keep_said(cell)
+            self.append_kernel_output(cell)
             seconds, what = self.limits.broken(time.monotonic() - began)
             ended = endings.stuck(self.kernel, self.before, seconds, what, self.number(), failure_marks.text_of(cell))
-        self.keep_said(cell)
+        self.append_kernel_output(cell)
         if ended is None:
             self.manager.cell_complete(cell, cell_index=index)
         return ended
@@ -203,17 +203,17 @@ class Run:
             return endings.died(self.kernel, self.before, None, self.kernel.log())
         cell = self.cells[self.last]
         cell.execution_count = self.number()  # its message may have died with the kernel
-        self.keep_said(cell)
+        self.append_kernel_output(cell)
         return endings.died(self.kernel, self.before, self.number(), failure_marks.text_of(cell))
 
-    def listen(self, execute_reply: Any, **_: Any) -> None:
+    def note_exit(self, execute_reply: Any, **_: Any) -> None:
         """Hear from the reply to a cell whether it called `exit()`: the kernel answers first, and then it goes."""
         payload = execute_reply["content"].get("payload") or []
         self.leaving = any(item.get("source") == "ask_exit" and not item.get("keepkernel") for item in payload)
 
-    def keep_said(self, cell: Any) -> None:
+    def append_kernel_output(self, cell: Any) -> None:
         """Put what was written past the cell, by native code and by child processes, below its other output."""
-        for name, text in self.kernel.said():
+        for name, text in self.kernel.take_output():
             cell.outputs.append(nbformat.v4.new_output("stream", name=name, text=text))
 
     def number(self) -> int | None:

@@ -17,7 +17,7 @@ from ocrlab.reports import verdict_view
 from ocrlab.reports.notebooks import cell_frames, outcome, results
 from ocrlab.reports.notebooks.outcome import Outcome
 from ocrlab.reports.notebooks.termination import Ending
-from ocrlab.reports.view import View, together
+from ocrlab.reports.view import View, join_views
 
 ENAMES = {"killed": "KernelDied", "failed": "KernelEnded", "hung": "CellStuck", "stopped": "Stopped"}
 TAG = "ocrlab-outcome"  # of the cell that holds the outcome of a notebook without one of its own
@@ -26,7 +26,7 @@ TAG = "ocrlab-outcome"  # of the cell that holds the outcome of a notebook witho
 def mark(manager: Any, ended: Ending, index: int | None) -> None:
     """Write how it ended into a notebook under papermill; `index` is that of the cell that began last."""
     notebook = manager.nb
-    told = _told_already(notebook) if ended.status == "failed" else None
+    own_result = _own_result(notebook) if ended.status == "failed" else None
     if index is not None:
         cell = notebook.cells[index]
         if not any(output.output_type == "error" for output in cell.outputs):
@@ -36,16 +36,16 @@ def mark(manager: Any, ended: Ending, index: int | None) -> None:
     notebook.metadata.papermill["exception"] = True
     notebook.metadata["ocrlab"] = {
         "schema": 1,
-        "outcome": told.outcome if told else ended.word,
-        "exit_status": (told.ending or {}).get("exit_status", 1) if told else ended.exit_status,
+        "outcome": own_result.outcome if own_result else ended.word,
+        "exit_status": (own_result.ending or {}).get("exit_status", 1) if own_result else ended.exit_status,
         "cell": ended.cell,
         "verdict": to_json(ended.verdict) if ended.verdict else None,
     }
-    if told is None:
+    if own_result is None:
         _top(notebook, ended)
 
 
-def _told_already(notebook: Any) -> results.Result | None:
+def _own_result(notebook: Any) -> results.Result | None:
     """Return the result in which the notebook itself said how its child died: it knows more than the exception says."""
     place = _place(notebook)
     result = results.from_bundle(place.data) if place else None
@@ -60,20 +60,20 @@ def _place(notebook: Any) -> Any:
 
 def text_of(cell: Any) -> str:
     """Return what a cell has printed, and its error, as text."""
-    told = []
+    parts = []
     for output in cell.get("outputs", []):
         if output.output_type == "stream":
-            told.append(output.text)
+            parts.append(output.text)
         elif output.output_type == "error":
-            told.append("\n".join(output.traceback))
-    return "".join(told)
+            parts.append("\n".join(output.traceback))
+    return "".join(parts)
 
 
 def _error(ended: Ending, cells: Sequence[Any]) -> Any:
-    told = [ended.sentence]
-    told += [verdict_view.text(ended.verdict)] if ended.verdict and ended.verdict.causes else []
-    told += [cell_frames.own(ended.stack, cells)] if ended.stack.strip() else []
-    lines = "\n\n".join(told).splitlines()
+    parts = [ended.sentence]
+    parts += [verdict_view.text(ended.verdict)] if ended.verdict and ended.verdict.causes else []
+    parts += [cell_frames.own(ended.stack, cells)] if ended.stack.strip() else []
+    lines = "\n\n".join(parts).splitlines()
     return nbformat.v4.new_output("error", ename=ENAMES[ended.status], evalue=ended.sentence, traceback=lines)
 
 
@@ -82,31 +82,31 @@ def _top(notebook: Any, ended: Ending) -> None:
     place = _place(notebook)
     old = results.from_bundle(place.data) if place else None
     name = old.name if old else Path(notebook.metadata.papermill.get("input_path") or "notebook").stem
-    said = Outcome(name, ended.word, clean(ended.sentence))
+    top = Outcome(name, ended.word, clean(ended.sentence))
     if old:
-        result = replace(old, outcome=said.word, sentence=said.sentence, seconds=_seconds(notebook))
+        result = replace(old, outcome=top.word, sentence=top.sentence, seconds=_seconds(notebook))
     else:
-        result = results.build(said, metrics={}, parameters=notebook.metadata.papermill.get("parameters", {}))
-    result = replace(result, ending=_kept(ended))
-    data = {**_page(said, ended)._repr_mimebundle_(), **results.bundle(result)}
+        result = results.build(top, metrics={}, parameters=notebook.metadata.papermill.get("parameters", {}))
+    result = replace(result, ending=_ending_record(ended))
+    data = {**_page(top, ended)._repr_mimebundle_(), **results.bundle(result)}
     if place:
         place.data = nbformat.from_dict(data)
         return
     shown = nbformat.v4.new_output("display_data", data=data)
-    kept = {"tags": [TAG], "jupyter": {"source_hidden": True}, "papermill": {"status": "completed"}}
-    cell = nbformat.v4.new_code_cell("", outputs=[shown], metadata=kept)
+    metadata = {"tags": [TAG], "jupyter": {"source_hidden": True}, "papermill": {"status": "completed"}}
+    cell = nbformat.v4.new_code_cell("", outputs=[shown], metadata=metadata)
     notebook.cells.insert(0, cell)
 
 
-def _page(said: Outcome, ended: Ending) -> View:
-    block = outcome.view(said)
-    return together([block, verdict_view.view(ended.verdict, clean(ended.texts))]) if ended.verdict else block
+def _page(top: Outcome, ended: Ending) -> View:
+    block = outcome.view(top)
+    return join_views([block, verdict_view.view(ended.verdict, clean(ended.texts))]) if ended.verdict else block
 
 
-def _kept(ended: Ending) -> dict[str, Any]:
+def _ending_record(ended: Ending) -> dict[str, Any]:
     """Return how it ended as it stands in the result."""
-    told = {name: getattr(ended, name) for name in ("status", "cell", "exit_code", "signal", "exit_status")}
-    return {**told, "verdict": to_json(ended.verdict) if ended.verdict else None}
+    fields = {name: getattr(ended, name) for name in ("status", "cell", "exit_code", "signal", "exit_status")}
+    return {**fields, "verdict": to_json(ended.verdict) if ended.verdict else None}
 
 
 def _seconds(notebook: Any) -> float | None:

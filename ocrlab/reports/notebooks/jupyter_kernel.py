@@ -70,9 +70,9 @@ class Kernel:
             time.sleep(0.02)
         return self.exit_code() is not None
 
-    def said(self) -> list[tuple[str, str]]:
+    def take_output(self) -> list[tuple[str, str]]:
         """Return what came past the cells since the last call, as (stdout or stderr, text), without stacks."""
-        found = []
+        texts = []
         for name in STREAMS:
             with contextlib.suppress(OSError):
                 data = (self.folder / name).read_bytes()
@@ -81,8 +81,8 @@ class Kernel:
                 if name == "stderr":
                     self.fatal += "".join(match[0] for match in FATAL.finditer(text))
                     text = FATAL.sub("", text)
-                found += [(name, text)] if text.strip() else []
-        return found
+                texts += [(name, text)] if text.strip() else []
+        return texts
 
     def log(self) -> str:
         """Return everything that it wrote to its stderr."""
@@ -111,9 +111,9 @@ class Kernel:
 
     def family(self) -> list[int]:
         """Return every living process that it started, itself included, whatever session or parent it has now."""
-        found = marked(MARK, self.mark)
-        self.pids.update(found)
-        return found
+        pids = marked(MARK, self.mark)
+        self.pids.update(pids)
+        return pids
 
     def end(self) -> None:
         """Kill it and everything it started."""
@@ -130,20 +130,20 @@ class Kernel:
 
 def marked(variable: str, value: str) -> list[int]:
     """Return the living processes, but not this one, that were born with an environment variable of this value."""
-    needle, found = f"{variable}={value}".encode(), []
+    needle, pids = f"{variable}={value}".encode(), []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):  # gone, or of somebody else
                 if needle in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return sorted(found)
+                    pids.append(int(entry.name))
+    return sorted(pids)
 
 
 def end(variable: str, value: str) -> None:
     """Kill all that is `marked`; a fork made meanwhile is caught by the next round."""
     deadline = time.monotonic() + PATIENCE
-    while (found := marked(variable, value)) and time.monotonic() < deadline:
-        for pid in found:
+    while (pids := marked(variable, value)) and time.monotonic() < deadline:
+        for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)

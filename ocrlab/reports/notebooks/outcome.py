@@ -103,8 +103,8 @@ def judged(name: str, judgements: Sequence[Judgement], next_command: str = "", f
     """Return the outcome of a finished notebook: PASS with all limits met, FAIL with none, INCOMPLETE without any."""
     words = {judgement.word for judgement in judgements}
     if not words:
-        told = "It ran to its end, but nothing was measured against a limit."
-        return Outcome(name, "INCOMPLETE", told, (), next_command, facts)
+        unjudged = "It ran to its end, but nothing was measured against a limit."
+        return Outcome(name, "INCOMPLETE", unjudged, (), next_command, facts)
     word = words.pop() if len(words) == 1 else "WARN"
     sentence = " ".join(judgement.sentence() for judgement in judgements)
     return Outcome(name, word, sentence, tuple(judgements), next_command, facts)

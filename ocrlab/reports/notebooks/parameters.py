@@ -70,7 +70,7 @@ class Parameter:
 def read(source: str) -> list[Parameter]:
     """Return the parameters of a cell's source; raises ConfigError for a line that papermill would miss."""
     comments = dict(_comments(source))
-    found = []
+    parameters = []
     for line in ast.parse(source).body:
         if isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant):
             continue  # a docstring
@@ -86,11 +86,11 @@ def read(source: str) -> list[Parameter]:
             got, need = ast.unparse(line), f"a plain value, and one of {', '.join(KINDS)}, tuple[...], Optional[...]"
             raise ConfigError(f"Parameter {name} cannot be read", got=got, need=need) from None
         help_text = comments.get(line.end_lineno or line.lineno, "")
-        found.append(Parameter(name, ast.unparse(line.annotation), default, help_text, **_limits(help_text)))
-    return found
+        parameters.append(Parameter(name, ast.unparse(line.annotation), default, help_text, **_limits(help_text)))
+    return parameters
 
 
-def loose(source: str) -> list[Parameter]:
+def read_foreign(source: str) -> list[Parameter]:
     """Return the parameters of somebody else's cell, each with the type of its annotation, else of its default.
 
     A kind of "" takes anything: None, and what only running the cell would tell. Raises ConfigError if it is no Python.
@@ -103,18 +103,22 @@ def loose(source: str) -> list[Parameter]:
         lines = ast.parse(plain).body
     except SyntaxError as error:
         raise ConfigError("The parameters cell cannot be read", got=str(error), need="Python: name = value") from None
-    found: dict[str, Parameter] = {}
+    parameters: dict[str, Parameter] = {}
     for line in lines:
         targets = line.targets if isinstance(line, ast.Assign) else []
         for target in [line.target] if isinstance(line, ast.AnnAssign) else targets:
             if isinstance(target, ast.Name):
-                found[target.id] = Parameter(target.id, *_told(line))
+                parameters[target.id] = Parameter(target.id, *_kind_and_default(line))
             elif isinstance(target, ast.Tuple | ast.List):
-                found |= {one.id: Parameter(one.id, "", None) for one in target.elts if isinstance(one, ast.Name)}
-    return list(found.values())
+                parameters |= {
+                    element.id: Parameter(element.id, "", None)
+                    for element in target.elts
+                    if isinstance(element, ast.Name)
+                }
+    return list(parameters.values())
 
 
-def _told(line: Any) -> tuple[str, Any]:
+def _kind_and_default(line: Any) -> tuple[str, Any]:
     """Return kind and default of one assignment of somebody else's."""
     try:
         default = ast.literal_eval(line.value)
@@ -129,18 +133,18 @@ def _told(line: Any) -> tuple[str, Any]:
     return (name if name in KINDS else ""), default
 
 
-def given(declared: Sequence[Parameter], values: Mapping[str, Any]) -> None:
+def check_values(declared: Sequence[Parameter], values: Mapping[str, Any]) -> None:
     """Raise one ConfigError with all that is wrong in the values that somebody else's notebook is given."""
-    known = {parameter.name: parameter for parameter in declared}
-    problems = [secret(name) for name in values if name in known and is_secret(name)]
-    problems += [_unknown(name, list(known)) for name in values if name not in known]
-    fits = [(known[name], value) for name, value in values.items() if name in known and known[name].kind]
-    problems += [problem for parameter, value in fits if (problem := wrong(parameter, value)) is not None]
+    by_name = {parameter.name: parameter for parameter in declared}
+    problems = [secret_error(name) for name in values if name in by_name and is_secret(name)]
+    problems += [_unknown(name, list(by_name)) for name in values if name not in by_name]
+    fits = [(by_name[name], value) for name, value in values.items() if name in by_name and by_name[name].kind]
+    problems += [problem for parameter, value in fits if (problem := find_problem(parameter, value)) is not None]
     if problems:
         raise gather(problems)
 
 
-def missing(declared: Sequence[Parameter], values: Mapping[str, Any]) -> None:
+def check_paths(declared: Sequence[Parameter], values: Mapping[str, Any]) -> None:
     """Raise one ConfigError for the given paths that lead nowhere: those of parameters whose help ends with (path).
 
     A word that the help explains (`newest: ...`) is none, and a program may be found by its name.
@@ -167,12 +171,12 @@ def check(cells: Sequence[str], namespace: Mapping[str, Any], also: Collection[s
     at, declared = _find(cells, namespace)
     names = [parameter.name for parameter in declared]
     injected = [name for cell in cells[at + 1 :] if cell.lstrip().startswith(INJECTED) for name in _assigned(cell)]
-    problems = [secret(name) for name in names if is_secret(name)]
+    problems = [secret_error(name) for name in names if is_secret(name)]
     problems += [_unknown(name, names, also) for name in injected if name not in names and name not in also]
     values = {name: namespace[name] for name in injected if name in also and name in namespace}
     for parameter in declared:
         value = namespace.get(parameter.name, parameter.default)
-        problem = wrong(parameter, value)
+        problem = find_problem(parameter, value)
         if problem is None:
             values[parameter.name] = tuple(value) if parameter.kind.startswith("tuple") else value
         elif not is_secret(parameter.name):
@@ -188,7 +192,7 @@ def changed(cells: Sequence[str], namespace: Mapping[str, Any], values: Mapping[
     return {name: value for name, value in values.items() if name not in defaults or value != defaults[name]}
 
 
-def wrong(parameter: Parameter, value: Any) -> ConfigError | None:
+def find_problem(parameter: Parameter, value: Any) -> ConfigError | None:
     """Return what is wrong with a value, or None."""
     kind = ast.parse(parameter.kind, mode="eval").body
     fits = _fits(value, kind)
@@ -233,14 +237,14 @@ def _assigned(cell: str) -> list[str]:
     return [ast.unparse(line.targets[0]) for line in ast.parse(cell).body if isinstance(line, ast.Assign)]
 
 
-def secret(name: str) -> ConfigError:
+def secret_error(name: str) -> ConfigError:
     do = "Set it in the environment instead; if its value was real, delete this notebook's file and change the secret"
     return ConfigError(f"Parameter {name} is named like a secret, and a notebook keeps its parameters", do=do)
 
 
 def _unknown(name: str, names: Sequence[str], also: Collection[str] = ()) -> ConfigError:
     if is_secret(name):
-        return secret(name)
+        return secret_error(name)
     near = nearest(name, [*names, *also])
     do = f"Did you mean {near}? " if near else ""
     return ConfigError(f"This notebook has no parameter {name}", do=f"{do}It has {', '.join(names) or 'none'}")

@@ -26,28 +26,28 @@ def configure(values: Mapping[str, Any]) -> Config:
     `data` means the samples of this checkout, an empty or missing `runs` the folder beside them. Somebody is watching:
     unless told otherwise, a run says 60 times how it goes and is measured 3 times, on a few pages.
     """
-    known = fields()
+    keys = fields()
     for name in values:
-        slip = [] if name in known or name == "overrides" else get_close_matches(name, known, 1, ALIKE)
+        slip = [] if name in keys or name == "overrides" else get_close_matches(name, keys, 1, ALIKE)
         if slip:
             raise ConfigError(f"There is no setting {name}", do=f"Did you mean {slip[0]}?")
-    said = {known[name]: value for name, value in values.items() if name in known}
+    overrides = {keys[name]: value for name, value in values.items() if name in keys}
     for key, default in (("data", samples), ("runs", runs)):
-        said[key] = str(Path(said[key]).expanduser().absolute() if said.get(key) else default())
-    if said.get("trainer.max_epochs") is not None:
-        said.pop("trainer.max_steps", None)  # the notebook always has a number of steps, which epochs replace
-    steps = schema.load(overrides=said).trainer.max_steps
+        overrides[key] = str(Path(overrides[key]).expanduser().absolute() if overrides.get(key) else default())
+    if overrides.get("trainer.max_epochs") is not None:
+        overrides.pop("trainer.max_steps", None)  # the notebook always has a number of steps, which epochs replace
+    steps = schema.load(overrides=overrides).trainer.max_steps
     pace = {"trainer.log_every": -(-steps // 60), "trainer.val_every": -(-steps // 3), "trainer.val_pages": 16}
-    return schema.apply(schema.load(overrides=pace | said), values.get("overrides") or [])
+    return schema.apply(schema.load(overrides=pace | overrides), values.get("overrides") or [])
 
 
 def fields() -> dict[str, str]:
     """Return the dotted config key of every name that stands for exactly one: `max_steps` -> `trainer.max_steps`."""
-    found: dict[str, list[str]] = {}
+    by_leaf: dict[str, list[str]] = {}
     for key in schema.keys():  # noqa: SIM118 - a function, not a dict
-        found.setdefault(key.rpartition(".")[2], []).append(key)
+        by_leaf.setdefault(key.rpartition(".")[2], []).append(key)
     short = {name: key for name, key in ALIASES.items() if "." not in name}
-    return short | {leaf: keys[0] for leaf, keys in found.items() if len(keys) == 1}
+    return short | {leaf: keys[0] for leaf, keys in by_leaf.items() if len(keys) == 1}
 
 
 def samples() -> Path:

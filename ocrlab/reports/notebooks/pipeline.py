@@ -57,7 +57,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Told:
+class NotebookResult:
     """How it ended: the word and the sentence of the outcome, and the exit status of `ocrlab run`."""
 
     outcome: str
@@ -65,7 +65,7 @@ class Told:
     exit_status: int
 
 
-def prepare(path: Path, given: Sequence[Sequence[str]]) -> Prepared:
+def prepare(path: Path, arguments: Sequence[Sequence[str]]) -> Prepared:
     """Read a notebook and put parameters, as (name, text), into it; raises ConfigError with all that is wrong."""
     if path.suffix != ".ipynb" and path.exists():  # papermill would warn, and try
         raise ConfigError(f"{path} is not a notebook", need="a file that ends in .ipynb", do=_rather(path))
@@ -80,7 +80,7 @@ def prepare(path: Path, given: Sequence[Sequence[str]]) -> Prepared:
     cell = next((c.source for c in notebook.cells if "parameters" in c.metadata.get("tags", [])), None)
     kernel = notebook.metadata.get("kernelspec", {}).get("name") or KERNEL
     language = notebook.metadata.get("kernelspec", {}).get("language") or "python"
-    values = _values(cell, given, ours, language)
+    values = _values(cell, arguments, ours, language)
     if values:
         notebook = parameterize_notebook(notebook, values, kernel_name=kernel, language=language)
     notebook.metadata.papermill.setdefault("parameters", {})
@@ -118,10 +118,10 @@ def execute(prepared: Prepared, path: Path, *, progress_bar: bool, **limits: Any
     Engine.execute_notebook(prepared.notebook, prepared.kernel, str(path), progress_bar=progress_bar, **limits)
 
 
-def finish(files: Files, *, with_html: bool) -> Told:
+def finish(files: Files, *, with_html: bool) -> NotebookResult:
     """Write HTML and JSON of an executed notebook, and return how it ended; raises OSError, DataError."""
     notebook = nbformat.read(str(files.notebook), as_version=4)
-    kept = notebook.metadata.get("ocrlab", {})
+    metadata = notebook.metadata.get("ocrlab", {})
     if with_html:
         document.write(files.notebook, files.html)
     try:
@@ -129,13 +129,13 @@ def finish(files: Files, *, with_html: bool) -> Told:
     except DataError:
         ended = notebook.metadata.papermill.get("exception") is not True and not _left(notebook)
         text = "It ran to its end, but nothing in it was judged." if ended else "It did not run to its end."
-        said = Outcome(files.notebook.stem, "INCOMPLETE", text)
-        result = results.build(said, metrics={}, parameters=notebook.metadata.papermill.get("parameters", {}))
-        write_json(files.json, record({**to_json(result), "redacted": kept.get("redacted")}))
-        return Told(result.outcome, result.sentence, 0 if ended else 1)
-    write_json(files.json, record({**to_json(result), "redacted": kept.get("redacted")}))
-    status = kept.get("exit_status", 0 if result.outcome in PASSED else 1)
-    return Told(result.outcome, result.sentence, int(status))
+        incomplete = Outcome(files.notebook.stem, "INCOMPLETE", text)
+        result = results.build(incomplete, metrics={}, parameters=notebook.metadata.papermill.get("parameters", {}))
+        write_json(files.json, record({**to_json(result), "redacted": metadata.get("redacted")}))
+        return NotebookResult(result.outcome, result.sentence, 0 if ended else 1)
+    write_json(files.json, record({**to_json(result), "redacted": metadata.get("redacted")}))
+    status = metadata.get("exit_status", 0 if result.outcome in PASSED else 1)
+    return NotebookResult(result.outcome, result.sentence, int(status))
 
 
 def _left(notebook: Any) -> bool:
@@ -144,32 +144,32 @@ def _left(notebook: Any) -> bool:
     return any(status != "completed" for status in statuses)
 
 
-def _values(cell: str | None, given: Sequence[Sequence[str]], ours: bool, language: str) -> dict[str, Any]:
+def _values(cell: str | None, arguments: Sequence[Sequence[str]], ours: bool, language: str) -> dict[str, Any]:
     """Return the values of the given parameters as their types want them; raises ConfigError.
 
     `cell` is the source of the parameters cell, None where the notebook has none.
     """
-    if cell is None and given:
-        names, do = ", ".join(name for name, _ in given), "Give the cell with the defaults the tag `parameters`"
+    if cell is None and arguments:
+        names, do = ", ".join(name for name, _ in arguments), "Give the cell with the defaults the tag `parameters`"
         raise ConfigError(f"This notebook has no parameters cell for {names}", need="a cell with that tag", do=do)
     if ours:
         declared = parameters.read(cell or "")
     else:  # somebody else's: read only where it is needed, and only Python can be read
-        declared = parameters.loose(cell or "") if given and language == "python" else []
+        declared = parameters.read_foreign(cell or "") if arguments and language == "python" else []
     kinds = {parameter.name: parameter.kind for parameter in declared}
-    values = {name: read(text, kinds.get(name, "")) for name, text in given}
+    values = {name: read(text, kinds.get(name, "")) for name, text in arguments}
     if ours:
         injected = "\n".join([parameters.INJECTED, *(f"{name} = {value!r}" for name, value in values.items())])
         defaults = {parameter.name: parameter.default for parameter in declared}
-        parameters.missing(declared, values)
+        parameters.check_paths(declared, values)
         parameters_to_config.configure(
             parameters.check([cell or "", injected], defaults | values, also=parameters_to_config.fields())
         )
     elif language == "python":
-        parameters.given(declared, values)
+        parameters.check_values(declared, values)
     secrets = [name for name in values if parameters.is_secret(name)]
     if secrets:
-        raise parameters.secret(secrets[0])
+        raise parameters.secret_error(secrets[0])
     return values
 
 

@@ -87,11 +87,11 @@ def bundle(result: Result) -> dict[str, Any]:
 
 def from_bundle(data: Mapping[str, Any]) -> Result | None:
     """Return the result in a notebook output's data, None where it holds none that can be read."""
-    found = data.get(MIME)
+    content = data.get(MIME)
     words = ("name", "outcome", "sentence")
-    if not isinstance(found, Mapping) or not all(isinstance(found.get(word), str) for word in words):
+    if not isinstance(content, Mapping) or not all(isinstance(content.get(word), str) for word in words):
         return None
-    return Result(**{key: found[key] for key in Result.__dataclass_fields__ if key in found})
+    return Result(**{key: content[key] for key in Result.__dataclass_fields__ if key in content})
 
 
 def save(result: Result, folder: Path) -> Path:
@@ -114,17 +114,17 @@ def load(path: Path | str) -> Result:
         ) from None
     if path.suffix == ".ipynb":
         text = json.dumps(_from_notebook(text, path))
-    found = from_json(text, source=str(path))
-    if not isinstance(found.get("name"), str) or found.get("outcome") is None:
-        raise DataError(f"{path} holds no result", got=f"keys {', '.join(sorted(found))}", need="name and outcome")
-    return Result(**{key: found[key] for key in Result.__dataclass_fields__ if key in found})
+    content = from_json(text, source=str(path))
+    if not isinstance(content.get("name"), str) or content.get("outcome") is None:
+        raise DataError(f"{path} holds no result", got=f"keys {', '.join(sorted(content))}", need="name and outcome")
+    return Result(**{key: content[key] for key in Result.__dataclass_fields__ if key in content})
 
 
 def copy_beside(notebook: Path | str) -> Path:
     """Write the result of an executed notebook as JSON beside it, and return that file; raises DataError, OSError."""
     path = Path(notebook).with_suffix(".json")
-    known = json.loads(Path(notebook).read_bytes()).get("metadata", {}).get("ocrlab", {})
-    write_json(path, record({**to_json(load(notebook)), "redacted": known.get("redacted")}))
+    metadata = json.loads(Path(notebook).read_bytes()).get("metadata", {}).get("ocrlab", {})
+    write_json(path, record({**to_json(load(notebook)), "redacted": metadata.get("redacted")}))
     return path
 
 
@@ -133,13 +133,13 @@ def _from_notebook(text: str, path: Path) -> Any:
     try:
         cells = json.loads(text)["cells"]
         outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
-        found = [data[MIME] for data in outputs if MIME in data]
+        contents = [data[MIME] for data in outputs if MIME in data]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         got = f"{type(error).__name__}: {error}"
         raise DataError(f"{path} is not a notebook", got=got, need="a .ipynb file") from error
-    if not found:
+    if not contents:
         raise DataError(f"{path} holds no result", need="an output of type " + MIME, do="Execute the notebook first")
-    return found[-1]
+    return contents[-1]
 
 
 def _limited(judgement: Judgement) -> dict[str, Any]:

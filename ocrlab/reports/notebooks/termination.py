@@ -61,17 +61,17 @@ def died(kernel: Kernel, before: Before, cell: int | None, log: str) -> Ending:
     name = signal_names.of_exit(code)
     place = f"in cell [{cell}]" if cell is not None else "before its first cell"
     if name:
-        said = (
+        sentence = (
             f"The kernel died of {name} {place}: {signal_names.meaning(name) or 'nothing general can be said of it'}."
         )
         exit_status = 128 - (code or 0) if (code or 0) < 0 else (code or 1)
     elif code is None:
-        said, exit_status = f"The kernel died {place}, cause unknown: its exit code could not be read.", 1
+        sentence, exit_status = f"The kernel died {place}, cause unknown: its exit code could not be read.", 1
     else:
-        said, exit_status = f"The kernel ended {place} with exit status {code}, and without a word.", code or 1
+        sentence, exit_status = f"The kernel ended {place} with exit status {code}, and without a word.", code or 1
     status = "killed" if name or code is None else "failed"
     incident = _incident(kernel, before, status, code, name, log, kernel.stack())
-    return Ending(status, said, exit_status, cell, code, name, judge(incident), kernel.stack(), incident.texts)
+    return Ending(status, sentence, exit_status, cell, code, name, judge(incident), kernel.stack(), incident.texts)
 
 
 def unstarted(kernel: Kernel, before: Before, error: Exception) -> Ending:
@@ -79,8 +79,8 @@ def unstarted(kernel: Kernel, before: Before, error: Exception) -> Ending:
     if kernel.exit_code() is not None:
         return died(kernel, before, None, f"{error}\n{kernel.log()}")
     incident = _incident(kernel, before, "failed", None, None, f"{error}\n{kernel.log()}", kernel.stack())
-    told = f"The kernel did not start. {error}".strip()
-    return Ending("failed", told, 1, verdict=judge(incident), texts=incident.texts)
+    sentence = f"The kernel did not start. {error}".strip()
+    return Ending("failed", sentence, 1, verdict=judge(incident), texts=incident.texts)
 
 
 def stuck(kernel: Kernel, before: Before, seconds: float, what: str, cell: int | None, log: str) -> Ending:
@@ -89,12 +89,12 @@ def stuck(kernel: Kernel, before: Before, seconds: float, what: str, cell: int |
     taken = stack_dumps.take([table[pid] for pid in kernel.family() if pid in table], STACKS_WITHIN)
     text = stack_dumps.text(taken)
     kernel.ask()  # afterwards: a watch that runs in the kernel hands the signal on to its program
-    seen = kernel.stack()
-    incident = _incident(kernel, before, "hung", None, None, log, text or seen)
+    stack = kernel.stack()
+    incident = _incident(kernel, before, "hung", None, None, log, text or stack)
     with contextlib.suppress(Exception):  # no word on the hang is better than no verdict
         incident.facts["hang"] = hang_cause.hang_fact(taken, incident.facts, text)
-    said = f"Cell [{cell}] still ran after {seconds:g} s, the limit of {what}, and was ended."
-    return Ending("hung", said, 124, cell, None, None, judge(incident), seen or text, incident.texts)
+    sentence = f"Cell [{cell}] still ran after {seconds:g} s, the limit of {what}, and was ended."
+    return Ending("hung", sentence, 124, cell, None, None, judge(incident), stack or text, incident.texts)
 
 
 def late(seconds: float, cell: int | None) -> Ending:
@@ -130,8 +130,8 @@ def _incident(
     if status == "hung":
         facts["ended_by"] = "limit"
     ours = re.compile(rf"NVRM|\b(?:{'|'.join(map(str, pids)) or 'none'})\b")  # a neighbour's trouble is no evidence
-    told = "\n".join(line for line in kernel_log.lines(before.began).value or [] if ours.search(line))
-    texts = {"log_tail.txt": _tail(log), "stacks.txt": stack, "kernel_log.txt": told}
+    kernel_lines = "\n".join(line for line in kernel_log.lines(before.began).value or [] if ours.search(line))
+    texts = {"log_tail.txt": _tail(log), "stacks.txt": stack, "kernel_log.txt": kernel_lines}
     exit_code = code if code is None or code >= 0 else None
     return Incident(status, exit_code, name, texts, context="the kernel of a notebook", facts=facts)
 

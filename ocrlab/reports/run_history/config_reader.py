@@ -27,15 +27,15 @@ def parse(text: str, path: str = "config.yaml") -> Settings:
     except ImportError:
         raise ConfigError(f"{path} needs a YAML parser", do="pip install pyyaml") from None
     try:
-        found = _joined([_block(block) for block in BLOCK.split(text)])
+        settings = _joined([_block(block) for block in BLOCK.split(text)])
     except (ValueError, yaml.YAMLError):  # a block is not YAML by itself, or the whole is not a config
         try:
-            found = _read(text)
+            settings = _read(text)
         except (ValueError, RecursionError, yaml.YAMLError) as error:
             what = f"{path} is not a config"
             raise ConfigError(what, got=str(error).partition("\n")[0], need="lines of the form key: value") from None
-    found.pop("schema", None)
-    return found
+    settings.pop("schema", None)
+    return settings
 
 
 @lru_cache(maxsize=65536)
@@ -57,12 +57,12 @@ def _read(text: str) -> Settings:
 
 
 def _joined(parts: list[Settings]) -> Settings:
-    found: Settings = {}
+    settings: Settings = {}
     for part in parts:
-        found.update(part)
-    if len(found) < sum(map(len, parts)):
+        settings.update(part)
+    if len(settings) < sum(map(len, parts)):
         raise ValueError("a setting is given twice")
-    return found
+    return settings
 
 
 def _leaves(node: Any, name: str, above: set[int]) -> Iterator[tuple[str, Value]]:
@@ -81,10 +81,10 @@ def _leaves(node: Any, name: str, above: set[int]) -> Iterator[tuple[str, Value]
 
 def _value(node: Any) -> Value:
     """Return a scalar: quoted text as it is, any other as if it stood on the command line."""
-    return node.value if node.style else said(node.value)
+    return node.value if node.style else parse_value(node.value)
 
 
-def said(text: str) -> Value:
+def parse_value(text: str) -> Value:
     """Return a value as somebody wrote it on the command line: `1e-3` is a number, `none` nothing, all else text."""
     lower = text.lower()
     if lower in ("none", "null", "~"):

@@ -19,28 +19,28 @@ class Group:
     @property
     def first(self) -> str:
         """When it was seen first."""
-        return seen(self.runs[-1])
+        return failure_time(self.runs[-1])
 
     @property
     def last(self) -> str:
         """When it was seen last."""
-        return seen(self.runs[0])
+        return failure_time(self.runs[0])
 
 
-def grouped(runs: Iterable[Run]) -> list[Group]:
+def group_failures(runs: Iterable[Run]) -> list[Group]:
     """Return the failures of runs by fingerprint, the most frequent first, of equals the one seen last."""
-    found: dict[str, list[Run]] = {}
+    by_id: dict[str, list[Run]] = {}
     for run in runs:
         if run.failure:
-            found.setdefault(run.failure.id, []).append(run)
+            by_id.setdefault(run.failure.id, []).append(run)
     groups = []
-    for same in found.values():
-        same.sort(key=lambda run: moment(seen(run)), reverse=True)
+    for same in by_id.values():
+        same.sort(key=lambda run: moment(failure_time(run)), reverse=True)
         assert same[0].failure is not None, "only failures were taken"
         groups.append(Group(same[0].failure, tuple(same)))
     return sorted(groups, key=lambda group: (len(group.runs), moment(group.last)), reverse=True)
 
 
-def seen(run: Run) -> str:
+def failure_time(run: Run) -> str:
     """Return when a run failed, as far as that is known."""
     return run.ended or run.started

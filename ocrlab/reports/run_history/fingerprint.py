@@ -57,7 +57,7 @@ class Fingerprint:
     place: str  # read (data.py), or empty
 
 
-def of_run(run: Path | str) -> Fingerprint | None:
+def run_fingerprint(run: Path | str) -> Fingerprint | None:
     """Return the fingerprint of a run folder, None for a run that has not failed; raises RunError, DataError."""
     record = status_file.status(run)
     if record.status not in ("failure", "died"):
@@ -72,29 +72,33 @@ def fingerprint(
 
     `cause` is used where there is no verdict. Every part may be missing or broken; nothing is raised.
     """
-    told, judged = error or {}, verdict or {}
-    causes = [one for one in _list(judged.get("causes")) if isinstance(one, Mapping)]
+    record, judgement = error or {}, verdict or {}
+    causes = [item for item in _list(judgement.get("causes")) if isinstance(item, Mapping)]
     named = _word(causes[0].get("id")) if causes else _word(cause)
     named = "" if named == "unknown" else named
-    kind = _word(told.get("type")).rpartition(".")[2]
-    traceback = _word(told.get("traceback"))
+    kind = _word(record.get("type")).rpartition(".")[2]
+    traceback = _word(record.get("traceback"))
     if kind in WATCHERS or not kind:  # nothing but how it ended: the program's own words are in its output
         traceback = log
-        ended = _word(judged.get("status")) not in ("killed", "hung", "suspected")
+        ended = _word(judgement.get("status")) not in ("killed", "hung", "suspected")
         kind = _raised(log) if ended else ""
-        kind = kind or _word(judged.get("signal")) or _signal(_word(told.get("message")))
+        kind = kind or _word(judgement.get("signal")) or _signal(_word(record.get("message")))
     file, function = "", ""
     if not named.startswith(UNPLACED) and kind not in STOPPED:
         evidence = _list(causes[0].get("evidence")) if causes else []
-        lines = [_word(one.get("text")) for one in evidence if isinstance(one, Mapping)]
+        lines = [_word(item.get("text")) for item in evidence if isinstance(item, Mapping)]
         own = traceback if traceback is not log else ""
-        file, function = _innermost(own) or _seen(lines) or _innermost(log) or _written(told) or ("", "")
-    said = _word(told.get("message"))
-    message = "" if file or named else said[:200] if _word(told.get("type")) in WATCHERS else steady(said)
-    return _made(_word(judged.get("symptom")), named, kind, file, function, message)
+        file, function = (
+            _innermost(own) or _evidence_frame(lines) or _innermost(log) or _record_frame(record) or ("", "")
+        )
+    words = _word(record.get("message"))
+    message = (
+        "" if file or named else words[:200] if _word(record.get("type")) in WATCHERS else normalize_message(words)
+    )
+    return _build(_word(judgement.get("symptom")), named, kind, file, function, message)
 
 
-def steady(message: str) -> str:
+def normalize_message(message: str) -> str:
     """Return the first line of a message without what changes from run to run: numbers, addresses, paths, names."""
     line = message.strip().partition("\n")[0][:500]
     for pattern, word in CHANGING:
@@ -122,7 +126,7 @@ def output(run: str, error: Mapping[str, Any] | None) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _made(symptom: str, cause: str, kind: str, file: str, function: str, message: str) -> Fingerprint:
+def _build(symptom: str, cause: str, kind: str, file: str, function: str, message: str) -> Fingerprint:
     import hashlib  # slow to import, and only a failure needs it
 
     parts = "\0".join((VERSION, symptom, cause, kind, file, function, message))
@@ -137,17 +141,17 @@ def _made(symptom: str, cause: str, kind: str, file: str, function: str, message
 def _innermost(text: str) -> tuple[str, str] | None:
     """Return file and function of the innermost own frame of the last traceback in a text: the user's, else ours."""
     block = text[text.rfind(TRACEBACK) :] if TRACEBACK in text else ""
-    frames = [(found["file"], found["function"]) for found in FRAME.finditer(block)]
+    frames = [(match["file"], match["function"]) for match in FRAME.finditer(block)]
     return _own(frames) or (("notebook cell", "<module>") if CELL.search(block) else None)
 
 
-def _seen(lines: Iterable[str]) -> tuple[str, str] | None:
+def _evidence_frame(lines: Iterable[str]) -> tuple[str, str] | None:
     """Return the own frame that lines of evidence name: a line of a traceback or a dump, or the words of a hang."""
-    found = [match for line in lines for match in (FRAME.match(line), PLACE.search(line)) if match]
-    return next((own for match in found if (own := _own([(match["file"], match["function"])]))), None)
+    matches = [match for line in lines for match in (FRAME.match(line), PLACE.search(line)) if match]
+    return next((own for match in matches if (own := _own([(match["file"], match["function"])]))), None)
 
 
-def _written(error: Mapping[str, Any]) -> tuple[str, str] | None:
+def _record_frame(error: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return file and function of a record that has no traceback: its `your_code` or `where`."""
     for name in ("your_code", "where"):
         place, _, function = _word(error.get(name)).rpartition(" ")
@@ -161,7 +165,7 @@ def _own(frames: list[tuple[str, str]]) -> tuple[str, str] | None:
     """Return the innermost frame of the user's, else of ocrlab's, innermost last; a named function rather than none."""
     whose = [_whose(file) for file, _ in frames]
     for owner in ("theirs", "ours"):
-        own = [pair for pair, found in zip(frames, whose, strict=True) if found == owner]
+        own = [pair for pair, whose_frame in zip(frames, whose, strict=True) if whose_frame == owner]
         named = [pair for pair in own if not pair[1].startswith("<")]
         if own:
             file, function = (named or own)[-1]
@@ -189,8 +193,8 @@ def _short(file: str) -> str:
 
 def _raised(log: str) -> str:
     """Return the type of the exception that ends the last traceback of a log."""
-    found = RAISED.search(log, log.rfind(TRACEBACK)) if TRACEBACK in log else None
-    return found[1].rpartition(".")[2] if found else ""
+    match = RAISED.search(log, log.rfind(TRACEBACK)) if TRACEBACK in log else None
+    return match[1].rpartition(".")[2] if match else ""
 
 
 def _signal(message: str) -> str:

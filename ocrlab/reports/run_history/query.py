@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ocrlab.errors import ConfigError
-from ocrlab.reports.run_history.config_reader import Settings, Value, said
+from ocrlab.reports.run_history.config_reader import Settings, Value, parse_value
 from ocrlab.reports.run_history.run_list import FAILURES, STATUSES, Run, moment
 
 CONDITION = re.compile(r"(?P<key>[A-Za-z_][\w.@/]*)(?P<sign>!=|<=|>=|=|<|>)(?P<value>.*)", re.DOTALL)
@@ -40,34 +40,36 @@ class Condition:
     sign: str
     value: str
 
-    def holds(self, found: Value) -> bool:
+    def holds(self, actual: Value) -> bool:
         """Tell whether a value of a run meets it; what is not there, or not comparable, does not."""
-        wanted = said(self.value)
+        wanted = parse_value(self.value)
         if self.sign in SIGNS:
-            numbers = not isinstance(found, bool) and isinstance(found, int | float) and isinstance(wanted, int | float)
-            return numbers and SIGNS[self.sign](found, wanted)
-        return _same(found, wanted, self.value) == (self.sign == "=")
+            numbers = (
+                not isinstance(actual, bool) and isinstance(actual, int | float) and isinstance(wanted, int | float)
+            )
+            return numbers and SIGNS[self.sign](actual, wanted)
+        return _same(actual, wanted, self.value) == (self.sign == "=")
 
 
 def condition(word: str) -> Condition | None:
     """Return the condition that a word of the command line is, None for a word that is none; raises ConfigError."""
-    found = CONDITION.fullmatch(word)
-    if found and found["sign"] in SIGNS and not isinstance(said(found["value"]), int | float):
-        got = repr(found["value"])
+    match = CONDITION.fullmatch(word)
+    if match and match["sign"] in SIGNS and not isinstance(parse_value(match["value"]), int | float):
+        got = repr(match["value"])
         raise ConfigError(f"{word} compares with no number", got=got, need="a number, as in 'hmean>0.9'")
-    return Condition(found["key"], found["sign"], found["value"]) if found else None
+    return Condition(match["key"], match["sign"], match["value"]) if match else None
 
 
-def meeting(runs: Sequence[Run], conditions: Iterable[Condition]) -> list[Run]:
+def filter_by_conditions(runs: Sequence[Run], conditions: Iterable[Condition]) -> list[Run]:
     """Return the runs that meet every condition; raises ConfigError for a key that no run has, with the nearest one."""
-    kept = list(runs)
-    for one in conditions:
-        key = resolved(one.key, runs)
-        kept = [run for run in kept if has(run, key) and one.holds(value(run, key))]
-    return kept
+    matching = list(runs)
+    for condition_ in conditions:
+        key = resolve_key(condition_.key, runs)
+        matching = [run for run in matching if has_key(run, key) and condition_.holds(value(run, key))]
+    return matching
 
 
-def of_status(runs: Iterable[Run], wanted: Iterable[str]) -> list[Run]:
+def filter_by_status(runs: Iterable[Run], wanted: Iterable[str]) -> list[Run]:
     """Return the runs of some statuses, `failure` being all ways to fail; raises ConfigError for an unknown one."""
     names: set[str] = set()
     for word in wanted:
@@ -79,7 +81,7 @@ def of_status(runs: Iterable[Run], wanted: Iterable[str]) -> list[Run]:
     return [run for run in runs if run.status in names]
 
 
-def of_cause(runs: Iterable[Run], cause: str) -> list[Run]:
+def filter_by_cause(runs: Iterable[Run], cause: str) -> list[Run]:
     """Return the runs of a cause: its id, a group as `host`, a pattern as `*.oom*`, or a part of why it failed."""
     if any(sign in cause for sign in "*?["):
         return [run for run in runs if fnmatch.fnmatchcase(run.cause, cause)]
@@ -90,13 +92,13 @@ def of_cause(runs: Iterable[Run], cause: str) -> list[Run]:
     ]
 
 
-def of_name(runs: Iterable[Run], text: str) -> list[Run]:
+def filter_by_name(runs: Iterable[Run], text: str) -> list[Run]:
     """Return the runs whose folder's name holds a text, or fits a pattern with * and ?."""
     pattern = text if any(sign in text for sign in "*?[") else f"*{text}*"
     return [run for run in runs if fnmatch.fnmatchcase(run.name.lower(), pattern.lower())]
 
 
-def since(runs: Iterable[Run], text: str, now: datetime | None = None) -> list[Run]:
+def filter_since(runs: Iterable[Run], text: str, now: datetime | None = None) -> list[Run]:
     """Return the runs that started at a time or later: `3d`, `12h`, `2026-11-20`, local time; raises ConfigError."""
     age = AGE.fullmatch(text)
     now = now or datetime.now(timezone.utc)
@@ -111,19 +113,19 @@ def since(runs: Iterable[Run], text: str, now: datetime | None = None) -> list[R
     return [run for run in runs if moment(run.started) >= begin]
 
 
-def of_failure(runs: Iterable[Run], fingerprint: str) -> list[Run]:
+def filter_by_failure(runs: Iterable[Run], fingerprint: str) -> list[Run]:
     """Return the runs whose failure has a fingerprint; its beginning is enough."""
     return [run for run in runs if run.failure and run.failure.id.startswith(fingerprint)]
 
 
-def ordered(runs: Sequence[Run], key: str, reverse: bool = False) -> list[Run]:
+def sort_runs(runs: Sequence[Run], key: str, reverse: bool = False) -> list[Run]:
     """Return runs by a key, the largest or newest first, or last with `reverse`; those without it always come last.
 
     Raises ConfigError for a key that no run has.
     """
-    known = _ranked(runs, key)
-    valued = {id(run) for run in known}  # comparing runs with each other takes seconds of thousands
-    return [*(known[::-1] if reverse else known), *(run for run in runs if id(run) not in valued)]
+    ranked = _ranked(runs, key)
+    valued = {id(run) for run in ranked}  # comparing runs with each other takes seconds of thousands
+    return [*(ranked[::-1] if reverse else ranked), *(run for run in runs if id(run) not in valued)]
 
 
 def _ranked(runs: Sequence[Run], key: str) -> list[Run]:
@@ -132,34 +134,34 @@ def _ranked(runs: Sequence[Run], key: str) -> list[Run]:
         return sorted(runs, key=lambda run: (moment(run.started), run.name), reverse=True)
     if key in ("name", "status", "cause"):
         return sorted((run for run in runs if getattr(run, key)), key=lambda run: str(getattr(run, key)))
-    key = resolved(key, runs)
-    there = [run for run in runs if has(run, key) and value(run, key) == value(run, key)]  # NaN is not there
+    key = resolve_key(key, runs)
+    there = [run for run in runs if has_key(run, key) and value(run, key) == value(run, key)]  # NaN is not there
     numbers = [run for run in there if _number(value(run, key))]
     texts = [run for run in there if not _number(value(run, key))]
     ranked = sorted(numbers, key=lambda run: float(value(run, key)), reverse=True)
-    return [*ranked, *sorted(texts, key=lambda run: shown(value(run, key)))]
+    return [*ranked, *sorted(texts, key=lambda run: format_value(value(run, key)))]
 
 
-def resolved(key: str, runs: Sequence[Run]) -> str:
+def resolve_key(key: str, runs: Sequence[Run]) -> str:
     """Return the whole name of a key among the settings and figures of runs; raises ConfigError with the nearest."""
-    known = dict.fromkeys(name for run in runs for name in run.settings)
+    settings = dict.fromkeys(name for run in runs for name in run.settings)
     figures = dict.fromkeys(["seconds", *(name for run in runs for name in run.metrics)])
-    if key in known or key in figures:
+    if key in settings or key in figures:
         return key
     if key in FIGURES:
         return FIGURES[key]
-    ends = [name for name in known if name.endswith(f".{key}")]
+    ends = [name for name in settings if name.endswith(f".{key}")]
     if len(ends) == 1 or not runs:
         return ends[0] if ends else key
     if ends:
         raise ConfigError(f"{key} can be several settings", need=f"one of {', '.join(sorted(ends))}")
-    short = {name.rpartition(".")[2]: name for name in known}
-    near = get_close_matches(key, [*known, *short, *figures, *FIGURES], n=1)
+    short = {name.rpartition(".")[2]: name for name in settings}
+    near = get_close_matches(key, [*settings, *short, *figures, *FIGURES], n=1)
     do = f"Did you mean {near[0]}?" if near else "ocrlab train --keys lists the settings"
     raise ConfigError(f"None of these runs has {key}", need="a setting or a figure", do=do)
 
 
-def has(run: Run, key: str) -> bool:
+def has_key(run: Run, key: str) -> bool:
     """Tell whether a run has a setting or a figure."""
     return key in run.settings or key in run.metrics or (key == "seconds" and run.seconds is not None)
 
@@ -171,59 +173,59 @@ def value(run: Run, key: str) -> Value:
     return run.seconds if key == "seconds" else run.metrics.get(key)
 
 
-def differing(runs: Iterable[Run]) -> list[str]:
+def differing_settings(runs: Iterable[Run]) -> list[str]:
     """Return the settings in which runs differ, in the order of the config.
 
     A setting that a run does not have makes no difference: an older ocrlab did not know it.
     """
     several = [run.settings for run in runs if run.settings]
     varying: set[str] = set()
-    for one in several:  # sets of pairs are compared in C, which is ten times as fast as comparing one by one
-        varying.update(key for key, _ in one.items() ^ several[0].items())
+    for settings in several:  # sets of pairs are compared in C, which is ten times as fast as comparing one by one
+        varying.update(key for key, _ in settings.items() ^ several[0].items())
     varying.difference_update(OWN)
-    found = {key: {one[key] for one in several if key in one} for key in sorted(varying)}
+    values_by_key = {key: {settings[key] for settings in several if key in settings} for key in sorted(varying)}
     order = list(several[0]) if several else []
     return sorted(
-        (key for key, values in found.items() if len(values) > 1),
+        (key for key, values in values_by_key.items() if len(values) > 1),
         key=lambda key: order.index(key) if key in order else len(order),
     )
 
 
-def usual(runs: Sequence[Run], keys: Iterable[str]) -> Settings:
+def common_settings(runs: Sequence[Run], keys: Iterable[str]) -> Settings:
     """Return the value that most runs have of each setting; none where no two runs have the same."""
-    found = {}
+    common = {}
     for key in keys:
         [(value, count)] = Counter(run.settings[key] for run in runs if key in run.settings).most_common(1)
         if count > 1:
-            found[key] = value
-    return found
+            common[key] = value
+    return common
 
 
 def short_names(keys: Iterable[str], runs: Iterable[Run]) -> dict[str, str]:
     """Return for each setting the last part of its name, the whole where another setting of the runs ends alike."""
-    known: set[str] = set()
+    names: set[str] = set()
     for run in runs:
-        known.update(run.settings)
-    ends = Counter(name.rpartition(".")[2] for name in known)
+        names.update(run.settings)
+    ends = Counter(name.rpartition(".")[2] for name in names)
     return {key: end if ends[end := key.rpartition(".")[2]] < 2 else key for key in keys}
 
 
-def shown(one: Value) -> str:
+def format_value(value: Value) -> str:
     """Return a value as `key=value` takes it."""
-    if one is None or isinstance(one, bool):
-        return str(one).lower()
-    if isinstance(one, float):
-        return f"{one:g}"
-    return f"[{','.join(map(shown, one))}]" if isinstance(one, tuple) else str(one)
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"[{','.join(map(format_value, value))}]" if isinstance(value, tuple) else str(value)
 
 
-def _number(one: Value) -> bool:
-    return isinstance(one, int | float) and not isinstance(one, bool)
+def _number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _same(found: Value, wanted: Value, text: str) -> bool:
-    if _number(found) and _number(wanted):
-        return math.isclose(found, wanted, rel_tol=1e-9)
-    if isinstance(found, str):
-        return fnmatch.fnmatchcase(found, text) or found == text
-    return bool(found == wanted) if not isinstance(found, tuple) else shown(found) == text.replace(" ", "")
+def _same(actual: Value, wanted: Value, text: str) -> bool:
+    if _number(actual) and _number(wanted):
+        return math.isclose(actual, wanted, rel_tol=1e-9)
+    if isinstance(actual, str):
+        return fnmatch.fnmatchcase(actual, text) or actual == text
+    return bool(actual == wanted) if not isinstance(actual, tuple) else format_value(actual) == text.replace(" ", "")

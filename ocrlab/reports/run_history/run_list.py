@@ -69,16 +69,16 @@ def list_runs(places: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] 
     """
     if isinstance(places, str | os.PathLike):
         places = [places]
-    found: dict[str, Run] = {}
-    with uncollected():
+    runs: dict[str, Run] = {}
+    with garbage_collection_paused():
         for place in places:
             for run in _runs(str(place)):
-                found.setdefault(run.path, run)
-    return sorted(found.values(), key=lambda run: (moment(run.started), run.name), reverse=True)
+                runs.setdefault(run.path, run)
+    return sorted(runs.values(), key=lambda run: (moment(run.started), run.name), reverse=True)
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def garbage_collection_paused() -> Iterator[None]:
     """Keep Python from looking for cycles among a hundred thousand small objects that all stay: half of the time."""
     collecting = gc.isenabled()
     gc.disable()
@@ -109,7 +109,7 @@ def read(path: str) -> Run | None:
     values, problem = _settings(path)
     metrics, final = record.metrics, bool(record.metrics)
     if not metrics and word != "success":
-        metrics = saved(path) or so_far(f"{path}/metrics.csv")
+        metrics = read_best_checkpoint(path) or read_progress(f"{path}/metrics.csv")
     seconds = _seconds(path, record) if not final or "seconds" not in metrics else metrics["seconds"]
     status, failure = record.status, None
     if status in ("failure", "died"):
@@ -166,22 +166,22 @@ def _broken(path: str, name: str, why: str) -> Run:
 def moment(time: str | None) -> datetime:
     """Return a time of a record; the beginning of time for one that is none, and UTC where it names no zone."""
     try:
-        found = datetime.fromisoformat((time or "").replace("Z", "+00:00"))
+        parsed = datetime.fromisoformat((time or "").replace("Z", "+00:00"))
     except ValueError:
         return FOREVER
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)
 
 
 def _runs(place: str) -> Iterator[Run]:
     """Yield the runs at or below a place; raises RunError."""
     try:
         with os.scandir(place) as entries:
-            found = {entry.name: entry.is_symlink() for entry in entries}
+            links = {entry.name: entry.is_symlink() for entry in entries}
     except OSError as error:
         need = "a folder with run folders, or a run folder"
         gone = isinstance(error, FileNotFoundError)
         raise RunError(f"{place} cannot be listed", got=error.strerror, need=need, missing=gone) from None
-    if PARTS.union(status_file.SENTINELS.values()).intersection(found):
+    if PARTS.union(status_file.SENTINELS.values()).intersection(links):
         itself = read(place)
         assert itself is not None, "it has something of a run"
         yield itself
@@ -189,11 +189,11 @@ def _runs(place: str) -> Iterator[Run]:
     here = os.path.realpath(place)
     twice = {  # as `latest`
         name
-        for name, linked in found.items()
+        for name, linked in links.items()
         if linked and os.path.dirname(os.path.realpath(f"{place}/{name}")) == here
     }
     before = "" if place == "." else f"{place.rstrip('/')}/"
-    folders = [before + name for name in found if not (name.startswith(".") or name in twice)]
+    folders = [before + name for name in links if not (name.startswith(".") or name in twice)]
     yield from (run for folder in folders if (run := read(folder)) is not None)
 
 
@@ -229,24 +229,24 @@ def _failed(path: str, record: RunRecord) -> tuple[str, Fingerprint]:
     return ("killed" if ended == "killed" else "hung" if ended == "hung" else "failed"), failure
 
 
-def saved(path: str) -> dict[str, float]:
+def read_best_checkpoint(path: str) -> dict[str, float]:
     """Return the best hmean@0.5 of a run by the name of its checkpoint, and its last step; empty where it has none.
 
     `train.watcher` writes it with four digits; a table of metrics has more, and takes ten times as long to read.
     """
     try:
-        found = [match for name in os.listdir(f"{path}/checkpoints") if (match := BEST.fullmatch(name))]
-        head, tail = safe_read.ends(f"{path}/metrics.csv", ROW) if found else (b"", b"")
+        matches = [match for name in os.listdir(f"{path}/checkpoints") if (match := BEST.fullmatch(name))]
+        head, tail = safe_read.ends(f"{path}/metrics.csv", ROW) if matches else (b"", b"")
     except OSError:
         return {}
     if not head.startswith(b"step,"):
         return {}
     last = tail[: tail.rfind(b"\n")].rpartition(b"\n")[2].partition(b",")[0]
     steps = {"steps": float(last)} if last.isdigit() else {}
-    return {"hmean@0.5": max(float(match[1]) for match in found), **steps}
+    return {"hmean@0.5": max(float(match[1]) for match in matches), **steps}
 
 
-def so_far(path: str) -> dict[str, float]:
+def read_progress(path: str) -> dict[str, float]:
     """Return of a metrics.csv the step it has come to as `steps`, and the row of its best hmean@0.5."""
     try:
         text = safe_read.read(path).decode("utf-8", errors="replace")
@@ -269,22 +269,22 @@ def so_far(path: str) -> dict[str, float]:
 def _cell(row: str, at: int) -> float:
     """Return a cell of a row, -1 where it is no number."""
     try:
-        found = float(row.split(",", at + 1)[at])
+        value = float(row.split(",", at + 1)[at])
     except (ValueError, IndexError):
         return -1.0
-    return found if found == found else -1.0
+    return value if value == value else -1.0
 
 
 def _numbers(columns: list[str], row: str) -> dict[str, float]:
     """Return the cells of a row that are numbers; none of a row with another number of cells."""
     cells = row.split(",")
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, text in zip(columns, cells, strict=False) if len(cells) == len(columns) else ():
         try:
-            found[name] = float(text)
+            numbers[name] = float(text)
         except ValueError:
             continue
-    return found
+    return numbers
 
 
 def _seconds(path: str, record: RunRecord) -> float | None:

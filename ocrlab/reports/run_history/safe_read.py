@@ -42,7 +42,7 @@ def ends(path: str, most: int) -> tuple[bytes, bytes]:
 
 
 def _size(descriptor: int, path: str) -> int:
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(f"{path} is no regular file")
-    return found.st_size
+    return status.st_size

@@ -23,7 +23,7 @@ from ocrlab.debug.instruments.step_check.forward_pass import memory_format, shap
 from ocrlab.debug.instruments.step_check.state_guard import StepState, learning_rates, loss_value
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors, tensors
 from ocrlab.errors import ConfigError
-from ocrlab.notebook.layers_job import one
+from ocrlab.notebook.layers_job import find_module
 
 
 @dataclass
@@ -126,6 +126,6 @@ def test_a_class_out_of_bounds_stops_the_step_before_the_kernel() -> None:
 
 def test_the_notebook_inspects_a_single_module() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    assert [named.name for named in one(model, "0")] == ["0"]
+    assert [named.name for named in find_module(model, "0")] == ["0"]
     with pytest.raises(ConfigError, match="3 modules"):
-        one(model, "*")
+        find_module(model, "*")

@@ -17,7 +17,7 @@ from ocrlab.errors import CheckpointError
 from ocrlab.notebook import child_runner, page_viewer
 
 
-class Told:
+class FakeLab:
     """A lab that only remembers its outcome."""
 
     def __init__(self, root: Path, runs: Path) -> None:
@@ -30,24 +30,24 @@ class Told:
 
 @pytest.fixture(scope="module")
 def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return Told(root, tmp_path_factory.mktemp("runs"))
+    return FakeLab(root, tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
-def looking(lab: Any) -> Iterator[page_viewer.Looking]:
-    found = page_viewer.look(lab, "receipts", 16)  # of 16 pages: the first again
-    yield found
-    found.link.close()
+def viewer(lab: Any) -> Iterator[page_viewer.Viewer]:
+    viewer = page_viewer.look(lab, "receipts", 16)  # of 16 pages: the first again
+    yield viewer
+    viewer.link.close()
 
 
-def test_the_detector_and_its_settings_are_named(looking: page_viewer.Looking) -> None:
-    view = page_viewer.about(looking)
+def test_the_detector_and_its_settings_are_named(viewer: page_viewer.Viewer) -> None:
+    view = page_viewer.about(viewer)
     assert re.match(r"receipt_000: 4\d of 4\d detections are right, hmean@0\.5 0\.9", view.text)
     assert "shipped detector" in view.html and "16 of val" in view.html
 
 
-def test_the_page_has_a_live_and_a_static_side(looking: page_viewer.Looking) -> None:
-    bundle = page_viewer.page(looking)._repr_mimebundle_()
+def test_the_page_has_a_live_and_a_static_side(viewer: page_viewer.Viewer) -> None:
+    bundle = page_viewer.page(viewer)._repr_mimebundle_()
     assert set(bundle) >= {"text/html", "text/plain", "application/vnd.jupyter.widget-view+json"}
     html = bundle["text/html"]
     assert html.count("<image ") == 3 and "Save the polygons" not in html
@@ -55,28 +55,28 @@ def test_the_page_has_a_live_and_a_static_side(looking: page_viewer.Looking) -> 
     assert len(html) < 500_000
 
 
-def test_a_page_with_text_is_judged_and_one_without_is_not(lab: Any, looking: page_viewer.Looking) -> None:
-    page_viewer.judge(lab, looking, 0.8)
+def test_only_a_page_with_text_is_judged(lab: Any, viewer: page_viewer.Viewer) -> None:
+    page_viewer.judge(lab, viewer, 0.8)
     [(metric, value, limit)] = lab.outcomes
     assert metric.startswith("hmean@0.5") and value > 0.9 and limit == 0.8 and lab.next
     lab.outcomes.clear()
-    ignored = looking.seen.ignored | True
-    seen = SimpleNamespace(**{**vars(looking.seen), "ignored": ignored})
-    page_viewer.judge(lab, SimpleNamespace(**{**vars(looking), "seen": seen}), 0.8)  # type: ignore[arg-type]
+    ignored = viewer.page.ignored | True
+    empty_page = SimpleNamespace(**{**vars(viewer.page), "ignored": ignored})
+    page_viewer.judge(lab, SimpleNamespace(**{**vars(viewer), "page": empty_page}), 0.8)  # type: ignore[arg-type]
     assert lab.outcomes == []
 
 
 @pytest.mark.slow  # with a child that needs no torch: test_inspect_link.py
-def test_a_killed_detector_is_named_and_starts_again(looking: page_viewer.Looking) -> None:
-    [pid] = child_runner.jupyter_kernel.marked(child_runner.MARK, looking.link.mark)[-1:]
+def test_a_killed_detector_is_named_and_starts_again(viewer: page_viewer.Viewer) -> None:
+    [pid] = child_runner.jupyter_kernel.marked(child_runner.MARK, viewer.link.mark)[-1:]
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(child_runner.ChildFailed, match="SIGKILL"):
-        looking.link.ask("judge", looking.source, looking.opened.post)
-    again = looking.link.ask("judge", looking.source, looking.opened.post)
-    assert again.scores.tolist() == looking.judged.scores.tolist()
+        viewer.link.ask("judge", viewer.source, viewer.opened.post)
+    again = viewer.link.ask("judge", viewer.source, viewer.opened.post)
+    assert again.scores.tolist() == viewer.judged.scores.tolist()
 
 
 @pytest.mark.slow
-def test_a_wrong_checkpoint_gets_one_sentence(lab: Any, tmp_path: Path) -> None:
+def test_a_wrong_checkpoint_gets_a_single_sentence(lab: Any, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="There is no checkpoint"):
         page_viewer.look(lab, str(tmp_path / "none.ckpt"), 0)

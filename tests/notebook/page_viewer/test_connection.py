@@ -36,9 +36,9 @@ inspect_link.serve(inspect_link.come(line), answers)
 @pytest.fixture
 def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
     monkeypatch.setattr(connection, "PROGRAM", PROGRAM)
-    made = Link(("open", "receipts"), tmp_path / "runs")
-    yield made
-    made.close()
+    link_ = Link(("open", "receipts"), tmp_path / "runs")
+    yield link_
+    link_.close()
 
 
 def alive(pid: int) -> bool:
@@ -56,7 +56,7 @@ def gone(pid: int, seconds: float = 20) -> bool:
     return not alive(pid)
 
 
-def test_questions_are_answered_by_one_child_that_was_prepared_once(link: Link) -> None:
+def test_questions_are_answered_by_a_single_child_that_was_prepared_once(link: Link) -> None:
     assert link.ask("add", 2, 3) == 5
     assert link.ask("opened") == ["receipts"]
     pid = link.ask("pid")
@@ -101,7 +101,7 @@ def test_who_asks_what_prepares_the_child_asks_it_once(link: Link) -> None:
     assert link.ask("opened") == ["receipts"] * 2
 
 
-def test_a_death_is_told_with_its_signal_and_the_next_question_starts_anew(link: Link) -> None:
+def test_a_death_is_reported_with_its_signal_and_the_next_question_starts_anew(link: Link) -> None:
     pid = link.ask("pid")
     with pytest.raises(child_runner.ChildFailed, match="SIGSEGV") as caught:
         link.ask("die", int(signal.SIGSEGV))
@@ -131,7 +131,7 @@ def test_an_interrupt_ends_the_child_and_no_late_answer_is_taken_for_another(lin
     assert link.ask("add", 1, 1) == 2
 
 
-def test_a_child_that_never_comes_to_the_line_is_told(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_never_connects_is_reported(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "PROGRAM", "import no_such_module")
     with pytest.raises(child_runner.ChildFailed, match="exit status 1"):
         link.ask("add", 1, 1)

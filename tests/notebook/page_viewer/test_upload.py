@@ -18,9 +18,9 @@ GREY = np.tile(np.arange(64, dtype=np.uint8) * 4, (48, 1))
 
 
 def exif(path: Path) -> None:
-    told = Image.Exif()
-    told[274] = 6
-    Image.fromarray(GREY).save(path, "jpeg", exif=told)
+    tags = Image.Exif()
+    tags[274] = 6
+    Image.fromarray(GREY).save(path, "jpeg", exif=tags)
 
 
 def animated(path: Path) -> None:
@@ -41,7 +41,7 @@ GOOD: dict[str, tuple[Callable[[Path], object], tuple[int, int], str]] = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_images_become_pixels_and_what_was_done_is_said(tmp_path: Path, name: str) -> None:
+def test_images_become_pixels_and_what_was_done_is_reported(tmp_path: Path, name: str) -> None:
     write, shape, words = GOOD[name]
     write(tmp_path / name)
     image, notes = read(tmp_path / name)
@@ -68,7 +68,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_image_gets_one_sentence_without_the_folder(tmp_path: Path, name: str) -> None:
+def test_what_is_no_image_gets_a_single_sentence_without_the_folder(tmp_path: Path, name: str) -> None:
     data, words = BAD[name]
     (tmp_path / name).write_bytes(data)
     with pytest.raises(DataError, match=words) as caught:
@@ -77,6 +77,6 @@ def test_what_is_no_image_gets_one_sentence_without_the_folder(tmp_path: Path, n
     assert str(tmp_path) not in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.png cannot be read"):
         read(tmp_path / "gone.png")

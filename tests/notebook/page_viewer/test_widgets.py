@@ -13,15 +13,15 @@ from PIL import Image
 
 from ocrlab.errors import RunError
 from ocrlab.notebook.page_viewer import widgets
-from ocrlab.notebook.page_viewer.messages import Opened, Source
+from ocrlab.notebook.page_viewer.messages import DetectorInfo, Source
 from ocrlab.notebook.page_viewer.widgets import Panel
-from ocrlab.notebook.page_viewer.worker import Bench
+from ocrlab.notebook.page_viewer.worker import PageWorker
 
 
 class Direct:
     """A link without a child: its bench is in this process."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: PageWorker) -> None:
         self.bench, self.asked, self.broken = bench, list[str](), ""
 
     def ask(self, name: str, *args: Any) -> Any:
@@ -32,19 +32,19 @@ class Direct:
 
 
 @pytest.fixture(scope="module")
-def bench(root: Path) -> tuple[Bench, Opened]:
-    made = Bench()
-    return made, made.open("receipts", "runs", str(root / "data_samples"), False)
+def bench(root: Path) -> tuple[PageWorker, DetectorInfo]:
+    worker = PageWorker()
+    return worker, worker.open("receipts", "runs", str(root / "data_samples"), False)
 
 
 @pytest.fixture
-def panel(bench: tuple[Bench, Opened]) -> Panel:
-    made, opened = bench
+def panel(bench: tuple[PageWorker, DetectorInfo]) -> Panel:
+    worker, opened = bench
     source = Source("val", 0)
-    names = {"train": [], "val": made.pages("val").names}
-    judged = made.judge(source, opened.post)
-    link: Any = Direct(made)
-    return Panel(link, opened, names, source, made.see(source), judged, judged)
+    names = {"train": [], "val": worker.pages("val").names}
+    judged = worker.judge(source, opened.post)
+    link: Any = Direct(worker)
+    return Panel(link, opened, names, source, worker.see(source), judged, judged)
 
 
 def shown(panel: Panel) -> tuple[str, ...]:
@@ -75,14 +75,14 @@ def test_the_ratio_counts_only_where_it_is_chosen(panel: Panel) -> None:
 
 
 def test_what_lies_under_the_polygons_can_be_chosen(panel: Panel) -> None:
-    seen = set()
+    pictures = set()
     for what in (widgets.PAGE, widgets.HEAT, widgets.BORDER, widgets.MASK):
         panel.at["base"].value = what
-        seen.add(panel.at["picture"].value)
+        pictures.add(panel.at["picture"].value)
         assert what in panel.at["picture"].value
-    assert len(seen) == 4
+    assert len(pictures) == 4
     panel.at["threshold"].value = 0.8
-    assert panel.at["picture"].value not in seen  # the mask follows the threshold
+    assert panel.at["picture"].value not in pictures  # the mask follows the threshold
 
 
 def test_numbers_annotation_and_zoom(panel: Panel) -> None:
@@ -104,12 +104,12 @@ def test_pages_and_splits_are_walked_through(panel: Panel) -> None:
     assert panel.source == Source("val", 0) and panel.at["picture"].value == first
     panel.at["split"].value = "train"
     assert panel.source == Source("train", 0) and len(panel.at["page"].options) == 48
-    assert panel.seen.name in panel.at["picture"].value
+    assert panel.page.name in panel.at["picture"].value
 
 
 def upload(panel: Panel, name: str, data: bytes) -> None:
-    told = {"name": name, "type": "", "size": len(data), "last_modified": datetime.now(timezone.utc)}
-    panel.at["upload"].value = ({**told, "content": memoryview(data)},)
+    file = {"name": name, "type": "", "size": len(data), "last_modified": datetime.now(timezone.utc)}
+    panel.at["upload"].value = ({**file, "content": memoryview(data)},)
 
 
 def png(value: int = 200, size: tuple[int, int] = (320, 160)) -> bytes:
@@ -121,13 +121,13 @@ def png(value: int = 200, size: tuple[int, int] = (320, 160)) -> bytes:
 def test_an_uploaded_page_is_shown_and_can_be_chosen_again(panel: Panel, root: Path) -> None:
     page = next((root / "data_samples" / "val" / "images").glob("*.jpg"))
     upload(panel, "../mine.jpg", page.read_bytes())
-    assert panel.seen.name == "mine.jpg" and "text regions" in panel.at["facts"].value
+    assert panel.page.name == "mine.jpg" and "text regions" in panel.at["facts"].value
     assert panel.at["overlay"].value.count('class="text"') == 1
     assert panel.at["page"].options[0][0] == "uploaded: mine.jpg"
     upload(panel, "empty.png", png())
     assert "0 text regions" in panel.at["facts"].value
     panel.at["page"].value = panel.at["page"].options[1][1]
-    assert panel.seen.name == "mine.jpg"
+    assert panel.page.name == "mine.jpg"
     panel.at["next"].click()
     assert panel.source == Source("val", 0)
 
@@ -141,7 +141,7 @@ def test_a_broken_file_gets_a_sentence_and_the_page_stays(panel: Panel) -> None:
     assert panel.at["message"].value == ""
 
 
-def test_what_was_done_to_an_upload_is_said(panel: Panel) -> None:
+def test_what_was_done_to_an_upload_is_reported(panel: Panel) -> None:
     data = io.BytesIO()
     Image.fromarray(np.full((90, 60), 250, np.uint8)).convert("CMYK").save(data, "jpeg")
     upload(panel, "print.jpg", data.getvalue())
@@ -156,7 +156,7 @@ def test_old_uploads_are_dropped(panel: Panel, monkeypatch: pytest.MonkeyPatch) 
     assert len(list(Path(panel.folder.name).rglob("*.png"))) == 2
 
 
-def test_a_dead_detector_is_told_and_the_widgets_live(panel: Panel) -> None:
+def test_a_dead_detector_is_reported_and_the_widgets_live(panel: Panel) -> None:
     link: Any = panel.link
     link.broken = "The child died of SIGSEGV: <memory>"
     before = shown(panel)
@@ -167,7 +167,7 @@ def test_a_dead_detector_is_told_and_the_widgets_live(panel: Panel) -> None:
     assert panel.at["message"].value == "" and shown(panel) != before
 
 
-def test_a_long_list_offers_the_pages_around_the_one_that_is_shown(
+def test_a_long_list_offers_the_pages_around_the_page_that_is_shown(
     panel: Panel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(widgets, "LISTED", 4)

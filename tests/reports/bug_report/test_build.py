@@ -41,13 +41,13 @@ SECTIONS += ("Ruled out", "Proposed fix", "Tests", "Progress", "Not known")
 def crashed(runs: Path, log: str = LOG, status: str = "failed", **facts: Any) -> Path:
     """Return a run folder as `ocrlab watch` leaves it."""
     folder = run_folder.create(runs, "train")
-    known = Incident(status, 1 if status == "failed" else None, None, {"log_tail.txt": log}, "", facts)
-    verdict_files.write_verdict(folder.incident, classify.classify(known), known)
+    incident = Incident(status, 1 if status == "failed" else None, None, {"log_tail.txt": log}, "", facts)
+    verdict_files.write_verdict(folder.incident, classify.classify(incident), incident)
     folder.fail({"type": "Failed", "message": "failed, exit status 1", "where": None}, verdict="data.index_range")
     return folder.path
 
 
-def told(path: Path, verified: dict[str, Any] | None = None) -> str:
+def rendered(path: Path, verified: dict[str, Any] | None = None) -> str:
     report = build.build(collect(path), verified)
     for name in SECTIONS:
         assert f"## {name}\n" in report.markdown and f"<h2>{name}</h2>" in report.html, name
@@ -58,7 +58,7 @@ def test_a_run_that_failed(runs: Path) -> None:
     report = build.build(collect(crashed(runs, run_seconds=3.25)))
     assert report.title == "IndexError: index 7 is out of bounds for axis 0 with size 4 in read (train.py)"
     assert report.front["status"] == "open" and report.front["category"] == "data"
-    text = told(runs / next(runs.iterdir()).name)
+    text = rendered(runs / next(runs.iterdir()).name)
     for line in (
         "`data.index_range`",
         "`log_tail.txt:7` `IndexError: index 7 is out of bounds",
@@ -72,9 +72,9 @@ def test_a_run_that_failed(runs: Path) -> None:
 
 
 def test_the_id_is_that_of_the_failure_not_of_the_run(tmp_path: Path) -> None:
-    one, two = crashed(tmp_path / "a"), crashed(tmp_path / "b", LOG.replace("line 9", "line 19").replace("7", "8"))
-    other = crashed(tmp_path / "c", LOG.replace("in read", "in write"))
-    names = [build.build(collect(path)).id for path in (one, two, other)]
+    first, same = crashed(tmp_path / "a"), crashed(tmp_path / "b", LOG.replace("line 9", "line 19").replace("7", "8"))
+    different = crashed(tmp_path / "c", LOG.replace("in read", "in write"))
+    names = [build.build(collect(path)).id for path in (first, same, different)]
     assert names[0] == names[1] != names[2] and names[0].startswith("OCR-")
 
 
@@ -82,7 +82,7 @@ def test_runs_beside_it_that_failed_alike_are_counted(runs: Path) -> None:
     crashed(runs)
     crashed(runs, LOG.replace("IndexError: index", "ValueError: index"))
     path = crashed(runs)
-    assert "1 of the 2 other runs beside it failed in the same way" in told(path)
+    assert "1 of the 2 other runs beside it failed in the same way" in rendered(path)
     assert siblings(collect(path)) == (1, 2)
 
 
@@ -99,23 +99,23 @@ def test_runs_beside_it_that_failed_alike_are_counted(runs: Path) -> None:
     ],
 )
 def test_the_command_is_that_of_the_program(words: Any, program: Any, runs: Path) -> None:
-    found = collect(crashed(runs))
-    found.process["command"] = words
-    assert command(found) == program
-    assert ("The command is unknown" in build.build(found).markdown) == (program is None)
+    sources = collect(crashed(runs))
+    sources.process["command"] = words
+    assert command(sources) == program
+    assert ("The command is unknown" in build.build(sources).markdown) == (program is None)
 
 
 def test_what_running_it_again_showed(runs: Path) -> None:
     row = {"same": True, "told": "data.index_range", "seconds": 1.5}
     ran = {"wanted": "data.index_range: x", "same": 1, "runs": [row, {**row, "same": False, "told": "passed"}]}
     path = crashed(runs)
-    text = told(path, ran)
+    text = rendered(path, ran)
     assert "the same failure came 1 of 2 times" in text and "status: reproduced" in text and "- [x] reproduced" in text
-    assert "status: not reproduced" in told(path, {**ran, "same": 0})
-    assert "could not be verified: it was elsewhere" in told(path, {"why": "it was elsewhere", "runs": []})
+    assert "status: not reproduced" in rendered(path, {**ran, "same": 0})
+    assert "could not be verified: it was elsewhere" in rendered(path, {"why": "it was elsewhere", "runs": []})
 
 
-def test_what_replay_and_bisect_found(runs: Path) -> None:
+def test_results_of_replay_and_bisect(runs: Path) -> None:
     path = crashed(runs)
     fault = {"kind": "exception", "path": "decoder.fusion", "exception": "IndexError: x", "step": 3}
     cells = [{"cell": "as it was", "fault": fault, "seconds": 2.0}, {"cell": "fp32", "fault": None, "seconds": 1.0}]
@@ -133,7 +133,7 @@ def test_what_replay_and_bisect_found(runs: Path) -> None:
     bisect = {"status": "found", "sentence": "it comes from workers (4)", "culprits": ["workers"], "posterior": 0.97}
     bisect |= {"until_mended": "runtime.workers=0", "factors": factors, "table": table}
     run_folder.write_json(path / "incident" / "bisect.json", bisect)
-    text = told(path)
+    text = rendered(path)
     for line in (
         "status: reproduced",
         "| Setting `workers` | supported | 0.97 |",
@@ -155,12 +155,12 @@ def test_the_command_of_a_recorder_in_somebodys_own_program(tmp_path: Path) -> N
     program_info.write(tmp_path / "mine" / "flight", "loop")
     replay = {"schema": 1, "answer": "x", "fault": {"kind": "x"}}
     run_folder.write_json(tmp_path / "mine" / "incident" / "replay.json", replay)
-    found = collect(tmp_path / "mine")
-    assert command(found) == sys.orig_argv and found.process["folder"] == os.getcwd() and found.here
-    assert "The command is unknown" not in build.build(found).markdown
+    sources = collect(tmp_path / "mine")
+    assert command(sources) == sys.orig_argv and sources.process["folder"] == os.getcwd() and sources.here
+    assert "The command is unknown" not in build.build(sources).markdown
 
 
-def test_a_process_that_is_gone_is_told_in_words(runs: Path) -> None:
+def test_a_process_that_is_gone_is_described_in_words(runs: Path) -> None:
     folder = run_folder.create(runs, "train")
     process = folder.path / "flight" / "process.json"
     process.write_text(json.dumps({**json.loads(process.read_text()), "started": 1}))
@@ -171,46 +171,46 @@ def test_numbers_that_are_none_are_a_failure_also_of_a_run_that_ended_well(runs:
     folder = run_folder.create(runs, "train")
     folder.metrics_file.write_text("step,loss\n1,0.5\n2,nan\n3,nan\n")
     folder.succeed({"loss": 1.0})
-    text, found = told(folder.path), collect(folder.path)
-    assert title(found) == "loss becomes nan" and how_far(found).startswith("step 3 in ")
+    text, sources = rendered(folder.path), collect(folder.path)
+    assert title(sources) == "loss becomes nan" and how_far(sources).startswith("step 3 in ")
     assert "# loss becomes nan" in text and "`loss` is `nan` from line 3 of `metrics.csv`" in text
 
 
 def test_a_run_that_did_well_has_nothing_to_report(runs: Path) -> None:
     folder = run_folder.create(runs, "train")
     folder.succeed({"hmean@0.5": 0.9})
-    found = collect(folder.path)
-    assert not found.failed
-    assert "there is no failure to report" in told(folder.path) and "status: no failure" in told(folder.path)
+    sources = collect(folder.path)
+    assert not sources.failed
+    assert "there is no failure to report" in rendered(folder.path) and "status: no failure" in rendered(folder.path)
 
 
 def test_a_hang_and_out_of_memory_and_a_run_that_is_gone(tmp_path: Path) -> None:
     hang = crashed(tmp_path / "a", "epoch 1\n", "hung", silent_seconds=60.0, run_seconds=80.0)
-    assert "It hung: nothing moved any more" in told(hang) and "It stood still for 60 s." in told(hang)
+    assert "It hung: nothing moved any more" in rendered(hang) and "It stood still for 60 s." in rendered(hang)
     oom = crashed(tmp_path / "b", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
-    assert "category: gpu" in told(oom) or "gpumem" in told(oom)
+    assert "category: gpu" in rendered(oom) or "gpumem" in rendered(oom)
     gone = run_folder.create(tmp_path / "c", "x").path
     process = json.loads((gone / "flight" / "process.json").read_text())
     (gone / "flight" / "process.json").write_text(json.dumps({**process, "pid": 2**22 + 5}))
-    assert "Its process is gone and left no word." in told(gone)
+    assert "Its process is gone and left no word." in rendered(gone)
 
 
 @pytest.mark.parametrize("torn", ["{", "[]", '{"schema": 1, "causes": 3}', "\x00\xff", "[" * 100_000])
-def test_half_written_folders_are_told_as_far_as_they_go(torn: str, runs: Path) -> None:
+def test_half_written_folders_are_reported_as_far_as_they_go(torn: str, runs: Path) -> None:
     path = crashed(runs)
     for name in ("incident/verdict.json", "incident/facts.json", "environment.json", "flight/process.json"):
         (path / name).write_text(torn)
     (path / "incident" / "replay.json").write_text(torn)
     (path / "incident" / "bisect.json").write_text('{"table": 3, "factors": [1], "culprits": "x", "status": "found"}')
     (path / "metrics.csv").write_text("step,loss\n1,0.5\n2")
-    assert "IndexError" in told(path)
+    assert "IndexError" in rendered(path)
 
 
 def test_a_folder_without_a_sentinel_and_an_incident_alone(runs: Path, tmp_path: Path) -> None:
     path = crashed(runs)
     alone = tmp_path / "sent-to-me"
     (path / "incident").rename(alone)
-    text = told(alone)
+    text = rendered(alone)
     assert "`data.index_range`" in text and "how it ended is known from its verdict and logs only" in text
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no log"):
@@ -253,18 +253,18 @@ def test_a_notebook_that_failed(tmp_path: Path) -> None:
     notebook = new_notebook(cells=[new_code_cell("read()", outputs=[error])])
     notebook.metadata["papermill"] = {"input_path": "03_train.ipynb", "parameters": {"batch_size": 4}}
     nbformat.write(notebook, tmp_path / "out.ipynb")
-    text = told(tmp_path / "out.ipynb")
+    text = rendered(tmp_path / "out.ipynb")
     assert "ocrlab run 03_train.ipynb -p batch_size 4" in text and "Every cell runs to its end." in text
 
 
 def test_the_environment_is_the_runs_or_this_machines_or_unknown(runs: Path) -> None:
     path = crashed(runs)
-    assert "as it was found when this report was written" in told(path)
+    assert "as it was found when this report was written" in rendered(path)
     run_folder.write_json(path / "environment.json", {"schema": 1, "python": "3.9.1", "packages": {"torch": "1.2"}})
-    assert "`3.9.1`" in told(path) and "As the run wrote it down" in told(path)
+    assert "`3.9.1`" in rendered(path) and "As the run wrote it down" in rendered(path)
     (path / "environment.json").unlink()
     run_folder.write_json(path / "flight" / "process.json", {**identity(), "host": "elsewhere"})
     (path / "incident" / "facts.json").unlink(missing_ok=True)
-    found = collect(path)
-    found.incident.facts.clear()
-    assert "Unknown: nothing was written down" in str(environment(found))
+    sources = collect(path)
+    sources.incident.facts.clear()
+    assert "Unknown: nothing was written down" in str(environment(sources))

@@ -36,32 +36,34 @@ def every(text: str) -> list[Section]:
 
 
 def test_in_html_everything_is_escaped() -> None:
-    told = page(EVIL, {"id": EVIL, "tags": [EVIL]}, every(EVIL), EVIL)
-    assert "<script" not in told and "alert(1)" in told and "\x1b" not in told and "\u202e" not in told
-    tags = set(re.findall(r"<(/?\w+)", told))
+    html_page = page(EVIL, {"id": EVIL, "tags": [EVIL]}, every(EVIL), EVIL)
+    assert (
+        "<script" not in html_page and "alert(1)" in html_page and "\x1b" not in html_page and "\u202e" not in html_page
+    )
+    tags = set(re.findall(r"<(/?\w+)", html_page))
     assert {"script", "/script", "b", "/b"}.isdisjoint(tags)
-    assert "default-src 'none'" in told and told.count("<h1>") == 1
+    assert "default-src 'none'" in html_page and html_page.count("<h1>") == 1
 
 
 def test_in_markdown_words_mean_nothing_and_code_stays_code() -> None:
-    told = markdown("t", {"id": "X"}, every(EVIL), "note")
-    outside = re.sub(r"^(`{3,})[\s\S]*?\n\1$", "", told, flags=re.MULTILINE)
+    text = markdown("t", {"id": "X"}, every(EVIL), "note")
+    outside = re.sub(r"^(`{3,})[\s\S]*?\n\1$", "", text, flags=re.MULTILINE)
     outside = re.sub(r"(?<![`\\])(`+)(?!`).+?(?<![`\\])\1(?!`)", "", outside)
     assert not re.search(r"(?<!\\)<script", outside)
     assert not re.search(r"(?<!\\)(?:@someone|#12|\*\*b|\[a\])", outside)
-    fences = re.findall(r"^`{3,}", told, re.MULTILINE)
+    fences = re.findall(r"^`{3,}", text, re.MULTILINE)
     assert fences == ["````"] * 4, "a longer fence than any in the text, opened and closed"
-    rows = [line for line in told.splitlines() if line.startswith("|")]
+    rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 3 and all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
 
 
 def test_what_pastes_into_an_issue() -> None:
     front = {"title": 'a: "b"', "id": "OCR-1", "tags": ["x.y", "z w"], "date": "2026-01-02T03:04:05"}
     sections = [Section("S", [Paragraph(f"in {code('f')}, at"), Checks([(True, "done"), (False, "open")])])]
-    told = markdown("T", front, [*sections, Section("L", [Code("x\ny", "sh", "long")])], "n")
-    assert told.startswith('---\ntitle: "a: \'b\'"\nid: OCR-1\ntags: [x.y, z w]\ndate: "2026-01-02T03:04:05"\n---\n')
-    assert "in `f`, at" in told and "- [x] done\n- [ ] open" in told
-    assert "<details>\n<summary>long</summary>\n\n```sh\nx\ny\n```\n\n</details>" in told
+    text = markdown("T", front, [*sections, Section("L", [Code("x\ny", "sh", "long")])], "n")
+    assert text.startswith('---\ntitle: "a: \'b\'"\nid: OCR-1\ntags: [x.y, z w]\ndate: "2026-01-02T03:04:05"\n---\n')
+    assert "in `f`, at" in text and "- [x] done\n- [ ] open" in text
+    assert "<details>\n<summary>long</summary>\n\n```sh\nx\ny\n```\n\n</details>" in text
 
 
 @pytest.mark.parametrize("text, shown", [("a`b", "``a`b``"), ("`a", "`` `a ``"), ("a\nb  c", "`a b c`"), ("", "")])
@@ -70,6 +72,6 @@ def test_code_with_backticks_and_lines(text: str, shown: str) -> None:
 
 
 def test_marks_are_read_by_people_who_see_no_colour() -> None:
-    told = html([Section("P", [Checks([(True, "a"), (False, "b")])])])
-    assert "✓</span> a <i>done</i>" in told and "○</span> b <i>not done</i>" in told
+    text = html([Section("P", [Checks([(True, "a"), (False, "b")])])])
+    assert "✓</span> a <i>done</i>" in text and "○</span> b <i>not done</i>" in text
     assert inline(f"a < {code('<x>')}") == "a &lt; <code>&lt;x&gt;</code>"

@@ -23,19 +23,19 @@ def traceback(file: Path) -> str:
 def test_the_programs_own_innermost_line_with_its_source(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(SOURCE)
-    found = stacks.of({"log_tail.txt": traceback(file)}, here=True)
-    assert found.frame and (found.frame.function, found.frame.line, found.file) == ("read", 5, "log_tail.txt")
+    stack = stacks.of({"log_tail.txt": traceback(file)}, here=True)
+    assert stack.frame and (stack.frame.function, stack.frame.line, stack.file) == ("read", 5, "log_tail.txt")
     assert (
-        ">     5      return json.loads(page)['boxes']" in found.source and "      4  def read(page):" in found.source
+        ">     5      return json.loads(page)['boxes']" in stack.source and "      4  def read(page):" in stack.source
     )
-    assert found.whole.endswith("KeyError: 'boxes'") and "epoch" not in found.whole
+    assert stack.whole.endswith("KeyError: 'boxes'") and "epoch" not in stack.whole
 
 
 def test_of_a_strangers_run_no_file_is_opened(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(SOURCE)
-    found = stacks.of({"log_tail.txt": traceback(file)}, here=False)
-    assert found.frame and found.source == "" and "not known" in found.why_none
+    stack = stacks.of({"log_tail.txt": traceback(file)}, here=False)
+    assert stack.frame and stack.source == "" and "not known" in stack.why_none
     secret = tmp_path / "id_rsa.pem"
     secret.write_text("x\n" * 20)
     assert stacks.around(secret, 5) == "" and stacks.around(tmp_path / "gone.py", 1) == ""
@@ -47,15 +47,15 @@ def test_a_dump_of_a_signal_begins_with_the_innermost_frame() -> None:
         "step 3\nFatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent call first):\n"
         '  File "/x/train.py", line 60 in decode\n  File "/x/train.py", line 80 in main\n'
     )
-    found = stacks.of({"log_tail.txt": text}, here=False)
-    assert found.frame and (found.frame.function, found.frame.line) == ("decode", 60)
+    stack = stacks.of({"log_tail.txt": text}, here=False)
+    assert stack.frame and (stack.frame.function, stack.frame.line) == ("decode", 60)
 
 
-def test_a_hang_is_told_by_its_stacks_and_nothing_by_nothing() -> None:
+def test_a_hang_uses_its_stacks_and_an_empty_incident_has_none() -> None:
     text = 'Process 12: python train.py\n\nThread 0x7F (active): "MainThread"\n'
     text += "    wait (/x/train.py:9)\n    main (/x/train.py:3)\n"
-    found = stacks.of({"stacks.txt": text, "log_tail.txt": "x"}, here=False)
-    assert found.file == "stacks.txt" and found.frame and found.frame.function == "wait"
+    stack = stacks.of({"stacks.txt": text, "log_tail.txt": "x"}, here=False)
+    assert stack.file == "stacks.txt" and stack.frame and stack.frame.function == "wait"
     assert stacks.of({"log_tail.txt": "nothing here"}, here=True).whole == ""
 
 

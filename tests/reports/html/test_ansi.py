@@ -34,17 +34,17 @@ def test_text_is_escaped_and_lines_close_their_colours() -> None:
 @pytest.mark.parametrize("code", range(16, 256))
 def test_each_of_256_colours_is_read_by_day_and_by_night(code: int) -> None:
     html = ansi.coloured(f"\x1b[38;5;{code}mx\x1b[0m")
-    found = [re.search(rf"--{name}:(#\w+)", html) for name in ("day", "night")]
-    for ground, colour in zip(ansi.GROUNDS, found, strict=True):
+    colours = [re.search(rf"--{name}:(#\w+)", html) for name in ("day", "night")]
+    for ground, colour in zip(ansi.GROUNDS, colours, strict=True):
         assert colour is not None
         assert ansi.contrast(ansi._rgb(colour[1]), ansi._rgb(ground)) >= 4.5
 
 
 def test_what_has_a_ground_of_its_own_is_read_on_it() -> None:
     html = ansi.coloured("\x1b[48;2;20;30;40m\x1b[38;2;30;30;30mx\x1b[0m")
-    found = re.search(r"background-color:(#\w+);color:(#\w+)", html)
-    assert found is not None
-    assert ansi.contrast(ansi._rgb(found[1]), ansi._rgb(found[2])) >= 4.5
+    match = re.search(r"background-color:(#\w+);color:(#\w+)", html)
+    assert match is not None
+    assert ansi.contrast(ansi._rgb(match[1]), ansi._rgb(match[2])) >= 4.5
 
 
 def test_many_lines_are_folded_and_none_is_lost() -> None:
@@ -54,7 +54,7 @@ def test_many_lines_are_folded_and_none_is_lost() -> None:
     assert "<details" not in ansi.block("x\n" * ansi.FOLDED)
 
 
-def test_long_lines_wrap_and_text_beyond_a_limit_is_told() -> None:
+def test_long_lines_wrap_and_text_beyond_a_limit_is_counted() -> None:
     assert '<pre class="stdout wrap">' in ansi.block("x" * 200, "stdout")
     assert '<pre class="stdout">' in ansi.block("x" * 100, "stdout")
     html = ansi.block("x" * 100, most=30)

@@ -54,10 +54,10 @@ def test_styles_of_an_output_are_for_that_output_alone() -> None:
 
 
 def test_pieces_of_a_stream_are_joined() -> None:
-    told = (("stdout", "a"), ("stdout", "b"), ("stdout", "c"), ("stderr", "d"))
-    pieces = [new_output("stream", name=name, text=text) for name, text in told]
-    assert [one["text"] for one in cells.joined(pieces)] == ["abc", "d"]
-    assert [one["text"] for one in pieces] == ["a", "b", "c", "d"]
+    texts = (("stdout", "a"), ("stdout", "b"), ("stdout", "c"), ("stderr", "d"))
+    pieces = [new_output("stream", name=name, text=text) for name, text in texts]
+    assert [piece["text"] for piece in cells.joined(pieces)] == ["abc", "d"]
+    assert [piece["text"] for piece in pieces] == ["a", "b", "c", "d"]
 
 
 def test_code_in_any_language_and_hidden_code() -> None:
@@ -82,11 +82,11 @@ def test_a_long_cell_of_a_table_takes_no_time(cell: str) -> None:
 @pytest.mark.parametrize(
     "text", ["1", " -1.5 ", "1,234.5", "12 %", "1e-3", "2.5e+10", ".5", "nan", "12\u202f345", "None"]
 )
-def test_numbers_of_a_table_are_known(text: str) -> None:
+def test_numbers_of_a_table_are_recognized(text: str) -> None:
     assert cells.NUMBER.fullmatch(f'<td class="a">{text}</td>')
 
 
-def test_formulas_of_an_output_are_made_safe() -> None:
+def test_formulas_of_an_output_are_sanitized() -> None:
     page = cells.Page()
     html = cells.shown_data({"text/latex": r"$\href{javascript:alert(1)}{x} + \frac{1}{2}$"}, {}, CELL, page)
     assert "<mfrac>" in html and "javascript" not in html

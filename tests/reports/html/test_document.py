@@ -18,9 +18,9 @@ from ocrlab.reports.notebooks.outcome import Outcome
 
 
 def cell(source: str, status: str, outputs: list, count: int | None = None) -> nbformat.NotebookNode:
-    made = new_code_cell(source, outputs=outputs, execution_count=count)
-    made.metadata["papermill"] = {"status": status, "duration": 1.25}
-    return made
+    code_cell = new_code_cell(source, outputs=outputs, execution_count=count)
+    code_cell.metadata["papermill"] = {"status": status, "duration": 1.25}
+    return code_cell
 
 
 RESULT = {"name": "dies", "outcome": "CRASHED", "sentence": "The kernel died of SIGSEGV in cell [2]."}
@@ -28,8 +28,8 @@ RESULT = {"name": "dies", "outcome": "CRASHED", "sentence": "The kernel died of 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    said = Outcome("dies", "CRASHED", "The kernel died of SIGSEGV in cell [2].")
-    top = new_output("display_data", data={**outcome.view(said)._repr_mimebundle_(), results.MIME: RESULT})
+    top_outcome = Outcome("dies", "CRASHED", "The kernel died of SIGSEGV in cell [2].")
+    top = new_output("display_data", data={**outcome.view(top_outcome)._repr_mimebundle_(), results.MIME: RESULT})
     widget = {"application/vnd.jupyter.widget-view+json": {"model_id": "x"}, "text/html": "<p>static side</p>"}
     cells = [
         new_markdown_cell("# Does it &lt;die&gt;?\n\nLook."),
@@ -78,8 +78,8 @@ def test_it_says_how_much_was_replaced_and_stays_small(page: str) -> None:
 
 
 def test_a_page_is_clean_also_where_nobody_cleaned_the_notebook() -> None:
-    said = new_output("stream", name="stdout", text="db_password = hunter2hunter2")
-    page = document.page(new_notebook(cells=[cell("login()", "completed", [said], 1)]))
+    output = new_output("stream", name="stdout", text="db_password = hunter2hunter2")
+    page = document.page(new_notebook(cells=[cell("login()", "completed", [output], 1)]))
     assert "hunter2" not in page
     assert "a secret: 1 texts" in page
 
@@ -91,17 +91,19 @@ def test_the_sections_are_listed_with_how_they_went() -> None:
     page = document.page(new_notebook(cells=cells))
     listed = re.findall(r'<li class="(\w*)"><a href="#(\w+)">\w+</a>(.*?)</li>', page)
     assert [(kind, name) for kind, name, _ in listed] == [("", "One"), ("bad", "Two"), ("none", "Three")]
-    assert [told for *_, told in listed] == [f" <small>{words}</small>" for words in ("0:01", "failed", "never ran")]
+    assert [ending for *_, ending in listed] == [
+        f" <small>{words}</small>" for words in ("0:01", "failed", "never ran")
+    ]
 
 
 def test_a_large_notebook_becomes_a_small_report() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (900, 1200, 3), dtype=np.uint8)
     data = io.BytesIO()
     Image.fromarray(noise).save(data, "png")
-    drawn = new_output("display_data", data={"image/png": base64.b64encode(data.getvalue()).decode()})
+    picture = new_output("display_data", data={"image/png": base64.b64encode(data.getvalue()).decode()})
     words = new_output("stream", name="stdout", text="".join(f"line {n}\n" for n in range(300_000)))
     table = new_output("display_data", data={"text/html": f"<p>{'word ' * 400_000}</p>"})
-    page = document.page(new_notebook(cells=[cell("x", "completed", [drawn, words, table])]))
+    page = document.page(new_notebook(cells=[cell("x", "completed", [picture, words, table])]))
     assert 10_000 < len(page.encode()) <= document.LARGEST
     assert "below 2 MB" in page
     assert "data:image/webp" in page

@@ -13,9 +13,9 @@ from ocrlab.reports.html import markdown
 
 
 def levels(*sources: str, several: bool = False) -> tuple[str, list[int]]:
-    found = markdown.Headings(several)
-    html = "".join(found.put(markdown.markdown(source, {}, None)) for source in sources)
-    return found.title, [int(level) for level in re.findall(r"<h(\d) ", html)]
+    headings = markdown.Headings(several)
+    html = "".join(headings.put(markdown.markdown(source, {}, None)) for source in sources)
+    return headings.title, [int(level) for level in re.findall(r"<h(\d) ", html)]
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def levels(*sources: str, several: bool = False) -> tuple[str, list[int]]:
         ("text", False, "", []),
     ],
 )
-def test_one_title_and_no_level_is_skipped(source: str, several: bool, title: str, wanted: list[int]) -> None:
+def test_a_single_title_and_no_level_is_skipped(source: str, several: bool, title: str, wanted: list[int]) -> None:
     assert levels(source, several=several) == (title, wanted)
 
 
@@ -38,10 +38,10 @@ def test_titles_are_counted_in_prose_only() -> None:
 
 
 def test_names_of_places_are_unique_and_speak() -> None:
-    found = markdown.Headings()
-    html = found.put(markdown.markdown("# T\n\n## Two words\n\n## Two words", {}, None))
+    headings = markdown.Headings()
+    html = headings.put(markdown.markdown("# T\n\n## Two words\n\n## Two words", {}, None))
     assert re.findall(r'id="([^"]*)"', html) == ["Two-words", "Two-words-2"]
-    assert found.listed == [("Two-words", "Two words"), ("Two-words-2", "Two words")]
+    assert headings.listed == [("Two-words", "Two words"), ("Two-words-2", "Two words")]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def test_what_is_harmless_stays_as_it_is(html: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("css", "kept"),
+    ("css", "safe"),
     [
         ("p { color: red }", "p{color:red}"),
         ("p { background: url(http://e.invalid/x); color: red }", "p{color:red}"),
@@ -45,13 +45,13 @@ def test_what_is_harmless_stays_as_it_is(html: str) -> None:
         ('p::before { content: "\\3c /style>" }', 'p::before{content:"\\3c /style>"}'),
     ],
 )
-def test_a_style_sheet_fetches_nothing_and_is_closed(css: str, kept: str) -> None:
-    found = sanitizer.sheet(css)
-    assert found == kept
-    assert found.count("{") == found.count("}")
+def test_a_style_sheet_fetches_nothing_and_is_closed(css: str, safe: str) -> None:
+    sheet = sanitizer.sheet(css)
+    assert sheet == safe
+    assert sheet.count("{") == sheet.count("}")
 
 
-def test_styles_are_taken_out_and_scripts_are_told() -> None:
+def test_styles_are_taken_out_and_scripts_are_reported() -> None:
     piece = sanitizer.piece("<style>p{top:0}</style><p>t</p><script>x()</script>")
     assert (piece.html, piece.css, piece.ran) == ("<p>t</p>", ("p{top:0}",), True)
 
@@ -80,5 +80,5 @@ def test_what_is_no_picture(data: str) -> None:
 def test_style_sheets_without_end_take_no_time(part: str) -> None:
     for html in (part * 30_000, part * 30_000 + "</style>", "</style>" + part * 30_000):
         begun = time.process_time()
-        sanitizer._apart(html)
+        sanitizer._split_styles(html)
         assert time.process_time() - begun < 2  # looked for from each beginning to the end it takes minutes

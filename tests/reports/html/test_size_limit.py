@@ -21,14 +21,14 @@ def address(width: int, height: int, mode: str = "RGB") -> str:
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA"])
-def test_a_large_picture_is_made_smaller(mode: str) -> None:
+def test_a_large_picture_is_reduced(mode: str) -> None:
     html = f'<img src="{address(600, 300, mode)}" alt="x">'
-    found = size_limit.pictures(html, Limits(pixels=200, quality=60))
-    assert len(found) < len(html) / 5
-    code = found.partition("base64,")[2].partition('"')[0]
+    reduced = size_limit.pictures(html, Limits(pixels=200, quality=60))
+    assert len(reduced) < len(html) / 5
+    code = reduced.partition("base64,")[2].partition('"')[0]
     with Image.open(io.BytesIO(base64.b64decode(code))) as image:
         assert image.size == (200, 100)
-    assert found.endswith('" alt="x">')
+    assert reduced.endswith('" alt="x">')
 
 
 @pytest.mark.parametrize("data", ["data:image/png;base64,AAAA", "data:image/png;base64," + "A" * 80_000])
@@ -41,7 +41,7 @@ def test_nothing_is_touched_without_need() -> None:
     assert size_limit.pictures(html, size_limit.STEPS[0]) is html
 
 
-def test_each_step_is_smaller_than_the_one_before() -> None:
+def test_each_step_is_smaller_than_its_predecessor() -> None:
     for before, after in zip(size_limit.STEPS, size_limit.STEPS[1:], strict=False):
         assert (after.text, after.html, after.pixels) <= (before.text, before.html, before.pixels)
         assert after.text < before.text

@@ -43,7 +43,7 @@ def test_among_equals_the_settings_in_use_are_best() -> None:
     assert "★ ● 0.500" in view.html
 
 
-def test_where_nothing_was_found_there_is_no_best() -> None:
+def test_without_detections_there_is_no_best() -> None:
     nothing = dict.fromkeys(SCORES, (0.0, 0.0))
     view = tables.grid(nothing, ("threshold", "unclip"), (0.5, 1.5), "hmean@0.5", "hmean@0.7")
     assert view.text == "No threshold and no unclip helps: hmean@0.5 is 0 everywhere"

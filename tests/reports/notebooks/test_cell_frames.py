@@ -49,7 +49,7 @@ def test_py_spys_stack_too() -> None:
     assert cell_frames.own(PY_SPY, [CELL]).splitlines() == own
 
 
-def test_a_cell_that_is_not_known_is_still_a_cell() -> None:
+def test_an_unknown_cell_is_still_a_cell() -> None:
     assert "f (a cell:2)" in cell_frames.own(PY_SPY, [])
 
 

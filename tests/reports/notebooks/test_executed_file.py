@@ -19,9 +19,9 @@ def notebook() -> nbformat.NotebookNode:
         new_output("display_data", data={"text/plain": SECRET, "image/png": SECRET}),
         new_output("error", ename="E", evalue=SECRET, traceback=[f"line {SECRET}"]),
     ]
-    made = new_notebook(cells=[new_code_cell(f"key = '{SECRET}'", outputs=outputs), new_code_cell("print(1)")])
-    made.metadata["papermill"] = {"parameters": {"wandb_api_key": "anything", "batch_size": 4}}
-    return made
+    executed = new_notebook(cells=[new_code_cell(f"key = '{SECRET}'", outputs=outputs), new_code_cell("print(1)")])
+    executed.metadata["papermill"] = {"parameters": {"wandb_api_key": "anything", "batch_size": 4}}
+    return executed
 
 
 def test_secrets_are_replaced_everywhere_but_in_pictures_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,14 +33,14 @@ def test_it_says_which_limit_was_broken() -> None:
 def test_no_time_left_for_the_next_cell_is_not_the_last_cells_fault() -> None:
     manager: Any = SimpleNamespace(nb=SimpleNamespace(cells=[new_code_cell("1")]))
     kernel = Kernel()
-    ended = Run(manager, None, kernel, Before(), Limits(60, 0.0)).each_cell()
+    ended = Run(manager, None, kernel, Before(), Limits(60, 0.0)).execute_cells()
     kernel.close()
     assert ended is not None
     assert (ended.word, ended.exit_status, ended.cell) == ("STUCK", 124, None)
     assert "before its first cell" in ended.sentence
 
 
-def test_a_cell_that_leaves_is_heard_in_its_reply() -> None:
+def test_an_exit_is_read_from_the_reply() -> None:
     manager: Any = SimpleNamespace(nb=SimpleNamespace(cells=[]))
     kernel = Kernel()
     run = Run(manager, None, kernel, Before(), Limits(60, None))
@@ -50,5 +50,5 @@ def test_a_cell_that_leaves_is_heard_in_its_reply() -> None:
         ([{"source": "page"}], False),
         (None, False),
     ):
-        run.listen(execute_reply={"content": {"payload": payload}}, cell=None)
+        run.note_exit(execute_reply={"content": {"payload": payload}}, cell=None)
         assert run.leaving is leaving

@@ -38,17 +38,17 @@ def manager(cells: list[Any]) -> Any:
 
 
 def setup_cell(**more: Any) -> Any:
-    said = Outcome("ours", "INCOMPLETE", "It still runs.")
-    bundle = results.bundle(results.build(said, metrics={}, parameters={"n": 3}))
+    running = Outcome("ours", "INCOMPLETE", "It still runs.")
+    bundle = results.bundle(results.build(running, metrics={}, parameters={"n": 3}))
     bundle[results.MIME] |= more
-    data = {**outcome.view(said)._repr_mimebundle_(), **bundle}
+    data = {**outcome.view(running)._repr_mimebundle_(), **bundle}
     return new_code_cell("setup()", outputs=[new_output("display_data", data=data)], execution_count=1)
 
 
 def test_the_block_and_the_result_of_our_notebooks_are_overwritten() -> None:
-    made = manager([setup_cell(), new_code_cell("die()", execution_count=2)])
-    failure_marks.mark(made, DIED, 1)
-    data = made.nb.cells[0].outputs[0].data
+    execution = manager([setup_cell(), new_code_cell("die()", execution_count=2)])
+    failure_marks.mark(execution, DIED, 1)
+    data = execution.nb.cells[0].outputs[0].data
     result = results.from_bundle(data)
     assert result is not None
     assert (result.name, result.outcome, result.parameters) == ("ours", "CRASHED", {"n": 3})
@@ -57,40 +57,40 @@ def test_the_block_and_the_result_of_our_notebooks_are_overwritten() -> None:
     assert "CRASHED" in data["text/html"]
     assert "native.segv" in data["text/html"]
     assert "INCOMPLETE" not in data["text/html"]
-    error = made.nb.cells[1].outputs[0]
+    error = execution.nb.cells[1].outputs[0]
     assert (error.ename, error.evalue) == ("KernelDied", DIED.sentence)
-    assert made.nb.cells[1].metadata.papermill.status == "failed"
-    assert made.nb.metadata.papermill.exception is True
-    assert made.nb.metadata.ocrlab["exit_status"] == 139
+    assert execution.nb.cells[1].metadata.papermill.status == "failed"
+    assert execution.nb.metadata.papermill.exception is True
+    assert execution.nb.metadata.ocrlab["exit_status"] == 139
 
 
 def test_somebody_elses_notebook_gets_a_block_at_its_top() -> None:
-    made = manager([new_code_cell("die()", execution_count=1)])
-    failure_marks.mark(made, DIED, 0)
-    top = made.nb.cells[0]
+    execution = manager([new_code_cell("die()", execution_count=1)])
+    failure_marks.mark(execution, DIED, 0)
+    top = execution.nb.cells[0]
     assert top.metadata.tags == ["ocrlab-outcome"]
     result = results.from_bundle(top.outputs[0].data)
     assert result is not None
     assert (result.name, result.outcome, result.parameters) == ("mine", "CRASHED", {"n": 3})
-    nbformat.validate(made.nb)
+    nbformat.validate(execution.nb)
 
 
 def test_the_notebooks_own_word_on_its_child_stays() -> None:
     cells = [setup_cell(outcome="CRASHED", ending={"exit_status": 137}), new_code_cell("lab.run()", execution_count=2)]
     cells[1].outputs = [new_output("error", ename="ChildFailed", evalue="x", traceback=["x"])]
-    made = manager(cells)
-    failure_marks.mark(made, Ending("failed", "It stopped in cell [2].", 1, 2), 1)
-    result = results.from_bundle(made.nb.cells[0].outputs[0].data)
+    execution = manager(cells)
+    failure_marks.mark(execution, Ending("failed", "It stopped in cell [2].", 1, 2), 1)
+    result = results.from_bundle(execution.nb.cells[0].outputs[0].data)
     assert result is not None
     assert result.outcome == "CRASHED"
-    assert (made.nb.metadata.ocrlab["outcome"], made.nb.metadata.ocrlab["exit_status"]) == ("CRASHED", 137)
-    assert len(made.nb.cells[1].outputs) == 1  # its own error is told once
+    assert (execution.nb.metadata.ocrlab["outcome"], execution.nb.metadata.ocrlab["exit_status"]) == ("CRASHED", 137)
+    assert len(execution.nb.cells[1].outputs) == 1  # its own error is told once
 
 
 @pytest.mark.parametrize("index", [None, 0])
 def test_a_stop_before_or_in_a_cell(index: int | None) -> None:
-    made = manager([new_code_cell("wait()", execution_count=1)])
-    failure_marks.mark(made, Ending("stopped", "It was stopped by SIGTERM.", 143, index), index)
-    [*_, cell] = made.nb.cells
+    execution = manager([new_code_cell("wait()", execution_count=1)])
+    failure_marks.mark(execution, Ending("stopped", "It was stopped by SIGTERM.", 143, index), index)
+    [*_, cell] = execution.nb.cells
     assert [output.ename for output in cell.outputs] == (["Stopped"] if index is not None else [])
-    assert made.nb.metadata.ocrlab["outcome"] == "INCOMPLETE"
+    assert execution.nb.metadata.ocrlab["outcome"] == "INCOMPLETE"

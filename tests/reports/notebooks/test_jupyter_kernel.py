@@ -29,9 +29,9 @@ Start = Callable[[str], subprocess.Popen]
 
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
-    made = Kernel()
-    yield made
-    made.close()
+    kernel_ = Kernel()
+    yield kernel_
+    kernel_.close()
 
 
 @pytest.fixture
@@ -56,19 +56,19 @@ def until(true: Callable[[], bool], seconds: float = 20) -> None:
 
 def test_what_it_says_is_handed_out_once_and_without_its_stack(kernel: Kernel) -> None:
     (kernel.folder / "stderr").write_text(f"before\n{CRASH}after\n")
-    assert kernel.said() == [("stderr", "before\nafter\n")]
-    assert kernel.said() == []
+    assert kernel.take_output() == [("stderr", "before\nafter\n")]
+    assert kernel.take_output() == []
     assert kernel.stack() == CRASH
     with (kernel.folder / "stderr").open("a") as file:
         file.write("more\n")
-    assert kernel.said() == [("stderr", "more\n")]
+    assert kernel.take_output() == [("stderr", "more\n")]
 
 
 def test_a_crash_leaves_exit_code_and_stack(kernel: Kernel, start: Start) -> None:
     start("import ctypes; print('ready', flush=True); ctypes.string_at(0)")
     assert kernel.gone_within(20)
     assert kernel.exit_code() == -signal.SIGSEGV
-    assert [name for name, _ in kernel.said()] == ["stdout"]
+    assert [name for name, _ in kernel.take_output()] == ["stdout"]
     assert "Segmentation fault" in kernel.stack()
 
 
@@ -108,12 +108,12 @@ def test_its_end_is_that_of_everything_it_started_also_in_a_session_of_its_own(k
 
 
 def alive(pids: list[int]) -> list[int]:
-    found = []
+    living = []
     for pid in pids:
         with contextlib.suppress(OSError):
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            found += [pid] if state not in "ZX" else []
-    return found
+            living += [pid] if state not in "ZX" else []
+    return living
 
 
 def test_only_what_bears_the_mark_is_ended() -> None:

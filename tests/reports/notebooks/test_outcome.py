@@ -57,6 +57,6 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def test_a_gauge_is_drawn_only_for_shares() -> None:
+def test_only_shares_have_a_gauge() -> None:
     assert "gauge" in view(judged("n", [Judgement("hmean", 0.9, 0.85, 0.7)])).html.partition("</style>")[2]
     assert "gauge" not in view(judged("n", [Judgement("seconds", 9, 5, 1, "s")])).html.partition("</style>")[2]

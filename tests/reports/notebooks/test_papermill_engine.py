@@ -73,10 +73,10 @@ def execute(tmp_path: Path, root: Path) -> Execute:
     return run
 
 
-def told(notebook: Any) -> results.Result:
+def only_result(notebook: Any) -> results.Result:
     """Return the one result of a notebook."""
     data = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", [])]
-    [result] = [found for bundle in data if (found := results.from_bundle(bundle))]
+    [result] = [parsed for bundle in data if (parsed := results.from_bundle(bundle))]
     return result
 
 
@@ -101,7 +101,7 @@ def test_a_crash_overwrites_the_outcome_names_signal_and_cell_and_leaves_no_orph
         "print('never')",
         env={"APP_TOKEN": secret},
     )
-    result = told(notebook)
+    result = only_result(notebook)
     assert (result.name, result.outcome) == ("dies", "CRASHED")
     assert result.ending is not None
     assert {key: result.ending[key] for key in ("status", "cell", "signal", "exit_code")} == {
@@ -136,7 +136,7 @@ def test_a_cell_that_never_ends_is_stuck_and_shows_where(execute: Execute) -> No
     waits = "import threading\ndef wait_for_nobody():\n    threading.Event().wait()\nwait_for_nobody()"
     notebook, raised = execute("print('one')", waits, "print('never')", limit=1.5)
     assert time.monotonic() - began < 60
-    result = told(notebook)
+    result = only_result(notebook)
     assert (result.name, result.outcome) == ("in", "STUCK")
     assert result.ending is not None
     assert (result.ending["status"], result.ending["cell"], result.ending["exit_status"]) == ("hung", 2, 124)
@@ -153,7 +153,7 @@ def test_a_cell_that_never_ends_is_stuck_and_shows_where(execute: Execute) -> No
 def test_eight_deaths(death: str, execute: Execute) -> None:
     code, word, how = DEATHS[death]
     notebook, _ = execute("first = 1", f"second = 2\n{code}", "third = 3")
-    result = told(notebook)
+    result = only_result(notebook)
     assert result.outcome == word
     assert result.ending is not None
     assert result.ending["cell"] == 2
@@ -166,20 +166,20 @@ def test_what_is_used_of_jupyter_client_besides_its_public_names() -> None:
     from jupyter_client.provisioning import LocalProvisioner
 
     assert hasattr(LocalProvisioner, "process")
-    known = jupyter_kernel.Kernel()
-    known.adopt(type("Manager", (), {"provisioner": type("Provisioner", (), {"process": None})()})())
-    assert (known.pid, known.exit_code()) == (None, None)
-    known.adopt(object())
-    assert (known.pid, known.exit_code()) == (None, None)
-    known.close()
+    kernel = jupyter_kernel.Kernel()
+    kernel.adopt(type("Manager", (), {"provisioner": type("Provisioner", (), {"process": None})()})())
+    assert (kernel.pid, kernel.exit_code()) == (None, None)
+    kernel.adopt(object())
+    assert (kernel.pid, kernel.exit_code()) == (None, None)
+    kernel.close()
 
 
 def test_papermill_finds_the_engine_by_its_name() -> None:
     """It loads the file while it is imported itself; that must work whoever is imported first."""
     from importlib.metadata import entry_points
 
-    found = [point.value for point in entry_points(group="papermill.engine") if point.name == "ocrlab"]
-    if not found:
+    values = [point.value for point in entry_points(group="papermill.engine") if point.name == "ocrlab"]
+    if not values:
         pytest.skip("ocrlab is not installed, so that nothing is registered")
     for first in ("ocrlab.reports.notebooks.papermill_engine", "papermill", "ocrlab.reports.notebooks.execution"):
         code = f"import {first}, papermill.engines; print(papermill.engines.papermill_engines.get_engine('ocrlab'))"

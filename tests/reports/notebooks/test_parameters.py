@@ -48,14 +48,14 @@ def test_defaults_pass_and_come_back() -> None:
 
 
 def test_a_comment_gives_help_unit_and_limits() -> None:
-    found = {p.name: p for p in parameters.read(CELL)}
-    assert found["batch_size"].low == 1
-    assert found["batch_size"].high is None
-    assert (found["limit"].low, found["limit"].high) == (0, 1)
-    assert (found["threads"].low, found["threads"].high) == (None, 64)
-    assert found["encoder"].choices == ("resnet18", "resnet50")
-    assert found["name"].help == "of the run"
-    assert found["lr"].help == ""
+    declared = {p.name: p for p in parameters.read(CELL)}
+    assert declared["batch_size"].low == 1
+    assert declared["batch_size"].high is None
+    assert (declared["limit"].low, declared["limit"].high) == (0, 1)
+    assert (declared["threads"].low, declared["threads"].high) == (None, 64)
+    assert declared["encoder"].choices == ("resnet18", "resnet50")
+    assert declared["name"].help == "of the run"
+    assert declared["lr"].help == ""
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_values_that_papermill_injects(injected: str, name: str, value: object) 
 
 
 @pytest.mark.parametrize(
-    ("injected", "told"),
+    ("injected", "message"),
     [
         ('batch_size = "eight"', r"batch_size='eight' cannot be used. Needed: a whole number at least 1"),
         ("batch_size = True", "batch_size=True cannot be used"),
@@ -90,12 +90,12 @@ def test_values_that_papermill_injects(injected: str, name: str, value: object) 
         ("""overrides = '["augment.rotate=2"]'""", r"-y 'overrides: \[\.\.\.\]'"),
     ],
 )
-def test_wrong_types_and_ranges_are_refused(injected: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_wrong_types_and_ranges_are_refused(injected: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         check(injected)
 
 
-def test_an_unknown_name_gets_the_nearest_right_one() -> None:
+def test_an_unknown_name_gets_the_nearest_right_name() -> None:
     with pytest.raises(ConfigError, match="no parameter bach_size. Did you mean batch_size?"):
         check("bach_size = 8")
     with pytest.raises(ConfigError, match="no parameter zzz. It has name, batch_size"):
@@ -108,7 +108,7 @@ def test_a_setting_may_be_injected_without_standing_in_the_cell() -> None:
         check("crops = 640", also=("crop",))
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_that_is_wrong_is_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         check('batch_size = "eight"\nlimit = 2\nbach = 1')
     assert all(word in str(caught.value) for word in ("batch_size", "limit", "bach"))
@@ -176,7 +176,7 @@ def test_changed_says_what_was_set() -> None:
     ],
 )
 def test_types(kind: str, value: object, fits: bool) -> None:
-    assert (parameters.wrong(parameters.Parameter("x", kind, None), value) is None) is fits
+    assert (parameters.find_problem(parameters.Parameter("x", kind, None), value) is None) is fits
 
 
 def test_a_path_that_leads_nowhere_is_refused_before_a_kernel_starts(
@@ -192,9 +192,9 @@ def test_a_path_that_leads_nowhere_is_refused_before_a_kernel_starts(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()
     good = {"data": "a", "checkpoint": "receipts", "compared": ["a", str(tmp_path)], "python": "python3", "runs": "new"}
-    parameters.missing(declared, good)
-    parameters.missing(declared, {"data": "", "compared": []})
+    parameters.check_paths(declared, good)
+    parameters.check_paths(declared, {"data": "", "compared": []})
     with pytest.raises(ConfigError, match=r"data='nowhere' names nothing that is there. Needed: folder with train/"):
-        parameters.missing(declared, {"data": "nowhere"})
+        parameters.check_paths(declared, {"data": "nowhere"})
     with pytest.raises(ConfigError, match=r"(?s)2 settings.*checkpoint='newst'.*compared='b'"):
-        parameters.missing(declared, {"checkpoint": "newst", "compared": ["a", "b"]})
+        parameters.check_paths(declared, {"checkpoint": "newst", "compared": ["a", "b"]})

@@ -27,19 +27,19 @@ def test_parameters_become_a_config(tmp_path: Path) -> None:
         "limit": 0.5,
         "overrides": ["augment.rotate=2", "lr=0.5"],
     }
-    made = parameters_to_config.configure(values | {"runs": str(tmp_path)})
-    assert (made.name, made.optim.lr, made.trainer.max_steps, made.augment.rotate) == ("x", 0.5, 7, 2)
-    assert made.runs == str(tmp_path)
+    config = parameters_to_config.configure(values | {"runs": str(tmp_path)})
+    assert (config.name, config.optim.lr, config.trainer.max_steps, config.augment.rotate) == ("x", 0.5, 7, 2)
+    assert config.runs == str(tmp_path)
 
 
 def test_empty_folders_are_those_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    made = parameters_to_config.configure({"data": ""})
-    assert made.data == str(root / "data_samples")
-    assert made.runs == str(root / "runs")
+    config = parameters_to_config.configure({"data": ""})
+    assert config.data == str(root / "data_samples")
+    assert config.runs == str(root / "runs")
 
 
-def test_a_named_folder_is_seen_from_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_folder_is_relative_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert parameters_to_config.configure({"data": "receipts"}).data == str(tmp_path / "receipts")
 
@@ -61,10 +61,10 @@ def test_a_checkout_that_cannot_be_written_gets_no_runs(tmp_path: Path, monkeypa
 def test_a_notebook_is_watched() -> None:
     trainer = parameters_to_config.configure({"data": "", "max_steps": 300}).trainer
     assert (trainer.log_every, trainer.val_every, trainer.val_pages) == (5, 100, 16)
-    told = parameters_to_config.configure(
+    config = parameters_to_config.configure(
         {"data": "", "max_steps": 300, "val_every": 300, "overrides": ["trainer.val_pages=none"]}
     )
-    assert (told.trainer.val_every, told.trainer.val_pages) == (300, None)
+    assert (config.trainer.val_every, config.trainer.val_pages) == (300, None)
 
 
 def test_epochs_replace_the_steps_that_the_notebook_has() -> None:

@@ -56,7 +56,7 @@ def test_parameters_stand_in_the_notebook(write: Any) -> None:
     assert not prepared.ours
 
 
-def test_everything_that_is_wrong_is_said_at_once(write: Any) -> None:
+def test_everything_that_is_wrong_is_reported_at_once(write: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         pipeline.prepare(write(TYPED), [("n", "9"), ("nmae", "x"), ("api_key", "hunter2")])
     for part in ("n=9 cannot be used", "no parameter nmae. Did you mean name?", "api_key is named like a secret"):
@@ -98,7 +98,7 @@ def test_without_a_parameters_cell_none_is_taken(tmp_path: Path) -> None:
         pipeline.prepare(path, [("n", "4")])
 
 
-def test_what_is_no_notebook_is_said(tmp_path: Path) -> None:
+def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no notebook"):
         pipeline.prepare(tmp_path / "none.ipynb", [])
     (tmp_path / "mk.py").write_text("print()")
@@ -131,7 +131,7 @@ def test_a_file_system_without_links_is_good_enough(write, tmp_path, monkeypatch
     assert all(path.stat().st_size for path in names)
 
 
-def test_a_folder_that_cannot_be_written_is_said(write: Any, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(write: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="Nothing can be written"):
         pipeline.reserve(pipeline.prepare(write(TYPED), []), tmp_path / "file")

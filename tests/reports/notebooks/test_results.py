@@ -18,11 +18,11 @@ from ocrlab.reports.notebooks.outcome import Judgement, judged
 def result(tmp_path: Path) -> results.Result:
     file = tmp_path / "best.ckpt"
     file.write_bytes(b"weights")
-    said = judged("03_train", [Judgement("hmean@0.5", 0.9, 0.85, 0.7)])
+    judged_outcome = judged("03_train", [Judgement("hmean@0.5", 0.9, 0.85, 0.7)])
     metrics = {"hmean@0.5": 0.9, "precision@0.5": float("nan")}
     parameters = {"data": "https://me:secret@host/x", "batch_size": 4, "shape": (1, 2)}
     return results.build(
-        said, metrics=metrics, parameters=parameters, artefacts=[file, tmp_path / "gone"], seconds=12.0
+        judged_outcome, metrics=metrics, parameters=parameters, artefacts=[file, tmp_path / "gone"], seconds=12.0
     )
 
 
@@ -49,9 +49,9 @@ def test_a_result_holds_what_a_comparison_needs(result: results.Result) -> None:
 
 def test_the_bundle_is_json_with_a_schema(result: results.Result) -> None:
     bundle = results.bundle(result)
-    found = bundle["application/vnd.ocrlab.result+json"]
-    assert found["schema"] == 1
-    assert found["metrics"]["precision@0.5"]["value"] is None  # JSON has no NaN
+    content = bundle["application/vnd.ocrlab.result+json"]
+    assert content["schema"] == 1
+    assert content["metrics"]["precision@0.5"]["value"] is None  # JSON has no NaN
     assert json.loads(json.dumps(bundle, allow_nan=False)) == bundle
 
 
@@ -73,7 +73,7 @@ def test_the_last_result_of_a_notebook_counts(result: results.Result, tmp_path: 
     assert results.load(notebook(tmp_path, old)).outcome == "INCOMPLETE"
 
 
-def test_what_holds_no_result_is_said(tmp_path: Path) -> None:
+def test_what_holds_no_result_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no result"):
         results.load(notebook(tmp_path))
     with pytest.raises(DataError, match="cannot be read"):

@@ -18,9 +18,9 @@ from ocrlab.reports.notebooks.termination import Before
 
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
-    made = Kernel()
-    yield made
-    made.close()
+    kernel_ = Kernel()
+    yield kernel_
+    kernel_.close()
 
 
 def gone(kernel: Kernel, code: int | None) -> Kernel:

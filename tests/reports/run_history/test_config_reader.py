@@ -32,11 +32,11 @@ def test_what_save_writes_is_read_as_it_was(tmp_path: Path, words: tuple[str, ..
     path = tmp_path / "config.yaml"
     config = configs.load(overrides=list(words))
     configs.save(config, path)
-    found = config_reader.parse(path.read_text(encoding="utf-8"), str(path))
+    settings = config_reader.parse(path.read_text(encoding="utf-8"), str(path))
     expected = plain(config)
     texts = {key: str(value) for key, value in expected.items()}
-    assert {key: str(value) for key, value in found.items()} == texts or found == expected
-    assert found.keys() == expected.keys()
+    assert {key: str(value) for key, value in settings.items()} == texts or settings == expected
+    assert settings.keys() == expected.keys()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_is_no_config_is_refused_in_words(tmp_path: Path, text: str) -> Non
         config_reader.parse(text, str(path))
 
 
-def test_without_a_yaml_package_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_yaml_package_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ConfigError, match=r"config\.yaml needs a YAML parser\. pip install pyyaml"):
         config_reader.parse("a: 1\n")
@@ -82,8 +82,8 @@ def test_without_libyaml_the_same_is_read(monkeypatch: pytest.MonkeyPatch) -> No
     [("1e-3", 0.001), ("8", 8), ("none", None), ("True", True), ("resnet18", "resnet18"), ("010", 10), ("-2", -2)],
 )
 def test_values_of_the_command_line(text: str, value: object) -> None:
-    assert config_reader.said(text) == value
-    assert type(config_reader.said(text)) is type(value)
+    assert config_reader.parse_value(text) == value
+    assert type(config_reader.parse_value(text)) is type(value)
 
 
 @pytest.mark.parametrize(

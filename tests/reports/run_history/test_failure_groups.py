@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocrlab.reports.run_history.failure_groups import grouped
+from ocrlab.reports.run_history.failure_groups import group_failures
 from ocrlab.reports.run_history.fingerprint import fingerprint
 from ocrlab.reports.run_history.run_list import Run
 
@@ -20,8 +20,8 @@ def test_groups() -> None:
         failed("e", "ValueError", "2026-11-08T10:00:00+00:00"),
         Run("f", "f", "success", "2026-11-01T10:00:00+00:00"),
     ]
-    first, second, third = grouped(runs)
+    first, second, third = group_failures(runs)
     assert [run.name for run in first.runs] == ["b", "a", "c"]
     assert (first.first, first.last) == ("2026-10-01T10:00:00+00:00", "2026-11-02T00:30:00+02:00")
     assert [second.runs[0].name, third.runs[0].name] == ["d", "e"]  # of equals the one seen last
-    assert grouped([]) == []
+    assert group_failures([]) == []

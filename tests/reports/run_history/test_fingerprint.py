@@ -10,7 +10,7 @@ import pytest
 
 from ocrlab import run_folder
 from ocrlab.errors import DataError
-from ocrlab.reports.run_history.fingerprint import fingerprint, of_run, steady
+from ocrlab.reports.run_history.fingerprint import fingerprint, normalize_message, run_fingerprint
 from ocrlab.run_folder import exception_record
 
 TRACEBACK = """Traceback (most recent call last):
@@ -48,8 +48,8 @@ def verdict(cause: str, *lines: str, status: str = "failed", signal: str | None 
 
 
 def test_another_machine_line_version_and_number_are_the_same_failure() -> None:
-    one = fingerprint(error())
-    assert one.title == "ValueError in main (train.py)"
+    first = fingerprint(error())
+    assert first.title == "ValueError in main (train.py)"
     for other in (
         error(home="/opt/bob"),
         error(line=9),
@@ -57,18 +57,18 @@ def test_another_machine_line_version_and_number_are_the_same_failure() -> None:
         error(message="bad 12 at 0x7f02c5b4e8e8"),
         error(kind="mine.ValueError"),
     ):
-        assert fingerprint(other) == one
+        assert fingerprint(other) == first
 
 
 def test_another_type_function_file_cause_or_symptom_is_another_failure() -> None:
-    told = error()
+    record = error()
     names = {
-        fingerprint(told).id,
+        fingerprint(record).id,
         fingerprint(error(kind="TypeError")).id,
-        fingerprint({**told, "traceback": told["traceback"].replace("in main", "in run")}).id,
-        fingerprint({**told, "traceback": told["traceback"].replace("train.py", "other.py")}).id,
-        fingerprint(told, verdict("gpumem.capacity")).id,
-        fingerprint(told, {**verdict("gpumem.capacity"), "symptom": None}).id,
+        fingerprint({**record, "traceback": record["traceback"].replace("in main", "in run")}).id,
+        fingerprint({**record, "traceback": record["traceback"].replace("train.py", "other.py")}).id,
+        fingerprint(record, verdict("gpumem.capacity")).id,
+        fingerprint(record, {**verdict("gpumem.capacity"), "symptom": None}).id,
     }
     assert len(names) == 6
     assert all(len(name) == 10 and set(name) <= set("0123456789abcdef") for name in names)
@@ -82,37 +82,37 @@ def test_names_stay_from_version_to_version() -> None:
 
 def test_the_exception_of_a_worker_is_placed_in_the_worker() -> None:
     texts = [RELAYED.format(worker=worker, line=line) for worker, line in ((0, 30), (5, 33))]
-    one, other = (fingerprint({"type": "KeyError", "message": "Caught", "traceback": text}) for text in texts)
-    assert one == other
-    assert one.place == "__getitem__ (pages.py)"  # the function around the comprehension
+    first, second = (fingerprint({"type": "KeyError", "message": "Caught", "traceback": text}) for text in texts)
+    assert first == second
+    assert first.place == "__getitem__ (pages.py)"  # the function around the comprehension
 
 
 def test_our_own_frames_count_only_where_the_user_has_none() -> None:
     frames = '  File "/q/ocrlab/ocrlab/data/folder_layouts.py", line 3, in find\n    x\nocrlab.errors.DataError: no\n'
     head = "Traceback (most recent call last):\n"
     mine = '  File "/q/project/go.py", line 3, in go\n    find()\n'
-    told = {"type": "ocrlab.errors.DataError", "message": "no"}
+    record = {"type": "ocrlab.errors.DataError", "message": "no"}
     assert (
-        fingerprint({**told, "traceback": head + frames}).title == "DataError in find (ocrlab/data/folder_layouts.py)"
+        fingerprint({**record, "traceback": head + frames}).title == "DataError in find (ocrlab/data/folder_layouts.py)"
     )
-    assert fingerprint({**told, "traceback": head + mine + frames}).title == "DataError in go (go.py)"
+    assert fingerprint({**record, "traceback": head + mine + frames}).title == "DataError in go (go.py)"
     installed = frames.replace("/q/ocrlab/", "/v/lib/python3.12/site-packages/")
-    assert fingerprint({**told, "traceback": head + installed}) == fingerprint({**told, "traceback": head + frames})
+    assert fingerprint({**record, "traceback": head + installed}) == fingerprint({**record, "traceback": head + frames})
 
 
-def test_a_watched_program_is_known_by_its_output() -> None:
-    told = {"type": "Failed", "message": "failed, exit status 1", "where": None, "pid": 9266}
+def test_a_watched_program_is_identified_by_its_output() -> None:
+    record = {"type": "Failed", "message": "failed, exit status 1", "where": None, "pid": 9266}
     log = "epoch 3\n" + error()["traceback"] + "wandb: synced 5 files\n"
-    found = fingerprint(told, {"status": "failed", "causes": []}, "unknown", log)
-    assert found == fingerprint(error())
-    assert fingerprint(told, None, "unknown", "no traceback").title == "failed, exit status 1"
+    failure = fingerprint(record, {"status": "failed", "causes": []}, "unknown", log)
+    assert failure == fingerprint(error())
+    assert fingerprint(record, None, "unknown", "no traceback").title == "failed, exit status 1"
 
 
-def test_a_crash_is_known_by_signal_and_frame_of_the_evidence() -> None:
-    told = {"type": "Killed", "message": "killed by SIGSEGV"}
+def test_a_crash_is_identified_by_signal_and_frame_of_the_evidence() -> None:
+    record = {"type": "Killed", "message": "killed by SIGSEGV"}
     dump = 'File "/a/bad.py", line 12 in main'
-    found = fingerprint(told, verdict("native.segv", "the process died", dump, status="killed", signal="SIGSEGV"))
-    assert found.title == "native.segv: SIGSEGV in main (bad.py)"
+    failure = fingerprint(record, verdict("native.segv", "the process died", dump, status="killed", signal="SIGSEGV"))
+    assert failure.title == "native.segv: SIGSEGV in main (bad.py)"
     hang = verdict("hang.deadlock", "the main thread waits for a lock in D.take (/a/bad.py:15)", status="hung")
     assert fingerprint({"type": "Hung", "message": "x"}, hang).place == "take (bad.py)"
 
@@ -120,16 +120,16 @@ def test_a_crash_is_known_by_signal_and_frame_of_the_evidence() -> None:
 @pytest.mark.parametrize("cause", ["host.oom_kill", "ext.signal", "scheduler.kill"])
 def test_what_strikes_from_outside_has_no_place(cause: str) -> None:
     places = ('File "/a/a.py", line 1 in one', 'File "/a/b.py", line 2 in two')
-    one, other = (fingerprint({"type": "Killed"}, verdict(cause, place, signal="SIGKILL")) for place in places)
-    assert one == other
-    assert one.place == ""
+    first, second = (fingerprint({"type": "Killed"}, verdict(cause, place, signal="SIGKILL")) for place in places)
+    assert first == second
+    assert first.place == ""
 
 
 def test_a_stop_by_a_person_has_no_place() -> None:
-    told = error(kind="KeyboardInterrupt", message="interrupted")
-    elsewhere = {**told, "traceback": told["traceback"].replace("in main", "in forward")}
-    assert fingerprint(told) == fingerprint(elsewhere)
-    assert fingerprint(told).title == "KeyboardInterrupt: interrupted"
+    record = error(kind="KeyboardInterrupt", message="interrupted")
+    elsewhere = {**record, "traceback": record["traceback"].replace("in main", "in forward")}
+    assert fingerprint(record) == fingerprint(elsewhere)
+    assert fingerprint(record).title == "KeyboardInterrupt: interrupted"
 
 
 def test_a_real_exception_is_placed_at_the_function_that_raised_it() -> None:
@@ -138,13 +138,13 @@ def test_a_real_exception_is_placed_at_the_function_that_raised_it() -> None:
 
     with pytest.raises(json.JSONDecodeError) as caught:
         read_page()
-    found = fingerprint(exception_record.describe(caught.value))
-    assert found.title == "JSONDecodeError in read_page (test_fingerprint.py)"
+    failure = fingerprint(exception_record.describe(caught.value))
+    assert failure.title == "JSONDecodeError in read_page (test_fingerprint.py)"
 
 
 def test_messages_count_without_what_changes() -> None:
     text = "Cannot read '/data/a b.jpg' (page 12 of 63, 0x7f00) in /tmp/run-3/x; id 9f8b3c1d-aaaa-bbbb\nmore"
-    assert steady(text) == "Cannot read <text> (page <number> of <number>, <hex>) in <path>; id <hex>"
+    assert normalize_message(text) == "Cannot read <text> (page <number> of <number>, <hex>) in <path>; id <hex>"
 
 
 @pytest.mark.parametrize(
@@ -158,30 +158,30 @@ def test_messages_count_without_what_changes() -> None:
 )
 def test_nonsense_has_a_fingerprint_too(broken: dict[str, Any]) -> None:
     for judged in (None, {"causes": 3}, {"causes": [None, {"id": 4, "evidence": [1, {"text": 2}]}], "signal": []}):
-        found = fingerprint(broken, judged, None, "\x1b[31m")
-        assert len(found.id) == 10
-        assert found.title
+        failure = fingerprint(broken, judged, None, "\x1b[31m")
+        assert len(failure.id) == 10
+        assert failure.title
 
 
 def test_a_run_folder_is_read(tmp_path: Path) -> None:
     run = run_folder.create(tmp_path, "x")
-    assert of_run(run.path) is None
+    assert run_fingerprint(run.path) is None
     run.fail(error())
     (run.path / "incident").mkdir()
-    assert of_run(run.path) == fingerprint(error())
+    assert run_fingerprint(run.path) == fingerprint(error())
     (run.path / "incident" / "verdict.json").write_text(json.dumps({"schema": 1, **verdict("num.nonfinite")}))
-    found = of_run(run.path)
-    assert found is not None
-    assert found.title == "num.nonfinite: ValueError in main (train.py)"
+    failure = run_fingerprint(run.path)
+    assert failure is not None
+    assert failure.title == "num.nonfinite: ValueError in main (train.py)"
     (run.path / "incident" / "verdict.json").write_text("{torn")
-    assert of_run(run.path) == fingerprint(error())
+    assert run_fingerprint(run.path) == fingerprint(error())
     (run.path / ".FAILURE").write_text("{torn")
     with pytest.raises(DataError):
-        of_run(run.path)
+        run_fingerprint(run.path)
 
 
 def test_the_errors_of_libraries_in_small_letters_have_a_name() -> None:
     log = 'Traceback (most recent call last):\n  File "/x/a.py", line 1, in read\n    cv2.imread(1)\n'
-    made = [fingerprint(None, log=f"{log}{last}\nbye\n") for last in ("cv2.error: OpenCV(4.10)", "E: x")]
-    assert [one.kind for one in made] == ["error", "E"]
-    assert made[0].id != made[1].id
+    failures = [fingerprint(None, log=f"{log}{last}\nbye\n") for last in ("cv2.error: OpenCV(4.10)", "E: x")]
+    assert [failure.kind for failure in failures] == ["error", "E"]
+    assert failures[0].id != failures[1].id

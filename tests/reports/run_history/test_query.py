@@ -15,17 +15,19 @@ from ocrlab.reports.run_history.run_list import Run
 NAN = float("nan")
 
 
-def made(name: str, status: str = "success", hmean: float | None = None, **more: Any) -> Run:
+def build_run(name: str, status: str = "success", hmean: float | None = None, **more: Any) -> Run:
     metrics = {} if hmean is None else {"hmean@0.5": hmean, "loss": 1 - hmean}
     settings = {key.replace("__", "."): value for key, value in more.pop("settings", {}).items()}
     return Run(f"runs/{name}", name, status, metrics=metrics, final=True, settings=settings, **more)
 
 
 RUNS = [
-    made("a", hmean=0.5, started="2026-11-01T10:00:00+00:00", settings={"optim__lr": 0.001, "encoder": "resnet18"}),
-    made("b", hmean=0.9, started="2026-11-03T10:00:00+00:00", settings={"optim__lr": 0.01, "encoder": "resnet50"}),
-    made("c", "failed", cause="host.oom_kill", why="host.oom_kill: SIGKILL", started="2026-11-02T10:00:00+00:00"),
-    made("d", "died", settings={"optim__lr": 0.001, "encoder": "mobilenet", "other__on": True}, hmean=NAN),
+    build_run(
+        "a", hmean=0.5, started="2026-11-01T10:00:00+00:00", settings={"optim__lr": 0.001, "encoder": "resnet18"}
+    ),
+    build_run("b", hmean=0.9, started="2026-11-03T10:00:00+00:00", settings={"optim__lr": 0.01, "encoder": "resnet50"}),
+    build_run("c", "failed", cause="host.oom_kill", why="host.oom_kill: SIGKILL", started="2026-11-02T10:00:00+00:00"),
+    build_run("d", "died", settings={"optim__lr": 0.001, "encoder": "mobilenet", "other__on": True}, hmean=NAN),
 ]
 
 
@@ -55,21 +57,24 @@ def names(runs: list[Run]) -> str:
     ],
 )
 def test_conditions(words: str, left: str) -> None:
-    conditions = [one for word in words.split() if (one := query.condition(word))]
+    conditions = [condition for word in words.split() if (condition := query.condition(word))]
     assert len(conditions) == len(words.split())
     if words == "on=1":
-        assert names(query.meeting(RUNS, conditions)) in ("", "d")  # true is 1 for Python, and nobody writes it
+        assert names(query.filter_by_conditions(RUNS, conditions)) in (
+            "",
+            "d",
+        )  # true is 1 for Python, and nobody writes it
     else:
-        assert names(query.meeting(RUNS, conditions)) == left
+        assert names(query.filter_by_conditions(RUNS, conditions)) == left
 
 
 def test_a_key_that_no_run_has_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"None of these runs has lrr.*Did you mean (optim\.)?lr\?"):
-        query.meeting(RUNS, [query.Condition("lrr", "=", "1")])
-    double = [made("x", settings={"a__on": 1, "b__on": 2})]
+        query.filter_by_conditions(RUNS, [query.Condition("lrr", "=", "1")])
+    double = [build_run("x", settings={"a__on": 1, "b__on": 2})]
     with pytest.raises(ConfigError, match=r"several settings.*a\.on, b\.on"):
-        query.meeting(double, [query.Condition("on", "=", "1")])
-    assert query.meeting([], [query.Condition("lr", "=", "1")]) == []
+        query.filter_by_conditions(double, [query.Condition("on", "=", "1")])
+    assert query.filter_by_conditions([], [query.Condition("lr", "=", "1")]) == []
 
 
 @pytest.mark.parametrize("word", ["runs", "../x", "--json", "=3", "a b=3", "3=3"])
@@ -78,56 +83,59 @@ def test_words_that_are_no_condition(word: str) -> None:
 
 
 def test_status_cause_name_and_failure() -> None:
-    assert names(query.of_status(RUNS, ["failure"])) == "cd"
-    assert names(query.of_status(RUNS, ["success", "died"])) == "abd"
+    assert names(query.filter_by_status(RUNS, ["failure"])) == "cd"
+    assert names(query.filter_by_status(RUNS, ["success", "died"])) == "abd"
     with pytest.raises(ConfigError, match="Did you mean failed"):
-        query.of_status(RUNS, ["faild"])
+        query.filter_by_status(RUNS, ["faild"])
     for text in ("host", "host.oom_kill", "*oom*", "sigkill", "hos"):
-        assert names(query.of_cause(RUNS, text)) == "c"
-    assert names(query.of_cause(RUNS, "gpumem")) == ""
-    assert names(query.of_name(RUNS, "A")) == "a"
-    assert names(query.of_name(RUNS, "[ab]")) == "ab"
-    assert query.of_failure(RUNS, "12") == []
+        assert names(query.filter_by_cause(RUNS, text)) == "c"
+    assert names(query.filter_by_cause(RUNS, "gpumem")) == ""
+    assert names(query.filter_by_name(RUNS, "A")) == "a"
+    assert names(query.filter_by_name(RUNS, "[ab]")) == "ab"
+    assert query.filter_by_failure(RUNS, "12") == []
 
 
 def test_since() -> None:
     now = datetime(2026, 11, 3, 12, tzinfo=timezone.utc)
-    assert names(query.since(RUNS, "3h", now)) == "b"
-    assert names(query.since(RUNS, "1.5d", now)) == "bc"
-    assert names(query.since(RUNS, "2026-11-02T12:00:00+00:00", now)) == "b"
-    assert names(query.since(RUNS, "1w", now)) == "abc"
+    assert names(query.filter_since(RUNS, "3h", now)) == "b"
+    assert names(query.filter_since(RUNS, "1.5d", now)) == "bc"
+    assert names(query.filter_since(RUNS, "2026-11-02T12:00:00+00:00", now)) == "b"
+    assert names(query.filter_since(RUNS, "1w", now)) == "abc"
     for text in ("yesterday", "3", "-3d", "999999w9", ""):
         with pytest.raises(ConfigError, match="--since cannot be read"):
-            query.since(RUNS, text, now)
+            query.filter_since(RUNS, text, now)
 
 
 def test_orders() -> None:
-    assert names(query.ordered(RUNS, "hmean")) == "bacd"  # without a figure, and with NaN: last
-    assert names(query.ordered(RUNS, "hmean", reverse=True)) == "abcd"  # and last also the other way round
-    assert names(query.ordered(RUNS, "lr")) == "badc"
-    assert names(query.ordered(RUNS, "encoder")) == "dabc"
-    assert names(query.ordered(RUNS, "name")) == "abcd"
-    assert names(query.ordered(RUNS, "started")) == "bcad"
+    assert names(query.sort_runs(RUNS, "hmean")) == "bacd"  # without a figure, and with NaN: last
+    assert names(query.sort_runs(RUNS, "hmean", reverse=True)) == "abcd"  # and last also the other way round
+    assert names(query.sort_runs(RUNS, "lr")) == "badc"
+    assert names(query.sort_runs(RUNS, "encoder")) == "dabc"
+    assert names(query.sort_runs(RUNS, "name")) == "abcd"
+    assert names(query.sort_runs(RUNS, "started")) == "bcad"
     with pytest.raises(ConfigError, match="None of these runs has speed"):
-        query.ordered(RUNS, "speed")
+        query.sort_runs(RUNS, "speed")
 
 
 def test_differing_settings() -> None:
-    assert query.differing(RUNS) == ["optim.lr", "encoder"]  # `other.on` is known to one only
-    assert query.usual(RUNS, ["optim.lr", "encoder"]) == {"optim.lr": 0.001}
-    assert query.differing([]) == query.differing(RUNS[:1]) == []
+    assert query.differing_settings(RUNS) == ["optim.lr", "encoder"]  # `other.on` is known to one only
+    assert query.common_settings(RUNS, ["optim.lr", "encoder"]) == {"optim.lr": 0.001}
+    assert query.differing_settings([]) == query.differing_settings(RUNS[:1]) == []
     older = [
-        made("x", settings={"a": 1}),
-        made("y", settings={"a": 1, "new": 3}),
-        made("z", settings={"a": 1, "new": 4}),
+        build_run("x", settings={"a": 1}),
+        build_run("y", settings={"a": 1, "new": 3}),
+        build_run("z", settings={"a": 1, "new": 4}),
     ]
-    assert query.differing(older) == ["new"]
-    where = [made("x", settings={"name": "x", "runs": "r", "seed": 1}), made("y", settings={"name": "y", "runs": "q"})]
-    assert query.differing(where) == []
+    assert query.differing_settings(older) == ["new"]
+    where = [
+        build_run("x", settings={"name": "x", "runs": "r", "seed": 1}),
+        build_run("y", settings={"name": "y", "runs": "q"}),
+    ]
+    assert query.differing_settings(where) == []
 
 
 def test_names_are_short_where_they_can_be() -> None:
-    runs = [made("x", settings={"a__on": 1, "b__on": 2, "optim__lr": 3})]
+    runs = [build_run("x", settings={"a__on": 1, "b__on": 2, "optim__lr": 3})]
     assert query.short_names(["a.on", "optim.lr"], runs) == {"a.on": "a.on", "optim.lr": "lr"}
 
 
@@ -136,13 +144,13 @@ def test_names_are_short_where_they_can_be() -> None:
     [(None, "none"), (True, "true"), (1e-5, "1e-05"), (0.3, "0.3"), ((0.3, 1), "[0.3,1]"), ("a", "a")],
 )
 def test_values_as_words(value: object, text: str) -> None:
-    assert query.shown(value) == text
+    assert query.format_value(value) == text
 
 
 def test_thousands_are_ordered_at_once() -> None:
     runs = [Run(str(n), str(n), "success", metrics={"hmean@0.5": n / 9} if n % 2 else {}) for n in range(5000)]
     begun = time.process_time()
-    assert query.ordered(runs, "hmean")[0].name == "4999"
+    assert query.sort_runs(runs, "hmean")[0].name == "4999"
     assert time.process_time() - begun < 1  # it was 3 s
 
 

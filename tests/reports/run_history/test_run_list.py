@@ -15,7 +15,7 @@ from ocrlab import run_folder
 from ocrlab.config import schema as configs
 from ocrlab.errors import RunError
 from ocrlab.reports.run_history import run_list
-from ocrlab.reports.run_history.run_list import Run, list_runs, so_far
+from ocrlab.reports.run_history.run_list import Run, list_runs, read_progress
 from ocrlab.run_folder.owner_process import identity
 
 
@@ -42,11 +42,11 @@ def record(**more: Any) -> dict[str, Any]:
 def test_a_run_that_did_well(tmp_path: Path) -> None:
     run = run_folder.create(tmp_path, "x", configs.dump(configs.load(overrides=["optim.lr=0.5"])))
     run.succeed({"hmean@0.5": 0.9, "seconds": 7.5, "steps": 20})
-    found = only(tmp_path)
-    assert (found.status, found.hmean, found.seconds, found.final) == ("success", 0.9, 7.5, True)
-    assert found.settings["optim.lr"] == 0.5
-    assert found.path == str(run.path)
-    assert (found.failure, found.cause, found.problem) == (None, "", "")
+    listed = only(tmp_path)
+    assert (listed.status, listed.hmean, listed.seconds, listed.final) == ("success", 0.9, 7.5, True)
+    assert listed.settings["optim.lr"] == 0.5
+    assert listed.path == str(run.path)
+    assert (listed.failure, listed.cause, listed.problem) == (None, "", "")
 
 
 def test_a_run_that_failed_tells_why_and_how_far_it_came(tmp_path: Path) -> None:
@@ -57,12 +57,12 @@ def test_a_run_that_failed_tells_why_and_how_far_it_came(tmp_path: Path) -> None
             if step < 3:
                 table.write({"step": step, "hmean@0.5": 0.5 / step, "pages": 4})
         raise KeyError("a")
-    found = only(tmp_path)
-    assert (found.status, found.hmean, found.final, found.metrics["steps"]) == ("failed", 0.5, False, 3)
-    assert found.failure is not None
-    assert found.why == "KeyError in test_a_run_that_failed_tells_why_and_how_far_it_came (test_run_list.py)"
-    assert found.problem == "it has no config.yaml"
-    assert found.seconds is not None
+    listed = only(tmp_path)
+    assert (listed.status, listed.hmean, listed.final, listed.metrics["steps"]) == ("failed", 0.5, False, 3)
+    assert listed.failure is not None
+    assert listed.why == "KeyError in test_a_run_that_failed_tells_why_and_how_far_it_came (test_run_list.py)"
+    assert listed.problem == "it has no config.yaml"
+    assert listed.seconds is not None
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_how_it_ended_is_the_verdicts_word(tmp_path: Path, verdict: object, stat
     assert only(tmp_path).seconds == 150
 
 
-def test_a_run_whose_process_is_gone_has_died_and_one_that_lives_is_running(tmp_path: Path) -> None:
+def test_a_run_whose_process_is_gone_has_died_and_a_living_process_is_running(tmp_path: Path) -> None:
     code = f"import ocrlab.run_folder as f; print(f.create({str(tmp_path)!r}, 'a').path, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -87,8 +87,8 @@ def test_a_run_whose_process_is_gone_has_died_and_one_that_lives_is_running(tmp_
     assert only(tmp_path).status == "died"
     assert only(tmp_path).failure is not None
     # Its number now belongs to somebody else: to this process, which began at another time.
-    told = json.loads((folder / "flight" / "process.json").read_text())
-    (folder / "flight" / "process.json").write_text(json.dumps(told | {"pid": os.getpid()}))
+    process = json.loads((folder / "flight" / "process.json").read_text())
+    (folder / "flight" / "process.json").write_text(json.dumps(process | {"pid": os.getpid()}))
     assert only(tmp_path).status == "died"
     (folder / "flight" / "process.json").write_text(json.dumps(identity()))
     assert only(tmp_path).status == "running"
@@ -110,9 +110,9 @@ def test_a_run_whose_process_is_gone_has_died_and_one_that_lives_is_running(tmp_
 def test_a_folder_that_is_torn_is_broken_and_says_why(tmp_path: Path, files: dict[str, object], why: str) -> None:
     put(tmp_path / "20260101-101010-x", **files)
     put(tmp_path / "20260101-101011-y", success=record())
-    found = {run.name: run for run in list_runs([tmp_path])}
-    assert (found["20260101-101010-x"].status, found["20260101-101011-y"].status) == ("broken", "success")
-    assert why in found["20260101-101010-x"].why
+    runs = {run.name: run for run in list_runs([tmp_path])}
+    assert (runs["20260101-101010-x"].status, runs["20260101-101011-y"].status) == ("broken", "success")
+    assert why in runs["20260101-101010-x"].why
 
 
 def test_other_folders_and_files_are_no_runs(tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_traps_are_not_walked_into(tmp_path: Path) -> None:
     link = put(tmp_path / "runs" / "c", running=record())
     (link / "flight").mkdir()
     os.mkfifo(link / "flight" / "process.json")
-    found = {run.name: run for run in list_runs([tmp_path / "runs"])}
-    assert {name: run.status for name, run in found.items()} == {"a": "failed", "b": "broken", "c": "died"}
-    assert "hunter2" not in repr(found)
+    runs = {run.name: run for run in list_runs([tmp_path / "runs"])}
+    assert {name: run.status for name, run in runs.items()} == {"a": "failed", "b": "broken", "c": "died"}
+    assert "hunter2" not in repr(runs)
 
 
 def test_sentinels_of_any_content_never_crash(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_sentinels_of_any_content_never_crash(tmp_path: Path) -> None:
     assert len(list_runs([tmp_path])) == 12
 
 
-def test_the_newest_comes_first_and_one_place_named_twice_counts_once(tmp_path: Path) -> None:
+def test_the_newest_comes_first_and_a_place_named_twice_counts_once(tmp_path: Path) -> None:
     for number, started in enumerate(("2026-11-02T00:00:00+00:00", "2026-11-03T00:00:00+01:00", "", "2026-11-01")):
         put(tmp_path / f"r{number}", success=record(started=started))
     assert [run.name for run in list_runs([tmp_path])] == ["r1", "r0", "r3", "r2"]
@@ -189,13 +189,13 @@ def test_the_best_checkpoint_tells_how_far_a_run_came(tmp_path: Path) -> None:
 
 def test_metrics_so_far(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
-    assert so_far(str(path)) == {}
+    assert read_progress(str(path)) == {}
     path.write_text("step,loss,hmean@0.5,pages\n1,2,,\n2,,0.4,9\n3,1,,\n4,,0.3,9\n5,1,,\n6,tor")
-    assert so_far(str(path)) == {"hmean@0.5": 0.4, "pages": 9, "steps": 5}
+    assert read_progress(str(path)) == {"hmean@0.5": 0.4, "pages": 9, "steps": 5}
     path.write_text("step,hmean@0.5,loss\n1,,2\n2,0.4,\n3,,1\nx,nan,1\n")  # the figure is not the last column
-    assert so_far(str(path)) == {"hmean@0.5": 0.4}
+    assert read_progress(str(path)) == {"hmean@0.5": 0.4}
     path.write_text("\n\n\n")
-    assert so_far(str(path)) == {}
+    assert read_progress(str(path)) == {}
 
 
 def test_listing_does_not_import_what_is_slow() -> None:
@@ -208,12 +208,12 @@ def test_listing_does_not_import_what_is_slow() -> None:
 
 def test_a_flight_record_alone_is_no_broken_run(tmp_path: Path) -> None:
     put(tmp_path / "mine" / "flight", **{"ring-0-1.bin": "x", "program.json": {"schema": 1, "time": 1793750400}})
-    found = only(tmp_path)
-    assert (found.status, found.started, found.failure) == ("recorded", "2026-11-04T00:00:00+00:00", None)
-    assert "a flight record alone" in found.why
-    assert only(tmp_path / "mine") == found
+    listed = only(tmp_path)
+    assert (listed.status, listed.started, listed.failure) == ("recorded", "2026-11-04T00:00:00+00:00", None)
+    assert "a flight record alone" in listed.why
+    assert only(tmp_path / "mine") == listed
     put(tmp_path / "mine" / "incident", **{"replay.json": "{}"})  # what `ocrlab replay` adds
-    assert only(tmp_path) == found
+    assert only(tmp_path) == listed
     (tmp_path / "mine" / "flight" / "program.json").write_text('{"schema": 1, "time": 1e300}')
     assert (only(tmp_path).status, only(tmp_path).started) == ("recorded", "")
     (tmp_path / "mine" / "flight" / "ring-0-1.bin").unlink()
