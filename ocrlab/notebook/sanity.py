@@ -103,8 +103,11 @@ def table(report: SanityReport) -> View:
     note = f'<p class="note">{skipped}</p>' if skipped else ""
     html = f'<style>{doctor_view.CSS}{CSS}</style>{heading(finding)}<div class="checks">{cells}</div>{more}{note}'
     lines = [f"{c.judgement:<4} {c.name}: {c.observed} (needed: {c.need}) {c.do}".rstrip() for c in report.checks]
-    return View(html, "\
-".join([finding, *lines, *report.findings]))
+    return View(
+        html,
+        "\
+".join([finding, *lines, *report.findings]),
+    )
 
 
 def _cells(check: Check) -> str:
