@@ -17,8 +17,7 @@ from ocrlab.debug.instruments.layers.plots import plot_layers
 from ocrlab.debug.instruments.layers.step_counter import StepCounter
 from ocrlab.debug.instruments.layers.table import first_nonfinite
 from ocrlab.debug.instruments.step_check.call_checks import CallWatch, Stopped
-from ocrlab.debug.instruments.step_check.finding_text import index_text, listing, shortened_list
-from ocrlab.debug.instruments.step_check.findings import Finding
+from ocrlab.debug.instruments.step_check.findings import Finding, index_text, listing, shortened_list
 from ocrlab.debug.instruments.step_check.forward_pass import memory_format, shape_matches
 from ocrlab.debug.instruments.step_check.state_guard import StepState, learning_rates, loss_value
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors, tensors

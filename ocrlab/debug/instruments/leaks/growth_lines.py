@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
+import inspect
 import linecache
 import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -20,6 +22,10 @@ BOUNDS = re.compile(r"max|limit|cap|size|budget|bytes|room|quota|bound", re.IGNO
 LIBRARIES = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib")})
 OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+ORDERED = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)
+Statement = tuple[ast.stmt, tuple[ast.AST, ...]]  # with the nodes around it, the module first
+
 
 @dataclass(frozen=True)
 class Line:
@@ -28,7 +34,6 @@ class Line:
     file: str
     number: int
     text: str = ""
-    function: str = ""
     bounded: str = ""
 
     def __str__(self) -> str:
@@ -47,9 +52,17 @@ def is_own(file: str) -> bool:
 @functools.cache
 def is_own_class(kind: Any) -> bool:
     """Tell whether a class is defined in the user's code."""
-    module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return kind.__module__ == "__main__" or (bool(file) and is_own(str(file)))
+
+
+def class_files(kind: type) -> tuple[str, ...]:
+    """Return the user's files in which a class and its bases are defined; if none is the user's, the class's own."""
+    files: list[str] = []
+    for base in inspect.getmro(kind):
+        with contextlib.suppress(TypeError, OSError):
+            files.append(inspect.getfile(base))
+    return tuple(file for file in files if is_own(file)) or tuple(files[:1])
 
 
 def stack(most: int = 8) -> tuple[str, ...]:
@@ -65,81 +78,65 @@ def stack(most: int = 8) -> tuple[str, ...]:
 
 
 def growth(name: str, files: Iterable[str], near: str = "") -> list[Line]:
-    """Return the statements that make what is called `name` grow: those in the function or class `near`, else all."""
-    lines = [line for file in dict.fromkeys(files) for line in _of_file(file, name)]
-    inside = [line for line in lines if near and (line.function == near or line.function.startswith(f"{near}."))]
-    return inside or lines
+    """Return the statements that make `name` grow: those in the function or class `near`, or else all."""
+    matches = list(_matches(files, lambda part: _grows(part, name)))
+    inner = near.rpartition(".")[2]
+    inside = [m for m in matches if near and inner in {getattr(node, "name", "") for node in m[2]}]
+    return [_line(file, node, _bound(node, around, name)) for file, node, around in inside or matches]
 
 
 def assigned(name: str, files: Iterable[str]) -> list[Line]:
-    """Return the statements that set an attribute or a variable, without those that make it grow."""
-    lines = []
-    for file in dict.fromkeys(files):
-        tree = _tree(file)
-        for function, node in _statements(tree) if tree else ():
-            if isinstance(node, ast.Assign) and any(_last(target) == name for target in node.targets):
-                lines.append(_line(file, node, function, ""))
-    return lines
+    """Return the statements that set an attribute or a variable."""
+
+    def sets(part: ast.AST) -> bool:
+        return isinstance(part, ast.Assign) and any(_last(target) == name for target in part.targets)
+
+    return [_line(file, node) for file, node, _ in _matches(files, sets)]
 
 
 def calls(names: set[str], files: Iterable[str]) -> list[Line]:
     """Return the statements that call one of `names` (plt.figure -> figure)."""
-    lines = []
+
+    def is_call(part: ast.AST) -> bool:
+        return isinstance(part, ast.Call) and _last(part.func) in names
+
+    return [_line(file, node) for file, node, _ in _matches(files, is_call)]
+
+
+def _matches(
+    files: Iterable[str], predicate: Callable[[ast.AST], bool]
+) -> Iterator[tuple[str, ast.stmt, tuple[ast.AST, ...]]]:
     for file in dict.fromkeys(files):
-        tree = _tree(file)
-        for function, node in _statements(tree) if tree else ():
-            if any(isinstance(part, ast.Call) and _last(part.func) in names for part in _own_parts(node)):
-                lines.append(_line(file, node, function, ""))
-    return lines
-
-
-def _of_file(file: str, name: str) -> list[Line]:
-    tree = _tree(file)
-    if tree is None:
-        return []
-    statements = [
-        (function, node) for function, node in _statements(tree) if any(_grows(p, name) for p in _own_parts(node))
-    ]
-    return [_line(file, node, function, _bounded(tree, node, name)) for function, node in statements]
+        for node, around in _parsed("".join(linecache.getlines(file))):  # linecache also has the cells of a notebook
+            if any(predicate(part) for part in _own_parts(node)):
+                yield file, node, around
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(source: str) -> ast.Module | None:
+def _parsed(source: str) -> list[Statement]:
     try:
-        return ast.parse(source)
+        return list(_statements((ast.parse(source),)))
     except (SyntaxError, ValueError, RecursionError):
-        return None
+        return []
 
 
-def _tree(file: str) -> ast.Module | None:
-    source = "".join(linecache.getlines(file))  # also knows the cells of a notebook
-    return _parsed(source) if source else None
-
-
-def _statements(tree: ast.AST, function: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every statement with the qualified name of the function it stands in."""
-    for node in ast.iter_child_nodes(tree):
-        inner = function
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            mark = ".<locals>." if function and not function[-1:].isupper() and _is_function(tree) else "."
-            inner = f"{function}{mark}{node.name}" if function else node.name
-        elif isinstance(node, ast.stmt):
-            yield function, node
-        yield from _statements(node, inner)
-
-
-def _is_function(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+def _statements(around: tuple[ast.AST, ...]) -> Iterator[Statement]:
+    for node in ast.iter_child_nodes(around[-1]):
+        if isinstance(node, ast.stmt) and not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            yield node, around
+        yield from _statements((*around, node))
 
 
 def _own_parts(node: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the parts of a statement without the statements that stand inside it."""
+    """Yield a statement and its expressions, without the statements inside it."""
     yield node
-    waiting = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt | ast.ExceptHandler)]
-    while waiting:
-        part = waiting.pop()
-        yield part
-        waiting += [c for c in ast.iter_child_nodes(part) if not isinstance(c, ast.stmt | ast.ExceptHandler)]
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+            yield from ast.walk(child)
+
+
+def _line(file: str, node: ast.stmt, bounded: str = "") -> Line:
+    return Line(file, node.lineno, linecache.getline(file, node.lineno).strip(), bounded)
 
 
 def _last(node: ast.AST) -> str:
@@ -151,74 +148,52 @@ def _last(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
+def _is_method_call(node: ast.AST, methods: set[str], name: str) -> bool:
+    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods
+    return is_method and _last(node.func.value) == name  # type: ignore[attr-defined]
+
+
 def _grows(node: ast.AST, name: str) -> bool:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in GROWS:
-        return _last(node.func.value) == name
-    if isinstance(node, ast.Call) and node.args and _last(node.func) in ("heappush", "append"):
-        return _last(node.args[0]) == name
+    if isinstance(node, ast.Call):
+        is_function = bool(node.args) and _last(node.func) in ("heappush", "append") and _last(node.args[0]) == name
+        return is_function or _is_method_call(node, GROWS, name)
     if isinstance(node, ast.AugAssign):
         return _last(node.target) == name
     if isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Subscript) and _last(target) == name:
-                return True
-            if _last(target) == name and any(
-                _last(part) == name for part in ast.walk(node.value) if isinstance(part, ast.Name | ast.Attribute)
-            ):
-                return True
+        targets = [target for target in node.targets if _last(target) == name]
+        values = [part for part in ast.walk(node.value) if isinstance(part, ast.Name | ast.Attribute)]
+        uses_itself = any(_last(part) == name for part in values)
+        return any(uses_itself or isinstance(target, ast.Subscript) for target in targets)
     return False
 
 
-def _line(file: str, node: Any, function: str, bounded: str) -> Line:
-    return Line(file, node.lineno, linecache.getline(file, node.lineno).strip(), function, bounded)
-
-
-def _bounded(tree: ast.Module, node: ast.stmt, name: str) -> str:
-    """Return what bounds the growth at a statement: it makes room there, or it looks at the size first."""
-    around = _around(tree, node)
-    scope = next((n for n in reversed(around) if _is_function(n)), tree)
-    owner = next((n for n in reversed(around) if isinstance(n, ast.ClassDef)), scope)
-    for part in ast.walk(scope):
-        shrinks = isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in SHRINKS
-        if shrinks and _last(part.func.value) == name:  # type: ignore[attr-defined]
+def _bound(node: ast.stmt, around: tuple[ast.AST, ...], name: str) -> str:
+    """Return what bounds the growth at a statement: items are removed there, or its size is compared first."""
+    function = next((outer for outer in reversed(around) if isinstance(outer, FUNCTIONS)), around[0])
+    owner = next((outer for outer in reversed(around) if isinstance(outer, ast.ClassDef)), function)
+    for part in ast.walk(function):
+        deleted = part.targets if isinstance(part, ast.Delete) else []
+        if _is_method_call(part, SHRINKS, name) or any(_last(target) == name for target in deleted):
             return f"line {part.lineno} takes out what is too much"  # type: ignore[attr-defined]
-        if isinstance(part, ast.Delete) and any(_last(t) == name for t in part.targets):
-            return f"line {part.lineno} takes out what is too much"
     for part in ast.walk(owner):
         if isinstance(part, ast.Compare) and _compares_length(part, name):
             return f"line {part.lineno} looks at its length"
     for outer in around:
-        if isinstance(outer, ast.If | ast.While) and _compares_bound(outer.test):
+        if isinstance(outer, ast.If | ast.While) and any(_compares_limit(part) for part in ast.walk(outer.test)):
             return f"line {outer.lineno} asks whether there is room"
     return ""
 
 
-def _around(tree: ast.AST, node: ast.AST) -> list[ast.AST]:
-    """Return the nodes around one, outermost first."""
-    for child in ast.iter_child_nodes(tree):
-        if child is node:
-            return [tree]
-        inner = _around(child, node)
-        if inner:
-            return [tree, *inner]
-    return []
-
-
 def _compares_length(node: ast.Compare, name: str) -> bool:
-    if not any(isinstance(op, ast.Gt | ast.GtE | ast.Lt | ast.LtE) for op in node.ops):
-        return False
+    """Tell whether len(name) is compared by size, and not only to find out whether anything is there."""
     sides = [node.left, *node.comparators]
-    lengths = [side for side in sides if isinstance(side, ast.Call) and _last(side.func) == "len"]
-    mine = any(side.args and _last(side.args[0]) == name for side in lengths)
-    small = any(isinstance(s, ast.Constant) and isinstance(s.value, int) and s.value <= 1 for s in sides)
-    return mine and not small
+    lengths = [side.args for side in sides if isinstance(side, ast.Call) and _last(side.func) == "len"]
+    small = any(isinstance(side, ast.Constant) and isinstance(side.value, int) and side.value <= 1 for side in sides)
+    is_ordered = any(isinstance(operator, ORDERED) for operator in node.ops)
+    return is_ordered and not small and any(args and _last(args[0]) == name for args in lengths)
 
 
-def _compares_bound(test: ast.AST) -> bool:
-    for node in ast.walk(test):
-        ordered = isinstance(node, ast.Compare) and any(
-            isinstance(op, ast.Gt | ast.GtE | ast.Lt | ast.LtE) for op in node.ops
-        )
-        if ordered and any(BOUNDS.search(_last(s)) for s in ast.walk(node) if isinstance(s, ast.Name | ast.Attribute)):
-            return True
-    return False
+def _compares_limit(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Compare) or not any(isinstance(operator, ORDERED) for operator in node.ops):
+        return False
+    return any(BOUNDS.search(_last(part)) for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute))

@@ -1,4 +1,4 @@
-"""A leak as it is told: how much a step, how sure, which line keeps it, which line made it; plain data, no torch."""
+"""A leak as it is reported: how much a step, how sure, which line holds it, which created it; plain data, no torch."""
 
 from __future__ import annotations
 

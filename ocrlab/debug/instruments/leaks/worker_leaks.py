@@ -1,13 +1,12 @@
-"""Leaks in loader workers: each worker tells how large what its dataset holds is, and /proc how much is its own.
+"""Leaks in loader workers: each worker reports how large its dataset's attributes are, and /proc how much is its own.
 
-A worker that copies pages only because it reads them is told apart: its own memory grows and what it shares shrinks,
-while nothing that it holds gets longer (pytorch issue 13246).
+A worker that copies pages only because it reads them is a case of its own: its private memory grows and what it shares
+shrinks, while nothing that it holds gets longer (pytorch issue 13246).
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import multiprocessing.process
 import os
@@ -15,144 +14,130 @@ import shutil
 import tempfile
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torch.utils.data import get_worker_info
 
 from ocrlab.debug.instruments.leaks import growth_lines
-from ocrlab.debug.instruments.leaks.growth_slope import slope
+from ocrlab.debug.instruments.leaks.growth_lines import Line, class_files
+from ocrlab.debug.instruments.leaks.growth_slope import slope, still_grows
 from ocrlab.debug.instruments.leaks.leak_report import FIXES, MIB, Leak
-from ocrlab.debug.instruments.leaks.referrers import CONTAINERS
+from ocrlab.debug.instruments.leaks.object_sizes import CONTAINERS, mean_bytes
 from ocrlab.debug.instruments.memory import host_memory
-from ocrlab.debug.instruments.memory.storage_tracker import stored_bytes
 
-PERIOD = 0.1  # seconds between two looks of a worker at itself
+PERIOD = 0.1  # seconds between two reports of a worker
 ROLLUP = 1.0  # seconds between two readings of private and shared pages, which take milliseconds
 LEAST = 16 * 1024  # bytes a step
 SURE = 0.95
 MANY = 10_000  # objects in a container whose reference counts are worth a copy
 LEVELS = 3  # of attributes below the dataset
+MOST_ATTRIBUTES = 200
+
+Sizes = dict[str, tuple[int, float, tuple[str, str]]]  # of each attribute: length, bytes, (class, file)
 
 
 class Workers:
-    """The workers of a loader, seen from the main process."""
+    """The workers of a loader, watched from the main process."""
 
     def __init__(self, loader: Any = None) -> None:
         self.loader = loader
-        self.samples: dict[int, list[tuple[int, float]]] = {}
-        self.pages: dict[int, list[tuple[int, float, float]]] = {}
+        self.pages: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)  # by worker: step, own, shared
         self._folder: Path | None = None
         self._before: Any = None
-        self._last = 0.0
-        self._ticks: list[tuple[float, int]] = []
+        self._read_at = 0.0
+        self._steps: deque[tuple[float, int]] = deque(maxlen=8192)
 
     def begin(self) -> None:
-        """Let each worker of the loader that starts from now on look at itself."""
-        if self.loader is None or not getattr(self.loader, "num_workers", 0):
-            return
-        self._folder = Path(tempfile.mkdtemp(prefix="ocrlab-workers-"))
-        self._before = self.loader.worker_init_fn
-        self.loader.worker_init_fn = Start(str(self._folder), self._before)
+        """Let each worker of the loader that starts from now on report its sizes."""
+        if getattr(self.loader, "num_workers", 0):
+            self._folder = Path(tempfile.mkdtemp(prefix="ocrlab-workers-"))
+            self._before = self.loader.worker_init_fn
+            self.loader.worker_init_fn = WorkerStart(str(self._folder), self._before)
 
     def end(self) -> None:
-        """Give the loader back what it had."""
+        """Restore the loader."""
         if self._folder is not None:
             self.loader.worker_init_fn = self._before
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def tick(self, tick: int) -> None:
-        """Note when a step began, so that what the workers write can be told by steps."""
-        self._ticks.append((time.time(), tick))
-        if len(self._ticks) > 8192:
-            del self._ticks[:4096]
+    def tick(self, step: int) -> None:
+        """Note when a step began, so that reports of the workers can be assigned to steps."""
+        self._steps.append((time.time(), step))
 
-    def sample(self, tick: int) -> None:
-        """Read the memory of each worker."""
-        children = [p.pid for p in list(getattr(multiprocessing.process, "_children", ())) if p.pid]
-        now = time.monotonic()
-        for pid in children:
-            some = self.samples.setdefault(pid, [])
-            some.append((tick, float(host_memory.anonymous_memory(pid))))
-            del some[:-512]
-        if children and now - self._last > ROLLUP:
-            self._last = now
-            for pid in children:
-                own, shared = host_memory.dirty_pages(pid)
-                self.pages.setdefault(pid, []).append((tick, float(own), float(shared)))
+    def sample(self, step: int) -> None:
+        """Read private and shared pages of each worker, once a second."""
+        if self._folder is None or time.monotonic() - self._read_at < ROLLUP:
+            return
+        self._read_at = time.monotonic()
+        for child in list(getattr(multiprocessing.process, "_children", ())):
+            if child.pid:
+                self.pages[child.pid].append((step, *host_memory.dirty_pages(child.pid)))
 
-    def judge(self, tick: int) -> list[Leak]:
+    def judge(self, step: int) -> list[Leak]:
         """Return the attributes of the dataset that grow in the workers, or else the copies that reading makes."""
-        sizes = self._read_sizes()
-        leaks = [leak for leak in (self._of(name, series, tick) for name, series in sizes.items()) if leak]
-        return leaks or self._copied(tick)
+        leaks = [self._attribute_leak(name, series, step) for name, series in self._read_reports().items()]
+        return [leak for leak in leaks if leak] or self._page_copies(step)
 
-    def _read_sizes(self) -> dict[str, dict[int, list[dict[str, Any]]]]:
-        """Return what the workers wrote: by attribute, by worker, in order."""
-        sizes: dict[str, dict[int, list[dict[str, Any]]]] = {}
+    def _read_reports(self) -> dict[str, dict[int, list[tuple[float, float, list[str]]]]]:
+        """Return (step, bytes, (class, file)) as the workers wrote it, by attribute and worker."""
+        reports: dict[str, dict[int, list[tuple[float, float, list[str]]]]] = {}
         for path in sorted(self._folder.glob("*.jsonl")) if self._folder else ():
             for text in path.read_text(encoding="utf-8").splitlines():
-                with contextlib.suppress(ValueError):
-                    line = json.loads(text)
-                    for name, (length, size, where) in line["sizes"].items():
-                        entry = {"time": line["time"], "length": length, "bytes": size, "class": where}
-                        sizes.setdefault(name, {}).setdefault(line["pid"], []).append(entry)
-        return sizes
+                with contextlib.suppress(ValueError):  # the last line may be half written
+                    report = json.loads(text)
+                    for name, (_, size, owner) in report["sizes"].items():
+                        entries = reports.setdefault(name, {}).setdefault(report["pid"], [])
+                        entries.append((self._step_at(report["time"]), size, owner))
+        return reports
 
-    def _of(self, name: str, series: dict[int, list[dict[str, Any]]], tick: int) -> Leak | None:
-        """Return the leak of one attribute, over all workers, if it grows on and has no bound."""
-        rate, sure, where = 0.0, 0.0, ("", "")
+    def _step_at(self, when: float) -> float:
+        return float(next((step for moment, step in reversed(self._steps) if moment <= when), 0))
+
+    def _attribute_leak(
+        self, name: str, series: dict[int, list[tuple[float, float, list[str]]]], step: int
+    ) -> Leak | None:
+        """Return the leak of one attribute, over all workers, if it keeps growing and has no bound."""
+        rate, confidence, owner, file = 0.0, 0.0, "", ""
         for entries in series.values():
-            steps = [self._tick_at(entry["time"]) for entry in entries]
-            grown = slope(steps, [entry["bytes"] for entry in entries])
-            later = slope(steps[len(steps) // 2 :], [entry["bytes"] for entry in entries[len(steps) // 2 :]])
-            if grown.value > 0 and grown.confidence > SURE and later.value >= 0.5 * grown.value:
-                rate, sure, where = rate + grown.value, max(sure, grown.confidence), entries[-1]["class"]
-        if rate < LEAST:
+            steps, sizes = [entry[0] for entry in entries], [entry[1] for entry in entries]
+            grown = slope(steps, sizes)
+            if grown.confidence > SURE and still_grows(steps, sizes):
+                rate, confidence, (owner, file) = rate + grown.value, max(confidence, grown.confidence), entries[-1][2]
+        lines = growth_lines.growth(name.rpartition(".")[2], [file], owner) if file else []
+        if rate < LEAST or (lines and lines[0].bounded):
             return None
-        kind, file = where
-        lines = growth_lines.growth(name.rpartition(".")[2], [file], kind) if file else []
-        if lines and lines[0].bounded:
-            return None
-        line = lines[0] if lines else None
-        return Leak(
-            "worker", rate / MIB, rate / MIB, rate / MIB, sure, f"`{name}` of {kind} in {len(series)} loader workers",
-            str(line) if line else "", line.text if line else "", steps=tick, fix=FIXES["worker"],
-        )  # fmt: skip
+        holder = f"`{name}` of {owner} in {len(series)} loader workers"
+        return _leak("worker", rate, confidence, holder, lines, step)
 
-    def _tick_at(self, when: float) -> float:
-        before = [tick for moment, tick in self._ticks if moment <= when]
-        return float(before[-1]) if before else 0.0
-
-    def _copied(self, tick: int) -> list[Leak]:
+    def _page_copies(self, step: int) -> list[Leak]:
         """Return the leak of pages that are copied because reference counts are written."""
         data = getattr(self.loader, "dataset", None)
-        many = [(n, len(v)) for n, v in _attributes(data) if isinstance(v, list | dict | tuple) and len(v) >= MANY]
-        rate, sure, ended = 0.0, 0.0, True
+        sized = [(name, len(value)) for name, value in _attributes(data) if isinstance(value, list | dict | tuple)]
+        name, count = max(sized, key=lambda item: item[1], default=("", 0))
+        rate = confidence = 0.0
         for pages in self.pages.values():
-            steps = [float(page_sample[0]) for page_sample in pages]
-            own = slope(steps, [page_sample[1] for page_sample in pages])
-            shared = slope(steps, [page_sample[2] for page_sample in pages])
+            own, shared = (slope([page[0] for page in pages], [page[column] for page in pages]) for column in (1, 2))
             if own.confidence > SURE and shared.value < -0.5 * own.value < 0:
-                rate, sure, ended = rate + own.value, max(sure, own.confidence), False
-        if ended or not many or rate < LEAST:
+                rate, confidence = rate + own.value, max(confidence, own.confidence)
+        if count < MANY or rate < LEAST:
             return []
-        name, count = max(many, key=lambda page_sample: page_sample[1])
-        lines = growth_lines.assigned(name, _files(type(data)))
-        line = lines[0] if lines else None
-        return [
-            Leak(
-                "copy-on-write", rate / MIB, rate / MIB, rate / MIB, sure,
-                f"`{name}` of {type(data).__qualname__}: each worker copies {count:,} Python objects by reading them",
-                str(line) if line else "", line.text if line else "", steps=tick, fix=FIXES["copy-on-write"],
-            )
-        ]  # fmt: skip
+        lines = growth_lines.assigned(name, class_files(type(data)))
+        holder = f"`{name}` of {type(data).__qualname__}: each worker copies {count:,} Python objects by reading them"
+        return [_leak("copy-on-write", rate, confidence, holder, lines, step)]
 
 
-class Start:
-    """What a worker does when it starts: what it was asked to do anyway, and a thread that looks at its dataset."""
+def _leak(kind: str, rate: float, confidence: float, holder: str, lines: list[Line], step: int) -> Leak:
+    location, code = (str(lines[0]), lines[0].text) if lines else ("", "")
+    rate /= MIB
+    return Leak(kind, rate, rate, rate, confidence, holder, location, code, steps=step, fix=FIXES[kind])
+
+
+class WorkerStart:
+    """The `worker_init_fn` of a watched loader: the program's own, then a thread that reports sizes."""
 
     def __init__(self, folder: str, before: Any) -> None:
         self.folder, self.before = folder, before
@@ -160,77 +145,43 @@ class Start:
     def __call__(self, number: int) -> None:
         if self.before is not None:
             self.before(number)
-        with contextlib.suppress(Exception):  # a training goes on without being looked at
-            from torch.utils.data import get_worker_info
-
+        with contextlib.suppress(Exception):  # a training goes on without being watched
             info = get_worker_info()
             if info is not None:
-                threading.Thread(target=_report, args=(self.folder, info.dataset), daemon=True).start()
+                threading.Thread(target=_report_sizes, args=(self.folder, info.dataset), daemon=True).start()
 
 
-def _report(folder: str, dataset: Any) -> None:
-    """Write what the dataset holds every now and then, until the folder is gone."""
+def _report_sizes(folder: str, dataset: Any) -> None:
+    """Write the sizes of a dataset's attributes every now and then, until the folder is gone."""
     path, parent = Path(folder) / f"{os.getpid()}.jsonl", os.getppid()
     with contextlib.suppress(Exception):
         while os.path.isdir(folder) and os.getppid() == parent:
-            line = {"pid": os.getpid(), "time": time.time(), "sizes": container_sizes(dataset)}
+            report = {"pid": os.getpid(), "time": time.time(), "sizes": container_sizes(dataset)}
             with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write(json.dumps(report) + "\n")
             time.sleep(PERIOD)
 
 
-def container_sizes(dataset: Any) -> dict[str, tuple[int, float, tuple[str, str]]]:
+def container_sizes(dataset: Any) -> Sizes:
     """Return (length, bytes, (class, file)) of each container that a dataset holds in its attributes, by name."""
-    sizes: dict[str, tuple[int, float, tuple[str, str]]] = {}
+    sizes: Sizes = {}
     waiting: deque[tuple[str, Any, int]] = deque([("", dataset, 0)])
     visited: set[int] = set()
-    while waiting and len(sizes) < 200:
-        prefix, thing, depth = waiting.popleft()
-        if id(thing) in visited:
+    while waiting and len(sizes) < MOST_ATTRIBUTES:
+        prefix, owner, depth = waiting.popleft()
+        if id(owner) in visited:
             continue
-        visited.add(id(thing))
-        where = (type(thing).__qualname__, next(iter(_files(type(thing))), ""))
-        for name, value in _attributes(thing):
-            dotted = f"{prefix}{name}"
+        visited.add(id(owner))
+        place = (type(owner).__qualname__, next(iter(class_files(type(owner))), ""))
+        for name, value in _attributes(owner):
             if isinstance(value, CONTAINERS):
-                sizes[dotted] = (len(value), _size(value), where)
+                items = list(value.values() if isinstance(value, dict) else value)
+                some = items[:: max(1, len(items) // 32)][:32]
+                sizes[prefix + name] = (len(items), mean_bytes(some, 2) * len(items), place)
             elif depth < LEVELS and hasattr(value, "__dict__") and not isinstance(value, type | Tensor):
-                waiting.append((f"{dotted}.", value, depth + 1))
+                waiting.append((f"{prefix}{name}.", value, depth + 1))
     return sizes
 
 
-def _attributes(thing: Any) -> list[tuple[str, Any]]:
-    try:
-        return list(vars(thing).items())
-    except TypeError:
-        return []
-
-
-def _size(value: Any) -> float:
-    """Return the bytes of a container, told by some of its items."""
-    items = list(value.values()) if isinstance(value, dict) else list(value)
-    some = items[:: max(1, len(items) // 32)][:32]
-    return sum(_item(item) for item in some) / max(1, len(some)) * len(items)
-
-
-def _item(value: Any) -> float:
-    if isinstance(value, Tensor):
-        return stored_bytes(value)
-    size = getattr(value, "nbytes", None)
-    if isinstance(size, int):
-        return float(size)
-    if type(value).__module__.startswith("PIL.") and hasattr(value, "getbands"):
-        return float(value.size[0] * value.size[1] * len(value.getbands()))
-    if isinstance(value, list | tuple):
-        return float(sum(_item(part) for part in value[:32]))
-    if isinstance(value, dict):
-        return float(sum(_item(part) for part in list(value.values())[:32]))
-    return float(value.__sizeof__())
-
-
-def _files(kind: type) -> list[str]:
-    files = []
-    for base in inspect.getmro(kind):
-        with contextlib.suppress(TypeError, OSError):
-            files.append(inspect.getfile(base))
-    return [file for file in files if growth_lines.is_own(file)] or files[:1]
+def _attributes(owner: Any) -> list[tuple[str, Any]]:
+    return list(getattr(owner, "__dict__", {}).items())

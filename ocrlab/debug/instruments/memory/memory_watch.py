@@ -32,13 +32,13 @@ from ocrlab.debug.instruments.memory.cuda_snapshot import read_snapshot, recorde
 from ocrlab.debug.instruments.memory.module_attribution import ModuleTracker
 from ocrlab.debug.instruments.memory.storage_tracker import StorageTracker, unpack_saved
 from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Process, Row, Step, group_rows, summarise
+from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
 
 __all__ = ["MemoryWatch", "allocator", "read_snapshot", "recorded", "snapshot", "summary", "watch"]
 
 MOST_STEPS = 64  # steps whose figures are kept
 POOL = (0, 0)  # the memory that all tensors share
-DEEP = 4  # of what an optimiser's state may be nested in
 
 
 @contextlib.contextmanager
@@ -237,7 +237,7 @@ class MemoryWatch:
         for optimizer in self._optimizers:
             for p, state in list(optimizer.state.items()):
                 owner = self._modules.parameters.get(id(p), OUTSIDE)
-                for tensor in _nested(state, DEEP):
+                for _, tensor in tensors(state):
                     block = live.blocks.get(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
                     if block is None or block.kind not in ("parameters", "gradients"):
                         live.classify(tensor, "optimizer", owner)
@@ -256,17 +256,6 @@ class MemoryWatch:
             outside = allocator(self.device)["outside"]
             return Process(True, outside, now, self._high, self._high_at, cached)
         return Process(False, self._before, now, self._high, self._high_at, max(0, now - alive - self._before))
-
-
-def _nested(value: Any, depth: int) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif depth and isinstance(value, dict):
-        for item in list(value.values()):
-            yield from _nested(item, depth - 1)
-    elif depth and isinstance(value, list | tuple | deque):
-        for item in value:
-            yield from _nested(item, depth - 1)
 
 
 def allocator(device: Any = None) -> dict[str, int]:

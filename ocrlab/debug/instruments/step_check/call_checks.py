@@ -23,13 +23,17 @@ from torch.overrides import TorchFunctionMode
 
 from ocrlab.debug.instruments.compiled_modules import is_jit
 from ocrlab.debug.instruments.step_check.axis_checks import AxisWatch
-from ocrlab.debug.instruments.step_check.box_formats import CornerWatch
-from ocrlab.debug.instruments.step_check.detached_terms import DetachedTerms
-from ocrlab.debug.instruments.step_check.finding_text import origin_text, remedy
-from ocrlab.debug.instruments.step_check.findings import Finding, is_readable, position_text, value_at
-from ocrlab.debug.instruments.step_check.loss_checks import LOSSES, LossWatch, arguments
-from ocrlab.debug.instruments.step_check.mask_losses import MaskWatch
-from ocrlab.debug.instruments.step_check.policy_sign import PickedLogProbs
+from ocrlab.debug.instruments.step_check.findings import (
+    Finding,
+    is_readable,
+    origin_text,
+    position_text,
+    remedy,
+    value_at,
+)
+from ocrlab.debug.instruments.step_check.image_checks import CornerWatch, MaskWatch
+from ocrlab.debug.instruments.step_check.loss_checks import LOSSES, DetachedTerms, LossWatch, arguments
+from ocrlab.debug.instruments.step_check.target_checks import DIFFERENCES, PickedLogProbs
 
 Bound = tuple[str, Tensor, float, float, float | None]  # argument, values, lowest, highest, one more that is allowed
 
@@ -78,7 +82,7 @@ class CallWatch(TorchFunctionMode):
                 self.chosen.see(args[0], value)
             if name in CONSTANT | PASSING:
                 self._note(name, args, value)
-            if name in WIDENING | MINUS and not self.inside():
+            if name in WIDENING | DIFFERENCES and not self.inside():
                 self._compare(name, args, value)
             self.parts.see(name, args, value)
             with torch._C.DisableTorchFunction():
@@ -264,7 +268,6 @@ DROPPING = frozenset(kind.forward.__code__ for kind in vars(dropout).values() if
 CONSTANT = frozenset("ones zeros full ones_like zeros_like full_like new_ones new_zeros new_full fill_ zero_".split())
 PICKING = frozenset(("gather", "__getitem__"))
 WIDENING = frozenset(("unsqueeze", "__getitem__"))
-MINUS = frozenset(("sub", "rsub", "subtract", "__sub__", "__rsub__"))
 PASSING = frozenset(
     (
         "to cuda float double half long int type type_as view view_as reshape flatten squeeze unsqueeze "

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ocrlab.debug.instruments.compiled_modules import is_jit
-from ocrlab.debug.instruments.step_check import finding_text as words
+from ocrlab.debug.instruments.step_check import findings as words
 from ocrlab.debug.instruments.step_check import static_rules as before
 from ocrlab.debug.instruments.step_check import step_rules as rules
-from ocrlab.debug.instruments.step_check.attention_masks import UnmaskedAttention
 from ocrlab.debug.instruments.step_check.call_checks import CallWatch, DropoutWatch, Stopped
 from ocrlab.debug.instruments.step_check.findings import (
     Finding,
@@ -35,17 +34,23 @@ from ocrlab.debug.instruments.step_check.findings import (
     table_lines,
 )
 from ocrlab.debug.instruments.step_check.forward_pass import ForwardWatch, Stage
-from ocrlab.debug.instruments.step_check.image_layout import check_images
-from ocrlab.debug.instruments.step_check.integer_overflow import check_narrow_targets
-from ocrlab.debug.instruments.step_check.last_hidden_state import RecurrentWatch
-from ocrlab.debug.instruments.step_check.mask_losses import check_inverted_mask
-from ocrlab.debug.instruments.step_check.noise_targets import NoiseWatch, check_noise_target
+from ocrlab.debug.instruments.step_check.image_checks import check_images, check_inverted_mask
 from ocrlab.debug.instruments.step_check.output_dependence import check_output_dependence
-from ocrlab.debug.instruments.step_check.padding_in_loss import AttentionWatch, check_padding_loss
-from ocrlab.debug.instruments.step_check.shared_weights import check_shared_blocks, check_untrained_part
-from ocrlab.debug.instruments.step_check.shuffled_targets import check_target_order
+from ocrlab.debug.instruments.step_check.padding_checks import (
+    AttentionWatch,
+    RecurrentWatch,
+    UnmaskedAttention,
+    check_padding_loss,
+)
 from ocrlab.debug.instruments.step_check.state_guard import StepState, learning_rates, loss_value
-from ocrlab.debug.instruments.step_check.zero_gradients import parameters_after_nudge
+from ocrlab.debug.instruments.step_check.static_rules import check_shared_blocks, check_untrained_part
+from ocrlab.debug.instruments.step_check.step_rules import parameters_after_nudge
+from ocrlab.debug.instruments.step_check.target_checks import (
+    NoiseWatch,
+    check_narrow_targets,
+    check_noise_target,
+    check_target_order,
+)
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.errors import ConfigError
 

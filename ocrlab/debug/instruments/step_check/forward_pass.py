@@ -22,7 +22,7 @@ from ocrlab.debug.instruments.step_check.findings import (
     position_text,
     value_at,
 )
-from ocrlab.debug.instruments.step_check.normalisation import check_scale
+from ocrlab.debug.instruments.step_check.image_checks import check_scale
 from ocrlab.debug.instruments.tensor_facts import under_vmap
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,18 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from ocrlab.debug.instruments.step_check.finding_text import group_by_module, index_text, listing, shortened_list
-from ocrlab.debug.instruments.step_check.findings import Finding, is_readable, not_finite, stored_values, value_at
+from ocrlab.debug.instruments.step_check.findings import (
+    Finding,
+    error_of,
+    group_by_module,
+    index_text,
+    is_readable,
+    listing,
+    not_finite,
+    shortened_list,
+    stored_values,
+    value_at,
+)
 from ocrlab.debug.instruments.step_check.state_guard import (
     StepState,
     learning_rates,
@@ -25,6 +35,7 @@ SMALL = 1e-2  # what a block multiplies by, from which on down it begins as next
 ROUNDING = 1e-5  # share of the largest gradient: of a bias before BatchNorm, which is 0 but for rounding, it is 5e-6
 MANY, FEW = 64, 0.1  # values with a gradient, and the share of them that a step in half precision should change
 SAME = 1e-3  # share by which two passes in eval mode may differ: kernels that add in any order
+SIZE = 1e-3  # by which each value is moved against its gradient: a step of Adam
 
 
 def check_loss(total: Any) -> Iterator[Finding]:
@@ -272,3 +283,27 @@ def check_evaluation(model: nn.Module, state: StepState, values: Sequence[Any]) 
     if abs(first - second) > SAME * max(abs(first), abs(second), 1e-12):
         do = "Look for functional.dropout without training=self.training, or a dropout_p of attention in eval mode"
         yield Finding("eval.repeats", "the loss in eval mode", f"{first:g}, then {second:g}", "the same twice", do)
+
+
+def parameters_after_nudge(model: nn.Module, loss: Callable[[], Any], state: StepState) -> set[str]:
+    """Return the parameters that get a gradient after a small step of all that have one; the weights stay moved.
+
+    The optimiser's own step would not do: in a warm-up its rate is 0. Nothing is returned where the loss raises.
+    """
+    state.restore()
+    for nudged in (False, True):
+        if nudged:
+            _nudge(state)
+            state.restore_random()
+            state.restore_batch()
+        state.clear_gradients()
+        if error_of(lambda: loss().sum().backward()) is not None:
+            return set()
+    return {name for name, p in model.named_parameters() if p.grad is not None and bool(stored_values(p.grad).any())}
+
+
+@torch.no_grad()
+def _nudge(state: StepState) -> None:
+    for p, _ in state.gradients:
+        if p.requires_grad and p.is_leaf and p.grad is not None and is_readable(p.grad):
+            p.sub_(p.grad.sign(), alpha=SIZE)

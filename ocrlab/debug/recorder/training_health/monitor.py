@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from ocrlab.debug.instruments.step_check import static_rules, step_rules
 from ocrlab.debug.instruments.step_check.findings import is_readable, stored_values
-from ocrlab.debug.instruments.step_check.shared_weights import check_untrained_part
+from ocrlab.debug.instruments.step_check.static_rules import check_untrained_part
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.recorder.training_health import rules, sampler_coverage
 from ocrlab.debug.recorder.training_health.collapsed_outputs import OutputCollapseCheck

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ocrlab.debug.instruments.step_check.finding_text import listing
-from ocrlab.debug.instruments.step_check.findings import Finding, not_finite, position_text, value_at
+from ocrlab.debug.instruments.step_check.findings import Finding, listing, not_finite, position_text, value_at
 from ocrlab.debug.recorder.training_health import nonfinite_loss
 
 MODES = (_BatchNorm, _DropoutNd)  # what is another thing in eval mode

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ocrlab.debug.instruments.step_check import checker
-from tests.debug.instruments.step_check.test_forward_pass import rules as told
+from tests.debug.instruments.step_check.helpers import rules
 
 IMAGES = torch.randn(8, 3, 20, 24, generator=torch.Generator().manual_seed(0))
 WORDS = torch.randint(0, 9, (8, 10), generator=torch.Generator().manual_seed(1))
@@ -34,7 +34,7 @@ class Net(nn.Module):
         return self.how(self, x)
 
 
-def rules(forward: Forward, inputs: Tensor) -> dict[str, checker.Finding]:
+def rules_of(forward: Forward, inputs: Tensor) -> dict[str, checker.Finding]:
     torch.manual_seed(0)
     model = Net(forward)
     report = checker.check(model, inputs, lambda net, x: net(x).float().square().mean())
@@ -70,7 +70,7 @@ TORN: dict[str, tuple[Forward, Tensor, str]] = {
 @pytest.mark.parametrize("case", list(TORN))
 def test_a_view_where_a_transpose_is_meant(case: str) -> None:
     forward, inputs, words = TORN[case]
-    finding = rules(forward, inputs)["axes.torn"]
+    finding = rules_of(forward, inputs)["axes.torn"]
     assert words in finding.got and finding.judgement == "fail" and "permute" in finding.do
 
 
@@ -99,7 +99,7 @@ RIGHT: dict[str, tuple[Forward, Tensor]] = {
 
 @pytest.mark.parametrize("case", list(RIGHT))
 def test_views_that_keep_rows_whole_are_no_finding(case: str) -> None:
-    assert "axes.torn" not in rules(*RIGHT[case])
+    assert "axes.torn" not in rules_of(*RIGHT[case])
 
 
 def pooled(dim: int) -> Forward:
@@ -117,10 +117,10 @@ def masked(net: Net, x: Tensor) -> Tensor:
 
 
 def test_a_softmax_over_a_single_score() -> None:
-    finding = rules(pooled(-1), WORDS)["softmax.one"]
+    finding = rules_of(pooled(-1), WORDS)["softmax.one"]
     assert "(8, 10, 1)" in finding.got and "dim=1" in finding.do and finding.judgement == "warn"
-    assert "softmax.one" in rules(pooled(2), WORDS) and "softmax.one" in rules(masked, WORDS)
-    assert "softmax.one" not in rules(pooled(1), WORDS)
+    assert "softmax.one" in rules_of(pooled(2), WORDS) and "softmax.one" in rules_of(masked, WORDS)
+    assert "softmax.one" not in rules_of(pooled(1), WORDS)
 
 
 def test_a_single_place_and_a_single_key_are_no_mistake() -> None:
@@ -129,9 +129,9 @@ def test_a_single_place_and_a_single_key_are_no_mistake() -> None:
         query, key = net.heads(words), net.heads(words[:, :1])
         return net.out((query @ key.transpose(1, 2)).softmax(-1) @ words[:, :1])
 
-    assert "softmax.one" not in rules(pooled(1), WORDS[:, :1])  # a text of one word
-    assert "softmax.one" not in rules(attended, WORDS)  # one key, of the data's making
-    assert "softmax.one" not in rules(lambda net, x: net.gate(net.words(x)).softmax(-1), WORDS)
+    assert "softmax.one" not in rules_of(pooled(1), WORDS[:, :1])  # a text of one word
+    assert "softmax.one" not in rules_of(attended, WORDS)  # one key, of the data's making
+    assert "softmax.one" not in rules_of(lambda net, x: net.gate(net.words(x)).softmax(-1), WORDS)
 
 
 @pytest.mark.parametrize("dim", [0, -2, 1, -1])
@@ -141,7 +141,7 @@ def test_a_softmax_over_the_batch_in_the_loss(dim: int) -> None:
         return (-((1 - chosen.exp()) ** 2) * chosen).mean()
 
     batch = (torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2]))
-    assert ("softmax.batch" in told(checker.check(nn.Linear(8, 3), batch, focal))) == (dim in (0, -2))
+    assert ("softmax.batch" in rules(checker.check(nn.Linear(8, 3), batch, focal))) == (dim in (0, -2))
 
 
 def test_a_softmax_over_pairs_of_the_batch_and_inside_the_model_are_no_finding() -> None:
@@ -157,6 +157,6 @@ def test_a_softmax_over_pairs_of_the_batch_and_inside_the_model_are_no_finding()
         def forward(self, bag: Tensor) -> Tensor:
             return self.last(self.weigh(bag).softmax(0).t() @ bag)
 
-    assert "softmax.batch" not in told(checker.check(nn.Linear(8, 3), torch.randn(6, 8), pairs))
+    assert "softmax.batch" not in rules(checker.check(nn.Linear(8, 3), torch.randn(6, 8), pairs))
     bag = checker.check(Pooled(), torch.randn(6, 8), lambda model, batch: model(batch).square().mean())
-    assert "softmax.batch" not in told(bag)
+    assert "softmax.batch" not in rules(bag)

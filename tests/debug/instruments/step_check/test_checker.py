@@ -18,6 +18,7 @@ from ocrlab.debug.instruments.step_check import checker
 from ocrlab.debug.instruments.step_check.checker import Range
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.errors import ConfigError
+from tests.debug.instruments.step_check.helpers import finding_of, rules
 
 
 class Net(nn.Module):
@@ -44,16 +45,6 @@ def loss(model: nn.Module, batch: Any) -> Tensor:
 
 def adamw(model: nn.Module, lr: float = 1e-2) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=lr)
-
-
-def rules(report: checker.Report) -> set[str]:
-    return {finding.rule for finding in report.findings}
-
-
-def finding_of(report: checker.Report, rule: str) -> checker.Finding:
-    [finding] = [finding for finding in report.findings if finding.rule == rule]
-    assert finding.where and finding.got and finding.need and finding.do
-    return finding
 
 
 def test_a_step_that_is_right_has_no_finding_and_leaves_nothing() -> None:

@@ -9,22 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.step_check import checker
-
-
-def rules(report: checker.Report) -> set[str]:
-    return {finding.rule for finding in report.findings}
-
-
-def finding_of(report: checker.Report, rule: str) -> checker.Finding:
-    return next(finding for finding in report.findings if finding.rule == rule)
-
-
-def classes(model: nn.Module, batch: Any) -> Tensor:
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-
-def data(size: int = 16) -> tuple[Tensor, Tensor]:
-    return torch.randn(size, 8, generator=torch.Generator().manual_seed(0)), torch.arange(size) % 3
+from tests.debug.instruments.step_check.helpers import classes, data, finding_of, rules
 
 
 def test_numbers_with_which_nothing_is_learned_are_named_at_their_module() -> None:

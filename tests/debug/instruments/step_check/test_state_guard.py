@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.step_check import checker
-from tests.debug.instruments.step_check.test_forward_pass import classes, data, finding_of, rules
+from tests.debug.instruments.step_check.helpers import classes, data, finding_of, rules
 
 
 class InPlace(nn.Module):

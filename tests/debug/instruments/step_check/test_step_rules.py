@@ -1,14 +1,17 @@
-"""Rules of a step that ends well: the rate, the decay, the loss after it, what is frozen."""
+"""Rules of a step from its loss on."""
 
 from __future__ import annotations
 
+import copy
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ocrlab.debug.instruments.step_check import checker, step_rules
-from tests.debug.instruments.step_check.test_forward_pass import classes, data, finding_of, rules
+from tests.debug.instruments.step_check.helpers import classes, data, finding_of, rules
 
 
 def test_a_loss_without_a_graph_is_named_and_not_every_weight() -> None:
@@ -132,3 +135,139 @@ def test_the_norm_of_a_complex_gradient_has_both_parts() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert step_rules.gradient_norms(net) == {"spectrum": 5.0}
+
+
+class Adapter(nn.Module):
+    """A frozen layer with a low rank beside it, whose second half begins at 0."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(8, width).requires_grad_(False)
+        self.down, self.up = nn.Parameter(torch.randn(2, 8)), nn.Parameter(torch.zeros(width, 2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.base(inputs) + inputs @ self.down.T @ self.up.T  # type: ignore[no-any-return]
+
+
+def test_a_gate_that_begins_at_zero_is_no_finding_also_in_a_warm_up() -> None:
+    model = nn.Sequential(Adapter(8), nn.Tanh(), Adapter(3))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    for rate in (1e-3, 0.0):
+        optimizer = torch.optim.AdamW([{"params": trained, "initial_lr": 1e-3}], lr=rate)
+        assert rules(checker.check(model, data(), classes, optimizer=optimizer)) == set()
+    assert rules(checker.check(model, data(), classes)) == set()
+    assert not any(bool(part.up.any()) for part in model if isinstance(part, Adapter))
+
+
+def test_what_is_dead_stays_a_finding() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    nn.init.constant_(model[0].bias, -50.0)
+    assert "0" in finding_of(checker.check(model, data(), classes), "gradient.zero").where
+
+
+class Autoencoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.back = nn.Linear(8, 4), nn.Linear(2, 8)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, spread = self.into(inputs).chunk(2, 1)
+        return self.back(mean + torch.randn_like(mean) * (spread / 2).exp()), mean, spread
+
+
+def variational(model: nn.Module, batch: Any) -> Tensor:
+    decoded, mean, spread = model(batch[0])
+    divergence = -0.5 * (1 + spread - mean.square() - spread.exp()).sum(1).mean()
+    return functional.mse_loss(decoded, batch[0]) + divergence
+
+
+def denoised(model: nn.Module, batch: Any) -> Tensor:
+    noise, amount = torch.randn_like(batch[0]), torch.rand(len(batch[0]), 1)
+    return functional.mse_loss(model(batch[0] * (1 - amount) + noise * amount), noise)
+
+
+def fooled(model: nn.Module, batch: Any) -> Tensor:
+    assert isinstance(model, nn.ModuleList)
+    real, fake = model[1](batch[0]), model[1](model[0](torch.randn(len(batch[0]), 4)))
+    labels = torch.full((len(real), 1), 0.9)
+    some = functional.binary_cross_entropy_with_logits
+    return some(fake, torch.ones_like(fake)) + some(real, labels.to(real.device))
+
+
+def valued(model: nn.Module, batch: Any) -> Tensor:
+    actions = torch.randint(0, 3, (len(batch[0]), 1))
+    with torch.no_grad():
+        ahead = model(batch[0].flip(0)).max(1).values
+    return functional.smooth_l1_loss(model(batch[0]).gather(1, actions)[:, 0], ahead * 0.9 + batch[1])
+
+
+def judged(model: nn.Module, batch: Any) -> Tensor:
+    return (model(torch.randn_like(batch[0])).mean() - model(batch[0]).mean()).float()
+
+
+def test_own_noise_and_constant_labels_are_no_finding() -> None:
+    torch.manual_seed(0)
+    game = nn.ModuleList([nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.LeakyReLU(), nn.Linear(8, 1))])
+    critic = nn.Sequential(nn.Linear(8, 8), nn.LeakyReLU(), nn.Linear(8, 1))  # its last bias cancels out
+    pairs = [(Autoencoder(), variational), (nn.Linear(8, 8), denoised), (game, fooled), (nn.Linear(8, 3), valued)]
+    for model, loss in (*pairs, (critic, judged)):
+        report = checker.check(model, data(), loss, optimizer=torch.optim.Adam(model.parameters(), 1e-3))
+        assert report.findings == [], loss.__name__
+
+
+def test_zeros_that_were_written_into_are_targets_like_any() -> None:
+    def cut(model: nn.Module, batch: Any) -> Tensor:
+        targets = torch.zeros(len(batch[0]), 3)
+        targets[batch[1] > 9] = 1.0  # there are none
+        return functional.mse_loss(model(batch[0]), targets)
+
+    assert "targets.constant" in rules(checker.check(nn.Linear(8, 3), data(), cut))
+
+
+class Contrast(nn.Module):
+    """Momentum contrast: an average of the weights and a queue, both moved by the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Linear(8, 4)
+        self.key = copy.deepcopy(self.query).requires_grad_(False)
+        nn.init.normal_(self.key.weight)
+        self.register_buffer("queue", functional.normalize(torch.randn(32, 4), dim=1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            for new, old in zip(self.query.parameters(), self.key.parameters(), strict=True):
+                old.lerp_(new, 0.01)
+            keys = functional.normalize(self.key(inputs), dim=1)
+        queries, queue = functional.normalize(self.query(inputs), dim=1), self.get_buffer("queue").clone()
+        self.get_buffer("queue").copy_(torch.cat([queue[len(keys) :], keys]))
+        return torch.cat([(queries * keys).sum(1, keepdim=True), queries @ queue.T], 1) / 0.1
+
+
+def test_an_average_and_a_queue_that_the_forward_pass_moves_are_not_the_optimisers_fault() -> None:
+    model = Contrast()
+    optimizer = torch.optim.SGD(model.query.parameters(), lr=0.01)
+
+    def loss(net: nn.Module, batch: Any) -> Tensor:
+        logits = net(batch[0])
+        return functional.cross_entropy(logits, torch.zeros(len(logits)).long())
+
+    report = checker.check(model, data(), loss, optimizer=optimizer)
+    assert rules(report) == {"eval.changes"} and report.ok  # true of eval mode, and no fault where it trains only
+
+
+def test_a_bias_before_batchnorm_is_not_reported() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    images = torch.rand(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    report = checker.check(model, (images, data()[1]), classes, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))
+    assert report.findings == []
+
+
+def test_a_dropout_of_attention_in_eval_mode_is_reported() -> None:
+    def attended(model: nn.Module, batch: Any) -> Tensor:
+        rows = batch[0][:, None]
+        attended_rows = functional.scaled_dot_product_attention(rows, rows, rows, dropout_p=0.5)
+        return functional.cross_entropy(model(attended_rows[:, 0]), batch[1])
+
+    assert "dropout_p" in finding_of(checker.check(nn.Linear(8, 3), data(), attended), "eval.repeats").do

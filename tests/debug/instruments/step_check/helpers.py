@@ -1,0 +1,28 @@
+"""A small classification task, and the findings of a report by their rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.debug.instruments.step_check import checker
+
+
+def rules(report: checker.Report) -> set[str]:
+    return {finding.rule for finding in report.findings}
+
+
+def finding_of(report: checker.Report, rule: str) -> checker.Finding:
+    [finding] = [finding for finding in report.findings if finding.rule == rule]
+    assert finding.where and finding.got and finding.need and finding.do
+    return finding
+
+
+def classes(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def data(size: int = 16) -> tuple[Tensor, Tensor]:
+    return torch.randn(size, 8, generator=torch.Generator().manual_seed(0)), torch.arange(size) % 3
