@@ -15,7 +15,7 @@ def rules(report: checker.Report) -> set[str]:
 
 
 def finding_of(report: checker.Report, rule: str) -> checker.Finding:
-    [finding] = [finding for finding in report.findings if finding.rule == rule]
+    finding = next(finding for finding in report.findings if finding.rule == rule)
     assert finding.where and finding.got and finding.need and finding.do
     return finding
 
