@@ -37,7 +37,8 @@ def run(stage: Stage) -> None:
     words += [f"trainer.accelerator={stage.device}"]
     done = stage.child(words)
     checkpoint = next(iter(sorted(runs.glob("*/checkpoints/best*.ckpt"))), None)
-    stage.row("training", f"status {done.status}, {done.seconds:.0f} s, checkpoint {checkpoint and checkpoint.name}")
+    text = f"status {done.status}, {done.seconds:.0f} s, checkpoint {checkpoint and checkpoint.name}"
+    stage.row("training", text, "status 0", done.status == 0, dry_run_too=True)
     if checkpoint is None or stage.dry_run:
         return
     size = checkpoint.stat().st_size / 1e6

@@ -33,7 +33,7 @@ def run(stage: Stage) -> None:
     text = (
         f"{count} pages in {done.seconds:.1f} s with start-up, {count / done.seconds:.0f} pages/s, status {done.status}"
     )
-    stage.row("ocrlab predict over a folder", text, "status 0", done.status == 0)
+    stage.row("ocrlab predict over a folder", text, "status 0", done.status == 0, dry_run_too=True)
 
 
 def many_pages(folder: Path, pages: list[Path], count: int) -> Path:

@@ -63,7 +63,13 @@ def compare(stage: Stage, setting: tuple[str, ...]) -> float | None:
     measured = json.loads(done.out.splitlines()[-1]) if done.status == 0 and done.out else {}
     peak = measured.get("allocated")
     if not predicted or not peak:
-        stage.row(f"memory, {' '.join(setting)}", f"predicted {predicted}, measured {measured}, status {done.status}")
+        stage.row(
+            f"memory, {' '.join(setting)}",
+            f"predicted {predicted}, measured {measured}, status {done.status}",
+            "both known",
+            False,
+            dry_run_too=True,
+        )
         return None
     text = f"predicted {predicted / 1e9:.2f} GB, allocated {peak / 1e9:.2f}, reserved {measured['reserved'] / 1e9:.2f}"
     stage.row(f"memory, {' '.join(setting)}", f"{text} ({predicted / peak:.2f})")

@@ -148,7 +148,9 @@ def loader(stage: Stage, fastest: float) -> None:
         ]
         rate = statistics.median(rates[len(rates) // 2 :]) if rates else 0.0
         share = rate / fastest if fastest else 0.0
-        text = f"{rate:.0f} images/s, {share:.0%} of the step alone" if rates else f"no figure, status {done.status}"
-        last = workers == max(1, cores - 2)
-        stage.row(f"ocrlab train, {crop} px, {workers} workers", text, "at least 90 %" if last else "",
-                  share >= 0.9 if last and not stage.dry_run else None)  # fmt: skip
+        what = f"ocrlab train, {crop} px, {workers} workers"
+        if not rates:
+            stage.row(what, f"no figure, status {done.status}", "a figure", False, dry_run_too=True)
+            continue
+        limit, met = ("at least 90 %", share >= 0.9) if workers == max(1, cores - 2) else ("", None)
+        stage.row(what, f"{rate:.0f} images/s, {share:.0%} of the step alone", limit, met)
