@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stage import Done, Stage
+from stage import Done, Stage, run_tests
 
 HERE = Path(__file__).parent
 SILENCE = 8.0  # seconds without progress that are a hang
@@ -58,6 +58,7 @@ def run(stage: Stage) -> None:
     sure = sum(result is False and confidence >= SURE for result, confidence in results)
     stage.row("first cause right", f"{right} of {len(results)}", "10 of 12", right >= 10)
     stage.row("wrong and sure (0.8 or more)", str(sure), "0", sure == 0)
+    run_tests(stage, "test_replayed.py", "test_sanity.py")
 
 
 def build_kernels(stage: Stage) -> str:

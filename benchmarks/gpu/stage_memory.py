@@ -6,8 +6,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from stage import ROOT, Stage
-from stage_recorder import last_line
+from stage import ROOT, Stage, run_tests
 
 MEASURE = Path(__file__).with_name("measured_training.py")
 SETTINGS = (
@@ -24,7 +23,6 @@ SETTINGS = (
     ("crop=512", "batch_size=8", "encoder=mobilenet_v3_large"),
     ("crop=640", "batch_size=4", "decoder=unet", "trainer.accumulate_grad_batches=2"),
 )
-TESTS = ("test_memory.py", "test_oom.py")
 
 
 def run(stage: Stage) -> None:
@@ -39,11 +37,7 @@ def run(stage: Stage) -> None:
     done = stage.child(["-m", "ocrlab", "memory", "fit", *words, "--limit", "12", "--minutes", minutes, "--json"], 60)
     answer = {key: value for key, value in done.json().items() if isinstance(value, int | float | str)}
     stage.row("memory fit, 12 GB", f"{json.dumps(answer)[:400]}; {done.seconds:.0f} s", "an answer", done.status == 0)
-    if not stage.dry_run:
-        for name in TESTS:
-            path = ROOT / "tests" / "gpu" / name
-            done = stage.child(["-m", "pytest", path, "-q", "-m", "slow or not slow", "-p", "no:cacheprovider"], 40)
-            stage.row(f"pytest tests/gpu/{name}", last_line(done.out), "all pass", done.status == 0)
+    run_tests(stage, "test_memory.py", "test_oom.py")
 
 
 def common(stage: Stage, setting: tuple[str, ...]) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from stage import ROOT, Stage
+from stage import Stage, run_tests
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -53,15 +53,7 @@ def run(stage: Stage) -> None:
     waits(stage)
     for deterministic in (True,) if stage.dry_run else (True, False):
         replayed(stage, deterministic)
-    if not stage.dry_run:
-        words = ["-m", "pytest", ROOT / "tests" / "gpu" / "test_flight.py", "-q", "-x", "-p", "no:cacheprovider"]
-        done = stage.child([*words, "-m", "slow or not slow"], 60)
-        stage.row("pytest tests/gpu/test_flight.py", last_line(done.out), "all pass", done.status == 0)
-
-
-def last_line(text: str) -> str:
-    """Return the last line of a pytest run, which counts."""
-    return (text.strip().splitlines() or ["no output"])[-1]
+    run_tests(stage, "test_flight.py")
 
 
 def cost(stage: Stage, target: float) -> None:
