@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.cli.parser import Answer, Parser, add_json, table
-from ocrlab.debug.diagnosis.cuda_kernels import launch_limits, nsight, ptxas
+from ocrlab.debug.diagnosis.cuda_kernels import launch_limits, nsight
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.hardware.cuda_device_limits import device_limits
 from ocrlab.records import SCHEMA, Check, check_record
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> Answer:
     )
     checked = {"launch": launch_limits.check(launch, limits)}
     if args.ptxas:
-        kernels = ptxas.parse(build)
+        kernels = launch_limits.parse(build)
         if not kernels:
             raise DataError(f"{args.ptxas} names no kernel", need="what nvcc -Xptxas -v prints on stderr")
         checked = {
@@ -84,7 +84,7 @@ def limits_of(args: argparse.Namespace) -> launch_limits.Limits:
     return launch_limits.of_device(reading.value)
 
 
-def spills(kernel: ptxas.Kernel) -> list[Check]:
+def spills(kernel: launch_limits.Kernel) -> list[Check]:
     """Return a warning where registers of a kernel were moved to local memory."""
     spilled = kernel.spill_stores + kernel.spill_loads
     if not spilled:

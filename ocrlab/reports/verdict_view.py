@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from html import escape
 
-from ocrlab.debug.diagnosis import catalogue, unknown_cause
+from ocrlab.debug.diagnosis import catalogue, next_steps
 from ocrlab.records import Cause, Verdict
 from ocrlab.reports.bug_report.markdown import inline, ticked
 from ocrlab.reports.view import ACCENT, LINE, View
@@ -52,7 +52,7 @@ def view(verdict: Verdict, texts: Mapping[str, str] | None = None, folder: str =
         rows.append(("or else", _list(items, "lines ids")))
     if verdict.ruled_out:
         rows.append(("ruled out", _list([("", out.id, out.why) for out in verdict.ruled_out], "lines ids")))
-    own = unknown_cause.own_error(verdict)
+    own = next_steps.own_error(verdict)
     missing = [thing for thing in verdict.missing if not (own and thing.endswith(own))]
     own = own if folder or texts else PLACE.sub("", own)
     if missing:
@@ -68,7 +68,7 @@ def view(verdict: Verdict, texts: Mapping[str, str] | None = None, folder: str =
 def text(verdict: Verdict) -> str:
     """Return a verdict in words, one thing a line."""
     if not verdict.causes:
-        own = unknown_cause.own_error(verdict)
+        own = next_steps.own_error(verdict)
         headline = f"An error of the program itself, nothing from outside: {own}" if own else "The cause is not known."
         missing = [thing for thing in verdict.missing if not (own and thing.endswith(own))]
         return "\n".join([headline, *(f"  not known: {thing}" for thing in missing)])

@@ -8,22 +8,18 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
 from ocrlab.debug.diagnosis import (
-    benign_warnings,
     catalogue,
-    caveats,
+    confidence_caps,
     evidence,
+    failure_place,
     final_exception,
     first_failed_rank,
     load_input,
-    measured_facts,
-    next_experiments,
-    previous_verdict,
-    unknown_cause,
-    user_frame,
+    next_steps,
 )
 from ocrlab.debug.diagnosis.evidence import Hit
-from ocrlab.debug.diagnosis.hangs import stack_evidence
-from ocrlab.debug.diagnosis.log_lines import LogText, by_person, is_sentence
+from ocrlab.debug.diagnosis.hangs import hang_cause
+from ocrlab.debug.diagnosis.log_text import LogText, by_person, is_sentence
 from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
 
 GIVES_WAY = ("wrapper", "fallback", "word", "hint")
@@ -72,44 +68,49 @@ class Candidate:
 
 def classify(incident: Incident) -> Verdict:
     """Return the verdict of an incident: causes most probable first, none where nothing speaks for one."""
-    before = previous_verdict.read_verdict(incident.facts.get("verdict"))
+    before = load_input.read_verdict(incident.facts.get("verdict"))
     if before is not None:  # made where the stacks and counters were still there
         return before
     all_ranks, failed_rank = incident, first_failed_rank.find_failed_rank(incident)
     if failed_rank is not None:
         incident = first_failed_rank.restrict_to_rank(incident, failed_rank)
     texts = evidence.clean_texts(incident)
-    hung = stack_evidence.hits(incident)
-    if measured_facts.still_moved(incident):
+    hung = hang_cause.stack_hits(incident)
+    if evidence.still_moved(incident):
         return _over(incident, hung)
-    log_hits = measured_facts.drop_shm_guesses(evidence.find_hits(incident, texts), incident)
+    log_hits = evidence.drop_shm_guesses(evidence.find_hits(incident, texts), incident)
     well = _well(incident, texts)
     relevant = log_hits
     if incident.status not in ("hung", "suspected"):
         relevant = final_exception.keep_nan_losses(log_hits) if well else final_exception.drop_survived(log_hits, texts)
     if incident.status == "log" and final_exception.find_uncaught(texts) is None:
-        relevant = benign_warnings.outweighed(relevant, texts)
-    relevant = measured_facts.cap_missing_files(relevant, incident)
+        relevant = final_exception.cap_benign_warnings(relevant, texts)
+    relevant = evidence.cap_missing_files(relevant, incident)
     hits = (
-        caveats.apply_caps(relevant, texts) + measured_facts.hits(incident) + hung + first_failed_rank.hits(failed_rank)
+        confidence_caps.apply_caps(relevant, texts)
+        + evidence.fact_hits(incident)
+        + hung
+        + first_failed_rank.rank_hits(failed_rank)
     )
     if hung:  # who took the stacks has ended it
         hits = [hit for hit in hits if "died of SIGKILL" not in hit.why]
     evident = [hit for hit in hits if hit.strength not in ("word", "hint")]
     if evident or incident.status != "log":  # words are for a pasted log in which nothing else speaks
         hits = [hit for hit in hits if hit.strength != "word"]
-    if unknown_cause.has_no_log(incident, texts) and (
+    if next_steps.has_no_log(incident, texts) and (
         any(by_person(page.text) for page in texts) or all(map(_described, hits))
     ):
-        return Verdict(status=incident.status, missing=list(unknown_cause.HOW_TO_GET_A_LOG))
+        return Verdict(status=incident.status, missing=list(next_steps.HOW_TO_GET_A_LOG))
     candidates = _candidates(hits)
     if hung and incident.status in ("hung", "suspected"):  # it never failed: what it printed is not why it stands still
         for candidate in candidates.values():
-            measured = candidate.id in {hit.cause for hit in hung} or measured_facts.MEASURED in {
+            measured = candidate.id in {hit.cause for hit in hung} or evidence.MEASURED in {
                 hit.order for hit in candidate.hits
             }
             candidate.confidence *= 1.0 if measured else PRINTED
-    ruled_out = [] if well else final_exception.rule_out_survived(caveats.apply_caps(log_hits, texts), hits, texts)
+    ruled_out = (
+        [] if well else final_exception.rule_out_survived(confidence_caps.apply_caps(log_hits, texts), hits, texts)
+    )
     ruled_out += _disproved(candidates, incident) + _wrappers(candidates)
     ruled_out += _survived(candidates, texts) + _follow_ups(candidates)
     ranked = sorted(
@@ -119,12 +120,12 @@ def classify(incident: Incident) -> Verdict:
         candidate for candidate in ranked if candidate.confidence >= (WORTH if _explained(incident, texts) else LEAST)
     ]
     messengers = [candidate for candidate in candidates.values() if candidate.hits and not candidate.roots]
-    absent = {name for name in catalogue.load().entries if measured_facts.absent(name, incident.facts)}
+    absent = {name for name in catalogue.load().entries if evidence.absent(name, incident.facts)}
     causes = _causes(ranked, messengers, {out.id for out in ruled_out}, absent)
     if causes and incident.status not in ("hung", "suspected"):
-        causes[0] = user_frame.add_place(causes[0], texts, incident.texts)
-    causes = previous_verdict.add_replay(
-        measured_facts.ask_silent_handler(next_experiments.replace_experiments(causes, incident), incident),
+        causes[0] = failure_place.add_place(causes[0], texts, incident.texts)
+    causes = load_input.add_replay(
+        evidence.ask_silent_handler(next_steps.replace_experiments(causes, incident), incident),
         incident.facts,
     )
     if incident.facts.get("ended_by") == "user":  # who pressed Ctrl-C needs no advice
@@ -139,9 +140,7 @@ def classify(incident: Incident) -> Verdict:
         symptom=_symptom(hits),
         causes=causes,
         ruled_out=ruled_out,
-        missing=[]
-        if causes and causes[0].confidence >= SURE
-        else unknown_cause.missing_evidence(incident, causes, texts),
+        missing=[] if causes and causes[0].confidence >= SURE else next_steps.missing_evidence(incident, causes, texts),
     )
     return first_failed_rank.name_rank(verdict, failed_rank, all_ranks)
 

@@ -1,4 +1,6 @@
-"""The exception that ended a program, and what of the lines before it can have caused it."""
+"""The exception that ended a program, and what of the lines before it can have caused it.
+
+Warnings that a program prints at every start: they explain nothing where something later says how it ended."""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ocrlab.debug.diagnosis.evidence import CONTEXT, KERNEL_LOG, Hit
-from ocrlab.debug.diagnosis.log_lines import Line, LogText
+from ocrlab.debug.diagnosis.log_text import Line, LogText
 from ocrlab.records import RuledOut
 
 ERRORS = "errors.txt"  # of an incident: what the program's Python told of errors that the program had hidden
@@ -79,7 +81,10 @@ ERROR = re.compile(r"\bERROR\b|\bFATAL\b|\bCRITICAL\b")
 NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")
 ROOT = re.compile(r"Root Cause \(first observed failure\):[\s\S]{0,400}?exitcode\s*:\s*(-?\d+)")
 TERMINATED = re.compile(r"SIGTERM|-15\b")
-LASTING = ("loader.worker_crash", "loader.worker_killed")  # the batches that were ready are used up, then comes the end
+OUTLASTED = (
+    "loader.worker_crash",
+    "loader.worker_killed",
+)  # the batches that were ready are used up, then comes the end
 DIED = "Fatal Python error: "  # of a worker too, whatever the main process still prints
 BAR = re.compile(r"%\|[^|]*\| *(\d+/\d+)")
 DURING = "During handling of the above exception, another exception occurred:"
@@ -275,7 +280,7 @@ def _survived(hit: Hit, end: Uncaught) -> bool:
     warned = any(WARNED.search(text) for text in above) and not any(TRACEBACK in text for text in above)
     if warned or any(mild.search(hit.evidence.text) for mild in MILD):
         return True
-    if hit.cause in LASTING or hit.evidence.text.startswith(DIED):
+    if hit.cause in OUTLASTED or hit.evidence.text.startswith(DIED):
         return False
     after = [text for at, text in lines if at > number][:2]
     return any(HANDLED.search(text) for text in after) or any(number < at < end.first for at in end.page.progress)
@@ -312,3 +317,62 @@ def ended_well(texts: list[LogText]) -> bool:
 def keep_nan_losses(hits: list[Hit]) -> list[Hit]:
     """Return what still counts in a log that ended well: a loss that became NaN."""
     return [hit for hit in hits if hit.evidence.line is None or NAN_LOSS.search(hit.evidence.text)]
+
+
+SILENT_FAULTS = ("num.", "hw.", "wsl.")  # what ends no program: only a warning tells it
+LASTING_FAULTS = (*SILENT_FAULTS, "build.arch", "gpumem.", "kernel.", "data.index_range", "hang.")
+UNSURE = 0.7  # of a warning after which the log says something else
+SPEAKS = ("decisive", "strong", "likely", "possible", "fallback")
+
+
+def cap_benign_warnings(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
+    """Return the hits of a log without an exception at its end; a warning yields to what stands after it."""
+    pages = {page.name: page for page in texts}
+    mild = {id(hit) for hit in hits if is_mild(hit, pages.get(hit.evidence.file))}
+    grave = [hit for hit in hits if id(hit) not in mild and hit.strength in SPEAKS]
+    return [_cap_warning(hit, grave, pages) if id(hit) in mild else hit for hit in hits]
+
+
+def is_mild(hit: Hit, page: LogText | None) -> bool:
+    """Tell whether a line only warns, by its level or by its own words."""
+    if page is None or page.name in (CONTEXT, KERNEL_LOG) or hit.evidence.line is None:
+        return False
+    text, number = hit.evidence.text, hit.evidence.line
+    if any(mild.search(text) for mild in MILD):
+        return True
+    return any(WARNED.search(above) for at, above in _lines(page) if number - WARNED_LINES <= at < number)
+
+
+def _cap_warning(hit: Hit, grave: Iterable[Hit], pages: dict[str, LogText]) -> Hit:
+    """Return a warning with what it is worth: little beside an end that is not its own, less than sure beside words."""
+    page, number = pages[hit.evidence.file], hit.evidence.line or 0
+    later = [other for other in grave if other.evidence.file != page.name or (other.evidence.line or 0) > number]
+    if any(other.cause == hit.cause for other in later) or hit.cause.startswith(SILENT_FAULTS):
+        return hit
+    fits = hit.cause.startswith(LASTING_FAULTS)
+    if later and not any(akin(hit, other) or _leads(hit, other) for other in later):
+        return _at_most(hit, CAPPED)
+    if not fits and any(at > number for at in page.progress):
+        return _at_most(hit, CAPPED)
+    spoken = any(at > number and not _continues(text) for at, text in _lines(page))
+    return _at_most(hit, UNSURE) if spoken and not fits else hit
+
+
+def _leads(hit: Hit, later: Hit) -> bool:
+    """Tell whether what a line warns of can be why something else is said later."""
+    if (hit.cause, later.cause) == ("loss.ctc_length", "num.nonfinite"):  # a label without a path costs infinitely much
+        return True
+    # What a person says of ranks that stand still is what a connection does that is tried for ever.
+    return later.evidence.file == CONTEXT and all(side.cause.startswith("dist.") for side in (hit, later))
+
+
+def _continues(text: str) -> bool:
+    return not text.strip() or text.startswith((" ", "\t")) or HARMLESS.search(text) is not None
+
+
+def _at_most(hit: Hit, most: float) -> Hit:
+    return replace(hit, confidence=min(hit.confidence, most), ceiling=min(hit.ceiling, most))
+
+
+def _lines(page: LogText) -> Iterable[tuple[int, str]]:
+    return zip(page.numbers, page.text.split("\n"), strict=False)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ocrlab.debug.diagnosis import exit_codes
-from ocrlab.debug.diagnosis.evidence import Hit, hit
+from ocrlab.debug.diagnosis.evidence import Hit, make_hit
 from ocrlab.debug.diagnosis.final_exception import RELAYED
-from ocrlab.debug.diagnosis.unknown_cause import NOTHING, OWN
+from ocrlab.debug.diagnosis.next_steps import NOTHING, OWN
 from ocrlab.records import Evidence, Incident, Verdict
 from ocrlab.run_folder import torchrun_summary
 from ocrlab.run_folder.launcher import secondary, title
@@ -147,12 +147,12 @@ def _of_another(line: str, rank: int) -> bool:
     return (loss is not None and int(loss[1]) != rank) or LAUNCHER.search(line) is not None
 
 
-def hits(failed: FailedRank | None) -> list[Hit]:
+def rank_hits(failed: FailedRank | None) -> list[Hit]:
     """Return what the ranks alone tell: one that went its own way."""
     if failed is None or failed.how not in ("left", "silent"):
         return []
     if failed.vanished:  # that the others missed it in a collective says nothing of why
-        return [hit(cause, "possible", failed.evidence, failed.why) for cause in VANISHED]
+        return [make_hit(cause, "possible", failed.evidence, failed.why) for cause in VANISHED]
     return [Hit(DESYNC, 0.85, 0.9, "strong", failed.evidence, failed.why)]
 
 

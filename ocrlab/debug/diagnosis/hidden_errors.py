@@ -1,4 +1,6 @@
-"""The first error of a program that hid it: from what its Python wrote down, a traceback as it should have been shown.
+"""What the source of a program says about a line of it: in which `except` block it stands, and which one guards it.
+
+The first error of a program that hid it: from what its Python wrote down, a traceback as it should have been shown.
 
 A handler can fail itself, raise something else `from None`, print one line and leave, or go on until the program fails
 of what was never done. What is told here are errors that were seen, never guesses; where nothing shows that the last
@@ -7,17 +9,146 @@ error comes from an earlier one, nothing is told.
 
 from __future__ import annotations
 
+import ast
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrlab.debug.diagnosis import except_blocks
-from ocrlab.debug.diagnosis.except_blocks import Handler
 from ocrlab.debug.diagnosis.final_exception import MARK, TRIED
-from ocrlab.debug.diagnosis.source_in_tracebacks import WRITES
+from ocrlab.debug.diagnosis.log_text import WRITES
+
+LARGEST = 2 << 20  # bytes of a source file that is read
+BROAD = {"Exception", "BaseException", ""}
+LEAVES = re.compile(r"\b(?:sys\.exit|os\._exit|exit|quit)\(|\breturn\b|SystemExit|\bbreak\b")
+MUTATES = {"append", "add", "extend", "update", "insert", "setdefault"}
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A try statement: its line, that of the `except` meant, what that catches, and the source of both bodies."""
+
+    file: str
+    line: int
+    at: int
+    catches: tuple[str, ...]
+    guarded: str
+    does: str
+    makes: frozenset[str] = field(default_factory=frozenset)  # names that the guarded body binds or fills
+
+    @property
+    def broad(self) -> bool:
+        """Tell whether it takes any error."""
+        return any(name in BROAD for name in self.catches)
+
+
+def handler_around(file: str, line: int) -> Handler | None:
+    """Return the innermost `except` block that a line stands in; None where it is in none, or there is no source."""
+    around = [
+        (node, clause)
+        for node in _tries(file)
+        for clause in node.handlers
+        if clause.lineno <= line <= (clause.end_lineno or 0)
+    ]
+    return _handler_of_clause(file, *max(around, key=lambda pair: pair[1].lineno)) if around else None
+
+
+def guarding_handler(file: str, line: int, kinds: Sequence[str]) -> Handler | None:
+    """Return the innermost `except` that takes an error of a line, whose classes have the names `kinds`."""
+    around = [node for node in _tries(file) if node.body[0].lineno <= line <= (node.body[-1].end_lineno or 0)]
+    for node in sorted(around, key=lambda node: -node.lineno):
+        for clause in node.handlers:
+            if set(_catches(clause)) & {*kinds, ""}:
+                return _handler_of_clause(file, node, clause)
+    return None
+
+
+def silent_handlers(file: str) -> list[Handler]:
+    """Return every `except` of a file that takes any error and goes on."""
+    handlers = [
+        _handler_of_clause(file, node, clause)
+        for node in _tries(file)
+        for clause in node.handlers
+        if not _raises(clause)
+    ]
+    return [handler for handler in handlers if handler.broad and not LEAVES.search(handler.does)]
+
+
+def names_read(file: str, line: int) -> set[str]:
+    """Return the names that the statement in a line reads."""
+    statements = [node for node in ast.walk(_tree(file)) if isinstance(node, ast.stmt) and node.lineno <= line]
+    statements = [node for node in statements if line <= (node.end_lineno or 0)]
+    if not statements:
+        return set()
+    innermost = max(statements, key=lambda node: (node.lineno, -(node.end_lineno or 0)))
+    parts: list[ast.AST] = [innermost]
+    if isinstance(innermost, ast.For | ast.While | ast.If | ast.With):  # of a compound statement only its head
+        parts = [part for part in ast.iter_child_nodes(innermost) if not isinstance(part, ast.stmt)]
+    return {node_.id for part in parts for node_ in ast.walk(part) if isinstance(node_, ast.Name)}
+
+
+def source_line(file: str, line: int) -> str:
+    """Return a line of a file; empty where there is none."""
+    lines = _text(file).split("\n")
+    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+
+def _handler_of_clause(file: str, node: ast.Try, clause: ast.ExceptHandler) -> Handler:
+    lines = _text(file).split("\n")
+    guarded = "\n".join(lines[node.body[0].lineno - 1 : node.body[-1].end_lineno])
+    does = "\n".join(lines[clause.lineno - 1 : clause.end_lineno])
+    makes = frozenset(name for part in node.body for name in _makes(part))
+    return Handler(file, node.lineno, clause.lineno, tuple(_catches(clause)), guarded, does, makes)
+
+
+def _raises(clause: ast.ExceptHandler) -> bool:
+    return any(isinstance(node, ast.Raise) for part in clause.body for node in ast.walk(part))
+
+
+def _makes(part: ast.AST) -> Iterator[str]:
+    for node in ast.walk(part):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+            yield node.value.id
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATES:
+            if isinstance(node.func.value, ast.Name):
+                yield node.func.value.id
+        elif isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+
+
+def _catches(clause: ast.ExceptHandler) -> list[str]:
+    if clause.type is None:
+        return [""]
+    parts = clause.type.elts if isinstance(clause.type, ast.Tuple) else [clause.type]
+    attributes = [part.attr for part in parts if isinstance(part, ast.Attribute)]
+    return attributes + [part.id for part in parts if isinstance(part, ast.Name)]
+
+
+def _tries(file: str) -> list[ast.Try]:
+    return [node for node in ast.walk(_tree(file)) if isinstance(node, ast.Try)]
+
+
+@functools.lru_cache(maxsize=32)
+def _tree(file: str) -> ast.Module:
+    try:
+        return ast.parse(_text(file))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module(body=[], type_ignores=[])
+
+
+@functools.lru_cache(maxsize=32)
+def _text(file: str) -> str:
+    try:
+        path = Path(file)
+        return path.read_text(encoding="utf-8", errors="replace") if path.stat().st_size < LARGEST else ""
+    except (OSError, ValueError):
+        return ""
+
 
 FILE = "errors.txt"
 Link = dict[str, Any]  # of a chain: type, kinds, says, frames, by
@@ -57,7 +188,7 @@ class ExceptionChain:
 
 def errors_text(records: Sequence[Record], log: str, main: int) -> str:
     """Return the text of `errors.txt`: empty where the program has shown its first error itself."""
-    story = _of(records, log, main)
+    story = _exception_chain(records, log, main)
     return story.text if story else ""
 
 
@@ -76,7 +207,7 @@ def most_swallowed_error(records: Sequence[Record]) -> str:
     if not rows:
         return ""
     count, link, by = max(rows, key=lambda row: row[0])
-    error = _words(link).partition("\n")[0][:160]
+    error = _error_line(link).partition("\n")[0][:160]
     many = f"at least {count}" if count >= COUNTED else f"{count}"
     return f"exit status 0, but the `except` in {Path(by.file).name}:{by.at} has swallowed {many} errors: {error}"
 
@@ -91,7 +222,7 @@ def suspected_handler(records: Sequence[Record], log: str, main: int) -> str:
             swallower = next(
                 (
                     handler
-                    for handler in except_blocks.silent(file)
+                    for handler in silent_handlers(file)
                     if handler.line < line and _may_explain(handler, line, link)
                 ),
                 None,
@@ -108,9 +239,9 @@ def _may_explain(by: Handler, line: int, last: Link) -> bool:
     if unbound:
         return (unbound[1] or unbound[2]) in by.makes
     if last["type"] not in UNMADE or not WRITES.search(by.guarded):
-        return bool(last["type"] in EMPTY and except_blocks.names(by.file, line) & by.makes)
+        return bool(last["type"] in EMPTY and names_read(by.file, line) & by.makes)
     missing = re.search(r"'([^']{1,500})'", str(last["says"]))
-    shared = except_blocks.names(by.file, line) - {"open", "torch", "json", "os", "np", "Path", "print"}
+    shared = names_read(by.file, line) - {"open", "torch", "json", "os", "np", "Path", "print"}
     read = set(re.findall(r"\w+", by.guarded))
     return bool(shared & read or (missing and Path(missing[1]).name in by.guarded))
 
@@ -123,7 +254,7 @@ def _ends(records: Sequence[Record], log: str, main: int) -> list[Record]:
     return [*reversed(ours), *shown]
 
 
-def _of(records: Sequence[Record], log: str, main: int) -> ExceptionChain | None:
+def _exception_chain(records: Sequence[Record], log: str, main: int) -> ExceptionChain | None:
     ends = _ends(records, log, main)
     for end in ends:
         story = _lost(end["chain"], log)
@@ -156,7 +287,7 @@ def _became(earlier: Link, later: Link) -> str:
     """Return how an error gave way to a later one; empty where the later one is the error that counts."""
     if later["by"] == "cause":
         return ""  # `raise ... from error`: both are shown, and the program wants it so
-    at = _handler(later)
+    at = _handler_of(later)
     guard = _taken_by(earlier)
     broad = (at or guard) is not None and any(handler.broad for handler in (at, guard) if handler)
     reports = at is not None and WRITES.search(_line(later)) is not None
@@ -195,7 +326,7 @@ def _leaves(link: Link, log: str) -> bool:
         return False
     printed = str(link["says"]).partition("\n")[0][:PRINTED]
     shown = len(printed) > 3 and printed in log
-    return bool(except_blocks.LEAVES.search(by.does)) and (by.broad or shown)
+    return bool(LEAVES.search(by.does)) and (by.broad or shown)
 
 
 def _unmade(records: Sequence[Record], end: Record) -> ExceptionChain | None:
@@ -223,17 +354,17 @@ def _explains(by: Handler, link: Link, last: Link) -> bool:
     if unbound:
         return (unbound[1] or unbound[2]) in by.makes
     if last["type"] in UNMADE:
-        lines = [by.guarded, *(except_blocks.source(file, line) for file, line, _ in link["frames"])]
+        lines = [by.guarded, *(source_line(file, line) for file, line, _ in link["frames"])]
         return any(WRITES.search(line) for line in lines)
     if last["type"] in EMPTY:
-        read = set[str]().union(*(except_blocks.names(file, line) for file, line in places if file == by.file))
+        read = set[str]().union(*(names_read(file, line) for file, line in places if file == by.file))
         return bool(read & by.makes)
     return False
 
 
-def _handler(link: Link) -> Handler | None:
+def _handler_of(link: Link) -> Handler | None:
     """Return the `except` block of the program in which an error arose, or in a function called from there."""
-    blocks = (except_blocks.inside(file, line) for file, line, _ in link["frames"])
+    blocks = (handler_around(file, line) for file, line, _ in link["frames"])
     return next((block for block in blocks if block), None)
 
 
@@ -242,16 +373,16 @@ def _taken_by(link: Link) -> Handler | None:
     if not link["frames"]:
         return None
     file, line, _ = link["frames"][0]
-    return except_blocks.guarding(file, line, link["kinds"])
+    return guarding_handler(file, line, link["kinds"])
 
 
 def _place(link: Link, at: Handler | None) -> str:
-    inner = [frame for frame in link["frames"] if at and except_blocks.inside(*frame[:2]) == at] or link["frames"][-1:]
+    inner = [frame for frame in link["frames"] if at and handler_around(*frame[:2]) == at] or link["frames"][-1:]
     return f", in {inner[0][2]} ({Path(inner[0][0]).name}:{inner[0][1]})" if inner else ""
 
 
 def _line(link: Link) -> str:
-    return "\n".join(except_blocks.source(file, line) for file, line, _ in link["frames"][-3:])
+    return "\n".join(source_line(file, line) for file, line, _ in link["frames"][-3:])
 
 
 def _tried(link: Link) -> bool:
@@ -265,13 +396,13 @@ def _same(link: Link, other: Link) -> bool:
     return (link["type"], link["says"], link["frames"][-1:]) == (other["type"], other["says"], other["frames"][-1:])
 
 
-def _words(link: Link) -> str:
+def _error_line(link: Link) -> str:
     message = str(link["says"])
     return f"{link['type']}: {message}" if message else str(link["type"])
 
 
 def _shows(log: str, link: Link) -> bool:
-    words = _words(link).partition("\n")[0]
+    words = _error_line(link).partition("\n")[0]
     return (SYNTAX.sub("", words) if "SyntaxError" in link["kinds"] else words) in log
 
 
@@ -283,12 +414,12 @@ def _traced(log: str, link: Link) -> bool:
 
 def traceback(link: Link) -> str:
     """Return an error as Python would have shown it."""
-    return "\n".join(["Traceback (most recent call last):", *_frames(link), _words(link)]) + "\n"
+    return "\n".join(["Traceback (most recent call last):", *_frames(link), _error_line(link)]) + "\n"
 
 
 def _frames(link: Link) -> Iterator[str]:
     for file, line, function in link["frames"]:
         yield f'  File "{file}", line {line}, in {function}'
-        shown = except_blocks.source(file, line)
+        shown = source_line(file, line)
         if shown:
             yield f"    {shown}"

@@ -5,7 +5,9 @@ Formats: c10/cuda/CUDACachingAllocator.cpp of torch 1.0 (cached), 1.6 to 2.0 (re
 TensorFlow's messages of the same disease.
 
 What decides is what would have made room: a cause is named whose end would have let this very request through.
-"""
+
+
+A pasted nvidia-smi table: memory that is in use while no process of it is shown."""
 
 from __future__ import annotations
 
@@ -305,3 +307,30 @@ def size_text(size: int | None) -> str:
         if size >= power:
             return f"{size / power:.2f} {unit}"
     return f"{size} bytes"
+
+
+MEMORY = re.compile(r"(\d{1,7})Mi?B\s*/\s*(\d{2,7})Mi?B")
+PROCESSES = re.compile(r"\|\s*Processes:")
+ROW = re.compile(r"^\|\s*\d+\s+(?:N/A\s+N/A\s+)?\d+\s+[CG+]+\s", re.MULTILINE)
+IN_USE = 0.1  # of the card; a desktop and contexts take less
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """Memory of a card that nobody in the table holds, in MiB, and where the table says so."""
+
+    used: int
+    total: int
+    offset: int
+
+
+def orphan(text: str) -> Orphan | None:
+    """Return the first card of a table whose memory is in use while the table lists no process; None otherwise."""
+    table = PROCESSES.search(text)
+    if table is None or ROW.search(text, table.end()):
+        return None
+    for card in MEMORY.finditer(text, 0, table.start()):
+        used, total = int(card[1]), int(card[2])
+        if used > IN_USE * total:
+            return Orphan(used, total, card.start())
+    return None

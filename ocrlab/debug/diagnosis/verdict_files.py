@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import redaction, run_folder
-from ocrlab.debug.diagnosis import catalogue, first_failed_rank, module_path, unknown_cause, user_frame
+from ocrlab.debug.diagnosis import catalogue, failure_place, first_failed_rank, next_steps
 from ocrlab.records import SCHEMA, Cause, Incident, Verdict, finite, to_json
 
 ENDED = {
@@ -32,10 +32,10 @@ def sentence(verdict: Verdict) -> str:
     Of several ranks it is the one to look at that is named, and how that one ended.
     """
     how, rank = _how(verdict), first_failed_rank.rank_sentence(verdict)
-    if verdict.missing[:1] == [unknown_cause.NO_LOG]:
-        return f"{unknown_cause.NO_LOG[0].upper()}{unknown_cause.NO_LOG[1:]}."
+    if verdict.missing[:1] == [next_steps.NO_LOG]:
+        return f"{next_steps.NO_LOG[0].upper()}{next_steps.NO_LOG[1:]}."
     if not verdict.causes:
-        own = unknown_cause.own_error(verdict)
+        own = next_steps.own_error(verdict)
         ending = f"it is an error of its own: {own}" if own else "the cause is unknown"
         words, _, place = own[1:].partition("`")
         if own and first_failed_rank.OURS.sub("", words).rstrip(".") in rank:  # the rank's words tell it already
@@ -70,9 +70,9 @@ def _where(verdict: Verdict) -> str:
     lines = verdict.causes[0].evidence
     if verdict.status in ("hung", "suspected"):
         return next((f": {line.text}" for line in lines[:1] if line.line is None), "")
-    parts = [f"in {named}" for line in lines if (named := module_path.module_text(line.text))][:1]
+    parts = [f"in {named}" for line in lines if (named := failure_place.module_text(line.text))][:1]
     parts += [
-        f"{'called from' if parts else 'in'} {place}" for line in lines if (place := user_frame.frame(line.text))
+        f"{'called from' if parts else 'in'} {place}" for line in lines if (place := failure_place.own_frame(line.text))
     ][:1]
     parts += [f"in the library {match[1]}" for line in lines if (match := LIBRARY.search(line.text))][:1]
     parts += [f"in data worker {match[1]}" for line in lines if (match := WORKER.search(line.text))][:1]
@@ -112,11 +112,11 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
     repeated = (
         ()
         if verdict.causes
-        else (unknown_cause.OWN, unknown_cause.NO_LOG, first_failed_rank.rank_sentence(verdict) or unknown_cause.OWN)
+        else (next_steps.OWN, next_steps.NO_LOG, first_failed_rank.rank_sentence(verdict) or next_steps.OWN)
     )
     wanted = [thing for thing in verdict.missing if not thing.startswith(repeated)]
     if wanted:
-        heading = "How to get a log" if verdict.missing[0] == unknown_cause.NO_LOG else "What would make it certain"
+        heading = "How to get a log" if verdict.missing[0] == next_steps.NO_LOG else "What would make it certain"
         parts += [f"## {heading}", "\n".join(f"- {thing}" for thing in wanted)]
     return "\n\n".join(parts) + "\n"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
-from ocrlab.debug.diagnosis import evidence, final_exception, load_input, measured_facts
+from ocrlab.debug.diagnosis import evidence, final_exception, load_input
 from ocrlab.debug.diagnosis.verdict_files import EXCEPTION
 from ocrlab.debug.watch.supervisor import Ended, Options, watch
 from ocrlab.errors import DataError
@@ -98,7 +98,7 @@ def fingerprint(verdict: Verdict, incident: Incident) -> tuple[str, str]:
     """
     if verdict.status in ("hung", "suspected"):
         name = verdict.causes[0].id if verdict.causes else "no progress"
-        return (SLOW, "not done in its time") if measured_facts.still_moved(incident) else (HANG, f"a hang ({name})")
+        return (SLOW, "not done in its time") if evidence.still_moved(incident) else (HANG, f"a hang ({name})")
     cause = verdict.causes[0] if verdict.causes else None
     if cause and cause.confidence >= 0.5 and cause.id != "ext.signal":
         line = evidence_line(cause)

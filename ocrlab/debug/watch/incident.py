@@ -124,11 +124,11 @@ def _unknown(verdict: Verdict, place: Path | None = None) -> str:
     """Return what is said where no cause is known: the error of the program itself, or what would tell more."""
     home = place.parent if place else None
     with guarded(home, "watch: the error of the program itself"):
-        from ocrlab.debug.diagnosis import unknown_cause
+        from ocrlab.debug.diagnosis import next_steps
 
-        own = unknown_cause.own_error(verdict)
+        own = next_steps.own_error(verdict)
         if own:
-            own_lines = (unknown_cause.OWN, rank_of(verdict, home) or unknown_cause.OWN)
+            own_lines = (next_steps.OWN, rank_of(verdict, home) or next_steps.OWN)
             more = [thing for thing in verdict.missing if not thing.startswith(own_lines)]
             return "; ".join([f"the program's own error, {_above(own, place)}", *more])
     return f"unknown (missing: {'; '.join(verdict.missing)})" if verdict.missing else "unknown"
@@ -192,12 +192,12 @@ def rank_of(verdict: Verdict, home: Path | None = None) -> str:
 def _own(best: Cause, home: Path) -> str:
     """Return the module that was called, and the program's own frame, where the evidence shows them; else nothing."""
     with guarded(home, "watch: the program's own frame"):
-        from ocrlab.debug.diagnosis import module_path
-        from ocrlab.debug.diagnosis.user_frame import frame
+        from ocrlab.debug.diagnosis import failure_place
+        from ocrlab.debug.diagnosis.failure_place import own_frame
 
         texts = [line.text for line in best.evidence]
-        module = next(filter(None, map(module_path.module_text, texts)), "")
-        own = next(filter(None, map(frame, texts)), "")
+        module = next(filter(None, map(failure_place.module_text, texts)), "")
+        own = next(filter(None, map(own_frame, texts)), "")
         return f"{module}, called from {own}" if module and own else module or own
     return ""
 

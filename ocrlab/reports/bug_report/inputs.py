@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import run_folder
-from ocrlab.debug.diagnosis import classify, load_input, previous_verdict
+from ocrlab.debug.diagnosis import classify, load_input
 from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.errors import DataError, OcrlabError, RunError
 from ocrlab.records import Incident, RunRecord, Verdict, to_json
@@ -157,8 +157,8 @@ def _of_incident(path: Path, incident: Incident, own_verdict: Mapping[str, Any],
     facts = _json(path / "facts.json", unread) or {}
     return Incident(
         str(own_verdict.get("status") or incident.status),
-        previous_verdict.exit_code(own_verdict),
-        previous_verdict.signal(own_verdict),
+        load_input.exit_code(own_verdict),
+        load_input.signal(own_verdict),
         incident.texts,
         "",
         facts,

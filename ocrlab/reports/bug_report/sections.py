@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ocrlab._version import __version__
-from ocrlab.debug.diagnosis import catalogue
-from ocrlab.debug.diagnosis import unknown_cause as errors
+from ocrlab.debug.diagnosis import catalogue, next_steps
 from ocrlab.debug.diagnosis.verdict_files import sentence
 from ocrlab.reports.bug_report import environment as machine
 from ocrlab.reports.bug_report import reproduction as commands
@@ -256,7 +255,7 @@ def progress(sources: Sources, verification: Mapping[str, Any]) -> Section:
 
 def unknown(sources: Sources) -> Section:
     """What is not known, and what would have told it."""
-    own = errors.own_error(sources.verdict)  # which the summary has said
+    own = next_steps.own_error(sources.verdict)  # which the summary has said
     missing = [text for text in sources.verdict.missing if not (own and text.endswith(own))]
     items = [ticked(text) for text in (*missing, *sources.unread)]
     if sources.kind == "run" and not sources.replays:

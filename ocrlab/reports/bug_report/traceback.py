@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ocrlab.debug.diagnosis import parse_stacks
+from ocrlab.debug.diagnosis.failure_place import FRAME, TRACEBACK
 from ocrlab.debug.diagnosis.hangs import stack_patterns
-from ocrlab.debug.diagnosis.user_frame import FRAME, TRACEBACK
 from ocrlab.hardware.processes.stack_types import Frame
 
 AROUND = 4  # lines of source above and below the failing one

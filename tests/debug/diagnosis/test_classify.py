@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ocrlab.debug.diagnosis import catalogue, evidence, exit_codes, kernel_log_lines, load_input
+from ocrlab.debug.diagnosis import catalogue, evidence, exit_codes, load_input
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.records import Incident, Verdict
 
@@ -223,7 +223,7 @@ def test_only_kernel_lines_about_our_processes_count() -> None:
     assert "host.oom_kill" not in {cause.id for cause in ours.causes}
     theirs = classify(Incident("killed", None, "SIGKILL", texts, facts={"pids": [99]}))
     assert theirs.causes[0].confidence <= 0.5
-    assert [line.kind for line in kernel_log_lines.process_lines(kernel)] == ["oom", "trap"]
+    assert [line.kind for line in evidence.process_lines(kernel)] == ["oom", "trap"]
 
 
 @pytest.mark.parametrize("left, cause", [(0, "host.shm"), (2**30, "data.corrupt")])

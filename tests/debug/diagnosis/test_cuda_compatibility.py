@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ocrlab.debug.diagnosis import exit_codes, nvidia_smi
+from ocrlab.debug.diagnosis import exit_codes, oom_message
 from ocrlab.debug.diagnosis.cuda_compatibility import mismatch
 
 
@@ -61,11 +61,11 @@ def test_ordinary_exit_codes_are_no_signals(text: str) -> None:
 
 def test_memory_that_nobody_in_the_table_holds() -> None:
     head = "| N/A   36C    P0    41W / 300W |  12799MiB / 16280MiB |      0%  |\n| Processes:   GPU Memory |\n"
-    memory = nvidia_smi.orphan(head)
+    memory = oom_message.orphan(head)
     assert memory is not None
     assert (memory.used, memory.total) == (12799, 16280)
-    assert nvidia_smi.orphan(head + "|    0      4133      C   python      12700MiB |") is None
-    assert nvidia_smi.orphan(head.replace("12799", "312")) is None
+    assert oom_message.orphan(head + "|    0      4133      C   python      12700MiB |") is None
+    assert oom_message.orphan(head.replace("12799", "312")) is None
 
 
 def test_a_bare_number_is_a_card_only_next_to_the_word() -> None:

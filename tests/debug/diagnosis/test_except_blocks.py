@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ocrlab.debug.diagnosis import except_blocks
+from ocrlab.debug.diagnosis import hidden_errors
 
 SOURCE = """import json
 def train(path):
@@ -34,35 +34,35 @@ def program(folder: Path, text: str = SOURCE) -> str:
 
 def test_handler_and_guarded_lines_differ(tmp_path: Path) -> None:
     file = program(tmp_path)
-    inside = except_blocks.inside(file, 10)
+    inside = hidden_errors.handler_around(file, 10)
     assert inside is not None and (inside.line, inside.at, inside.catches, inside.broad) == (3, 9, ("Exception",), True)
-    assert except_blocks.inside(file, 4) is None and except_blocks.inside(file, 12) is None
+    assert hidden_errors.handler_around(file, 4) is None and hidden_errors.handler_around(file, 12) is None
 
 
 def test_what_takes_an_error_depends_on_its_classes(tmp_path: Path) -> None:
     file = program(tmp_path)
-    narrow = except_blocks.guarding(file, 4, ["KeyError", "LookupError", "Exception", "BaseException"])
-    broad = except_blocks.guarding(file, 4, ["OSError", "Exception", "BaseException"])
+    narrow = hidden_errors.guarding_handler(file, 4, ["KeyError", "LookupError", "Exception", "BaseException"])
+    broad = hidden_errors.guarding_handler(file, 4, ["OSError", "Exception", "BaseException"])
     assert narrow is not None and narrow.at == 7 and not narrow.broad
     assert broad is not None and broad.at == 9 and broad.makes == {"model", "losses", "seen"}
-    assert except_blocks.guarding(file, 10, ["OSError", "Exception"]) is None
+    assert hidden_errors.guarding_handler(file, 10, ["OSError", "Exception"]) is None
 
 
 def test_only_a_handler_that_takes_all_and_goes_on_is_silent(tmp_path: Path) -> None:
-    assert [handler.at for handler in except_blocks.silent(program(tmp_path))] == [16]
+    assert [handler.at for handler in hidden_errors.silent_handlers(program(tmp_path))] == [16]
 
 
 def test_names_are_those_of_the_statement_and_not_of_its_block(tmp_path: Path) -> None:
     file = program(tmp_path)
-    assert except_blocks.names(file, 12) == {"one", "model"}
-    assert except_blocks.names(file, 13) == {"one"}
+    assert hidden_errors.names_read(file, 12) == {"one", "model"}
+    assert hidden_errors.names_read(file, 13) == {"one"}
 
 
 def test_what_is_no_source_says_nothing(tmp_path: Path) -> None:
     for file in (str(tmp_path / "gone.py"), str(tmp_path), program(tmp_path, "def (:\n"), "<string>", "a\0b"):
         assert (
-            except_blocks.inside(file, 1) is None
-            and except_blocks.silent(file) == []
-            and except_blocks.names(file, 1) == set()
+            hidden_errors.handler_around(file, 1) is None
+            and hidden_errors.silent_handlers(file) == []
+            and hidden_errors.names_read(file, 1) == set()
         )
-        assert except_blocks.source(file, 9) == ""
+        assert hidden_errors.source_line(file, 9) == ""

@@ -13,8 +13,7 @@ from ocrlab import run_folder
 from ocrlab.debug.diagnosis import load_input
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.debug.diagnosis.first_failed_rank import find_failed_rank
-from ocrlab.debug.diagnosis.log_excerpt import HEAD, TAIL, window
-from ocrlab.debug.diagnosis.log_lines import clean
+from ocrlab.debug.diagnosis.log_text import HEAD, TAIL, clean_lines, read_excerpt
 from ocrlab.errors import DataError
 from ocrlab.run_folder.launcher import write_exits
 
@@ -178,15 +177,15 @@ def test_what_is_no_notebook_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_a_small_stream_stays_whole() -> None:
     text = "".join(f"line {number}\n" for number in range(1000))
-    assert window(io.BytesIO(text.encode())) == text
+    assert read_excerpt(io.BytesIO(text.encode())) == text
 
 
 def test_of_a_huge_stream_head_tail_and_first_error_stay_with_their_numbers() -> None:
     lines = [f"step {number} loss 0.1" for number in range(200_000)]
     lines[90_000] = "RuntimeError: CUDA error: misaligned address"
-    text = window(io.BytesIO("\n".join(lines).encode()))
+    text = read_excerpt(io.BytesIO("\n".join(lines).encode()))
     assert len(text) < 2 * (HEAD + TAIL)
-    by_number = {line.number: line.text for line in clean(text)}
+    by_number = {line.number: line.text for line in clean_lines(text)}
     assert by_number[1] == lines[0]
     assert by_number[90_001] == lines[90_000]
     assert by_number[200_000] == lines[-1]
@@ -194,7 +193,7 @@ def test_of_a_huge_stream_head_tail_and_first_error_stay_with_their_numbers() ->
 
 
 def test_a_line_without_an_end_stays_bounded() -> None:
-    assert len(window(io.BytesIO(b"x" * 5_000_000))) < 3 * (HEAD + TAIL)
+    assert len(read_excerpt(io.BytesIO(b"x" * 5_000_000))) < 3 * (HEAD + TAIL)
 
 
 def executed(tmp_path: Path, result: object, *outputs: dict[str, object]) -> str:

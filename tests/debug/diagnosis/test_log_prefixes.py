@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ocrlab.debug.diagnosis import log_lines, log_prefixes
+from ocrlab.debug.diagnosis import log_text
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.records import Incident
 
@@ -44,7 +44,7 @@ def led(form: Callable[[int], str], text: str) -> str:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_traceback_is_read_behind_what_stands_before_each_of_its_lines(form: Callable[[int], str]) -> None:
-    assert log_lines.log_text("x", led(form, END)).text == END
+    assert log_text.clean_log("x", led(form, END)).text == END
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -62,13 +62,13 @@ def test_stacks_are_read_behind_it_as_well(form: Callable[[int], str]) -> None:
 
 def test_a_frame_in_a_box_loses_both_sides() -> None:
     boxed = [f"│ {line:<60} │" for line in END.split("\n")]
-    assert log_prefixes.without(boxed) == END.split("\n")
+    assert log_text.strip_prefixes(boxed) == END.split("\n")
 
 
 def test_a_line_of_another_level_keeps_what_says_so() -> None:
     lines = led(lambda n: f"05:06:{n:02d} ERROR fit: ", END).split("\n")
     lines.append("05:07:00 WARNING fit: no space left on the scratch disk, writing elsewhere")
-    assert log_prefixes.without(lines)[-1] == lines[-1]
+    assert log_text.strip_prefixes(lines)[-1] == lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_a_line_of_another_level_keeps_what_says_so() -> None:
     ],
 )
 def test_nothing_else_is_taken_away(lines: list[str]) -> None:
-    assert log_prefixes.without(lines) == lines
+    assert log_text.strip_prefixes(lines) == lines
 
 
 def test_as_many_lines_stay_as_there_were() -> None:
     text = f"first\n\n{led(FORMS[0], END)}\n\nlast"
-    assert len(log_prefixes.without(text.split("\n"))) == len(text.split("\n"))
-    assert len(log_lines.bare(text).split("\n")) == len(text.split("\n"))
+    assert len(log_text.strip_prefixes(text.split("\n"))) == len(text.split("\n"))
+    assert len(log_text.without_prefixes(text).split("\n")) == len(text.split("\n"))

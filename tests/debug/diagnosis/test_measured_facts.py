@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from ocrlab.debug.diagnosis import measured_facts
+from ocrlab.debug.diagnosis import evidence
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.debug.diagnosis.evidence import Hit
 from ocrlab.records import Incident
 
 
 def hits(signal: str | None = None, code: int | None = None, kernel: str = "", **measured: Any) -> list[Hit]:
-    return measured_facts.hits(Incident("killed", code, signal, {"kernel_log.txt": kernel}, "", measured))
+    return evidence.fact_hits(Incident("killed", code, signal, {"kernel_log.txt": kernel}, "", measured))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from ocrlab.debug.diagnosis import module_path
+from ocrlab.debug.diagnosis import failure_place
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.debug.diagnosis.verdict_files import sentence
 from ocrlab.debug.flight_record import ring_writer
@@ -75,7 +75,7 @@ def test_module_and_operator_of_a_real_failure(
     stages = StageHooks(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)) if recorded else None
     lines = failing(*args, stages=stages)
     assert not any("debug/recorder" in line for line in lines), "its hooks are not on the stack of a module"
-    place = module_path.failing_module(numbered(lines))
+    place = failure_place.failing_module(numbered(lines))
     assert place is not None
     assert place[1] == expected
     assert expected.rpartition(" ")[2] in lines[place[0] - 1]
@@ -86,7 +86,7 @@ def test_an_unnamed_member_is_placed_in_its_network() -> None:
     try:
         model(torch.tensor([30]))
     except IndexError:
-        place = module_path.failing_module(numbered(traceback.format_exc().splitlines()))
+        place = failure_place.failing_module(numbered(traceback.format_exc().splitlines()))
     assert place is not None and place[1] == "module model.*, operator embedding"
 
 
@@ -94,9 +94,9 @@ def test_without_a_module_there_is_no_place() -> None:
     try:
         torch.zeros(2) + torch.zeros(3)
     except RuntimeError:
-        assert module_path.failing_module(numbered(traceback.format_exc().splitlines())) is None
-    assert module_path.failing_module([]) is None
-    assert module_path.failing_module(numbered(HEAD)) is None
+        assert failure_place.failing_module(numbered(traceback.format_exc().splitlines())) is None
+    assert failure_place.failing_module([]) is None
+    assert failure_place.failing_module(numbered(HEAD)) is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_without_a_module_there_is_no_place() -> None:
 )
 def test_what_a_line_calls(before: list[str], inside: list[str], expected: str | None) -> None:
     lines = [*HEAD, '  File "net.py", line 4, in forward', *before, *IMPL, '  File "y.py", line 2, in forward', *inside]
-    place = module_path.failing_module(numbered(lines))
+    place = failure_place.failing_module(numbered(lines))
     assert (place and place[1]) == expected
 
 
@@ -134,7 +134,7 @@ def test_wrappers_are_no_part_of_a_name_and_windows_has_modules_too() -> None:
         lines += ['  File "C:\\net\\model.py", line 4, in forward', f"    return {code}"]
         lines += [line.replace("/", "\\") for line in IMPL]
     lines += ['  File "C:\\net\\model.py", line 9, in forward', "    return torch.einsum('ij', x)"]
-    assert module_path.failing_module(numbered(lines)) == (len(lines), "module encoder.block, operator einsum")
+    assert failure_place.failing_module(numbered(lines)) == (len(lines), "module encoder.block, operator einsum")
 
 
 def test_what_checkpoint_calls_has_no_name_of_its_own() -> None:
@@ -146,22 +146,22 @@ def test_what_checkpoint_calls_has_no_name_of_its_own() -> None:
         *IMPL,
     ]
     lines += ['  File "net.py", line 9, in forward', "    return torch.bmm(x, y)"]
-    assert module_path.failing_module(numbered(lines)) == (len(lines), "module body.?, operator bmm")
+    assert failure_place.failing_module(numbered(lines)) == (len(lines), "module body.?, operator bmm")
 
 
 def test_a_path_without_names_is_left_out() -> None:
     inside = ['  File "/v/torch/_dynamo/eval_frame.py", line 4, in inner', "    return fn(*args)", *IMPL]
     lines = [*HEAD, *inside, *inside, '  File "<eval_with_key>.3", line 9, in forward', "    x = gather(y)"]
-    assert module_path.failing_module(numbered(lines)) is None
+    assert failure_place.failing_module(numbered(lines)) is None
     lines[-1] = "    return torch.gather(x, 1, y)"
-    assert module_path.failing_module(numbered(lines)) == (len(lines), "module ?, operator gather")
+    assert failure_place.failing_module(numbered(lines)) == (len(lines), "module ?, operator gather")
 
 
 def test_the_verdict_names_module_and_operator() -> None:
     log = "\n".join(["epoch 1", *failing(torch.tensor([1, 30]))]) + "\n"
     verdict = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": log}))
     assert verdict.causes[0].id == "data.index_range"
-    assert any(module_path.module_text(line.text) for line in verdict.causes[0].evidence)
+    assert any(failure_place.module_text(line.text) for line in verdict.causes[0].evidence)
     assert "exit status 1 in module stem, operator embedding, called from " in sentence(verdict)
 
 
@@ -179,18 +179,18 @@ def test_the_verdict_names_module_and_operator() -> None:
 def test_what_a_device_reports_surfaces_somewhere(error: str, late: bool) -> None:
     lines = [*HEAD, '  File "net.py", line 4, in forward', "    x = self.fc(x)", *IMPL]
     lines += ['  File "/v/torch/nn/modules/linear.py", line 9, in forward', "    return F.linear(x, w)", error]
-    place = module_path.failing_module(numbered(lines))
+    place = failure_place.failing_module(numbered(lines))
     assert place is not None
     assert place[1] == "module fc, operator linear" + " (where it surfaced)" * late
-    assert module_path.module_text(place[1])
+    assert failure_place.module_text(place[1])
     verdict = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": "\n".join(lines) + "\n"}))
     assert any(line.text == place[1] for line in verdict.causes[0].evidence)
 
 
 def test_only_our_own_words_are_taken_for_ours() -> None:
-    assert module_path.module_text("module a.0.b, operator conv2d") and module_path.module_text("module *.?")
-    assert not module_path.module_text("module 'torch' has no attribute 'x'")
-    assert not module_path.module_text("module a, operator b, and more")
+    assert failure_place.module_text("module a.0.b, operator conv2d") and failure_place.module_text("module *.?")
+    assert not failure_place.module_text("module 'torch' has no attribute 'x'")
+    assert not failure_place.module_text("module a, operator b, and more")
 
 
 def test_what_a_record_puts_around_a_model_is_no_module() -> None:
@@ -206,4 +206,4 @@ def test_what_a_record_puts_around_a_model_is_no_module() -> None:
         "    return (h - self.centers[y]).mean()",
         "IndexError: index 5",
     ]
-    assert module_path.failing_module(list(enumerate(lines))) == (11, "module criterion")
+    assert failure_place.failing_module(list(enumerate(lines))) == (11, "module criterion")

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.diagnosis import load_input, previous_verdict, verdict_files
+from ocrlab.debug.diagnosis import load_input, verdict_files
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.records import Incident, to_json
 
 
 def test_a_verdict_comes_back_as_it_was() -> None:
     verdict = classify(Incident(status="failed", exit_code=1, texts={"log_tail.txt": "MemoryError\n"}))
-    again = previous_verdict.read_verdict(to_json(verdict))
+    again = load_input.read_verdict(to_json(verdict))
     assert again is not None
     assert (again.causes, again.status, again.exit_code) == (verdict.causes, "failed", 1)
 
 
 @pytest.mark.parametrize("stored", [None, [], {}, {"causes": {}}, {"causes": [{"id": "x.y"}]}, {"causes": [1]}])
 def test_a_stored_verdict_needs_a_cause_of_the_catalogue(stored: object) -> None:
-    assert previous_verdict.read_verdict(stored) is None
+    assert load_input.read_verdict(stored) is None
 
 
 FAULT = {"kind": "nonfinite", "op": "aten::log"}
@@ -52,11 +52,11 @@ def test_the_newest_answer_counts(tmp_path: Path) -> None:
     (run / "incident" / "replay-4.json").write_text("{torn")
     for name in ("replay", "replay-2"):
         os.utime(run / "incident" / f"{name}.json", (1, 1))
-    answer = previous_verdict.read_replay(run)
+    answer = load_input.read_replay(run)
     assert answer is not None and (answer["file"], answer["answer"]) == ("replay-2.json", "newer")
     verdict = classify(load_input.read_incident(str(run)))
     assert verdict.causes[0].id == "native.segv" and verdict.causes[0].evidence[-1].text == "newer"
-    assert previous_verdict.read_replay(tmp_path) is None and previous_verdict.add_replay([], {}) == []
+    assert load_input.read_replay(tmp_path) is None and load_input.add_replay([], {}) == []
 
 
 def test_a_newer_answer_without_a_fault_counts_and_is_no_evidence(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_replay_answer_is_shown_once(tmp_path: Path) -> None:
 
 def test_an_ending_of_other_types_says_nothing() -> None:
     ending = {"status": 3, "exit_code": "x", "signal": 9}
-    assert (previous_verdict.status(ending), previous_verdict.exit_code(ending), previous_verdict.signal(ending)) == (
+    assert (load_input.status(ending), load_input.exit_code(ending), load_input.signal(ending)) == (
         "log",
         None,
         None,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ocrlab.debug.diagnosis.log_lines import log_text
-from ocrlab.debug.diagnosis.source_in_tracebacks import blanked
+from ocrlab.debug.diagnosis.log_text import blank_source, clean_log
 
 LOG = """start
 Traceback (most recent call last):
@@ -18,8 +17,8 @@ ValueError: two lines
 
 
 def test_only_the_source_is_blank_and_offsets_stay() -> None:
-    before = log_text("log_tail.txt", LOG)
-    after = blanked(before)
+    before = clean_log("log_tail.txt", LOG)
+    after = blank_source(before)
     lines = after.text.split("\n")
     assert [len(line) for line in lines] == [len(line) for line in before.text.split("\n")]
     assert [bool(line.strip()) for line in lines] == [True, True, True, False, False, True, True, True, True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ocrlab.debug.diagnosis.classify import classify
-from ocrlab.debug.diagnosis.unknown_cause import own_error
+from ocrlab.debug.diagnosis.next_steps import own_error
 from ocrlab.debug.diagnosis.verdict_files import markdown, sentence
 from ocrlab.records import Incident, Verdict
 

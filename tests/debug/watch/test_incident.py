@@ -54,7 +54,7 @@ def test_a_verdict_is_written_even_where_its_words_fail(tmp_path, monkeypatch):
     def broken(*_):
         raise KeyError("no such title")
 
-    monkeypatch.setattr(words, "write", broken)
+    monkeypatch.setattr(words, "write_verdict", broken)
     incident.write(tmp_path, Verdict(status="failed", exit_code=3), Incident("failed", 3, texts={"log_tail.txt": "x"}))
     assert json.loads((tmp_path / "verdict.json").read_text())["exit_code"] == 3
     assert (tmp_path / "log_tail.txt").read_text() == "x"

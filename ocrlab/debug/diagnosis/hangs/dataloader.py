@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ocrlab.debug.diagnosis.hangs import self_deadlock, stack_patterns
+from ocrlab.debug.diagnosis.hangs import locks, stack_patterns
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
@@ -17,19 +17,17 @@ SURE = 0.75  # from here on, frames prove that it is a lock copied by fork
 WORKER_NAME = "pt_data_worker"  # torch names its processes so since 2.6
 FEEDER = "QueueFeederThread"
 UNPICKLABLE = re.compile(r"queues\.py\"?, line \d+, in _feed|Can't pickle|[Cc]annot pickle|PicklingError")
-OPENMP = re.compile(
-    r"gomp|omp_|kmp|libomp|libiomp|mkl|openblas|at::parallel|cv::|libopencv|OpenCL|pthread_mutex|pool", re.I
-)
-LOCKS = re.compile(r"PyThread_acquire_lock|lock_PyThread|_thread_lock|rlock_acquire|lock_acquire|PySemaphore|sem_wait")
-LOGGING = ("logging/__init__.py", "threading.py")
 FIFO = re.compile(r"^(wait_for_partner|fifo_open)$")  # linux/fs/pipe.c
-SHARED = "multiprocessing/synchronize.py"  # these locks are meant for several processes: fork copies none of them
 
 
-def judge(main: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: str) -> list[HangFinding]:
+def explain_loader_wait(main: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: str) -> list[HangFinding]:
     """Return why a process that waits in `_try_get_data` gets no batch."""
     parents = {stack.process.pid: stack.process.parent for stack in stacks}
-    workers = [stack for stack in stacks if is_worker(stack) and _below(stack.process.pid, main.process.pid, parents)]
+    workers = [
+        stack
+        for stack in stacks
+        if stack_patterns.is_worker(stack) and _below(stack.process.pid, main.process.pid, parents)
+    ]
     at_work = [stack for stack in workers if not stack_patterns.idle(stack.threads[0].frames)]
     waiting = main.threads[0].frames
     if not workers:
@@ -38,17 +36,17 @@ def judge(main: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: st
         return [HangFinding("loader.hang_sample", 0.3 if starting else 0.5, main.process.pid, why, waiting[:8])]
     if at_work:
         alone = len(at_work) == 1
-        copied = not alone and all(fork_lock(stack, main) for stack in at_work)
+        copied = not alone and all(locks.fork_lock(stack, main) for stack in at_work)
         lifted = 0.0 if not copied else 0.2  # a sample at fault stops the worker that has it, not all of them
         return [
             finding
             for stack in at_work
-            for finding in worker(stack, before.get(stack.process.pid), main, alone=alone, lifted=lifted)
+            for finding in explain_worker(stack, before.get(stack.process.pid), main, alone=alone, lifted=lifted)
         ]
     return [_pinning(main) or _lost(main, workers, before, log)]
 
 
-def from_outside(main: Stack, stacks: list[Stack]) -> list[HangFinding]:
+def explain_from_outside(main: Stack, stacks: list[Stack]) -> list[HangFinding]:
     """Return what the kernel alone tells of a loader whose frames nobody may read: which worker does not wait."""
     workers = [stack for stack in stacks if stack.process.name == WORKER_NAME and stack.process.state != "Z"]
     if main in workers or not workers or not _polls(main):
@@ -64,66 +62,33 @@ def from_outside(main: Stack, stacks: list[Stack]) -> list[HangFinding]:
     return [HangFinding("loader.hang_sample", 0.6 if len(at_work) == 1 else 0.4, first.process.pid, why)]
 
 
-def worker(
+def explain_worker(
     stack: Stack, before: Stack | None, main: Stack | None = None, *, alone: bool = True, lifted: float = 0.0
 ) -> list[HangFinding]:
     """Return why a worker does not come back with its batch; `lifted` is how much surer a lock copied by fork is."""
     thread = stack.threads[0]
     frames, pid = thread.frames, stack.process.pid
     doing, own = _doing(thread), stack_patterns.best(frames)
-    name, which = named(stack), sample(frames)
+    name, which = stack_patterns.process_name(stack), sample(frames)
     why = f"{name} {doing} in {stack_patterns.place(own)}{f', {which}' if which else ''}"
     confidence = 0.9 if alone else 0.8
     if stack_patterns.moved(thread, before):
         confidence -= 0.3
         why += "; it stood elsewhere a moment ago, so that it may only be slow"
-    if twice := self_deadlock.explain_self_deadlock(frames):
+    if twice := locks.explain_self_deadlock(frames):
         why += f"; {twice}"
     finding = HangFinding("loader.hang_sample", confidence, pid, why, frames[:6])
     kind, index = stack_patterns.match_pattern(frames)
     if kind.startswith("hang."):  # the sample waits for something that has a name of its own
         inner = f"{name} is in {stack_patterns.place(frames[index])}"
         return [finding, HangFinding(kind, confidence - 0.15, pid, inner, frames[: index + 3])]
-    locked = fork_lock(stack, main)
+    locked = locks.fork_lock(stack, main)
     if locked is None:
         return [finding]
     locked = replace(locked, confidence=min(0.95, locked.confidence + lifted))
     if locked.confidence < SURE:  # a sample that is at fault by itself looks the same
         return [replace(finding, confidence=confidence - 0.15), replace(locked, confidence=locked.confidence - 0.2)]
     return [locked, replace(finding, confidence=min(confidence, locked.confidence - 0.2))]
-
-
-def fork_lock(stack: Stack, parent: Stack | None) -> HangFinding | None:
-    """Return a finding if a forked child waits for a lock or a thread pool that only its parent had."""
-    if not stack.threads or not stack_patterns.forked(stack):
-        return None
-    thread = stack.threads[0]
-    python = stack_patterns.python(thread.frames)
-    if python and (python[0].file.endswith(SHARED) or stack_patterns.joins(python)):
-        return None  # several processes have that lock; a thread that is joined lives in this copy
-    if self_deadlock.explain_self_deadlock(thread.frames):
-        return None
-    native = thread.frames[: thread.frames.index(python[0])] if python else thread.frames
-    words = " ".join(f"{frame.function} {frame.file}" for frame in native)
-    if OPENMP.search(words):
-        confidence, what = 0.9, "waits in a native thread pool or lock"
-    elif thread.active and not thread.gil:
-        confidence, what = 0.65, "spins in native code without Python's lock, as an OpenMP pool copied by fork does"
-    elif stack.process.threads == 1 and thread.call == "futex private":
-        confidence, what = 0.85, "waits for a lock that nobody can let go"
-    elif any(stack_patterns.own(other.frames) for other in stack_patterns.busy(stack)[1:]):
-        return None  # another thread of the copy may hold the lock
-    elif LOCKS.search(words) or (python and python[0].file.endswith(LOGGING)):
-        confidence, what = 0.75, "waits for a Python lock that no thread of this copy can hold"
-    elif thread.wchan.startswith("futex") or thread.call.startswith("futex"):
-        confidence, what = 0.6, "sleeps on a lock in native code"
-    else:
-        return None
-    if parent is not None and parent.process.threads > 1 >= stack.process.threads:
-        confidence = min(0.95, confidence + 0.1)
-        what += f"; it has one thread, its parent has {parent.process.threads}"
-    why = f"{named(stack)}, a copy made by fork, {what}, in {stack_patterns.place(stack_patterns.best(thread.frames))}"
-    return HangFinding("loader.fork_deadlock", confidence, stack.process.pid, why, thread.frames[:6])
 
 
 def sample(frames: list[Frame]) -> str:
@@ -172,7 +137,7 @@ def _lost(main: Stack, workers: list[Stack], before: Mapping[int, Stack], log: s
         )
     feeders = [any(thread.name == FEEDER for thread in stack.threads) for stack in workers]
     if any(feeders) and not all(feeders):
-        lame = named(workers[feeders.index(False)])
+        lame = stack_patterns.process_name(workers[feeders.index(False)])
         return HangFinding("loader.hang_unpicklable", 0.8, pid, f"{why}; {lame} has lost its feeder thread", frames)
     still = all(
         stack_patterns.moved(stack.threads[0], before.get(stack.process.pid)) is False for stack in [main, *workers]
@@ -197,25 +162,8 @@ def _polls(stack: Stack) -> bool:
     return any("poll" in f"{thread.wchan} {thread.call}" for thread in stack.threads[:1])
 
 
-def named(stack: Stack) -> str:
-    """Return what a process is called: by its number among the workers of its loader, where that is known."""
-    for frame in stack.threads[0].frames if stack.threads else ():
-        if "worker_id" in frame.locals and frame.function.endswith("_worker_loop"):
-            return f"worker {frame.locals['worker_id']} (pid {stack.process.pid})"
-    return f"worker {stack.process.pid}" if is_worker(stack) else f"process {stack.process.pid}"
-
-
 def _below(pid: int, top: int, parents: Mapping[int, int]) -> bool:
     """Tell whether a process was started by `top`, or through its forkserver; in pasted text nobody has a parent."""
     while pid and pid != top and pid in parents:
         pid = parents[pid]
     return pid in (0, top)
-
-
-def is_worker(stack: Stack) -> bool:
-    """Tell whether a process is a worker of a DataLoader."""
-    return any(
-        frame.file.endswith("torch/utils/data/_utils/worker.py") and frame.function.endswith("_worker_loop")
-        for thread in stack.threads[:1]
-        for frame in thread.frames
-    )

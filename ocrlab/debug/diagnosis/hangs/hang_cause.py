@@ -1,17 +1,117 @@
-"""Which kind of hang it is, from the stacks of all processes of a program; the frames that show it are the evidence."""
+"""Ranks that wait for each other: which one is not where the others are.
+
+Source: torch/distributed/distributed_c10d.py; every rank must call the same collectives in the same order.
+
+
+Which kind of hang it is, from the stacks of all processes of a program; the frames that show it are the evidence.
+
+Stacks in an incident or pasted into a log, as hits of the kind of hang that they show."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from ocrlab.debug.diagnosis.hangs import dataloader, locks, ranks, stack_patterns, wait_cycles
+from ocrlab.debug.diagnosis import log_text, parse_stacks
+from ocrlab.debug.diagnosis.evidence import Hit
+from ocrlab.debug.diagnosis.hangs import dataloader, locks, stack_patterns
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes import stack_dumps as probe
+from ocrlab.hardware.processes.stack_dumps import short
 from ocrlab.hardware.processes.stack_types import Stack
-from ocrlab.records import Cause, Evidence
+from ocrlab.records import Cause, Evidence, Incident
+
+COLLECTIVES = re.compile(
+    r"^_?(all_reduce|reduce|broadcast|barrier|monitored_barrier|all_gather\w*|gather\w*|scatter\w*|reduce_scatter\w*|"
+    r"all_to_all\w*|send|recv|wait|sync_module_states|sync_params_and_buffers|batch_isend_irecv|settle)"
+)
+MEETING = re.compile(r"rendezvous|init_process_group|_store_based_barrier|_create_c10d_store|TCPStore|new_group")
+DISTRIBUTED = re.compile(
+    r"torch/distributed/|torch/nn/parallel/distributed\.py|ocrlab/training/distributed/stop_agreement\.py"
+)
+BACKWARD = re.compile(r"torch/autograd/(graph|__init__)\.py")
+SPAWNED = re.compile(r"(^|/)multiprocessing/spawn\.py$")  # multiprocessing's and torch's: no lock was copied by a fork
+IN_BACKWARD = "all_reduce (DDP's, in backward)"  # it waits in C++, below this frame
+
+
+def explain_rank_wait(stacks: list[Stack]) -> list[HangFinding]:
+    """Return what keeps ranks from going on together; empty where fewer than one waits in a collective."""
+    where = {stack.process.pid: _collective(stack) for stack in stacks if stack.threads}
+    inside = {pid: name for pid, name in where.items() if name}
+    if not inside:
+        return []
+    ranks = [stack for stack in stacks if stack.process.pid in inside or _may_be_rank(stack, stacks, inside)]
+    names = Counter(inside.values())
+    common = names.most_common(1)[0][0]
+    waiting = [stack for stack in ranks if inside.get(stack.process.pid) == common]
+    odd = [stack for stack in ranks if inside.get(stack.process.pid) != common]
+    if odd:
+        there = "; ".join(f"process {stack.process.pid} is in {_at(stack, inside)}" for stack in odd[:4])
+        why = f"{len(waiting)} of {len(ranks)} ranks wait in {common}, but {there}"
+        frames = odd[0].threads[0].frames[:6] + waiting[0].threads[0].frames[:4]
+        return [HangFinding("dist.timeout_desync", 0.85, odd[0].process.pid, why, frames)]
+    first = ranks[0]
+    frames = first.threads[0].frames[:8]
+    if MEETING.search(common):
+        why = f"{len(ranks)} rank(s) wait in {common} for the others to come: one is missing, or cannot be reached"
+        return [HangFinding("dist.network", 0.55, first.process.pid, why, frames), _misconfigured(first, why)]
+    lines = {_place(stack) for stack in ranks}
+    if len(ranks) > 1 and len(lines) > 1:
+        why = f"all ranks wait in {common}, but called from different lines: {', '.join(sorted(lines)[:4])}"
+        return [HangFinding("dist.timeout_desync", 0.8, first.process.pid, why, frames)]
+    if len(ranks) > 1:
+        why = f"all {len(ranks)} ranks wait in the same {common}: the connection between them is stuck"
+        return [HangFinding("dist.network", 0.5, first.process.pid, why, frames)]
+    why = f"this rank waits in {common} for others, whose stacks are not known"
+    return [HangFinding("dist.timeout_desync", 0.6, first.process.pid, why, frames)]
+
+
+def _misconfigured(first: Stack, why: str) -> HangFinding:
+    return HangFinding("dist.misconfig", 0.4, first.process.pid, why, first.threads[0].frames[:4])
+
+
+def _collective(stack: Stack) -> str:
+    """Return the outermost collective that the main thread waits in; empty where it is in none."""
+    collective = ""
+    for frame in stack_patterns.python(stack.threads[0].frames):
+        name = frame.function.rpartition(".")[2]
+        if DISTRIBUTED.search(frame.file) and (COLLECTIVES.match(name) or MEETING.search(name)):
+            collective = name.lstrip("_")
+    if not collective and _sleeps_in_backward(stack):
+        return IN_BACKWARD
+    return collective
+
+
+def _sleeps_in_backward(stack: Stack) -> bool:
+    """Tell whether a rank neither computes nor does anything else in its backward pass: it waits for the others.
+
+    Ranks that mp.spawn starts tell their rank only to torch, and look like workers from outside.
+    """
+    main = stack.threads[0]
+    frames = stack_patterns.python(main.frames)
+    rank = stack.process.role == "rank" or any(SPAWNED.search(short(frame.file)) for frame in frames)
+    return rank and not main.active and bool(frames) and BACKWARD.search(frames[0].file) is not None
+
+
+def _may_be_rank(stack: Stack, stacks: list[Stack], inside: dict[int, str]) -> bool:
+    """Tell whether a process is a sibling of those that wait in a collective, and no worker or tool of theirs."""
+    parents = {other.process.parent for other in stacks if other.process.pid in inside}
+    tool = stack.process.role in ("helper", "compiler", "tracker", "other")
+    return bool(stack.threads) and not tool and stack.process.parent != 0 and stack.process.parent in parents
+
+
+def _at(stack: Stack, inside: dict[int, str]) -> str:
+    name = inside.get(stack.process.pid)
+    return f"{name}, called in {_place(stack)}" if name else _place(stack)
+
+
+def _place(stack: Stack) -> str:
+    frames = stack.threads[0].frames
+    return stack_patterns.place(stack_patterns.best(frames))
+
 
 FILE = "stacks.txt"
 UNSEEN = 0.5  # the most that is said of a program whose Python frames could not be read
@@ -58,8 +158,8 @@ def find_hangs(stacks: Sequence[Stack], facts: Mapping[str, Any]) -> list[HangFi
     log = str(facts.get("log") or "")
     everything = list(stacks)
     findings = [finding for stack in everything for finding in _stopped(stack, before)]
-    findings += ranks.judge(everything)
-    findings += wait_cycles.judge(everything, before)
+    findings += explain_rank_wait(everything)
+    findings += locks.find_wait_cycle(everything, before)
     findings += _children(everything)
     for stack in everything:
         if _tells(stack):
@@ -93,22 +193,22 @@ def _program(
     main = stack.threads[0]
     kind, index = stack_patterns.match_pattern(main.frames)
     if kind == "loader.wait":
-        return dataloader.judge(stack, stacks, before, log)
+        return dataloader.explain_loader_wait(stack, stacks, before, log)
     if kind in ("loader.hang_sample", "loader.worker"):
         waited_for = stack.process.role == "worker" or any(
             stack_patterns.match_pattern(other.threads[0].frames)[0] == "loader.wait"
             for other in stacks
             if other.threads
         )
-        return [] if waited_for else dataloader.worker(stack, before.get(stack.process.pid))
+        return [] if waited_for else dataloader.explain_worker(stack, before.get(stack.process.pid))
     if kind == "dist" or stack_patterns.idle(main.frames):
         return []
     if TERMINAL.search(main.call) or TERMINAL.search(main.wchan):
         return [_reads_terminal(stack, index)]
     if stack.how == "proc":  # no frame of Python's: what the kernel shows has many readings
-        guesses = dataloader.from_outside(stack, stacks)
+        guesses = dataloader.explain_from_outside(stack, stacks)
         if not guesses and stack.process.role != "worker":
-            guesses = locks.judge(stack, stacks, before)
+            guesses = locks.explain_wait(stack, stacks, before)
         return [replace(guess, confidence=min(guess.confidence, UNSEEN)) for guess in guesses]
     if kind == "hang.import":
         return [_import(stack, index, before)]
@@ -116,7 +216,7 @@ def _program(
         why = f"process {stack.process.pid} {WORDS[kind]} {stack_patterns.place(main.frames[index])}"
         slower = 0.3 if stack_patterns.moved(main, before.get(stack.process.pid)) else 0.0
         return [HangFinding(kind, 0.85 - slower, stack.process.pid, why, main.frames[: index + 3])]
-    return locks.judge(stack, stacks, before, seconds, log)
+    return locks.explain_wait(stack, stacks, before, seconds, log)
 
 
 def _reads_terminal(stack: Stack, index: int) -> HangFinding:
@@ -197,3 +297,57 @@ def _evidence(finding: HangFinding, lines: list[str], file: str) -> list[Evidenc
         if at is not None:
             evidence.append(Evidence(file, at + 1, lines[at].strip()))
     return evidence
+
+
+STACKS, LOG = "stacks.txt", "log_tail.txt"
+DUMP = re.compile(
+    r"^(?:Process \d+: |Thread (?:0x[0-9a-f]+|\d+)[^\n]{0,60}(?:\((?:idle|active)|most recent call first))",
+    re.MULTILINE,
+)
+MARKS = ("Thread ", "Process ", "\x1b", "&")  # of a dump, and of what may be written within its words
+MOST = 3  # lines of one kind of hang
+
+
+def stack_hits(incident: Incident) -> list[Hit]:
+    """Return what the stacks of an incident speak for; what the watcher saw itself counts as well."""
+    hits_ = _measured(incident.facts.get("hang"))
+    for name in sorted(incident.texts, key=lambda name: name != STACKS):
+        if not any(mark in incident.texts[name] for mark in MARKS):
+            continue
+        lines = log_text.open_lines(incident.texts[name])
+        text = log_text.without_prefixes("\n".join(line.text for line in lines))
+        if DUMP.search(text) and (name == STACKS or "Fatal Python error" not in text):
+            return hits_ + _shown(name, text, [line.number for line in lines], incident)
+    return hits_
+
+
+def _measured(fact: Any) -> list[Hit]:
+    """Return the hits of the fact `hang`, which the watcher wrote when it took the stacks."""
+    if not isinstance(fact, dict) or not fact.get("id"):
+        return []
+    sure, why = float(fact.get("confidence") or 0.5), str(fact.get("why") or "")
+    lines = [Evidence(STACKS, row.get("line"), str(row.get("text", ""))) for row in fact.get("evidence") or ()]
+    return _hits(str(fact["id"]), sure, [Evidence("facts", None, why), *lines])
+
+
+def _shown(name: str, text: str, numbers: list[int], incident: Incident) -> list[Hit]:
+    facts = incident.facts if name != STACKS else {"log": incident.texts.get(LOG, ""), **incident.facts}
+    causes = rank_hang_causes(parse_stacks.parse(text), facts, text, file=name)
+    return [
+        hit for cause in causes for hit in _hits(cause.id, cause.confidence, _placed(cause.evidence, name, numbers))
+    ]
+
+
+def _placed(lines: list[Evidence], name: str, numbers: list[int]) -> list[Evidence]:
+    """Return lines of a text with the numbers that they have in their file."""
+    return [
+        replace(line, line=numbers[line.line - 1])
+        if line.file == name and line.line is not None and 0 < line.line <= len(numbers)
+        else line
+        for line in lines
+    ]
+
+
+def _hits(cause: str, sure: float, lines: list[Evidence]) -> list[Hit]:
+    strength = "decisive" if sure >= 0.8 else "likely"
+    return [Hit(cause, sure, sure, strength, line, "its stack says so") for line in lines[:MOST] if line.text]

@@ -1,14 +1,147 @@
-"""Hangs that no library's frames explain: locks, endless loops, full pipes, threads that wait for each other."""
+"""A lock that a thread waits for though it has taken it itself, by the source of the frames that it is in.
+
+Looked for are `with lock:` around a call that comes to `with lock:` again, `lock.acquire()` behind another one of the
+same function, and `lock.acquire()` in a file that never lets the lock go. A lock is known by how it is written there.
+That it is waited for says that it is none which a thread may take twice (threading.RLock).
+
+
+Hangs that no library's frames explain: locks, endless loops, full pipes, threads that wait for each other.
+
+Processes that wait for each other in a ring: nobody outside of it can wake them, however long one waits.
+
+A process is in it if everybody who could wake it is in it too. Who that is stands in its system call, as
+`probes.held` and `probes.threads` write it: the other end of a pipe, the holder of a lock, the child waited for.
+"""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from ocrlab.debug.diagnosis.hangs import dataloader, self_deadlock, stack_patterns
+from ocrlab.debug.diagnosis.hangs import stack_patterns
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes.stack_dumps import short
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
+
+LARGEST = 1 << 20  # bytes of a source
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+def explain_self_deadlock(frames: Sequence[Frame]) -> str:
+    """Return in words where a thread has taken the lock that it waits for; '' where its source does not tell."""
+    own = stack_patterns.own([frame for frame in frames if frame.line])
+    if own is None or (tree := _parsed(own.file)) is None:
+        return ""
+    function = _around(tree, own.line)
+    taken = [*_taken(function)]
+    outer = [
+        frame
+        for frame in stack_patterns.since_copied(frames)[frames.index(own) + 1 :]
+        if not stack_patterns.is_library(frame)
+    ]
+    for name, at in reversed(taken):
+        if not at.lineno <= own.line <= (at.lineno if isinstance(at, ast.With) else _end(at)):
+            continue
+        before = [earlier for other, earlier in taken if other == name and _place(earlier) < _place(at)]
+        if any(
+            _has(function, earlier, at) and not _freed(tree, name, _place(earlier), _place(at)) for earlier in before
+        ):
+            return f"it has taken {name} already, a few lines above or in the same line"
+        for frame in outer:
+            if name in _locks_taken_in(frame):
+                return f"it has taken {name} already, in {stack_patterns.place(frame)}"
+        elsewhere = len(_of(tree, "acquire", name)) > len(_of(function, "acquire", name))  # by a parent, it may be
+        if isinstance(at, ast.Call) and not elsewhere and not _freed(tree, name, (0, 0), (1 << 30, 0)):
+            return f"nothing in {short(own.file)} lets {name} go, once it is taken"
+    return ""
+
+
+def _parsed(file: str) -> ast.Module | None:
+    with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        if (path := Path(file)).is_file() and path.stat().st_size <= LARGEST:
+            return ast.parse(path.read_bytes())
+    return None
+
+
+def _around(tree: ast.Module, line: int) -> ast.AST:
+    """Return the innermost function that a line is in, else the whole file."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS) and node.lineno <= line <= _end(node)]
+    return max(functions, key=lambda node: node.lineno, default=tree)
+
+
+def _taken(function: ast.AST) -> Iterator[tuple[str, ast.With | ast.Call]]:
+    """Yield each lock that a function takes, as it is written, and the statement or the call that does."""
+    for node in _inside(function):
+        if isinstance(node, ast.With):
+            for item in node.items:
+                if isinstance(item.context_expr, ast.Name | ast.Attribute | ast.Subscript):
+                    yield ast.unparse(item.context_expr), node
+        elif isinstance(node, ast.Call) and _calls(node, "acquire") and not node.args and not node.keywords:
+            yield ast.unparse(node.func.value), node  # type: ignore[attr-defined]
+
+
+def _inside(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is in a function, and not in one that is defined there."""
+    for child in ast.iter_child_nodes(function):
+        yield child
+        if not isinstance(child, FUNCTIONS | ast.ClassDef):
+            yield from _inside(child)
+
+
+def _locks_taken_in(frame: Frame) -> list[str]:
+    """Return the locks that a frame further out has taken when it called."""
+    if (tree := _parsed(frame.file)) is None:
+        return []
+    function, here = _around(tree, frame.line), ast.Pass(lineno=frame.line, col_offset=1 << 30)
+    return [
+        name
+        for name, at in _taken(function)
+        if _has(function, at, here) and not _freed(tree, name, _place(at), (frame.line, 0))
+    ]
+
+
+def _has(function: ast.AST, taken: ast.With | ast.Call, at: ast.AST) -> bool:
+    """Tell whether a lock that was taken is held at another place: in its `with`, or behind it in the same block."""
+    if isinstance(taken, ast.With):
+        return any(_spans(statement, at) for statement in taken.body)
+    for node in (function, *_inside(function)):
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
+            for i, statement in enumerate(block if isinstance(block, list) else ()):
+                if isinstance(statement, ast.Expr) and statement.value is taken:
+                    return any(_spans(other, at) for other in block[i:])  # type: ignore[index]
+    return False
+
+
+def _spans(statement: ast.stmt, at: ast.AST) -> bool:
+    return statement.lineno <= at.lineno <= _end(statement)  # type: ignore[attr-defined]
+
+
+def _freed(tree: ast.Module, name: str, first: tuple[int, int], last: tuple[int, int]) -> bool:
+    """Tell whether a lock is let go between two places of a file."""
+    return any(first <= _place(call) <= last for call in _of(tree, "release", name))
+
+
+def _of(where: ast.AST, method: str, name: str) -> list[ast.Call]:
+    """Return the calls of a method of whatever is called as a lock is at its end: `self.lock`, `other.lock`."""
+    calls = [node for node in ast.walk(where) if isinstance(node, ast.Call) and _calls(node, method)]
+    last = name.rpartition(".")[2]
+    return [call for call in calls if ast.unparse(call.func.value).rpartition(".")[2] == last]  # type: ignore[attr-defined]
+
+
+def _calls(node: ast.Call, method: str) -> bool:
+    return isinstance(node.func, ast.Attribute) and node.func.attr == method
+
+
+def _place(node: ast.AST) -> tuple[int, int]:
+    return node.lineno, node.col_offset  # type: ignore[attr-defined]
+
+
+def _end(node: ast.AST) -> int:
+    return int(getattr(node, "end_lineno", None) or node.lineno)  # type: ignore[attr-defined]
+
 
 WAITS_FOR_A_CHILD = re.compile(
     r"(^|/)(subprocess|multiprocessing/popen_\w+)\.py|torch/multiprocessing/spawn\.py|torch/distributed/(elastic|run|launch)"
@@ -30,9 +163,49 @@ MAYBE_SLOW = 0.4  # a loop that changes something, or one in native code: no sta
 MESSAGES = ("multiprocessing/connection.py", "selectors.py")
 EVENT_LOOP = re.compile(r"(^|/)(asyncio/base_events|trio/_core/_run)\.py$")
 ON_A_FILE = re.compile(r"^(?:flock|fcntl) \d+ (.+?)(?:, held by (.+))?$")
+OPENMP = re.compile(
+    r"gomp|omp_|kmp|libomp|libiomp|mkl|openblas|at::parallel|cv::|libopencv|OpenCL|pthread_mutex|pool", re.I
+)
+LOCKS = re.compile(r"PyThread_acquire_lock|lock_PyThread|_thread_lock|rlock_acquire|lock_acquire|PySemaphore|sem_wait")
+LOGGING = ("logging/__init__.py", "threading.py")
+SHARED = "multiprocessing/synchronize.py"  # these locks are meant for several processes: fork copies none of them
 
 
-def judge(
+def fork_lock(stack: Stack, parent: Stack | None) -> HangFinding | None:
+    """Return a finding if a forked child waits for a lock or a thread pool that only its parent had."""
+    if not stack.threads or not stack_patterns.forked(stack):
+        return None
+    thread = stack.threads[0]
+    python = stack_patterns.python(thread.frames)
+    if python and (python[0].file.endswith(SHARED) or stack_patterns.joins(python)):
+        return None  # several processes have that lock; a thread that is joined lives in this copy
+    if explain_self_deadlock(thread.frames):
+        return None
+    native = thread.frames[: thread.frames.index(python[0])] if python else thread.frames
+    words = " ".join(f"{frame.function} {frame.file}" for frame in native)
+    if OPENMP.search(words):
+        confidence, what = 0.9, "waits in a native thread pool or lock"
+    elif thread.active and not thread.gil:
+        confidence, what = 0.65, "spins in native code without Python's lock, as an OpenMP pool copied by fork does"
+    elif stack.process.threads == 1 and thread.call == "futex private":
+        confidence, what = 0.85, "waits for a lock that nobody can let go"
+    elif any(stack_patterns.own(other.frames) for other in stack_patterns.busy(stack)[1:]):
+        return None  # another thread of the copy may hold the lock
+    elif LOCKS.search(words) or (python and python[0].file.endswith(LOGGING)):
+        confidence, what = 0.75, "waits for a Python lock that no thread of this copy can hold"
+    elif thread.wchan.startswith("futex") or thread.call.startswith("futex"):
+        confidence, what = 0.6, "sleeps on a lock in native code"
+    else:
+        return None
+    if parent is not None and parent.process.threads > 1 >= stack.process.threads:
+        confidence = min(0.95, confidence + 0.1)
+        what += f"; it has one thread, its parent has {parent.process.threads}"
+    place = stack_patterns.place(stack_patterns.best(thread.frames))
+    why = f"{stack_patterns.process_name(stack)}, a copy made by fork, {what}, in {place}"
+    return HangFinding("loader.fork_deadlock", confidence, stack.process.pid, why, thread.frames[:6])
+
+
+def explain_wait(
     stack: Stack, stacks: list[Stack], before: Mapping[int, Stack], seconds: float | None = None, log: str = ""
 ) -> list[HangFinding]:
     """Return what the main thread of a process waits for, or loops in, when no frame of a library tells.
@@ -40,7 +213,7 @@ def judge(
     `seconds` is for how long nothing has moved, where that is known; `log` is what the program has printed.
     """
     parent = next((other for other in stacks if other.process.pid == stack.process.parent), None)
-    locked = dataloader.fork_lock(stack, parent)
+    locked = fork_lock(stack, parent)
     if locked:
         return [locked]
     main = stack.threads[0]
@@ -122,7 +295,7 @@ def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> 
         )
         why = f"the program is at its end, and Python waits for thread {named}, which is no daemon"
         return HangFinding("hang.deadlock", 0.85, pid, why, living[0].frames[:4] + frames[:2])
-    if twice := self_deadlock.explain_self_deadlock(frames):
+    if twice := explain_self_deadlock(frames):
         return HangFinding(
             "hang.deadlock", 0.9, pid, f"the main thread waits for a lock in {at}, and {twice}", frames[:6]
         )
@@ -230,3 +403,85 @@ def _file(thread: Thread) -> str:
 def _has_gpu(stack: Stack) -> bool:
     native = " ".join(frame.file for frame in stack.threads[0].frames if not frame.line)
     return "libcuda" in native or any("/dev/nvidia" in thread.call for thread in stack.threads)
+
+
+NAMED = re.compile(r"^(read|write|flock|fcntl) .*, (?:written|read|held) by (\d+(?:, \d+)*)$")
+CHILD = re.compile(r"^wait4(?: (\d+))?$")
+SURE = 0.92
+MOST = 4  # processes that are told
+
+
+def find_wait_cycle(stacks: list[Stack], before: Mapping[int, Stack]) -> list[HangFinding]:
+    """Return the ring that processes wait in, if there is one; parents come first in `stacks`."""
+    by_pid = {stack.process.pid: stack for stack in stacks if stack.threads and stack.process.state not in "ZX"}
+    asked = {pid: _wakers(stack, by_pid) for pid, stack in by_pid.items()}
+    ring = {
+        pid: wakers
+        for pid, wakers in asked.items()
+        if wakers and not stack_patterns.moved(by_pid[pid].threads[0], before.get(pid))
+    }
+    while outside := [pid for pid, wakers in ring.items() if not wakers <= ring.keys()]:
+        for pid in outside:
+            del ring[pid]
+    if not ring:
+        return []
+    chain = [next(iter(ring))]
+    while (following := min(ring[chain[-1]])) not in chain:
+        chain.append(following)
+    chain = chain[chain.index(following) :] if len(chain) > MOST else chain
+    links = [by_pid[pid] for pid in chain[:MOST]]
+    why = "; ".join(_describe(stack, ring[stack.process.pid]) for stack in links) + ": nobody is left to wake them"
+    frames = [frame for stack in links for frame in _waiting(stack).frames[:4]]
+    return [HangFinding("hang.deadlock", SURE, chain[0], why, frames[:8])]
+
+
+def _wakers(stack: Stack, by_pid: Mapping[int, Stack]) -> set[int] | None:
+    """Return the only processes that could wake a process; None where that is not known, or one of its threads works.
+
+    What a main thread that waits for another thread of its own waits for is what that one waits for.
+    """
+    pid, thread = stack.process.pid, _waiting(stack)
+    others = [
+        other for other in stack_patterns.busy(stack)[1:] if other is not thread and stack_patterns.own(other.frames)
+    ]
+    if others or thread.active or thread.gil:
+        return None
+    call = thread.call
+    if match := NAMED.match(call):
+        return set(map(int, match[2].split(", "))) - {pid}
+    if match := CHILD.match(call):
+        children = {child for child, other in by_pid.items() if other.process.parent == pid}
+        return {int(match[1])} if match[1] else children
+    if call == "futex shared" and stack.how == "py-spy":
+        return {child for child, other in by_pid.items() if child != pid and other.how == "py-spy"}
+    if stack_patterns.match_pattern(thread.frames)[0] == "loader.wait":
+        workers = (
+            child for child in by_pid.values() if child.process.parent == pid and stack_patterns.is_worker(child)
+        )
+        return {child.process.pid for child in workers if not stack_patterns.idle(child.threads[0].frames)}
+    return None
+
+
+def _waiting(stack: Stack) -> Thread:
+    """Return the thread that tells what a process waits for: the one that is joined where it is the only one."""
+    main = stack.threads[0]
+    others = [thread for thread in stack.threads[1:] if thread.frames]
+    return others[0] if stack_patterns.joins(stack_patterns.python(main.frames)) and len(others) == 1 else main
+
+
+def _describe(stack: Stack, wakers: set[int]) -> str:
+    """Return what a process waits for, in words."""
+    thread = _waiting(stack)
+    who, whom = stack_patterns.process_name(stack), ", ".join(map(str, sorted(wakers)))
+    own = stack_patterns.own(thread.frames)
+    at = stack_patterns.place(own) if own else thread.name or stack.process.name
+    kind = thread.call.partition(" ")[0]
+    what = {
+        "read": f"for a word from {whom} in a pipe",
+        "write": f"for {whom} to read from a full pipe",
+        "wait4": f"for the end of {whom}",
+        "flock": f"for the lock on a file, held by {whom},",
+        "fcntl": f"for the lock on a file, held by {whom},",
+        "futex": "for a lock that processes share",
+    }.get(kind, f"for its workers {whom}")
+    return f"{who} waits {what} in {at}"

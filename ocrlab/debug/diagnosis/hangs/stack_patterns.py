@@ -201,3 +201,20 @@ def _shape(thread: Thread) -> list[tuple[str, str, int]]:
 def busy(stack: Stack) -> list[Thread]:
     """Return the threads that are not idle by design, as feeder and monitor threads are."""
     return [thread for thread in stack.threads if thread.frames and not IDLE_THREADS.search(thread.name)]
+
+
+def process_name(stack: Stack) -> str:
+    """Return what a process is called: by its number among the workers of its loader, where that is known."""
+    for frame in stack.threads[0].frames if stack.threads else ():
+        if "worker_id" in frame.locals and frame.function.endswith("_worker_loop"):
+            return f"worker {frame.locals['worker_id']} (pid {stack.process.pid})"
+    return f"worker {stack.process.pid}" if is_worker(stack) else f"process {stack.process.pid}"
+
+
+def is_worker(stack: Stack) -> bool:
+    """Tell whether a process is a worker of a DataLoader."""
+    return any(
+        frame.file.endswith("torch/utils/data/_utils/worker.py") and frame.function.endswith("_worker_loop")
+        for thread in stack.threads[:1]
+        for frame in thread.frames
+    )

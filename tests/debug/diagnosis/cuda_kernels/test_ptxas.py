@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.diagnosis.cuda_kernels import ptxas
+from ocrlab.debug.diagnosis.cuda_kernels import launch_limits
 
 # Printed by nvcc 13.0 -arch=sm_86 -Xptxas -v for two kernels of ours.
 PRINTED = """ptxas info    : 0 bytes gmem
@@ -26,17 +26,17 @@ ptxas info    : Compile time = 2.476 ms
 
 
 def test_every_kernel_is_listed() -> None:
-    big, saxpy = ptxas.parse(PRINTED)
-    assert big == ptxas.Kernel("_Z3bigILi100EEvPd", "sm_86", 255, 0, 864, 56, 52)
-    assert saxpy == ptxas.Kernel("saxpy", "sm_86", 12, 384)
+    big, saxpy = launch_limits.parse(PRINTED)
+    assert big == launch_limits.Kernel("_Z3bigILi100EEvPd", "sm_86", 255, 0, 864, 56, 52)
+    assert saxpy == launch_limits.Kernel("saxpy", "sm_86", 12, 384)
 
 
 def test_other_output_is_passed_over() -> None:
-    assert ptxas.parse("") == ptxas.parse("ninja: build stopped\nptxas fatal : no input\n") == []
+    assert launch_limits.parse("") == launch_limits.parse("ninja: build stopped\nptxas fatal : no input\n") == []
     noisy = PRINTED.replace("ptxas info    : Compile time = 45.526 ms\n", "[1/2] c++ -o x.o\nwarning: unused\n")
-    assert ptxas.parse(noisy) == ptxas.parse(PRINTED)
+    assert launch_limits.parse(noisy) == launch_limits.parse(PRINTED)
     failed = "ptxas info    : Compiling entry function 'k' for 'sm_86'\nptxas error   : Entry function uses too much\n"
-    assert ptxas.parse(failed) == []
+    assert launch_limits.parse(failed) == []
 
 
 def test_the_compiler_still_prints_it_so(tmp_path: Path) -> None:
@@ -47,6 +47,6 @@ def test_the_compiler_still_prints_it_so(tmp_path: Path) -> None:
     (tmp_path / "k.cu").write_text(source + " __syncthreads(); y[threadIdx.x] = s[63 - threadIdx.x]; }")
     command = [nvcc, "-arch=sm_80", "-Xptxas", "-v", "-cubin", "k.cu", "-o", "k.cubin"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
-    [kernel] = ptxas.parse(done.stdout + done.stderr)
+    [kernel] = launch_limits.parse(done.stdout + done.stderr)
     assert (kernel.name, kernel.target, kernel.static_shared) == ("k", "sm_80", 256)
     assert 1 < kernel.registers < 64

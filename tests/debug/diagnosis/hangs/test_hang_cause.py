@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ocrlab.debug.diagnosis import parse_stacks
-from ocrlab.debug.diagnosis.hangs import dataloader, hang_cause, locks, ranks
+from ocrlab.debug.diagnosis.hangs import dataloader, hang_cause, locks
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes import process_tree
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
@@ -352,8 +352,8 @@ def test_which_sample(frames: list[Frame], expected: str) -> None:
 def test_parts_ignore_other_hangs() -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    accept (socket.py:294)\n{TOP}'
     [stack] = parse_stacks.parse(text)
-    assert ranks.judge([stack]) == []
-    assert locks.judge(stack, [stack], {}) == []
+    assert hang_cause.explain_rank_wait([stack]) == []
+    assert locks.explain_wait(stack, [stack], {}) == []
     assert hang_cause.find_hangs([stack], {}) == []
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.diagnosis.hangs import self_deadlock
+from ocrlab.debug.diagnosis.hangs import locks
 from ocrlab.hardware.processes.stack_types import Frame
 
 SOURCES = {
@@ -64,7 +64,7 @@ def test_it_is_read_off_the_source(tmp_path: Path, case: str) -> None:
     source, places, words = SOURCES[case]
     (path := tmp_path / "data.py").write_text(source)
     frames = [Frame("acquire", "lock.c", 0), *(Frame(function, str(path), line) for function, line in places)]
-    reason = self_deadlock.explain_self_deadlock(frames)
+    reason = locks.explain_self_deadlock(frames)
     assert (words in reason) if words else reason == ""
 
 
@@ -74,11 +74,11 @@ def test_frames_of_the_parent_that_a_forked_copy_still_has_do_not_count(tmp_path
     )
     copy = [Frame("Popen._launch", "/usr/lib/python3.11/multiprocessing/popen_fork.py", 71)]
     frames = [Frame("work", str(path), 2), *copy, Frame("<module>", str(path), 5)]
-    assert self_deadlock.explain_self_deadlock(frames) == ""
-    assert self_deadlock.explain_self_deadlock([frames[0], frames[2]]) != ""
+    assert locks.explain_self_deadlock(frames) == ""
+    assert locks.explain_self_deadlock([frames[0], frames[2]]) != ""
 
 
 def test_without_a_source_there_is_no_reason(tmp_path: Path) -> None:
-    assert self_deadlock.explain_self_deadlock([]) == ""
-    assert self_deadlock.explain_self_deadlock([Frame("load", str(tmp_path / "gone.py"), 3)]) == ""
-    assert self_deadlock.explain_self_deadlock([Frame("load", str(tmp_path), 3)]) == ""
+    assert locks.explain_self_deadlock([]) == ""
+    assert locks.explain_self_deadlock([Frame("load", str(tmp_path / "gone.py"), 3)]) == ""
+    assert locks.explain_self_deadlock([Frame("load", str(tmp_path), 3)]) == ""

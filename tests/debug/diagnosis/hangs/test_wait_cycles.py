@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ocrlab.debug.diagnosis.hangs import wait_cycles
+from ocrlab.debug.diagnosis.hangs import locks
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes.process_tree import Process
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
@@ -36,7 +36,7 @@ WORD = "import os\nr, w = os.pipe()\npid = os.fork()\nif not pid:\n    os.read(r
 )
 def test_processes_that_wait_for_each_other(hangs: Hangs, code: str, words: list[str]) -> None:
     best = hangs(code, "hang.deadlock", "nobody is left to wake them")[0]
-    assert best.confidence == wait_cycles.SURE
+    assert best.confidence == locks.SURE
     assert all(word in best.why for word in words), best.why
 
 
@@ -47,7 +47,7 @@ def waiting(pid: int, call: str, *, parent: int = 0, own: str = "train.py", line
 
 def test_two_processes_wait_for_each_others_file_lock() -> None:
     ring = [waiting(5, "wait4 6"), waiting(6, "flock 3 a.lock, held by 5", parent=5)]
-    [finding] = wait_cycles.judge(ring, {})
+    [finding] = locks.find_wait_cycle(ring, {})
     assert finding.pid == 5
     assert "process 6 waits for the lock on a file, held by 5, in work (train.py:3)" in finding.why
 
@@ -67,13 +67,13 @@ def test_two_processes_wait_for_each_others_file_lock() -> None:
     ids=["somebody outside", "a server", "too many", "for a time", "its own threads", "unseen", "alone", "nothing"],
 )
 def test_no_ring_where_another_process_could_wake_a_member(stacks: list[Stack]) -> None:
-    assert wait_cycles.judge(stacks, {}) == []
+    assert locks.find_wait_cycle(stacks, {}) == []
 
 
 def test_no_ring_where_another_thread_works_or_the_place_has_changed() -> None:
     parent, child = waiting(5, "wait4 6"), waiting(6, "read 3 pipe:[1], written by 5", parent=5)
-    assert wait_cycles.judge([parent, child], {})
-    assert wait_cycles.judge([parent, child], {6: waiting(6, "", line=4)}) == []
+    assert locks.find_wait_cycle([parent, child], {})
+    assert locks.find_wait_cycle([parent, child], {6: waiting(6, "", line=4)}) == []
     writer = Thread(7, "writer", frames=[Frame("answer", "train.py", 9)])
     busy = Stack(parent.process, [*parent.threads, writer], "py-spy")
-    assert wait_cycles.judge([busy, child], {}) == []
+    assert locks.find_wait_cycle([busy, child], {}) == []

@@ -1,17 +1,134 @@
-"""Where in the program's own code it happened: a traceback or a faulthandler dump beside the line that says why."""
+"""Which module of a network, and which operator, a traceback ends in: read off the calls that its frames show.
+
+A frame is followed by torch's own `Module._call_impl` where the expression in it calls a module, so that the way of a
+call through a network spells the module's name: `self.bert(`, `self.embeddings(`, `self.word_embeddings(`.
+
+
+Where in the program's own code it happened: a traceback or a faulthandler dump beside the line that says why."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import PurePath
 
-from ocrlab.debug.diagnosis import module_path
 from ocrlab.debug.diagnosis.hangs import stack_patterns
-from ocrlab.debug.diagnosis.log_lines import Line, LogText, clean
+from ocrlab.debug.diagnosis.log_text import Line, LogText, clean_lines
 from ocrlab.hardware.processes.stack_types import Frame
 from ocrlab.records import Cause, Evidence
+
+CALLING = re.compile(r"(?:_wrapped_call_impl|_call_impl|__call__|_slow_forward)\Z")  # functions of Module
+OURS = re.compile(
+    r"ocrlab[/\\]debug[/\\]recorder[/\\](?:\w+[/\\])*\w+\.py\Z"
+)  # stand between two of them where a training is recorded
+MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py\Z")
+CALLEE = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\w+\])*)\(")
+OPERATOR = re.compile(r"\b(?:torch|F|functional|_VF)(?:\.\w+)*\.(\w+)\(")
+QUOTED_FRAME = re.compile(r'^\s*File "([^"\n]{1,500})", line \d+,? in (\S+)')
+CONTAINER = re.compile(r"torch[/\\]nn[/\\]modules[/\\]container\.py\Z")  # Sequential: which member, no traceback says
+TORCH = re.compile(r"[/\\]torch[/\\](?!nn[/\\])")  # as checkpoint, which calls whatever it was given
+LATE = re.compile(
+    r"(?:CUDA|HIP|XPU) error|CU(?:BLAS|SOLVER|SPARSE|FFT)_STATUS|cuDNN error|CUDNN_STATUS|device-side assert"
+)
+SURFACED = " (where it surfaced)"
+MODULE_TEXT = re.compile(rf"^module [\w.*?]+(?:, operator \w+)?(?:{re.escape(SURFACED)})?\Z")
+MARKS = re.compile(r"^\s*[~^]+[~^ ]*$")
+WRAPPERS = {"module", "_orig_mod", "_forward_module", "_fsdp_wrapped_module"}  # DataParallel, compile, Lightning, FSDP
+NO_OPERATORS = {"checkpoint", "compile", "no_grad", "autocast", "tensor", "load", "save", "manual_seed"}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One frame: its file and function, and the part of its line that was at work."""
+
+    file: str
+    function: str
+    code: str
+    number: int
+
+    @property
+    def calls_module(self) -> bool:
+        """Tell whether this is torch's way into a module's forward."""
+        return bool(MODULE.search(self.file) and CALLING.match(self.function))
+
+
+def failing_module(lines: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
+    """Return the line of a traceback that names its operator, and in words the module and the operator; None for none.
+
+    `lines` are numbered, from the traceback to its exception; without a call of a module nothing is said. What a
+    device reports surfaces later than it happened, at whatever asks next.
+    """
+    calls = list(_calls(lines))
+    names: list[str] = []
+    local = ""
+    for call, into in pairwise(calls):
+        if call.calls_module or not into.calls_module:
+            continue
+        name = "*" if CONTAINER.search(call.file) else "self.?" if TORCH.search(call.file) else _callee(call.code)
+        if name.startswith("self.") or names:
+            names += [part for part in (name or "?").removeprefix("self.").split(".") if part not in WRAPPERS]
+        elif name == "*" and local:
+            local += ".*"  # of which network the member is, is known at least
+        elif name and name != "self":
+            local = name  # the whole network: its own name is not a part of its modules' names
+    if not calls:
+        return None
+    last = calls[-1]
+    operators = list(OPERATOR.finditer(last.code))
+    operator = operators[-1][1] if len(operators) == 1 and operators[-1][1] not in NO_OPERATORS else ""
+    if len(names) > 1 and set(names) == {"?"}:  # in a compiled graph, say: not one name is known
+        names = ["?"] if operator else []
+    if not names and not local:
+        return None
+    where = f"module {'.'.join(names) or local}"
+    where += f", operator {operator}" if operator else ""
+    return last.number, where + SURFACED * bool(LATE.search(lines[-1][1]))
+
+
+def module_text(text: str) -> str:
+    """Return a line of evidence if it is one of ours, else nothing."""
+    return text if MODULE_TEXT.match(text) else ""
+
+
+def _calls(lines: Sequence[tuple[int, str]]) -> Iterator[Call]:
+    at = 0
+    while at < len(lines):
+        frame = QUOTED_FRAME.match(lines[at][1])
+        number = lines[at][0]
+        at += 1
+        if not frame:
+            continue
+        code = marks = ""
+        ours = OURS.search(frame[1])
+        if at < len(lines) and not QUOTED_FRAME.match(lines[at][1]):
+            number, code = lines[at]
+            at += 1
+            if at < len(lines) and MARKS.match(lines[at][1]):
+                marks = lines[at][1]
+                at += 1
+        if not ours:
+            yield Call(frame[1].replace("\\", "/"), frame[2], _marked(code, marks), number)
+
+
+def _marked(code: str, marks: str) -> str:
+    """Return the part of a line that is marked below it, all of it where nothing is."""
+    begin = len(marks) - len(marks.lstrip())
+    return (code[begin : len(marks.rstrip())] if marks else code).strip()
+
+
+def _callee(code: str) -> str:
+    """Return the name of the module that an expression calls; `self.?` where several could be meant.
+
+    Outer calls come first: of `self.relu(self.conv(x))` without marks nobody knows which one is at work.
+    """
+    callees = [name for name in CALLEE.findall(code) if name.startswith("self.") or "." not in name]
+    mine = [name for name in callees if name.startswith("self.")] or callees
+    if len(mine) != 1 and not (mine and code.startswith(f"{mine[0]}(") and code.endswith(")")):
+        return "self.?" if mine and mine[0].startswith("self.") else ""
+    return re.sub(r"\[(\w+)\]", r".\1", mine[0])
+
 
 FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,500})", line (?P<line>\d+),? in (?P<function>\S+)')
 TRACEBACK = "Traceback (most recent call last):"
@@ -55,7 +172,7 @@ def add_place(cause: Cause, texts: list[LogText], logs: Mapping[str, bytes | str
     exception, lines = block.exception, [*words, *lines]
     if exception and (first is None or FRAME.match(first.text) or RELAYED.search(first.text)):
         lines = [Evidence(name, exception.number, exception.text.strip()[:300]), *lines]
-    called = None if block.dump or name not in logs else module_path.failing_module(_lines(block, logs[name]))
+    called = None if block.dump or name not in logs else failing_module(_lines(block, logs[name]))
     if called:
         lines = [*lines[:1], Evidence(name, *called), *lines[1 : MOST - 2]]
     at = _innermost(block)
@@ -81,10 +198,10 @@ def _main_thread(first: Evidence | None, blocks: dict[str, list[Block]]) -> list
         return []
     main = [block for block in blocks[first.file] if block.dump and block.first > first.line and block.own][-1:]
     frames = filter(None, map(_innermost, main))
-    return [Evidence(first.file, at.number, f"the main thread was in {frame(at.text)}") for at in frames]
+    return [Evidence(first.file, at.number, f"the main thread was in {own_frame(at.text)}") for at in frames]
 
 
-def frame(text: str) -> str | None:
+def own_frame(text: str) -> str | None:
     """Return the place that a line of a traceback names if it is the program's own: `read (data.py:7)`."""
     match = FRAME.match(text)
     if match is None or _foreign(text):
@@ -94,12 +211,12 @@ def frame(text: str) -> str | None:
     return f"{match['function']} ({name}:{match['line']})"
 
 
-def place(page: LogText, number: int) -> str:
+def frame_place(page: LogText, number: int) -> str:
     """Return the program's own frame of the traceback that ends in a line, as ` in read (data.py:7)`; else nothing."""
     for block in _blocks(page):
         if block.exception and block.exception.number == number and not block.accident:
             at = _innermost(block)
-            return f" in {frame(at.text)}" if at else ""
+            return f" in {own_frame(at.text)}" if at else ""
     return ""
 
 
@@ -110,7 +227,7 @@ def _innermost(block: Block) -> Line | None:
 
 def _lines(block: Block, log: bytes | str) -> list[tuple[int, str]]:
     """Return the numbered lines of a block as they were."""
-    return [(line.number, line.text) for line in clean(log) if block.first <= line.number <= block.last]
+    return [(line.number, line.text) for line in clean_lines(log) if block.first <= line.number <= block.last]
 
 
 def _foreign(text: str) -> bool:

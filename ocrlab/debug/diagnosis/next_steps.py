@@ -1,13 +1,16 @@
-"""What is said where no cause is sure: the program's own error, its last words, and what would make it certain."""
+"""What is said where no cause is sure: the program's own error, its last words, and what would make it certain.
+
+What is left to find out where `ocrlab watch` has seen the failure: watching it again tells nothing new."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import PurePath
 
-from ocrlab.debug.diagnosis import evidence, exit_codes, final_exception, next_experiments, user_frame
+from ocrlab.debug.diagnosis import catalogue, evidence, exit_codes, failure_place, final_exception
 from ocrlab.debug.diagnosis.hangs import stack_patterns
-from ocrlab.debug.diagnosis.log_lines import LogText
+from ocrlab.debug.diagnosis.log_text import LogText
 from ocrlab.records import Cause, Incident, Verdict
 
 OWN = "nothing from outside: this is the program's own error, "
@@ -62,7 +65,7 @@ def missing_evidence(incident: Incident, causes: list[Cause], texts: list[LogTex
     if name.startswith("gpumem."):
         wanted.append("nvidia-smi at the moment of the error, and memory_allocated() at each step")
     if name in ("host.oom_kill", "loader.worker_killed", "ext.signal", "loader.worker_exit", "notebook.kernel_died"):
-        wanted += next_experiments.counters(incident)
+        wanted += counters(incident)
     if name.startswith(("hang.", "loader.hang", "loader.fork", "dist.")) or hung:
         wanted += [] if "stacks.txt" in incident.texts else ["stacks of every process (ocrlab watch --silence 60)"]
     if name.startswith("loader.") or name == "data.sample":
@@ -93,7 +96,7 @@ def _error(incident: Incident, texts: list[LogText]) -> str:
     if end is not None:
         if RELAYED.search(end.own.text):
             return RELAYED_SAYS.format(end.own.text.strip()[:160], end.page.name, end.own.number)
-        error = f"`{end.own.text.strip()[:160]}`{user_frame.place(end.page, end.own.number)}"
+        error = f"`{end.own.text.strip()[:160]}`{failure_place.frame_place(end.page, end.own.number)}"
         error += f" ({end.page.name} line {end.own.number})"
         return OWN + error if end.plain or IMPORTED.match(end.own.text) else f"what is behind its error, {error}"
     if final_exception.ended_well(texts) or not any(RAISED.search(text.text) for text in texts):
@@ -139,8 +142,8 @@ def _modules(texts: list[LogText]) -> list[str]:
     if end is None or match is None:
         return []
     for number, text in zip(end.page.numbers, end.page.text.split("\n"), strict=False):
-        frame = user_frame.FRAME.match(text) if end.first <= number <= end.last else None
-        if frame is None or frame["function"] != "<module>" or user_frame.frame(text) is None:
+        frame = failure_place.FRAME.match(text) if end.first <= number <= end.last else None
+        if frame is None or frame["function"] != "<module>" or failure_place.own_frame(text) is None:
             continue
         file = PurePath(frame["file"])
         if file.stem in stack_patterns.STANDARD | stack_patterns.OTHERS:
@@ -150,3 +153,51 @@ def _modules(texts: list[LogText]) -> list[str]:
         return []
     asks = f'python -c "import {name}; print({name})"'
     return [f"which `{name}` that is: another version than the program needs, or a file {name}.py beside it ({asks})"]
+
+
+SENDER = 'journalctl -k --since "1 hour ago" | grep -iE "oom|killed"'
+READS = (
+    "a line of the OOM killer: memory; none: somebody sent it, and the scheduler's log or `ocrlab diagnose --explain "
+    "ext.signal`, which has the command that catches the sender, tells who"
+)
+COPIES = "COMMAND with num_workers=0    (fits: copies in the workers; killed again: the main process)"
+LEFT = {
+    "host.oom_kill": f"{SENDER}    ({READS})",
+    "ext.signal": f"{SENDER}    ({READS})",
+    "loader.worker_killed": f"{SENDER}    ({READS}); then {COPIES}",
+    "loader.worker_crash": "COMMAND with worker_init_fn=lambda _: faulthandler.enable()    (names the line); each "
+    "index of that worker alone with num_workers=0 names the sample",
+    "loader.hang_sample": "dataset[INDEX] of the sample that the evidence names, alone, with num_workers=0    (stands "
+    "still too: that sample or its file; returns: the worker)",
+    "hang.deadlock": "py-spy dump --native --pid PID ; gdb -p PID -batch -ex 'thread apply all bt'    (native frames: "
+    "which lock, and which thread holds it)",
+}
+
+
+def replace_experiments(causes: list[Cause], incident: Incident) -> list[Cause]:
+    """Return the causes; where the watcher made the incident their experiments are those that it has not done."""
+    if not watched(incident):
+        return causes
+    left = {**LEFT, "host.oom_kill": COPIES} if incident.facts.get("oom_kills") else LEFT
+    return [
+        replace(cause, experiment=left.get(cause.id, cause.experiment)) if _general(cause) else cause
+        for cause in causes
+    ]
+
+
+def _general(cause: Cause) -> bool:
+    """Tell whether the experiment is that of the cause, and not of the form in which it was seen here."""
+    entry = catalogue.load().entries.get(cause.id)
+    return entry is not None and cause.experiment == entry.experiment
+
+
+def watched(incident: Incident) -> bool:
+    """Tell whether `ocrlab watch` has seen the program end: then its facts name the main process."""
+    return incident.status != "log" and "main_pid" in incident.facts
+
+
+def counters(incident: Incident) -> list[str]:
+    """Return what is missing about a kill: the counters, or who sent the signal where they were read."""
+    if "oom_kills" not in incident.facts:
+        return ["cgroup counters (oom_kill) before and after"]
+    return [] if incident.facts["oom_kills"] else ["who sent the signal (bpftrace, auditd, the scheduler's log)"]

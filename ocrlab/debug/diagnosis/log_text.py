@@ -1,4 +1,17 @@
-"""Text of a program as numbered lines, without what terminals and launchers add."""
+"""What a logger, a scheduler or a person has put before every line of a traceback or a dump of stacks.
+
+Nobody can list the forms. But a frame of Python has a known shape: what stands before it stands before its
+neighbours.
+
+
+Source code that tracebacks show: it names what a program could do, not what happened.
+
+So it is never evidence, but for what is asserted above a bare AssertionError: that is what happened.
+
+
+Text of a program as numbered lines, without what terminals and launchers add.
+
+The part of a huge log that a diagnosis needs: its head, its tail, and the surroundings of its first errors."""
 
 from __future__ import annotations
 
@@ -6,10 +19,141 @@ import functools
 import html
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import BinaryIO
 
-from ocrlab.debug.diagnosis import log_prefixes
 from ocrlab.debug.diagnosis.regex_prefilter import SearchableText
+
+FRAME_MARKS = ('File "', "Thread ", "thread ", "Process ")
+PREFIXED_FRAME = re.compile(
+    r"^(?P<before>.{1,200}?)"
+    r'(?:  File "[^"\n]{1,500}", line (?:\d+|\?\?\?),? in '
+    r"|(?:Current t|T)hread 0x[0-9a-f]+ (?:\[[^\]\n]{0,80}\] )?\(most recent call first\)"
+    r"|Thread (?:0x[0-9a-f]+|\d+) \((?:idle|active)|Process \d+: (?=\S))"
+)
+HEADER = re.compile(r"Traceback \(most|(?:Current t|T)hread |Process \d|Fatal Python error")
+LEVEL = r"\b(?:DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b"
+PIECE = re.compile(
+    rf"(?P<level>{LEVEL})|(?P<id>\b(?=[a-f-]{{0,40}}\d)[0-9a-f]{{4,}}(?:-[0-9a-f]{{2,}}){{1,5}}\b)|(?P<number>\d+)"
+    r"|(?P<space>\s+)|(?P<other>.)"
+)
+BOX = ("│", "|", "║", "┃")  # round a traceback, on both sides
+MOST_FORMS = 8  # of prefixes in one text
+
+
+def strip_prefixes(lines: list[str]) -> list[str]:
+    """Return the lines of a log, as many as were given; tracebacks and stacks without what stands before each line.
+
+    Lines of another level than the traceback's own keep what says so: a warning must stay one.
+    """
+    forms: dict[str, Callable[[str], str | None]] = {}
+    stripped = list(lines)
+    for index, text in enumerate(lines):
+        frame = PREFIXED_FRAME.match(text) if any(mark in text for mark in FRAME_MARKS) else None
+        if frame is None or stripped[index] != text or (len(forms) >= MOST_FORMS and frame["before"] not in forms):
+            continue
+        bare = forms.setdefault(frame["before"], _prefix_stripper(frame["before"]))
+        _strip_around(stripped, lines, index, bare)
+    return stripped
+
+
+def _strip_around(stripped: list[str], lines: list[str], index: int, bare: Callable[[str], str | None]) -> None:
+    """Take the prefix from the lines around a frame: up to the head of its traceback, down as far as it goes."""
+    rests: dict[int, str] = {}
+    for at in range(index - 1, -1, -1):
+        rest = bare(lines[at])
+        if rest is None or stripped[at] != lines[at]:
+            break
+        if not rest.startswith((" ", "\t")) and not HEADER.match(rest):
+            break
+        rests[at] = rest
+        if HEADER.match(rest):
+            break
+    for at in range(index, len(lines)):
+        rest = bare(lines[at])
+        if rest is None:
+            break
+        rests[at] = rest
+    if len(rests) > 1:  # one line alone shows no habit
+        for at, rest in rests.items():
+            stripped[at] = rest
+
+
+def _prefix_stripper(before: str) -> Callable[[str], str | None]:
+    """Return what takes a prefix of the same form from a line, with other numbers and times; None where it has none."""
+    tail = len(before) - len(before.rstrip())
+    head = before[: len(before) - tail]
+    parts = [_prefix_piece(piece) for piece in PIECE.finditer(head)]
+    pattern = re.compile(r"\s*" * bool(head) + "".join(parts).removeprefix(r"\s+") + rf"(?:\s{{{tail}}}|\s*$)")
+    levels = re.findall(LEVEL, head)
+
+    def bare(line: str) -> str | None:
+        prefix = pattern.match(line)
+        if prefix is None:
+            return None
+        rest = line[prefix.end() :] if re.findall(LEVEL, prefix[0]) == levels else line
+        return rest.rstrip().removesuffix(head).rstrip() if head in BOX else rest
+
+    return bare
+
+
+def _prefix_piece(piece: re.Match[str]) -> str:
+    kinds = {"level": LEVEL, "id": r"[0-9a-f-]+", "number": r"\d+", "space": r"\s+"}
+    return kinds.get(piece.lastgroup or "", re.escape(piece[0]))
+
+
+FRAME = re.compile(r'^(\s*)File "[^"\n]{1,500}", line \d+')
+NOTEBOOK = re.compile(r"^[A-Z]\w{1,60} +Traceback \(most recent call last\)")
+NOTEBOOK_CODE = re.compile(r"^(?:-+> *|\s+)\d+(?:\s|$)")
+TEST = re.compile(r"^_{5,}.{1,200}_{5,}$")
+TEST_CODE = re.compile(r"^(?:>\s|\s{4})")
+RAISES = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?::|$)")
+
+
+ASSERTED = re.compile(r"^\s+assert\s")
+UNMET = re.compile(r"^(?:\w+\.){0,6}AssertionError:?\s*$")
+# What a handler does to report, and a step to leave something for later.
+WRITES = re.compile(
+    r"open\([^)\n]*['\"][wax]b?\+?['\"]|\.write\w*\(|\bmakedirs\(|\.mkdir\(|\.touch\(|\bsave\w*\(|\.to_\w+\(|dump\w*\("
+    r"|FileHandler\(|SummaryWriter\(|\bexport\w*\("
+)
+MARK_LINE = re.compile(r"^[\s~^]+$")
+
+
+def blank_source(page: LogText) -> LogText:
+    """Return a page whose shown source (below frames of Python, in IPython's and pytest's listings) is blank."""
+    lines = page.text.split("\n")
+    writes = list[int]()
+    indent: int | None = None
+    listing: re.Pattern[str] | None = None
+    for index, line in enumerate(lines):
+        frame = FRAME.match(line)
+        if frame:
+            indent, listing = len(frame[1]), None
+        elif indent is not None and line.strip() and len(line) - len(line.lstrip()) > indent:
+            writes += [page.numbers[index]] if WRITES.search(line) else []
+            lines[index] = line if _is_failed_assertion(lines, index) else " " * len(line)
+        elif NOTEBOOK.match(line):
+            indent, listing = None, NOTEBOOK_CODE
+        elif TEST.match(line):
+            indent, listing = None, TEST_CODE
+        elif listing and listing.match(line):
+            lines[index] = " " * len(line)
+        else:
+            indent = None
+            listing = None if listing is NOTEBOOK_CODE and RAISES.match(line) else listing
+            listing = None if listing is TEST_CODE and line.startswith("E ") else listing
+    return replace(page, text="\n".join(lines), writes=tuple(writes))
+
+
+def _is_failed_assertion(lines: list[str], index: int) -> bool:
+    """Tell whether a line asserts what a bare AssertionError right below says is not so."""
+    if not ASSERTED.match(lines[index]):
+        return False
+    below = next((line for line in lines[index + 1 : index + 3] if not MARK_LINE.match(line)), "")
+    return UNMET.match(below) is not None
+
 
 LONGEST = 4000  # characters of a line that are looked at: bounds every regular expression
 FEW_LINES, ALIKE = 200, 6  # shorter logs are kept whole; of lines alike the first and the last six are searched
@@ -43,7 +187,7 @@ TAG = re.compile(r"</?(?:br|pre|code|p|div|span|tt|samp)\b[^<>\n]{0,80}>")
 ESCAPED = re.compile(r'\\n  File \\*"|\\n(?:Thread (?:0x[0-9a-f]+|\d+)|Process \d+:) ')
 FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\s*[\w+-]{0,20}\s*")  # of code in a page of Markdown
 # An exception behind a logger's or a person's own words, unless these say that it was handled.
-LED = re.compile(
+EXCEPTION_AFTER_WORDS = re.compile(
     r"(?! |\t|ocrlab: |(?:E {3,})?(?:\w+\.){0,6}(?!Error:|ERROR:|Traceback:|Exception:)[A-Z]\w{0,60}(?:[:(]|$))"
     r"(?!.{0,200}(?:WARN|Warning|INFO|DEBUG|[Ii]gnor|[Rr]etry|[Ss]kip|[Cc]aught|[Ff]all(?:s|ing)? ?back|except ))"
     r"(?P<lead>.{1,160}?(?<![\w.(\[]))(?P<raised>(?:\w+\.){0,6}[A-Z]\w{1,60}(?:Error|Exception|Exit): \S)",
@@ -111,16 +255,16 @@ def by_person(text: str) -> bool:
     return sum(map(is_sentence, lines)) >= MOST_LINES * len(lines)
 
 
-def clean(data: bytes | str) -> list[Line]:
+def clean_lines(data: bytes | str) -> list[Line]:
     """Return the lines of a log: no NUL bytes, colours or launcher prefixes; of a progress bar its last state.
 
     A line keeps the number that an editor shows for it. Lines longer than 4000 characters keep both ends.
     """
-    return list(_cleaned(data.decode("utf-8", errors="replace") if isinstance(data, bytes) else data))
+    return list(_clean_lines(data.decode("utf-8", errors="replace") if isinstance(data, bytes) else data))
 
 
 @functools.lru_cache(maxsize=2)
-def _cleaned(text: str) -> tuple[Line, ...]:
+def _clean_lines(text: str) -> tuple[Line, ...]:
     """Return the lines of a log; what asks for those of the same text again gets them at once."""
     text = _plain(text).replace("\r\n", "\n")
     odd = CONTROL.search(text) is not None
@@ -141,7 +285,7 @@ def _cleaned(text: str) -> tuple[Line, ...]:
             lines.append(Line(number, ""))
     if lines and not lines[-1].text:
         lines.pop()
-    bare = log_prefixes.without([line.text for line in lines])
+    bare = strip_prefixes([line.text for line in lines])
     return tuple(
         Line(line.number, part) for line, text in zip(lines, bare, strict=True) for part in _split_exception(text)
     )
@@ -149,17 +293,19 @@ def _cleaned(text: str) -> tuple[Line, ...]:
 
 def _split_exception(text: str) -> list[str]:
     """Return a line, or where an exception stands behind other words these and the exception."""
-    match = LED.match(text) if "Error: " in text or "Exception: " in text or "Exit: " in text else None
+    match = (
+        EXCEPTION_AFTER_WORDS.match(text) if "Error: " in text or "Exception: " in text or "Exit: " in text else None
+    )
     return [text[: match.start("raised")].rstrip(), text[match.start("raised") :]] if match else [text]
 
 
-def bare(text: str) -> str:
+def without_prefixes(text: str) -> str:
     """Return a text with as many lines, without colours and what launchers, loggers and people put before a line."""
     lines = [PREFIX.sub("", line, count=1) for line in _plain(text).split("\n")]
-    return "\n".join(log_prefixes.without(lines))
+    return "\n".join(strip_prefixes(lines))
 
 
-def opened(text: str) -> list[Line]:
+def open_lines(text: str) -> list[Line]:
     """Return the lines of a text, with those of a traceback or a dump that stands in one line."""
     raws = enumerate(text.split("\n"), 1)
     return [Line(number, part) for number, raw in raws for part in (_unescaped(raw) or [raw])]
@@ -196,10 +342,10 @@ def junk(text: str) -> bool:
     return odd > MOST_ODD * len(signs)
 
 
-def log_text(name: str, data: bytes | str, advice: re.Pattern[str] | None = None) -> LogText:
+def clean_log(name: str, data: bytes | str, advice: re.Pattern[str] | None = None) -> LogText:
     """Return a text as one searchable page; what `advice` matches is blanked, so that it is never evidence."""
     starts, numbers, parts, offset = [], [], [], 0
-    lines = clean(data)
+    lines = clean_lines(data)
     for line in _varied(lines):
         starts.append(offset)
         numbers.append(line.number)
@@ -233,3 +379,68 @@ def _shorten(text: str) -> str:
         return text
     half = LONGEST // 2 - 5
     return f"{text[:half]} [...] {text[-half:]}"
+
+
+HEAD, TAIL, AROUND, CHUNK = 64 * 1024, 256 * 1024, 8 * 1024, 1024 * 1024  # bytes
+MOST_WINDOWS = 12
+# Literals that stand in the first error of nearly every failure; bytes.find is fast enough for gigabytes.
+ERROR_MARKS: tuple[bytes, ...] = (
+    b"Traceback (most recent call last)",
+    b"CUDA error",
+    b"Error:",
+    b"out of memory",
+    b"Fatal Python error",
+)
+ERROR_MARKS += (b"terminate called", b"Killed", b"Xid", b"Assertion", b"oom-kill", b"CANCELLED", b"Segmentation fault")
+
+
+def read_excerpt(file: BinaryIO) -> str:
+    """Return head, tail and the neighbourhood of the first errors of a stream; a line says what is left out.
+
+    `log.clean` counts the lines left out, so that numbers stay true. Memory is bounded; raises OSError.
+    """
+    pieces: list[tuple[int, bytes]] = []  # number of its first line, counted from 0, and its text
+    start = file.read(HEAD + TAIL)
+    rest = file.read(CHUNK)
+    if not rest:
+        return start.decode("utf-8", errors="replace")
+    pieces.append((0, start[:HEAD]))
+    line, tail, chunk = 0, b"", start + rest
+    while chunk:
+        chunk += file.readline(CHUNK)
+        if len(pieces) < MOST_WINDOWS:
+            pieces += _around_marks(chunk, line, MOST_WINDOWS - len(pieces))
+        line += chunk.count(b"\n")
+        tail = (tail + chunk)[-TAIL:]
+        chunk = file.read(CHUNK)
+    pieces.append((line - tail.count(b"\n"), tail))
+    return _join_pieces(pieces)
+
+
+def _around_marks(chunk: bytes, line: int, most: int) -> list[tuple[int, bytes]]:
+    """Return the surroundings of the marks in a chunk that starts at a line."""
+    pieces: list[tuple[int, bytes]] = []
+    end = 0
+    places = sorted(place for mark in ERROR_MARKS if (place := chunk.find(mark)) >= 0)
+    for place in places[:most]:
+        if place < end:
+            continue
+        begin = chunk.rfind(b"\n", 0, max(place - AROUND // 4, 0)) + 1
+        end = min(place + AROUND, len(chunk))
+        pieces.append((line + chunk.count(b"\n", 0, begin), chunk[begin:end]))
+    return pieces
+
+
+def _join_pieces(pieces: list[tuple[int, bytes]]) -> str:
+    lines: dict[int, str] = {}
+    for start, data in pieces:
+        for offset, text in enumerate(data.decode("utf-8", errors="replace").split("\n")):
+            if len(text) > len(lines.get(start + offset, "")):
+                lines[start + offset] = text
+    last, parts = -1, []
+    for number in sorted(lines):
+        if number - last > 1:
+            parts.append(LEFT_OUT.format(number - last - 1))
+        parts.append(lines[number])
+        last = number
+    return "\n".join(parts)

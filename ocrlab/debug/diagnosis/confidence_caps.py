@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ocrlab.debug.diagnosis.evidence import Hit
-from ocrlab.debug.diagnosis.log_lines import LogText
+from ocrlab.debug.diagnosis.log_text import LogText
 
 
 @dataclass(frozen=True)
