@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, LINE, MUTED, VIOLET, View
+from ocrlab import plot_style
+from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, MUTED, VIOLET, View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,34 +25,10 @@ if TYPE_CHECKING:
 MOST_POINTS = 2000  # of an SVG; above it a PNG is smaller and shows the same
 DPI = 100
 COLOURS = (ACCENT, GOOD, BAD, VIOLET, MUTED)
-STYLE: Any = {
-    "font.size": 10,
+STYLE: Any = plot_style.STYLE | {
     "font.family": "DejaVu Sans",  # ships with matplotlib
-    "text.color": INK,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
     "axes.titlepad": 10,
-    "axes.labelcolor": MUTED,
-    "axes.labelsize": 9,
-    "axes.edgecolor": LINE,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
     "lines.linewidth": 1.8,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
     "svg.fonttype": "none",  # words as words: glyphs as outlines would be three quarters of the file
     "svg.hashsalt": "ocrlab",  # the same plot is the same file
 }

@@ -15,9 +15,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-INK, MUTED, LINE, PAPER, ACCENT = "#1f2933", "#5f6b7a", "#d8dee6", "#ffffff", "#2563a8"
-GOOD, BAD, MISSED, IGNORED = "#00805a", "#c8450c", "#1d6fb8", "#8a94a0"  # told apart also by the colour-blind
-VIOLET = "#8a5bb5"
+from ocrlab import plot_style
+
+INK, MUTED, LINE, ACCENT = plot_style.INK, plot_style.MUTED, plot_style.LINE, plot_style.ACCENT
+GOOD, BAD, VIOLET = plot_style.GOOD, plot_style.BAD, plot_style.VIOLET
+PAPER, MISSED, IGNORED = "#ffffff", "#1d6fb8", "#8a94a0"
 DARK = {  # by day -> name, and the same by night: text is read on its ground at 4.5:1 in both
     INK: ("ink", "#e4e9ee"),
     MUTED: ("muted", "#9fabb8"),

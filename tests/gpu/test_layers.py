@@ -74,7 +74,9 @@ def test_a_nan_and_an_infinite_weight_are_named() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool], ids=str)
 def test_statistics_on_the_device(dtype: torch.dtype) -> None:
     tensor = (torch.randn(2, 3, 40, 50, device="cuda").relu() * 5).to(dtype).to(memory_format=torch.channels_last)
-    found, first = tensor_facts.figures(tensor_facts.on_device(tensor).tolist(), tensor.shape, tensor.stride())
+    found, first = tensor_facts.unpack_figures(
+        tensor_facts.device_figures(tensor).tolist(), tensor.shape, tensor.stride()
+    )
     truth = tensor.double()
     assert first is None and found.zeros == int((truth == 0).sum())
     assert found.mean == pytest.approx(float(truth.mean()), rel=1e-3)

@@ -72,7 +72,7 @@ def tensors_by_sample(batch: Any, count: int | None, name: str = "batch", depth:
     if isinstance(batch, (*SIMPLE, Tensor)) or not count or depth >= DEEPEST:
         return {}
     inner = parts(batch)
-    if isinstance(batch, list | tuple) and len(batch) == count and not _of_whole_batches(batch, count):
+    if isinstance(batch, list | tuple) and len(batch) == count and not _are_whole_batches(batch, count):
         return {tensor_name: i for i, (way, value) in enumerate(inner) for tensor_name, _ in tensors(value, name + way)}
     return {
         tensor_name: index
@@ -116,10 +116,10 @@ def select(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> 
         return batch[torch.as_tensor(list(positions), device=batch.device)] if whole else batch
     if isinstance(batch, SIMPLE) or depth >= DEEPEST:
         return batch
-    if isinstance(batch, list | tuple) and len(batch) == count and not _of_whole_batches(batch, count):
+    if isinstance(batch, list | tuple) and len(batch) == count and not _are_whole_batches(batch, count):
         return type(batch)(batch[position] for position in positions)
     inner = [(name, select(value, positions, count, depth + 1)) for name, value in parts(batch)]
-    return _rebuilt(batch, [value for _, value in inner])
+    return _rebuild(batch, [value for _, value in inner])
 
 
 def narrow_in_place(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> Any:
@@ -130,7 +130,7 @@ def narrow_in_place(batch: Any, positions: Sequence[int], count: int, depth: int
     if isinstance(batch, Tensor):
         if batch.dim() and batch.shape[0] == count:
             batch.data = select(batch.detach(), positions, count)
-    elif isinstance(batch, list | tuple) and len(batch) == count and not _of_whole_batches(batch, count):
+    elif isinstance(batch, list | tuple) and len(batch) == count and not _are_whole_batches(batch, count):
         items = [batch[position] for position in positions]
         if isinstance(batch, tuple):
             return tuple(items)
@@ -139,7 +139,7 @@ def narrow_in_place(batch: Any, positions: Sequence[int], count: int, depth: int
         inner = [value for _, value in parts(batch)]
         left = [narrow_in_place(value, positions, count, depth + 1) for value in inner]
         if any(new is not old for new, old in zip(left, inner, strict=True)):
-            return _replaced(batch, left)
+            return _replace_values(batch, left)
     return batch
 
 
@@ -168,12 +168,12 @@ def is_start_of(part: Any, length: int, batch: Any, count: int) -> bool:
         other = batch_tensors.get(name)
         if name in part_lists or other is None or other.dim() != tensor.dim():
             continue
-        if _leads(tensor, other) == (length, count):
+        if _first_sizes(tensor, other) == (length, count):
             pairs.append((tensor, other[:length]))
     return bool(pairs) and all(_equal_within(tensor, other) for tensor, other in pairs)
 
 
-def _leads(*several: Tensor) -> tuple[int, ...]:
+def _first_sizes(*several: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape[0] if tensor.dim() else -1 for tensor in several)
 
 
@@ -193,10 +193,10 @@ def changes_order(collate: Callable[[Sequence[int]], Any], count: int) -> bool:
     return any(not _equal(rows, rows.flip(0)) for rows in rows) and same_batch(forward, backward)
 
 
-def _replaced(batch: Any, values: list[Any]) -> Any:
+def _replace_values(batch: Any, values: list[Any]) -> Any:
     """Put other values into a container, in place where it allows that."""
     if isinstance(batch, tuple):
-        return _rebuilt(batch, values)
+        return _rebuild(batch, values)
     if isinstance(batch, list):
         batch[:] = values
     elif hasattr(batch, "keys"):
@@ -208,7 +208,7 @@ def _replaced(batch: Any, values: list[Any]) -> Any:
     return batch
 
 
-def _of_whole_batches(items: Sequence[Any], count: int) -> bool:
+def _are_whole_batches(items: Sequence[Any], count: int) -> bool:
     """Tell (images, labels) from a list with one entry for each sample."""
     if all(isinstance(item, Mapping) and item.keys() == items[0].keys() for item in items):
         return False  # a mapping for each sample, though each may hold as many of something as there are samples
@@ -218,7 +218,7 @@ def _of_whole_batches(items: Sequence[Any], count: int) -> bool:
     return any(batch_size(item) == count for item in items if not isinstance(item, SIMPLE))
 
 
-def _rebuilt(batch: Any, values: list[Any]) -> Any:
+def _rebuild(batch: Any, values: list[Any]) -> Any:
     if isinstance(batch, tuple):
         return type(batch)(*values) if hasattr(batch, "_fields") else tuple(values)
     if isinstance(batch, list):

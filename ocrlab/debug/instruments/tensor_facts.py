@@ -216,7 +216,7 @@ def _moments(piece: Tensor, low: float, high: float) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def on_device(tensor: Tensor) -> Tensor:
+def device_figures(tensor: Tensor) -> Tensor:
     """Return (8,) float64 on the device of a plain tensor that is not empty, never waiting for it; see `figures`.
 
     That is min, max, mean, variance, zeros, NaN, non-finite, position of the first non-finite (in the order of memory).
@@ -238,7 +238,7 @@ def on_device(tensor: Tensor) -> Tensor:
     return torch.cat([ends, torch.stack([mean, variance]).to(wide), torch.stack(counts).to(wide)])
 
 
-def figures(
+def unpack_figures(
     read: Sequence[float], shape: Sequence[int], stride: Sequence[int]
 ) -> tuple[Figures, tuple[int, ...] | None]:
     """Return what `on_device` found in a tensor, and the index of its first non-finite value in memory, or None.
@@ -273,7 +273,7 @@ def first_bad(tensor: Tensor) -> FirstBad | None:
         each = bad.reshape(bad.shape[0], -1).sum(1).tolist() if bad.dim() else []
     index = unravel(first, tuple(read.shape), range(read.dim()))
     samples = {sample: count for sample, count in enumerate(each) if count}
-    return FirstBad(index, _named(float(read[index])), nan, int(bad.sum()) - nan, samples)
+    return FirstBad(index, _value_text(float(read[index])), nan, int(bad.sum()) - nan, samples)
 
 
 def unravel(position: int, shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
@@ -284,5 +284,5 @@ def unravel(position: int, shape: Sequence[int], order: Sequence[int]) -> tuple[
     return tuple(index)
 
 
-def _named(value: float) -> str:
+def _value_text(value: float) -> str:
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -75,10 +75,10 @@ PLANTED = [
     ("leaks", leak_watch.LeakWatch, "_sample"),
     ("leaks", leak_watch.Workers, "tick"),
     ("leaks", leak_watch.Workers, "begin"),
-    ("layers", layer_watch.LayerWatch, "_entered"),
-    ("layers", layer_watch.LayerWatch, "_left"),
-    ("layers", layer_watch.StepCounter, "stepped"),
-    ("profile", step_profiler.StepProfile, "_profiled"),
+    ("layers", layer_watch.LayerWatch, "_enter"),
+    ("layers", layer_watch.LayerWatch, "_leave"),
+    ("layers", layer_watch.StepCounter, "count_optimizer_step"),
+    ("profile", step_profiler.StepProfile, "_end_profile"),
     ("profile", step_profiler.StepProfile, "_begin"),
 ]
 

@@ -33,7 +33,9 @@ def test_both_ways_of_looking_agree_with_numpy(kind: str, dtype: torch.dtype) ->
     tensor = KINDS[kind](random_tensor(dtype))
     truth = tensor.double().numpy()
     facts = tensor_facts.describe(tensor)
-    again, first = tensor_facts.figures(tensor_facts.on_device(tensor).tolist(), tensor.shape, tensor.stride())
+    again, first = tensor_facts.unpack_figures(
+        tensor_facts.device_figures(tensor).tolist(), tensor.shape, tensor.stride()
+    )
     for name, want in (("min", truth.min()), ("max", truth.max()), ("mean", truth.mean()), ("std", truth.std())):
         assert facts[name] == pytest.approx(want, rel=1e-4, abs=1e-6)
         assert getattr(again, name) == pytest.approx(want, rel=1e-3, abs=1e-3)
@@ -59,7 +61,9 @@ def test_the_first_bad_value_and_the_samples_with_bad_values(kind: str) -> None:
     assert (facts["nan"], facts["inf"]) == (bad.nan, bad.inf)
     assert facts["mean"] == pytest.approx(truth[np.isfinite(truth)].mean(), rel=1e-4)
     assert facts["std"] == pytest.approx(truth[np.isfinite(truth)].std(), rel=1e-4)
-    figures, first = tensor_facts.figures(tensor_facts.on_device(tensor).tolist(), tensor.shape, tensor.stride())
+    figures, first = tensor_facts.unpack_figures(
+        tensor_facts.device_figures(tensor).tolist(), tensor.shape, tensor.stride()
+    )
     assert first is not None and not math.isfinite(tensor[first]) and first[0] == 1
     assert (figures.nan, figures.inf) == (bad.nan, bad.inf)
     assert math.isnan(figures.mean)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,44 +13,12 @@ from torch import Tensor, nn
 
 from ocrlab.config import schema as configs
 from ocrlab.config.schema import Config
-from ocrlab.data.dataset import Batch, Crops
+from ocrlab.data.dataset import Batch
 from ocrlab.data.formats import reader
 from ocrlab.losses.db_loss import LossParts, TargetMaps, db_loss
 from ocrlab.model.dbnet import Detector, Maps
-from ocrlab.records import Check
-from ocrlab.training.sanity import data_checks, model_checks, sanity_checks
-
-
-@pytest.fixture
-def config(root: Path) -> Config:
-    small = {"crop": 128, "batch_size": 2, "width": 16, "trainer.precision": "fp32", "runtime.cache": "none"}
-    return configs.load(overrides={"data": str(root / "data_samples"), **small})
-
-
-@pytest.fixture
-def samples(config: Config) -> list[reader.Sample]:
-    return reader.load(config.data, "train").samples[:8]
-
-
-@pytest.fixture
-def batch(config: Config, samples: list[reader.Sample]) -> Batch:
-    return data_checks.first_batch(Crops, samples, config)
-
-
-def words(checks: Sequence[Check]) -> dict[str, str]:
-    return {check.name: check.judgement for check in checks}
-
-
-def check_named(checks: Sequence[Check], name: str) -> Check:
-    [check] = [check for check in checks if check.name == name]
-    assert check.observed and check.need
-    assert check.judgement in ("ok", "skip") or check.do
-    return check
-
-
-def detector(config: Config) -> Detector:
-    torch.manual_seed(0)
-    return Detector(config.encoder, config.decoder, config.width)
+from ocrlab.training.sanity import model_checks, sanity_checks
+from tests.training.sanity.checks import check_named, detector, words
 
 
 class Swapped(Detector):

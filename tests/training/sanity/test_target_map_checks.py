@@ -2,49 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from ocrlab.config import schema as configs
 from ocrlab.config.schema import Config
 from ocrlab.data.dataset import Batch, Crops
-from ocrlab.data.formats import reader
-from ocrlab.model.dbnet import Detector
-from ocrlab.records import Check
 from ocrlab.training.sanity import data_checks, sanity_checks
-
-
-@pytest.fixture
-def config(root: Path) -> Config:
-    small = {"crop": 128, "batch_size": 2, "width": 16, "trainer.precision": "fp32", "runtime.cache": "none"}
-    return configs.load(overrides={"data": str(root / "data_samples"), **small})
-
-
-@pytest.fixture
-def samples(config: Config) -> list[reader.Sample]:
-    return reader.load(config.data, "train").samples[:8]
-
-
-@pytest.fixture
-def batch(config: Config, samples: list[reader.Sample]) -> Batch:
-    return data_checks.first_batch(Crops, samples, config)
-
-
-def check_named(checks: Sequence[Check], name: str) -> Check:
-    [check] = [check for check in checks if check.name == name]
-    assert check.observed and check.need
-    assert check.judgement in ("ok", "skip") or check.do
-    return check
-
-
-def detector(config: Config) -> Detector:
-    torch.manual_seed(0)
-    return Detector(config.encoder, config.decoder, config.width)
+from tests.training.sanity.checks import check_named
 
 
 def test_ranges_and_relations_of_the_maps(config: Config, batch: Batch) -> None:

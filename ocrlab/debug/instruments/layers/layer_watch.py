@@ -1,20 +1,20 @@
-"""What every module computes, seen from hooks: shapes, statistics, gradients, time, memory, and the first NaN or Inf.
+"""What every module computes, read in hooks: shapes, statistics, gradients, time, memory, and the first NaN or Inf.
 
-    with layers.watch(model, "decoder.fusion.*", every=10) as seen:
+    with layer_watch.watch(model, "decoder.fusion.*", every=10) as watch:
         train(...)
-    seen.first_nonfinite                  module, tensor, step, sample; None where all was finite
-    seen.table(), seen.history(), seen.plot()
+    watch.first_nonfinite                 module, tensor, step, sample; None where all was finite
+    watch.table(), watch.history(), watch.plot()
 
 Steps are those of the optimiser that holds parameters of the model; where none steps, a call of the model is a step,
-and `seen.step()` ends one by hand. In steps that are not looked at hooks return at once.
+and `watch.step()` ends one by hand. In steps that are not looked at hooks return at once.
 
 Gradients come from hooks on tensors, not on modules: torch's backward hooks on modules do not allow what many models
 do, changing an output in place (`ReLU(inplace=True)`). The gradient of an input is that of the tensor, from everything
 that uses it; under a GradScaler gradients are the scaled ones.
 
 A compiled graph runs no hooks. Where the model is compiled, the steps that are looked at run eagerly, which is slower
-and may differ in the last bits; the others run compiled. Where it runs inside of a compiled function nothing is seen,
-and `seen.table()` says so. The same is true for code that calls `module.forward()` and not the module.
+and may differ in the last bits; the others run compiled. Where it runs inside of a compiled function nothing is read,
+and `watch.table()` says so. The same is true for code that calls `module.forward()` and not the module.
 """
 
 from __future__ import annotations
@@ -36,10 +36,9 @@ from ocrlab.debug.instruments.compiled_modules import is_compiled
 from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.layers import module_selection as names
 from ocrlab.debug.instruments.layers import table as rows
-from ocrlab.debug.instruments.layers.statistics import StatisticsStore
+from ocrlab.debug.instruments.layers.statistics import StatisticsStore, StepClock
 from ocrlab.debug.instruments.layers.step_counter import StepCounter, in_backward
 from ocrlab.debug.instruments.layers.table import INPUT, OUTPUT, Call, FirstNonFinite, Row
-from ocrlab.debug.instruments.layers.timers import StepClock
 from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
 
@@ -73,15 +72,15 @@ def watch(model: nn.Module, which: names.Wanted = DEFAULT, *, every: int = 1, ba
 
 
 class LayerWatch:
-    """What was seen of the modules of one model; the hooks are there inside its `with` block only."""
+    """The figures of the modules of one model; the hooks are there inside its `with` block only."""
 
     def __init__(self, model: nn.Module, named: list[names.NamedModule], every: int, backward: bool) -> None:
         self.modules = [(module.name, type(module.module).__name__) for module in named]
         self._guard = InstrumentGuard("layers.watch", self._stop)
-        self._ended_by = ""  # what of the program's own ended it early
+        self._end_reason = ""  # why an error of the program ended it early
         self.unfinished: tuple[str, ...] = ()  # modules that an exception left, the outermost first
-        self._keeper = StatisticsStore()
-        self._steps = StepCounter(weakref.ref(model), every, self._ended, self._began, self._joined)
+        self._store = StatisticsStore()
+        self._steps = StepCounter(weakref.ref(model), every, self._end_step, self._begin_step, self._join_steps)
         self._named = [(module.name, weakref.ref(module.module)) for module in named]
         self._backward = backward
         self._compiled = is_compiled(model)
@@ -103,8 +102,8 @@ class LayerWatch:
             self._hook(module, name)
         if all(module is not names.unwrap(model) for _, module in watched):
             self._hook(names.unwrap(model), "")  # only to count its calls
-        self._handles.append(register_optimizer_step_post_hook(self._stepped))
-        self._began()
+        self._handles.append(register_optimizer_step_post_hook(self._on_optimizer))
+        self._begin_step()
         if self._compiled:
             print("ocrlab: the model is compiled; steps that are looked at run eagerly meanwhile", file=sys.stderr)
         return self
@@ -120,30 +119,30 @@ class LayerWatch:
         self.unfinished = tuple(call.module for _, call in stack if call.phase != "recompute") if error else ()
         stack.clear()
         if cuda_sticky_errors.is_cuda_error(error):
-            self._ended_by = "a CUDA error ended the block, after which no device may be asked"
-            self._keeper.lose()
-        self._guarded(self._keeper.flush)
-        if self._blind and not self._keeper.rows and error is None and not self.fault:
+            self._end_reason = "a CUDA error ended the block, after which no device may be asked"
+            self._store.lose()
+        self._guarded(self._store.flush)
+        if self._blind and not self._store.rows and error is None and not self.fault:
             print(f"ocrlab: {self.note()}", file=sys.stderr)  # else nothing seen would read as nothing found
 
     def step(self) -> None:
         """End this step by hand, where no torch optimiser does; from then on only this counts steps, and optimisers."""
-        self._guarded(self._steps.by_hand)
+        self._guarded(self._steps.end_by_hand)
 
     @property
     def fault(self) -> str:
         """Why nothing is looked at any more; "" where all is well."""
-        return self._guard.problem or self._ended_by
+        return self._guard.problem or self._end_reason
 
     @property
     def first_nonfinite(self) -> FirstNonFinite | None:
-        """The first tensor with a NaN or Inf in the order of computing; None where all that was seen is finite."""
-        return rows.first_nonfinite([*([self._keeper.first] if self._keeper.first else []), *self._read()])
+        """The first tensor with a NaN or Inf in the order of computing; None where all is finite."""
+        return rows.first_nonfinite([*([self._store.first] if self._store.first else []), *self._read()])
 
     def table(self) -> DataFrame:
-        """Return one row a module with the figures of its last output and gradient, and the worst seen; see `rows`."""
+        """Return one row a module with the figures of its last output and gradient, and the worst; see `rows`."""
         read = self._read()
-        bad = rows.worst_rows(sorted([*self._keeper.worst.values(), *read], key=lambda row: row.order))
+        bad = rows.worst_rows(sorted([*self._store.worst.values(), *read], key=lambda row: row.order))
         table = rows.table(self.modules, read, bad)
         table.attrs["note"] = self.note()
         return table
@@ -159,26 +158,26 @@ class LayerWatch:
         return plots.plot_layers([name for name, _ in self.modules], self._read(), self.first_nonfinite)
 
     def note(self) -> str:
-        """Return what has to be known about the figures: why there are none, or what is not in them; else ""."""
+        """Return what limits the figures: why there are none, or what is missing; else ""."""
         if self.fault:
             return f"Nothing was looked at after this: {self.fault}"
-        silent = {name for name, _ in self.modules} - {row.call.module for row in self._keeper.rows}
+        silent = {name for name, _ in self.modules} - {row.call.module for row in self._store.rows}
         silent -= set(self.unfinished)
         left = f"an exception left {', '.join(self.unfinished)}" if self.unfinished else ""
         if silent and len(silent) == len(self.modules):
             why = "it runs inside of a compiled function, its `forward` is called directly, or it was not needed"
             return f"No watched module was called in a step that was looked at: {why}"
-        unread = [row.slot.why for row in self._keeper.rows if row.slot.why]
+        unread = [row.slot.why for row in self._store.rows if row.slot.why]
         notes = [left] if left else []
-        notes += [f"no value was read: {unread[0]}"] if unread and len(unread) == len(self._keeper.rows) else []
+        notes += [f"no value was read: {unread[0]}"] if unread and len(unread) == len(self._store.rows) else []
         notes += [f"never called: {', '.join(sorted(silent))}"] if silent else []
         notes += [f"of torch.jit, whose insides run no hooks: {', '.join(self._jit)}"] if self._jit else []
-        notes += [f"{self._keeper.dropped} older rows were dropped"] if self._keeper.dropped else []
+        notes += [f"{self._store.dropped} older rows were dropped"] if self._store.dropped else []
         return "; ".join(notes)
 
     def __str__(self) -> str:
         first, table = self.first_nonfinite, self.table()
-        has_values = any(not row.slot.why for row in self._keeper.rows)
+        has_values = any(not row.slot.why for row in self._store.rows)
         lines = [f"{first}" if first else "All that was seen is finite"] if has_values else []
         wanted = [name for name in SHOWN if name in table.columns and table[name].notna().any()]
         shown = table[wanted].to_string(float_format=lambda value: f"{value:.3g}", max_rows=MOST_SHOWN, na_rep="")
@@ -186,9 +185,9 @@ class LayerWatch:
 
     def _read(self) -> list[Row]:
         """Return all rows with their figures; waits for what is on its way."""
-        self._guarded(lambda: self._keeper.flush(end=False))
-        self._guarded(lambda: self._keeper.read(wait=True))
-        return self._keeper.rows
+        self._guarded(lambda: self._store.flush(end=False))
+        self._guarded(lambda: self._store.read(wait=True))
+        return self._store.rows
 
     def _hook(self, module: nn.Module, name: str) -> None:
         hook = _Before(self, name, type(module).__name__)
@@ -196,31 +195,31 @@ class LayerWatch:
         if name:
             self._handles.append(module.register_forward_hook(_After(self, hook)))
 
-    def _entered(self, who: _Before, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._steps.entered(who)
+    def _enter(self, who: _Before, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._steps.count_call(who)
         if not self._live or not who.name or self._capturing():
             return
-        keeper, steps = self._keeper, self._steps
-        clock = keeper.clock
+        store, steps = self._store, self._steps
+        clock = store.clock
         begin = clock.mark()
         root = self._root()
         phase = "recompute" if in_backward() else "forward" if root is None or root.training else "eval"
         is_root = root is not None and module is names.unwrap(root)
         first = bool(getattr(module, "batch_first", True))
-        call = Call(who.name, who.kind, is_root, steps.number, steps.micro, phase, keeper.next(), first)
-        keeper.calls.append(call)
+        call = Call(who.name, who.kind, is_root, steps.number, steps.micro, phase, store.next(), first)
+        store.calls.append(call)
         for path, tensor in _arguments(args, kwargs):
-            keeper.add(call, INPUT, path, tensor, self._gradient if self._backward else None)
-        keeper.weights(call, module)
+            store.add(call, INPUT, path, tensor, self._gradient if self._backward else None)
+        store.weights(call, module)
         self._stack().append((who, call))
         call.allocated = clock.memory()
         call.begin, call.own = clock.done(begin), (len(clock.own), 0)
 
-    def _left(self, who: _Before, output: Any) -> None:
+    def _leave(self, who: _Before, output: Any) -> None:
         stack = self._stack()
         if not self._live or all(entered is not who for entered, _ in stack):
             return
-        clock = self._keeper.clock
+        clock = self._store.clock
         begin = clock.mark()
         entered, call = stack.pop()
         while entered is not who:  # an exception left it
@@ -229,40 +228,40 @@ class LayerWatch:
         now = clock.memory()
         call.allocated = now - call.allocated if now is not None and call.allocated is not None else None
         for path, tensor in islice(tensors(output, ""), MOST_TENSORS):
-            self._keeper.add(call, OUTPUT, path, tensor, self._gradient if self._backward else None)
+            self._store.add(call, OUTPUT, path, tensor, self._gradient if self._backward else None)
         clock.done(begin)
 
     def _gradient(self, roles: list[tuple[Call, str, str]], gradient: Tensor) -> None:
         if not self.fault and self._handles and gradient is not None and not self._capturing():
-            self._guarded(lambda: self._keeper.gradient(roles, gradient))
+            self._guarded(lambda: self._store.gradient(roles, gradient))
 
-    def _ended(self) -> None:
+    def _end_step(self) -> None:
         """End a step: its figures begin to travel."""
         if self._live:
-            self._blind = self._blind or (self._steps.led and not self._keeper.rows)
-            self._keeper.flush()
+            self._blind = self._blind or (self._steps.has_optimizer and not self._store.rows)
+            self._store.flush()
         self._stack().clear()
 
-    def _began(self) -> None:
+    def _begin_step(self) -> None:
         """Begin a step: look at it, or let it pass."""
-        live = self._steps.looked_at and not self.fault
+        live = self._steps.is_watched and not self.fault
         if live:
-            self._keeper.read(wait=False)
+            self._store.read(wait=False)
             model = self._steps.model()
             first = next(iter(()) if model is None else model.parameters(), None)  # a compiled model has no truth value
-            self._keeper.clock = StepClock(first is not None and first.is_cuda)
+            self._store.clock = StepClock(first is not None and first.is_cuda)
         self._live = live
         if not live and self._steps.counted:  # else nobody would see the next call
             self._compile_again()
         elif live and self._compiled and self._stance is None:
             self._stance = torch.compiler.set_stance("force_eager")
 
-    def _stepped(self, optimizer: Optimizer, *_: Any) -> None:
+    def _on_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
         if not torch.compiler.is_compiling() and not self.fault:
-            self._guarded(lambda: self._steps.stepped(optimizer))
+            self._guarded(lambda: self._steps.count_optimizer_step(optimizer))
 
-    def _joined(self) -> None:
-        for row in self._keeper.rows:
+    def _join_steps(self) -> None:
+        for row in self._store.rows:
             row.call.step = 0
 
     def _compile_again(self) -> None:
@@ -283,7 +282,7 @@ class LayerWatch:
 
     def _capturing(self) -> bool:
         """Tell whether a CUDA graph is being recorded: what was done here would be done in each replay of it."""
-        return self._keeper.clock.cuda and torch.cuda.is_current_stream_capturing()
+        return self._store.clock.cuda and torch.cuda.is_current_stream_capturing()
 
     def _guarded(self, act: Callable[[], object]) -> None:
         with self._guard():
@@ -291,11 +290,11 @@ class LayerWatch:
 
     def _stop(self, error: BaseException) -> None:
         self._live = False
-        self._keeper.lose() if cuda_sticky_errors.is_cuda_error(error) else self._keeper.forget()
+        self._store.lose() if cuda_sticky_errors.is_cuda_error(error) else self._store.forget()
 
 
 class _Before:
-    """The hook before a module's forward; a copy of the module, like an average of the weights, gets one that rests."""
+    """The hook before a module's forward; a copy of the module, like an average of the weights, gets one that does nothing."""
 
     def __init__(self, watch: LayerWatch, name: str, kind: str) -> None:
         self.watch, self.name, self.kind = watch, name, kind
@@ -304,15 +303,15 @@ class _Before:
         if torch.compiler.is_compiling():  # nothing in the graph, and no break in it
             return
         try:
-            self.watch._entered(self, module, args, kwargs)
+            self.watch._enter(self, module, args, kwargs)
         except Exception as error:
             self.watch._guard.handle(error)
 
     def __deepcopy__(self, _: object) -> Callable[..., None]:
-        return _rest
+        return _do_nothing
 
     def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
-        return _resting, ()
+        return _inactive_hook, ()
 
 
 class _After:
@@ -325,7 +324,7 @@ class _After:
         if torch.compiler.is_compiling():
             return
         try:
-            self.watch._left(self.before, output)
+            self.watch._leave(self.before, output)
         except Exception as error:
             self.watch._guard.handle(error)
 
@@ -333,12 +332,12 @@ class _After:
     __reduce__ = _Before.__reduce__
 
 
-def _rest(*_: object, **__: object) -> None:
+def _do_nothing(*_: object, **__: object) -> None:
     """Be a hook that does nothing."""
 
 
-def _resting() -> Callable[..., None]:
-    return _rest
+def _inactive_hook() -> Callable[..., None]:
+    return _do_nothing
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:

@@ -1,7 +1,4 @@
-"""What was seen of modules as a figure: few of them over the steps, many of them along the network.
-
-Matplotlib alone draws it, since this room does not know the reports; colours and lines are theirs.
-"""
+"""The figure of a layer watch: a few modules over the steps, many of them along the network."""
 
 from __future__ import annotations
 
@@ -15,40 +12,14 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ocrlab.debug.instruments.layers.table import GRADIENT, OUTPUT, FirstNonFinite, Row
+from ocrlab.plot_style import ACCENT, BAD, GOOD, INK, MUTED, STYLE, VIOLET
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FEW = 5  # modules that get a curve of their own
-INK, MUTED, LINE, BAD = "#1f2933", "#5f6b7a", "#d8dee6", "#c8450c"
-COLOURS = ("#2563a8", "#00805a", "#8a5bb5", "#b07a00", "#5f6b7a")
-STYLE: Any = {
-    "font.size": 10,
-    "text.color": INK,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.labelcolor": MUTED,
-    "axes.labelsize": 9,
-    "axes.edgecolor": LINE,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-}
+COLOURS = (ACCENT, GOOD, VIOLET, "#b07a00", MUTED)
 
 
 @dataclass(frozen=True)
@@ -72,7 +43,7 @@ def plot_layers(names: Sequence[str], rows: Sequence[Row], first: FirstNonFinite
     from matplotlib.figure import Figure
 
     rows = [row for row in rows if row.slot.figures is not None]
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(STYLE | {"axes.titlesize": 10.5}):
         figure = Figure(figsize=(9.0, 3.6), layout="constrained")
         panels = figure.subplots(1, 2)
         draw = _plot_over_steps if len(names) <= FEW else _plot_along_modules
@@ -81,11 +52,11 @@ def plot_layers(names: Sequence[str], rows: Sequence[Row], first: FirstNonFinite
             for axes, what in zip(panels, (OUTPUT, GRADIENT[OUTPUT]), strict=True)
         ]
         if first is not None:
-            figure.suptitle(_short(first), x=0.01, ha="left", color=BAD, fontsize=10.5, fontweight="bold")
+            figure.suptitle(_short_title(first), x=0.01, ha="left", color=BAD, fontsize=10.5, fontweight="bold")
         return LayerFigure(figure, ". ".join([*([first.sentence.rstrip(".")] if first else []), *sentences]) + ".")
 
 
-def _short(first: FirstNonFinite) -> str:
+def _short_title(first: FirstNonFinite) -> str:
     sample = f", sample {first.sample}" if first.sample is not None else ""
     return f"First {'NaN' if first.nan else 'Inf'} at step {first.step}: {first.what} of {first.module}{sample}"
 
@@ -113,7 +84,7 @@ def _plot_over_steps(axes: Axes, names: Sequence[str], rows: Sequence[Row], what
 def _plot_along_modules(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> str:
     """Draw one point a module in the order of computing: the deviation in the newest step, a cross where it is lost.
 
-    The lowest and the highest are named: a place in the order alone tells nobody which module that is.
+    The lowest and the highest are named.
     """
     axes.set_xlabel("module, in the order in which it computes")
     axes.set_ylabel("standard deviation")
@@ -144,7 +115,7 @@ def _plot_along_modules(axes: Axes, names: Sequence[str], rows: Sequence[Row], w
 
 
 def _finish_axes(axes: Axes, what: str, lows: Sequence[float], highs: Sequence[float], legend: bool, where: str) -> str:
-    """Set scale, title and legend, and return what is seen in words."""
+    """Set scale, title and legend, and return a sentence about the figures."""
     if not lows:
         axes.set_title(f"No figures of {what}")
         return f"No figures of {what} {where}"

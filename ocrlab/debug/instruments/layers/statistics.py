@@ -1,8 +1,13 @@
-"""Statistics as they are taken: each tensor once, on a GPU without waiting for it, read when they have arrived."""
+"""Statistics of tensors and times of calls: each tensor once, on a GPU without waiting for it, read when they arrive.
+
+Time is measured with CUDA events on a GPU, with the monotonic clock elsewhere. What the instrument itself takes,
+between two marks, is known too and left out of the time of the modules around it.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,16 +20,59 @@ from torch import Tensor, nn
 
 from ocrlab.debug.instruments import cuda_sticky_errors, tensor_facts
 from ocrlab.debug.instruments.layers.table import GRADIENT, INPUT, OUTPUT, WEIGHT, Call, Row, Slot, worst_rows
-from ocrlab.debug.instruments.layers.timers import StepClock
 from ocrlab.debug.instruments.tensor_facts import Figures
 
 MOST = 50_000  # rows kept; above it the oldest go, but for the first fault and the worst of each module
 WAITING = 4  # steps whose figures may be on their way from a device
 
+Mark = Any  # seconds on the CPU, a torch.cuda.Event on a GPU
+
+
+@dataclass
+class StepClock:
+    """Marks of one step; `own` holds begin and end of what the instrument itself did, in order."""
+
+    cuda: bool = False
+    own: list[tuple[Mark, Mark]] = field(default_factory=list)
+
+    def mark(self) -> Mark:
+        """Return this moment, on a GPU that of the work queued so far."""
+        if not self.cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def done(self, begin: Mark) -> Mark:
+        """Note that the instrument worked since `begin`, and return this moment."""
+        end = self.mark()
+        self.own.append((begin, end))
+        return end
+
+    def ms(self, begin: Mark, end: Mark, first: int, last: int) -> float | None:
+        """Return the milliseconds between two marks without `own[first:last]`, None where they are of two GPUs.
+
+        On a GPU both must have passed.
+        """
+        try:
+            inside = sum(self._between(*pair) for pair in self.own[first:last])
+            return max(0.0, self._between(begin, end) - inside)
+        except (RuntimeError, ValueError):
+            return None
+
+    def _between(self, begin: Mark, end: Mark) -> float:
+        return float(begin.elapsed_time(end)) if self.cuda else 1000.0 * (end - begin)
+
+    def memory(self) -> int | None:
+        """Return the bytes that tensors take on the current GPU, None on the CPU, where nobody counts them."""
+        if not self.cuda:
+            return None
+        return int(torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]["current"])
+
 
 @dataclass(slots=True)
 class _TensorRecord:
-    """A tensor of this step: who it is, what is in it, and whose output and input it is."""
+    """A tensor of this step: its identity, its figures, and the calls whose output or input it is."""
 
     tensor: weakref.ref[Tensor]
     version: int
@@ -115,7 +163,7 @@ class StatisticsStore:
                 self.rows += [row] if row.bad else []
 
     def _record(self, tensor: Tensor) -> _TensorRecord:
-        """Return what is known of a tensor; one that was seen before, and not changed since, is not read again."""
+        """Return the record of a tensor, which is read again only if it has changed since."""
         version = -1 if tensor.is_inference() else tensor._version
         record = self._tensors.get(id(tensor))
         if record is None or record.tensor() is not tensor or record.version != version or version < 0:
@@ -129,7 +177,7 @@ class StatisticsStore:
             return Slot(tensor_facts.facts(tensor), why=read)
         if read.device.type == "cpu":
             return _slot_of_values(tensor, read)
-        slot = _slot_to_read(tensor, read, tensor_facts.on_device(read))
+        slot = _slot_to_read(tensor, read, tensor_facts.device_figures(read))
         self._slots.append(slot)
         return slot
 
@@ -156,7 +204,7 @@ class StatisticsStore:
         self._checked_weights.clear()
 
     def lose(self) -> None:
-        """Drop also what is on its way: after a sticky CUDA error nobody may ask the device for it."""
+        """Drop also what is on its way: after a sticky CUDA error the device must not be read."""
         cuda_sticky_errors.never_free((sent.numbers, sent.arrived) for sent in self._sent)
         self.forget()
         self._sent.clear()
@@ -234,7 +282,7 @@ def _unpack_vectors(sent: _Transfer) -> Iterator[Row]:
     with torch._C._DisableFuncTorch():  # type: ignore[no-untyped-call]  # torch 2.8 reads nothing inside of torch.func.grad
         numbers = sent.numbers.tolist()
     for place, slot in enumerate(sent.slots):
-        slot.figures, slot.index = tensor_facts.figures(numbers[8 * place : 8 * place + 8], *slot.read)
+        slot.figures, slot.index = tensor_facts.unpack_figures(numbers[8 * place : 8 * place + 8], *slot.read)
         slot.mask = slot.mask and _is_mask(slot.figures, numbers[8 * place + 1])
     for call in sent.calls:
         if call.begin is not None and call.end is not None:

@@ -1,4 +1,4 @@
-"""Which step it is, in anybody's training: counted by its optimiser, else by calls of the model, else by hand."""
+"""The number of a training step: counted by its optimiser, else by calls of the model, else by hand."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from torch.optim.optimizer import Optimizer
 
 @dataclass
 class StepCounter:
-    """The number of the step that is being made, and whether it is looked at.
+    """The number of the current step, and whether it is watched.
 
-    `ended` and `began` are called around the change of the number, `joined` where all so far turn out to be one step.
+    `on_end` and `on_begin` are called around the change of the number, `on_join` where all calls so far turn out to be
+    one step.
     """
 
     model: weakref.ref[nn.Module]
     every: int
-    ended: Callable[[], None]
-    began: Callable[[], None]
-    joined: Callable[[], None]
+    on_end: Callable[[], None]
+    on_begin: Callable[[], None]
+    on_join: Callable[[], None]
     number: int = 0
     micro: int = 0  # calls of the model since the watch began
     counted: bool = False  # by an optimiser or by hand; else each call of the opener is a step
-    trains: bool = False  # a call with gradients was seen
+    trains: bool = False  # there was a call with gradients
     opener: object = None  # the first module that was called
     _leader: weakref.ref[Optimizer] | None = None
     _ours: weakref.WeakKeyDictionary[Optimizer, bool] = field(default_factory=weakref.WeakKeyDictionary)
 
     @property
-    def looked_at(self) -> bool:
+    def is_watched(self) -> bool:
         """Whether statistics are taken in this step."""
         return self.number % self.every == 0
 
     @property
-    def led(self) -> bool:
+    def has_optimizer(self) -> bool:
         """Whether an optimiser of the model has made a step."""
         return self._leader is not None
 
-    def entered(self, who: object) -> None:
+    def count_call(self, who: object) -> None:
         """Note that a module was called; `who` stands for it."""
         if self.opener is None:
             self.opener = who
@@ -51,33 +52,33 @@ class StepCounter:
                 self.end()
         if not self.counted and not self.trains and torch.is_grad_enabled():
             self.trains, self.number = True, 0  # what came before, like a trial of the validation, was no step
-            self.began()
+            self.on_begin()
 
     def end(self) -> None:
         """End this step."""
-        self.ended()
+        self.on_end()
         self.number += 1
-        self.began()
+        self.on_begin()
 
-    def stepped(self, optimizer: Optimizer) -> None:
+    def count_optimizer_step(self, optimizer: Optimizer) -> None:
         """Note that an optimiser has stepped; of several the first one counts."""
-        if not self._holds(optimizer):
+        if not self._is_model_optimizer(optimizer):
             return
         leader = self._leader() if self._leader else None
         if leader is None:
             self._leader = weakref.ref(optimizer)
         elif leader is not optimizer:
             return
-        self.by_hand()
+        self.end_by_hand()
 
-    def by_hand(self) -> None:
-        """End this step, as also `seen.step()` does; calls taken for steps so far were micro-batches of it."""
+    def end_by_hand(self) -> None:
+        """End this step, as `watch.step()` does; calls taken for steps so far were micro-batches of it."""
         if not self.counted:
             self.counted, self.number = True, 0
-            self.joined()
+            self.on_join()
         self.end()
 
-    def _holds(self, optimizer: Optimizer) -> bool:
+    def _is_model_optimizer(self, optimizer: Optimizer) -> bool:
         """Tell whether an optimiser has a parameter of the model."""
         is_leader = self._ours.get(optimizer)
         model = self.model()

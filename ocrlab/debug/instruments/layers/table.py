@@ -1,4 +1,4 @@
-"""What was seen of modules, row by row, and what follows from it: the table, the history, the first fault.
+"""Rows of a layer watch, and what follows from them: the table, the history, the first fault.
 
 One row is one tensor at one moment: what goes into a module, what comes out, the gradients of both, or a weight.
 """
@@ -137,7 +137,7 @@ def first_nonfinite(rows: Iterable[Row]) -> FirstNonFinite | None:
 
 
 def _sample_dimension(row: Row) -> int | None:
-    """Return the dimension of a tensor that is its samples, None where there is none or nobody can know."""
+    """Return the dimension of a tensor that is its samples, None where there is none or it is unknown."""
     size = len(row.slot.facts.shape)
     if row.what == WEIGHT or size < 2 or row.path.endswith(PACKED):
         return None
@@ -146,7 +146,7 @@ def _sample_dimension(row: Row) -> int | None:
 
 
 def _sentence(row: Row, sample: int | None) -> str:
-    """Return where the first fault is and who made it, as far as that can be said."""
+    """Return the text of the first fault: where it is, and what computed it, as far as that is known."""
     call, figures, facts = row.call, row.slot.figures, row.slot.facts
     assert figures is not None, "only rows with figures are bad"
     which = " and ".join(name for name, count in (("NaN", figures.nan), ("Inf", figures.inf)) if count)
@@ -176,7 +176,7 @@ def worst_rows(rows: Iterable[Row]) -> dict[str, Row]:
 
 
 def table(names: Sequence[tuple[str, str]], rows: Sequence[Row], bad: dict[str, Row]) -> DataFrame:
-    """Return one row a module: its last output and gradient, its time, and the worst that was seen of it.
+    """Return one row a module: its last output and gradient, its time, and its worst tensor.
 
     `zeros` are shares 0..1, `nan` and `inf` counts of the last output, `ms` and `backward_ms` of the last call; `worst`
     says in which tensor and step most values were NaN or Inf. A module that was never called has only its name.

@@ -222,8 +222,8 @@ class LeakWatch:
         growth = self.slope().of(probe.calls)
         for candidate in sorted(candidates, key=lambda candidate: -sum(candidate.bytes_by_step)):
             holder = candidate.holder
-            if holder is not None and holder.words not in self._reported:
-                self._reported.add(holder.words)
+            if holder is not None and holder.text not in self._reported:
+                self._reported.add(holder.text)
                 self._report(candidate, holder, growth)
         self._add(self._workers.judge(self.ticks))
         self._length = min(LONGEST, 2 * self._length)  # what happens now and then needs a longer census
@@ -237,7 +237,7 @@ class LeakWatch:
         bound = holder.bounded or (f"its length is {most} at most" if most else "")
         bound = bound or (f"{line}: {line.bounded}" if line and line.bounded else "")
         if bound:
-            self.notes.append(f"{holder.words} grows, but not for ever: {bound}.")
+            self.notes.append(f"{holder.text} grows, but not for ever: {bound}.")
             return
         steps = [size / MIB for size in candidate.bytes_by_step]
         kind = "evaluation" if candidate.evaluation and candidate.kind == "graph" else candidate.kind
@@ -248,7 +248,7 @@ class LeakWatch:
             low=min(min(steps), growth.low / MIB),
             high=max(max(steps), growth.high / MIB),
             confidence=max(growth.confidence, SURE),
-            holder=holder.words,
+            holder=holder.text,
             location=str(line) if line else origin,
             code=line.text if line else "",
             origin=origin,

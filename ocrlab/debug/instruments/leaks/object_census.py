@@ -126,11 +126,11 @@ class Probe:
             if holder is None:
                 loose.update(members)
             else:
-                entry = held.setdefault(holder.words, (_kind(holder, members, pointers), holder, []))
+                entry = held.setdefault(holder.text, (_kind(holder, members, pointers), holder, []))
                 entry[2].extend(block for _, block in members)
         for holder, graph_blocks in self._holders_of_graphs(search, loose, pointers):
-            _, holder, known_blocks = held.get(holder.words, ("", holder, []))
-            held[holder.words] = ("graph", holder, known_blocks + graph_blocks)
+            _, holder, known_blocks = held.get(holder.text, ("", holder, []))
+            held[holder.text] = ("graph", holder, known_blocks + graph_blocks)
         candidates = []
         for kind, holder, held_blocks in held.values():
             if steps := self._bytes_by_step(held_blocks, probed):

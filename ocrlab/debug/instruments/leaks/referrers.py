@@ -24,9 +24,9 @@ NAMELESS = (*CONTAINERS, types.MethodType, types.FunctionType, types.CodeType)
 
 @dataclass(frozen=True)
 class Holder:
-    """What holds an object: `words` for a person, the last `name` in it, the container that grows, where to look."""
+    """What holds an object: `text` for a person, the last `name` in it, the container that grows, where to look."""
 
-    words: str
+    text: str
     name: str
     container: Any = None
     files: tuple[str, ...] = ()
@@ -106,14 +106,14 @@ class Search:
         if id(owner) in self.modules:
             name, module = str(_key(owner, child) or "__"), self.modules[id(owner)]
             file = getattr(sys.modules.get(module), "__file__", None) or ""
-            words = f"`{name}` of module {module}"
-            return None if name[:2] == "__" else Holder(words, name, container, (file, *self.files), kind="global")
+            text = f"`{name}` of module {module}"
+            return None if name[:2] == "__" else Holder(text, name, container, (file, *self.files), kind="global")
         if isinstance(owner, types.CellType):
             return self._closure_holder(owner, container)
         if isinstance(owner, types.FrameType):
             name, code = next((name for name, value in _variables(owner) if value is child), ""), owner.f_code
-            words, files = f"variable `{name}` of {code.co_qualname}()", (code.co_filename, *self.files)
-            return Holder(words, name, container, files, code.co_qualname) if name else None
+            text, files = f"variable `{name}` of {code.co_qualname}()", (code.co_filename, *self.files)
+            return Holder(text, name, container, files, code.co_qualname) if name else None
         if type(owner).__name__ == "_lru_cache_wrapper":
             return _cache_holder(owner, child)
         kind = owner if isinstance(owner, type) else type(owner)
@@ -133,26 +133,26 @@ class Search:
             for name, content in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
                 if content is cell:
                     hooked = _hooked_module(function)
-                    words = f"`{name}`, which {'the hook ' if hooked else ''}{function.__qualname__}() keeps"
-                    words += f" on {hooked}" if hooked else ""
+                    text = f"`{name}`, which {'the hook ' if hooked else ''}{function.__qualname__}() keeps"
+                    text += f" on {hooked}" if hooked else ""
                     files = (function.__code__.co_filename, *self.files)
-                    return Holder(words, name, container, files, function.__qualname__, "hook" if hooked else "closure")
+                    return Holder(text, name, container, files, function.__qualname__, "hook" if hooked else "closure")
         return None
 
     def _attribute_holder(self, owner: Any, name: str, container: Any) -> Holder:
         kind = owner if isinstance(owner, type) else type(owner)
         if kind.__name__ == "Gcf":
             return Holder("matplotlib's list of open figures", name, container, self.files, kind="figures")
-        words, files = f"`{name}` of {kind.__qualname__}", (*class_files(kind), *self.files)
-        return Holder(words, name, container, files, kind.__qualname__, "hook" if name in HOOK_TABLES else "attribute")
+        text, files = f"`{name}` of {kind.__qualname__}", (*class_files(kind), *self.files)
+        return Holder(text, name, container, files, kind.__qualname__, "hook" if name in HOOK_TABLES else "attribute")
 
 
 def _cache_holder(wrapper: Any, child: Any) -> Holder:
     function, most = wrapper.__wrapped__, wrapper.cache_info().maxsize
     code, name = getattr(function, "__code__", None), getattr(function, "__name__", "")
     bounded = f"functools.lru_cache keeps {most} at most" if most is not None else ""
-    words = f"the cache of {getattr(function, '__qualname__', 'a function')}()"
-    return Holder(words, name, child, (code.co_filename,) if code else (), kind="cache", bounded=bounded)
+    text = f"the cache of {getattr(function, '__qualname__', 'a function')}()"
+    return Holder(text, name, child, (code.co_filename,) if code else (), kind="cache", bounded=bounded)
 
 
 def _user_frames() -> Iterator[types.FrameType]:

@@ -1,8 +1,8 @@
-"""What a training step will need, before it is made: a step of fake tensors, which have sizes and no memory.
+"""What a training step will need, before it runs: a step of fake tensors, which have sizes and no memory.
 
-found = estimate.estimate(model, batch, loss, precision="bf16")
-found.parts                     bytes by name: parameters, gradients, optimiser state, activations, ...
-found.peak                      their sum, at the highest moment of a step
+needs = estimate.estimate(model, batch, loss, precision="bf16")
+needs.parts                     bytes by name: parameters, gradients, optimiser state, activations, ...
+needs.peak                      their sum, at the highest moment of a step
 
 The highest moment is found by following every storage from its birth to its death, so that gradients that come while
 activations go are not counted twice. What an operator takes inside itself and the holes of a heap are no tensors, and
@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from ocrlab.debug.instruments.memory.module_attribution import ModuleTracker
 from ocrlab.debug.instruments.memory.storage_tracker import StorageTracker, unpack_saved
 from ocrlab.debug.instruments.memory.timeline import Block
+from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
 
 STEPS = 3  # optimiser steps: the second has the optimiser's state, the third is whole
@@ -51,11 +52,6 @@ class Estimate:
     peak: int = 0
     module: str = ""
     phase: str = ""
-
-    def words(self) -> list[tuple[str, str]]:
-        """Return the parts as rows of text in MiB, the sum last."""
-        rows = [(name, f"{size / 2**20:.1f} MiB") for name, size in self.parts.items() if size]
-        return [*rows, ("sum", f"{self.peak / 2**20:.1f} MiB")]
 
 
 def estimate(
@@ -134,11 +130,12 @@ def _run_steps(
     modules.attach()
     try:
         stepper = optimizer(trainable)
-        with mode, live, torch.autograd.graph.saved_tensors_hooks(_pack(live, modules), unpack_saved):
+        pack = lambda tensor: live.saved(tensor, modules.where()[0])  # noqa: E731
+        with mode, live, torch.autograd.graph.saved_tensors_hooks(pack, unpack_saved):
             _name_tensors(live, model, "parameters")
             if mean is not None:
                 _name_tensors(live, mean, "averaged weights")
-            _afterwards(live, mean or model, after)
+            _run_after(live, mean or model, after)
             for _ in range(STEPS):
                 for micro in range(min(accumulation, 2)):  # the second one finds gradients there
                     _step(model, batch, loss, stepper, kind, live, fresh=micro == 0)
@@ -146,7 +143,7 @@ def _run_steps(
                 stepper.step()
                 modules.optimising = False
                 _name_optimizer_state(live, model, stepper)
-                _afterwards(live, mean or model, after)
+                _run_after(live, mean or model, after)
     finally:
         modules.detach()
         live.end()
@@ -165,7 +162,7 @@ def _step(
 ) -> None:
     """Make one micro-batch as Lightning does: old gradients are dropped between the forward pass and the backward."""
     inputs = _fake_batch(batch)
-    for tensor in _each(inputs):
+    for _, tensor in tensors(inputs):
         live.classify(tensor, "batch", "batch")
     with torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None):
         value = loss(model, inputs)
@@ -174,7 +171,7 @@ def _step(
     value.backward()
 
 
-def _afterwards(live: FakeTensorTracker, model: nn.Module, after: After | None) -> None:
+def _run_after(live: FakeTensorTracker, model: nn.Module, after: After | None) -> None:
     """Do what comes between two steps, and name the storages that it makes."""
     if after is None:
         return
@@ -184,10 +181,6 @@ def _afterwards(live: FakeTensorTracker, model: nn.Module, after: After | None) 
     for block in (*live.blocks.values(), *live.dead):
         if block.born >= began:
             block.kind = block.phase = "validation"
-
-
-def _pack(live: StorageTracker, modules: ModuleTracker) -> Callable[[Tensor], Any]:
-    return lambda tensor: live.saved(tensor, modules.where()[0])
 
 
 def _name_tensors(live: StorageTracker, model: nn.Module, kind: str) -> None:
@@ -207,7 +200,9 @@ def _name_optimizer_state(live: StorageTracker, model: nn.Module, stepper: torch
 
 def estimate_of_blocks(blocks: list[Block]) -> Estimate:
     """Return the estimate of a step from the life of its storages."""
-    _name_gradients(blocks)
+    for block in blocks:  # gradients of the first step were gone before anybody asked
+        if block.kind == "workspace" and block.phase == "backward" and block.died is None:
+            block.kind = "gradients"
     changes = [(b.born, b.bytes) for b in blocks] + [(b.died, -b.bytes) for b in blocks if b.died is not None]
     total = peak = at = 0
     for event, change in sorted(changes):
@@ -222,13 +217,6 @@ def estimate_of_blocks(blocks: list[Block]) -> Estimate:
     return Estimate(parts, peak, last.module if last else "", last.phase if last else "")
 
 
-def _name_gradients(blocks: list[Block]) -> None:
-    """Name the gradients of the first step too: they were gone before anybody asked."""
-    for block in blocks:
-        if block.kind == "workspace" and block.phase == "backward" and block.died is None:
-            block.kind = "gradients"
-
-
 def _fake_batch(batch: Any) -> Any:
     """Return new fake tensors like those of a batch."""
     if isinstance(batch, Tensor):
@@ -240,14 +228,3 @@ def _fake_batch(batch: Any) -> Any:
     if isinstance(batch, list | tuple):
         return type(batch)(map(_fake_batch, batch))
     return batch
-
-
-def _each(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for value in batch.values():
-            yield from _each(value)
-    elif isinstance(batch, list | tuple):
-        for value in batch:
-            yield from _each(value)

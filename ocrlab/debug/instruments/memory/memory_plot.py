@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocrlab.debug.instruments.memory.memory_text import size
 from ocrlab.debug.instruments.memory.timeline import KINDS, LABELS, OUTSIDE, Segment, Step
+from ocrlab.plot_style import BAD, INK, MUTED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,9 +20,9 @@ COLOURS = {  # cool for what stays, warm for what comes and goes; in lightness a
     "kept": "#b0356b",
     "input": "#c9ced6",
     "activations": "#e8b04a",
-    "workspace": "#c8450c",
+    "workspace": BAD,
 }
-INK, MUTED, BAND = "#1f2933", "#5f6b7a", ("#eef1f4", "#dde3ea")
+BAND = ("#eef1f4", "#dde3ea")
 PHASES = {"forward": "forward", "backward": "backward", "recompute": "backward", "optimizer": "optimiser"}
 NARROW = 0.018  # of the width, below which a part has no room for its name
 APART = 0.03  # of the width, below which two slanted names lie over each other

@@ -1,4 +1,4 @@
-"""Memory in words: the peak of a step, and what torch.cuda.memory_summary() means; plain data in, text out."""
+"""Memory as text: the peak of a step, and what torch.cuda.memory_summary() means; plain data in, text out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SPLIT = 0.1  # of the reserved bytes, from which fragmentation is worth a senten
 
 
 def size(count: float) -> str:
-    """Return a number of bytes as people say it: 1.50 GiB, 12.0 MiB, 3 KiB."""
+    """Return a number of bytes as text: 1.50 GiB, 12.0 MiB, 3 KiB."""
     sign, count = ("-", -count) if count < 0 else ("", count)
     for unit, amount, digits in (("GiB", 2**30, 2), ("MiB", 2**20, 1), ("KiB", 2**10, 0)):
         if count >= amount * 0.9995:

@@ -1,14 +1,14 @@
 """Where the memory of a training step goes, by module, forward and backward, on the CPU and on CUDA alike.
 
-with memory.watch(model, optimizer) as seen:
+with memory_watch.watch(model, optimizer) as watch:
     for batch in loader:
-        ...                     a step as ever; `seen` finds its borders by itself, or is told: seen.step()
-seen.table()                    the highest step, module by module
-seen.plot()                     its timeline
-seen.finding()                  in one sentence; print(seen) shows the table and the sentence
+        ...                     a step as ever; `watch` finds its borders by itself, or by watch.step()
+watch.table()                   the highest step, module by module
+watch.plot()                    its timeline
+watch.finding()                 in one sentence; print(watch) shows the table and the sentence
 
 Storages are counted once, whoever shares them. What an operator uses inside itself (the scratch space of a convolution)
-is no tensor and not seen; the high-water mark of the process or of the allocator, which is told beside it, has it.
+is no tensor and not counted; the high-water mark of the process or of the allocator, which is reported too, has it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def watch(model: nn.Module, optimizer: Any = None) -> Iterator[MemoryWatch]:
 
 
 class MemoryWatch:
-    """What a watch has seen: `steps`, the last of them last, and the highest one."""
+    """The memory of one training: `steps`, the newest last, and the highest of them."""
 
     current: MemoryWatch | None = None
 
@@ -86,8 +86,6 @@ class MemoryWatch:
         parameter = next(model.parameters(), None)
         self.device = parameter.device if parameter is not None else torch.device("cpu")
         self._cuda = self.device.type == "cuda"
-
-    # What a reader asks for.
 
     def table(self, depth: int = 2) -> list[Row]:
         """Return the highest step module by module, `depth` names deep; empty before the first step has ended."""
@@ -139,8 +137,6 @@ class MemoryWatch:
         self._stepped = self._backward = False
         self._high_at = ""
         return done
-
-    # How it is seen.
 
     @contextlib.contextmanager
     def _following(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Every storage from its birth to its death, on any device, seen from below autograd; nothing is kept alive by it."""
+"""Every storage from its birth to its death, on any device, below autograd; nothing is kept alive by it."""
 
 from __future__ import annotations
 

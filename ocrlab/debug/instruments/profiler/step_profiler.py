@@ -1,10 +1,10 @@
 """torch.profiler around chosen steps of any program: what the time goes into, in which module, and who waits where.
 
-    with profile.steps(skip=2, steps=3, folder="runs/mine") as seen:
+    with profile_steps(skip=2, steps=3, folder="runs/mine") as profile:
         for batch in loader:
             ...                    # a whole step
-            seen.step()
-    print(seen.finding()); seen.table(); seen.waits(); seen.trace      # the trace opens in ui.perfetto.dev
+            profile.step()
+    print(profile.finding()); profile.table(); profile.waits(); profile.trace      # the trace opens in ui.perfetto.dev
 
 The steps are profiled as they are; one more step is looked at by source line, which takes longer and is not timed.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pandas
 
 MOST_EVENTS = 400_000  # of a trace that is written: some 15 MB as gz, which Perfetto still opens
-DISPATCH, OURS = "PythonDispatchMode", 0.05  # what looks at each operator as it is called, and its share worth a word
+DISPATCH, OURS = "PythonDispatchMode", 0.05  # an instrument around each operator, and its share worth a word
 OTHERS = "Python, other libraries, or the profiler itself (skip=2 tells)"
 LITTLE = 0.05  # of a step: less of it in one operator says nothing
 OUTSIDE = 0.3  # of a step, from which on what is no operator is worth a word
@@ -52,7 +52,7 @@ class StepProfile:
         self.seconds: list[float] = []  # of the profiled steps
         self.operators: list[ops.Operator] = []
         self.trace: Path | None = None
-        self.problem = ""  # why nothing, or not everything, was seen
+        self.problem = ""  # why nothing, or not everything, was profiled
         self._guard = InstrumentGuard("profile.steps", self._stop)
         self.device = ""
         self.waited = self.busy = 0.0  # seconds of the host waiting, of the device working, in all profiled steps
@@ -147,16 +147,16 @@ class StepProfile:
     def finding(self) -> str:
         """Return what the time goes into, and who waits where, in one sentence."""
         if not self.operators:
-            return f"Nothing was profiled: {self.problem or self._too_few()}"
-        sentences = [self._in_python(), self._where_it_goes()]
+            return f"Nothing was profiled: {self.problem or self._missing_steps()}"
+        sentences = [self._python_share(), self._largest_operator()]
         data = sum(o.share for o in self.operators if o.phase == "data")
         if data > 0.1:
             sentences.append(f"{100 * data:.0f} % waits for data")
-        sentences.append(self._where_it_waits())
+        sentences.append(self._frequent_wait())
         share, rate = self.share_of_peak(), self.rate()
         if rate is not None:
             sentences.append(_speed(rate) + (f", {_figure(100 * share)} % of the card's peak" if share else ""))
-        sentences.append(self._not_looked_at())
+        sentences.append(self._missing_lines())
         ours = sum(o.share for o in self.operators if o.name == DISPATCH)
         if ours > OURS:
             sentences.append(
@@ -174,14 +174,14 @@ class StepProfile:
             parts.append(waits[["operator", "file", "line", "within", "times", "source"]].to_string(index=False))
         return "\n".join(parts)
 
-    def _too_few(self) -> str:
+    def _missing_steps(self) -> str:
         """Return why no step was profiled."""
         if not self.number:
             return "seen.step() was never called; call it at the end of each step"
         many = f"{self.number} steps are" if self.number > 1 else "one step is"
         return f"{many} fewer than skip={self.skip} + 1"
 
-    def _not_looked_at(self) -> str:
+    def _missing_lines(self) -> str:
         """Return why no line is told that waits, where none was looked for."""
         if self.lines is None or self._unfinished:
             need = self.skip + self.wanted + 1
@@ -190,7 +190,7 @@ class StepProfile:
             return "lines that would wait were not looked for, as a compiled graph would notice"
         return ""
 
-    def _in_python(self) -> str:
+    def _python_share(self) -> str:
         """Return how much of a step is outside of operators, where it is most of all; on a device this is not asked.
 
         Without a step that ran before the profiler, and was not the first, it is a share of the profiled ones.
@@ -207,7 +207,7 @@ class StepProfile:
         others = "Python, or other libraries" if self._plain else OTHERS
         return f"{100 * share:.0f} % of the step is outside of torch's operators: {others}"
 
-    def _where_it_goes(self) -> str:
+    def _largest_operator(self) -> str:
         """Return the operator that takes most of the step in all modules, and the module with its largest part."""
         sums: dict[str, float] = {}
         for each in self.operators:
@@ -225,7 +225,7 @@ class StepProfile:
             where = f"{' in' if most.share > 0.66 * sums[name] else largest} {most.module}"
         return f"{100 * sums[name]:.0f} % of the {'device time of a ' if self.device else ''}step is {name}{where}"
 
-    def _where_it_waits(self) -> str:
+    def _frequent_wait(self) -> str:
         if not self.places():
             return ""
         (place, count), others = self.places()[0], len(self.places()) - 1
@@ -246,7 +246,7 @@ class StepProfile:
         if self.number == self.skip:
             self._begin()
         elif self.number == self.skip + self.wanted:
-            self._profiled()
+            self._end_profile()
             self.lines = self._closing = WaitFinder(dispatch=not self.compiled)
             self.lines.start()
             self._unfinished = True
@@ -277,7 +277,7 @@ class StepProfile:
             self.ranges.start()
         _settle()
 
-    def _profiled(self) -> None:
+    def _end_profile(self) -> None:
         """End the profile and read it."""
         self.ranges.stop()
         profiler, self._profiler = self._profiler, None
@@ -291,9 +291,9 @@ class StepProfile:
         if self.seconds:
             self.operators = ops.operators(events, total, bool(self.device))
         if self.folder is not None:
-            self.trace = self._written(profiler, len(events))
+            self.trace = self._write_trace(profiler, len(events))
 
-    def _written(self, profiler: Any, events: int) -> Path | None:
+    def _write_trace(self, profiler: Any, events: int) -> Path | None:
         if events > MOST_EVENTS:
             self.problem = f"the trace was not written: {events} events, at most {MOST_EVENTS}; profile fewer steps"
             return None
@@ -314,7 +314,7 @@ class StepProfile:
             if self._closing is not None:
                 self._closing.stop()
                 self._closing = None
-            self._profiled()
+            self._end_profile()
 
     def _stop(self, _error: BaseException) -> None:
         """End whatever still looks after an error of this instrument."""

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.layers import layer_watch
-from ocrlab.debug.instruments.layers.statistics import _Transfer
-from ocrlab.debug.instruments.layers.timers import StepClock
+from ocrlab.debug.instruments.layers.statistics import StepClock, _Transfer
 
 
 class Attends(nn.Module):
@@ -70,7 +69,7 @@ def test_after_a_dead_context_nothing_on_its_way_is_read_or_freed() -> None:
     watched = layer_watch.watch(model, "*")
     before = sys.getrefcount(numbers)
     with pytest.raises(RuntimeError), watched as watch:
-        watch._keeper._sent.append(_Transfer([], [], [], StepClock(), numbers, None, False))
+        watch._store._sent.append(_Transfer([], [], [], StepClock(), numbers, None, False))
         raise RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
-    assert not watch._keeper._sent and "CUDA error ended" in watch.fault
+    assert not watch._store._sent and "CUDA error ended" in watch.fault
     assert sys.getrefcount(numbers) > before

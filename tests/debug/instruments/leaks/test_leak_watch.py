@@ -348,8 +348,8 @@ def test_holders_have_names() -> None:
     box = {"deep": [[thing]]}
     holder = Search().holder(thing)
     assert holder is not None
-    assert "`thing`" in holder.words
-    assert "`box`" in (Search().holder(box["deep"]) or holder).words
+    assert "`thing`" in holder.text
+    assert "`box`" in (Search().holder(box["deep"]) or holder).text
 
 
 def test_what_a_dataset_holds() -> None:
@@ -371,5 +371,5 @@ def test_a_closer_look_by_hand() -> None:
     [candidate] = probe.judge(11)
     probe.close()
     assert candidate.holder is not None
-    assert "`tensors`" in candidate.holder.words
-    assert str(Leak("tensors", 1, 1, 1, 1, candidate.holder.words, fix="Let go")).endswith("Let go.")
+    assert "`tensors`" in candidate.holder.text
+    assert str(Leak("tensors", 1, 1, 1, 1, candidate.holder.text, fix="Let go")).endswith("Let go.")

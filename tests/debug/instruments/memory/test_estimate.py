@@ -131,7 +131,3 @@ def test_wrong_words_are_refused() -> None:
         of(1, precision="int8")
     with pytest.raises(ConfigError, match="Accumulation"):
         of(1, accumulation=0)
-
-
-def test_the_rows_end_with_the_sum() -> None:
-    assert of(8).words()[-1][0] == "sum"

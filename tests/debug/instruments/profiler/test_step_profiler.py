@@ -242,9 +242,9 @@ def test_a_compiled_model_is_profiled_without_compiling_it_again() -> None:
 def test_an_operator_that_takes_next_to_nothing_is_no_finding() -> None:
     profile = step_profiler.StepProfile(1, 1, None, None)
     profile.operators = [operators.Operator("aten::mm", "last", "forward", 1, 0.01, 0.0, 0.03, "")]
-    assert profile._where_it_goes() == "no operator takes more than 3 % of the step"
+    assert profile._largest_operator() == "no operator takes more than 3 % of the step"
     profile.operators.insert(0, operators.Operator("aten::mm", "first", "forward", 1, 0.02, 0.0, 0.06, ""))
-    assert profile._where_it_goes() == "9 % of the step is aten::mm in first"
+    assert profile._largest_operator() == "9 % of the step is aten::mm in first"
 
 
 def test_small_rates_have_two_digits() -> None:
