@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from ocrlab.config.schema import Config, load
 from ocrlab.errors import ConfigError
 from ocrlab.notebook import layers
+from ocrlab.notebook.layers_job import find_module
 
 
 @pytest.fixture
@@ -99,3 +101,10 @@ def test_planted_faults_are_located_where_they_were_planted(config: Config, seed
     assert all(f"{fault.short}<" in svg for fault in faults), "each plot names its fault"
     first = [next(name for name, share in fault.spread if share > 0) for fault in faults]
     assert all(f"from {name} on" in svg for name in first) and svg.count("in backward order") == 1
+
+
+def test_a_pattern_must_mean_a_single_module() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    assert [named.name for named in find_module(model, "0")] == ["0"]
+    with pytest.raises(ConfigError, match="3 modules"):
+        find_module(model, "*")

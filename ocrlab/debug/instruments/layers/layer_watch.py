@@ -294,7 +294,7 @@ class LayerWatch:
 
 
 class _Before:
-    """The hook before a module's forward; a copy of the module, like an average of the weights, gets one that does nothing."""
+    """The hook before a module's forward; a copy of the module, like averaged weights, gets one that does nothing."""
 
     def __init__(self, watch: LayerWatch, name: str, kind: str) -> None:
         self.watch, self.name, self.kind = watch, name, kind

@@ -1,4 +1,4 @@
-"""Watching modules in trainings of many kinds: what is seen, that nothing is changed, and that nothing stays behind."""
+"""Watching modules in trainings of many kinds: what is reported, that nothing is changed, and that no hook stays."""
 
 from __future__ import annotations
 
@@ -396,3 +396,28 @@ def test_the_title_of_the_figure_names_the_fault(which: str) -> None:
     with layer_watch.watch(model, which) as watch:
         train(model, 2, batch=lambda _: torch.full((4, 8), math.nan))
     assert watch.plot().alt.startswith("First NaN at step 0")
+
+
+def test_a_compiled_model_that_has_no_length_is_watched_too() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = small()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x)
+
+    model = torch.compile(Wrapped(), backend="eager")
+    with layer_watch.watch(model, "*") as watch:
+        train(model, 2)
+    assert watch.table()["calls"].eq(1).all() and hooks(model) == 0
+
+
+def test_a_watch_prints_its_report() -> None:
+    model = small()
+    with layer_watch.watch(model, "*") as watch:
+        train(model, 1)
+    assert str(watch).startswith("All that was seen is finite") and "object at" not in str(watch)
+    with layer_watch.watch(model, "*") as watch:
+        pass
+    assert "No watched module was called" in str(watch)
