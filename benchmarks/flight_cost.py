@@ -58,24 +58,24 @@ Figures = tuple[float, float]  # seconds of a step, and of the CPU
 
 def recorder(rounds: int) -> tuple[Cost, Cost]:
     """Return what the recorder costs without snapshots: in quiet rounds, and in all; raises ValueError for too few."""
-    found = switched(rounds)
-    usual = sorted(one[AGAIN][0] for one in found)[len(found) // 10]
-    quiet = [one for one in found if one[AGAIN][0] <= QUIET * usual]
+    rounds_figures = switched(rounds)
+    typical = sorted(figures[AGAIN][0] for figures in rounds_figures)[len(rounds_figures) // 10]
+    quiet = [figures for figures in rounds_figures if figures[AGAIN][0] <= QUIET * typical]
     if len(quiet) < FEW * rounds:
         raise ValueError(f"the machine was busy: {len(quiet)} of {rounds} rounds were quiet, {FEW:.0%} are needed")
-    return cost(quiet, [WITHOUT]), cost(found, [WITHOUT, AGAIN])
+    return cost(quiet, [WITHOUT]), cost(rounds_figures, [WITHOUT, AGAIN])
 
 
 def cost(rounds: Sequence[Sequence[Figures]], against: Sequence[int] = (1, 2)) -> Cost:
     """Return what rounds of turns with, without, and without the recorder again tell; `against` are compared with."""
-    plain = [[statistics.fmean(one[turn][i] for turn in against) for i in (0, 1)] for one in rounds]
-    wall = [one[WITH][0] - rest[0] for one, rest in zip(rounds, plain, strict=True)]
-    cpu = statistics.median(one[WITH][1] - rest[1] for one, rest in zip(rounds, plain, strict=True))
-    nothing = statistics.median(one[WITHOUT][0] - one[AGAIN][0] for one in rounds)
-    kept = trimmed(wall)
-    error = statistics.pstdev(kept) / math.sqrt(len(kept))
+    plain = [[statistics.fmean(figures[turn][i] for turn in against) for i in (0, 1)] for figures in rounds]
+    wall = [figures[WITH][0] - rest[0] for figures, rest in zip(rounds, plain, strict=True)]
+    cpu = statistics.median(figures[WITH][1] - rest[1] for figures, rest in zip(rounds, plain, strict=True))
+    nothing = statistics.median(figures[WITHOUT][0] - figures[AGAIN][0] for figures in rounds)
+    steps = trimmed(wall)
+    error = statistics.pstdev(steps) / math.sqrt(len(steps))
     step = statistics.median(rest[0] for rest in plain)
-    return Cost(len(rounds), step, statistics.median(wall), statistics.fmean(kept), error, cpu, nothing)
+    return Cost(len(rounds), step, statistics.median(wall), statistics.fmean(steps), error, cpu, nothing)
 
 
 def trimmed(values: Sequence[float]) -> list[float]:
@@ -91,7 +91,7 @@ def switched(rounds: int, workers: int | None = None) -> list[list[Figures]]:
     """
     from ocrlab.debug.recorder.manual_loop import recording
 
-    found: list[list[Figures]] = []
+    figures: list[list[Figures]] = []
     model, optimizer, batches = parts()
     with (
         tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder,
@@ -104,22 +104,22 @@ def switched(rounds: int, workers: int | None = None) -> list[list[Figures]]:
             turns: list[Figures] = [(0.0, 0.0)] * 3
             for side in (*range(number % 3, 3), *range(number % 3)):
                 switch(rec, model, side == WITH)
-                source, told = (recorded, rec) if side == WITH else (plain, None)
-                turns[side] = mean_step(model, optimizer, source, TURN, told)
-            found.append(turns)
+                source, recorder = (recorded, rec) if side == WITH else (plain, None)
+                turns[side] = mean_step(model, optimizer, source, TURN, recorder)
+            figures.append(turns)
         switch(rec, model, True)
-    return found
+    return figures
 
 
 def switch(rec: Any, model: torch.nn.Module, on: bool) -> None:
     """Take out of a program what the recorder has put into it, or put it in."""
     rec.stop()
-    rec.tape.stages.detach()
-    scales = rec.tape.learning.scales
+    rec.step_recorder.stages.detach()
+    scales = rec.step_recorder.monitor.scales
     scales.close()
     if on:
         rec.start()
-        rec.tape.hear(model)
+        rec.step_recorder.hook_stages(model)
         scales.handles = [model.register_forward_pre_hook(CallHook(scales._hook), with_kwargs=True)]
 
 
@@ -148,7 +148,9 @@ def mean_step(model: Any, optimizer: Any, batches: Iterator[Any], steps: int, re
         begun = time.perf_counter(), time.process_time()
         one_step(model, optimizer, next(batches), rec, SPIN)
         taken.append((time.perf_counter() - begun[0], time.process_time() - begun[1]))
-    return statistics.fmean(one[0] for one in taken[SETTLE:]), statistics.fmean(one[1] for one in taken[SETTLE:])
+    return statistics.fmean(figures[0] for figures in taken[SETTLE:]), statistics.fmean(
+        figures[1] for figures in taken[SETTLE:]
+    )
 
 
 def snapshots(steps: int) -> tuple[float, int]:
@@ -158,21 +160,21 @@ def snapshots(steps: int) -> tuple[float, int]:
     differ by more than one per cent from each other.
     """
     wall: list[float] = []
-    made: list[int] = []  # the steps after which a snapshot lay on the disk
-    seen = 0
+    written: list[int] = []  # the steps after which a snapshot lay on the disk
+    count = 0
     with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
         for _ in training(Path(folder), False, 30):
             pass  # the first step of a process prepares its kernels, beside the first snapshot
         for at, seconds in enumerate(training(run := Path(folder), True, steps)):
             wall.append(seconds)
-            if (stamp := newest(run)) != seen:
-                seen = stamp
-                made.append(at)
-    near = {place for at in made for place in range(at - AROUND, at + 3) if 0 <= place < len(wall)}
-    usual = statistics.median(wall)
-    far = [seconds - usual for place, seconds in enumerate(wall) if place not in near]
+            if (stamp := newest(run)) != count:
+                count = stamp
+                written.append(at)
+    near = {place for at in written for place in range(at - AROUND, at + 3) if 0 <= place < len(wall)}
+    typical = statistics.median(wall)
+    far = [seconds - typical for place, seconds in enumerate(wall) if place not in near]
     rest = statistics.fmean(far) if far else 0.0
-    return sum(wall[place] - usual - rest for place in near) / sum(wall), len(made)
+    return sum(wall[place] - typical - rest for place in near) / sum(wall), len(written)
 
 
 def training(folder: Path, on: bool, steps: int) -> Iterator[float]:

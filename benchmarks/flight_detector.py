@@ -105,13 +105,13 @@ def patch_training(plan: Plan, truth: Truth) -> None:
 
     def stepped(self: Any, batch: Any, index: int) -> Tensor:
         rate = float(self.trainer.optimizers[0].param_groups[0]["lr"]).hex()
-        truth.say("batch", micro=self.micro, names=list(batch.pages), lr=rate, states=states())
+        truth.write("batch", micro=self.micro, names=list(batch.pages), lr=rate, states=states())
         truth.now(0, f"{self.micro} forward")
         total: Tensor = step(self, batch, index)
         if plan.fault in ("log_of_zero", "zero_count"):
             probability = self.detector(batch.images).probability
             total = total + self.planted.loss(probability, batch.maps[0])
-        truth.say("loss", micro=self.micro, value=float(total.detach()).hex())
+        truth.write("loss", micro=self.micro, value=float(total.detach()).hex())
         if not torch.isfinite(total) or total < 0:
             raise FloatingPointError(f"loss is {float(total)} at micro-batch {self.micro}")
         truth.now(0, f"{self.micro} backward")

@@ -176,7 +176,7 @@ line_filter.register_autograd(_back, setup_context=_keep)
 
 def fail(plan: Plan, truth: Truth) -> None:
     """Do what the C code behind the op does when a page has no line."""
-    truth.say("fault", module=plan.module, phase=plan.phase)
+    truth.write("fault", module=plan.module, phase=plan.phase)
     if plan.fault == "raise":
         raise RuntimeError("line_filter: a run of length 0")
     if plan.fault == "segfault":

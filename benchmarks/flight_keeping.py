@@ -303,9 +303,9 @@ def right(name: str, record: Mapping[str, Any]) -> bool:
 
 def row(smoke: bool, details: list[str]) -> tuple[str, str, str, bool | None]:
     """Return the row of the table."""
-    known = list(programs().items())[: 2 if smoke else None]
+    examples = list(programs().items())[: 2 if smoke else None]
     wrong, short, seconds = [], 0, []
-    for name, text in known:
+    for name, text in examples:
         record = once(name, text)
         cells = [cell["cell"] for cell in record.get("cells") or ()]
         short += right(name, record) and not any("from the beginning" in cell for cell in cells)
@@ -314,8 +314,8 @@ def row(smoke: bool, details: list[str]) -> tuple[str, str, str, bool | None]:
             wrong.append(f"{name}: {record.get('answer') or 'no answer'}")
         print(f"{name}: {right(name, record)}, {seconds[-1]:.0f} s, {', '.join(cells)}", file=sys.stderr, flush=True)
     details += [f"Not named: {'; '.join(wrong)}"] if wrong else []
-    count = len(known) - len(wrong)
-    told = f"{count} of {len(known)}, {short} of them from a snapshot, the rest from the beginning; slowest"
+    count = len(examples) - len(wrong)
+    told = f"{count} of {len(examples)}, {short} of them from a snapshot, the rest from the beginning; slowest"
     what = "faults that depend on what the program keeps, behind 600 steps and more: the fault, the losses bit for bit"
     return what, "all", f"{told} {max(seconds):.0f} s", not wrong
 

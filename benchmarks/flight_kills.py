@@ -169,18 +169,18 @@ def compare(plan: Plan, score: Score) -> None:
     batches = {micro: line["names"] for micro, line in before.items()}
     exact = {line["micro"]: line["value"] for line in flight_truth.lines(Path(plan.folder), "loss")}
     last = max(batches)
-    told = {step.micro: step for step in flight.steps}
-    score.steps += len(told)
-    score.late += sum(micro >= 64 for micro in told)
+    steps = {step.micro: step for step in flight.steps}
+    score.steps += len(steps)
+    score.late += sum(micro >= 64 for micro in steps)
     score.torn += flight.torn
     if flight.torn > 1:
         score.wrong[f"{flight.torn} records torn"] += 1
-    newest = max(told, default=-1)
+    newest = max(steps, default=-1)
     if not last <= newest <= last + 1 and not (flight.torn and newest == last - 1):
         score.wrong[f"the newest step is {newest - last:+d} from the truth"] += 1
-    if newest >= 0 and len(told) + flight.torn < min(newest + 1, 250):
+    if newest >= 0 and len(steps) + flight.torn < min(newest + 1, 250):
         score.wrong["steps are missing"] += 1
-    for micro, step in told.items():
+    for micro, step in steps.items():
         if micro in batches and named(step.samples) != named(batches[micro]):
             score.wrong["samples of a step"] += 1
         if micro in exact and step.loss is not None:
@@ -199,25 +199,25 @@ def named(samples: list[str]) -> list[str]:
     return [Path(sample).stem for sample in samples]
 
 
-def right_before(step: Any, said: dict[str, Any], earlier: dict[str, Any], score: Score) -> None:
+def right_before(step: Any, truth: dict[str, Any], earlier: dict[str, Any], score: Score) -> None:
     """Compare what a record holds of the time before its step with what the program said: learning rate, generators.
 
     A state may be missing where the generator has not moved since the `earlier` step: it is read now and then. The
     states are put back, so that Python, NumPy and torch themselves tell what they are: no byte of the record's form is
     known here.
     """
-    if "lr" in said and (step.lr is None or float(step.lr).hex() != said["lr"]):
+    if "lr" in truth and (step.lr is None or float(step.lr).hex() != truth["lr"]):
         score.wrong["learning rate of a step"] += 1
-    if "states" not in said:
+    if "states" not in truth:
         return
     score.states += 1
-    moved = {name for name, state in said["states"].items() if earlier.get("states", {}).get(name) != state}
+    moved = {name for name, state in truth["states"].items() if earlier.get("states", {}).get(name) != state}
     if missing := moved - {*step.random}:
         score.wrong[f"no random states of {', '.join(sorted(missing))}"] += 1
         return
     rng_state.restore(step.random)
     now = flight_truth.states()
-    for name in sorted(name for name in step.random if now[name] != said["states"][name]):
+    for name in sorted(name for name in step.random if now[name] != truth["states"][name]):
         score.wrong[f"random states of {name}"] += 1
 
 
@@ -228,8 +228,8 @@ def right_phase(plan: Plan, flight: Any, score: Score) -> bool:
     now = flight.now
     if now is not None and (now.micro - int(micro), now.phase) in allowed:
         return True
-    told = f"{now.micro - int(micro):+d} {now.phase}" if now is not None else "nothing"
-    score.wrong[f"{plan.program}: in {word}, told {told}"] += 1
+    position = f"{now.micro - int(micro):+d} {now.phase}" if now is not None else "nothing"
+    score.wrong[f"{plan.program}: in {word}, told {position}"] += 1
     return False
 
 
@@ -240,23 +240,23 @@ def right_workers(plan: Plan, flight: Any, score: Score) -> bool:
         index, name, state = word.text.split()
         if plan.workers:
             here = [worker for worker in flight.workers if worker.worker == slot - 1]
-            said = [worker.sample for worker in here]
+            samples = [worker.sample for worker in here]
             if any(worker.pid != word.pid and not worker.sample for worker in here):
                 continue  # of the next epoch, and on nothing yet
         else:
-            said = [flight.sample, *(worker.sample for worker in flight.workers)]
-        if any(same(one, index, name) for one in said):
+            samples = [flight.sample, *(worker.sample for worker in flight.workers)]
+        if any(same(sample, index, name) for sample in samples):
             continue
-        if state == "done" and not plan.workers and flight.workers and not any(said):
+        if state == "done" and not plan.workers and flight.workers and not any(samples):
             continue  # the next epoch has begun, and no sample of it
-        if state == "done" and any(said):  # between two samples: the next one was told, the truth not yet
+        if state == "done" and any(samples):  # between two samples: the next one was told, the truth not yet
             score.between += 1
             continue
-        score.wrong[f"{plan.program}, {plan.workers} workers: on {word.text}, told {said}"] += 1
+        score.wrong[f"{plan.program}, {plan.workers} workers: on {word.text}, told {samples}"] += 1
         return False
     return True
 
 
-def same(told: str, index: str, name: str) -> bool:
+def same(sample: str, index: str, name: str) -> bool:
     """Tell whether a sample told is the one of the truth: by its file, or by its number in the data set."""
-    return told in (index, name, f"#{index}", f"index {index}") or Path(told).stem == Path(name).stem
+    return sample in (index, name, f"#{index}", f"index {index}") or Path(sample).stem == Path(name).stem

@@ -43,7 +43,7 @@ class Truth:
         self.replay = os.environ.get("OCRLAB_REPLAY")
         self.counts = [0] * SLOTS
 
-    def say(self, kind: str, **words: Any) -> None:
+    def write(self, kind: str, **words: Any) -> None:
         """Append one line."""
         line = json.dumps({"kind": kind, "pid": os.getpid(), "replay": self.replay, **words})
         os.write(self.lines, line.encode() + b"\n")
@@ -74,14 +74,14 @@ def states() -> dict[str, int]:
 
 def slots(folder: Path) -> dict[int, Word]:
     """Return the last word of every slot that has spoken."""
-    data, found = (folder / "truth.bin").read_bytes().ljust(SLOTS * SIZE, b"\0"), {}  # it is there before its size is
+    data, records = (folder / "truth.bin").read_bytes().ljust(SLOTS * SIZE, b"\0"), {}  # it is there before its size is
     for slot in range(SLOTS):
         side = data[slot * SIZE]
         if side:
             place = slot * SIZE + 8 + (side - 1) * 240
             count, pid, length = HALF.unpack_from(data, place)
-            found[slot] = Word(count, pid, data[place + HALF.size : place + HALF.size + length].decode())
-    return found
+            records[slot] = Word(count, pid, data[place + HALF.size : place + HALF.size + length].decode())
+    return records
 
 
 def lines(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
@@ -92,11 +92,11 @@ def lines(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
     path = folder / "truth.jsonl"
     pattern = f"**/flight/replay-*/*/aside{path.absolute()}"
     copies = sorted(folder.glob(pattern), key=lambda copy: copy.stat().st_mtime)
-    found: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for text in (one for file in (path, *copies) if file.exists() for one in file.read_bytes().splitlines()):
         try:
             line = json.loads(text)
         except ValueError:
             continue
-        found += [line] if line not in found else []
-    return [line for line in found if kind in (None, line["kind"])]
+        records += [line] if line not in records else []
+    return [line for line in records if kind in (None, line["kind"])]

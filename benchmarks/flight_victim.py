@@ -34,7 +34,7 @@ def run(plan: Plan) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(plan.seed)
     {"lightning": lightning_project, "loop": loop, "train": detector}[plan.program](plan, truth)
-    truth.say("end")
+    truth.write("end")
 
 
 def loader(plan: Plan, truth: Truth, collate: Any = None) -> DataLoader[Any]:
@@ -69,7 +69,7 @@ def dies(plan: Plan, truth: Truth) -> None:
             os._exit(7)
         ctypes.string_at(0)
 
-    truth.say("started", workers=plan.workers)
+    truth.write("started", workers=plan.workers)
     if plan.die and not truth.replay:
         threading.Thread(target=later, daemon=True).start()
 
@@ -91,13 +91,13 @@ def lightning_project(plan: Plan, truth: Truth) -> None:
 
         def training_step(self, batch: dict[str, Any], _index: int) -> Tensor:
             rate = self.trainer.optimizers[0].param_groups[0]["lr"]
-            truth.say("batch", micro=int(self.net.clock), names=list(batch["file_name"]), **before(rate))
+            truth.write("batch", micro=int(self.net.clock), names=list(batch["file_name"]), **before(rate))
             truth.now(0, f"{int(self.net.clock)} forward")
             logits = self.net(batch["pixels"], batch["source"])
             with torch.no_grad():
                 taught = self.teacher(batch["pixels"], batch["source"]) if plan.fault is None else logits.detach()
             total = losses(logits, batch["mask"], self.planted) + 0.1 * (logits - taught).square().mean()
-            truth.say("loss", micro=int(self.net.clock) - 1, value=float(total.detach()).hex())
+            truth.write("loss", micro=int(self.net.clock) - 1, value=float(total.detach()).hex())
             truth.now(0, f"{int(self.net.clock) - 1} backward")
             return total
 
@@ -145,19 +145,19 @@ def loop(plan: Plan, truth: Truth) -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, plan.steps)
     data = loader(plan, truth, collate)
     dies(plan, truth)
-    made = 0
+    steps = 0
     keys = {"batches": plan.batches, "snapshot_every": plan.snapshot_every}
     with recording(Path(plan.folder, "run"), model, optimizer, scheduler=scheduler, **keys) as rec:
-        while made < plan.steps:
+        while steps < plan.steps:
             for number, (pixels, mask, source, *names) in enumerate(rec.batches(data)):
                 micro = int(model.clock)
                 rate = optimizer.param_groups[0]["lr"]
-                truth.say("batch", micro=micro, names=names[0] if names else None, **before(rate))
+                truth.write("batch", micro=micro, names=names[0] if names else None, **before(rate))
                 truth.now(0, f"{micro} forward")
                 with torch.autocast("cpu", torch.bfloat16, enabled=plan.bf16):
                     logits = model(pixels, source)
                 loss = losses(logits, mask, planted)
-                truth.say("loss", micro=micro, value=float(loss.detach()).hex())
+                truth.write("loss", micro=micro, value=float(loss.detach()).hex())
                 rec.loss(loss)
                 truth.now(0, f"{micro} backward")
                 (loss / plan.accumulate).backward()
@@ -168,9 +168,9 @@ def loop(plan: Plan, truth: Truth) -> None:
                     scheduler.step()
                     optimizer.zero_grad()
                     averaged.update_parameters(model)
-                    made += 1
+                    steps += 1
                 truth.now(0, f"{micro} done")
-                if made >= plan.steps:
+                if steps >= plan.steps:
                     break
 
 

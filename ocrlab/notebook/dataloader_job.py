@@ -130,7 +130,7 @@ def _watch(
             while ticks < min(10, int(10 * share)):
                 ticks += 1
                 tick()
-            if share > 3 or (share > 1 and len(watched.kept) > 8):  # on a busy machine fewer steps must do
+            if share > 3 or (share > 1 and len(watched.step_records) > 8):  # on a busy machine fewer steps must do
                 break
         report.finding, *report.more = watched.findings()
         report.waiting = watched.waiting()

@@ -20,15 +20,15 @@ def position_text(run: Path) -> str:
     flights = last_flights(run)
     if len(flights) < 2:
         return f"the record ends at {flight_position(flights[0])}" if flights else ""
-    said = [f"that of rank {one.rank} at {flight_position(one)}" for one in flights[1:RANKS]]
-    said += [f"and {len(flights) - RANKS} more ranks"] if len(flights) > RANKS else []
-    return "; ".join([f"the record of rank {flights[0].rank} ends at {flight_position(flights[0])}", *said])
+    others = [f"that of rank {flight.rank} at {flight_position(flight)}" for flight in flights[1:RANKS]]
+    others += [f"and {len(flights) - RANKS} more ranks"] if len(flights) > RANKS else []
+    return "; ".join([f"the record of rank {flights[0].rank} ends at {flight_position(flights[0])}", *others])
 
 
 def last_flights(run: Path) -> list[Flight]:
     """Return the records of the last start of a run that have a step, by rank."""
     paths = ring_reader.find_rings(run)
-    found = []
+    flights = []
     for path in paths:
         if ring_reader.parse_name(path)[1] == ring_reader.parse_name(paths[0])[1]:
             try:
@@ -36,8 +36,8 @@ def last_flights(run: Path) -> list[Flight]:
             except DataError:
                 continue
             if flight.now is not None:
-                found.append(flight)
-    return found
+                flights.append(flight)
+    return flights
 
 
 def has_live_process(run: Path) -> bool:
@@ -58,12 +58,12 @@ def flight_position(flight: Flight) -> str:
         phase = f"forward, {_short(now.stage)}"
     parts = [f"step {now.number}, {phase}".rstrip(", ")]
     parts += [samples] if samples and not samples.endswith(" ") else []  # of no sample there is nothing to tell
-    of = [one for one in flight.workers if one.sample and (one.loader == 0) == (now.phase != "validation")]
-    own = [one for one in of if one.pid == flight.pid]  # what the process loads itself
+    of = [worker for worker in flight.workers if worker.sample and (worker.loader == 0) == (now.phase != "validation")]
+    own = [worker for worker in of if worker.pid == flight.pid]  # what the process loads itself
     if own and now.phase == "data":
         parts.append(f"the process itself on {_short(own[0].sample)}")
-    of = [one for one in of if one.pid != flight.pid]
-    parts += [", ".join(f"worker {one.worker} on {_short(one.sample)}" for one in of[:WORKERS])] if of else []
+    of = [worker for worker in of if worker.pid != flight.pid]
+    parts += [", ".join(f"worker {worker.worker} on {_short(worker.sample)}" for worker in of[:WORKERS])] if of else []
     return "; ".join(parts) + (f" and {len(of) - WORKERS} more workers" if len(of) > WORKERS else "")
 
 

@@ -50,9 +50,9 @@ def save_cells(folder: Path, rank: int) -> None:
             if code.strip()
         ]
         size = sum(len(str(cell["code"])) for cell in cells)
-        told = {"schema": SCHEMA, "pid": os.getpid(), "cwd": shell.starting_dir, "argv": sys.argv, "size": size}
-        told |= {"began": sorted(BEGAN), "cells": cells if size <= LIMIT else []}
-        write_json(Path(folder, f"cells-{rank}.json"), told, private=True)
+        content = {"schema": SCHEMA, "pid": os.getpid(), "cwd": shell.starting_dir, "argv": sys.argv, "size": size}
+        content |= {"began": sorted(BEGAN), "cells": cells if size <= LIMIT else []}
+        write_json(Path(folder, f"cells-{rank}.json"), content, private=True)
 
 
 def _shell() -> Any:
@@ -72,10 +72,10 @@ def find_cells(run: Path, rank: int, pid: Any) -> tuple[Path, dict[str, Any]] | 
     folder = run / "flight" if (run / "flight").is_dir() else run
     path = (folder / f"cells-{rank}.json").absolute()
     try:
-        told = from_json(path.read_bytes(), source=str(path))
+        content = from_json(path.read_bytes(), source=str(path))
     except OSError:
         return None
-    return (path, told) if told.get("pid") == pid else None
+    return (path, content) if content.get("pid") == pid else None
 
 
 def begin_recording() -> None:
@@ -88,7 +88,7 @@ def begin_recording() -> None:
 def shorten_paths(value: Any, place: Path) -> Any:
     """Return a fault whose lines say `cell-5.py:3`, without the folder of the replay, where the files of cells are."""
     if isinstance(value, dict):
-        return {name: shorten_paths(one, place) for name, one in value.items()}
+        return {name: shorten_paths(item, place) for name, item in value.items()}
     if isinstance(value, list):
-        return [shorten_paths(one, place) for one in value]
+        return [shorten_paths(item, place) for item in value]
     return value.replace(f"{place.absolute()}{os.sep}cell-", "cell-") if isinstance(value, str) else value

@@ -32,15 +32,17 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
 
     A program may be set by any variable; what looks like a key, a token or a password is left out.
     """
-    kept = {n: v for n, v in os.environ.items() if not is_secret(n, v) and n not in SHELL + OURS and len(v) <= LONGEST}
-    told = {
+    variables = {
+        n: v for n, v in os.environ.items() if not is_secret(n, v) and n not in SHELL + OURS and len(v) <= LONGEST
+    }
+    content = {
         "schema": SCHEMA,
         "kind": kind,
         "argv": command_line(),
         "executable": sys.executable,
         "cwd": start_folder(),
         "host": socket.gethostname(),
-        "environment": kept,
+        "environment": variables,
         "interactive": "ipykernel" in sys.modules or hasattr(sys, "ps1"),
         "pid": os.getpid(),
         "rank": rank,
@@ -49,7 +51,7 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
         "time": time.time(),
         **more,
     }
-    write_json(Path(folder, file_name(rank)), told, private=True)
+    write_json(Path(folder, file_name(rank)), content, private=True)
 
 
 def update(folder: Path | str, rank: int, **more: Any) -> None:
@@ -78,15 +80,15 @@ def command_line() -> list[str]:
     the program itself.
     """
     own = list(getattr(sys, "orig_argv", [])) or [sys.executable, *sys.argv]
-    found, process = own, multiprocessing.parent_process()
+    words, process = own, multiprocessing.parent_process()
     pid = None if process is None else process.pid
     with contextlib.suppress(OSError, ValueError, IndexError):
-        while pid and _is_started(found):
-            found = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
+        while pid and _is_started(words):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
             pid = int(
                 Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1]
             )
-    return own if _is_started(found) else found
+    return own if _is_started(words) else words
 
 
 def _is_started(words: list[str]) -> bool:
@@ -99,17 +101,17 @@ def start_folder() -> str:
     Its script is found there by the words of its start: it is that of the import, that of the shell, or the one of now.
     """
     now, main = os.getcwd(), getattr(sys.modules.get("__main__"), "__file__", None)
-    told = command_line()[1:]
-    script = next((word for word in told if main and os.path.basename(word) == os.path.basename(main)), None)
+    words = command_line()[1:]
+    script = next((word for word in words if main and os.path.basename(word) == os.path.basename(main)), None)
     if script is None:
         return HERE if Path(HERE).is_dir() else now
-    found = (here for here in (HERE, os.environ.get("PWD", now), now) if _same(Path(here, script), Path(str(main))))
-    return next(found, now)
+    folders = (here for here in (HERE, os.environ.get("PWD", now), now) if _same(Path(here, script), Path(str(main))))
+    return next(folders, now)
 
 
-def _same(one: Path, other: Path) -> bool:
+def _same(path: Path, other: Path) -> bool:
     try:
-        return one.samefile(other)
+        return path.samefile(other)
     except OSError:
         return False
 

@@ -76,7 +76,7 @@ def read(path: Path | str) -> ReplayPosition | None:
         magic, side, done = HEADER.unpack_from(data)
         count, when, slowest, length = SIDE.unpack_from(data, HEADER.size + (side & 1) * ROOM)
         start = HEADER.size + (side & 1) * ROOM + SIDE.size
-        found = json.loads(data[start : start + length]) if magic == MAGIC and count else None
+        place = json.loads(data[start : start + length]) if magic == MAGIC and count else None
     except (OSError, struct.error, ValueError):
         return None
-    return ReplayPosition(found, count, when, slowest, bool(done)) if isinstance(found, dict) else None
+    return ReplayPosition(place, count, when, slowest, bool(done)) if isinstance(place, dict) else None

@@ -56,12 +56,12 @@ ENCODER = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=Fa
 
 def _make_encoder() -> Callable[[Any], str]:
     """Return `ENCODER.encode`, without the encoder in C that it makes anew each time where there is one."""
-    made: Any = getattr(json.encoder, "c_make_encoder", None)
+    make_c_encoder: Any = getattr(json.encoder, "c_make_encoder", None)
     with contextlib.suppress(Exception):
-        in_c = made(None, str, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
+        in_c = make_c_encoder(None, str, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
         probe = {"a": ["\u00e9\n", 1, None, True, 0.5]}
         if "".join(in_c(probe, 0)) == ENCODER.encode(probe):
-            return lambda told: "".join(in_c(told, 0))
+            return lambda value: "".join(in_c(value, 0))
     return ENCODER.encode
 
 
@@ -108,22 +108,22 @@ def encode_step(step: Step, room: int, random: Mapping[str, Any], loaded: Mappin
 
     What does not fit is left out and named: samples, order, states. `loaded` None: those are the same as `random`.
     """
-    told: dict[str, Any] = {"samples": step.samples, "order": step.order, "random": random}
+    content: dict[str, Any] = {"samples": step.samples, "order": step.order, "random": random}
     if loaded:
-        told["loaded"] = loaded
+        content["loaded"] = loaded
     if step.memory:
-        told["memory"] = step.memory
-    text = ENCODE(told).encode()
+        content["memory"] = step.memory
+    text = ENCODE(content).encode()
     if len(text) <= room:
         return text
-    told |= {"samples": step.samples[:16], "left_out": ["samples"]}
-    text = ENCODE(told).encode()
+    content |= {"samples": step.samples[:16], "left_out": ["samples"]}
+    text = ENCODE(content).encode()
     if len(text) <= room:
         return text
     few = [name[:60] for name in step.samples[:16]]
-    told |= {"samples": few, "order": {}, "left_out": ["samples", "order", "loaded"]}
-    told.pop("loaded", None)
-    return ENCODE(told).encode()[:room]
+    content |= {"samples": few, "order": {}, "left_out": ["samples", "order", "loaded"]}
+    content.pop("loaded", None)
+    return ENCODE(content).encode()[:room]
 
 
 def no_block(number: int) -> bytes:
@@ -136,13 +136,13 @@ def decode_slot(slot: bytes, large: bytes = b"", block: Callable[[int], bytes] =
 
     `large` is where its text lies if that is too large for the slot.
     """
-    number, again, check, known, loss, *numbers, told, position, size = SLOT.unpack_from(slot)
+    number, again, check, has_loss, loss, *numbers, flags, position, size = SLOT.unpack_from(slot)
     if not number and not again:
         return None
-    held = slot[SLOT.size :] if size <= SMALL else large
-    if number != again or size > len(held):
+    data = slot[SLOT.size :] if size <= SMALL else large
+    if number != again or size > len(data):
         raise TornRecord(f"record {number} ends as {again}, with {size} bytes")
-    text = held[:size]
+    text = data[:size]
     if zlib.crc32(text, zlib.crc32(slot[FIGURES_AT : SLOT.size])) != check:
         raise TornRecord(f"record {number} is damaged")
     step, rate, before, when = Step(*numbers[:4]), *numbers[4:]
@@ -153,11 +153,11 @@ def decode_slot(slot: bytes, large: bytes = b"", block: Callable[[int], bytes] =
         if position >= 0 and "order" not in step.left_out:
             step.order |= {"walk": step.walk, "position": position}
         step.random = _states(texts["random"], block)
-        step.loaded = dict(step.random) if told & 4 else _states(texts.get("loaded", {}), block)
+        step.loaded = dict(step.random) if flags & 4 else _states(texts.get("loaded", {}), block)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise TornRecord(str(error)) from error
-    step.time, step.loss = when, loss if known else None
-    step.lr, step.loss_before = (rate if told & 1 else None), (before if told & 2 else None)
+    step.time, step.loss = when, loss if has_loss else None
+    step.lr, step.loss_before = (rate if flags & 1 else None), (before if flags & 2 else None)
     return number, step
 
 
@@ -168,8 +168,8 @@ def _states(named: Mapping[str, Any], block: Callable[[int], bytes]) -> dict[str
 def read_block(blocks: bytes, number: int) -> bytes:
     """Return the words in a block; raises Torn where it is another one, or damaged."""
     at = (number % (len(blocks) // BLOCK_BYTES)) * BLOCK_BYTES if len(blocks) >= BLOCK_BYTES else 0
-    found, size, check = BLOCK.unpack_from(blocks, at) if blocks else (0, 0, 0)
+    stored, size, check = BLOCK.unpack_from(blocks, at) if blocks else (0, 0, 0)
     words = blocks[at + BLOCK.size : at + BLOCK.size + size]
-    if found != number or zlib.crc32(words) != check:
-        raise TornRecord(f"block {number} holds {found}")
+    if stored != number or zlib.crc32(words) != check:
+        raise TornRecord(f"block {number} holds {stored}")
     return words

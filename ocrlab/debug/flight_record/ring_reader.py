@@ -92,21 +92,21 @@ def read_ring(path: Path | str) -> Flight:
             flight, slots, size = _header(path, head)
             head = _settled(file, head)
             file.seek(FIRST)
-            kept = [file.read(SLOT_BYTES) for _ in range(slots)]
+            records = [file.read(SLOT_BYTES) for _ in range(slots)]
             blocks = file.read((slots + MARGIN) * BLOCKS * BLOCK_BYTES)
             large = [file.read(size) for _ in range(slots)]
     except OSError as error:
         raise DataError(f"{path} cannot be read", got=str(error)) from error
-    found: list[tuple[int, Step]] = []
-    for slot, payload in zip(kept, large, strict=True):
+    steps: list[tuple[int, Step]] = []
+    for slot, payload in zip(records, large, strict=True):
         try:
             record = decode_slot(slot, payload, lambda number: read_block(blocks, number)) if slot else None
         except TornRecord:
             record = None
             flight.torn += 1
         if record:
-            found.append(record)
-    flight.steps = [step for _, step in sorted(found, key=lambda record: record[0])]
+            steps.append(record)
+    flight.steps = [step for _, step in sorted(steps, key=lambda record: record[0])]
     _complete(flight.steps)
     if flight.steps:
         flight.now = _now(flight.steps[-1], head)
@@ -124,14 +124,14 @@ def _complete(steps: Sequence[Step]) -> None:
     for before, step in itertools.pairwise(steps):
         if before.number == step.number and step.lr is None and not step.memory:
             step.lr, step.memory = before.lr, before.memory
-    known: dict[str, int] = {}  # by generator, the place of the last step that holds its state
+    last_places: dict[str, int] = {}  # by generator, the place of the last step that holds its state
     for place, step in enumerate(steps):
         for name, state in [*step.random.items()]:
-            since = known.get(name)
+            since = last_places.get(name)
             if since is not None and steps[since].random[name] == state:
                 for between in steps[since + 1 : place]:
                     between.random = {**between.random, name: state}
-            known[name] = place
+            last_places[name] = place
 
 
 def _header(path: Path, head: bytes) -> tuple[Flight, int, int]:
@@ -170,13 +170,13 @@ def _word(head: bytes, number: int) -> str:
 
 
 def _snapshots(folder: Path, head: bytes, rank: int) -> list[Snapshot]:
-    found = []
+    snapshots = []
     for side, letter in enumerate("ab"):
         there, micro, number = SAVED.unpack_from(head, NOW + SAVED_AT + 32 * side)
         path = folder / f"snapshot-{rank}-{letter}.pt"
         if there and path.is_file():
-            found.append(Snapshot(path, number, micro))
-    return sorted(found, key=lambda snapshot: -snapshot.micro)
+            snapshots.append(Snapshot(path, number, micro))
+    return sorted(snapshots, key=lambda snapshot: -snapshot.micro)
 
 
 def _text(head: bytes, name: str) -> str:

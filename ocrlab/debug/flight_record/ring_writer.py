@@ -70,7 +70,7 @@ class Writer:
         self.count = self.block = 0  # records written, blocks filled
         self.number = self.micro = -1  # of the newest record
         self.newest_loss: float | None = None  # of the newest record, where one has come
-        self.known: dict[tuple[Any, str], tuple[bytes, int]] = {}  # newest words, and their blocks
+        self.newest_words: dict[tuple[Any, str], tuple[bytes, int]] = {}  # newest words, and their blocks
         self.words: dict[str, int] = {"": 0}  # and their numbers
         self.turned = 0  # words that were written over others
         for name in PHASES:
@@ -99,9 +99,9 @@ class Writer:
         text = encode_step(
             step, self.room, random, None if same else self.states(step.loaded, step.order.get("worker"))
         )
-        known = (step.lr is not None) | (step.loss_before is not None) << 1 | same << 2
+        flags = (step.lr is not None) | (step.loss_before is not None) << 1 | same << 2
         figures = FIGURES.pack(
-            step.number, step.micro, step.epoch, step.walk, step.lr or 0.0, step.loss_before or 0.0, step.time, known,
+            step.number, step.micro, step.epoch, step.walk, step.lr or 0.0, step.loss_before or 0.0, step.time, flags,
             position, len(text),
         )  # fmt: skip
         page, record = self.page, self.count + 1
@@ -140,10 +140,10 @@ class Writer:
                 named[name] = 0, state.hex()
                 continue
             end = min(len(state) // WORDS_BYTES, 2) * WORDS_BYTES
-            words, known = state[:end], self.known.get((whose, name))
-            if known is None or known[0] != words or self.block - known[1] >= OLD:
-                self.known[whose, name] = known = words, self._block(words)
-            named[name] = known[1], state[end:].hex()
+            words, previous = state[:end], self.newest_words.get((whose, name))
+            if previous is None or previous[0] != words or self.block - previous[1] >= OLD:
+                self.newest_words[whose, name] = previous = words, self._block(words)
+            named[name] = previous[1], state[end:].hex()
         return named
 
     def _block(self, words: bytes) -> int:

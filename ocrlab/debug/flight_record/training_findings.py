@@ -26,8 +26,8 @@ def write(
 ) -> None:
     """Write the sentences of one rank into its flight/; `weights` are sums of all bits by micro-batch, `cut` tells that
     the program ended itself in the middle, `end` how the training did: {"how", "error"}. Raises OSError."""
-    told = {"schema": 1, "start": start, "lines": list(lines), "weights": {str(k): v for k, v in weights.items()}}
-    write_json(folder / f"learned-{rank}.json", {**told, "cut": cut, "end": end}, private=True)
+    content = {"schema": 1, "start": start, "lines": list(lines), "weights": {str(k): v for k, v in weights.items()}}
+    write_json(folder / f"learned-{rank}.json", {**content, "cut": cut, "end": end}, private=True)
 
 
 def delete(folder: Path, rank: int) -> None:
@@ -37,58 +37,58 @@ def delete(folder: Path, rank: int) -> None:
 
 def read(run_folder: Path) -> list[str] | None:
     """Return the sentences of all ranks of the last start, None where nothing was recorded."""
-    found = _ranks(run_folder)
-    if not found:
+    ranks = _ranks(run_folder)
+    if not ranks:
         return None
     lines: list[str] = []
-    for rank, told in sorted(found.items()):
-        new = [str(line) for line in told["lines"]]
+    for rank, content in sorted(ranks.items()):
+        new = [str(line) for line in content["lines"]]
         lines += [
-            line if len(found) == 1 else f"rank {rank}: {line}"
+            line if len(ranks) == 1 else f"rank {rank}: {line}"
             for line in new
-            if not _reported_before(line, found, rank)
+            if not _reported_before(line, ranks, rank)
         ]
-    return _diverged_ranks(found) + lines
+    return _diverged_ranks(ranks) + lines
 
 
 def ended_early(run_folder: Path) -> bool:
     """Tell whether the program was seen to end itself, without an error, in the middle of its training."""
-    return any(bool(told.get("cut")) for told in _ranks(run_folder).values())
+    return any(bool(content.get("cut")) for content in _ranks(run_folder).values())
 
 
 def training_end(run_folder: Path, rank: int) -> dict[str, Any] | None:
     """Return how the training of a rank ended, {"how": "success" or "failed", "error"}; None where nobody said it."""
-    told = _ranks(run_folder).get(rank, {}).get("end")
-    return dict(told) if isinstance(told, dict) else None
+    end = _ranks(run_folder).get(rank, {}).get("end")
+    return dict(end) if isinstance(end, dict) else None
 
 
-def _reported_before(line: str, found: Mapping[int, Mapping[str, Any]], rank: int) -> bool:
-    return any(line in told["lines"] for other, told in found.items() if other < rank)
+def _reported_before(line: str, ranks: Mapping[int, Mapping[str, Any]], rank: int) -> bool:
+    return any(line in content["lines"] for other, content in ranks.items() if other < rank)
 
 
 def _ranks(run_folder: Path) -> dict[int, dict[str, Any]]:
-    found: dict[int, dict[str, Any]] = {}
+    ranks: dict[int, dict[str, Any]] = {}
     for file in sorted((run_folder / "flight").glob("learned-*.json")):
         match = NAME.fullmatch(file.name)
         try:
-            told = from_json(file.read_bytes(), source=str(file)) if match else {}
+            content = from_json(file.read_bytes(), source=str(file)) if match else {}
         except (OSError, DataError):
             continue
-        if match and isinstance(told.get("lines"), list) and isinstance(told.get("weights"), dict):
-            found[int(match[1])] = told
-    return found
+        if match and isinstance(content.get("lines"), list) and isinstance(content.get("weights"), dict):
+            ranks[int(match[1])] = content
+    return ranks
 
 
-def _diverged_ranks(found: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def _diverged_ranks(ranks: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """Return that the ranks hold different weights after the same micro-batch."""
-    if len(found) < 2:
+    if len(ranks) < 2:
         return []
-    same = set.intersection(*(set(told["weights"]) for told in found.values()))
+    same = set.intersection(*(set(content["weights"]) for content in ranks.values()))
     for micro in sorted(same, key=int):
-        values = {told["weights"][micro] for told in found.values()}
+        values = {content["weights"][micro] for content in ranks.values()}
         if len(values) > 1:
             return [
-                f"the {len(found)} ranks hold different weights after micro-batch {micro}: their gradients are not "
+                f"the {len(ranks)} ranks hold different weights after micro-batch {micro}: their gradients are not "
                 "averaged. Call the wrapped model (DistributedDataParallel), not model.module, in the training step"
             ]
     return []

@@ -65,14 +65,14 @@ class StatusPage:
         """Say which batch is being loaded, as JSON, and the states of the generators before it."""
         if self.has_failed:
             return
-        text, held = order.encode(), _pack_states(states)
-        if len(held) > BATCH_BYTES // 2:
-            held = _pack_states({})
-        if BATCH.size + len(text) + len(held) > BATCH_BYTES:
+        text, state_bytes = order.encode(), _pack_states(states)
+        if len(state_bytes) > BATCH_BYTES // 2:
+            state_bytes = _pack_states({})
+        if BATCH.size + len(text) + len(state_bytes) > BATCH_BYTES:
             text = b'{"left_out":true}'
         side = 1 - (self.page[BATCH_AT] & 1)
         at = BATCH_AT + 8 + side * BATCH_BYTES
-        whole = BATCH.pack(len(text), len(held), zlib.crc32(held, zlib.crc32(text))) + text + held
+        whole = BATCH.pack(len(text), len(state_bytes), zlib.crc32(state_bytes, zlib.crc32(text))) + text + state_bytes
         self.page[at : at + len(whole)] = whole
         self.page[BATCH_AT] = side
 
@@ -91,12 +91,12 @@ def _sample(name: str) -> bytes:
 
 def read_workers(folder: Path, rank: int, start: int) -> list[WorkerStatus]:
     """Return the workers of one start of a run, by loader and number; a page that cannot be read is left out."""
-    found = []
+    workers = []
     for path in folder.glob(f"worker-{rank}-{start}-*.bin"):
         if NAME.fullmatch(path.name):
             with contextlib.suppress(OSError, ValueError, struct.error, IndexError, KeyError, TypeError):
-                found.append(read_page(path))
-    return sorted(found, key=lambda worker: (worker.loader, worker.worker))
+                workers.append(read_page(path))
+    return sorted(workers, key=lambda worker: (worker.loader, worker.worker))
 
 
 def last_batch_failed(workers: Sequence[WorkerStatus], newest: float) -> bool:
@@ -110,8 +110,8 @@ def read_page(path: Path) -> WorkerStatus:
     magic, pid, number, loader, when = HEAD.unpack_from(data)
     if magic != MAGIC:
         raise ValueError(f"{path} is no worker's page")
-    seen, size, text = SAMPLE.unpack_from(data, SAMPLE_AT + 8 + (data[SAMPLE_AT] & 1) * SAMPLE.size)
-    worker = WorkerStatus(pid, number, text[:size].decode(errors="replace"), seen or when, loader)
+    sample_time, size, text = SAMPLE.unpack_from(data, SAMPLE_AT + 8 + (data[SAMPLE_AT] & 1) * SAMPLE.size)
+    worker = WorkerStatus(pid, number, text[:size].decode(errors="replace"), sample_time or when, loader)
     if data[FAILED_AT]:
         worker.failed_at, size, text = SAMPLE.unpack_from(data, FAILED_AT + 8)
         worker.failed = text[:size].decode(errors="replace")
@@ -120,9 +120,9 @@ def read_page(path: Path) -> WorkerStatus:
     text = data[at + BATCH.size : at + BATCH.size + size]
     states = data[at + BATCH.size + size : at + BATCH.size + size + length]
     if size and zlib.crc32(states, zlib.crc32(text)) == check:
-        names, *held = _unpack(states)
+        names, *parts = _unpack(states)
         worker.order = json.loads(text)
-        worker.loaded = dict(zip(json.loads(names), held, strict=True))
+        worker.loaded = dict(zip(json.loads(names), parts, strict=True))
     return worker
 
 

@@ -50,7 +50,7 @@ class LossTransfer:
 
     def abandon(self) -> list[Any]:
         """Give up what is under way, and return what must not be freed in a dead CUDA context."""
-        kept = [self.buffer, *self.events] if self.buffer is not None else []
+        memory = [self.buffer, *self.events] if self.buffer is not None else []
         self.buffer, self.events = None, []
         self.pending.clear()
-        return kept
+        return memory

@@ -34,7 +34,7 @@ class BatchStore:
         self.limit = limit // max(1, int(local) if local.isdigit() else 1)
         self.lock = threading.Lock()  # snapshots are written in a thread
         self.sizes: dict[int, int] = {}  # bytes of each that is kept, and of all
-        self.held = 0
+        self.total_bytes = 0
         self.count = 0
         self.first = 0
         self.on, self.is_full = True, False
@@ -65,7 +65,7 @@ class BatchStore:
             part.unlink(missing_ok=True)
         with self.lock:
             self.sizes[self.count] = size
-            self.held += size
+            self.total_bytes += size
         self.count += 1
         self.forget(self.count - self.most)
         self._bound()
@@ -73,13 +73,13 @@ class BatchStore:
 
     def _bound(self) -> None:
         """Drop the oldest while they take more than there is room for."""
-        room = min(self.limit, (shutil.disk_usage(self.folder).free + self.held) // SHARE)
-        while self.held > room and self.first < self.count - 1:
+        room = min(self.limit, (shutil.disk_usage(self.folder).free + self.total_bytes) // SHARE)
+        while self.total_bytes > room and self.first < self.count - 1:
             if not self.is_full:
                 self.is_full = True
-                kept = self.count - 1 - self.first
+                stored = self.count - 1 - self.first
                 print_message(
-                    f"raw batches take {room / 1e9:.2g} GB at most here, so that the last {max(1, kept)} are kept"
+                    f"raw batches take {room / 1e9:.2g} GB at most here, so that the last {max(1, stored)} are kept"
                 )
             self.forget(self.first + 1)
 
@@ -88,7 +88,7 @@ class BatchStore:
         with self.lock:
             while self.first < before:
                 (self.folder / f"{self.rank}-{self.first}.pt").unlink(missing_ok=True)
-                self.held -= self.sizes.pop(self.first, 0)
+                self.total_bytes -= self.sizes.pop(self.first, 0)
                 self.first += 1
 
 

@@ -51,7 +51,7 @@ class LoaderRecorder:
         """Tell whether this is the loader under observation."""
         return self.loader() is loader
 
-    def told(self) -> BatchOrigin:
+    def take_origin(self) -> BatchOrigin:
         """Return what is known of the oldest batch that nobody has asked about yet."""
         return self.taken.popleft() if self.taken else BatchOrigin()
 
@@ -91,14 +91,14 @@ class LoaderRecorder:
     def untag(self, data: Any) -> Any:
         """Return the batch itself, and keep what it was made of."""
         if type(data) is TaggedBatch:
-            data, told = data.data, data.told
+            data, origin = data.data, data.origin
         else:
-            told = BatchOrigin()
-        told.walk, told.position = self.walk, self.count
+            origin = BatchOrigin()
+        origin.walk, origin.position = self.walk, self.count
         self.count += 1
-        self.taken.append(told)
+        self.taken.append(origin)
         if self.on_batch is not None:
-            self.on_batch(data, told)
+            self.on_batch(data, origin)
         return data
 
 

@@ -64,17 +64,17 @@ class BatchRequest:
 class TaggedBatch:
     """A batch on its way from the worker, with what it was made of."""
 
-    def __init__(self, data: Any, told: BatchOrigin) -> None:
-        self.data, self.told = data, told
+    def __init__(self, data: Any, origin: BatchOrigin) -> None:
+        self.data, self.origin = data, origin
 
     def __reduce__(self) -> Any:
         """Travel as one thing: pickle would look up and fill two objects."""
-        told = self.told
-        return restore_tagged_batch, (self.data, told.base, told.states, told.samples)
+        origin = self.origin
+        return restore_tagged_batch, (self.data, origin.base, origin.states, origin.samples)
 
     def pin_memory(self) -> TaggedBatch:
         """Return it with the batch in page-locked memory (called by DataLoader)."""
-        return TaggedBatch(pin_memory(self.data), self.told)
+        return TaggedBatch(pin_memory(self.data), self.origin)
 
 
 def restore_tagged_batch(data: Any, base: dict[str, Any], states: States, samples: list[str]) -> TaggedBatch:
@@ -87,14 +87,14 @@ class SampleRecorder:
 
     def __init__(self, dataset: Any, place: StatusLocation, workers: int, *, replayed: bool = False) -> None:
         self.dataset, self.place, self.workers, self.replayed = dataset, place, workers, replayed
-        self.told = BatchOrigin()
+        self.origin = BatchOrigin()
         self.fresh = True  # the next sample is the first one of a batch
         self.position = 0  # of an iterable data set, in this worker
         self.names: Callable[[Any], str] = str
         self.name = ""  # of the sample, or the batch, that is being loaded
         self.page: StatusPage | None = None
         self.owner = 0  # the process that the page is of
-        self.has_given_up = False
+        self.is_off = False
         self.reader = rng_state.StateReader()
         self.worker: int | None = None
 
@@ -107,7 +107,7 @@ class SampleRecorder:
             rng_state.restore(index.states)
             index = index.indices
         self.begin(index, single=True)
-        return self.one(index, self.told.samples[0] if self.told.samples else str(index))
+        return self.load_one(index, self.origin.samples[0] if self.origin.samples else str(index))
 
     def load(self, indices: Any) -> Any:
         """Return the samples of a batch."""
@@ -116,12 +116,12 @@ class SampleRecorder:
             indices = indices.indices
         self.begin(indices, single=False)
         if self.whole is None:
-            names = self.told.samples
+            names = self.origin.samples
             if len(names) != len(indices):  # noting the batch has failed
                 names = [str(index) for index in indices]
-            return [self.one(index, names[at]) for at, index in enumerate(indices)]
+            return [self.load_one(index, names[at]) for at, index in enumerate(indices)]
         whole = self.whole
-        self.note(f"{len(indices)} samples from {self.told.samples[0] if self.told.samples else '?'} on")
+        self.note(f"{len(indices)} samples from {self.origin.samples[0] if self.origin.samples else '?'} on")
         return self.guarded(lambda: whole(indices), lambda: self.blamed(whole, indices))
 
     @property
@@ -145,7 +145,7 @@ class SampleRecorder:
             self.position += 1
             yield sample
 
-    def one(self, index: Any, name: str) -> Any:
+    def load_one(self, index: Any, name: str) -> Any:
         self.note(name)
         return self.guarded(lambda: self.dataset[index])
 
@@ -160,8 +160,8 @@ class SampleRecorder:
 
     def blamed(self, make: Callable[[Any], Any], samples: Any) -> str:
         """Return the samples that keep a batch from being made, in a replay, which may try; else the whole batch."""
-        first, count = self.told.base.get("first", 0), len(samples) if isinstance(samples, list) else 1
-        names = self.told.samples or [self.in_stream(first + position) for position in range(count)]
+        first, count = self.origin.base.get("first", 0), len(samples) if isinstance(samples, list) else 1
+        names = self.origin.samples or [self.in_stream(first + position) for position in range(count)]
         if self.replayed and isinstance(samples, list) and len(samples) == len(names):
             bad = [
                 self.carried(make, samples[at]) or names[at]
@@ -169,16 +169,16 @@ class SampleRecorder:
             ]
             if bad:
                 return ", ".join(bad)
-        if not self.told.samples and len(names) > 1:
+        if not self.origin.samples and len(names) > 1:
             names = [f"{names[0]} and the {len(names) - 1} after it"]
         return f"{BATCH_OF}{', '.join(names)}"
 
     def carried(self, make: Callable[[Any], Any], sample: Any) -> str:
         """Return the name that a sample of a stream has itself, '' for none: a batch of one need not be possible."""
         with contextlib.suppress(Exception):
-            made = make([sample]) if not self.told.samples else None
-            found = batch_names(getattr(made, "data", made))  # of a replay, which keeps the samples beside the batch
-            return found[0] if len(found) == 1 else ""
+            batch = make([sample]) if not self.origin.samples else None
+            names = batch_names(getattr(batch, "data", batch))  # of a replay, which keeps the samples beside the batch
+            return names[0] if len(names) == 1 else ""
         return ""
 
     def in_stream(self, position: int) -> str:
@@ -203,7 +203,7 @@ class SampleRecorder:
 
     def begin(self, indices: Any, *, single: bool, kind: str = "map") -> None:
         """Note the batch that is to be loaded."""
-        self.fresh, self.name, told = False, "", None
+        self.fresh, self.name, origin = False, "", None
         try:
             if self.owner != os.getpid():
                 self.open()
@@ -216,19 +216,19 @@ class SampleRecorder:
                 order["first"] = self.position
             # A replay makes the batches of a worker again one by one, those of this process in the order of the run.
             everything = self.worker is not None or self.workers > 0
-            told = BatchOrigin(order, self.reader.take(cuda=False, everything=everything), samples)
+            origin = BatchOrigin(order, self.reader.take(cuda=False, everything=everything), samples)
             if self.page is not None:
-                self.page.batch(ENCODE(order), told.states)
+                self.page.batch(ENCODE(order), origin.states)
         except Exception as error:
-            told = told or BatchOrigin()
+            origin = origin or BatchOrigin()
             self.give_up(error)
-        self.told = told
+        self.origin = origin
 
     def give_up(self, error: Exception) -> None:
         """Write no page any more, and say why, once: batches are loaded, but a replay may not know of what."""
         self.page = None
-        if not self.has_given_up:
-            self.has_given_up = True
+        if not self.is_off:
+            self.is_off = True
             fail_safe.report(error, "a loader's samples are no longer noted", self.place.folder)
 
     def open(self) -> None:
@@ -275,7 +275,7 @@ class TaggingCollate:
             self.watched.refuse(self.watched.blamed(self.collate, samples))
             raise
         self.watched.fresh = True
-        return TaggedBatch(data, self.watched.told)
+        return TaggedBatch(data, self.watched.origin)
 
 
 class WorkerInit:

@@ -72,7 +72,7 @@ class CountingLoader:
         """Tell whether this is the loader whose batches are counted."""
         return self.loader is loader
 
-    def told(self) -> BatchOrigin:
+    def take_origin(self) -> BatchOrigin:
         """Return what is known of the batch that came last."""
         return self.now
 
@@ -83,20 +83,20 @@ class CountingLoader:
 def save_states(folder: Path, rank: int, start: int, walk: int, states: Any = None) -> None:
     """Write down the random states before a walk, those of now where no others are given; raises OSError."""
     states = {name: state.hex() for name, state in (states or rng_state.take(cuda=False)).items()}
-    told = {"schema": 1, "start": start, "walk": walk, "states": states}
-    write_json(_file(folder, rank, walk), told, private=True)
+    content = {"schema": 1, "start": start, "walk": walk, "states": states}
+    write_json(_file(folder, rank, walk), content, private=True)
 
 
 def load_states(folder: Path, rank: int, start: int, walk: int) -> dict[str, bytes]:
     """Return the random states before a walk; raises DataError where they were not kept."""
     path = _file(folder, rank, walk)
     try:
-        told = from_json(path.read_bytes(), source=str(path))
+        content = from_json(path.read_bytes(), source=str(path))
     except OSError as error:
         raise DataError(f"{path} cannot be read", got=str(error)) from error
-    if (told["start"], told["walk"]) != (start, walk):
-        raise DataError(f"{path} is of another walk over the data", got=told["walk"], need=walk)
-    return {name: bytes.fromhex(state) for name, state in told["states"].items()}
+    if (content["start"], content["walk"]) != (start, walk):
+        raise DataError(f"{path} is of another walk over the data", got=content["walk"], need=walk)
+    return {name: bytes.fromhex(state) for name, state in content["states"].items()}
 
 
 def _file(folder: Path, rank: int, walk: int) -> Path:

@@ -66,7 +66,7 @@ class Recorder(lightning.Callback):
     ) -> None:
         self.folder, self.batches, self.every, self.steps = folder, batches, snapshot_every, steps
         self.kind, self.epoch_of, self.model_of = kind, epoch_of, model_of
-        self.tape: StepRecorder | None = None
+        self.step_recorder: StepRecorder | None = None
         self.replay: Session | None = None
         self.validating = 0  # loaders that have been prepared for the next validation
         self.validated: dict[int, dataloader_hooks.LoaderRecorder] = {}  # of a validation that is made again
@@ -79,8 +79,8 @@ class Recorder(lightning.Callback):
         """Switch the recording off; a replay fails by the error."""
         if self.replay is not None:
             raise error
-        if self.tape is not None:
-            self.tape.give_up(error)
+        if self.step_recorder is not None:
+            self.step_recorder.give_up(error)
         else:
             report(error, "off for the rest of this run, training goes on")
 
@@ -103,7 +103,7 @@ class Recorder(lightning.Callback):
             if worker_ended(error):
                 raise
             report(error, "not started, training goes on")
-            self.tape = None
+            self.step_recorder = None
 
     def _open(self, trainer: Trainer, module: LightningModule) -> None:
         folder = self.folder or trainer.log_dir or trainer.default_root_dir
@@ -111,20 +111,20 @@ class Recorder(lightning.Callback):
         if trainer.world_size > 1 and every is None:
             # All ranks at the same step: hooks of the user may wait for each other.
             every = min(self.steps * 3 // 4, RANKS_EVERY)
-        self.tape = StepRecorder(
+        self.step_recorder = StepRecorder(
             Path(folder), self.kind, rank=trainer.global_rank, batches=self.batches, every=every, steps=self.steps
         )
         if type(trainer.strategy).__name__ not in UNSHARDED:
-            self.tape.snapshots_on = False
-            program_info.update(self.tape.folder, self.tape.rank, spread=True)
+            self.step_recorder.snapshots_on = False
+            program_info.update(self.step_recorder.folder, self.step_recorder.rank, spread=True)
             if trainer.global_rank == 0:
                 print_message(
                     f"no snapshots with {type(trainer.strategy).__name__}, which spreads the state over processes"
                 )
-        self.tape.hear(self._model(module))
-        import_rng_state.save_states(self.tape.folder, self.tape.rank, self.tape.start)
+        self.step_recorder.hook_stages(self._model(module))
+        import_rng_state.save_states(self.step_recorder.folder, self.step_recorder.rank, self.step_recorder.start)
         if self.kind == "lightning" and trainer.global_rank == 0:
-            print_message(f"writes to {self.tape.folder}; `ocrlab replay {folder}` runs its last steps again")
+            print_message(f"writes to {self.step_recorder.folder}; `ocrlab replay {folder}` runs its last steps again")
 
     def _model(self, module: LightningModule) -> nn.Module:
         """Return what stages are named after."""
@@ -145,8 +145,8 @@ class Recorder(lightning.Callback):
                     self.validated[number] = dataloader_hooks.LoaderRecorder(loader, place)
                     self.validated[number].start()
                 return loader if number else self.replay.feed(loader)
-            if self.tape is not None:
-                self.tape.watch(loader, number)
+            if self.step_recorder is not None:
+                self.step_recorder.watch(loader, number)
             return loader
 
         strategy.process_dataloader = processed
@@ -155,22 +155,22 @@ class Recorder(lightning.Callback):
     @guard
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.several = isinstance(trainer.train_dataloader, dict | list | tuple | CombinedLoader)
-        if self.several and self.tape is not None:
+        if self.several and self.step_recorder is not None:
             print_message(
                 "several loaders at once: steps are recorded, but their batches cannot be made again by a replay"
             )
-        tape = self.tape
-        if tape is None or not tape.on or not tape.snapshots_on:
+        step_recorder = self.step_recorder
+        if step_recorder is None or not step_recorder.on or not step_recorder.snapshots_on:
             return
         model = self._model(pl_module)  # a LightningModule is no call itself: training_step calls the network in it
-        tape.learning = TrainingMonitor(model, trainer.optimizers, network=unwrap(model)[1])
+        step_recorder.monitor = TrainingMonitor(model, trainer.optimizers, network=unwrap(model)[1])
         for optimizer in trainer.optimizers:
-            self.undo += hook_optimizer(optimizer, tape.stepping)
+            self.undo += hook_optimizer(optimizer, step_recorder.stepping)
 
     def start_anew(self) -> None:
         """Have a snapshot taken before the next step: a replay must not begin before what has just been changed."""
-        if self.tape is not None:
-            self.tape.snapshots.last = self.tape.snapshots.quiet = -1
+        if self.step_recorder is not None:
+            self.step_recorder.snapshots.last = self.step_recorder.snapshots.quiet = -1
 
     @guard
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -179,18 +179,18 @@ class Recorder(lightning.Callback):
             self.replay.begin(batch, micro)
             self._hand_over(self.replay, pl_module, "training_step", batch, self.replay.batch)
             return
-        tape = self.tape
-        if tape is None or not tape.on:
+        step_recorder = self.step_recorder
+        if step_recorder is None or not step_recorder.on:
             return
         epoch = self.epoch_of(micro) if self.epoch_of else trainer.current_epoch
-        watched = None if self.several else tape.loaders.get(0)
-        told = BatchOrigin() if watched is None else watched.told()
+        watched = None if self.several else step_recorder.loaders.get(0)
+        origin = BatchOrigin() if watched is None else watched.take_origin()
         number = trainer.global_step
-        tape.begin(number, micro, epoch, learning_rate(trainer.optimizers), told, batch)
+        step_recorder.begin(number, micro, epoch, learning_rate(trainer.optimizers), origin, batch)
         loop = trainer.fit_loop.epoch_loop
         fresh = (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0
-        if fresh and micro > tape.snapshots.quiet:
-            tape.snapshot(number, lambda: resume_state(trainer))
+        if fresh and micro > step_recorder.snapshots.quiet:
+            step_recorder.snapshot(number, lambda: resume_state(trainer))
 
     @guard
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
@@ -215,20 +215,20 @@ class Recorder(lightning.Callback):
                 self.replay.loss(outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
             self.replay.end()
             return
-        if self.tape is not None and (is_scaled or not self.tape.has_loss()):
-            self.tape.loss(outputs)  # also of a manual optimisation that calls loss.backward() itself
+        if self.step_recorder is not None and (is_scaled or not self.step_recorder.has_loss()):
+            self.step_recorder.loss(outputs)  # also of a manual optimisation that calls loss.backward() itself
         self._phase("optimiser")  # averages are made by the hooks that follow; "data" is said by the loader
 
-    def _hand_over(self, replay: Session, module: LightningModule, step: str, given: Any, batch: Any) -> None:
+    def _hand_over(self, replay: Session, module: LightningModule, step: str, passed: Any, batch: Any) -> None:
         self.take_back()
-        self.take_back = replay.hand_over(module, step, given, batch)
+        self.take_back = replay.hand_over(module, step, passed, batch)
 
     @guard
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.replay is not None:
             self.replay.over(leaving=True)
-        elif self.tape is not None:
-            self.tape.phase("data")  # what fails from here on, fails behind the loop over the batches
+        elif self.step_recorder is not None:
+            self.step_recorder.phase("data")  # what fails from here on, fails behind the loop over the batches
 
     @guard
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -240,16 +240,16 @@ class Recorder(lightning.Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         self.validations += 1
-        loaders = self.tape.loaders if self.tape is not None else self.validated
+        loaders = self.step_recorder.loaders if self.step_recorder is not None else self.validated
         watched = loaders.get(1 + dataloader_idx)
-        seen = BatchOrigin() if watched is None else watched.told()
+        origin = BatchOrigin() if watched is None else watched.take_origin()
         if self.replay is not None:
             loader = watched.loader() if isinstance(watched, dataloader_hooks.LoaderRecorder) else None
-            named = sample_names.batch_names(batch) or seen.samples
-            chosen = self.replay.validate_loaded(batch, named, self.validations, loader, seen)
+            named = sample_names.batch_names(batch) or origin.samples
+            chosen = self.replay.validate_loaded(batch, named, self.validations, loader, origin)
             self._hand_over(self.replay, pl_module, "validation_step", batch, chosen)
-        if self.tape is not None:
-            self.tape.validate(self.validations, batch, seen)
+        if self.step_recorder is not None:
+            self.step_recorder.validate(self.validations, batch, origin)
 
     @guard
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -260,11 +260,11 @@ class Recorder(lightning.Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         if self.replay is not None:
             self.replay.failed(exception)
-        if self.tape is not None:
+        if self.step_recorder is not None:
             self._ended(trainer, exception)
-            self.tape.member.end("failed", error=exception)
-            self.tape.failed(exception)
-            self.tape.finish()
+            self.step_recorder.member.end("failed", error=exception)
+            self.step_recorder.failed(exception)
+            self.step_recorder.finish()
         elif self.replay is None and hasattr(exception, "error_index"):  # of a process that this one has started
             folder = self.folder or trainer.log_dir or trainer.default_root_dir
             launcher.note_launched(Path(folder, "flight"), exception)
@@ -273,20 +273,20 @@ class Recorder(lightning.Callback):
     def _ended(self, trainer: Trainer, error: BaseException) -> None:
         """Note an exit without an error in the middle of the training."""
         if (
-            self.tape is not None
-            and self.tape.learning is not None
+            self.step_recorder is not None
+            and self.step_recorder.monitor is not None
             and isinstance(error, SystemExit)
             and not error.code
         ):
             batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
             where = f"batch {batch} of {trainer.num_training_batches} of epoch {trainer.current_epoch + 1}"
-            self.tape.learning.told.ended = early_exit_text(error, where, trainer.max_epochs)
+            self.step_recorder.monitor.stats.ended = early_exit_text(error, where, trainer.max_epochs)
 
     @guard
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        if self.tape is not None:
-            self.tape.finish()
-            self.tape = None
+        if self.step_recorder is not None:
+            self.step_recorder.finish()
+            self.step_recorder = None
         if self.replay is not None and stage == "fit":
             self.replay.finish()
         self._leave()
@@ -297,14 +297,14 @@ class Recorder(lightning.Callback):
                 self.undo.pop()()
 
     def _phase(self, name: str) -> None:
-        if self.tape is not None:
-            self.tape.phase(name)
+        if self.step_recorder is not None:
+            self.step_recorder.phase(name)
         elif self.replay is not None:
             self.replay.phase(name)
 
     def _loss(self, loss: Any, scale: float) -> None:
-        if self.tape is not None:
-            self.tape.loss(loss, scale)
+        if self.step_recorder is not None:
+            self.step_recorder.loss(loss, scale)
         elif self.replay is not None:
             self.replay.loss(loss, scale)
 

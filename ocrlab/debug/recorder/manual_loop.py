@@ -78,26 +78,28 @@ class LoopRecorder:
         steps: int = 512,
         rank: int | None = None,
     ) -> None:
-        self.held = held = TrainingState(model, optimizer, scheduler, scaler, extra)
+        self.training = state = TrainingState(model, optimizer, scheduler, scaler, extra)
         self.replay = session()
-        self.tape: StepRecorder | None = None
+        self.step_recorder: StepRecorder | None = None
         if self.replay is None and not program_info.is_replay():
             try:
                 rank = rank if rank is not None else current_rank()
-                tape = StepRecorder(Path(run), "loop", rank=rank, batches=batches, every=snapshot_every, steps=steps)
-                _note_sharding(tape, held.models)
-                tape.hear(*held.models)
-                if tape.snapshots_on:
-                    whole = held.models[0] if len(held.models) == 1 else nn.ModuleList(held.models)
-                    tape.learning = TrainingMonitor(whole, held.optimizers, held.extra)
-                import_rng_state.save_states(tape.folder, tape.rank, tape.start)
-                self.tape = tape
+                step_recorder = StepRecorder(
+                    Path(run), "loop", rank=rank, batches=batches, every=snapshot_every, steps=steps
+                )
+                _note_sharding(step_recorder, state.models)
+                step_recorder.hook_stages(*state.models)
+                if step_recorder.snapshots_on:
+                    whole = state.models[0] if len(state.models) == 1 else nn.ModuleList(state.models)
+                    step_recorder.monitor = TrainingMonitor(whole, state.optimizers, state.extra)
+                import_rng_state.save_states(step_recorder.folder, step_recorder.rank, step_recorder.start)
+                self.step_recorder = step_recorder
             except Exception as error:
                 if worker_ended(error):
                     raise
                 report(error, "not started, training goes on")
-        self.first = held.optimizers[0] if held.optimizers else None  # whose learning rate is written down
-        self.now = StepPosition() if self.tape is None else self.tape.now  # how far it is
+        self.first = state.optimizers[0] if state.optimizers else None  # whose learning rate is written down
+        self.now = StepPosition() if self.step_recorder is None else self.step_recorder.now  # how far it is
         self.undo: list[Callable[[], Any]] = []
         self.walks: list[list[Any]] = []  # of each walk over a loader: batches that were taken, and those there are
         self.walking = False
@@ -106,13 +108,13 @@ class LoopRecorder:
         self.hooks = StepHooks(self)
         self.is_closed = self.takes_snapshots = False
         self.pid, self.error_before = os.getpid(), last_uncaught_error()
-        for other in [other for other in OPEN_LOOPS if self.replay is None and other.held.shares(held)]:
+        for other in [other for other in OPEN_LOOPS if self.replay is None and other.training.shares(state)]:
             other.close()  # a cell of a notebook that is executed again
         OPEN_LOOPS.add(self)
         self.start()
         atexit.register(self._at_exit)
         if self.replay is not None:
-            self.replay.start_loop(held)
+            self.replay.start_loop(state)
             if self.replay.from_start:
                 self._begin_mode("optimizer")
                 self.replay.next_step(self)
@@ -141,25 +143,25 @@ class LoopRecorder:
         self.is_closed = True
         atexit.unregister(self._at_exit)
         OPEN_LOOPS.discard(self)
-        tape, replay = self.tape, self.replay
+        step_recorder, replay = self.step_recorder, self.replay
         self.ended(error)
         try:
             if replay is not None:
                 replay.failed(error) if error is not None else replay.finish()
         finally:
             self.stop()
-            if tape is not None:
+            if step_recorder is not None:
                 if error is not None:
-                    tape.member.end("failed", error=error)
-                    tape.failed(error)
-                tape.finish()
+                    step_recorder.member.end("failed", error=error)
+                    step_recorder.failed(error)
+                step_recorder.finish()
 
     def give_up(self, error: Exception) -> None:
         """Switch the recording off; a replay fails by the error."""
         if self.replay is not None:
             raise error
-        if self.tape is not None:
-            self.tape.give_up(error)
+        if self.step_recorder is not None:
+            self.step_recorder.give_up(error)
 
     @property
     def micro(self) -> int:
@@ -190,35 +192,35 @@ class LoopRecorder:
     @guard
     def begin_step(self) -> None:
         """Write the record of an optimizer step, of whose batches nothing is known."""
-        now, tape = self.now, self.tape
+        now, step_recorder = self.now, self.step_recorder
         now.micro += 1
         now.number = now.micro
         self.hooks.has_loss = False
-        if tape is not None:
-            tape.begin(now.number, now.micro, now.epoch, self.held.rate(), BatchOrigin())
-            if self.mode == "steps" and now.micro > tape.snapshots.quiet:
-                tape.snapshot(now.number, self.state)
+        if step_recorder is not None:
+            step_recorder.begin(now.number, now.micro, now.epoch, self.training.rate(), BatchOrigin())
+            if self.mode == "steps" and now.micro > step_recorder.snapshots.quiet:
+                step_recorder.snapshot(now.number, self.state)
 
     @guard
     def end_step(self) -> None:
         """Note that an optimizer step is over."""
-        self._say_phase("data")
+        self._set_phase("data")
 
     @guard
     def _begin_mode(self, mode: str) -> None:
         """Note who says where a step begins: the last one who has said so."""
         if self.mode == mode:
             return
-        tape, before, self.mode = self.tape, self.mode, mode
-        if tape is not None and mode == "optimizer":
-            self.takes_snapshots = tape.snapshots_on
-            tape.snapshots_on = False  # a replay runs the program from its beginning
-            program_info.update(tape.folder, tape.rank, from_start=True)
-        elif tape is not None and before == "optimizer":
+        step_recorder, before, self.mode = self.step_recorder, self.mode, mode
+        if step_recorder is not None and mode == "optimizer":
+            self.takes_snapshots = step_recorder.snapshots_on
+            step_recorder.snapshots_on = False  # a replay runs the program from its beginning
+            program_info.update(step_recorder.folder, step_recorder.rank, from_start=True)
+        elif step_recorder is not None and before == "optimizer":
             if not self.hooks.has_stepped:  # what was recorded is a call of the model before the training
-                tape.start_again()
+                step_recorder.start_again()
                 self.now.micro, self.now.number = -1, 0
-            tape.starts_at_snapshots(self.takes_snapshots)
+            step_recorder.starts_at_snapshots(self.takes_snapshots)
         if mode == "batches":
             self.hooks.stop()
 
@@ -230,14 +232,14 @@ class LoopRecorder:
 
     def _batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of a loader."""
-        now, tape = self.now, self.tape
-        told_by, taken = self._begun(loader)
-        for batch in told_by if isinstance(told_by, CountingLoader) else loader:
+        now, step_recorder = self.now, self.step_recorder
+        recorder, taken = self._begun(loader)
+        for batch in recorder if isinstance(recorder, CountingLoader) else loader:
             taken[0] += 1
             now.micro += 1
-            if tape is not None:
-                self.begin(batch, BatchOrigin() if told_by is None else told_by.told())
-                if now.clean and now.micro > tape.snapshots.quiet:
+            if step_recorder is not None:
+                self.begin(batch, BatchOrigin() if recorder is None else recorder.take_origin())
+                if now.clean and now.micro > step_recorder.snapshots.quiet:
                     self.snapshot()
             done = False
             try:
@@ -251,33 +253,33 @@ class LoopRecorder:
     def _begun(self, loader: Iterable[Any]) -> tuple[Any, list[Any]]:
         """Note that a walk begins; returns what tells of its batches, and a list that begins with their number."""
         taken = [0, length(loader)]
-        told_by = self.tape.watch(loader) if self.tape is not None else None
-        if self.tape is not None:
-            self.tape.wait()
-        if isinstance(told_by, dataloader_hooks.LoaderRecorder):
-            told_by.on_wait = None  # a walk says by itself that it waits
+        recorder = self.step_recorder.watch(loader) if self.step_recorder is not None else None
+        if self.step_recorder is not None:
+            self.step_recorder.wait()
+        if isinstance(recorder, dataloader_hooks.LoaderRecorder):
+            recorder.on_wait = None  # a walk says by itself that it waits
         self.walking = True
         self.walks.append(taken)
-        return told_by, taken
+        return recorder, taken
 
     @guard
-    def begin(self, batch: Any, told: BatchOrigin) -> None:
+    def begin(self, batch: Any, origin: BatchOrigin) -> None:
         """Write the record of a micro-batch."""
-        now, tape = self.now, self.tape
-        if tape is not None and tape.on:
-            tape.begin(now.number, now.micro, now.epoch, self.held.rate(), told, batch)
+        now, step_recorder = self.now, self.step_recorder
+        if step_recorder is not None and step_recorder.on:
+            step_recorder.begin(now.number, now.micro, now.epoch, self.training.rate(), origin, batch)
 
     def snapshot(self) -> int:
         """Take a snapshot where it is time for one; returns the micro-batch up to which nobody needs to ask."""
-        tape = self.tape
-        if tape is None:
+        step_recorder = self.step_recorder
+        if step_recorder is None:
             return NEVER
-        tape.snapshot(self.now.number, self.state)
-        return tape.snapshots.quiet
+        step_recorder.snapshot(self.now.number, self.state)
+        return step_recorder.snapshots.quiet
 
     def over(self, waits: bool) -> bool:
         """Note that a micro-batch is over, and the next one waited for or not; tells if an optimiser has stepped."""
-        return self.tape is not None and self.tape.over(waits)
+        return self.step_recorder is not None and self.step_recorder.over(waits)
 
     def ends(self) -> None:
         """Note that a walk has come to its end."""
@@ -297,13 +299,13 @@ class LoopRecorder:
 
     def loss(self, loss: Any) -> Any:
         """Note the loss of this micro-batch, a tensor of one number or a number; returns it. Backward comes next."""
-        tape = self.tape
-        recorder = tape or self.replay
+        step_recorder = self.step_recorder
+        recorder = step_recorder or self.replay
         self.hooks.has_loss = True
         if recorder is not None:
             recorder.loss(loss)
             recorder.phase("backward")
-            if recorder is tape and recorder.learning is not None and recorder.learning.looking:
+            if recorder is step_recorder and recorder.monitor is not None and recorder.monitor.looking:
                 recorder.learn("scaling", loss)
         return loss
 
@@ -313,54 +315,58 @@ class LoopRecorder:
             if self.replay is not None:
                 yield from self.replay.validation(loader)
                 return
-            told_by = self.tape.watch(loader := self._apart(loader), VALIDATION) if self.tape is not None else None
-            for number, batch in enumerate(told_by if isinstance(told_by, CountingLoader) else loader):
-                if self.tape is not None and self.tape.on:
-                    told = BatchOrigin() if told_by is None else told_by.told()
-                    self.tape.validate(number, batch, told)
+            recorder = (
+                self.step_recorder.watch(loader := self._apart(loader), VALIDATION)
+                if self.step_recorder is not None
+                else None
+            )
+            for number, batch in enumerate(recorder if isinstance(recorder, CountingLoader) else loader):
+                if self.step_recorder is not None and self.step_recorder.on:
+                    origin = BatchOrigin() if recorder is None else recorder.take_origin()
+                    self.step_recorder.validate(number, batch, origin)
                 yield batch
 
     def _apart(self, loader: Any) -> Any:
         """Return what is another loader than the one of the training."""
-        trained = self.tape.loaders.get(0) if self.tape is not None else None
+        trained = self.step_recorder.loaders.get(0) if self.step_recorder is not None else None
         return dataloader_hooks.copy_loader(loader) if trained is not None and trained.holds(loader) else loader
 
     @contextlib.contextmanager
     def validating(self) -> Iterator[None]:
         """Mark a block as validation, whose batches are not known."""
-        self._say_phase("validation")
+        self._set_phase("validation")
         yield
-        self._say_phase("data")
+        self._set_phase("data")
 
-    def _say_phase(self, name: str) -> None:
-        recorder = self.tape or self.replay
+    def _set_phase(self, name: str) -> None:
+        recorder = self.step_recorder or self.replay
         if recorder is not None:
             recorder.phase(name)
 
     def state(self) -> dict[str, Any]:
         """Return the state of all parts, in this epoch."""
-        return self.held.state(self.now.epoch)
+        return self.training.state(self.now.epoch)
 
     def _stepping(self, *_: Any) -> None:
-        self._say_phase("optimiser")
+        self._set_phase("optimiser")
 
     @guard
     def ended(self, error: BaseException | None) -> None:
         """Note how the loop was left: how far each walk over its data came, and an exit without an error."""
-        learning = self.tape.learning if self.tape is not None else None
-        if learning is None:
+        monitor = self.step_recorder.monitor if self.step_recorder is not None else None
+        if monitor is None:
             return
-        learning.told.walks = [(taken, size) for taken, size in self.walks]
-        learning.told.scaler = self.held.scaler is not None
+        monitor.stats.walks = [(taken, size) for taken, size in self.walks]
+        monitor.stats.scaler = self.training.scaler is not None
         if self.walking and isinstance(error, SystemExit) and not error.code:
             taken, size = self.walks[-1]
             where = f"batch {taken}{'' if size is None else f' of {size}'} of epoch {self.now.epoch + 1}"
-            learning.told.ended = early_exit_text(error, where, self.epoch_count)
+            monitor.stats.ended = early_exit_text(error, where, self.epoch_count)
 
     def start(self) -> None:
         """Listen to the optimizers and to the model."""
-        stepping = self._stepping if self.tape is None else self.tape.stepping
-        for optimizer in self.held.optimizers:
+        stepping = self._stepping if self.step_recorder is None else self.step_recorder.stepping
+        for optimizer in self.training.optimizers:
             self.undo += hook_optimizer(optimizer, stepping)
         if self.mode != "batches":
             self.hooks.start()
@@ -382,13 +388,13 @@ def last_uncaught_error() -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
-def _note_sharding(tape: StepRecorder, models: Sequence[nn.Module]) -> None:
+def _note_sharding(step_recorder: StepRecorder, models: Sequence[nn.Module]) -> None:
     """Note where weights are spread over ranks: in a replay none of them can stand in for another."""
     kinds = {kind.__name__ for model in models for part in model.modules() for kind in type(part).__mro__}
     if not kinds.isdisjoint((SHARDED, FULLY_SHARD)):
-        program_info.update(tape.folder, tape.rank, spread=True)
+        program_info.update(step_recorder.folder, step_recorder.rank, spread=True)
     if SHARDED in kinds:
-        tape.snapshots_on = False
+        step_recorder.snapshots_on = False
         print_message(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
 
 

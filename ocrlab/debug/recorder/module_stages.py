@@ -110,11 +110,11 @@ def top_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
         return [("model", model)]
     prefix, model = unwrap(model)
     first = _children(prefix, model)
-    found = first[:MAX_STAGES]
+    stages = first[:MAX_STAGES]
     inner = [pair for name, module in first for pair in _children(f"{name}.", module)]
     inner.sort(key=lambda pair: pair[0].count("."))  # the members of lists last: there may be many
-    found += inner[: MAX_STAGES - len(found)]
-    return found or [(prefix.rstrip(".") or "model", model)]
+    stages += inner[: MAX_STAGES - len(stages)]
+    return stages or [(prefix.rstrip(".") or "model", model)]
 
 
 def stages_of_models(models: Sequence[nn.Module]) -> list[tuple[str, nn.Module]]:
@@ -125,10 +125,10 @@ def stages_of_models(models: Sequence[nn.Module]) -> list[tuple[str, nn.Module]]
     called = [f"{kind}[{i}]" if kinds.count(kind) > 1 else kind for i, kind in enumerate(kinds)]
     if len(models) > MAX_MODELS:
         return [*zip(called, models, strict=True)][:MAX_STAGES]
-    found = [top_modules(model) for model in models]
-    while sum(map(len, found)) > MAX_STAGES_OF_ALL - 2 * len(models):
-        max(found, key=len).pop()
-    named = [(owner if name == "model" else f"{owner}.{name}", m) for owner, of in zip(called, found, strict=True)
+    by_model = [top_modules(model) for model in models]
+    while sum(map(len, by_model)) > MAX_STAGES_OF_ALL - 2 * len(models):
+        max(by_model, key=len).pop()
+    named = [(owner if name == "model" else f"{owner}.{name}", m) for owner, of in zip(called, by_model, strict=True)
              for name, m in of]  # fmt: skip
     first = {id(module): (name, module) for name, module in reversed(named)}  # two may have one in common
     return [pair for pair in named if first[id(pair[1])] == pair]
@@ -161,13 +161,13 @@ def unwrap(model: nn.Module) -> tuple[str, nn.Module]:
 def _children(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     if _is_opaque(module):
         return []
-    found: list[tuple[str, nn.Module]] = []
+    children: list[tuple[str, nn.Module]] = []
     for name, child in module.named_children():
         if isinstance(child, LISTS):
-            found += _children(f"{prefix}{name}.", child)
+            children += _children(f"{prefix}{name}.", child)
         elif not isinstance(child, torch.jit.ScriptModule):
-            found.append((prefix + name, child))
-    return found
+            children.append((prefix + name, child))
+    return children
 
 
 def _is_opaque(module: nn.Module) -> bool:

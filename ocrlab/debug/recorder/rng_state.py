@@ -78,8 +78,8 @@ def _python() -> bytes:
     """Return the state of Python's generator; the same bytes again where nothing was drawn."""
     global _newest
     state = random.getstate()
-    known, packed = _newest
-    if state != known:
+    previous, packed = _newest
+    if state != previous:
         _, internal, gauss = state
         packed = PYTHON.pack(*internal, gauss is not None, gauss or 0.0)
         _newest = state, packed
@@ -100,21 +100,21 @@ def _numpy() -> bytes | None:
 READERS: dict[str, Callable[[], bytes | None]] = {"python": _python, "numpy": _numpy}
 
 
-def restore(given: Mapping[str, bytes]) -> None:
+def restore(states: Mapping[str, bytes]) -> None:
     """Put the generators back to what `take` returned or a record holds; what it does not hold stays as it is."""
-    if "python" in given:
-        *internal, has_gauss, gauss = PYTHON.unpack(given["python"])
+    if "python" in states:
+        *internal, has_gauss, gauss = PYTHON.unpack(states["python"])
         random.setstate((VERSION, tuple(internal), gauss if has_gauss else None))
-    if "numpy" in given:
-        keys = np.frombuffer(given["numpy"], np.uint32, 624)
-        position, has, cached = NUMPY.unpack_from(given["numpy"], keys.nbytes)
+    if "numpy" in states:
+        keys = np.frombuffer(states["numpy"], np.uint32, 624)
+        position, has, cached = NUMPY.unpack_from(states["numpy"], keys.nbytes)
         np.random.set_state(("MT19937", keys, position, has, cached))  # noqa: NPY002
-    if "torch" in given:
-        torch.set_rng_state(_tensor(given["torch"]))
-    if any(name.startswith("cuda") for name in given) and torch.cuda.is_available():
+    if "torch" in states:
+        torch.set_rng_state(_tensor(states["torch"]))
+    if any(name.startswith("cuda") for name in states) and torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):
-            if f"cuda{index}" in given:
-                torch.cuda.set_rng_state(_tensor(given[f"cuda{index}"]), index)
+            if f"cuda{index}" in states:
+                torch.cuda.set_rng_state(_tensor(states[f"cuda{index}"]), index)
 
 
 def _tensor(state: bytes) -> torch.Tensor:

@@ -89,8 +89,8 @@ def _names_in_parts(batch: Sequence[Any]) -> list[str]:
     if len(batch) > 1 and all(isinstance(part, Mapping) or _is_row(part) for part in batch):
         each = [batch_names(part) for part in batch]
         if all(len(texts) < 2 for texts in each):
-            found = [text for texts in each for text in texts]
-            return found if len(found) == len(batch) and not all(text.lstrip("-").isdigit() for text in found) else []
+            names = [text for texts in each for text in texts]
+            return names if len(names) == len(batch) and not all(text.lstrip("-").isdigit() for text in names) else []
         if each[0] and all(len(texts) == len(each[0]) for texts in each):
             return [_joined(texts) for texts in zip(*each, strict=True)]
     for part in batch:
@@ -104,7 +104,7 @@ def _names_in_parts(batch: Sequence[Any]) -> list[str]:
 
 def _is_row(part: Any) -> bool:
     """Tell whether a part of a batch is a list of things with a tensor among them."""
-    return isinstance(part, list | tuple) and any(isinstance(one, Tensor) for one in part)
+    return isinstance(part, list | tuple) and any(isinstance(item, Tensor) for item in part)
 
 
 def _joined(texts: Sequence[str]) -> str:
@@ -123,9 +123,9 @@ def index_namer(dataset: Any) -> Callable[[Any], str]:
     if callable(own):
         return lambda index: _name_or_index(lambda: str(own(index))[-LONGEST:], index)
     for attribute in LISTS:
-        held = getattr(dataset, attribute, None)
-        if isinstance(held, list | tuple) and len(held) and _name(held[0]):
-            return partial(_name_from_list, held)
+        entries = getattr(dataset, attribute, None)
+        if isinstance(entries, list | tuple) and len(entries) and _name(entries[0]):
+            return partial(_name_from_list, entries)
     return by_index
 
 
@@ -134,8 +134,8 @@ def by_index(index: Any) -> str:
     return str(index)[:LONGEST]
 
 
-def _name_from_list(held: Sequence[Any], index: Any) -> str:
-    return _name_or_index(lambda: _name(held[index]), index)
+def _name_from_list(entries: Sequence[Any], index: Any) -> str:
+    return _name_or_index(lambda: _name(entries[index]), index)
 
 
 def _name_or_index(name: Callable[[], str], index: Any) -> str:
@@ -173,16 +173,16 @@ def _has_keys(part: Any) -> bool:
     )
 
 
-def _texts(found: Any) -> list[str]:
+def _texts(value: Any) -> list[str]:
     """Return a list of names or whole numbers as texts; [] for anything else."""
-    if isinstance(found, str | os.PathLike):
-        return [_short(found)]
-    if isinstance(found, Tensor):
-        if found.ndim > 1 or found.dtype.is_floating_point or found.is_complex() or found.device.type != "cpu":
+    if isinstance(value, str | os.PathLike):
+        return [_short(value)]
+    if isinstance(value, Tensor):
+        if value.ndim > 1 or value.dtype.is_floating_point or value.is_complex() or value.device.type != "cpu":
             return []  # a device would have to be waited for
-        return [str(number) for number in found.reshape(-1).tolist()]
-    if isinstance(found, list | tuple) and found and all(isinstance(x, str | os.PathLike | int) for x in found):
-        return [_short(x) for x in found]
+        return [str(number) for number in value.reshape(-1).tolist()]
+    if isinstance(value, list | tuple) and value and all(isinstance(x, str | os.PathLike | int) for x in value):
+        return [_short(x) for x in value]
     return []
 
 

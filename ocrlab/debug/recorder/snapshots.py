@@ -52,7 +52,7 @@ class Snapshots:
         self.side = 0
         self.last = -1  # micro-batch of the last one taken
         self.quiet = -1  # micro-batch up to which nobody needs to ask whether it is time
-        self.kept: list[int] = []  # micro-batches of those that are whole, the older one first
+        self.complete: list[int] = []  # micro-batches of those that are whole, the older one first
         for left in folder.glob(f".snapshot-{rank}.*.*"):  # by a process that was killed
             left.unlink(missing_ok=True)
         self.spare = folder / f".snapshot-{rank}.{os.getpid()}.spare"
@@ -86,11 +86,11 @@ class Snapshots:
         left_out: list[str] = []
         if first:
             self.room(weigh(content))
-        held: dict[str, Any] = {"schema": SCHEMA, "start": self.start, "micro": micro, "number": number}
-        held["state"] = self._copied(content, "state", left_out)
-        held["left_out"] = left_out
+        content_copy: dict[str, Any] = {"schema": SCHEMA, "start": self.start, "micro": micro, "number": number}
+        content_copy["state"] = self._copied(content, "state", left_out)
+        content_copy["left_out"] = left_out
         self.last, self.quiet = micro, -1
-        self.pending = held, time.perf_counter() - began, self._behind()
+        self.pending = content_copy, time.perf_counter() - began, self._behind()
         if first and sum(t.nbytes for t in self.buffers.values()) <= SMALL:
             self.close()
         else:
@@ -124,9 +124,11 @@ class Snapshots:
         """Have a snapshot written whose copies have arrived; never waits."""
         if self.pending is None or not all(event.query() for event in self.pending[2]):
             return
-        held, copying, _ = self.pending
+        snapshot, copying, _ = self.pending
         self.pending = None
-        self.thread = threading.Thread(target=self._write, args=(held, copying), name="ocrlab snapshot", daemon=True)
+        self.thread = threading.Thread(
+            target=self._write, args=(snapshot, copying), name="ocrlab snapshot", daemon=True
+        )
         self.thread.start()
 
     def room(self, size: int) -> None:
@@ -178,16 +180,16 @@ class Snapshots:
         buffer.copy_(value, non_blocking=value.is_cuda)
         return buffer
 
-    def _write(self, held: dict[str, Any], copying: float) -> None:
+    def _write(self, snapshot: dict[str, Any], copying: float) -> None:
         began = time.thread_time()
         try:
             with contextlib.suppress(OSError, AttributeError):  # a thread has a priority of its own on Linux
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
             path = self.folder / f"snapshot-{self.rank}-{'ab'[self.side]}.pt"
-            write(held, path, self.spare, older=all(t.dtype in OLDER for t in self.buffers.values()))
-            self.kept = [*self.kept[-1:], held["micro"]]
+            write(snapshot, path, self.spare, older=all(t.dtype in OLDER for t in self.buffers.values()))
+            self.complete = [*self.complete[-1:], snapshot["micro"]]
             if self.written is not None:
-                self.written(self.side, held["micro"], held["number"])
+                self.written(self.side, snapshot["micro"], snapshot["number"])
             self.side = 1 - self.side
         except Exception as error:
             self.problem = error

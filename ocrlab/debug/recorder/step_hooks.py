@@ -33,7 +33,7 @@ class StepHooks:
     def start(self) -> None:
         """Listen to the calls of the models, and to the steps of the first optimizer."""
         self.stop()
-        for model in self.loop.held.models:
+        for model in self.loop.training.models:
             _, whole = unwrap(model)
             if isinstance(whole, torch.jit.ScriptModule):
                 continue
@@ -68,7 +68,7 @@ class StepHooks:
                 self.in_step = True
                 if loop.replay is None:
                     loop.begin_step()
-            loop._say_phase("validation" if validates else "forward")
+            loop._set_phase("validation" if validates else "forward")
         except Exception as error:
             self._give_up(error)
 
@@ -77,20 +77,20 @@ class StepHooks:
             return
         try:
             self._forget_output()
-            found = [t for t in _tensors(output) if t.is_floating_point() and t.requires_grad]
-            loss = next((t for t in found if t.numel() == 1), None)
+            tensors = [t for t in _tensors(output) if t.is_floating_point() and t.requires_grad]
+            loss = next((t for t in tensors if t.numel() == 1), None)
             if loss is not None and not self.has_loss:
-                recorder = self.loop.tape or self.loop.replay
+                recorder = self.loop.step_recorder or self.loop.replay
                 if recorder is not None:
                     recorder.loss(loss)
-            if found:
-                first = found[0] if loss is None else loss
+            if tensors:
+                first = tensors[0] if loss is None else loss
                 self.output = first.register_hook(self._backward)
         except Exception as error:
             self._give_up(error)
 
     def _backward(self, _gradient: Tensor) -> None:
-        self.loop._say_phase("backward")
+        self.loop._set_phase("backward")
 
     def _stepped(self, *_: Any) -> None:
         """Note that the optimizer has stepped, which ends a step of a loop that says nothing else."""
@@ -116,8 +116,8 @@ class StepHooks:
         if self.loop.replay is not None:
             raise error
         self.stop()
-        if self.loop.tape is not None:
-            self.loop.tape.give_up(error)
+        if self.loop.step_recorder is not None:
+            self.loop.step_recorder.give_up(error)
 
 
 def _tensors(output: Any) -> list[Tensor]:

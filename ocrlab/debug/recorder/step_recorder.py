@@ -48,14 +48,14 @@ class StepRecorder:
         every: int | None = None,
         steps: int = 512,
     ) -> None:
-        told, self.folder = import_rng_state.program_facts(), Path(folder, "flight")
+        facts, self.folder = import_rng_state.program_facts(), Path(folder, "flight")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         fail_safe.write_errors_to(self.folder)
         self.on = self.snapshots_on = self.cuda = True
         world = 1 if kind == "ocrlab train" else program_info.world_size()  # ocrlab train keeps a record of its own
         self.rank, self.member = rank, launcher.member(self.folder, rank, world)
         self.writer, self.start = ring_writer.create(self.folder, rank=rank, slots=steps)
-        program_info.write(self.folder, kind, rank=rank, **told)
+        program_info.write(self.folder, kind, rank=rank, **facts)
         if rank == 0:
             watcher_link.report_record(folder)
         self.snapshots = Snapshots(self.folder, rank, self.start, every=every, most=max(1, steps - 16))
@@ -66,7 +66,7 @@ class StepRecorder:
         self.reader = rng_state.StateReader()
         self.stages = StageHooks(self.writer)
         self.now = self.stages.now
-        self.learning: TrainingMonitor | None = None
+        self.monitor: TrainingMonitor | None = None
         training_findings.delete(self.folder, rank)
         self.late_loss: float | None = None  # the newest that came from a device
         self.stop_waiting: Callable[[], Any] = lambda: None  # takes out the hook behind a step that is being made
@@ -79,7 +79,7 @@ class StepRecorder:
         return self.writer.micro
 
     @guard
-    def hear(self, *models: nn.Module) -> None:
+    def hook_stages(self, *models: nn.Module) -> None:
         """Note which stage of a model is entered."""
         self.stages.attach(*models)
 
@@ -89,8 +89,8 @@ class StepRecorder:
 
         Loader 0 is the training's. Returns what holds the notes; a `Counted` is to be used in place of the loader.
         """
-        if (known := self.loaders.get(number)) is not None and known.holds(loader):
-            return known
+        if (earlier := self.loaders.get(number)) is not None and earlier.holds(loader):
+            return earlier
         on_walk, on_batch = (self.walk, self.batch) if number == 0 else (None, None)
         if dataloader_hooks.can_record(loader):
             place = StatusLocation(self.folder.absolute(), self.rank, self.start, number)
@@ -99,9 +99,9 @@ class StepRecorder:
             entry.start()
         else:
             entry = CountingLoader(loader, on_walk, on_batch if self.raw is not None else None, self.may_take_snapshot)
-        if known is not None:
-            known.stop()
-            entry.walk = known.walk
+        if earlier is not None:
+            earlier.stop()
+            entry.walk = earlier.walk
         self.loaders[number] = entry
         return entry
 
@@ -114,20 +114,20 @@ class StepRecorder:
         """Note the beginning of a walk over data without indices."""
         iteration_log.save_states(self.folder, self.rank, self.start, number)
 
-    def batch(self, data: Any, told: BatchOrigin) -> None:
+    def batch(self, data: Any, origin: BatchOrigin) -> None:
         """Note a batch that has left its loader, before anybody moves it to a device."""
         if not self.on:
             return
         try:
-            found = sample_names.batch_names(data)
-            told.samples = found or told.samples
-            if self.raw is not None and (kept := self.raw.keep(data)):
-                told.base = {**told.base, "raw": kept}
+            names = sample_names.batch_names(data)
+            origin.samples = names or origin.samples
+            if self.raw is not None and (raw_name := self.raw.keep(data)):
+                origin.base = {**origin.base, "raw": raw_name}
         except Exception as error:
             self.give_up(error)
 
     def begin(
-        self, number: int, micro: int, epoch: int, lr: float | None, told: BatchOrigin, batch: Any = None
+        self, number: int, micro: int, epoch: int, lr: float | None, origin: BatchOrigin, batch: Any = None
     ) -> None:
         """Write the record of a micro-batch whose batch is there, before anything is computed with it.
 
@@ -138,35 +138,35 @@ class StepRecorder:
         self.now.in_step, self.now.stepped = True, False
         try:
             self.settle()
-            if told.position < 0 or told.base is iteration_log.ORDER:  # nobody has looked into this batch
-                told.samples = sample_names.batch_names(batch)
+            if origin.position < 0 or origin.base is iteration_log.ORDER:  # nobody has looked into this batch
+                origin.samples = sample_names.batch_names(batch)
             cuda = self.cuda and torch.cuda.is_initialized()
             when, writer = time.time(), self.writer
-            step = ring_format.Step(number, micro, epoch, told.walk, told.samples, order=told.base, time=when)
-            everything = micro > self.snapshots.quiet or told.position == 0  # a snapshot, or a walk, begins here
-            step.random, step.loaded = self.reader.take(cuda=cuda, everything=everything), told.states
+            step = ring_format.Step(number, micro, epoch, origin.walk, origin.samples, order=origin.base, time=when)
+            everything = micro > self.snapshots.quiet or origin.position == 0  # a snapshot, or a walk, begins here
+            step.random, step.loaded = self.reader.take(cuda=cuda, everything=everything), origin.states
             step.loss_before = writer.newest_loss if self.late_loss is None else self.late_loss
             if number != writer.number:
                 step.lr, step.memory = lr, self.memory.at(when, cuda)
-            self.learn_batch(micro, batch, told)
-            writer.begin(step, told.position)
+            self.learn_batch(micro, batch, origin)
+            writer.begin(step, origin.position)
             self.late_loss = None
         except Exception as error:
             self.give_up(error)
 
-    def learn_batch(self, micro: int, batch: Any, told: BatchOrigin) -> None:
-        """Note a batch for what looks at the learning."""
-        learning = self.learning
-        if learning is None or not self.cuda:
+    def learn_batch(self, micro: int, batch: Any, origin: BatchOrigin) -> None:
+        """Note a batch for the training monitor."""
+        monitor = self.monitor
+        if monitor is None or not self.cuda:
             return
-        learning.told.batches += 1
-        if micro >= learning.due or told.walk != learning.walk:
+        monitor.stats.batches += 1
+        if micro >= monitor.due or origin.walk != monitor.walk:
             try:
-                learning.begin(micro, batch, told.walk)
+                monitor.begin(micro, batch, origin.walk)
             except Exception as error:
                 self.unlearn(error)
-        if told.base is not iteration_log.ORDER:
-            learning.drawn.note(told.base.get("indices", ""))
+        if origin.base is not iteration_log.ORDER:
+            monitor.coverage.note(origin.base.get("indices", ""))
 
     def wait(self) -> None:
         """Note that the next batch is waited for."""
@@ -201,15 +201,15 @@ class StepRecorder:
         except Exception as error:
             self.give_up(error)
         self.now.in_step = name == "forward"  # the model may be run again in a backward
-        learning = self.learning
-        if learning is not None and learning.validating != (name == "validation"):
+        monitor = self.monitor
+        if monitor is not None and monitor.validating != (name == "validation"):
             self.learn("validate", name == "validation")
 
     @guard
-    def validate(self, number: int, batch: Any, told: BatchOrigin) -> None:
+    def validate(self, number: int, batch: Any, origin: BatchOrigin) -> None:
         """Say which batch of a validation is looked at."""
-        found = sample_names.batch_names(batch) or told.samples
-        self.writer.sample(f"validation batch {number}: {', '.join(found[:8])}")
+        names = sample_names.batch_names(batch) or origin.samples
+        self.writer.sample(f"validation batch {number}: {', '.join(names[:8])}")
 
     def loss(self, value: Any, scale: float = 1.0) -> None:
         """Note the loss of this micro-batch; one on a device is not waited for."""
@@ -229,11 +229,11 @@ class StepRecorder:
                 return
             value = float(value) * scale
             self.writer.loss(value)
-            learning = self.learning
-            if learning is None or not self.cuda:
+            monitor = self.monitor
+            if monitor is None or not self.cuda:
                 return
-            learning.losses.append(value)
-            if not learning.looking and value - value == 0 and len(learning.losses) < MANY:
+            monitor.losses.append(value)
+            if not monitor.looking and value - value == 0 and len(monitor.losses) < MANY:
                 return  # they are counted together
         except Exception as error:
             self.give_up(error)
@@ -245,15 +245,15 @@ class StepRecorder:
         for micro, loss in self.late.arrived() if self.cuda and self.late else ():
             self.late_loss = loss
             self.writer.loss(loss, micro)
-            if self.learning is not None:
-                self.learning.losses.append(loss)
+            if self.monitor is not None:
+                self.monitor.losses.append(loss)
                 self.learn("loss")
 
     def has_loss(self) -> bool:
         """Tell whether this micro-batch has a loss, or one on its way from a device."""
         return bool(self.late) or self.writer.newest_loss is not None
 
-    def stepping(self, optimizer: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def stepping(self, optimizer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Note that an optimiser is about to step, called with what its hook is given.
 
         Where this step is looked at, or makes its gradients itself (a closure, as Lightning gives it always), it is
@@ -261,18 +261,18 @@ class StepRecorder:
         """
         self.stop_waiting()  # behind a step that has raised
         self.now.stepped = True
-        closure = given[1] if len(given) > 1 else named.get("closure")
+        closure = args[1] if len(args) > 1 else named.get("closure")
         if closure is None:
             self.phase("optimiser")
-        learning = self.learning
-        if learning is None or not (self.on and self.cuda):
+        monitor = self.monitor
+        if monitor is None or not (self.on and self.cuda):
             return
         try:
-            if closure is not None or learning.looking or learning.probes:
-                learning.stepping(optimizer)
+            if closure is not None or monitor.looking or monitor.probes:
+                monitor.stepping(optimizer)
                 self.stop_waiting = optimizer.register_step_post_hook(self.stepped).remove
             else:
-                learning.stepped(optimizer, self.micro)
+                monitor.stepped(optimizer, self.micro)
         except Exception as error:
             self.unlearn(error)
 
@@ -282,33 +282,33 @@ class StepRecorder:
         self.learn("stepped", optimizer, self.micro)
 
     def learn(self, method: str, *args: Any) -> None:
-        """Let a method of what looks at the learning note something; it is switched off instead of raising."""
-        if self.learning is None or not (self.on and self.cuda):
+        """Let a method of the training monitor note something; it is switched off instead of raising."""
+        if self.monitor is None or not (self.on and self.cuda):
             return
         try:
-            getattr(self.learning, method)(*args)
+            getattr(self.monitor, method)(*args)
         except Exception as error:
             self.unlearn(error)
 
     def unlearn(self, error: Exception) -> None:
-        """Switch off what looks at the learning, with a word about why."""
+        """Switch off the training monitor, with a word about why."""
         if worker_ended(error):
             raise error
-        if self.learning is not None:
-            self.learning.close()
-            self.learning = None
+        if self.monitor is not None:
+            self.monitor.close()
+            self.monitor = None
         self.failed(error)
         report(error, "whether it learns is no longer looked at", self.folder)
 
     def judge(self) -> None:
         """Say and write down what was noticed of a training that ends."""
         self.learn("end")
-        if self.learning is None:
+        if self.monitor is None:
             return
-        entry, told = self.loaders.get(0), self.learning.told
-        lines = self.learning.sentences(entry.loader() if isinstance(entry, LoaderRecorder) else None)
-        more = {"cut": bool(told.ended), "end": self.member.record["end"]}
-        training_findings.write(self.folder, self.rank, self.start, lines, told.weights, **more)
+        entry, stats = self.loaders.get(0), self.monitor.stats
+        lines = self.monitor.sentences(entry.loader() if isinstance(entry, LoaderRecorder) else None)
+        more = {"cut": bool(stats.ended), "end": self.member.record["end"]}
+        training_findings.write(self.folder, self.rank, self.start, lines, stats.weights, **more)
         for line in lines if self.rank == 0 else ():
             print_message(line)
 
@@ -331,7 +331,7 @@ class StepRecorder:
         """Note that a snapshot is whole (in the thread that wrote it)."""
         self.writer.saved(side, micro, number)
         if self.raw is not None:
-            self.raw.forget(self.snapshots.kept[0])
+            self.raw.forget(self.snapshots.complete[0])
 
     def failed(self, error: BaseException) -> None:
         """Take note of an error of the training: after one of CUDA the context is dead, and no call is made."""
@@ -339,8 +339,8 @@ class StepRecorder:
             self.phase("data")  # it may come up in any part of a step; what failed is loading
         if self.cuda and cuda_sticky_errors.is_cuda_error(error):
             self.cuda = False
-            if self.learning is not None:
-                self.learning.close()  # its hooks in the model ask for the stream
+            if self.monitor is not None:
+                self.monitor.close()  # its hooks in the model ask for the stream
             cuda_sticky_errors.never_free([*self.late.abandon(), *self.snapshots.abandon()])
 
     def finish(self) -> None:
@@ -383,10 +383,10 @@ def hook_optimizer(optimizer: Any, stepping: Callable[..., Any]) -> list[Callabl
 
 def disable_in_fork() -> None:
     """Switch all tapes off in a forked child, which must not write its parent's record."""
-    for tape in RECORDERS:
-        tape.on = tape.stages.on = tape.cuda = False
+    for step_recorder in RECORDERS:
+        step_recorder.on = step_recorder.stages.on = step_recorder.cuda = False
         cuda_sticky_errors.never_free(
-            [*tape.late.abandon(), *tape.snapshots.abandon()]
+            [*step_recorder.late.abandon(), *step_recorder.snapshots.abandon()]
         )  # CUDA does not live on in a fork
 
 

@@ -43,18 +43,18 @@ class TrainingState:
 
     def _named(self) -> dict[str, Any]:
         named = [("model", self.models), ("optimizer", self.optimizers), ("scheduler", self.schedulers)]
-        found = {f"{name}.{i}": part for name, parts in named for i, part in enumerate(parts)}
+        parts_by_name = {f"{name}.{i}": part for name, parts in named for i, part in enumerate(parts)}
         if self.scaler is not None:
-            found["scaler"] = self.scaler
-        return found | {f"extra.{name}": part for name, part in self.extra.items()}
+            parts_by_name["scaler"] = self.scaler
+        return parts_by_name | {f"extra.{name}": part for name, part in self.extra.items()}
 
     def state(self, epoch: int) -> dict[str, Any]:
         """Return the state of every part, the modes of the modules, and the tensors that no state_dict holds."""
         states = {name: part.state_dict() for name, part in self.parts().items()}
         hidden = [dict(_nonpersistent_buffers(model)) for model in self.models]
         modes = [[module.training for module in model.modules()] for model in self.models]
-        told = {"kind": "loop", "epoch": epoch, "parts": states, "hidden": hidden, "modes": modes}
-        return told | {"without_state": self.without_state()}
+        content = {"kind": "loop", "epoch": epoch, "parts": states, "hidden": hidden, "modes": modes}
+        return content | {"without_state": self.without_state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Put every part back; raises CheckpointError where the program now has other parts than were recorded."""
@@ -78,9 +78,9 @@ class TrainingState:
     def rate(self) -> float | None:
         """Return the learning rate of the first optimiser, None for none; one on a device is not fetched."""
         try:
-            usual = self.optimizers[0].param_groups[0]["lr"]
-            if type(usual) is float:
-                return usual
+            rate = self.optimizers[0].param_groups[0]["lr"]
+            if type(rate) is float:
+                return rate
         except (IndexError, KeyError, AttributeError):
             pass
         for optimizer in self.optimizers:
@@ -94,13 +94,13 @@ class TrainingState:
 
 def _nonpersistent_buffers(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Return the buffers that are not in the state_dict (persistent=False)."""
-    kept = model.state_dict().keys()
-    return [(name, buffer) for name, buffer in model.named_buffers() if name not in kept]
+    stored = model.state_dict().keys()
+    return [(name, buffer) for name, buffer in model.named_buffers() if name not in stored]
 
 
-def _as_list(given: Any) -> list[Any]:
-    if given is None:
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
         return []
-    if isinstance(given, Sequence) and not isinstance(given, nn.Module):
-        return [part for part in given if part is not None]
-    return [given]
+    if isinstance(value, Sequence) and not isinstance(value, nn.Module):
+        return [part for part in value if part is not None]
+    return [value]

@@ -24,7 +24,7 @@ def worker(run: Path, number: int, name: str, *, loader: int = 0, pid: int = 7) 
     page.page[8:16] = pid.to_bytes(8, "little")
 
 
-def test_step_phase_samples_and_workers_are_told(tmp_path):
+def test_step_phase_samples_and_workers_are_reported(tmp_path):
     assert last_position.position_text(tmp_path) == ""
     recorded(tmp_path)
     worker(tmp_path, 0, "page_040.png")
@@ -34,11 +34,11 @@ def test_step_phase_samples_and_workers_are_told(tmp_path):
     )
 
 
-def test_of_loading_the_batch_before_and_of_validation_its_own_are_told(tmp_path):
+def test_loading_reports_the_batch_before_and_validation_its_own(tmp_path):
     writer = recorded(tmp_path, "data", names=("a.png",))
     worker(tmp_path, 0, "own.png", pid=os.getpid())
-    told = last_position.position_text(tmp_path)
-    assert told == (
+    text = last_position.position_text(tmp_path)
+    assert text == (
         "the record ends at step 22, data (the next batch was being loaded); the batch before: a.png; "
         "the process itself on own.png"
     )
@@ -47,24 +47,24 @@ def test_of_loading_the_batch_before_and_of_validation_its_own_are_told(tmp_path
     assert last_position.position_text(tmp_path) == "the record ends at step 22, validation; validation batch 3: v.png"
 
 
-def test_much_is_cut_and_stays_on_one_line(tmp_path):
+def test_long_texts_are_shortened_to_a_single_line(tmp_path):
     recorded(tmp_path, "forward", names=("x\n`y`", *(f"{n}.png" for n in range(8))))
     for number in range(10):
         worker(tmp_path, number, "p" * 200)
-    told = last_position.position_text(tmp_path)
-    assert "step 22, forward, fpn; samples x 'y', 0.png, 1.png, 2.png and 5 more; worker 0 on ppp" in told
-    assert told.endswith("… and 2 more workers") and "\n" not in told
+    text = last_position.position_text(tmp_path)
+    assert "step 22, forward, fpn; samples x 'y', 0.png, 1.png, 2.png and 5 more; worker 0 on ppp" in text
+    assert text.endswith("… and 2 more workers") and "\n" not in text
 
 
-def test_each_rank_of_the_last_start_is_told(tmp_path):
+def test_each_rank_of_the_last_start_is_reported(tmp_path):
     recorded(tmp_path, "loss")
     for rank in range(1, 6):
         recorded(tmp_path, "loss" if rank != 1 else "optimiser", rank=rank, names=())
-    told = last_position.position_text(tmp_path)
-    assert told.startswith(
+    text = last_position.position_text(tmp_path)
+    assert text.startswith(
         "the record of rank 0 ends at step 22, loss; samples a.png, b.png; that of rank 1 at step 22, o"
     )
-    assert told.endswith("; and 2 more ranks")
+    assert text.endswith("; and 2 more ranks")
     (tmp_path / "flight" / "ring-0-0.bin").write_bytes(b"torn")
     assert last_position.position_text(tmp_path).startswith("the record of rank 1 ends at step 22, optimiser;")
     assert last_position.has_live_process(tmp_path), "this process has written it"

@@ -17,25 +17,25 @@ from ocrlab.errors import RunError
 
 def shell(monkeypatch: pytest.MonkeyPatch, codes: list[str], raws: list[str] | None = None) -> Any:
     history = SimpleNamespace(input_hist_parsed=["", *codes], input_hist_raw=["", *(raws or codes)])
-    made = SimpleNamespace(history_manager=history, starting_dir="there")
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: made))
+    shell = SimpleNamespace(history_manager=history, starting_dir="there")
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setattr(notebook_cells, "BEGAN", set())
-    return made
+    return shell
 
 
-def test_cells_are_kept_with_their_numbers_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_are_recorded_with_their_numbers_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = shell(monkeypatch, ["a = 1", "b = 2"], ["a = 1", "\n\nb = 2"])
     notebook_cells.save_cells(tmp_path, 0)
     made.history_manager.input_hist_parsed.append("c = 3")
     made.history_manager.input_hist_raw.append("c = 3")
     notebook_cells.save_cells(tmp_path, 0)
-    told = json.loads((tmp_path / "cells-0.json").read_text())
-    assert told["cells"] == [
+    content = json.loads((tmp_path / "cells-0.json").read_text())
+    assert content["cells"] == [
         {"number": 1, "code": "a = 1"},
         {"number": 2, "code": "\n\nb = 2"},
         {"number": 3, "code": "c = 3"},
     ]
-    assert (told["began"], told["cwd"]) == ([2, 3], "there")
+    assert (content["began"], content["cwd"]) == ([2, 3], "there")
     assert (tmp_path / "cells-0.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -53,9 +53,9 @@ def test_a_plain_program_keeps_nothing_and_no_failure_costs_anything(
 def test_too_large_a_notebook_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shell(monkeypatch, ["x" * (notebook_cells.LIMIT + 1)])
     notebook_cells.save_cells(tmp_path, 0)
-    told = json.loads((tmp_path / "cells-0.json").read_text())
-    assert told["cells"] == []
-    program = {"interactive": True, "argv": ["python"], "executable": sys.executable, "pid": told["pid"]}
+    content = json.loads((tmp_path / "cells-0.json").read_text())
+    assert content["cells"] == []
+    program = {"interactive": True, "argv": ["python"], "executable": sys.executable, "pid": content["pid"]}
     flight: Any = SimpleNamespace(rank=0)
     run: Any = recorded_step.RecordedStep(tmp_path, flight, program, 0, None, None, "died")
     with pytest.raises(RunError, match=r"has executed 2\.0 MB of cells"):

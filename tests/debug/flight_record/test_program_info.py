@@ -16,17 +16,17 @@ from ocrlab.errors import RunError
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_command_and_the_environment_are_kept_but_no_secret(tmp_path, monkeypatch):
+def test_the_command_and_the_environment_are_recorded_without_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("MY_RATE", "0.1")
     monkeypatch.setenv("WANDB_API_KEY", "abc")
     monkeypatch.setenv("PROXY", "http://me:word@proxy/x")
     monkeypatch.setenv("OCRLAB_WATCH", "/tmp/x")
     program_info.write(tmp_path, "loop")
-    told = program_info.read(tmp_path)
-    assert told["argv"] == sys.orig_argv
-    assert (told["kind"], told["cwd"], told["pid"]) == ("loop", os.getcwd(), os.getpid())
-    assert told["environment"]["MY_RATE"] == "0.1"
-    assert not {"WANDB_API_KEY", "PROXY", "OCRLAB_WATCH"} & told["environment"].keys()
+    program = program_info.read(tmp_path)
+    assert program["argv"] == sys.orig_argv
+    assert (program["kind"], program["cwd"], program["pid"]) == ("loop", os.getcwd(), os.getpid())
+    assert program["environment"]["MY_RATE"] == "0.1"
+    assert not {"WANDB_API_KEY", "PROXY", "OCRLAB_WATCH"} & program["environment"].keys()
     assert (tmp_path / "program.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -35,7 +35,7 @@ def test_a_folder_without_a_record_is_refused_in_words(tmp_path):
         program_info.read(tmp_path)
 
 
-def test_a_replay_is_told_by_its_job(tmp_path, monkeypatch):
+def test_a_replay_is_recognised_by_its_job(tmp_path, monkeypatch):
     monkeypatch.delenv(program_info.REPLAY, raising=False)
     assert program_info.job() is None
     (tmp_path / "job.json").write_text(json.dumps({"schema": 1, "last_step": 3}))
@@ -43,7 +43,7 @@ def test_a_replay_is_told_by_its_job(tmp_path, monkeypatch):
     assert program_info.job()["last_step"] == 3
 
 
-def test_the_folder_is_the_one_of_the_start_also_where_the_program_has_left_it(tmp_path):
+def test_the_start_folder_survives_chdir(tmp_path):
     """As Hydra does."""
     program = "import os\n{}from ocrlab.debug.flight_record import program_info\n{}program_info.write('..', 'loop')\n"
     (tmp_path / "wd").mkdir()

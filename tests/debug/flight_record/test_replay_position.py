@@ -23,19 +23,19 @@ os.kill(os.getpid(), {int(signal.SIGKILL)})
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
-    found = replay_position.read(path)
-    assert found is not None
-    assert (found.place, found.count) == ({"op": "aten::op299", "inputs": [[2, 3]]}, 300)
-    assert 0 < found.slowest < 60
+    position = replay_position.read(path)
+    assert position is not None
+    assert (position.place, position.count) == ({"op": "aten::op299", "inputs": [[2, 3]]}, 300)
+    assert 0 < position.slowest < 60
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_does_not_fit_is_left_out_and_the_rest_is_said(tmp_path: Path) -> None:
+def test_fields_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
     writer = replay_position.Writer(tmp_path / "trail.bin")
     writer.enter({"op": "aten::cat", "inputs": ["(2, 3) fp32"] * 5000, "line": "x" * 9000})
-    found = replay_position.read(tmp_path / "trail.bin")
-    assert found is not None
-    assert found.place == {"op": "aten::cat", "inputs": "...", "line": "..."}
+    position = replay_position.read(tmp_path / "trail.bin")
+    assert position is not None
+    assert position.place == {"op": "aten::cat", "inputs": "...", "line": "..."}
 
 
 def test_what_is_no_trail_is_none(tmp_path: Path) -> None:

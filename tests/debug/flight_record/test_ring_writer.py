@@ -41,26 +41,26 @@ def test_what_was_written_is_read_back_oldest_first(tmp_path):
     writer.phase("backward")
     writer.stage("decoder.fusion")
     writer.op("aten::convolution_backward")
-    found = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
-    assert [s.micro for s in found.steps] == list(range(12, 20))
-    assert [s.loss for s in found.steps] == [i / 7 for i in range(12, 20)]
-    assert found.steps[0].loss_before == 12 / 3
-    assert found.steps[3].random == step(15).random
-    assert found.torn == 0
-    assert found.pid == os.getpid()
-    now = found.now
+    flight = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
+    assert [s.micro for s in flight.steps] == list(range(12, 20))
+    assert [s.loss for s in flight.steps] == [i / 7 for i in range(12, 20)]
+    assert flight.steps[0].loss_before == 12 / 3
+    assert flight.steps[3].random == step(15).random
+    assert flight.torn == 0
+    assert flight.pid == os.getpid()
+    now = flight.now
     assert (now.number, now.phase, now.stage, now.op) == (9, "backward", "decoder.fusion", "aten::convolution_backward")
     assert now.samples == ["page_19.png", "b"]
     assert (tmp_path / "ring-0-0.bin").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_state_that_was_not_read_is_known_where_it_was_the_same_before_and_after(tmp_path):
+def test_a_skipped_state_is_filled_in_between_equal_states(tmp_path):
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=16)
     read = [b"a", b"a", None, None, b"a", None, b"b", None]
     for i, state in enumerate(read):
         writer.begin(ring_format.Step(i // 4, i, random={"torch": b"t%d" % i} | ({"numpy": state} if state else {})))
-    found = [s.random.get("numpy") for s in ring_reader.read_ring(tmp_path / "ring-0-0.bin").steps]
-    assert found == [b"a"] * 5 + [None, b"b", None]
+    states = [s.random.get("numpy") for s in ring_reader.read_ring(tmp_path / "ring-0-0.bin").steps]
+    assert states == [b"a"] * 5 + [None, b"b", None]
 
 
 def test_a_new_step_forgets_the_stage_and_keeps_an_unknown_loss_unknown(tmp_path):
@@ -76,7 +76,7 @@ def test_a_new_step_forgets_the_stage_and_keeps_an_unknown_loss_unknown(tmp_path
 
 
 @pytest.mark.parametrize("cut", [0, 8, 44, 116, "block"])
-def test_a_torn_record_is_seen_and_the_others_stay(tmp_path, cut):
+def test_a_torn_record_is_counted_and_the_others_stay(tmp_path, cut):
     path = tmp_path / "ring-0-0.bin"
     writer = ring_writer.Writer(path, slots=4)
     for i in range(4):
@@ -87,8 +87,8 @@ def test_a_torn_record_is_seen_and_the_others_stay(tmp_path, cut):
     at = large if cut == "block" else FIRST + 2 * SLOT_BYTES + cut
     data[at : at + 4] = b"\xff\xfe\xfd\xfc"
     path.write_bytes(data)
-    found = ring_reader.read_ring(path)
-    assert (len(found.steps), found.torn) == (3, 1)
+    flight = ring_reader.read_ring(path)
+    assert (len(flight.steps), flight.torn) == (3, 1)
 
 
 def test_states_that_stay_the_same_are_written_once_and_read_with_each_step(tmp_path):
@@ -101,9 +101,9 @@ def test_states_that_stay_the_same_are_written_once_and_read_with_each_step(tmp_
         loaded = {"python": still + b"before", "torch": state + b"before"}
         writer.begin(ring_format.Step(i, i, random=states, loaded=loaded))
         if i % 97 == 0 or i > len(moving) - 40:
-            found = ring_reader.read_ring(path)
-            assert found.torn == 0 and len(found.steps) == min(i + 1, slots)
-            for s in found.steps:
+            flight = ring_reader.read_ring(path)
+            assert flight.torn == 0 and len(flight.steps) == min(i + 1, slots)
+            for s in flight.steps:
                 torch_now = moving[s.micro] + b"t%d" % s.micro
                 assert s.random == {"python": still + b"p", "torch": torch_now, "numpy": b"n" * 7}
                 assert s.loaded == {"python": still + b"before", "torch": moving[s.micro] + b"before"}
@@ -121,23 +121,23 @@ def test_states_of_many_workers_are_written_once_and_read_with_each_step(tmp_pat
         mine = {"python": words("here", 0), "torch": words("there", i)}
         writer.begin(ring_format.Step(i, i, random=mine, loaded=loaded, order={"worker": i % workers}), i)
         expected[i] = loaded
-    found = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
-    assert not found.torn and [step.loaded for step in found.steps] == [expected[step.micro] for step in found.steps]
-    assert len(found.steps) == 64
+    flight = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
+    assert not flight.torn and [step.loaded for step in flight.steps] == [expected[step.micro] for step in flight.steps]
+    assert len(flight.steps) == 64
     if workers < 7:
         assert writer.block < 1500 * 1.4, "states that stay are not written again and again"
 
 
-def test_the_most_blocks_that_steps_can_fill_are_all_kept(tmp_path):
+def test_the_largest_number_of_blocks_fits(tmp_path):
     path, slots = tmp_path / "ring-0-0.bin", 4
     writer = ring_writer.Writer(path, slots=slots)
     words = lambda *key: repr(key).encode().ljust(2496)  # noqa: E731
     for i in range(400):
         sides = [{name: words(side, name, i) for name in ("python", "numpy", "torch")} for side in (0, 1)]
         writer.begin(ring_format.Step(i, i, random=sides[0], loaded=sides[1]))
-    found = ring_reader.read_ring(path)
-    assert found.torn == 0 and [s.micro for s in found.steps] == [396, 397, 398, 399]
-    assert all(s.loaded["numpy"] == words(1, "numpy", s.micro) for s in found.steps)
+    flight = ring_reader.read_ring(path)
+    assert flight.torn == 0 and [s.micro for s in flight.steps] == [396, 397, 398, 399]
+    assert all(s.loaded["numpy"] == words(1, "numpy", s.micro) for s in flight.steps)
 
 
 def test_a_damaged_block_is_a_torn_record(tmp_path):
@@ -171,11 +171,11 @@ def test_small_and_large_records_lie_beside_each_other(tmp_path):
     steps = [
         ring_format.Step(i, i, samples=["x" * (i * 150 % 2000)], random={"torch": b"r" * 3 * i}) for i in range(40)
     ]
-    for i, one in enumerate(steps):
-        writer.begin(one)
-        found = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
-        assert found.torn == 0
-        assert [(s.samples, s.random) for s in found.steps] == [(s.samples, s.random) for s in steps[: i + 1][-3:]]
+    for i, step in enumerate(steps):
+        writer.begin(step)
+        flight = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
+        assert flight.torn == 0
+        assert [(s.samples, s.random) for s in flight.steps] == [(s.samples, s.random) for s in steps[: i + 1][-3:]]
 
 
 def test_a_step_that_was_never_finished_is_torn(tmp_path):
@@ -184,8 +184,8 @@ def test_a_step_that_was_never_finished_is_torn(tmp_path):
     for i in range(5):
         writer.begin(step(i))
     writer.page[FIRST] = 9
-    found = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
-    assert ([s.micro for s in found.steps], found.torn) == ([1, 2, 3], 1)
+    flight = ring_reader.read_ring(tmp_path / "ring-0-0.bin")
+    assert ([s.micro for s in flight.steps], flight.torn) == ([1, 2, 3], 1)
 
 
 def test_more_words_than_there_is_room_for(tmp_path):
@@ -258,18 +258,18 @@ def test_a_death_at_any_moment_leaves_a_ring_that_is_right(tmp_path, way):
     for attempt in range(3):
         done = subprocess.run([sys.executable, "-c", PROGRAM, path, way, str(0.05 + 0.013 * attempt)], check=False)
         assert done.returncode == (3 if way == "exit" else -getattr(signal, way))
-        found = ring_reader.read_ring(path)
-        assert found.torn <= 1
-        micros = [s.micro for s in found.steps]
+        flight = ring_reader.read_ring(path)
+        assert flight.torn <= 1
+        micros = [s.micro for s in flight.steps]
         assert micros == list(range(micros[0], micros[0] + len(micros)))
         assert all(
-            s.samples == [str(s.micro)] and s.random["torch"] == str(s.micro).encode() * 1000 for s in found.steps
+            s.samples == [str(s.micro)] and s.random["torch"] == str(s.micro).encode() * 1000 for s in flight.steps
         )
-        assert all(s.loss == s.micro for s in found.steps[:-1])
-        assert found.now.stage in (
+        assert all(s.loss == s.micro for s in flight.steps[:-1])
+        assert flight.now.stage in (
             "",
-            f"stage.{found.now.micro}",
-            f"stage.{found.now.micro - 1}",
-            f"stage.{found.now.micro + 1}",
+            f"stage.{flight.now.micro}",
+            f"stage.{flight.now.micro - 1}",
+            f"stage.{flight.now.micro + 1}",
         )
-        assert found.time <= time.time()
+        assert flight.time <= time.time()

@@ -24,7 +24,7 @@ def test_zip_files_have_an_end_of_their_own(tmp_path, cut):
     assert is_whole(path) == (cut == 0)
 
 
-def test_none_and_an_empty_one_are_not_whole(tmp_path):
+def test_missing_and_empty_snapshots_are_incomplete(tmp_path):
     path = tmp_path / "snapshot-0-a.pt"
     assert not is_whole(path)
     path.touch()

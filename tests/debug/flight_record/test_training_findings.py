@@ -15,7 +15,7 @@ def test_nothing_recorded_is_none_and_a_torn_file_too(tmp_path: Path) -> None:
     assert not training_findings.ended_early(tmp_path)
 
 
-def test_what_all_ranks_say_is_said_once(tmp_path: Path) -> None:
+def test_a_finding_of_all_ranks_is_reported_once(tmp_path: Path) -> None:
     flight = tmp_path / "flight"
     flight.mkdir()
     for rank, lines in enumerate((["a", "b"], ["a", "c"])):
@@ -31,6 +31,6 @@ def test_ranks_with_other_weights_are_named(tmp_path: Path) -> None:
     flight.mkdir()
     training_findings.write(flight, 0, 1, [], {0: 7, 1: 8, 2: 9}, cut=False)
     training_findings.write(flight, 1, 1, [], {0: 7, 1: 5}, cut=False)
-    found = training_findings.read(tmp_path)
-    assert found is not None
-    assert found[0].startswith("the 2 ranks hold different weights after micro-batch 1:")
+    findings = training_findings.read(tmp_path)
+    assert findings is not None
+    assert findings[0].startswith("the 2 ranks hold different weights after micro-batch 1:")

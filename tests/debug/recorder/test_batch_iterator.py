@@ -22,7 +22,7 @@ def test_batches_that_are_asked_for_once_are_walked_over_each_epoch(rec):
     assert [taken for taken, _ in rec.walks] == [3, 3, 3]
 
 
-def test_a_for_goes_on_where_next_has_come_to_and_the_one_after_it_begins_anew(rec):
+def test_a_for_loop_continues_after_next_and_the_following_one_starts_over(rec):
     batches = rec.batches(DATA)
     assert int(next(batches)) == 0
     assert [int(b) for b in batches] == [1, 2]
@@ -32,7 +32,7 @@ def test_a_for_goes_on_where_next_has_come_to_and_the_one_after_it_begins_anew(r
     assert next(batches, None) is None
 
 
-def test_a_generator_has_no_length_and_one_walk(rec):
+def test_a_generator_has_no_length_and_a_single_pass(rec):
     batches = rec.batches(b for b in DATA)
     with pytest.raises(TypeError):
         len(batches)

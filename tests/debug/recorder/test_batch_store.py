@@ -21,49 +21,49 @@ def batch(value, size=2):
     return {"x": torch.full((size,), value)}
 
 
-def there(kept):
-    return sorted(path.name for path in kept.folder.iterdir())
+def there(stored):
+    return sorted(path.name for path in stored.folder.iterdir())
 
 
-def test_kept_batches_are_bounded(tmp_path):
-    kept = batch_store.BatchStore(tmp_path, 0, most=3)
-    names = [kept.keep(batch(i)) for i in range(5)]
-    assert there(kept) == names[2:]
+def test_stored_batches_are_bounded(tmp_path):
+    store = batch_store.BatchStore(tmp_path, 0, most=3)
+    names = [store.keep(batch(i)) for i in range(5)]
+    assert there(store) == names[2:]
     assert torch.equal(batch_store.read_batch(tmp_path, names[-1])["x"], torch.tensor([4, 4]))
 
 
 def test_the_oldest_go_where_all_take_more_bytes_than_there_is_room_for(tmp_path, capsys, monkeypatch):
-    one = batch_store.BatchStore(tmp_path, 0, most=512)
-    one.keep(batch(0, 1000))
-    kept = batch_store.BatchStore(tmp_path, 0, most=512, limit=3 * one.held + 100)
+    store = batch_store.BatchStore(tmp_path, 0, most=512)
+    store.keep(batch(0, 1000))
+    kept = batch_store.BatchStore(tmp_path, 0, most=512, limit=3 * store.total_bytes + 100)
     names = [kept.keep(batch(i, 1000)) for i in range(6)]
-    assert there(kept) == names[3:] and kept.held == sum(path.stat().st_size for path in kept.folder.iterdir())
+    assert there(kept) == names[3:] and kept.total_bytes == sum(path.stat().st_size for path in kept.folder.iterdir())
     assert capsys.readouterr().err.count("the last 3 are kept") == 1
     kept.forget(5)
-    assert there(kept) == names[5:] and kept.held == one.held
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * one.held))
+    assert there(kept) == names[5:] and kept.total_bytes == store.total_bytes
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * store.total_bytes))
     names.append(kept.keep(batch(6, 1000)))
     assert there(kept) == names[6:], "a tenth of what is free; the newest stays all the same"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert batch_store.BatchStore(tmp_path, 0, most=3).limit == batch_store.LIMIT // 4
 
 
-def test_a_full_disk_is_said_once_and_nothing_else_is_switched_off(tmp_path, capsys, monkeypatch):
-    kept = batch_store.BatchStore._keep
+def test_a_full_disk_is_reported_once_and_switches_off_nothing_else(tmp_path, capsys, monkeypatch):
+    original = batch_store.BatchStore._keep
 
     def full_at_the_fifth(self, batch):
         if self.count == 4:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return kept(self, batch)
+        return original(self, batch)
 
     monkeypatch.setattr(batch_store.BatchStore, "_keep", full_at_the_fifth)
     train(tmp_path, Noisy(), batches="raw", snapshot_every=3)
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert capsys.readouterr().err.count("No space left") == 1
-    last = found.steps[-1]
+    last = flight.steps[-1]
     assert last.micro > 6 and "raw" not in last.order and last.order["indices"] and last.samples
-    assert [step.micro for step in found.steps if "raw" in step.order] == [0, 1, 2, 3]
-    assert len(found.snapshots) == 2 and not list((tmp_path / "flight" / "batches").glob(".*"))
+    assert [step.micro for step in flight.steps if "raw" in step.order] == [0, 1, 2, 3]
+    assert len(flight.snapshots) == 2 and not list((tmp_path / "flight" / "batches").glob(".*"))
     other = batch_store.BatchStore(tmp_path, 7, most=3)
     assert other.keep(lambda: None) == "" and other.keep(batch(1)) == "", "what cannot be pickled is no reason either"
 
@@ -82,7 +82,7 @@ print([path.name for path in kept.folder.iterdir()])
 """
 
 
-def test_a_write_that_fails_in_the_middle_of_a_file_leaves_nothing_and_is_told_as_the_disk_says_it(tmp_path):
+def test_a_failed_write_leaves_no_file_and_raises_the_disks_error(tmp_path):
     command = [sys.executable, "-c", FULL, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "['0-0.pt']"
@@ -90,7 +90,7 @@ def test_a_write_that_fails_in_the_middle_of_a_file_leaves_nothing_and_is_told_a
 
 
 @pytest.mark.parametrize("dataset", [Noisy(), Stream()], ids=["by index", "by position"])
-def test_a_batch_whose_file_is_gone_is_made_again_and_that_is_said(tmp_path, monkeypatch, dataset):
+def test_a_batch_whose_file_is_gone_is_rebuilt_with_a_message(tmp_path, monkeypatch, dataset):
     train(tmp_path, dataset, batches="raw", snapshot_every=3)
     files = sorted((tmp_path / "flight" / "batches").glob("*.pt"), key=lambda path: int(path.stem.partition("-")[2]))
     for path in files[:-1]:
@@ -100,6 +100,6 @@ def test_a_batch_whose_file_is_gone_is_made_again_and_that_is_said(tmp_path, mon
     assert [text for text in result["warnings"] if "kept raw are gone" in text]
 
 
-def test_a_batch_that_is_gone_and_of_which_nothing_is_known_is_told_in_words(tmp_path):
+def test_a_missing_batch_without_an_origin_is_a_clear_error(tmp_path):
     with pytest.raises(DataError, match="snapshot_every"):
         batch_store.read_batch(tmp_path, "0-3.pt")

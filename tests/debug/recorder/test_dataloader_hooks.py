@@ -45,18 +45,18 @@ def ran(command: list[str], **more: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_workers_of_every_start_method_are_seen_and_replayed(tmp_path, method):
+def test_workers_of_every_start_method_are_recorded_and_replayed(tmp_path, method):
     program, run, out = tmp_path / "program.py", tmp_path / "run", tmp_path / "out"
     program.write_text(STARTED)
     command = [sys.executable, str(program), str(run), method]
     ran(command)
-    found = ring_reader.read_ring(ring_reader.find_rings(run)[0])
-    assert sorted(name for step in found.steps for name in step.samples) == sorted(f"page_{i}.png" for i in range(22))
-    assert [bool(worker.sample) for worker in found.workers] == [True]
+    flight = ring_reader.read_ring(ring_reader.find_rings(run)[0])
+    assert sorted(name for step in flight.steps for name in step.samples) == sorted(f"page_{i}.png" for i in range(22))
+    assert [bool(worker.sample) for worker in flight.workers] == [True]
     out.mkdir()
-    job = {"schema": 1, "run": str(run), "rank": 0, "snapshot": str(found.snapshots[-1].path), "out": str(out)}
+    job = {"schema": 1, "run": str(run), "rank": 0, "snapshot": str(flight.snapshots[-1].path), "out": str(out)}
     job |= {"session": trial.SESSION}
-    (out / "job.json").write_text(json.dumps({**job, "first_step": 0, "last_step": found.now.number}))
+    (out / "job.json").write_text(json.dumps({**job, "first_step": 0, "last_step": flight.now.number}))
     ran(command, **{program_info.REPLAY: str(out / "job.json")})
     result = json.loads((out / "result.json").read_text())
     assert result["finished"]
@@ -95,7 +95,7 @@ def test_each_rank_has_a_ring_and_a_snapshot_of_its_own(tmp_path):
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path / "meet")]) for rank in range(2)]
     assert [rank.wait(timeout=120) for rank in ranks] == [0, 0]
     rings = [ring_reader.read_ring(path) for path in ring_reader.find_rings(run)]
-    assert [(one.rank, len(one.steps), len(one.snapshots)) for one in rings] == [(0, 4, 2), (1, 4, 2)]
-    for one in rings:
-        assert one.steps[0].samples == [str(2 * i + one.rank) for i in range(3)]
+    assert [(ring.rank, len(ring.steps), len(ring.snapshots)) for ring in rings] == [(0, 4, 2), (1, 4, 2)]
+    for ring in rings:
+        assert ring.steps[0].samples == [str(2 * i + ring.rank) for i in range(3)]
     assert {path.name for path in (run / "flight").glob("program*.json")} == {"program.json", "program-1.json"}

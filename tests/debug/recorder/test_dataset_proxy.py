@@ -82,18 +82,18 @@ def test_each_batch_is_in_the_page_while_it_is_loaded(case, tmp_path):
         looked.fresh = True
         wanted = batch.indices if isinstance(batch, BatchRequest) else batch
         assert len(looked.load(batch)) == len(wanted) and looked.fresh is False
-        (found,) = worker_status.read_workers(tmp_path, 0, 0)
-        if looked.told.base:
-            assert found.order in (looked.told.base, {"left_out": True})
-            assert [*looked.told.base] == ["kind", "single", "workers", "worker", "indices"]
-            assert looked.told.states == before == found.loaded
+        (worker,) = worker_status.read_workers(tmp_path, 0, 0)
+        if looked.origin.base:
+            assert worker.order in (looked.origin.base, {"left_out": True})
+            assert [*looked.origin.base] == ["kind", "single", "workers", "worker", "indices"]
+            assert looked.origin.states == before == worker.loaded
 
 
 def test_a_stream_is_noted(tmp_path):
     looked = opened(tmp_path, [torch.rand(3) for _ in range(7)], workers=2)
     for _ in looked.stream():
         looked.fresh = looked.position % 3 == 0
-    assert looked.told.base == {"kind": "walk", "single": True, "workers": 2, "worker": None, "first": 6}
+    assert looked.origin.base == {"kind": "walk", "single": True, "workers": 2, "worker": None, "first": 6}
     assert looked.name == "sample 7 of the stream", "which was asked for, and was not there"
 
 
@@ -115,10 +115,10 @@ def test_the_sample_that_could_not_be_loaded_stays(tmp_path, error):
         looked.load([3, 5, 4])
     assert raised.value is error
     looked.load([6, 7])
-    (found,) = worker_status.read_workers(tmp_path / "a", 0, 0)
-    assert found.failed == ("" if isinstance(error, StopIteration) else "5")
-    assert found.order["indices"] == ("[6, 7]" if isinstance(error, StopIteration) else "[3, 5, 4]")
-    assert found.sample == "7"
+    (worker,) = worker_status.read_workers(tmp_path / "a", 0, 0)
+    assert worker.failed == ("" if isinstance(error, StopIteration) else "5")
+    assert worker.order["indices"] == ("[6, 7]" if isinstance(error, StopIteration) else "[3, 5, 4]")
+    assert worker.sample == "7"
 
 
 class Interrupted(Data):
@@ -175,8 +175,8 @@ def test_the_copy_of_a_forked_process_writes_into_a_page_of_its_own(tmp_path):
         looked.load([5, 6])
         os._exit(0)
     os.waitpid(child, 0)
-    found = {worker.pid: worker.order["indices"] for worker in worker_status.read_workers(tmp_path / "a", 0, 0)}
-    assert found == {os.getpid(): "[1, 2]", child: "[5, 6]"}
+    orders = {worker.pid: worker.order["indices"] for worker in worker_status.read_workers(tmp_path / "a", 0, 0)}
+    assert orders == {os.getpid(): "[1, 2]", child: "[5, 6]"}
 
 
 class Sharded(IterableDataset):
@@ -203,12 +203,12 @@ def test_a_worker_finds_its_data_set_and_what_it_writes_to_it_counts(tmp_path):
     loader = DataLoader(Sharded(), 3, num_workers=2, worker_init_fn=take_a_part)
     net = nn.Linear(1, 1)
     with recording(tmp_path, net) as rec:
-        seen = [batch.tolist() for batch in rec.batches(loader)]
-    assert sorted(index for batch in seen for index in batch) == list(range(12))
+        batches = [batch.tolist() for batch in rec.batches(loader)]
+    assert sorted(index for batch in batches for index in batch) == list(range(12))
     assert loader.dataset.first == 0 and not vars(loader).keys() & {"_get_iterator"}
 
 
 def test_a_loader_gives_what_it_gave(tmp_path):
     looked = SampleRecorder(Listed(), StatusLocation(tmp_path), 0)
     copied = DataLoader(RecordedDataset(looked), 4, collate_fn=list)
-    assert [len(batch) for batch in copied] == [4] * 25 and looked.told.samples == ["96", "97", "98", "99"]
+    assert [len(batch) for batch in copied] == [4] * 25 and looked.origin.samples == ["96", "97", "98", "99"]

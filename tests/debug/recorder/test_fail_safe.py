@@ -29,8 +29,8 @@ def test_a_look_that_fails_is_over_and_the_call_goes_on(capsys):
     looks.look()
     looks.look()
     assert looks.failed and looks.closed
-    said = capsys.readouterr().err
-    assert said == "ocrlab: flight recorder: looks are no longer looked at: ZeroDivisionError: of the recorder\n"
+    stderr = capsys.readouterr().err
+    assert stderr == "ocrlab: flight recorder: looks are no longer looked at: ZeroDivisionError: of the recorder\n"
 
 
 def test_gradients_of_each_sample_by_vmap_are_not_disturbed(tmp_path, capsys):
@@ -84,18 +84,18 @@ def test_an_error_of_the_recorder_is_in_a_private_log_and_the_training_goes_on(t
     monkeypatch.setattr(ring_writer.Writer, "loss", broken)
     net = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    made = 0
+    steps = 0
     with recording(tmp_path, net, optimizer) as rec:
         for batch in rec.batches([torch.ones(1, 2)] * 4):
             rec.loss(net(batch).sum()).backward()
             optimizer.step()
-            made += 1
+            steps += 1
     log = tmp_path / "flight" / own_errors.NAME
     text = log.read_text()
-    assert made == 4 and log.stat().st_mode & 0o777 == 0o600
+    assert steps == 4 and log.stat().st_mode & 0o777 == 0o600
     assert text.count("KeyError: 'of the recorder'") == 2 and "Traceback" in text and "in broken" in text
-    said = [line for line in capsys.readouterr().err.splitlines() if "off for the rest" in line]
-    assert said == [
+    stderr_lines = [line for line in capsys.readouterr().err.splitlines() if "off for the rest" in line]
+    assert stderr_lines == [
         "ocrlab: flight recorder: off for the rest of this run, training goes on: KeyError: 'of the recorder'"
     ]
 

@@ -73,18 +73,18 @@ for fold in range(3):
 """
 
 
-def test_of_several_trainings_in_one_program_the_one_that_was_asked_for_is_replayed(tmp_path: Path) -> None:
+def test_replay_runs_the_requested_training_of_several_in_a_program(tmp_path: Path) -> None:
     program = tmp_path / "folds.py"
     program.write_text(FOLDS)
     done = subprocess.run([sys.executable, program.name], cwd=tmp_path, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     for fold, steps in enumerate((6, 5, 6)):
         assert program_info.read(tmp_path / f"fold{fold}")["nth"] == fold
-        found = replay(tmp_path / f"fold{fold}")
-        assert found.record["equal"] is True, (fold, found.sentence)
-        assert sum(len(cell["steps"]) for cell in found.record["cells"]) % steps == 0
-        kept = sorted(path.name for path in tmp_path.glob(f"fold{fold}/flight/ring-*"))
-        assert kept == ["ring-0-0.bin"], "what comes before it is not recorded again"
+        outcome = replay(tmp_path / f"fold{fold}")
+        assert outcome.record["equal"] is True, (fold, outcome.sentence)
+        assert sum(len(cell["steps"]) for cell in outcome.record["cells"]) % steps == 0
+        names = sorted(path.name for path in tmp_path.glob(f"fold{fold}/flight/ring-*"))
+        assert names == ["ring-0-0.bin"], "what comes before it is not recorded again"
 
 
 def test_recordings_are_counted_by_the_cell_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:

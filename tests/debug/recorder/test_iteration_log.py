@@ -39,7 +39,7 @@ def ones(count):
     return [torch.ones(1, 1)] * count
 
 
-def test_a_step_of_several_micro_batches_has_one_number(loop):
+def test_the_micro_batches_of_a_step_share_its_number(loop):
     for number, batch in enumerate(loop.batches(ones(100))):
         step(loop, batch, steps=number % 4 == 3)
     assert written(loop) == [(number // 4, number, 0) for number in range(100)]
@@ -108,11 +108,11 @@ def test_a_walk_that_is_closed_gives_its_loader_back(loop):
     walk.close()
     assert next(walk, "ended") == "ended"
     assert loop.now.number == 70 and loop.now.clean
-    known = weakref.ref(loader)
-    loop.tape.loaders.clear()
+    reference = weakref.ref(loader)
+    loop.step_recorder.loaders.clear()
     del loader, walk
     gc.collect()
-    assert known() is None
+    assert reference() is None
 
 
 def test_a_loader_may_not_ask_for_its_own_batches(loop):
@@ -155,6 +155,6 @@ def test_epochs_of_another_kind_end_nobody(loop):
     assert written(loop)[-1][2] == 3
 
 
-def test_what_cannot_be_walked_over_is_said_as_python_says_it(loop):
+def test_a_loader_that_is_not_iterable_raises_pythons_own_error(loop):
     with pytest.raises(TypeError, match="not iterable"):
         next(loop.batches(5))

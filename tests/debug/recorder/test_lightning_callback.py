@@ -37,15 +37,15 @@ def quiet(monkeypatch):
 
 
 def replay(run: Path, monkeypatch, again, last: int | None = None, **more) -> dict:
-    found = ring_reader.read_ring(ring_reader.find_rings(run)[0])
+    flight = ring_reader.read_ring(ring_reader.find_rings(run)[0])
     out = run / "replay"
     out.mkdir()
-    first = found.snapshots[-1]
+    first = flight.snapshots[-1]
     job = {"schema": 1, "run": str(run), "rank": 0, "snapshot": str(first.path), "out": str(out)}
     job |= {
         "session": trial.SESSION,
         "first_step": first.number,
-        "last_step": found.now.number if last is None else last,
+        "last_step": flight.now.number if last is None else last,
         **more,
     }
     (out / "job.json").write_text(json.dumps(job))
@@ -106,15 +106,15 @@ def foreign(folder: Path, recorder: Recorder, model: lightning.LightningModule |
 @pytest.mark.filterwarnings("ignore")
 def test_a_foreign_lightning_project_is_replayed_bit_for_bit(tmp_path, monkeypatch):
     foreign(tmp_path, Recorder(snapshot_every=4))
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
-    assert [step.micro for step in found.steps] == list(range(15))
-    assert [step.epoch for step in found.steps] == [0] * 5 + [1] * 5 + [2] * 5
-    assert found.now.stage == "loss"
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    assert [step.micro for step in flight.steps] == list(range(15))
+    assert [step.epoch for step in flight.steps] == [0] * 5 + [1] * 5 + [2] * 5
+    assert flight.now.stage == "loss"
     assert program_info.read(tmp_path)["kind"] == "lightning"
     saved = {path: path.stat().st_mtime_ns for path in (tmp_path / "saved").iterdir()}
     result = replay(tmp_path, monkeypatch, lambda: foreign(tmp_path, Recorder(snapshot_every=4)))
     assert result["finished"]
-    assert [step["micro"] for step in result["steps"]] == list(range(found.snapshots[-1].micro, 15))
+    assert [step["micro"] for step in result["steps"]] == list(range(flight.snapshots[-1].micro, 15))
     assert all(step["equal"] for step in result["steps"])
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "saved").iterdir()} == saved
 
@@ -131,12 +131,12 @@ def test_a_run_that_ended_in_its_validation_is_validated_again(tmp_path, monkeyp
     again = lambda: foreign(tmp_path, Recorder(snapshot_every=4), Strict())  # noqa: E731
     with pytest.raises(IndexError) if wrong else contextlib.nullcontext():
         again()
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     cell = {"validate": 1, "cell": {"trace": True}}
     result = replay(tmp_path, monkeypatch, again, **cell)
     assert all(step["equal"] for step in result["steps"]) and result["finished"] is not wrong
     if wrong:
-        assert (found.now.phase, found.sample.partition(":")[0]) == ("validation", "validation batch 1")
+        assert (flight.now.phase, flight.sample.partition(":")[0]) == ("validation", "validation batch 1")
         fault = json.loads((tmp_path / "replay" / "trace.json").read_text())["fault"]
         assert (fault["phase"], fault["kind"], fault["value"], fault["names"]) == ("validation", "target", "9", ["15"])
 
@@ -152,9 +152,9 @@ def test_an_exception_leaves_phase_stage_and_no_hook(tmp_path):
     recorder = Recorder(tmp_path)
     with pytest.raises(RuntimeError, match="here"):
         foreign(tmp_path, recorder, model)
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
-    assert (found.now.number, found.now.phase) == (2, "optimiser")
-    assert found.now.loss is not None
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    assert (flight.now.number, flight.now.phase) == (2, "optimiser")
+    assert flight.now.loss is not None
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert recorder.undo == []
 
@@ -182,12 +182,12 @@ def tiny(pages: Path, runs: Path, *more: str) -> configs.Config:
 
 def test_our_own_training_records_by_default_and_replays_bit_for_bit(pages, runs, monkeypatch):
     run = loop.fit(tiny(pages, runs)).folder
-    found = ring_reader.read_ring(ring_reader.find_rings(run)[0])
-    assert [step.micro for step in found.steps] == list(range(10))
-    assert [step.number for step in found.steps] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    assert all(name.startswith("p") for step in found.steps for name in step.samples)
-    assert found.steps[2].epoch == 1
-    assert (found.now.phase, found.now.stage) == ("data", ""), "no stage of the forward stands behind it"
+    flight = ring_reader.read_ring(ring_reader.find_rings(run)[0])
+    assert [step.micro for step in flight.steps] == list(range(10))
+    assert [step.number for step in flight.steps] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert all(name.startswith("p") for step in flight.steps for name in step.samples)
+    assert flight.steps[2].epoch == 1
+    assert (flight.now.phase, flight.now.stage) == ("data", ""), "no stage of the forward stands behind it"
     assert {path.stat().st_mode & 0o077 for path in (run / "flight").iterdir()} == {0}
     before = sorted(path.name for path in run.rglob("*") if "replay" not in path.parts)
     result = replay(run, monkeypatch, lambda: loop.fit(configs.load(run / "config.yaml")))
@@ -302,9 +302,9 @@ def test_what_training_step_calls_is_what_is_looked_at(tmp_path, factor):
         enable_progress_bar=False, accelerator="cpu",
     )  # fmt: skip
     trainer.fit(Wrapping(factor), data, data)
-    said = "\n".join(training_findings.read(tmp_path) or [])
-    assert ("validation gives the model other numbers" in said) == (factor > 1), said
-    assert factor > 1 or said == ""
+    findings = "\n".join(training_findings.read(tmp_path) or [])
+    assert ("validation gives the model other numbers" in findings) == (factor > 1), findings
+    assert factor > 1 or findings == ""
 
 
 def test_an_import_of_the_recorder_draws_no_numbers():

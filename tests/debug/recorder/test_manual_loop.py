@@ -93,13 +93,13 @@ def train(folder: Path, dataset, epochs: int = 2, accumulate: int = 1, check=lam
 
 def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) -> dict:
     """Run `again` as a replay from the older snapshot and return its result."""
-    found = ring_reader.read_ring(ring_reader.find_rings(folder)[0])
+    flight = ring_reader.read_ring(ring_reader.find_rings(folder)[0])
     out = folder / "replay"
     out.mkdir()
     job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": None, "out": str(out)}
     job |= {"session": trial.SESSION}
-    job |= {"snapshot": str(found.snapshots[-1].path)} if found.snapshots else {}
-    job |= {"last_step": found.now.number if last is None else last, **more}
+    job |= {"snapshot": str(flight.snapshots[-1].path)} if flight.snapshots else {}
+    job |= {"last_step": flight.now.number if last is None else last, **more}
     (out / "job.json").write_text(json.dumps(job))
 
     def end():
@@ -146,11 +146,11 @@ def test_each_loss_is_equal_bit_for_bit(tmp_path, monkeypatch, dataset, options)
 def test_a_sample_that_cannot_be_loaded_fails_again_in_the_replay(tmp_path, monkeypatch, workers):
     with pytest.raises(ValueError, match="page 13"):
         train(tmp_path, Bad(), workers=workers, snapshot_every=2)
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
-    assert found.now.phase == "data"
-    assert "13" in [worker.failed for worker in found.workers]
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    assert flight.now.phase == "data"
+    assert "13" in [worker.failed for worker in flight.workers]
     again = lambda: train(tmp_path, Bad(), workers=workers, snapshot_every=2)  # noqa: E731
-    result = replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
+    result = replay(tmp_path, monkeypatch, again, last=flight.now.number + 1)
     assert not result["finished"]
     assert all(s["equal"] for s in result["steps"])
     assert "page 13 is broken" in result["error"]["message"]
@@ -211,25 +211,25 @@ def scanned(folder: Path, *, inside: bool, same: bool = False, every: int | None
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_validation_that_fails_is_replayed_and_its_batch_is_known(tmp_path, monkeypatch, inside):
+def test_a_failed_validation_is_replayed_with_its_batch(tmp_path, monkeypatch, inside):
     with pytest.raises(IndexError, match="out of range"):
         scanned(tmp_path, inside=inside)
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
-    assert found.now.phase == "validation" and found.now.micro == (1 if inside else 2)
-    assert found.sample == "validation batch 1: scan_4.png, scan_5.png, scan_6.png, scan_7.png"
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    assert flight.now.phase == "validation" and flight.now.micro == (1 if inside else 2)
+    assert flight.sample == "validation batch 1: scan_4.png, scan_5.png, scan_6.png, scan_7.png"
     again = lambda: scanned(tmp_path, inside=inside)  # noqa: E731
     result = replay(tmp_path, monkeypatch, again, cell={"trace": True}, validate=1)
-    assert len(result["steps"]) == found.now.micro + 1 and all(step["equal"] for step in result["steps"])
+    assert len(result["steps"]) == flight.now.micro + 1 and all(step["equal"] for step in result["steps"])
     fault = json.loads((tmp_path / "replay" / "trace.json").read_text())["fault"]
     assert (fault["phase"], fault["path"], fault["names"]) == ("validation", "source", ["scan_7.png"])
 
 
 def test_a_loader_may_train_and_validate(tmp_path):
     scanned(tmp_path, inside=True, same=True)
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
-    assert [step.walk for step in found.steps] == [0, 0, 0, 1, 1, 1]
-    assert all(step.order["kind"] == "map" and len(step.samples) == 4 for step in found.steps)
-    assert found.sample.startswith("validation batch 2: scan_")
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    assert [step.walk for step in flight.steps] == [0, 0, 0, 1, 1, 1]
+    assert all(step.order["kind"] == "map" and len(step.samples) == 4 for step in flight.steps)
+    assert flight.sample.startswith("validation batch 2: scan_")
 
 
 def test_a_validation_is_the_same_without_a_record(tmp_path, capsys):
@@ -238,15 +238,17 @@ def test_a_validation_is_the_same_without_a_record(tmp_path, capsys):
     assert "not started, training goes on" in capsys.readouterr().err
 
 
-def test_a_worker_that_ends_is_told_by_its_process(tmp_path, monkeypatch):
+def test_a_dead_worker_is_reported_with_its_sample(tmp_path, monkeypatch):
     with pytest.raises((RuntimeError, OSError)):
         train(tmp_path, Ends(), workers=2, snapshot_every=2)
     last = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.number + 1
     again = lambda: train(tmp_path, Ends(), workers=2, snapshot_every=2)  # noqa: E731
-    told = replay(tmp_path, monkeypatch, again, last=last)
+    outcome = replay(tmp_path, monkeypatch, again, last=last)
     workers = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
     known = [
-        worker for worker in workers if worker.pid in told["exited"] or str(worker.pid) in told["error"]["message"]
+        worker
+        for worker in workers
+        if worker.pid in outcome["exited"] or str(worker.pid) in outcome["error"]["message"]
     ]
     assert [one.sample for one in known] == ["13"], "torch may have raised before it handed out its iterator"
 
@@ -293,11 +295,11 @@ def test_a_validation_that_failed_fails_again(tmp_path, monkeypatch):
 def test_a_sample_that_cannot_be_collated_is_named_by_the_replay(tmp_path, monkeypatch, workers):
     with pytest.raises((TypeError, AttributeError)):
         train(tmp_path, Holes(), workers=workers, snapshot_every=2)
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
-    failed = [worker.failed for worker in found.workers if worker.failed]
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    failed = [worker.failed for worker in flight.workers if worker.failed]
     assert len(failed) == 1 and "13" in failed[0].removeprefix("batch of ").split(", ")
     again = lambda: train(tmp_path, Holes(), workers=workers, snapshot_every=2)  # noqa: E731
-    result = replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
+    result = replay(tmp_path, monkeypatch, again, last=flight.now.number + 1)
     assert not result["finished"] and "error" in result
     seen = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
     assert [worker.failed for worker in seen if worker.failed] == ["13"]
@@ -305,13 +307,13 @@ def test_a_sample_that_cannot_be_collated_is_named_by_the_replay(tmp_path, monke
 
 def test_names_phases_and_rates_are_in_the_record(tmp_path):
     train(tmp_path, Noisy(), epochs=1)
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
-    assert all(name.startswith("page_") for step in found.steps for name in step.samples)
-    assert [step.number for step in found.steps] == list(range(6))
-    assert found.steps[3].lr == pytest.approx(0.009)
-    assert found.steps[1].loss_before == found.steps[0].loss
-    assert found.steps[0].memory["rss"] > 1 << 20
-    assert found.now.stage == "", "what was entered last in the forward does not stand in the phases behind it"
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    assert all(name.startswith("page_") for step in flight.steps for name in step.samples)
+    assert [step.number for step in flight.steps] == list(range(6))
+    assert flight.steps[3].lr == pytest.approx(0.009)
+    assert flight.steps[1].loss_before == flight.steps[0].loss
+    assert flight.steps[0].memory["rss"] > 1 << 20
+    assert flight.now.stage == "", "what was entered last in the forward does not stand in the phases behind it"
     assert program_info.read(tmp_path)["kind"] == "loop"
 
 
@@ -337,15 +339,15 @@ def test_recording_changes_nothing(tmp_path):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
         loader = DataLoader(Noisy(), 4, shuffle=True)
-        found = []
+        values = []
         if folder is None:
-            found = [net(batch["x"]).mean().item() for batch in loader]
+            values = [net(batch["x"]).mean().item() for batch in loader]
         else:
             with recording(folder, net, snapshot_every=1) as rec:
-                found = [float(rec.loss(net(batch["x"]).mean()).detach()) for batch in rec.batches(loader)]
+                values = [float(rec.loss(net(batch["x"]).mean()).detach()) for batch in rec.batches(loader)]
             assert "_get_iterator" not in loader.__dict__
             assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
-        return found
+        return values
 
     random.seed(1)
     np.random.seed(1)
@@ -400,12 +402,12 @@ with recording(sys.argv[1], net, torch.optim.SGD(net.parameters(), 0.1)) as rec:
 """
 
 
-def test_after_kill_9_the_last_step_and_each_workers_sample_are_known(tmp_path):
+def test_after_kill_9_the_record_has_the_last_step_and_each_workers_sample(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, "0.13"], check=False, timeout=120)
     assert done.returncode == -signal.SIGKILL
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
-    assert found.torn == 0
-    assert found.now.micro >= 3
-    assert found.now.samples == [str(4 * found.now.micro + i) for i in range(4)]
-    assert [worker.worker for worker in found.workers] == [0, 1]
-    assert all(int(worker.sample) // 4 % 2 == worker.worker for worker in found.workers)
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    assert flight.torn == 0
+    assert flight.now.micro >= 3
+    assert flight.now.samples == [str(4 * flight.now.micro + i) for i in range(4)]
+    assert [worker.worker for worker in flight.workers] == [0, 1]
+    assert all(int(worker.sample) // 4 % 2 == worker.worker for worker in flight.workers)

@@ -90,7 +90,7 @@ def test_a_compiled_model_holds_nothing_of_ours_and_stays_whole(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["own call", "compiled", "compiled in place"])
-def test_a_module_that_is_not_called_in_the_usual_way_is_listened_to(tmp_path, kind):
+def test_modules_called_through_forward_or_compile_keep_their_stages(tmp_path, kind):
     class Own(nn.Linear):
         def __call__(self, *args):
             return super().__call__(*args) + 1
@@ -139,18 +139,18 @@ class Judge(Up):
     pass
 
 
-def test_all_of_several_models_are_heard_on_twenty_hooks_in_all(tmp_path):
+def test_several_models_share_twenty_hooks(tmp_path):
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     generator, judge = Up(), Judge(fails=True)
     stages = StageHooks(writer)
     stages.attach(generator, judge)
     writer.begin(ring_format.Step(0, 0))
     stages.now.in_step = True
-    made = generator(torch.ones(4, 2))
+    image = generator(torch.ones(4, 2))
     now = ring_reader.read_ring(tmp_path / "ring-0-0.bin").now
     assert (now.stage, now.phase) == ("Up.out", "loss")
     with pytest.raises(RuntimeError, match="in the second"):
-        judge(made)
+        judge(image)
     now = ring_reader.read_ring(tmp_path / "ring-0-0.bin").now
     assert (now.stage, now.phase) == ("Judge.stem", "forward")
     stages.detach()
@@ -166,14 +166,14 @@ def test_all_of_several_models_are_heard_on_twenty_hooks_in_all(tmp_path):
     stages.detach()
 
 
-def test_a_part_that_two_models_have_is_heard_once():
-    one, other = Up(), Judge()
-    other.stem = one.stem
-    assert [name for name, _ in stages_of_models([one, other])] == ["Up.stem", "Up.out", "Judge.out"]
-    assert [name for name, _ in stages_of_models([one, nn.Linear(2, 2)])] == ["Up.stem", "Up.out", "Linear"]
+def test_a_module_shared_by_two_models_is_hooked_once():
+    generator, other = Up(), Judge()
+    other.stem = generator.stem
+    assert [name for name, _ in stages_of_models([generator, other])] == ["Up.stem", "Up.out", "Judge.out"]
+    assert [name for name, _ in stages_of_models([generator, nn.Linear(2, 2)])] == ["Up.stem", "Up.out", "Linear"]
 
 
-def test_a_loop_that_ends_in_its_second_model_is_recorded_with_that_one_s_stage(tmp_path):
+def test_a_loop_that_ends_in_its_second_model_records_the_stage_of_that_model(tmp_path):
     generator, judge = Up(), Judge()
     optimizer = torch.optim.SGD([*generator.parameters(), *judge.parameters()], 0.1)
     with (
@@ -184,8 +184,8 @@ def test_a_loop_that_ends_in_its_second_model_is_recorded_with_that_one_s_stage(
             judge.fails = rec.micro == 4
             rec.loss(judge(generator(x)).mean()).backward()
             optimizer.step()
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
-    assert (found.now.micro, found.now.stage, found.now.phase) == (4, "Judge.stem", "forward")
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    assert (flight.now.micro, flight.now.stage, flight.now.phase) == (4, "Judge.stem", "forward")
 
 
 @pytest.mark.parametrize("how", ["before", "after", "in place", "a function", "not looked at"])
@@ -196,7 +196,7 @@ def test_a_compiled_model_stays_whole_while_it_is_recorded(tmp_path, how):
     called = torch.compile(net, backend="eager", fullgraph=True) if how == "before" else net
     with recording(tmp_path, net, optimizer, snapshot_every=10**9) as rec:
         if how == "not looked at":
-            rec.tape.learning.close()
+            rec.step_recorder.monitor.close()
         if how in ("after", "not looked at"):
             called = torch.compile(net, backend="eager", fullgraph=True)
         elif how == "in place":

@@ -113,11 +113,11 @@ def test_a_program_with_two_more_lines_is_recorded_however_it_ends(tmp_path: Pat
     assert done.returncode == status, done.stderr
     assert status != 1 or done.stderr.count("Traceback") == 1
     assert "in train mode" not in done.stderr, "the validation is in eval mode, the training after it is not"
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path / "run")[0])
-    assert found.now is not None and found.torn == 0
-    assert (found.now.number, found.now.phase, found.now.stage) == place
-    assert [step.number for step in found.steps] == [*range(place[0] + 1)]
-    assert all(step.loss is not None for step in found.steps[:-1])
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path / "run")[0])
+    assert flight.now is not None and flight.torn == 0
+    assert (flight.now.number, flight.now.phase, flight.now.stage) == place
+    assert [step.number for step in flight.steps] == [*range(place[0] + 1)]
+    assert all(step.loss is not None for step in flight.steps[:-1])
     assert program_info.read(tmp_path / "run")["from_start"] is True
 
 
@@ -126,10 +126,10 @@ def test_a_program_with_two_more_lines_is_recorded_however_it_ends(tmp_path: Pat
 def test_a_replay_of_it_names_step_module_operator_and_line(tmp_path: Path, end: str) -> None:
     how, when, _, (number, phase, stage) = ENDS[end]
     train(tmp_path, how, when)
-    found = replay(tmp_path / "run")
-    assert found.record["equal"] is True, found.sentence
+    outcome = replay(tmp_path / "run")
+    assert outcome.record["equal"] is True, outcome.sentence
     for word in (f"step {number}", phase, f"`{stage}`", "aten::embedding", "train.py:"):
-        assert word in found.sentence
+        assert word in outcome.sentence
 
 
 BLOCKED = """
@@ -182,9 +182,9 @@ def test_a_loop_over_steps_is_replayed_from_a_snapshot(tmp_path: Path) -> None:
     assert record.now is not None and (record.now.number, record.now.stage) == (17, "a")
     assert not program_info.read(tmp_path / "run").get("from_start")
     assert record.snapshots[0].micro >= 4
-    found = replay(tmp_path / "run")
-    assert found.record["equal"] is not False and "step 17" in found.sentence and "`a`" in found.sentence, (
-        found.sentence
+    outcome = replay(tmp_path / "run")
+    assert outcome.record["equal"] is not False and "step 17" in outcome.sentence and "`a`" in outcome.sentence, (
+        outcome.sentence
     )
 
 
@@ -210,25 +210,25 @@ def test_a_call_of_the_model_before_the_loop_is_no_step(tmp_path: Path) -> None:
         rec.loss(model(batch).sum()).backward()
         optimizer.step()
     rec.close()
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
-    assert [(s.number, s.micro) for s in found.steps] == [(i, i) for i in range(5)] and found.snapshots
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    assert [(s.number, s.micro) for s in flight.steps] == [(i, i) for i in range(5)] and flight.snapshots
     assert not program_info.read(tmp_path).get("from_start")
 
 
 def everything(*parts: object) -> list[object]:
     """Return what somebody could have left in a process, and in the parts of a training."""
-    found: list[object] = [sys.excepthook, dict(os.environ), sys.gettrace(), sys.getprofile(), torch.save]
-    found += [signal.getsignal(number) for number in signal.valid_signals()]
+    values: list[object] = [sys.excepthook, dict(os.environ), sys.gettrace(), sys.getprofile(), torch.save]
+    values += [signal.getsignal(number) for number in signal.valid_signals()]
     for part in parts:
         inner = [part, *part.modules()] if isinstance(part, nn.Module) else [part]
-        for one in inner:
-            found.append(type(one))
-            found.append(
-                {n: len(v) if isinstance(v, dict) else id(v) for n, v in vars(one).items() if n != "_step_count"}
+        for module in inner:
+            values.append(type(module))
+            values.append(
+                {n: len(v) if isinstance(v, dict) else id(v) for n, v in vars(module).items() if n != "_step_count"}
             )
         if isinstance(part, nn.Module):
-            found += [(len(p._backward_hooks or ()), p.requires_grad) for p in part.parameters()]
-    return found
+            values += [(len(p._backward_hooks or ()), p.requires_grad) for p in part.parameters()]
+    return values
 
 
 @pytest.mark.parametrize("how", ["context", "object", "plain", "steps", "error"])
@@ -240,11 +240,11 @@ def test_after_its_end_nothing_is_left(tmp_path: Path, how: str) -> None:
     optimizer.step()
     assert len([*DataLoader(other, 3, num_workers=1)]) == 4  # torch sets a handler of SIGCHLD for the first workers
     before = everything(model, optimizer, loader, other)
-    kept: list[torch.Tensor] = []
+    outputs: list[torch.Tensor] = []
 
     def step(rec: manual_loop.LoopRecorder, batch: torch.Tensor) -> None:
-        kept.append(model(batch))
-        loss = kept[-1].sum() if how == "plain" else rec.loss(kept[-1].sum())
+        outputs.append(model(batch))
+        loss = outputs[-1].sum() if how == "plain" else rec.loss(outputs[-1].sum())
         loss.backward()
         optimizer.step()
 
@@ -254,7 +254,7 @@ def test_after_its_end_nothing_is_left(tmp_path: Path, how: str) -> None:
             with rec:
                 for (batch,) in rec.batches(loader):
                     step(rec, batch)
-                    assert how == "context" or len(kept) < 3
+                    assert how == "context" or len(outputs) < 3
         except AssertionError:
             assert how == "error"
     elif how == "object":
@@ -267,9 +267,9 @@ def test_after_its_end_nothing_is_left(tmp_path: Path, how: str) -> None:
             step(rec, torch.full((2, 4), float(number)))
     rec.close()
     assert everything(model, optimizer, loader, other) == before
-    assert all(not tensor._backward_hooks for tensor in kept)
+    assert all(not tensor._backward_hooks for tensor in outputs)
     assert not manual_loop.OPEN_LOOPS
-    assert rec.tape is not None and not rec.tape.on
+    assert rec.step_recorder is not None and not rec.step_recorder.on
     assert len([*loader]) == 4
 
 

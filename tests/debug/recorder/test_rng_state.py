@@ -43,7 +43,7 @@ def test_taking_draws_nothing():
     assert set(states) == {"python", "numpy", "torch"}
 
 
-def test_states_that_are_kept_are_the_true_ones():
+def test_recorded_states_are_the_true_states():
     """A whole turn of the Twister brings the position back; a seed sets the first word alike each time."""
     for change in (
         lambda: [random.getrandbits(32) for _ in range(624)],
@@ -61,7 +61,7 @@ def test_states_that_are_kept_are_the_true_ones():
         assert rng_state.NUMPY.unpack_from(states["numpy"], 4 * 624)[0] == np.random.get_state()[2]
 
 
-def test_torchs_state_is_the_one_that_torch_gives():
+def test_the_torch_state_round_trips():
     for draws, kind in ((0, None), (1, torch.float64), (3, torch.float32), (2000, torch.float32), (1, torch.float64)):
         torch.manual_seed(draws) if kind is None else torch.randn(draws, dtype=kind)
         states, expected = rng_state.take(), torch.get_rng_state()
@@ -72,7 +72,7 @@ def test_torchs_state_is_the_one_that_torch_gives():
         assert torch.equal(torch.get_rng_state(), expected)
 
 
-def test_a_state_that_is_taken_while_other_threads_draw_is_one_that_was():
+def test_a_state_read_while_other_threads_draw_is_consistent():
     """Each is read under its generator's lock. A torn one, words of one turn beside those of the next, never was."""
     over = threading.Event()
 
@@ -103,13 +103,13 @@ def test_a_state_that_is_taken_while_other_threads_draw_is_one_that_was():
         for name, known in turns.items():
             state = rng_state.take(cuda=False)[name]
             known[state[:64]] = state[:whole]
-    seen = 0
+    changes = 0
     for states in taken:
         for name, known in turns.items():
             if states[name][:64] in known:
-                seen += 1
+                changes += 1
                 assert states[name][:whole] == known[states[name][:64]]
-    assert seen > 400
+    assert changes > 400
 
 
 def test_another_generator_in_the_place_of_numpys(monkeypatch):

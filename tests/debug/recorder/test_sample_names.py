@@ -74,8 +74,8 @@ def test_names_in_a_data_set():
 
 
 def test_an_index_becomes_pythons_own():
-    given = [np.int64(3), (torch.tensor(1), "a"), {"k": np.float64(0.5)}]
-    assert plain_index(given) == [3, (1, "a"), {"k": 0.5}]
+    indices = [np.int64(3), (torch.tensor(1), "a"), {"k": np.float64(0.5)}]
+    assert plain_index(indices) == [3, (1, "a"), {"k": 0.5}]
     assert type(plain_index(np.int64(3))) is int
     with pytest.raises(TypeError, match="cannot be written down"):
         plain_index(object())

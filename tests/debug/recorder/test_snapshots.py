@@ -18,8 +18,8 @@ from ocrlab.errors import CheckpointError
 
 def test_two_files_take_turns_and_hold_copies(tmp_path):
     taken = Snapshots(tmp_path, 0, 5, every=1)
-    said = []
-    taken.written = lambda side, micro, number: said.append((side, micro, number))
+    written = []
+    taken.written = lambda side, micro, number: written.append((side, micro, number))
     weight = torch.zeros(1000)
     for micro in range(3):
         weight.fill_(micro)
@@ -27,8 +27,8 @@ def test_two_files_take_turns_and_hold_copies(tmp_path):
         taken.take({"w": weight}, micro=micro, number=10 + micro)
         weight.fill_(-1)  # what training does while it is written
         taken.close()
-    assert said == [(0, 0, 10), (1, 1, 11), (0, 2, 12)]
-    assert taken.kept == [1, 2]
+    assert written == [(0, 0, 10), (1, 1, 11), (0, 2, 12)]
+    assert taken.complete == [1, 2]
     for name, micro in (("a", 2), ("b", 1)):
         content = snapshots.read(tmp_path / f"snapshot-0-{name}.pt")
         assert (content["micro"], content["number"], content["start"]) == (micro, 10 + micro, 5)
@@ -63,11 +63,11 @@ def test_copies_from_a_device_are_written_when_they_have_arrived(tmp_path, monke
     taken = Snapshots(tmp_path, 0, 0, every=1)
     monkeypatch.setattr(taken, "_behind", lambda: [event])
     taken.take({"w": torch.zeros(4)}, micro=0, number=0)
-    assert taken.kept == [0], "the first one is waited for"
+    assert taken.complete == [0], "the first one is waited for"
     event.passed = False
     taken.take({"w": torch.ones(4)}, micro=1, number=1)
     assert not taken.due(2)
-    assert taken.kept == [0], "nothing is written of what is still under way"
+    assert taken.complete == [0], "nothing is written of what is still under way"
     event.passed = True
     taken.due(3)
     taken.close()
@@ -75,15 +75,15 @@ def test_copies_from_a_device_are_written_when_they_have_arrived(tmp_path, monke
     event.passed = False
     taken.take({"w": torch.ones(4)}, micro=4, number=4)
     taken.close()
-    assert taken.kept == [1, 4], "at the end it is waited for"
+    assert taken.complete == [1, 4], "at the end it is waited for"
 
 
-def test_on_the_cpu_no_cuda_call_is_made(tmp_path, monkeypatch):
+def test_the_cpu_needs_no_cuda_call(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: pytest.fail("asks for a device"))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("waits for a device"))
     taken = Snapshots(tmp_path, 0, 0)
     taken.take({"w": torch.zeros(4)}, micro=0, number=0)
-    assert taken.kept == [0]
+    assert taken.complete == [0]
 
 
 def test_as_often_as_their_share_of_the_time_allows(tmp_path):
@@ -120,14 +120,14 @@ def test_what_weights_only_does_not_read_is_left_out_and_named(tmp_path):
     assert [what.split(":")[0] for what in read["left_out"]] == ["state.mine", "state.sparse"]
 
 
-def test_no_room_is_said_before_anything_is_written(tmp_path, monkeypatch):
+def test_too_little_disk_space_raises_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(snapshots.shutil, "disk_usage", lambda _: collections.namedtuple("U", "free")(100))
     with pytest.raises(CheckpointError, match="no room for two snapshots"):
         Snapshots(tmp_path, 0, 0).take({"w": torch.zeros(100)}, micro=0, number=0)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_writing_is_told_at_the_next_time(tmp_path, monkeypatch):
+def test_a_failed_write_raises_at_the_next_snapshot(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
@@ -147,7 +147,7 @@ def test_what_is_no_snapshot_is_refused_in_words(tmp_path, data):
 
 
 @pytest.mark.parametrize("older", [True, False])
-def test_a_full_disk_is_told_in_its_own_words_and_leaves_what_was_there(tmp_path, older):
+def test_a_full_disk_raises_its_own_error_and_leaves_the_last_snapshot(tmp_path, older):
     path, spare = tmp_path / "snapshot-0-a.pt", tmp_path / ".spare"
     snapshots.write({"schema": 1, "w": torch.zeros(4)}, path, spare)
     ignored, limit = signal.signal(signal.SIGXFSZ, signal.SIG_IGN), resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -161,7 +161,7 @@ def test_a_full_disk_is_told_in_its_own_words_and_leaves_what_was_there(tmp_path
     assert [*tmp_path.iterdir()] == [path] and torch.equal(snapshots.read(path)["w"], torch.zeros(4))
 
 
-def test_a_snapshot_is_written_over_the_one_that_was_replaced(tmp_path):
+def test_a_snapshot_overwrites_the_replaced_file(tmp_path):
     """Also over a longer one; which bytes lie where is seen by reading it back."""
     path, spare = tmp_path / "snapshot-0-a.pt", tmp_path / ".spare"
     inodes, sizes = [], (1000, 500, 20, 3000)
@@ -199,15 +199,15 @@ def test_every_type_of_number_comes_back_and_a_cut_file_is_refused(tmp_path, kin
             snapshots.read(path)
 
 
-def test_one_of_an_earlier_ocrlab_is_read(tmp_path):
+def test_a_snapshot_of_an_earlier_ocrlab_is_read(tmp_path):
     torch.save({"schema": 1, "micro": 3, "state": {"w": torch.ones(2)}}, tmp_path / "snapshot-0-a.pt")
     assert snapshots.read(tmp_path / "snapshot-0-a.pt")["micro"] == 3
 
 
 def test_a_slow_disk_does_not_hold_the_interpreter(tmp_path, monkeypatch):
     """torch writes to a file that has a descriptor with the interpreter locked."""
-    given = []
+    files = []
     save = torch.save
-    monkeypatch.setattr(snapshots.torch, "save", lambda c, file, **k: (given.append(file), save(c, file, **k)))
+    monkeypatch.setattr(snapshots.torch, "save", lambda c, file, **k: (files.append(file), save(c, file, **k)))
     snapshots.write({"w": torch.zeros(4)}, tmp_path / "snapshot-0-a.pt", tmp_path / ".spare")
-    assert not hasattr(given[0], "fileno")
+    assert not hasattr(files[0], "fileno")

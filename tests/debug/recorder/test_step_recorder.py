@@ -57,32 +57,32 @@ def device(monkeypatch):
     return entered
 
 
-def losses(tape):
-    return [step.loss for step in ring_reader.read_ring(ring_reader.find_rings(tape.folder)[0]).steps]
+def losses(recorder):
+    return [step.loss for step in ring_reader.read_ring(ring_reader.find_rings(recorder.folder)[0]).steps]
 
 
-def begin(tape, micro):
-    tape.begin(number=micro, micro=micro, epoch=0, lr=None, told=dataset_proxy.BatchOrigin())
+def begin(recorder, micro):
+    recorder.begin(number=micro, micro=micro, epoch=0, lr=None, origin=dataset_proxy.BatchOrigin())
 
 
 def test_a_loss_on_a_device_is_read_when_it_has_arrived(tmp_path, device):
-    tape = StepRecorder(tmp_path, "loop")
-    begin(tape, 0)
+    recorder = StepRecorder(tmp_path, "loop")
+    begin(recorder, 0)
     Event.passed = False
-    tape.late.send(tape.micro, torch.ones(1), 0.5)  # of shape (1,), as DataParallel gives it
-    begin(tape, 1)
-    assert tape.on and losses(tape) == [None, None]
+    recorder.late.send(recorder.micro, torch.ones(1), 0.5)  # of shape (1,), as DataParallel gives it
+    begin(recorder, 1)
+    assert recorder.on and losses(recorder) == [None, None]
     assert device == [torch.device("cpu")], "the event belongs on the stream of the loss's own device"
     Event.passed = True
-    begin(tape, 2)
-    assert losses(tape) == [0.5, None, None]
-    tape.finish()
+    begin(recorder, 2)
+    assert losses(recorder) == [0.5, None, None]
+    recorder.finish()
 
 
 ENDED = "DataLoader worker (pid 7) exited unexpectedly with exit code 3."
 
 
-@pytest.mark.parametrize("where", ["begin", "loss", "snapshot", "learning"])
+@pytest.mark.parametrize("where", ["begin", "loss", "snapshot", "monitor"])
 def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_path, monkeypatch, where):
     """torch's signal handler raises it in whatever runs; an error of ours stays with us."""
     net = nn.Linear(2, 2)
@@ -93,77 +93,81 @@ def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_pa
 
     for wanted in (False, True):
         with recording(tmp_path, net, torch.optim.SGD(net.parameters(), 0.1)) as rec:
-            target = {"begin": rec.tape.writer, "loss": rec.tape.writer, "snapshot": rec.tape.snapshots}
-            owner = target.get(where, rec.tape.learning)
-            monkeypatch.setattr(owner, {"snapshot": "take", "learning": "begin"}.get(where, where), interrupted)
+            target = {
+                "begin": rec.step_recorder.writer,
+                "loss": rec.step_recorder.writer,
+                "snapshot": rec.step_recorder.snapshots,
+            }
+            owner = target.get(where, rec.step_recorder.monitor)
+            monkeypatch.setattr(owner, {"snapshot": "take", "monitor": "begin"}.get(where, where), interrupted)
             with pytest.raises(RuntimeError, match="pid 7") if wanted else contextlib.nullcontext():
                 for batch in rec.batches([torch.ones(1, 2)]):
                     rec.loss(net(batch).sum())
-            rec.tape.failed(RuntimeError(ENDED))
+            rec.step_recorder.failed(RuntimeError(ENDED))
             assert (
-                where in ("begin", "learning")
+                where in ("begin", "monitor")
                 or not wanted
                 or ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.phase == "data"
             )
 
 
-def test_a_batch_that_is_known_after_one_that_is_not_is_written_whole(tmp_path):
-    tape = StepRecorder(tmp_path, "loop")
-    begin(tape, 0)
-    told = dataset_proxy.BatchOrigin({"kind": "map", "indices": "[3]"}, samples=["3"])
-    told.position = 4
-    tape.begin(1, 1, 0, None, told, None)
-    found = ring_reader.read_ring(ring_reader.find_rings(tape.folder)[0])
-    assert found.torn == 0 and found.steps[0].memory == found.steps[1].memory != {}
-    assert found.steps[1].order == {"kind": "map", "indices": "[3]", "walk": 0, "position": 4}
-    tape.finish()
+def test_a_batch_with_an_origin_after_a_batch_without_is_written_completely(tmp_path):
+    recorder = StepRecorder(tmp_path, "loop")
+    begin(recorder, 0)
+    origin = dataset_proxy.BatchOrigin({"kind": "map", "indices": "[3]"}, samples=["3"])
+    origin.position = 4
+    recorder.begin(1, 1, 0, None, origin, None)
+    flight = ring_reader.read_ring(ring_reader.find_rings(recorder.folder)[0])
+    assert flight.torn == 0 and flight.steps[0].memory == flight.steps[1].memory != {}
+    assert flight.steps[1].order == {"kind": "map", "indices": "[3]", "walk": 0, "position": 4}
+    recorder.finish()
 
 
 def test_what_belongs_to_a_step_is_in_the_record_of_its_first_micro_batch(tmp_path):
     """The samples and the loss of each micro-batch are there, also where the process dies in the third one."""
-    tape = StepRecorder(tmp_path, "loop")
+    recorder = StepRecorder(tmp_path, "loop")
     for micro in range(7):
-        told = dataset_proxy.BatchOrigin(
+        origin = dataset_proxy.BatchOrigin(
             {"kind": "map", "indices": f"[{micro}]"}, samples=[f"page {micro}"], position=micro
         )
-        tape.begin(micro // 4, micro, 0, 0.1, told)
-        tape.loss(micro / 10)
-    steps = ring_reader.read_ring(ring_reader.find_rings(tape.folder)[0]).steps  # while it goes on
+        recorder.begin(micro // 4, micro, 0, 0.1, origin)
+        recorder.loss(micro / 10)
+    steps = ring_reader.read_ring(ring_reader.find_rings(recorder.folder)[0]).steps  # while it goes on
     assert [(s.number, s.micro, s.samples, s.loss) for s in steps] == [
         (micro // 4, micro, [f"page {micro}"], micro / 10) for micro in range(7)
     ]
     assert all(s.lr == 0.1 and s.memory == steps[0].memory for s in steps), "they are those of the step"
-    tape.finish()
+    recorder.finish()
 
 
 def test_in_a_graph_that_is_captured_no_loss_is_sent(tmp_path, device, monkeypatch):
-    tape = StepRecorder(tmp_path, "loop")
-    begin(tape, 0)
+    recorder = StepRecorder(tmp_path, "loop")
+    begin(recorder, 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    tape.late.send(tape.micro, torch.ones(()), 1.0)
-    assert tape.on and not tape.late
-    tape.finish()
+    recorder.late.send(recorder.micro, torch.ones(()), 1.0)
+    assert recorder.on and not recorder.late
+    recorder.finish()
 
 
 @pytest.mark.parametrize("how", ["told", "found in a step", "found at the end"])
 def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, capsys):
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
-    tape = StepRecorder(tmp_path, "loop")
-    begin(tape, 0)
-    tape.late.send(tape.micro, torch.ones(()), 1.0)
-    held = tape.late.buffer
-    tape.snapshots.buffers["w"] = buffer = torch.zeros(2)
-    tape.snapshots.pending = {}, 0.0, [Event()]
+    recorder = StepRecorder(tmp_path, "loop")
+    begin(recorder, 0)
+    recorder.late.send(recorder.micro, torch.ones(()), 1.0)
+    held = recorder.late.buffer
+    recorder.snapshots.buffers["w"] = buffer = torch.zeros(2)
+    recorder.snapshots.pending = {}, 0.0, [Event()]
     before = sys.getrefcount(buffer)
     Event.error = error
     if how == "told":
-        tape.failed(error)
+        recorder.failed(error)
     elif how == "found in a step":
-        begin(tape, 1)
-    tape.finish()
-    assert not tape.cuda and not tape.late and tape.snapshots.pending is None
+        begin(recorder, 1)
+    recorder.finish()
+    assert not recorder.cuda and not recorder.late and recorder.snapshots.pending is None
     assert sys.getrefcount(buffer) == before + 1
-    del tape
+    del recorder
     assert held[0] == 1
     assert ("illegal" in capsys.readouterr().err) == (how != "told")
 
@@ -174,8 +178,8 @@ class Calls:
     def __init__(self, monkeypatch):
         self.made = []
         for name in [name for name in dir(torch.cuda) if not name.startswith("_")]:
-            kept = getattr(torch.cuda, name)
-            if not isinstance(kept, type | types.ModuleType) and callable(kept):
+            original = getattr(torch.cuda, name)
+            if not isinstance(original, type | types.ModuleType) and callable(original):
                 monkeypatch.setattr(torch.cuda, name, partial(self.answer, name))
         for name in ("Event", "device", "Stream"):
             monkeypatch.setattr(torch.cuda, name, partial(self.answer, name))
@@ -186,13 +190,13 @@ class Calls:
             return Event()
         if name == "device":
             return contextlib.nullcontext()
-        told = {"is_available": True, "is_initialized": True, "is_current_stream_capturing": False}
-        told |= {
+        answers = {"is_available": True, "is_initialized": True, "is_current_stream_capturing": False}
+        answers |= {
             "memory_stats": {},
             "get_rng_state": torch.zeros(16, dtype=torch.uint8),
             "device_count": 1,
         }
-        return told.get(name, 0)
+        return answers.get(name, 0)
 
 
 class OnDevice(torch.Tensor):
@@ -211,39 +215,40 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k))
     cuda = Calls(monkeypatch)
-    tape = StepRecorder(tmp_path, "loop")
-    tape.hear(net)
-    tape.learning = TrainingMonitor(net, [optimizer])
+    recorder = StepRecorder(tmp_path, "loop")
+    recorder.hook_stages(net)
+    recorder.monitor = TrainingMonitor(net, [optimizer])
 
     def step(micro):
-        begin(tape, micro)
+        begin(recorder, micro)
         loss = net(torch.ones(1, 2)).sum()
-        tape.loss(loss.detach().as_subclass(OnDevice))
-        tape.phase("backward")
+        recorder.loss(loss.detach().as_subclass(OnDevice))
+        recorder.phase("backward")
         loss.backward()
-        tape.stepping(optimizer, (optimizer,), {})
-        tape.snapshot(micro, lambda: {"w": torch.ones(2).as_subclass(OnDevice)})
-        tape.over(waits=True)
+        recorder.stepping(optimizer, (optimizer,), {})
+        recorder.snapshot(micro, lambda: {"w": torch.ones(2).as_subclass(OnDevice)})
+        recorder.over(waits=True)
 
     step(0)
     assert {"is_initialized", "get_rng_state", "Event"} <= set(cuda.made), "with a living context they are asked"
-    assert tape.on and tape.late and tape.learning is not None
-    tape.failed(error)
+    assert recorder.on and recorder.late and recorder.monitor is not None
+    recorder.failed(error)
     cuda.made.clear()
     step(1)
-    tape.learn("validate", True)
-    tape.validate(0, [torch.ones(1)], dataset_proxy.BatchOrigin())
-    tape.failed(error)
-    tape.finish()
+    recorder.learn("validate", True)
+    recorder.validate(0, [torch.ones(1)], dataset_proxy.BatchOrigin())
+    recorder.failed(error)
+    recorder.finish()
     assert cuda.made == []
-    assert [record.micro for record in ring_reader.read_ring(ring_reader.find_rings(tape.folder)[0]).steps] == [0, 1], (
-        "the record goes on"
-    )
+    assert [record.micro for record in ring_reader.read_ring(ring_reader.find_rings(recorder.folder)[0]).steps] == [
+        0,
+        1,
+    ], "the record goes on"
 
 
 def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):
     counted = iteration_log.CountingLoader([1, 2], lambda walk: iteration_log.save_states(tmp_path, 0, 0, walk))
-    assert [(batch, counted.told().order["position"]) for batch in counted] == [(1, 0), (2, 1)]
+    assert [(batch, counted.take_origin().order["position"]) for batch in counted] == [(1, 0), (2, 1)]
     assert len(counted) == 2
     assert set(iteration_log.load_states(tmp_path, 0, 0, 0)) == {"python", "numpy", "torch"}
     with pytest.raises(DataError, match="another walk"):
@@ -283,7 +288,7 @@ def test_a_sharded_model_is_recorded_without_snapshots(tmp_path, capsys):
         for batch in rec.batches([torch.ones(1, 2)]):
             rec.loss(model(batch).sum())
     assert "no snapshots with FullyShardedDataParallel" in capsys.readouterr().err
-    assert losses(rec.tape) != [] and not list(rec.tape.folder.glob("snapshot-*"))
+    assert losses(rec.step_recorder) != [] and not list(rec.step_recorder.folder.glob("snapshot-*"))
 
 
 def test_states_without_cuda_do_not_wake_its_driver(monkeypatch):
@@ -298,12 +303,12 @@ def test_a_fork_silences_every_tape_and_a_new_tape_registers_nothing(tmp_path, m
     try:
         pid = os.fork()
         if pid == 0:
-            os._exit(sum(tape.on for tape in tapes))
+            os._exit(sum(recorder.on for recorder in tapes))
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert all(tape.on for tape in tapes)
+        assert all(recorder.on for recorder in tapes)
     finally:
-        for tape in tapes:
-            tape.finish()
+        for recorder in tapes:
+            recorder.finish()
 
 
 def test_a_forked_child_that_calls_the_model_moves_nothing_in_its_parents_record(tmp_path):
@@ -323,7 +328,7 @@ def test_a_forked_child_that_calls_the_model_moves_nothing_in_its_parents_record
             assert (before.phase, before.stage) == (now.phase, now.stage) == ("loss", "1")
 
 
-def test_a_step_that_makes_its_own_gradients_is_noted_when_it_is_made(tmp_path, capsys):
+def test_a_step_with_a_closure_is_recorded_after_it_ran(tmp_path, capsys):
     """Before it there are none: that must not be told as a step without gradients. Nor may a hook stay behind."""
     net = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -340,9 +345,9 @@ def test_a_step_that_makes_its_own_gradients_is_noted_when_it_is_made(tmp_path, 
 
             optimizer.step(closure)
             optimizer.zero_grad()
-            assert rec.tape.learning.told.steps == rec.micro + 1
+            assert rec.step_recorder.monitor.stats.steps == rec.micro + 1
             assert not optimizer._optimizer_step_post_hooks
-        assert rec.tape.learning.told.steps == 12 and rec.tape.learning.told.bare == 0
+        assert rec.step_recorder.monitor.stats.steps == 12 and rec.step_recorder.monitor.stats.bare == 0
     assert "found a gradient" not in capsys.readouterr().err
     assert not optimizer._optimizer_step_pre_hooks and not optimizer._optimizer_step_post_hooks
 
@@ -356,7 +361,7 @@ def test_a_step_that_failed_leaves_no_hook_and_is_not_counted_twice(tmp_path):
                 optimizer.step(lambda: 1 / 0)
             rec.loss(net(batch).sum()).backward()
             optimizer.step()
-        assert rec.tape.learning.told.steps == 4
+        assert rec.step_recorder.monitor.stats.steps == 4
         optimizer.step(lambda: torch.ones(()))
         assert not optimizer._optimizer_step_post_hooks
     assert not optimizer._optimizer_step_post_hooks

@@ -23,11 +23,11 @@ class Ended(BaseException):
 
 def replay(folder: Path, monkeypatch, again) -> dict:
     """Run `again` as a replay from the older snapshot and return its result."""
-    found = ring_reader.read_ring(ring_reader.find_rings(folder)[0])
+    flight = ring_reader.read_ring(ring_reader.find_rings(folder)[0])
     out = folder / "replay"
     out.mkdir()
-    job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": str(found.snapshots[-1].path), "out": str(out)}
-    job |= {"session": trial.SESSION, "first_step": found.snapshots[-1].number, "last_step": found.now.number}
+    job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": str(flight.snapshots[-1].path), "out": str(out)}
+    job |= {"session": trial.SESSION, "first_step": flight.snapshots[-1].number, "last_step": flight.now.number}
     (out / "job.json").write_text(json.dumps(job))
 
     def end():
@@ -74,7 +74,7 @@ def tokens(folder: Path) -> None:
     torch.manual_seed(0)
     model = Bag()
     both = [torch.optim.SGD(part.parameters(), 0.1) for part in (model.embedding, model.classifier)]
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(one, 0.9) for one in both]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9) for optimizer in both]
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
     loader = DataLoader(Tokens(), 4, shuffle=True)
     with recording(folder, model, both, scheduler=schedules, scaler=scaler, snapshot_every=3) as rec:
@@ -83,12 +83,12 @@ def tokens(folder: Path) -> None:
                 out = model(**batch)
                 rec.loss(out["loss"])
                 scaler.scale(out["loss"]).backward()
-                for one, schedule in zip(both, schedules, strict=True):
-                    scaler.step(one)
+                for optimizer, schedule in zip(both, schedules, strict=True):
+                    scaler.step(optimizer)
                     schedule.step()
                 scaler.update()
-                for one in both:
-                    one.zero_grad()
+                for optimizer in both:
+                    optimizer.zero_grad()
 
 
 def test_scaler_two_optimisers_and_dict_batches_replay_bit_for_bit(tmp_path, monkeypatch):

@@ -59,14 +59,12 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(("is_named", "wanted"), [(True, "line-13"), (False, "sample 13 of the stream")])
 def test_of_a_stream_the_sample_that_fits_to_no_other_is_named(tmp_path, is_named, wanted):
     for replayed, name in ((False, "batch of sample 12 of the stream and the 3 after it"), (True, wanted)):
-        loader = DataLoader(
-            Stream(is_named), 4, collate_fn=SampleKeepingCollate(default_collate, 0) if replayed else None
-        )
-        watched, told = SampleRecorder(loader.dataset, StatusLocation(tmp_path), 0, replayed=replayed), []
-        watched.refuse = told.append
+        loader = DataLoader(Stream(is_named), 4, collate_fn=Keeping(default_collate, 0) if replayed else None)
+        watched, origin = SampleRecorder(loader.dataset, StatusLocation(tmp_path), 0, replayed=replayed), []
+        watched.refuse = origin.append
         with pytest.raises(RuntimeError, match="equal size"):
             list(copy_with_proxy(loader, watched))
-        assert told == [name]
+        assert origin == [name]
 
 
 class AtOnce(Noisy):
@@ -77,13 +75,13 @@ class AtOnce(Noisy):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_of_samples_that_are_read_at_once_the_broken_one_is_named_by_the_replay(tmp_path, monkeypatch, workers):
+def test_replay_names_the_broken_sample_of_a_batch_read_at_once(tmp_path, monkeypatch, workers):
     again = lambda: train(tmp_path, AtOnce(), workers=workers, snapshot_every=2)  # noqa: E731
     with pytest.raises(ValueError, match="13 is broken"):
         again()
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
-    assert [w.failed.startswith("batch of ") for w in found.workers if w.failed] == [True]
-    replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    assert [w.failed.startswith("batch of ") for w in flight.workers if w.failed] == [True]
+    replay(tmp_path, monkeypatch, again, last=flight.now.number + 1)
     seen = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
     assert [worker.failed for worker in seen if worker.failed] == ["13"]
 
@@ -110,7 +108,7 @@ def in_a_thread(folder: Path) -> None:
 
 def test_a_thread_that_dies_of_a_sample_is_replayed_up_to_it(tmp_path, monkeypatch):
     in_a_thread(tmp_path)
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
-    assert len(found.steps) == 3 and found.now.phase == "optimiser"
-    result = replay(tmp_path, monkeypatch, lambda: in_a_thread(tmp_path), last=found.now.number + 1)
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    assert len(flight.steps) == 3 and flight.now.phase == "optimiser"
+    result = replay(tmp_path, monkeypatch, lambda: in_a_thread(tmp_path), last=flight.now.number + 1)
     assert "page 13 is broken" in result["error"]["message"] and not result["ahead"]

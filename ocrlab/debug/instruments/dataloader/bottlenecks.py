@@ -67,22 +67,22 @@ def memory_growth(log: Log) -> int:
 def slowest_samples(logs: Sequence[Log], count: int) -> list[dict[str, Any]]:
     """Return the samples that took longest, each once, with what they did meanwhile."""
     every = [sample for log in logs for sample in log.samples]
-    usual = median(every)
-    found: dict[tuple[str, str], Sample] = {}
+    typical = median(every)
+    samples: dict[tuple[str, str], Sample] = {}
     for sample in sorted(every, key=lambda one: -one.seconds / one.of):
-        found.setdefault((sample.name, sample.index if sample.name.startswith("index ") else ""), sample)
-        if len(found) >= count:
+        samples.setdefault((sample.name, sample.index if sample.name.startswith("index ") else ""), sample)
+        if len(samples) >= count:
             break
     return [
         {
             "sample": sample.name,
             "seconds": sample.seconds / sample.of,
-            "times": sample.seconds / sample.of / usual if usual else 1.0,
+            "times": sample.seconds / sample.of / typical if typical else 1.0,
             "doing": "computes" if sample.cpu >= ASLEEP * sample.seconds else "waits (disk, network, lock, or a core)",
             "worker": "main" if sample.worker < 0 else sample.worker,
             "index": sample.index,
         }
-        for sample in found.values()
+        for sample in samples.values()
     ]
 
 
@@ -125,22 +125,22 @@ def findings(
     persistent: bool = False,
 ) -> list[str]:
     """Return what was found in sentences, the most important first; there is always one."""
-    told = [
+    texts = [
         f"Worker {death.worker} (process {death.pid}) died of {death.how} "
         + (f"while it loaded {death.sample}" if death.sample else "between two samples")
         + f", after {death.samples} samples"
         for death in deaths
     ]
     if error is not None and not deaths:
-        told.append(f"Loading failed with {type(error).__name__}{_failed(logs, error)}")
-    told += _same(logs)
+        texts.append(f"Loading failed with {type(error).__name__}{_failed(logs, error)}")
+    texts += _same(logs)
     waits = [_waits(steps, logs, workers, locks or LockStats())] if warm_steps(steps) else []
     start = _start(steps, workers, persistent)
     most = sum(step.wait for step in steps if step.first) > sum(step.wait for step in steps if not step.first)
-    told += [*start, *waits] if most else [*waits, *start]
-    if not told:
-        told.append("No step was seen from its batch to the next one")
-    return [*told, *_crowded(steps, logs, workers), *_memory(logs)]
+    texts += [*start, *waits] if most else [*waits, *start]
+    if not texts:
+        texts.append("No step was seen from its batch to the next one")
+    return [*texts, *_crowded(steps, logs, workers), *_memory(logs)]
 
 
 def _same(logs: Sequence[Log]) -> list[str]:
@@ -183,13 +183,13 @@ def _waits(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: Lock
 
 def _most_of(slow: Sequence[Sample]) -> list[Sample]:
     """Return the first of some samples, the slowest first, that hold nearly all of their time: the rest is noise."""
-    whole, told, seconds = sum(sample.seconds for sample in slow), [], 0.0
+    whole, slowest, seconds = sum(sample.seconds for sample in slow), [], 0.0
     for sample in slow:
         if seconds >= NEARLY_ALL * whole:
             break
-        told.append(sample)
+        slowest.append(sample)
         seconds += sample.seconds
-    return told
+    return slowest
 
 
 def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: LockStats) -> str:
@@ -199,8 +199,10 @@ def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: LockSt
     if not every:
         why = "workers older than the watch, another watch inside of this one, or a data set of its own make"
         return f"what happens in loading is not known ({why})"
-    usual = median(every)
-    slow = sorted((s for s in every if s.seconds / s.of > SLOW * usual and not _preempted(s)), key=lambda s: -s.seconds)
+    typical = median(every)
+    slow = sorted(
+        (s for s in every if s.seconds / s.of > SLOW * typical and not _preempted(s)), key=lambda s: -s.seconds
+    )
     slow = _most_of(slow)
     lost, waited = sum(sample.seconds for sample in slow), sum(step.wait for step in steps)
     collating = sum(log.collating for log in logs)
@@ -209,7 +211,7 @@ def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: LockSt
         return f"the training process loads in line, and {part}: the rest is what the loader does around each of them"
     locked = locks.shared and _on(logs) < ASLEEP  # then a sample is slow where its worker did not get the lock
     if slow and lost > 0.25 * max(seconds, waited) and not locked:
-        times = slow[0].seconds / slow[0].of / (usual or 1e-9)
+        times = slow[0].seconds / slow[0].of / (typical or 1e-9)
         which = f"the slowest is {slow[0].name}, {ms(slow[0].seconds)}, {times:.0f} times the median"
         return f"{100 * lost / seconds:.0f} % of loading is {len(slow)} of {len(every)} samples; {which}"
     if collating > seconds:
@@ -217,23 +219,23 @@ def _why(steps: Sequence[Step], logs: Sequence[Log], workers: int, locks: LockSt
     behind = _behind(logs)
     if behind:
         return behind
-    busy = statistics.fmean(found for log in logs if (found := process_row(log)["busy"]) is not None)
+    busy = statistics.fmean(share for log in logs if (share := process_row(log)["busy"]) is not None)
     doing = _doing(steps, logs, locked)
     if workers == 0:
-        return f"the training process loads in line, {ms(usual)} a sample, and {doing}"
+        return f"the training process loads in line, {ms(typical)} a sample, and {doing}"
     who = "the worker is" if workers == 1 else f"all {workers} workers are"
     if busy < 0.6:
         return f"{who} busy for {100 * busy:.0f} % only: the time goes into handing batches over, not into loading"
-    return f"{who} busy ({ms(usual)} a sample), and {doing}"
+    return f"{who} busy ({ms(typical)} a sample), and {doing}"
 
 
 def _behind(logs: Sequence[Log]) -> str:
     """Return that one worker is far slower than the others, which wait for it: batches come in turn."""
-    known = [log for log in logs if log.worker >= 0 and log.count]
-    if len(known) < 2:
+    loading = [log for log in logs if log.worker >= 0 and log.count]
+    if len(loading) < 2:
         return ""
-    slow = max(known, key=lambda log: log.seconds / log.count)
-    others = [log for log in known if log.worker != slow.worker]
+    slow = max(loading, key=lambda log: log.seconds / log.count)
+    others = [log for log in loading if log.worker != slow.worker]
     if not others:
         return ""
     each, theirs = slow.seconds / slow.count, statistics.median(log.seconds / log.count for log in others)
@@ -308,14 +310,14 @@ def _start(steps: Sequence[Step], workers: int, persistent: bool) -> list[str]:
 
 def _crowded(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> list[str]:
     """Return a sentence where more threads want to run than there are cores, and were seen to wait for one."""
-    told = []
+    texts = []
     used = warm_steps(steps)
     computing = sum(step.compute or 0.0 for step in used)
     delay = sum(step.delay for step in used)
     inside = max((threads(log.looks) for log in logs if log.worker >= 0), default=1)
     pools, others = openmp_runtimes(), f", {workers} worker{'s' * (workers > 1)}" if workers else ""
     if computing and delay > STARVED * computing:
-        told.append(
+        texts.append(
             f"The step itself was without a core for {100 * delay / computing:.0f} % of its computing: it shares "
             f"{cores()} core{'s' * (cores() > 1)} with its own further threads{others}, and whatever else runs here"
             + (
@@ -324,11 +326,11 @@ def _crowded(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> list[s
             )
         )
     if workers and inside > 1:
-        told.append(
+        texts.append(
             f"Each worker uses {inside} threads for one operation, {workers * inside} in all on {cores()} cores: "
             "cv2.setNumThreads(0) in worker_init_fn keeps it to one"
         )
-    return told
+    return texts
 
 
 def _memory(logs: Sequence[Log]) -> list[str]:
@@ -364,10 +366,10 @@ def openmp_runtimes() -> list[str]:
     """Return the OpenMP runtimes that are loaded in this process; each has threads of its own."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            found = {line.rstrip().rpartition("/")[2] for line in file if "/lib" in line and "omp" in line}
+            names = {line.rstrip().rpartition("/")[2] for line in file if "/lib" in line and "omp" in line}
     except OSError:
         return []
-    return sorted(name for name in found if OPENMP.match(name))
+    return sorted(name for name in names if OPENMP.match(name))
 
 
 def cores() -> int:

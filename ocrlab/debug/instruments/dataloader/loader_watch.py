@@ -51,7 +51,7 @@ class LoaderReport:
 
     def __init__(self, source: Iterable[Any], folder: Path) -> None:
         self.source, self.folder = source, folder
-        self.kept: deque[Step] = deque(maxlen=MOST)
+        self.step_records: deque[Step] = deque(maxlen=MOST)
         self.logs: list[journal.Log] = []
         self.deaths: list[Death] = []
         self.error: BaseException | None = None
@@ -90,7 +90,7 @@ class LoaderReport:
         import pandas as pd
 
         names = ["began", "wait", "compute", "first", "idle", "delay", "cpu"]
-        return pd.DataFrame([asdict(step) for step in self.kept], columns=names)
+        return pd.DataFrame([asdict(step) for step in self.step_records], columns=names)
 
     def slowest(self, count: int = 10) -> pandas.DataFrame:
         """Return the samples that took longest, by name: seconds, times the median, and what they did meanwhile."""
@@ -102,14 +102,14 @@ class LoaderReport:
 
     def waiting(self) -> float:
         """Return the share of the step that is waiting for data, 0 to 1, without the first step of each epoch."""
-        return reasons.waiting_share(list(self.kept))
+        return reasons.waiting_share(list(self.step_records))
 
     def findings(self) -> list[str]:
         """Return everything that was found, the most important first."""
         self._read()
         persistent = bool(getattr(self.source, "persistent_workers", False))
         return reasons.findings(
-            list(self.kept), self.logs, self.deaths, self.workers, self.error, self.locks, persistent=persistent
+            list(self.step_records), self.logs, self.deaths, self.workers, self.error, self.locks, persistent=persistent
         )
 
     def finding(self) -> str:
@@ -121,14 +121,14 @@ class LoaderReport:
 
     def left(self, now: float) -> None:
         """Take note that a step ended, and that the wait for the next batch begins."""
-        last = self.kept[-1] if self.kept else None
+        last = self.step_records[-1] if self.step_records else None
         if last is not None and last.compute is None:
             last.compute = now - last.began - last.wait
             last.delay = journal.runqueue_seconds(self.schedule) - self._delay
             last.cpu = time.process_time() - self._cpu
-        if len(self.kept) <= MAX_LOCK_PROBES:
+        if len(self.step_records) <= MAX_LOCK_PROBES:
             self.locks.see(
-                [at for pid, one in self.processes.items() if one.is_alive() and (at := current_syscall(pid))]
+                [at for pid, process in self.processes.items() if process.is_alive() and (at := current_syscall(pid))]
             )
         if torch.cuda.is_initialized() and torch.cuda.is_available():
             self._mark = torch.cuda.Event()
@@ -139,7 +139,7 @@ class LoaderReport:
         idle = None if self._mark is None else bool(self._mark.query())
         self._mark = None
         timing = samples.timing_seconds(self.folder)  # in the training process it is no waiting of the program's own
-        self.kept.append(Step(began, max(now - began - timing + self._timing, 0.0), None, first, idle))
+        self.step_records.append(Step(began, max(now - began - timing + self._timing, 0.0), None, first, idle))
         self._timing = timing
         self._delay, self._cpu = journal.runqueue_seconds(self.schedule), time.process_time()
 
@@ -159,11 +159,11 @@ class LoaderReport:
         """Take note of each worker that is dead."""
         self._read()
         time.sleep(0.05 if self.processes else 0)  # a signal is told before the exit status can be read
-        known = {log.pid: log for log in self.logs}
+        logs = {log.pid: log for log in self.logs}
         for number, (pid, process) in enumerate(sorted(self.processes.items())):
             code = process.exitcode
             if code and pid not in {death.pid for death in self.deaths}:
-                log = known.get(pid, journal.Log(pid, number))
+                log = logs.get(pid, journal.Log(pid, number))
                 how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
                 sample = names.sample_text(getattr(self.source, "dataset", None), log.now)
                 self.deaths.append(Death(log.worker, pid, how, sample, log.count))
@@ -179,30 +179,30 @@ class _TimedIterator(Iterator[Any]):
     `outside` is one around a loader whose own iterator may be timed, too: then that one counts.
     """
 
-    def __init__(self, seen: LoaderReport, begin: Callable[[], Iterator[Any]], outside: bool = False) -> None:
-        self._seen, self._outside = seen, outside
+    def __init__(self, report: LoaderReport, begin: Callable[[], Iterator[Any]], outside: bool = False) -> None:
+        self._report, self._outside = report, outside
         self._below = self._begin(begin)
 
     @classmethod
-    def around(cls, seen: LoaderReport, iterator: Iterator[Any]) -> _TimedIterator:
+    def around(cls, report: LoaderReport, iterator: Iterator[Any]) -> _TimedIterator:
         """Return one around an iterator that is there already."""
         watched = cls.__new__(cls)
-        watched._seen, watched._outside, watched._below = seen, False, iterator
+        watched._report, watched._outside, watched._below = report, False, iterator
         watched._first, watched._entered = True, time.monotonic()
         return watched
 
     def _begin(self, begin: Callable[[], Any]) -> Any:
-        seen = self._seen
+        report = self._report
         self._first, self._entered = True, time.monotonic()
         self._before = {process.pid for process in multiprocessing.active_children()}
-        seen.from_loader |= not self._outside
+        report.from_loader |= not self._outside
         try:
             begun = begin()
         except Exception as error:
-            seen.ended(error)
+            report.ended(error)
             raise
         if not self._outside:
-            self._tell(seen.started, self._before)
+            self._notify(report.started, self._before)
         return begun
 
     def _reset(self, *args: Any, **kwargs: Any) -> None:
@@ -213,20 +213,20 @@ class _TimedIterator(Iterator[Any]):
         return len(self._below)
 
     def __next__(self) -> Any:
-        seen = self._seen
+        report = self._report
         now = self._entered if self._first else time.monotonic()
         if not self._first:
-            self._tell(seen.left, now)
+            self._notify(report.left, now)
         try:
             batch = next(self._below)
         except StopIteration:
             raise
         except BaseException as error:
-            self._tell(seen.ended, error)
+            self._notify(report.ended, error)
             raise
         if self._first and self._outside:
-            self._tell(seen.started, self._before)
-        self._tell(seen.came, now, time.monotonic(), self._first)
+            self._notify(report.started, self._before)
+        self._notify(report.came, now, time.monotonic(), self._first)
         self._first = False
         return batch
 
@@ -235,14 +235,14 @@ class _TimedIterator(Iterator[Any]):
             raise AttributeError(name)
         return getattr(self._below, name)
 
-    def _tell(self, method: Any, *args: Any) -> None:
-        if not self._seen.guard.problem and not (self._outside and self._seen.from_loader):
+    def _notify(self, method: Any, *args: Any) -> None:
+        if not self._report.guard.problem and not (self._outside and self._report.from_loader):
             try:
                 method(*args)
             except Exception as error:
                 if raised_by_signal(error):  # a worker died just now, and torch says so from its handler
-                    self._seen.error = error
-                self._seen.guard.handle(error)
+                    self._report.error = error
+                self._report.guard.handle(error)
 
 
 @contextlib.contextmanager
@@ -257,27 +257,27 @@ def watch(source: Iterable[Any]) -> Iterator[LoaderReport]:
     the block and after. Raises OSError where no temporary folder can be made.
     """
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-loader-"))
-    seen = LoaderReport(source, folder)
+    report = LoaderReport(source, folder)
     undo: list[Any] = []
     try:
         if isinstance(source, DataLoader):
-            with seen.guard():
-                _attach(source, seen, undo)
-        yield seen
+            with report.guard():
+                _attach(source, report, undo)
+        yield report
     except Exception:
         with contextlib.suppress(Exception):  # torch tells a death wherever the program is, also in its own step
-            seen.died()
+            report.died()
         raise
     finally:
         for each in reversed(undo):
             with contextlib.suppress(Exception):
                 each()
-        seen._read()
-        _close(seen)
+        report._read()
+        _close(report)
         shutil.rmtree(folder, ignore_errors=True)  # a worker that lives on sees that and closes its journal
 
 
-def _attach(loader: DataLoader[Any], seen: LoaderReport, undo: list[Any]) -> None:
+def _attach(loader: DataLoader[Any], report: LoaderReport, undo: list[Any]) -> None:
     """Let a loader make timed iterators by an attribute of its own, and put into `undo` what takes it away.
 
     DataLoader has no public hook for that. `__iter__` of it, and of most of its subclasses, calls `_get_iterator`; of
@@ -290,9 +290,9 @@ def _attach(loader: DataLoader[Any], seen: LoaderReport, undo: list[Any]) -> Non
     def get_iterator() -> Iterator[Any]:
         places: dict[str, tuple[Any, Any]] = {}
         with contextlib.ExitStack() as stack:
-            with seen.guard():
-                places = stack.enter_context(samples.timed_samples(inner, seen.folder))
-            iterator = _TimedIterator(seen, make)
+            with report.guard():
+                places = stack.enter_context(samples.timed_samples(inner, report.folder))
+            iterator = _TimedIterator(report, make)
         if inner.num_workers:  # they have got theirs
             below = getattr(iterator._below, "__dict__", {})
             below.update({f"_{name}": own for name, (ours, own) in places.items() if below.get(f"_{name}") is ours})
@@ -307,15 +307,15 @@ def _attach(loader: DataLoader[Any], seen: LoaderReport, undo: list[Any]) -> Non
 
     undo.append(leave)
     if not inner.num_workers:
-        samples.begin(seen.folder, MAIN)
-        undo.append(lambda: samples.end(seen.folder))
+        samples.begin(report.folder, MAIN)
+        undo.append(lambda: samples.end(report.folder))
     if (iterator := attributes.get("_iterator")) is not None:  # workers that were there before: only waits are timed
-        attributes["_iterator"] = _TimedIterator.around(seen, iterator)
+        attributes["_iterator"] = _TimedIterator.around(report, iterator)
     attributes["_get_iterator"] = get_iterator
 
 
-def _close(seen: LoaderReport) -> None:
-    descriptor, seen.schedule = seen.schedule, None
+def _close(report: LoaderReport) -> None:
+    descriptor, report.schedule = report.schedule, None
     if descriptor is not None:
         with contextlib.suppress(OSError):
             os.close(descriptor)

@@ -25,25 +25,25 @@ def name_in_item(item: Any) -> str | None:
     if isinstance(item, str | os.PathLike):
         return _text(item) if _like_a_file(item) else None
     if isinstance(item, Mapping):
-        return next((found for key in KEYS if (found := _text(item.get(key)))), None)
+        return next((name for key in KEYS if (name := _text(item.get(key)))), None)
     fields = getattr(item, "_asdict", None)
     if isinstance(item, tuple) and callable(fields):
         return name_in_item(fields())
     if isinstance(item, list | tuple):
         if len(item) > 32:
             return None  # a sequence of numbers, not a record
-        return next((found for part in item if (found := _part(part))), None)
+        return next((name for part in item if (name := _part(part))), None)
     return name_in_item(vars(item)) if _is_record(item) else None
 
 
 def name_of_index(dataset: Any, index: Any) -> str | None:
     """Return the name that a data set keeps for an index in one of its lists, without calling any of its code."""
     position = index[-1] if isinstance(index, tuple) and index else index  # (epoch, page)
-    kept = getattr(dataset, "__dict__", {})
-    if not isinstance(kept, dict):
+    attributes = getattr(dataset, "__dict__", {})
+    if not isinstance(attributes, dict):
         return None
     for name in LISTS:
-        entries = kept.get(name, kept.get(f"_{name}"))
+        entries = attributes.get(name, attributes.get(f"_{name}"))
         if isinstance(entries, list | tuple) and isinstance(position, int) and -len(entries) <= position < len(entries):
             entry = entries[position]
             found = _text(entry) if isinstance(entry, str | os.PathLike) else name_in_item(entry)

@@ -143,14 +143,14 @@ def measure(
     `workers`). Each setting has `turns` turns of `seconds`, the one in use and one that seems better as many again.
     Raises ConfigError for what cannot be tried.
     """
-    usual = torch.get_num_threads()
-    tried = [Setting(w, t) for t in (threads or (usual,)) for w in workers]
+    threads_before = torch.get_num_threads()
+    tried = [Setting(w, t) for t in (threads or (threads_before,)) for w in workers]
     if not tried or any(s.workers < 0 or s.threads < 1 for s in tried) or turns < 1 or seconds <= 0:
         need = "workers of 0 or more, threads and turns of 1 or more, seconds above 0"
         raise ConfigError("These settings cannot be measured", got=f"workers={workers}, threads={threads}", need=need)
     make = _maker(make_loader)
     if used is None:
-        used = Setting(getattr(make_loader, "num_workers", tried[0].workers), usual)
+        used = Setting(getattr(make_loader, "num_workers", tried[0].workers), threads_before)
     act: Callable[[Any], object] = step if callable(step) else lambda batch: _spin(step)
     trials = [Trial(setting) for setting in dict.fromkeys([used, *tried])]
     plan, done = turns * len(trials), 0
@@ -174,7 +174,7 @@ def measure(
             if best is not None and now is not None and best is not now:
                 take([now, best])
     finally:
-        torch.set_num_threads(usual)
+        torch.set_num_threads(threads_before)
     return measured
 
 

@@ -198,13 +198,13 @@ class Log:
 
 def read_logs(folder: Path) -> list[Log]:
     """Return the logs of all processes that left one in a folder, by worker and start; a torn line is left out."""
-    found = [_log(path) for path in folder.glob("*.jsonl")]
-    for log in found:
+    logs = [_log(path) for path in folder.glob("*.jsonl")]
+    for log in logs:
         beat = heartbeat.read(folder / str(log.pid))
         if beat is not None:
             log.now = str(beat["sample"]) if beat["phase"] else ""
             log.last = max(log.last, float(beat["time"]))
-    return sorted(found, key=lambda log: (log.worker, log.began))
+    return sorted(logs, key=lambda log: (log.worker, log.began))
 
 
 def _log(path: Path) -> Log:
@@ -225,11 +225,11 @@ def _take(log: Log, line: list[Any]) -> None:
         log.worker, log.began = int(rest[0]), float(rest[2])
         log.last = log.began
     elif kind in ("sample", "samples"):
-        told = rest if kind == "sample" else rest[0][1:]
-        log.samples.append(Sample(log.worker, *told))
-        seconds, cpu, count = (told[1], told[2], told[5]) if kind == "sample" else rest[1:]
+        figures = rest if kind == "sample" else rest[0][1:]
+        log.samples.append(Sample(log.worker, *figures))
+        seconds, cpu, count = (figures[1], figures[2], figures[5]) if kind == "sample" else rest[1:]
         log.seconds, log.cpu, log.count = log.seconds + seconds, log.cpu + cpu, log.count + count
-        log.last = max(log.last, told[0] + told[1])
+        log.last = max(log.last, figures[0] + figures[1])
     elif kind == "failed":
         log.failed = str(rest[1])
     elif kind == "mark":

@@ -40,18 +40,16 @@ class OutputCollapseCheck:
         if torch.compiler.is_compiling() or not module.training or not self.looking():
             return
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            given = [t for _, t in dotted_tensors((args, kwargs)) if t.ndim and is_readable(t)]
-            rows = len(given[0]) if given else 0
-            ours = [
-                t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and t.ndim and is_readable(t)
-            ]
+            inputs = [t for _, t in dotted_tensors((args, kwargs)) if t.ndim and is_readable(t)]
+            rows = len(inputs[0]) if inputs else 0
+            ours = [t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and t.ndim and is_readable(t)]
             ours = [t for t in ours if len(t) == rows]
             if rows < ROWS or not ours or any(t.dtype not in EXACT for t in ours):
                 return
             self.looks += 1
             same = all_rows_equal(ours)
             self.blind = self.blind + 1 if same else 0
-            equal = same and all(all_rows_equal([t.float()]) for t in given if len(t) == rows)
+            equal = same and all(all_rows_equal([t.float()]) for t in inputs if len(t) == rows)
             self.equal = self.equal + 1 if equal else 0
             self.rows = rows
             wide = [t for t in ours if t.ndim == 2 and t.shape[1] >= WIDE]

@@ -30,7 +30,7 @@ class ConstantBaseline:
     def __init__(self, called: Sequence[nn.Module], looking: Callable[[], bool]) -> None:
         self.called, self.looking = called, looking
         self.output: Tensor | None = None
-        self.given: Sequence[Tensor] = ()  # of the batch: one of them is the target
+        self.tensors: Sequence[Tensor] = ()  # of the batch: one of them is the target
         self.kinds: set[str] = set()
         self.targets: list[Tensor] = []
         self.classes = 0
@@ -39,16 +39,16 @@ class ConstantBaseline:
         self.handles: list[Any] = []
         self.failed = False
 
-    def begin(self, given: Sequence[Tensor] | None) -> None:
+    def begin(self, tensors: Sequence[Tensor] | None) -> None:
         """Keep the tensors of a batch that is looked at; None for one that is not."""
         self.close()
-        self.output, self.given = None, given or ()
-        if given and len(self.called) == 1:
+        self.output, self.tensors = None, tensors or ()
+        if tensors and len(self.called) == 1:
             self.handles = [self.called[0].register_forward_hook(self._left)]
 
     @guard
     def _left(self, module: nn.Module, _args: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling() and module.training and self.given and self.looking():
+        if not torch.compiler.is_compiling() and module.training and self.tensors and self.looking():
             self.output = next(
                 (t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and is_readable(t)), None
             )
@@ -57,11 +57,11 @@ class ConstantBaseline:
         """Note a loss, and of which kind it is."""
         self.count += 1
         self.last.append(value)
-        output, given, self.output = self.output, self.given, None
-        if output is None or not given or not math.isfinite(value):
+        output, tensors, self.output = self.output, self.tensors, None
+        if output is None or not tensors or not math.isfinite(value):
             return
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            there = [t.detach() for t in given if t.device == output.device and t.ndim]
+            there = [t.detach() for t in tensors if t.device == output.device and t.ndim]
             kinds = ((_kind(output.float(), t, value), t) for t in there)
             kind, target = next((pair for pair in kinds if pair[0]), ("", there[0] if there else output))
             self.kinds.add(kind)
@@ -78,9 +78,9 @@ class ConstantBaseline:
         if len(self.kinds) != 1 or "" in self.kinds or self.count < STEPS or walks < WALKS or not self.targets:
             return ""
         (kind,) = self.kinds
-        constant, seen = _constant(kind, self.targets)
+        constant, count = _constant(kind, self.targets)
         last = sum(self.last) / len(self.last)
-        if seen < TARGETS or constant <= EQUAL or not BETTER * constant < last:
+        if count < TARGETS or constant <= EQUAL or not BETTER * constant < last:
             return ""
         return (
             f"after {self.count} steps the loss is {last:.3g}, and one answer for all samples would give"

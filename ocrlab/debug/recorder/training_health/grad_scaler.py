@@ -112,7 +112,9 @@ def _by_scaler() -> bool:
 
 def _scaler(size: float) -> bool:
     """Tell whether there is a GradScaler with this scale; asked only where a loss was made larger."""
-    found = [
-        one for one in gc.get_objects() if isinstance(type(one), type) and issubclass(type(one), torch.amp.GradScaler)
+    scalers = [
+        item
+        for item in gc.get_objects()
+        if isinstance(type(item), type) and issubclass(type(item), torch.amp.GradScaler)
     ]
-    return any(one.is_enabled() and one.get_scale() == size for one in found)
+    return any(item.is_enabled() and item.get_scale() == size for item in scalers)

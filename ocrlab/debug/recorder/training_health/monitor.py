@@ -48,7 +48,7 @@ class TrainingMonitor:
     network: nn.Module | None = None  # what is called in place of the model
 
     def __post_init__(self) -> None:
-        self.told = TrainingStats()
+        self.stats = TrainingStats()
         self.named = {name: p for name, p in self.model.named_parameters() if not is_lazy(p)}
         self.moving = any(isinstance(part, rules.MODES) for part in self.model.modules())
         self.looking = False
@@ -63,8 +63,8 @@ class TrainingMonitor:
         )
         self.scales = InputScaleCheck(self.called)
         self.baseline = ConstantBaseline(self.called, lambda: self.looking and not self.validating and not capturing())
-        self.drawn, self.anew = sampler_coverage.SamplerCoverageCheck(), WeightResetCheck()
-        self.told.players = len(self.optimizers)
+        self.coverage, self.weight_reset = sampler_coverage.SamplerCoverageCheck(), WeightResetCheck()
+        self.stats.players = len(self.optimizers)
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
         small = [p for p in mine if not is_lazy(p) and p.numel() <= WATCHED]
         self.watched = min(small, key=torch.numel, default=None)
@@ -89,12 +89,12 @@ class TrainingMonitor:
             return sums(part.parameters())
         state = getattr(part, "state_dict", None)
         try:
-            held = [t for _, t in dotted_tensors(state())] if callable(state) else []
+            tensors = [t for _, t in dotted_tensors(state())] if callable(state) else []
         except Exception:  # of the user's making
             return None
-        shapes = Counter(t.shape for t in held if t.is_floating_point())
-        alike = (Counter(p.shape for p in one.parameters() if not is_lazy(p)) for one in self.called)
-        return sums(held) if any(wanted and wanted <= shapes for wanted in alike) else None
+        shapes = Counter(t.shape for t in tensors if t.is_floating_point())
+        alike = (Counter(p.shape for p in module.parameters() if not is_lazy(p)) for module in self.called)
+        return sums(tensors) if any(wanted and wanted <= shapes for wanted in alike) else None
 
     def validate(self, on: bool) -> None:
         """Note that validation begins or ends."""
@@ -110,21 +110,21 @@ class TrainingMonitor:
     def _entered(self, module: nn.Module, _inputs: Any) -> None:
         # Removed by a hook before it, it is still called for the call at hand.
         if self.validating and module.training and not torch.compiler.is_compiling():
-            self.told.validated_training += 1
+            self.stats.validated_training += 1
 
     def begin(self, micro: int, batch: Any, walk: int = 0) -> None:
         """Note that a batch of a walk over the data came; only asked from micro-batch `due` on, or in a new walk."""
-        told = self.told
+        stats = self.stats
         if walk != self.walk and not capturing():
             self.walk = walk
-            self.anew.begin(walk, told.steps, lambda: sums(self.named.values()))
+            self.weight_reset.begin(walk, stats.steps, lambda: sums(self.named.values()))
         if self.watched is not None:
             new, old = self.watched.grad, self.gradient
-            if told.batches == self.batches_then + 1:
-                told.followed += 1
+            if stats.batches == self.batches_then + 1:
+                stats.followed += 1
                 another = new is not old and new is not None and old is not None
-                told.thrown += another and self.steps_then == told.steps
-            self.gradient, self.steps_then, self.batches_then = new, told.steps, told.batches
+                stats.thrown += another and self.steps_then == stats.steps
+            self.gradient, self.steps_then, self.batches_then = new, stats.steps, stats.batches
         self._look_in(micro, batch)
         after = micro + 1
         if self.looking or after < CLOSELY or micro % SOME == 0:
@@ -134,7 +134,7 @@ class TrainingMonitor:
 
     def _look_in(self, micro: int, batch: Any) -> None:
         """Begin or end a look at a step."""
-        told = self.told
+        stats = self.stats
         if micro & (micro - 1) and micro != 3:  # neither a power of two nor one of the first four
             if self.looking:
                 self.looking = self.scales.looking = False
@@ -143,14 +143,14 @@ class TrainingMonitor:
             return
         self.count()  # of steps that were not looked at
         self.looking = not capturing()
-        found = [(name, t.detach()) for name, t in dotted_tensors(batch) if is_readable(t)] if self.looking else []
+        tensors = [(name, t.detach()) for name, t in dotted_tensors(batch) if is_readable(t)] if self.looking else []
         self.scales.looking = self.looking
-        self.baseline.begin([t for _, t in found])
+        self.baseline.begin([t for _, t in tensors])
         if self.looking:
             self.answers.open()
-            told.looks += 1
-            told.contents.append(tuple(bits(t) for _, t in found))
-            told.see_batch(found)
+            stats.looks += 1
+            stats.contents.append(tuple(bits(t) for _, t in tensors))
+            stats.see_batch(tensors)
 
     def loss(self) -> None:
         """Note the losses that were put down, where this step is looked at, one is not finite, or they are many."""
@@ -165,43 +165,43 @@ class TrainingMonitor:
 
     def count(self) -> None:
         """Count the losses and steps that were put down."""
-        told, losses, steps = self.told, self.losses, self.steps
+        stats, losses, steps = self.stats, self.losses, self.steps
         self.losses, self.steps = [], []
         for value in losses:
-            told.losses += 1
+            stats.losses += 1
             self.baseline.loss(value)
-            told.same = told.same + 1 if value == told.last else 0
-            told.last = value
-            if not told.lost and not math.isfinite(value):
-                told.lost = told.batches
-            if told.losses <= LAST:
-                told.first_losses.append(value)
-            told.last_losses.append(value)
+            stats.same = stats.same + 1 if value == stats.last else 0
+            stats.last = value
+            if not stats.lost and not math.isfinite(value):
+                stats.lost = stats.batches
+            if stats.losses <= LAST:
+                stats.first_losses.append(value)
+            stats.last_losses.append(value)
         for rated, rate, training, bare in steps:
-            told.unrated = 0 if rated else told.unrated + 1
+            stats.unrated = 0 if rated else stats.unrated + 1
             if rate is not None:
-                told.see_rate(rate)
+                stats.see_rate(rate)
             if self.moving:
-                told.see_mode(training)
-            told.bare += bare
+                stats.see_mode(training)
+            stats.bare += bare
 
     def stepping(self, optimizer: Any) -> None:
         """Note that an optimiser is about to step; with a closure the gradients are still to come."""
         if self.looking and not capturing():
             mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            held = {name: p for name, p in self.named.items() if id(p) in mine and is_readable(p)}
-            self.before = {name: (bits(p), sample(p)) for name, p in held.items()}
+            parameters = {name: p for name, p in self.named.items() if id(p) in mine and is_readable(p)}
+            self.before = {name: (bits(p), sample(p)) for name, p in parameters.items()}
             self.scaled.stepping()
 
     def stepped(self, optimizer: Any, micro: int) -> None:
         """Note that an optimiser has stepped: its gradients are still there."""
-        told = self.told
+        stats = self.stats
         if compiling():
             return
-        told.steps += 1
+        stats.steps += 1
         groups, called = optimizer.param_groups, self.called
         rate = groups[0].get("lr") if len(groups) == 1 else None
-        if type(rate) is float and told.players <= 1:
+        if type(rate) is float and stats.players <= 1:
             rated = rate != 0
         else:
             rated, rate = self._rates(groups)
@@ -218,7 +218,7 @@ class TrainingMonitor:
         if self.looking and not capturing():
             if rated:
                 self._look(optimizer)
-            told.weights[micro] = sums(self.named.values())
+            stats.weights[micro] = sums(self.named.values())
             self._probe(optimizer)
             self.before = {}
 
@@ -226,7 +226,7 @@ class TrainingMonitor:
         """Return whether any group has a learning rate, and the largest; None of several players, who have each one."""
         rates = [group.get("lr", 1) for group in groups]
         rated = any(isinstance(lr, Tensor) or lr for lr in rates)
-        if self.told.players > 1:
+        if self.stats.players > 1:
             return rated, None
         return rated, max((lr for lr in rates if isinstance(lr, float)), default=0.0)
 
@@ -245,11 +245,11 @@ class TrainingMonitor:
             if bits(self.named[name]) != old:
                 step.moved.add(name)
         step.change = math.sqrt(moved / size) if size else math.inf
-        self.told.seen.append(step)
+        self.stats.inspected.append(step)
         self.scaled.stepped({name: norm for name, norm in step.norms.items() if name in step.owned})
         for finding in (*static_rules.check_modes(self.model), *static_rules.check_decay([optimizer])):
             if finding.rule != "mode.eval" or self.moving:
-                self.told.standing[finding] = self.told.standing.get(finding, 0) + 1
+                self.stats.standing[finding] = self.stats.standing.get(finding, 0) + 1
 
     def _probe(self, optimizer: Any) -> None:
         """See, up to the next step of this optimiser, whether its gradients were made anew."""
@@ -257,22 +257,22 @@ class TrainingMonitor:
         p = next((p for p in mine if p.requires_grad and p.is_leaf and p.grad is not None), None)
         if p is None or id(optimizer) in self.probes:
             return
-        seen: list[tuple[bool, bool]] = []  # whether old gradients were there, whether what came was not 0
+        arrivals: list[tuple[bool, bool]] = []  # whether old gradients were there, whether what came was not 0
 
         def arrives(gradient: Tensor) -> None:
             if not capturing():
                 there = p.grad is not None and bool(stored_values(p.grad).count_nonzero())
-                seen.append((there, bool(stored_values(gradient).count_nonzero())))
+                arrivals.append((there, bool(stored_values(gradient).count_nonzero())))
 
-        self.probes[id(optimizer)] = (p.register_hook(arrives), seen)
+        self.probes[id(optimizer)] = (p.register_hook(arrives), arrivals)
 
     def _probed(self, optimizer: Any) -> None:
-        hook, seen = self.probes.pop(id(optimizer), (None, []))
+        hook, arrivals = self.probes.pop(id(optimizer), (None, []))
         if hook is not None:
             hook.remove()
-            self.told.fresh += bool(seen) and not all(old for old, _ in seen)
-            self.told.stale += bool(seen) and all(old for old, _ in seen)
-            self.told.zeroed += any(came for _, came in seen) and not capturing() and has_zero_gradients(optimizer)
+            self.stats.fresh += bool(arrivals) and not all(old for old, _ in arrivals)
+            self.stats.stale += bool(arrivals) and all(old for old, _ in arrivals)
+            self.stats.zeroed += any(came for _, came in arrivals) and not capturing() and has_zero_gradients(optimizer)
 
     def close(self) -> None:
         """Take every hook out."""
@@ -285,37 +285,40 @@ class TrainingMonitor:
     def sentences(self, loader: Any) -> list[str]:
         """Return what is said of a training that has ended, with the DataLoader of its data, None for another."""
         self.close()
-        told = self.told
-        told.larger, told.generator = (
+        stats = self.stats
+        stats.larger, stats.generator = (
             sampler_coverage.more_than_a_batch(loader),
             sampler_coverage.copied_generator(loader),
         )
-        told.drawn = self.drawn.sentence(sampler_coverage.samples_in(loader))
-        told.workers = loader.num_workers if loader is not None else 0
-        return rules.sentences(told, self.model)
+        stats.coverage = self.coverage.sentence(sampler_coverage.samples_in(loader))
+        stats.workers = loader.num_workers if loader is not None else 0
+        return rules.sentences(stats, self.model)
 
     def end(self) -> None:
         """Look at what is there when a training ends."""
         self.count()
-        held = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
-        self.told.owned = {name for name, p in self.named.items() if id(p) in held} if self.optimizers else None
+        parameters = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
+        self.stats.owned = {name for name, p in self.named.items() if id(p) in parameters} if self.optimizers else None
         for name, p in self.named.items():
             if p.grad is not None and is_readable(stored_values(p.grad)):
-                self.told.left[name] = float(stored_values(p.grad).detach().float().norm())
-        self.told.averages += [name for name, old in self.averages.items() if self._averaged(self.extra[name]) == old]
-        self.told.answers = self.answers.sentence()
-        self.told.scales, self.told.anew = self.scales.sentence(), self.anew.sentence(self.told.weights)
-        self.told.constant_answer = self.baseline.sentence(len(self.told.walks))
-        self.told.hidden = [*self.begun, *step_rules.check_unlisted_weights(self.model, self.optimizers)]
-        self.told.scaled = self.scaled.sentence()
+                self.stats.left[name] = float(stored_values(p.grad).detach().float().norm())
+        self.stats.averages += [name for name, old in self.averages.items() if self._averaged(self.extra[name]) == old]
+        self.stats.answers = self.answers.sentence()
+        self.stats.scales, self.stats.weight_reset = (
+            self.scales.sentence(),
+            self.weight_reset.sentence(self.stats.weights),
+        )
+        self.stats.constant_answer = self.baseline.sentence(len(self.stats.walks))
+        self.stats.hidden = [*self.begun, *step_rules.check_unlisted_weights(self.model, self.optimizers)]
+        self.stats.scaled = self.scaled.sentence()
         groups = [group for o in self.optimizers for group in o.param_groups]
-        self.told.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
+        self.stats.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
 
 
 def has_zero_gradients(optimizer: Any) -> bool:
     """Tell whether an optimiser has gradients, and every one is exactly 0."""
-    held = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    return bool(held) and not any(bool(stored_values(gradient).count_nonzero()) for gradient in held)
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return bool(gradients) and not any(bool(stored_values(gradient).count_nonzero()) for gradient in gradients)
 
 
 def capturing() -> bool:

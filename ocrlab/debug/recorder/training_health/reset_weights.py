@@ -19,8 +19,8 @@ class WeightResetCheck:
 
     def begin(self, walk: int, steps: int, weights: Callable[[], int]) -> None:
         """Note that a walk begins after so many steps; `weights` computes the sum."""
-        made, self.walk, self.steps = steps - self.steps, walk, steps
-        if self.over or (self.first is not None and not made):
+        new_steps, self.walk, self.steps = steps - self.steps, walk, steps
+        if self.over or (self.first is not None and not new_steps):
             return
         now = weights()
         if self.first is None:

@@ -70,7 +70,7 @@ class TrainingStats:
     validated_training: int = 0
     first_losses: list[float] = field(default_factory=list)
     last_losses: deque[float] = field(default_factory=lambda: deque(maxlen=8))
-    seen: list[InspectedStep] = field(default_factory=list)
+    inspected: list[InspectedStep] = field(default_factory=list)
     contents: list[tuple[int, ...]] = field(default_factory=list)
     alike: int = 0  # looks in which all samples of the batch were the same
     rows: int = 0
@@ -82,8 +82,8 @@ class TrainingStats:
     answers: str = ""  # what is to be said of answers that are all equal
     scales: str = ""  # what is to be said of validation data of another size
     constant_answer: str = ""  # what is to be said of a loss like that of a constant answer
-    anew: str = ""  # what is to be said of walks that begin with the same weights
-    drawn: str = ""  # what is to be said of samples that are never drawn
+    weight_reset: str = ""  # what is to be said of walks that begin with the same weights
+    coverage: str = ""  # what is to be said of samples that are never drawn
     weights: dict[int, int] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)  # norms of the gradients that are there at the end
     averages: list[str] = field(default_factory=list)  # what never changed
@@ -106,132 +106,132 @@ class TrainingStats:
         self.trained += training
         self.evaled += not training and bool(self.trained)
 
-    def see_batch(self, found: Sequence[tuple[str, Tensor]]) -> None:
+    def see_batch(self, tensors: Sequence[tuple[str, Tensor]]) -> None:
         """Note whether the samples of a batch, or its targets, are all the same."""
-        first = found[0][1] if found else None
+        first = tensors[0][1] if tensors else None
         if first is not None and first.ndim >= 2 and first.shape[0] >= ENOUGH and first[0].numel() >= ENOUGH:
             self.rows = first.shape[0]
             self.alike += bool((first == first[:1]).all()) and not bool((first == first.flatten()[0]).all())
-        for name, tensor in found:
+        for name, tensor in tensors:
             wrong = not_finite(tensor)
             if wrong is not None and not self.broken:
                 self.broken = f"batch {self.batches} held {value_at(tensor, wrong)} in {name}, {position_text(wrong)}"
-        targets = targets_of(found)
+        targets = targets_of(tensors)
         if targets is not None and targets.ndim:
             value = targets.flatten()[0]
             self.compared += len(targets)
             self.constant.append(float(value) if bool((targets == value).all()) else None)
 
 
-def targets_of(found: Sequence[tuple[str, Tensor]]) -> Tensor | None:
+def targets_of(tensors: Sequence[tuple[str, Tensor]]) -> Tensor | None:
     """Return the tensor of a batch that is compared with: the second of two, or one that is called so."""
-    if len(found) == 2 and [name for name, _ in found] == ["0", "1"]:
-        return found[1][1]
-    return next((t for name, t in found if name.rpartition(".")[2].lower().rstrip("s") in TARGETS), None)
+    if len(tensors) == 2 and [name for name, _ in tensors] == ["0", "1"]:
+        return tensors[1][1]
+    return next((t for name, t in tensors if name.rpartition(".")[2].lower().rstrip("s") in TARGETS), None)
 
 
-def sentences(told: TrainingStats, model: nn.Module) -> list[str]:
+def sentences(stats: TrainingStats, model: nn.Module) -> list[str]:
     """Return what is to be said, the most telling first; nothing for a training that does what it should."""
-    first = [told.ended] if told.ended else []
-    if not told.batches:
-        return [*first, *_no_data(told)]
-    root = [*_steps(told, model), *_rates(told), *filter(None, [told.scaled])]
-    rest = [*_weights(told, model), *_modes(told), *_data(told), *_losses(told)]
+    first = [stats.ended] if stats.ended else []
+    if not stats.batches:
+        return [*first, *_no_data(stats)]
+    root = [*_steps(stats, model), *_rates(stats), *filter(None, [stats.scaled])]
+    rest = [*_weights(stats, model), *_modes(stats), *_data(stats), *_losses(stats)]
     return [*first, *root, *rest]
 
 
-def _no_data(told: TrainingStats) -> Iterator[str]:
-    if told.walks or not told.ended:
-        walks = f"{len(told.walks)} walks over the loader gave" if told.walks else "the training got"
-        sizes = f" (len(loader) is {told.walks[0][1]})" if told.walks and told.walks[0][1] is not None else ""
+def _no_data(stats: TrainingStats) -> Iterator[str]:
+    if stats.walks or not stats.ended:
+        walks = f"{len(stats.walks)} walks over the loader gave" if stats.walks else "the training got"
+        sizes = f" (len(loader) is {stats.walks[0][1]})" if stats.walks and stats.walks[0][1] is not None else ""
         yield (
             f"no batch was trained on: {walks} none{sizes}. Look at the path of the data, at filters, and at "
             "drop_last with fewer samples than a batch"
         )
 
 
-def _steps(told: TrainingStats, model: nn.Module) -> Iterator[str]:
+def _steps(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
     """Say whether steps were made, and found gradients."""
-    if told.batches >= ENOUGH and not told.steps and told.owned is not None:
-        yield _stepless(told)
-    elif told.steps >= ENOUGH and told.bare == told.steps and told.owned:
+    if stats.batches >= ENOUGH and not stats.steps and stats.owned is not None:
+        yield _stepless(stats)
+    elif stats.steps >= ENOUGH and stats.bare == stats.steps and stats.owned:
         why = "zero_grad() stands between backward() and step(), or step() before backward()"
-        if not told.left:
+        if not stats.left:
             why += ", or backward() is missing, or the loss was made anew (torch.tensor, .item())"
-        yield f"none of {told.steps} optimiser steps found a gradient: {why}. Order: zero_grad, backward, step"
-    if told.steps >= ENOUGH and told.stale >= 2 and not told.fresh:
-        sizes = [math.hypot(*step.norms.values()) for step in told.seen if step.norms]
+        yield f"none of {stats.steps} optimiser steps found a gradient: {why}. Order: zero_grad, backward, step"
+    if stats.steps >= ENOUGH and stats.stale >= 2 and not stats.fresh:
+        sizes = [math.hypot(*step.norms.values()) for step in stats.inspected if step.norms]
         grew = f"; the norm of all gradients went from {sizes[0]:.3g} to {sizes[-1]:.3g}" if len(sizes) > 1 else ""
         yield (
-            f"gradients are never set to zero: in {told.stale} of {told.stale} looks backward added to those of the "
+            f"gradients are never set to zero: in {stats.stale} of {stats.stale} looks backward added to those of the "
             f"step before{grew}. Call optimizer.zero_grad() after each step"
         )
-    if told.zeroed >= 2 and told.zeroed == told.stale + told.fresh:
+    if stats.zeroed >= 2 and stats.zeroed == stats.stale + stats.fresh:
         yield (
-            f"gradients came, and every one was 0 when the optimiser stepped, in all {told.zeroed} looks: zero_grad()"
+            f"gradients came, and every one was 0 when the optimiser stepped, in all {stats.zeroed} looks: zero_grad()"
             " stands between backward() and step(). Order: zero_grad, backward, step"
         )
-    if told.steps and told.batches >= LONG and told.thrown > HALF * told.followed:
+    if stats.steps and stats.batches >= LONG and stats.thrown > HALF * stats.followed:
         yield (
-            f"in {told.thrown} of {told.followed} batches zero_grad() threw a gradient away that no step had used:"
-            f" {told.steps} steps were made. Is optimizer.step() outside of the loop over the batches?"
+            f"in {stats.thrown} of {stats.followed} batches zero_grad() threw a gradient away that no step had used:"
+            f" {stats.steps} steps were made. Is optimizer.step() outside of the loop over the batches?"
         )
 
 
-def _rates(told: TrainingStats) -> Iterator[str]:
+def _rates(stats: TrainingStats) -> Iterator[str]:
     """Say what is wrong with the learning rate."""
-    if told.unrated >= ENOUGH and told.unrated >= HALF * told.steps:
-        which = "all" if told.unrated == told.steps else f"the last {told.unrated} of"
+    if stats.unrated >= ENOUGH and stats.unrated >= HALF * stats.steps:
+        which = "all" if stats.unrated == stats.steps else f"the last {stats.unrated} of"
         yield (
-            f"the learning rate was 0 in {which} {told.steps} steps: nothing moved. Look at the schedule: is it stepped"
-            " once a batch and made for epochs, or does it divide whole numbers?"
+            f"the learning rate was 0 in {which} {stats.steps} steps: nothing moved. Look at the schedule: is it"
+            " stepped once a batch and made for epochs, or does it divide whole numbers?"
         )
-    if told.faint >= ENOUGH and told.faint > HALF * told.steps:
+    if stats.faint >= ENOUGH and stats.faint > HALF * stats.steps:
         yield (
-            f"the learning rate was below a millionth of its largest ({told.peak:g}) in {told.faint} of {told.steps}"
-            f" steps, {told.rate:.3g} in the last. Look at its schedule: is it stepped once a batch, made for epochs?"
+            f"the learning rate was below a millionth of its largest ({stats.peak:g}) in {stats.faint} of {stats.steps}"
+            f" steps, {stats.rate:.3g} in the last. Look at its schedule: is it stepped once a batch, made for epochs?"
         )
-    elif told.low >= LONG and told.low > HALF * told.steps:
+    elif stats.low >= LONG and stats.low > HALF * stats.steps:
         yield (
-            f"the learning rate was below a thousandth of its largest ({told.peak:g}) in {told.low} of {told.steps}"
-            f" steps, {told.rate:.3g} in the last: most of the training moved next to nothing. Is its schedule stepped"
+            f"the learning rate was below a thousandth of its largest ({stats.peak:g}) in {stats.low} of {stats.steps}"
+            f" steps, {stats.rate:.3g} in the last: most of the training moved next to nothing. Is its schedule stepped"
             " once a batch, and made for epochs?"
         )
-    rising = told.rises >= 2 and told.rate == told.peak
-    if told.steps >= WARMED and rising and told.rate < HALF * told.initial:
+    rising = stats.rises >= 2 and stats.rate == stats.peak
+    if stats.steps >= WARMED and rising and stats.rate < HALF * stats.initial:
         yield (
-            f"the learning rate was still rising when the training ended, at {told.rate:.3g} of {told.initial:g}: its"
+            f"the learning rate was still rising when the training ended, at {stats.rate:.3g} of {stats.initial:g}: its"
             " warm-up is longer than the training. Is it counted in batches, and the schedule stepped once an epoch?"
         )
 
 
-def _stepless(told: TrainingStats) -> str:
-    broken = [name for name, norm in told.left.items() if not math.isfinite(norm)]
+def _stepless(stats: TrainingStats) -> str:
+    broken = [name for name, norm in stats.left.items() if not math.isfinite(norm)]
     if broken:
-        skips = "GradScaler skips each such step" if told.scaler else "such steps are skipped"
+        skips = "GradScaler skips each such step" if stats.scaler else "such steps are skipped"
         return (
-            f"no optimiser step was made in {told.batches} batches: the gradient of {', '.join(broken[:4])} is not "
+            f"no optimiser step was made in {stats.batches} batches: the gradient of {', '.join(broken[:4])} is not "
             f"finite, and {skips}. Look for a square root, logarithm or division at 0 behind it"
         )
-    if not told.losses and not told.left:
+    if not stats.losses and not stats.left:
         return (
-            f"{told.batches} batches were taken and none was trained on: no loss, no gradient, no optimiser step. Look "
-            "for an `except` that swallows the error of each step, or a `continue` before the work"
+            f"{stats.batches} batches were taken and none was trained on: no loss, no gradient, no optimiser"
+            " step. Look for an `except` that swallows the error of each step, or a `continue` before the work"
         )
-    made = "backward() has left gradients" if told.left else "no gradient is there"
+    gradients = "backward() has left gradients" if stats.left else "no gradient is there"
     return (
-        f"no optimiser step was made in {told.batches} batches ({made}). Is optimizer.step() missing, or does it wait "
-        "for more batches than an epoch has?"
+        f"no optimiser step was made in {stats.batches} batches ({gradients}). Is optimizer.step() missing, or"
+        " does it wait for more batches than an epoch has?"
     )
 
 
-def _weights(told: TrainingStats, model: nn.Module) -> Iterator[str]:
+def _weights(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
     """Say which parameters no step moves, and why."""
-    seen = [step for step in told.seen if step.norms]
-    if told.steps and told.owned is not None and len(told.seen) >= 2:
-        trainable = set.union(*(step.trainable for step in told.seen))
-        outside = sorted(trainable - told.owned)
-        if not told.owned:
+    steps = [step for step in stats.inspected if step.norms]
+    if stats.steps and stats.owned is not None and len(stats.inspected) >= 2:
+        trainable = set.union(*(step.trainable for step in stats.inspected))
+        outside = sorted(trainable - stats.owned)
+        if not stats.owned:
             yield (
                 "the optimiser holds none of the model's parameters: it moves those of another one. Make it from the "
                 "parameters that the model has now"
@@ -241,36 +241,36 @@ def _weights(told: TrainingStats, model: nn.Module) -> Iterator[str]:
                 f"{listing(model, _ordered(model, outside))}: trainable, and in no group of the optimiser, so it never "
                 "moves. Make the optimiser from the parameters that the model has now, or freeze it"
             )
-        reached = {name for step in seen for name in step.norms}
-        without = sorted((trainable & told.owned) - reached)
+        reached = {name for step in steps for name in step.norms}
+        without = sorted((trainable & stats.owned) - reached)
         if without and reached:
             yield (
-                f"{listing(model, _ordered(model, without))}: no gradient in {len(told.seen)} looks. Look for detach(),"
-                " no_grad() or an output that the loss does not use"
+                f"{listing(model, _ordered(model, without))}: no gradient in {len(stats.inspected)} looks. Look"
+                " for detach(), no_grad() or an output that the loss does not use"
             )
-    if len(seen) < 2:
+    if len(steps) < 2:
         return
-    flat = {n for n in set.union(*(set(s.norms) for s in seen)) if all(s.norms.get(n) == 0 for s in seen)}
-    alive = {n.removesuffix("weight") for s in seen for n, norm in s.norms.items() if norm > 0}
+    flat = {n for n in set.union(*(set(s.norms) for s in steps)) if all(s.norms.get(n) == 0 for s in steps)}
+    alive = {n.removesuffix("weight") for s in steps for n, norm in s.norms.items() if norm > 0}
     flat -= {n for n in flat if n.endswith("bias") and n.removesuffix("bias") in alive}  # two branches cancel it
-    if flat and not told.zeroed:
+    if flat and not stats.zeroed:
         yield (
-            f"{listing(model, _ordered(model, flat))}: its gradient is exactly 0 in all {len(seen)} looks. Look for"
+            f"{listing(model, _ordered(model, flat))}: its gradient is exactly 0 in all {len(steps)} looks. Look for"
             " units that are dead (ReLU never above 0) or saturated, and for masks of zeros"
         )
-    pushed = {n for s in seen for n, norm in s.norms.items() if n in s.owned and norm > 0 and math.isfinite(norm)}
-    moved = {name for step in seen for name in step.moved}
-    most = max(step.change for step in seen)
+    pushed = {n for s in steps for n, norm in s.norms.items() if n in s.owned and norm > 0 and math.isfinite(norm)}
+    moved = {name for step in steps for name in step.moved}
+    most = max(step.change for step in steps)
     if pushed and (not moved & pushed or most < NOTHING):
-        norm = max(math.hypot(*step.norms.values()) for step in seen)
+        norm = max(math.hypot(*step.norms.values()) for step in steps)
         kinds = sorted({str(p.dtype).removeprefix("torch.") for n, p in model.named_parameters() if n in pushed})
         how = "change no weight" if not moved & pushed else f"change weights by at most {most:.1g} of their size"
         yield (
-            f"steps {how}, in all {len(seen)} looks: gradients of norm {norm:.3g} at most, weights in "
+            f"steps {how}, in all {len(steps)} looks: gradients of norm {norm:.3g} at most, weights in "
             f"{', '.join(kinds)}. Look at the learning rate, at the limit of gradient clipping, and for bfloat16 or "
             "float16 weights in which small updates are lost"
         )
-    for name in told.averages if told.steps >= ENOUGH and moved else ():
+    for name in stats.averages if stats.steps >= ENOUGH and moved else ():
         yield (
             f"{name} never changed while the model did: is its update (update_parameters) called, and is it what is "
             "validated?"
@@ -282,94 +282,97 @@ def _ordered(model: nn.Module, names: Iterable[str]) -> list[str]:
     return [name for name, _ in model.named_parameters() if name in wanted]
 
 
-def _modes(told: TrainingStats) -> Iterator[str]:
+def _modes(stats: TrainingStats) -> Iterator[str]:
     """Say what of the contract was violated in every look, and how validation was done."""
-    looks = len(told.seen)
-    if told.evaled >= ENOUGH:
+    looks = len(stats.inspected)
+    if stats.evaled >= ENOUGH:
         yield (
-            f"{told.trained} steps were made in train mode and {told.evaled} in eval mode, behind the first of them:"
+            f"{stats.trained} steps were made in train mode and {stats.evaled} in eval mode, behind the first of them:"
             " no dropout, and BatchNorm that learns nothing. Call model.train() again after each validation"
         )
-    for finding in told.hidden:
+    for finding in stats.hidden:
         yield f"{finding.where}: {finding.got}. {finding.do}"
-    for finding, count in told.standing.items():
+    for finding, count in stats.standing.items():
         if looks >= 2 and count == looks:
             yield f"{finding.where}: {finding.got}, in all {looks} steps that were looked at. {finding.do}"
-    if told.validated_training:
+    if stats.validated_training:
         yield (
-            f"the model was in train mode in {told.validated_training} validation batches: dropout was on, BatchNorm "
+            f"the model was in train mode in {stats.validated_training} validation batches: dropout was on, BatchNorm "
             "learned from the validation pages. Call model.eval() before, and model.train() after"
         )
 
 
-def _data(told: TrainingStats) -> Iterator[str]:
+def _data(stats: TrainingStats) -> Iterator[str]:
     """Say what is wrong with the batches that were looked at."""
-    if told.looks >= ENOUGH and told.larger and len(set(told.contents)) == 1 and told.contents[0]:
+    if stats.looks >= ENOUGH and stats.larger and len(set(stats.contents)) == 1 and stats.contents[0]:
         yield (
-            f"the same batch, to the last bit, in all {told.looks} looks, though the loader has more samples than one "
+            f"the same batch, to the last bit, in all {stats.looks} looks, though the loader has more samples than one "
             "batch. Look for next(iter(loader)) in the loop, a fixed index, or overfit_batches that was left on"
         )
-    if told.looks >= ENOUGH and told.alike == told.looks:
+    if stats.looks >= ENOUGH and stats.alike == stats.looks:
         yield (
-            f"all {told.rows} samples of a batch were the same, in all {told.looks} looks. Look at __getitem__: does it"
-            " use its index?"
+            f"all {stats.rows} samples of a batch were the same, in all {stats.looks} looks. Look at __getitem__:"
+            " does it use its index?"
         )
-    yield from filter(None, (told.anew, told.drawn, told.answers if not told.alike else "", told.scales))
-    values = told.constant
-    known = [value for value in values if value is not None]
-    if len(values) >= ENOUGH and told.compared >= FEW and len(known) >= MOSTLY * len(values):
-        if len(set(known)) == 1 and len(known) == len(values):
+    yield from filter(
+        None, (stats.weight_reset, stats.coverage, stats.answers if not stats.alike else "", stats.scales)
+    )
+    values = stats.constant
+    constants = [value for value in values if value is not None]
+    if len(values) >= ENOUGH and stats.compared >= FEW and len(constants) >= MOSTLY * len(values):
+        if len(set(constants)) == 1 and len(constants) == len(values):
             yield (
-                f"every target was {known[0]:g} in all {len(values)} looks. Look at the file that they come from, and"
-                " for an integer type that cuts 0.9 to 0"
+                f"every target was {constants[0]:g} in all {len(values)} looks. Look at the file that they come"
+                " from, and for an integer type that cuts 0.9 to 0"
             )
-        elif len(set(known)) > 1:
+        elif len(set(constants)) > 1:
             yield (
-                f"{len(known)} of {len(values)} batches that were looked at held targets of one value only, and not all"
-                " the same: the data is sorted and not shuffled. Use DataLoader(shuffle=True)"
+                f"{len(constants)} of {len(values)} batches that were looked at held targets of one value only,"
+                " and not all the same: the data is sorted and not shuffled. Use DataLoader(shuffle=True)"
             )
-    if told.broken:
-        yield f"{told.broken}. Look at this sample; nan_to_num or a skipped step only hide it"
-    if told.generator:
+    if stats.broken:
+        yield f"{stats.broken}. Look at this sample; nan_to_num or a skipped step only hide it"
+    if stats.generator:
         yield (
-            f"the data set has a generator of its own ({told.generator}), and every worker begins with the same copy of"
-            " it: they draw the same augmentation. Seed it in worker_init_fn, or use torch's and NumPy's global ones"
+            f"the data set has a generator of its own ({stats.generator}), and every worker begins with the same"
+            " copy of it: they draw the same augmentation. Seed it in worker_init_fn, or use torch's and NumPy's"
+            " global ones"
         )
-    if not told.generator and _workers_agree(told):
+    if not stats.generator and _workers_agree(stats):
         yield (
-            f"the {told.workers} workers of the loader gave the same batches, to the last bit: they draw the same"
+            f"the {stats.workers} workers of the loader gave the same batches, to the last bit: they draw the same"
             " random numbers, or each walks over all of an iterable data set. Look at worker_init_fn, get_worker_info()"
         )
-    whole = [size for _, size in told.walks]
-    if len(told.walks) >= 3 and all(size is not None and taken <= 1 < size for taken, size in told.walks):
+    whole = [size for _, size in stats.walks]
+    if len(stats.walks) >= 3 and all(size is not None and taken <= 1 < size for taken, size in stats.walks):
         yield (
-            f"each of {len(told.walks)} walks over the loader was left after its first batch, of {whole[0]}. Look for a"
-            " `break` that was left in, or next(iter(loader)) in the loop"
+            f"each of {len(stats.walks)} walks over the loader was left after its first batch, of {whole[0]}."
+            " Look for a `break` that was left in, or next(iter(loader)) in the loop"
         )
 
 
-def _workers_agree(told: TrainingStats) -> bool:
+def _workers_agree(stats: TrainingStats) -> bool:
     """Tell whether the first batches of the workers, which come in turn, are the same, and later ones are not."""
-    contents, workers = told.contents[:4], told.workers
-    if workers < 2 or len(contents) < 4 or not contents[0] or len(set(told.contents)) == 1:
+    contents, workers = stats.contents[:4], stats.workers
+    if workers < 2 or len(contents) < 4 or not contents[0] or len(set(stats.contents)) == 1:
         return False
     return len(set(contents[:workers])) == 1 and (workers > 2 or contents[2] == contents[3])
 
 
-def _losses(told: TrainingStats) -> Iterator[str]:
-    if told.constant_answer and not told.answers:
-        yield told.constant_answer
-    learned = told.last == 0 and any(told.first_losses)
-    if told.same >= LONG and not learned:
+def _losses(stats: TrainingStats) -> Iterator[str]:
+    if stats.constant_answer and not stats.answers:
+        yield stats.constant_answer
+    learned = stats.last == 0 and any(stats.first_losses)
+    if stats.same >= LONG and not learned:
         yield (
-            f"the last {told.same + 1} losses were {told.last:g}, the same to the last bit: what is computed does not "
-            "change. Look at units that are dead or saturated, and whether the loss uses the prediction"
+            f"the last {stats.same + 1} losses were {stats.last:g}, the same to the last bit: what is computed"
+            " does not change. Look at units that are dead or saturated, and whether the loss uses the prediction"
         )
-    if told.lost and not math.isfinite(told.last):
-        yield nonfinite_loss.sentence(told.last, told.lost, told.batches, told.first_losses)
-    if told.losses < 2 * len(told.first_losses) or not told.first_losses:
+    if stats.lost and not math.isfinite(stats.last):
+        yield nonfinite_loss.sentence(stats.last, stats.lost, stats.batches, stats.first_losses)
+    if stats.losses < 2 * len(stats.first_losses) or not stats.first_losses:
         return
-    first, last = (sum(row) / len(row) for row in (told.first_losses, told.last_losses))
+    first, last = (sum(row) / len(row) for row in (stats.first_losses, stats.last_losses))
     times, more = ROSE
-    if told.players <= 1 and math.isfinite(last) and last > first + more and last > times * abs(first):
+    if stats.players <= 1 and math.isfinite(last) and last > first + more and last > times * abs(first):
         yield f"the loss rose from {first:.4g} to {last:.4g}: the learning rate may be too large, or a sign is wrong"

@@ -18,7 +18,7 @@ LITTLE = 0.1  # of the samples that as many draws by chance would have met
 class SamplerCoverageCheck:
     """The indices that were drawn, as the loader wrote them down."""
 
-    seen: set[str] = field(default_factory=set)
+    indices: set[str] = field(default_factory=set)
     count: int = 0
     noted: list[str] = field(default_factory=list)  # batches that are still to be counted
 
@@ -31,8 +31,8 @@ class SamplerCoverageCheck:
     def _add(self) -> None:
         for indices in self.noted:
             each = indices.strip("[]").split(", ")
-            if len(self.seen) < MOST and all(index.isdigit() for index in each):
-                self.seen.update(each)
+            if len(self.indices) < MOST and all(index.isdigit() for index in each):
+                self.indices.update(each)
                 self.count += len(each)
         self.noted = []
 
@@ -40,11 +40,11 @@ class SamplerCoverageCheck:
         """Return what is to be said where far fewer of `samples` were drawn than chance would have; else ''."""
         self._add()
         met = samples * -math.expm1(-self.count / samples) if samples else 0.0
-        if self.count < ENOUGH or len(self.seen) >= MOST or len(self.seen) > LITTLE * met:
+        if self.count < ENOUGH or len(self.indices) >= MOST or len(self.indices) > LITTLE * met:
             return ""
         return (
-            f"only {len(self.seen)} of {samples} samples were ever drawn, in {self.count} draws. Look at the sampler: "
-            "a WeightedRandomSampler needs one weight a sample, not one a class, and indices of all samples"
+            f"only {len(self.indices)} of {samples} samples were ever drawn, in {self.count} draws. Look at the"
+            " sampler: a WeightedRandomSampler needs one weight a sample, not one a class, and indices of all samples"
         )
 
 
@@ -65,5 +65,5 @@ def copied_generator(loader: Any) -> str:
     """Return the name of a generator that a data set brings to its workers, each of which gets the same; else ''."""
     if loader is None or not loader.num_workers or loader.worker_init_fn is not None:
         return ""
-    held = getattr(loader.dataset, "__dict__", {})
-    return next((name for name, value in held.items() if isinstance(value, rng_state.KINDS)), "")
+    attributes = getattr(loader.dataset, "__dict__", {})
+    return next((name for name, value in attributes.items() if isinstance(value, rng_state.KINDS)), "")

@@ -60,7 +60,7 @@ class InputScaleCheck:
 
     def __init__(self, called: Sequence[nn.Module]) -> None:
         self.failed = False
-        self.looking, self.kept = False, {id(part): (InputStats(), InputStats()) for part in called}
+        self.looking, self.stats = False, {id(part): (InputStats(), InputStats()) for part in called}
         hook = CallHook(self._hook)
         self.handles = [part.register_forward_pre_hook(hook, with_kwargs=True) for part in called]
 
@@ -71,24 +71,24 @@ class InputScaleCheck:
     @guard
     def entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Note what a module is called with, where this is a call to look at."""
-        training, validating = self.kept.get(id(module), (None, None))  # a copy shares the hooks of its original
+        training, validating = self.stats.get(id(module), (None, None))  # a copy shares the hooks of its original
         graded = torch.is_grad_enabled()
-        seen = training if module.training and graded else None
-        seen = validating if not module.training and not graded else seen
+        stats = training if module.training and graded else None
+        stats = validating if not module.training and not graded else stats
         if (
-            seen is None
-            or seen.calls >= CALLS
+            stats is None
+            or stats.calls >= CALLS
             or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
         ):
             return
         first = next((t for _, t in dotted_tensors((args, kwargs))), None)
         if first is not None and first.is_floating_point() and first.ndim >= 2 and is_readable(first):
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                seen.add(first)
+                stats.add(first)
 
     def sentence(self) -> str:
         """Return what is to be said where validation gets numbers of another size than training; else ''."""
-        for training, validating in self.kept.values():
+        for training, validating in self.stats.values():
             if min(training.rows, validating.rows) < SAMPLES or training.shapes != validating.shapes:
                 continue
             sizes = (training.spread, validating.spread)

@@ -262,7 +262,7 @@ class ReplaySession:
             watched.start()
         try:
             for number, batch in enumerate(loader):
-                origin = BatchOrigin() if watched is None else watched.told()
+                origin = BatchOrigin() if watched is None else watched.take_origin()
                 yield self.validate_loaded(
                     batch, sample_names.batch_names(batch) or origin.samples, number, loader, origin
                 )

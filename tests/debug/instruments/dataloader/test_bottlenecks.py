@@ -49,28 +49,28 @@ def seen(dataset: Any, **options: Any) -> loader_watch.LoaderReport:
     if options.get("num_workers"):
         options["multiprocessing_context"] = "fork"
     source = DataLoader(dataset, batch_size=2, **options)
-    with loader_watch.watch(source) as found:
-        for _ in found:
+    with loader_watch.watch(source) as report:
+        for _ in report:
             pass
-    return found
+    return report
 
 
 def test_a_worker_that_is_far_behind_the_others_is_named() -> None:
-    [told] = [
+    [findings] = [
         text for text in seen(Files(64), num_workers=2, worker_init_fn=last_is_slow).findings() if "worker 1" in text
     ]
-    assert "so that all wait for that one" in told
+    assert "so that all wait for that one" in findings
     even = seen(Files(64, 0.005), num_workers=2).finding()
     assert "so that all wait" not in even and "all 2 workers are busy" in even
 
 
-def test_workers_that_wait_for_one_lock_are_told_and_more_of_them_are_not_recommended() -> None:
-    found = seen(Files(64, 0.01, multiprocessing.Lock()), num_workers=2)
-    if not found.locks.moments:
+def test_workers_waiting_for_a_shared_lock_are_reported_and_more_are_not_recommended() -> None:
+    report = seen(Files(64, 0.01, multiprocessing.Lock()), num_workers=2)
+    if not report.locks.moments:
         pytest.skip("the kernel does not say in which system call a process is")
     # What workers wait for is sampled, so that a machine that does something else too needs another look.
     again = (seen(Files(64, 0.01, multiprocessing.Lock()), num_workers=2).finding() for _ in range(3))
-    assert any("more workers do not help" in text for text in (found.finding(), *again))
+    assert any("more workers do not help" in text for text in (report.finding(), *again))
     free = (seen(Files(64, 0.01), num_workers=2).finding() for _ in range(4))
     assert any("which more workers overlap" in text for text in free)
 
@@ -93,27 +93,27 @@ def test_a_worker_that_wants_a_core_says_nothing_about_a_lock() -> None:
 def test_a_sample_that_did_not_get_the_lock_is_not_blamed_nor_is_the_lack_of_cores() -> None:
     logs = []
     for worker in (0, 1):
-        kept = [Sample(worker, i / 10, 0.5 if i == 3 else 0.02, 1e-5, str(i), f"index {i}") for i in range(12)]
-        log = Log(worker, worker, 0.0, kept, count=12, seconds=sum(s.seconds for s in kept), cpu=1e-4, last=1.0)
+        samples = [Sample(worker, i / 10, 0.5 if i == 3 else 0.02, 1e-5, str(i), f"index {i}") for i in range(12)]
+        log = Log(worker, worker, 0.0, samples, count=12, seconds=sum(s.seconds for s in samples), cpu=1e-4, last=1.0)
         log.looks = [Look(at, Memory(), 0, 0, 0.4 * at, 1, 0) for at in (0.0, 1.0)]
         logs.append(log)
     waits = [loader_watch.Step(0.0, 0.05, 0.001, False) for _ in range(12)]
-    told = reasons.findings(waits, logs, [], 2, None, LockStats(30, 20, 0))[0]
-    assert "more workers do not help" in told and "without a core for 40 % of the time" in told
+    findings = reasons.findings(waits, logs, [], 2, None, LockStats(30, 20, 0))[0]
+    assert "more workers do not help" in findings and "without a core for 40 % of the time" in findings
     assert "the slowest is index 3" in reasons.findings(waits, logs, [], 2, None, LockStats(30, 0, 0))[0]
 
 
 def test_a_sample_that_cannot_be_loaded_is_named_also_with_workers() -> None:
     source = DataLoader(Files(24, bad=13), batch_size=2, num_workers=2, multiprocessing_context="fork")
-    with pytest.raises(OSError, match="truncated"), loader_watch.watch(source) as found:
-        for _ in found:
+    with pytest.raises(OSError, match="truncated"), loader_watch.watch(source) as report:
+        for _ in report:
             pass
-    assert found.finding() == "Loading failed with OSError at sample scan_13.png (index 13)"
+    assert report.finding() == "Loading failed with OSError at sample scan_13.png (index 13)"
     here = DataLoader(Subset(Files(24, bad=13), range(10, 20)), batch_size=2)
-    with pytest.raises(OSError, match="truncated"), loader_watch.watch(here) as found:
-        for _ in found:
+    with pytest.raises(OSError, match="truncated"), loader_watch.watch(here) as report:
+        for _ in report:
             pass
-    assert "scan_13.png" in found.finding()
+    assert "scan_13.png" in report.finding()
 
 
 def steps(first: float, epochs: int = 3) -> list[loader_watch.Step]:
@@ -121,18 +121,19 @@ def steps(first: float, epochs: int = 3) -> list[loader_watch.Step]:
     return [loader_watch.Step(0.0, wait, 0.02, number == 0) for _ in range(epochs) for number, wait in enumerate(every)]
 
 
-def test_epochs_that_start_their_workers_anew_come_first_where_they_cost_most() -> None:
-    told = reasons.findings(steps(0.5), [], [], 2, None)
+def test_restarted_workers_come_first_where_they_cost_most() -> None:
+    findings = reasons.findings(steps(0.5), [], [], 2, None)
     assert (
-        told[0].startswith("The first batch of each of 3 epochs takes 500 ms") and "persistent_workers=True" in told[0]
+        findings[0].startswith("The first batch of each of 3 epochs takes 500 ms")
+        and "persistent_workers=True" in findings[0]
     )
     assert "persistent_workers" not in reasons.findings(steps(0.5), [], [], 2, None, persistent=True)[0]
     assert reasons.findings(steps(0.002), [], [], 2, None)[0].startswith("The loader keeps up")
 
 
 def test_samples_that_are_not_what_takes_the_time_are_not_blamed() -> None:
-    kept = [Sample(-1, 0.0, (s := 0.001 if i == 3 else 1e-5), s, str(i), f"index {i}") for i in range(12)]
-    log = Log(1, -1, 0.0, kept, count=12, seconds=sum(s.seconds for s in kept), cpu=1e-4, last=1.0)
+    samples = [Sample(-1, 0.0, (s := 0.001 if i == 3 else 1e-5), s, str(i), f"index {i}") for i in range(12)]
+    log = Log(1, -1, 0.0, samples, count=12, seconds=sum(s.seconds for s in samples), cpu=1e-4, last=1.0)
     long = [loader_watch.Step(0.0, 0.01, 0.02, False) for _ in range(3)]
     assert "is samples and collate_fn" in reasons.findings(long, [log], [], 0, None)[0]
     short = [loader_watch.Step(0.0, 0.0005, 0.001, False) for _ in range(3)]
@@ -142,26 +143,26 @@ def test_samples_that_are_not_what_takes_the_time_are_not_blamed() -> None:
 def test_the_time_that_timing_takes_is_not_waiting() -> None:
     data = DataLoader(TensorDataset(torch.zeros(2048, 3)), batch_size=64)
     every = []
-    with loader_watch.watch(data) as found:
-        batches = iter(found)
+    with loader_watch.watch(data) as report:
+        batches = iter(report)
         for _ in range(len(data)):
             began = time.perf_counter()
             next(batches)
             every.append(time.perf_counter() - began)
     # Of medians: a machine that stands still for 10 s in one step decides nothing. Most of the rest is the journal.
-    assert found.steps()["wait"].median() < 0.7 * statistics.median(every)
+    assert report.steps()["wait"].median() < 0.7 * statistics.median(every)
 
 
 def test_cores_that_the_step_does_not_use_are_free() -> None:
-    one = [loader_watch.Step(0.0, 0.02, 0.02, False, cpu=0.02) for _ in range(3)]
-    assert reasons._cores_of(one) == 1 and reasons._cores_of([]) == 1
-    for step in one:
+    steps = [loader_watch.Step(0.0, 0.02, 0.02, False, cpu=0.02) for _ in range(3)]
+    assert reasons._cores_of(steps) == 1 and reasons._cores_of([]) == 1
+    for step in steps:
         step.cpu = 0.06
-    assert reasons._cores_of(one) == 3
+    assert reasons._cores_of(steps) == 3
     assert "which more workers share" in reasons._room(0, 0) or reasons.cores() == 1
 
 
-def test_what_was_seen_is_printed_in_words() -> None:
+def test_the_report_prints_as_text() -> None:
     text = str(seen(Files(8), num_workers=0))
     assert "samples_per_second" in text and "object at" not in text and "None" not in text and "NaN" not in text
     with loader_watch.watch([1, 2]) as plain:
@@ -192,9 +193,9 @@ class Adapter:
 def test_a_wrapper_that_says_that_it_is_a_loader(workers: int, capsys: pytest.CaptureFixture[str]) -> None:
     inner = DataLoader(Files(8), batch_size=2, num_workers=workers)
     source: Any = Adapter(inner)
-    with loader_watch.watch(source) as found:
+    with loader_watch.watch(source) as report:
         assert sum(1 for _ in source) == 4
-    assert found.table()["samples"].tolist() == [8] and len(found.steps()) == 4
+    assert report.table()["samples"].tolist() == [8] and len(report.steps()) == 4
     assert type(source) is Adapter and inner.worker_init_fn is None and type(inner.dataset) is Files
     assert capsys.readouterr().err == ""
 

@@ -102,57 +102,57 @@ def test_batches_order_and_random_states_are_those_of_the_loader_alone(kind: str
 
     plain, source = make(), make()
     alone, again = batches(plain), batches(plain)
-    kept = dict(source.__dict__)
-    with loader_watch.watch(source) as seen:
-        assert batches(seen) == alone
+    attributes = dict(source.__dict__)
+    with loader_watch.watch(source) as report:
+        assert batches(report) == alone
     for name in ("worker_init_fn", "collate_fn", "dataset", "sampler"):
-        assert source.__dict__[name] is kept[name]
+        assert source.__dict__[name] is attributes[name]
     assert type(source) is DataLoader
     assert type(source.dataset).__mro__[0] in (Pages, Stream, Subset)
     assert batches(source) == again  # a persistent worker goes on without the instrument
-    assert not Path(seen.folder).exists()
-    assert seen.table()["samples"].sum() == 2 * {"subset": 17, "stream": 20}.get(kind, 24)
-    assert seen.epochs == 2 and seen.finding()
+    assert not Path(report.folder).exists()
+    assert report.table()["samples"].sum() == 2 * {"subset": 17, "stream": 20}.get(kind, 24)
+    assert report.epochs == 2 and report.finding()
 
 
 def test_the_slow_sample_is_named_with_its_worker() -> None:
     with loader_watch.watch(
         DataLoader(Pages(slow=9), batch_size=4, num_workers=2, multiprocessing_context="fork")
-    ) as seen:
-        assert len(seen) == 6 and seen.batch_size == 4
-        for _ in seen:
+    ) as report:
+        assert len(report) == 6 and report.batch_size == 4
+        for _ in report:
             pass
-    row = seen.slowest(1).iloc[0]
+    row = report.slowest(1).iloc[0]
     assert row["sample"] == "page_009.png" and row["times"] > 5 and row["worker"] == 0
     assert row["seconds"] >= 0.2 and row["doing"].startswith("waits")
-    assert list(seen.table()["worker"]) == [0, 1]
-    assert (seen.table()["rss_mb"] > 10).all() and (seen.table()["private_mb"] > 0).all()
+    assert list(report.table()["worker"]) == [0, 1]
+    assert (report.table()["rss_mb"] > 10).all() and (report.table()["private_mb"] > 0).all()
 
 
 def test_iterating_over_the_loader_itself_is_watched_too() -> None:
     """As Lightning does, which is given the loader and not what `watch` returns."""
     source = DataLoader(Pages(), batch_size=4)
-    with loader_watch.watch(source) as seen:
+    with loader_watch.watch(source) as report:
         for _ in source:
             time.sleep(0.001)
-    steps = seen.steps()
+    steps = report.steps()
     assert len(steps) == 6 and steps["first"].tolist() == [True] + [False] * 5
     assert steps["compute"].notna().all() and (steps["compute"] >= 0.001).all()
-    assert 0 <= seen.waiting() <= 1
+    assert 0 <= report.waiting() <= 1
 
 
-def test_a_worker_that_dies_is_told_with_its_sample() -> None:
+def test_a_dead_worker_is_reported_with_its_sample() -> None:
     source = DataLoader(Pages(fatal=9), batch_size=4, num_workers=2, multiprocessing_context="fork")
-    with pytest.raises(RuntimeError, match="exited unexpectedly"), loader_watch.watch(source) as seen:
-        for _ in seen:
+    with pytest.raises(RuntimeError, match="exited unexpectedly"), loader_watch.watch(source) as report:
+        for _ in report:
             pass
-    [death] = seen.deaths
+    [death] = report.deaths
     assert (death.worker, death.how, death.sample, death.samples) == (0, "SIGKILL", "page_009.png (index 9)", 5)
-    assert "died of SIGKILL while it loaded" in seen.finding()
-    assert "SIGKILL" in seen.table()["ended"].tolist()
+    assert "died of SIGKILL while it loaded" in report.finding()
+    assert "SIGKILL" in report.table()["ended"].tolist()
 
 
-def test_a_sample_without_a_name_is_told_with_its_index() -> None:
+def test_a_sample_without_a_name_is_reported_by_its_index() -> None:
     assert names.sample_text([1, 2], "33") == names.index_text("33") == "index 33"
     assert names.sample_text(None, "") == "" and names.sample_text(None, "collate_fn") == "collate_fn"
 
@@ -165,56 +165,56 @@ def test_an_exception_in_the_data_set_stays_the_users_and_names_the_sample() -> 
             return super().__getitem__(index)
 
     source = DataLoader(Broken(), batch_size=4)
-    with pytest.raises(KeyError, match="no such page"), loader_watch.watch(source) as seen:
+    with pytest.raises(KeyError, match="no such page"), loader_watch.watch(source) as report:
         for _ in source:
             pass
-    assert seen.finding() == "Loading failed with KeyError at sample page_006.png (index 6)"
+    assert report.finding() == "Loading failed with KeyError at sample page_006.png (index 6)"
     assert type(source.dataset) is Broken
 
 
 @pytest.mark.slow
 def test_a_spawned_worker_is_watched() -> None:
     source = DataLoader(Stream(), batch_size=2, num_workers=1, multiprocessing_context="spawn")
-    with loader_watch.watch(source) as seen:
-        assert sum(1 for _ in seen) == 10
-    assert seen.table()["samples"].tolist() == [20]
-    assert seen.slowest(1)["sample"].iloc[0].startswith("row")
+    with loader_watch.watch(source) as report:
+        assert sum(1 for _ in report) == 10
+    assert report.table()["samples"].tolist() == [20]
+    assert report.slowest(1)["sample"].iloc[0].startswith("row")
 
 
 @pytest.mark.slow
-def test_memory_that_a_worker_keeps_is_told_as_its_own() -> None:
-    with loader_watch.watch(DataLoader(Growing(), num_workers=1, multiprocessing_context="fork")) as seen:
-        for _ in seen:
+def test_memory_held_by_a_worker_is_reported_as_its_own() -> None:
+    with loader_watch.watch(DataLoader(Growing(), num_workers=1, multiprocessing_context="fork")) as report:
+        for _ in report:
             pass
-    assert seen.table()["growth_mb"].iloc[0] > 64
-    [told] = [text for text in seen.findings() if "of its own" in text]
-    assert "a cache, or a leak" in told
+    assert report.table()["growth_mb"].iloc[0] > 64
+    [finding] = [text for text in report.findings() if "of its own" in text]
+    assert "a cache, or a leak" in finding
 
 
-def test_pages_copied_by_counting_references_are_told_from_a_leak() -> None:
+def test_pages_copied_by_reference_counts_are_distinguished_from_a_leak() -> None:
     """A forked worker that touches its parent's objects: what it has alone grows, what is resident does not."""
     log = journal.Log(1, 0, began=0.0, last=10.0)
     for at, own in ((0, 10), (5, 200), (10, 400)):
         memory = journal.Memory(rss=900_000_000, pss=0, private=own * 1_000_000)
         log.looks.append(journal.Look(float(at), memory, 0, 0, 0, 1, 0))
-    [told] = reasons._memory([log])
-    assert "390 MB of its own in 10 s" in told and "counting references" in told
+    [finding] = reasons._memory([log])
+    assert "390 MB of its own in 10 s" in finding and "counting references" in finding
 
 
 def test_anything_that_is_iterated_over_can_be_watched() -> None:
-    with loader_watch.watch(["a", "b", "c"]) as seen:
-        assert list(seen) == ["a", "b", "c"]
-    assert len(seen.steps()) == 3 and seen.table().empty and seen.slowest().empty
-    with loader_watch.watch(iter(range(0))) as seen:
-        assert list(seen) == []
-    assert seen.finding() == "No step was seen from its batch to the next one"
+    with loader_watch.watch(["a", "b", "c"]) as report:
+        assert list(report) == ["a", "b", "c"]
+    assert len(report.steps()) == 3 and report.table().empty and report.slowest().empty
+    with loader_watch.watch(iter(range(0))) as report:
+        assert list(report) == []
+    assert report.finding() == "No step was seen from its batch to the next one"
 
 
 def test_a_list_as_a_data_set_is_left_as_it_is() -> None:
     source = DataLoader(list(range(8)), batch_size=2)  # type: ignore[arg-type]
-    with loader_watch.watch(source) as seen:
-        assert [batch.tolist() for batch in seen] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert type(source.dataset) is list and seen.table()["batches"].tolist() == [4]
+    with loader_watch.watch(source) as report:
+        assert [batch.tolist() for batch in report] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert type(source.dataset) is list and report.table()["batches"].tolist() == [4]
 
 
 def test_the_proxy_is_the_data_set_to_whoever_asks() -> None:
@@ -248,7 +248,7 @@ def test_loader_and_data_sets_are_as_before(workers: int, ends: str) -> None:
     pages = ConcatDataset([Subset(Pages(), range(20))])
     source = DataLoader(pages, batch_size=4, persistent_workers=workers > 0, worker_init_fn=begin, **options)
     before = state(source)
-    with contextlib.suppress(KeyError), loader_watch.watch(source) as seen:
+    with contextlib.suppress(KeyError), loader_watch.watch(source) as report:
         assert source.dataset is pages and type(source) is DataLoader
         for _ in source:
             if ends == "break":
@@ -261,17 +261,17 @@ def test_loader_and_data_sets_are_as_before(workers: int, ends: str) -> None:
     if workers:
         assert iterator._dataset is pages and iterator._collate_fn is source.collate_fn
         assert iterator._worker_init_fn is begin
-    assert len(list(source)) == 5 and len(seen.steps()) == (5 if ends == "whole" else 1)
+    assert len(list(source)) == 5 and len(report.steps()) == (5 if ends == "whole" else 1)
 
 
 def test_workers_that_are_there_already_are_left_and_waits_for_them_are_timed() -> None:
     source = DataLoader(Pages(), batch_size=4, num_workers=1, persistent_workers=True, multiprocessing_context="fork")
     assert len(list(source)) == 6
     iterator = source._iterator
-    with loader_watch.watch(source) as seen:
-        assert len(list(source)) == 6 and len(list(seen)) == 6
+    with loader_watch.watch(source) as report:
+        assert len(list(source)) == 6 and len(list(report)) == 6
     assert source._iterator is iterator and len(list(source)) == 6
-    assert len(seen.steps()) == 12 and seen.epochs == 2 and seen.steps()["first"].sum() == 2
+    assert len(report.steps()) == 12 and report.epochs == 2 and report.steps()["first"].sum() == 2
 
 
 class Endless(DataLoader[Any]):
@@ -290,26 +290,26 @@ class Through(DataLoader[Any]):
 
 @pytest.mark.parametrize("kind", [Endless, Through])
 def test_loaders_with_an_iterator_of_their_own_are_counted_once(kind: Any) -> None:
-    with loader_watch.watch(kind(Pages(), batch_size=4)) as seen:
-        assert [len(list(seen)) for _ in range(2)] == [6, 6]
-    assert len(seen.steps()) == 12 and seen.epochs == 2 and seen.steps()["first"].sum() == 2
+    with loader_watch.watch(kind(Pages(), batch_size=4)) as report:
+        assert [len(list(report)) for _ in range(2)] == [6, 6]
+    assert len(report.steps()) == 12 and report.epochs == 2 and report.steps()["first"].sum() == 2
 
 
 def test_two_loaders_are_watched_at_once() -> None:
     first, second = DataLoader(Pages(), batch_size=4), DataLoader(Stream(), batch_size=4)
-    with loader_watch.watch(first) as one, loader_watch.watch(second) as two:
+    with loader_watch.watch(first) as first_report, loader_watch.watch(second) as two:
         for _ in zip(first, second, strict=False):
             pass
-    assert one.table()["samples"].tolist() == [24] and two.table()["samples"].tolist() == [20]
+    assert first_report.table()["samples"].tolist() == [24] and two.table()["samples"].tolist() == [20]
 
 
 def test_a_break_leaves_nothing_behind() -> None:
     source = DataLoader(Pages(), batch_size=2, num_workers=1, multiprocessing_context="fork")
-    with loader_watch.watch(source) as seen:
-        for _ in seen:
+    with loader_watch.watch(source) as report:
+        for _ in report:
             break
     gc.collect()
-    assert seen.steps()["compute"].isna().tolist() == [True]
+    assert report.steps()["compute"].isna().tolist() == [True]
     assert [p for p in multiprocessing.active_children() if p.is_alive()] == []
 
 
@@ -325,9 +325,9 @@ def test_what_a_signal_handler_raises_belongs_to_the_program() -> None:
 
     before = signal.signal(signal.SIGUSR2, handler)
     try:
-        seen = Interrupted([1, 2], Path("nowhere"))
+        report = Interrupted([1, 2], Path("nowhere"))
         with pytest.raises(TimeoutError, match="the user's"):
-            list(seen)
+            list(report)
         assert not signal_errors.raised_by_signal(ValueError())
     finally:
         signal.signal(signal.SIGUSR2, before)
@@ -368,9 +368,9 @@ def test_a_sample_has_the_name_that_the_innermost_data_set_gives_it() -> None:
     assert names.innermost_dataset(outer, 0) == (inner, 5) and names.innermost_dataset(outer, 4) == (inner, 2)
     assert names.innermost_dataset(outer, 99) == (outer, 99) and names.innermost_dataset(outer, "x") == (outer, "x")
     assert names.sample_text(outer, "1") == "page_001.png (index 1)"
-    with loader_watch.watch(DataLoader(outer, batch_size=13)) as seen:
-        assert len(list(seen)) == 2
-    assert set(seen.slowest(26)["sample"]) == {f"page_{i:03}.png" for i in range(24)}
+    with loader_watch.watch(DataLoader(outer, batch_size=13)) as report:
+        assert len(list(report)) == 2
+    assert set(report.slowest(26)["sample"]) == {f"page_{i:03}.png" for i in range(24)}
 
 
 def test_names() -> None:
@@ -442,16 +442,18 @@ def test_what_seems_better_is_measured_again(monkeypatch: pytest.MonkeyPatch) ->
         trial.seconds.append(0.5 if lucky else 1.0)
 
     monkeypatch.setattr(tune_workers, "_turn", turn)
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     measured = loader_watch.measure(
-        lambda workers: [], workers=(0, 2, 4), threads=(1,), used=loader_watch.Setting(0, 1), progress=told.append
+        lambda workers: [], workers=(0, 2, 4), threads=(1,), used=loader_watch.Setting(0, 1), progress=events.append
     )
     assert [len(trial.seconds) for trial in measured.trials] == [6, 6, 3]
     assert measured.best is measured.now
-    assert [each["step"] for each in told] == list(range(1, 16)) and all(each["step"] <= each["total"] for each in told)
+    assert [each["step"] for each in events] == list(range(1, 16)) and all(
+        each["step"] <= each["total"] for each in events
+    )
 
 
-def test_a_setting_that_fails_is_told_and_never_recommended() -> None:
+def test_a_failed_setting_is_reported_and_never_recommended() -> None:
     def make(workers: int) -> Any:
         if workers:
             raise ValueError("no workers today")
@@ -481,9 +483,9 @@ def test_a_rebuilt_loader_has_the_settings_of_the_first(kind: str) -> None:
         "stream": DataLoader(Stream(), batch_size=3),
         "single": DataLoader(Pages(), batch_size=None),
     }[kind]
-    made = loader_watch.rebuild_loader(source, 0)
+    loader = loader_watch.rebuild_loader(source, 0)
     seed(0)
     want = [repr(batch) for batch in source]
     seed(0)
-    assert [repr(batch) for batch in made] == want
+    assert [repr(batch) for batch in loader] == want
     assert loader_watch.rebuild_loader(source, 2).num_workers == 2

@@ -30,17 +30,17 @@ class Stream(IterableDataset[Any]):
 
 def said(kind: str, workers: int) -> str:
     source = DataLoader(Stream(kind), batch_size=4, num_workers=workers, multiprocessing_context="fork")
-    with loader_watch.watch(source) as seen:
+    with loader_watch.watch(source) as report:
         for _ in source:
             pass
-    return str(seen)
+    return str(report)
 
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_stream_that_each_worker_yields_whole_comes_first(workers: int) -> None:
-    told = said("whole", workers)
-    assert told.startswith(f"All {workers} workers yield the same samples")
-    assert f"each sample comes {workers} times an epoch" in told
+    findings = said("whole", workers)
+    assert findings.startswith(f"All {workers} workers yield the same samples")
+    assert f"each sample comes {workers} times an epoch" in findings
 
 
 @pytest.mark.parametrize("kind", ["shared", "random", "equal"])
@@ -53,6 +53,6 @@ def test_what_makes_batches_is_named_where_it_fails() -> None:
         raise RuntimeError("stack expects each tensor to be of equal size")
 
     source = DataLoader(Stream("shared"), batch_size=4, collate_fn=fails)
-    with pytest.raises(RuntimeError), loader_watch.watch(source) as seen:
+    with pytest.raises(RuntimeError), loader_watch.watch(source) as report:
         next(iter(source))
-    assert seen.finding() == "Loading failed with RuntimeError in collate_fn, which makes batches of the samples"
+    assert report.finding() == "Loading failed with RuntimeError in collate_fn, which makes batches of the samples"

@@ -13,10 +13,10 @@ from ocrlab.debug.recorder.training_health.collapsed_outputs import OutputCollap
 from tests.debug.recorder.training_health.test_monitor import net, told
 
 
-def test_a_norm_over_one_value_makes_all_answers_equal(tmp_path: Path) -> None:
+def test_a_norm_over_a_single_value_makes_all_answers_equal(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(8, 1), nn.LayerNorm(1), nn.Linear(1, 4))
-    said = told(tmp_path, model=model)
-    assert "the model gave 16 different samples the same answer, in the last" in said
+    text = told(tmp_path, model=model)
+    assert "the model gave 16 different samples the same answer, in the last" in text
 
 
 def test_a_last_layer_that_begins_at_zero_is_right(tmp_path: Path) -> None:
@@ -27,48 +27,48 @@ def test_a_last_layer_that_begins_at_zero_is_right(tmp_path: Path) -> None:
 
 def test_samples_that_are_all_equal(tmp_path: Path) -> None:
     loader = DataLoader(TensorDataset(torch.zeros(128, 8), torch.arange(128) % 4), 16)
-    said = told(tmp_path, model=nn.Linear(8, 4), loader=loader)
-    assert "all 16 samples that the model got were equal" in said
+    text = told(tmp_path, model=nn.Linear(8, 4), loader=loader)
+    assert "all 16 samples that the model got were equal" in text
 
 
 def test_validation_and_half_precision_are_not_looked_at() -> None:
     model = nn.Linear(8, 2)
-    seen = OutputCollapseCheck([model], lambda: True)
-    seen.open()
+    check = OutputCollapseCheck([model], lambda: True)
+    check.open()
     model.eval()(torch.zeros(16, 8))
     model.train()(torch.zeros(2, 8))
     model.bfloat16()(torch.zeros(16, 8, dtype=torch.bfloat16))
-    assert seen.looks == 0
+    assert check.looks == 0
     model.float()
     for _ in range(4):
         model(torch.zeros(16, 8))
-    assert seen.blind == seen.equal == 4 and seen.sentence().startswith("all 16 samples")
-    seen.close()
+    assert check.blind == check.equal == 4 and check.sentence().startswith("all 16 samples")
+    check.close()
     model(torch.zeros(16, 8))
-    assert seen.looks == 4
+    assert check.looks == 4
 
 
 def test_equal_answers_only_in_between_are_right() -> None:
     model = nn.Linear(8, 2)
-    seen = OutputCollapseCheck([model], lambda: True)
-    seen.open()
+    check = OutputCollapseCheck([model], lambda: True)
+    check.open()
     for inputs in (torch.zeros(16, 8), torch.randn(16, 8)) * 6:
         model(inputs)
-    assert seen.looks == 12 and seen.blind == 0 and seen.sentence() == ""
+    assert check.looks == 12 and check.blind == 0 and check.sentence() == ""
 
 
-def test_embeddings_that_have_become_one() -> None:
+def test_collapsed_embeddings() -> None:
     torch.manual_seed(0)
     for width, factor, named in ((4, 0.1, True), (4, 0.9, False), (1, 0.1, False)):
         model = nn.Linear(8, width)
-        seen = OutputCollapseCheck([model], lambda: True)
-        seen.open()
+        check = OutputCollapseCheck([model], lambda: True)
+        check.open()
         for _ in range(8):
             model(torch.randn(16, 8))
             with torch.no_grad():
                 model.weight *= factor
-        assert ("have become one" in seen.sentence()) == named
-        seen.close()
+        assert ("have become one" in check.sentence()) == named
+        check.close()
 
 
 def test_a_bias_that_two_branches_cancel_is_not_called_dead(tmp_path: Path) -> None:

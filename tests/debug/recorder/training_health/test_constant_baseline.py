@@ -47,8 +47,8 @@ def trained(folder: Path, kind: str, *, apart: bool, factor: float = 1.0) -> str
 
 @pytest.mark.parametrize("kind", list(LOSSES))
 def test_targets_of_other_samples(tmp_path: Path, kind: str) -> None:
-    said = trained(tmp_path / "apart", kind, apart=True)
-    assert "one answer for all samples would give" in said and "shuffled" in said
+    text = trained(tmp_path / "apart", kind, apart=True)
+    assert "one answer for all samples would give" in text and "shuffled" in text
     assert trained(tmp_path / "right", kind, apart=False) == ""
     assert trained(tmp_path / "other", kind, apart=True, factor=0.5) == ""  # a loss that is not known
 
@@ -68,14 +68,14 @@ def test_which_loss_it_is() -> None:
     assert _kind(logits[:, :1], torch.zeros(8), float(logits[:, 0].square().mean())) == "squares"
 
 
-def test_targets_as_large_as_images_are_not_kept() -> None:
+def test_targets_as_large_as_images_are_not_stored() -> None:
     model = nn.Linear(4, 300)
-    seen = ConstantBaseline([model], lambda: True)
+    check = ConstantBaseline([model], lambda: True)
     wanted = torch.randn(8, 300)
-    seen.begin([INPUTS[:8], wanted])
-    seen.loss(functional.mse_loss(model(INPUTS[:8]), wanted).item())
-    assert seen.targets == [] and "" in seen.kinds
-    seen.close()
+    check.begin([INPUTS[:8], wanted])
+    check.loss(functional.mse_loss(model(INPUTS[:8]), wanted).item())
+    assert check.targets == [] and "" in check.kinds
+    check.close()
 
 
 def test_targets_that_come_in_a_tree_of_their_own(tmp_path: Path) -> None:

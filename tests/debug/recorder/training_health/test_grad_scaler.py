@@ -69,14 +69,14 @@ def by_itself(_: Any, optimizer: Any, __: Any) -> None:
     ids=["plain", "clipped by value"],
 )
 def test_a_scaler_that_the_step_bypasses(tmp_path: Path, step: Step) -> None:
-    told = said(tmp_path, step, torch.optim.Adam)
-    assert "a GradScaler made the loss 1024 times larger" in told and "scaler.step(optimizer)" in told
+    text = said(tmp_path, step, torch.optim.Adam)
+    assert "a GradScaler made the loss 1024 times larger" in text and "scaler.step(optimizer)" in text
 
 
 def test_gradients_that_are_clipped_in_the_scale_of_the_loss(tmp_path: Path) -> None:
-    told = said(tmp_path, after(clip, by_scaler))
-    assert "clipped while the loss is scaled" in told and "0.5 in the scale of the loss (1024)" in told
-    assert "unscale_" in told
+    text = said(tmp_path, after(clip, by_scaler))
+    assert "clipped while the loss is scaled" in text and "0.5 in the scale of the loss (1024)" in text
+    assert "unscale_" in text
 
 
 def factor(times: float) -> Step:

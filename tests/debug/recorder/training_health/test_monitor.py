@@ -50,7 +50,7 @@ def told(folder: Path, step: Step = right, *, model: Any = None, optimizer: Any 
     return "\n".join(training_findings.read(folder) or [])
 
 
-def test_a_training_that_learns_is_not_told_anything(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_training_that_learns_has_no_findings(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert told(tmp_path) == ""
     assert training_findings.read(tmp_path) == []
     assert "flight recorder" not in capfd.readouterr().err
@@ -108,17 +108,17 @@ def validating(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
     ],
 )
 def test_a_step_in_the_wrong_order_is_named(tmp_path: Path, step: Step, words: str) -> None:
-    said = told(tmp_path, step)
-    assert words in said
-    assert "\n" not in said
+    text = told(tmp_path, step)
+    assert words in text
+    assert "\n" not in text
 
 
 def test_steps_that_change_nothing(tmp_path: Path) -> None:
     model = net()
-    said = told(tmp_path / "a", clipped, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
-    assert "steps change" in said and "gradient clipping" in said
-    said = told(tmp_path / "b", model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.0))
-    assert "learning rate was 0 in all 16 steps" in said
+    text = told(tmp_path / "a", clipped, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    assert "steps change" in text and "gradient clipping" in text
+    text = told(tmp_path / "b", model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.0))
+    assert "learning rate was 0 in all 16 steps" in text
 
 
 def test_a_schedule_that_ends_early_is_named_and_a_warm_up_is_not(tmp_path: Path) -> None:
@@ -140,8 +140,8 @@ def test_a_schedule_that_ends_early_is_named_and_a_warm_up_is_not(tmp_path: Path
 
 def test_parameters_that_nothing_moves_are_named(tmp_path: Path) -> None:
     model = net()
-    said = told(tmp_path / "a", model=model, optimizer=torch.optim.Adam(model[3].parameters(), lr=1e-2))
-    assert said.startswith("0 (2 parameters), 1 (2 parameters): trainable, and in no group")
+    text = told(tmp_path / "a", model=model, optimizer=torch.optim.Adam(model[3].parameters(), lr=1e-2))
+    assert text.startswith("0 (2 parameters), 1 (2 parameters): trainable, and in no group")
 
     class Cut(nn.Module):
         def __init__(self) -> None:
@@ -167,14 +167,14 @@ def test_gradients_that_are_not_finite_and_a_scaler_that_skips(tmp_path: Path) -
         scaler.step(optimizer)
         scaler.update()
 
-    said = told(tmp_path, step, model=model, optimizer=optimizer, scaler=scaler)
-    assert "the gradient of gate is not finite, and GradScaler skips" in said
+    text = told(tmp_path, step, model=model, optimizer=optimizer, scaler=scaler)
+    assert "the gradient of gate is not finite, and GradScaler skips" in text
 
 
 def test_a_loss_that_rises_or_is_no_number(tmp_path: Path) -> None:
     model = net()
-    said = told(tmp_path / "a", model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e25))
-    assert "from batch" in said and "on: it learns nothing since" in said
+    text = told(tmp_path / "a", model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e25))
+    assert "from batch" in text and "on: it learns nothing since" in text
     model = nn.Linear(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=10.0, maximize=True)
     assert "the loss rose from" in told(tmp_path / "b", model=model, optimizer=optimizer)
@@ -229,9 +229,9 @@ def test_the_same_batch_is_named_where_the_loader_has_more(tmp_path: Path) -> No
     with recording(tmp_path / "a", model, optimizer) as rec:
         for _ in range(12):
             right(model, optimizer, next(iter(rec.batches(loader))), rec)
-    said = "\n".join(training_findings.read(tmp_path / "a") or [])
-    assert "the same batch, to the last bit" in said
-    assert "12 walks over the loader was left after its first batch, of 8" in said
+    findings = "\n".join(training_findings.read(tmp_path / "a") or [])
+    assert "the same batch, to the last bit" in findings
+    assert "12 walks over the loader was left after its first batch, of 8" in findings
     only = [next(iter(loader))] * 12
     assert told(tmp_path / "b", loader=only) == "", "learned by heart on purpose"
 
@@ -248,14 +248,14 @@ def test_averaged_weights_that_are_never_updated(tmp_path: Path) -> None:
     assert told(tmp_path / "b", step, model=model, extra={"ema": average}) == ""
 
 
-def test_two_networks_of_which_one_backward_reaches_both(tmp_path: Path) -> None:
+def test_a_backward_that_reaches_two_networks(tmp_path: Path) -> None:
     """As GANs are written: the generator's backward adds to the critic's gradients, which are zeroed later."""
     torch.manual_seed(0)
-    made, critic = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
-    first, second = torch.optim.Adam(made.parameters(), 1e-3), torch.optim.Adam(critic.parameters(), 1e-3)
-    with recording(tmp_path, [made, critic], [first, second]) as rec:
+    generator, critic = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    first, second = torch.optim.Adam(generator.parameters(), 1e-3), torch.optim.Adam(critic.parameters(), 1e-3)
+    with recording(tmp_path, [generator, critic], [first, second]) as rec:
         for batch in rec.batches(DataLoader(data(), 8, shuffle=True)):
-            fake = made(torch.randn(8, 4))
+            fake = generator(torch.randn(8, 4))
             second.zero_grad()
             (critic(fake.detach()).mean() - critic(batch[0]).mean()).backward()
             second.step()
@@ -278,7 +278,7 @@ def test_a_closure_has_its_gradients_inside_of_the_step(tmp_path: Path) -> None:
     assert told(tmp_path, step) == ""
 
 
-def test_an_exit_in_the_middle_is_told(tmp_path: Path) -> None:
+def test_an_exit_in_the_middle_is_reported(tmp_path: Path) -> None:
     def step(model: Any, optimizer: Any, batch: Any, rec: Any) -> None:
         right(model, optimizer, batch, rec)
         if rec.micro == 10:
@@ -286,9 +286,9 @@ def test_an_exit_in_the_middle_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(SystemExit):
         told(tmp_path, step)
-    said = (training_findings.read(tmp_path) or [""])[0]
-    assert "ended the program in batch 3 of 8 of epoch 2 of 2" in said
-    assert "test_monitor.py:" in said
+    findings = (training_findings.read(tmp_path) or [""])[0]
+    assert "ended the program in batch 3 of 8 of epoch 2 of 2" in findings
+    assert "test_monitor.py:" in findings
     assert training_findings.ended_early(tmp_path)
 
 

@@ -13,9 +13,9 @@ MODEL = nn.Linear(4, 2)
 
 
 def said(first: list[float], batch: int) -> str:
-    told = TrainingStats(batches=30, losses=30, steps=30, last=NAN, lost=batch, first_losses=first)
-    told.last_losses.append(NAN)
-    [text] = [text for text in sentences(told, MODEL) if "not finite" in text]
+    stats = TrainingStats(batches=30, losses=30, steps=30, last=NAN, lost=batch, first_losses=first)
+    stats.last_losses.append(NAN)
+    [text] = [text for text in sentences(stats, MODEL) if "not finite" in text]
     return text
 
 
@@ -24,6 +24,6 @@ def test_a_loss_that_was_finite_at_first_may_be_the_rates_fault() -> None:
     assert "from batch 3 of 30 on: it learns nothing since" in text and "try a smaller rate first" in text
 
 
-def test_before_the_first_loss_no_step_was_made() -> None:
+def test_a_first_loss_that_is_not_finite_precedes_every_step() -> None:
     text = said([NAN] * 3, 1)
     assert "no optimiser step came before it" in text and "smaller rate" not in text and "ocrlab replay" in text

@@ -23,35 +23,35 @@ from tests.debug.recorder.training_health.test_monitor import data, net, right, 
 MODEL = nn.Linear(4, 2)
 
 
-def test_one_or_two_steps_are_no_training_to_judge() -> None:
+def test_two_steps_are_too_few_for_a_finding() -> None:
     assert sentences(TrainingStats(batches=2, looks=2, steps=0, owned={"weight", "bias"}), MODEL) == []
     assert sentences(TrainingStats(batches=2, looks=2, steps=2, bare=2, owned={"weight", "bias"}), MODEL) == []
 
 
-def test_no_batch_is_told_with_the_length_of_the_loader() -> None:
-    said = sentences(TrainingStats(walks=[(0, 0), (0, 0)]), MODEL)
-    assert len(said) == 1
-    assert "2 walks over the loader gave none (len(loader) is 0)" in said[0]
+def test_a_loader_without_batches_is_reported_with_its_length() -> None:
+    text = sentences(TrainingStats(walks=[(0, 0), (0, 0)]), MODEL)
+    assert len(text) == 1
+    assert "2 walks over the loader gave none (len(loader) is 0)" in text[0]
 
 
-def test_an_exit_before_the_first_batch_is_told_alone() -> None:
+def test_an_exit_before_the_first_batch_is_the_only_finding() -> None:
     assert sentences(TrainingStats(ended="it ended"), MODEL) == ["it ended"]
 
 
-def test_a_constant_loss_is_told_to_the_last_bit() -> None:
-    told = TrainingStats(batches=40, losses=40, steps=40, same=39, last=0.5, first_losses=[0.5] * 8)
-    told.last_losses.extend([0.5] * 8)
-    assert sentences(told, MODEL)[0].startswith("the last 40 losses were 0.5, the same to the last bit")
+def test_a_constant_loss_is_reported() -> None:
+    stats = TrainingStats(batches=40, losses=40, steps=40, same=39, last=0.5, first_losses=[0.5] * 8)
+    stats.last_losses.extend([0.5] * 8)
+    assert sentences(stats, MODEL)[0].startswith("the last 40 losses were 0.5, the same to the last bit")
 
 
 def test_targets_in_batches_of_any_form() -> None:
-    told = TrainingStats()
-    told.see_batch([("images", torch.rand(4, 3)), ("labels", torch.ones(4))])
-    told.see_batch([("0", torch.rand(4, 3)), ("1", torch.tensor([0.0, 1.0]))])
-    told.see_batch([("images", torch.rand(4, 3)), ("mask", torch.ones(4))])
-    assert told.constant == [1.0, None]
-    assert told.compared == 6
-    assert math.isnan(told.last)
+    stats = TrainingStats()
+    stats.see_batch([("images", torch.rand(4, 3)), ("labels", torch.ones(4))])
+    stats.see_batch([("0", torch.rand(4, 3)), ("1", torch.tensor([0.0, 1.0]))])
+    stats.see_batch([("images", torch.rand(4, 3)), ("mask", torch.ones(4))])
+    assert stats.constant == [1.0, None]
+    assert stats.compared == 6
+    assert math.isnan(stats.last)
 
 
 def dropping() -> nn.Sequential:
@@ -73,8 +73,8 @@ def validated(folder: Path, back: Callable[[nn.Module], Any]) -> str:
 
 
 def test_a_model_that_stays_in_eval_mode_after_its_validation(tmp_path: Path) -> None:
-    said = validated(tmp_path / "a", lambda model: None)
-    assert "8 steps were made in train mode and 16 in eval mode" in said
+    text = validated(tmp_path / "a", lambda model: None)
+    assert "8 steps were made in train mode and 16 in eval mode" in text
     assert validated(tmp_path / "b", lambda model: model.train()) == ""
 
 
@@ -85,9 +85,9 @@ def cleared(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
 
 
 def test_gradients_that_are_filled_with_zeros_before_the_step(tmp_path: Path) -> None:
-    said = told(tmp_path, cleared)
-    assert "every one was 0 when the optimiser stepped" in said
-    assert "dead" not in said
+    text = told(tmp_path, cleared)
+    assert "every one was 0 when the optimiser stepped" in text
+    assert "dead" not in text
 
 
 def kept(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
@@ -117,8 +117,8 @@ def stepped_every(number: int, *, clear: bool) -> Callable[..., None]:
 
 def test_gradients_that_are_thrown_away_and_gradients_that_are_collected(tmp_path: Path) -> None:
     loader = DataLoader(data(), 8, shuffle=True)
-    said = told(tmp_path / "a", stepped_every(16, clear=True), loader=loader)
-    assert "of 32 batches zero_grad() threw a gradient away that no step had used: 2 steps" in said
+    text = told(tmp_path / "a", stepped_every(16, clear=True), loader=loader)
+    assert "of 32 batches zero_grad() threw a gradient away that no step had used: 2 steps" in text
     assert "threw" not in told(tmp_path / "b", stepped_every(8, clear=False), loader=loader)
 
 
@@ -150,7 +150,7 @@ class Scale:
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.0, "average never changed"), (0.1, "")])
-def test_an_average_with_a_state_that_stands_still(tmp_path: Path, share: float, said: str) -> None:
+def test_an_average_with_a_state_that_stands_still(tmp_path: Path, share: float, reported: str) -> None:
     model = net()
     average = Average(model, share)
 
@@ -158,8 +158,8 @@ def test_an_average_with_a_state_that_stands_still(tmp_path: Path, share: float,
         right(model, optimizer, batch, rec)
         average.update(model)
 
-    found = told(tmp_path, body, model=model, extra={"average": average, "scale": Scale()})
-    assert found.startswith(said) and bool(found) == bool(said)
+    text = told(tmp_path, body, model=model, extra={"average": average, "scale": Scale()})
+    assert text.startswith(reported) and bool(text) == bool(reported)
 
 
 def scheduled(folder: Path, factor: Callable[[int], float], rate: float = 1e-2) -> str:
@@ -176,8 +176,8 @@ def scheduled(folder: Path, factor: Callable[[int], float], rate: float = 1e-2) 
 
 def test_rates_that_vanish_or_never_arrive_and_rates_that_do(tmp_path: Path) -> None:
     assert "below a millionth of its largest (0.01) in" in scheduled(tmp_path / "a", lambda step: 0.5**step)
-    said = scheduled(tmp_path / "b", lambda step: min(1.0, (step + 1) / 5000), 1.0)
-    assert "still rising when the training ended, at 0.0256 of 1:" in said
+    text = scheduled(tmp_path / "b", lambda step: min(1.0, (step + 1) / 5000), 1.0)
+    assert "still rising when the training ended, at 0.0256 of 1:" in text
     assert scheduled(tmp_path / "c", lambda step: min(1.0, (step + 1) / 100)) == ""
     assert scheduled(tmp_path / "d", lambda step: 0.5 + 0.5 * np.cos(np.pi * step / 128)) == ""
 
@@ -189,8 +189,8 @@ class Seeded(Dataset[Any]):
         return 64
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        drawn = torch.from_numpy(np.random.normal(size=8)).float()  # noqa: NPY002
-        return drawn, int(drawn[:4].argmax())
+        values = torch.from_numpy(np.random.normal(size=8)).float()  # noqa: NPY002
+        return values, int(values[:4].argmax())
 
 
 def same_seed(_worker: int) -> None:
@@ -228,7 +228,7 @@ def test_modules_in_a_plain_dict(tmp_path: Path) -> None:
     assert told(tmp_path / "b", model=Listed(frozen=True)) == ""
 
 
-def test_a_loss_that_came_down_to_zero_and_one_that_two_players_raise(tmp_path: Path) -> None:
+def test_no_finding_for_a_loss_of_zero_or_of_two_players(tmp_path: Path) -> None:
     def done(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
         optimizer.zero_grad()
         (functional.relu(model(batch[0]) - 0.1).sum() * 0 + rec.loss(next(losses) * model(batch[0]).sum())).backward()

@@ -14,8 +14,8 @@ from tests.debug.recorder.training_health.test_monitor import data, told
 
 def test_weights_of_classes_in_place_of_weights_of_samples(tmp_path: Path) -> None:
     sampler = WeightedRandomSampler(torch.ones(4), 128)
-    said = told(tmp_path, loader=DataLoader(data(), 16, sampler=sampler))
-    assert "only 4 of 128 samples were ever drawn, in 256 draws" in said
+    text = told(tmp_path, loader=DataLoader(data(), 16, sampler=sampler))
+    assert "only 4 of 128 samples were ever drawn, in 256 draws" in text
 
 
 def test_fair_samplers_are_right(tmp_path: Path) -> None:
@@ -23,14 +23,14 @@ def test_fair_samplers_are_right(tmp_path: Path) -> None:
         assert "drawn" not in told(tmp_path / str(number), loader=DataLoader(data(), 16, sampler=sampler))
 
 
-def test_few_draws_of_many_samples_say_nothing() -> None:
-    drawn, rng = SamplerCoverageCheck(), random.Random(0)
+def test_few_draws_of_many_samples_give_no_finding() -> None:
+    check, rng = SamplerCoverageCheck(), random.Random(0)
     for _ in range(50):
-        drawn.note(str([rng.randrange(1_000_000) for _ in range(16)]))
-    assert drawn.sentence(1_000_000) == "" and drawn.count == 800
+        check.note(str([rng.randrange(1_000_000) for _ in range(16)]))
+    assert check.sentence(1_000_000) == "" and check.count == 800
     for _ in range(50):
-        drawn.note("['a.png', 'b.png']")  # keys of another kind
-    assert drawn.sentence(1_000_000) == "" and drawn.count == 800
+        check.note("['a.png', 'b.png']")  # keys of another kind
+    assert check.sentence(1_000_000) == "" and check.count == 800
     assert SamplerCoverageCheck({"1"}, 99).sentence(1000) == "" and "only 1 of 1000" in SamplerCoverageCheck(
         {"1"}, 100
     ).sentence(1000)

@@ -32,39 +32,39 @@ def test_a_transform_that_validation_lacks(tmp_path: Path, factor: float, shift:
             with torch.no_grad():
                 for inputs, _ in DataLoader(data(), 16):
                     model(inputs * factor + shift)
-    said = "\n".join(training_findings.read(tmp_path) or [])
-    assert ("validation gives the model other numbers" in said) == named
-    assert named or said == ""
+    findings = "\n".join(training_findings.read(tmp_path) or [])
+    assert ("validation gives the model other numbers" in findings) == named
+    assert named or findings == ""
 
 
-def test_few_samples_other_shapes_and_constants_say_nothing() -> None:
+def test_few_samples_other_shapes_and_constants_give_no_finding() -> None:
     model = nn.Conv2d(3, 4, 1)
-    seen = InputScaleCheck([model])
-    seen.looking = True
+    check = InputScaleCheck([model])
+    check.looking = True
     for _ in range(4):
         model(torch.randn(8, 3, 4, 4))
     model.eval()
     with torch.no_grad():
         model(100 + torch.randn(4, 3, 4, 4))
-        assert seen.sentence() == ""  # four samples
+        assert check.sentence() == ""  # four samples
         model(torch.zeros(16, 3, 4, 4))
-        seen.close()
+        check.close()
         model(100 + torch.randn(64, 3, 4, 4))
-    seen.kept[id(model)][1].add(torch.zeros(0 + 16, 3, 4, 4))
-    assert seen.kept[id(model)][1].rows == 36
+    check.stats[id(model)][1].add(torch.zeros(0 + 16, 3, 4, 4))
+    assert check.stats[id(model)][1].rows == 36
 
 
 def test_copies_and_pickles_of_a_model_leave_the_hook_out(tmp_path: Path) -> None:
     model, inputs = nn.Linear(4, 4), torch.randn(64, 4)
-    seen = InputScaleCheck([model])
-    seen.looking = True
+    check = InputScaleCheck([model])
+    check.looking = True
     torch.save(model, tmp_path / "model.pt")
     for other in (copy.deepcopy(model), copy.copy(model), pickle.loads(pickle.dumps(model))):
         other(inputs)
-    assert seen.kept[id(model)][0].calls == 0 and not seen.failed
+    assert check.stats[id(model)][0].calls == 0 and not check.failed
     load = "torch.load(sys.argv[1], weights_only=False)(torch.zeros(2, 4))"
     code = f"import torch, sys; {load}; print('ocrlab' in sys.modules)"
     read = subprocess.run([sys.executable, "-c", code, tmp_path / "model.pt"], capture_output=True, text=True)
     assert read.stdout == "False\n"
-    seen.close()
+    check.close()
     assert not model._forward_pre_hooks and not model._forward_pre_hooks_with_kwargs
