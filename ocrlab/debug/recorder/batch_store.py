@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ocrlab.debug.instruments import cuda_sticky_errors
-from ocrlab.debug.recorder.fail_safe import print_message, report, worker_ended
 from ocrlab.errors import DataError
+from ocrlab.run_folder.fail_safe import print_message, report, worker_ended
 
 LIMIT = 2 << 30  # bytes of all that are kept, of all processes of a machine
 SHARE = 10  # and no more than that part of what is free

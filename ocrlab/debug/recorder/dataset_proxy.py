@@ -20,8 +20,9 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from ocrlab.debug.flight_record.ring_format import ENCODE, States
 from ocrlab.debug.flight_record.worker_status import StatusPage
 from ocrlab.debug.instruments.dataset_proxy import DatasetProxy
-from ocrlab.debug.recorder import fail_safe, rng_state, uncollatable_samples
+from ocrlab.debug.recorder import rng_state, uncollatable_samples
 from ocrlab.debug.recorder.sample_names import batch_names, index_namer, plain_index
+from ocrlab.run_folder.fail_safe import report
 
 BATCH_OF = "batch of "  # what begins the name of a batch that failed when its samples were put together
 WORKER_STREAM = "this worker's"
@@ -229,7 +230,7 @@ class SampleRecorder:
         self.page = None
         if not self.is_off:
             self.is_off = True
-            fail_safe.report(error, "a loader's samples are no longer noted", self.place.folder)
+            report(error, "a loader's samples are no longer noted", self.place.folder)
 
     def open(self) -> None:
         """Open the page of this process, once."""

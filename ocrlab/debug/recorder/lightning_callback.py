@@ -23,13 +23,13 @@ from torch import nn
 from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.recorder import dataloader_hooks, import_rng_state, rng_state, sample_names
 from ocrlab.debug.recorder.dataset_proxy import BatchOrigin, StatusLocation
-from ocrlab.debug.recorder.fail_safe import guard, print_message, report, worker_ended
 from ocrlab.debug.recorder.manual_loop import early_exit_text, recording
 from ocrlab.debug.recorder.module_stages import unwrap
 from ocrlab.debug.recorder.replay_registration import Session, session
 from ocrlab.debug.recorder.step_recorder import StepRecorder, hook_optimizer
 from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
 from ocrlab.run_folder import launcher
+from ocrlab.run_folder.fail_safe import guard, print_message, report, worker_ended
 
 random.setstate(BEFORE)
 import_rng_state.record_import()

@@ -37,7 +37,6 @@ from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.recorder import dataloader_hooks, import_rng_state
 from ocrlab.debug.recorder.batch_iterator import BatchIterator
 from ocrlab.debug.recorder.dataset_proxy import BatchOrigin
-from ocrlab.debug.recorder.fail_safe import guard, print_message, report, worker_ended
 from ocrlab.debug.recorder.iteration_log import CountingLoader
 from ocrlab.debug.recorder.module_stages import StepPosition
 from ocrlab.debug.recorder.replay_registration import session
@@ -45,6 +44,7 @@ from ocrlab.debug.recorder.step_hooks import StepHooks
 from ocrlab.debug.recorder.step_recorder import StepRecorder, hook_optimizer
 from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
 from ocrlab.debug.recorder.training_state import TrainingState
+from ocrlab.run_folder.fail_safe import guard, print_message, report, worker_ended
 
 NEVER = 1 << 62  # micro-batches
 VALIDATION = 1  # the number of its loader

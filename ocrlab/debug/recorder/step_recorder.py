@@ -19,18 +19,18 @@ from torch import Tensor, nn
 from ocrlab.debug.flight_record import program_info, ring_format, ring_writer, training_findings
 from ocrlab.debug.flight_record.ring_format import PHASE_AT, STAGE_AT
 from ocrlab.debug.instruments import cuda_sticky_errors
-from ocrlab.debug.recorder import dataloader_hooks, fail_safe, import_rng_state, iteration_log, rng_state, sample_names
+from ocrlab.debug.recorder import dataloader_hooks, import_rng_state, iteration_log, rng_state, sample_names
 from ocrlab.debug.recorder.async_losses import LossTransfer
 from ocrlab.debug.recorder.batch_store import BatchStore
 from ocrlab.debug.recorder.dataloader_hooks import LoaderRecorder
 from ocrlab.debug.recorder.dataset_proxy import BatchOrigin, StatusLocation
-from ocrlab.debug.recorder.fail_safe import guard, print_message, report, worker_ended
 from ocrlab.debug.recorder.iteration_log import CountingLoader
 from ocrlab.debug.recorder.memory_sample import MemoryReader
 from ocrlab.debug.recorder.module_stages import StageHooks
 from ocrlab.debug.recorder.snapshots import Snapshots
 from ocrlab.debug.recorder.training_health.monitor import MANY, TrainingMonitor
 from ocrlab.run_folder import launcher, watcher_link
+from ocrlab.run_folder.fail_safe import NAME, guard, print_message, report, worker_ended, write_errors_to
 
 RECORDERS: weakref.WeakSet[StepRecorder] = weakref.WeakSet()  # the tapes of this process
 
@@ -50,7 +50,7 @@ class StepRecorder:
     ) -> None:
         facts, self.folder = import_rng_state.program_facts(), Path(folder, "flight")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fail_safe.write_errors_to(self.folder)
+        write_errors_to(self.folder / NAME)
         self.on = self.snapshots_on = self.cuda = True
         world = 1 if kind == "ocrlab train" else program_info.world_size()  # ocrlab train keeps a record of its own
         self.rank, self.member = rank, launcher.member(self.folder, rank, world)

@@ -20,7 +20,7 @@ from ocrlab.debug.flight_record import replay_position, ring_reader
 from ocrlab.errors import OcrlabError
 from ocrlab.hardware.processes import process_tree, stack_dumps
 from ocrlab.records import from_json
-from ocrlab.run_folder.own_errors import guarded
+from ocrlab.run_folder.fail_safe import guarded
 
 LOADS = "ocrlab/debug/recorder/dataset_proxy.py"  # on the stack of whoever loads
 LOADING = 3.0  # times longer that one sample may take to load

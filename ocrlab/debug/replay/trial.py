@@ -27,10 +27,9 @@ from ocrlab.debug.watch.supervisor import Ended, Options, watch
 from ocrlab.errors import OcrlabError
 from ocrlab.records import SCHEMA
 from ocrlab.run_folder import launcher
-from ocrlab.run_folder.own_errors import NAME as OWN_ERRORS
-from ocrlab.run_folder.own_errors import append_own_error
+from ocrlab.run_folder.fail_safe import NAME as OWN_ERRORS
+from ocrlab.run_folder.fail_safe import TRACER_NAME, append_own_error
 
-TRACER_ERRORS = "tracer-errors.txt"  # in the folder of a cell, as ocrlab.debug.replay.tracing.tracer_errors has it
 SESSION = "ocrlab.debug.replay.child.replay_session"  # the module that makes the session of a replay in its child
 PATIENCE = (6.0, 8.0)  # seconds that one operator may take at least, and times a recorded step
 ENDLESS = (15.0, 200.0)  # seconds that a traced step may take at least (twice that where none is known), and times one
@@ -134,7 +133,7 @@ def run_variant(subject: RecordedStep, variant: Variant, place: Path, seconds: f
         outcome.error_text = f"the time was over; --timeout gives it more than {seconds:.0f} s"
         return outcome
     _gather(outcome, subject, place, ended, guard)
-    if failed := _text(place / TRACER_ERRORS):
+    if failed := _text(place / TRACER_NAME):
         append_own_error(subject.run, f"replay, cell {variant.name}", failed)
         outcome.warnings.append(f"the tracer failed ({failed.strip().splitlines()[-1]}): see flight/{OWN_ERRORS}")
     outcome.fault = notebook_cells.shorten_paths(outcome.fault, place)

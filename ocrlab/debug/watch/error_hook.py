@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.hardware.processes import signal_names
-from ocrlab.run_folder import own_errors
+from ocrlab.run_folder import fail_safe
 
 INSIDE = Path(__file__).with_name("injected_error_hook.py")
 HOOK, MODULE = "hook", "_ocrlab_inside"  # a folder of the scratch folder, and what Python imports from it
@@ -75,12 +75,12 @@ def keep_failures(records: Sequence[dict[str, Any]], home: Path | None) -> None:
     for record in records:
         if record["kind"] == "failed":
             where = f"inside of process {record['pid']}, {record.get('where')}"
-            own_errors.append_own_error(home, where, str(record.get("says")))
+            fail_safe.append_own_error(home, where, str(record.get("says")))
 
 
 def texts(records: Sequence[dict[str, Any]], log: str, main: int, home: Path | None = None) -> dict[str, str]:
     """Return errors.txt, where a program that failed has hidden its first error; else nothing. Never raises."""
-    with own_errors.guarded(home, "watch: hidden errors"):
+    with fail_safe.guarded(home, "watch: hidden errors"):
         from ocrlab.debug.diagnosis import hidden_errors
 
         text = hidden_errors.errors_text(records, log, main)
@@ -90,7 +90,7 @@ def texts(records: Sequence[dict[str, Any]], log: str, main: int, home: Path | N
 
 def suspected(records: Sequence[dict[str, Any]], log: str, main: int, home: Path | None = None) -> dict[str, str]:
     """Return the fact `silent`: which handler may have taken the first error, by the source; never raises."""
-    with own_errors.guarded(home, "watch: suspected handlers"):
+    with fail_safe.guarded(home, "watch: suspected handlers"):
         from ocrlab.debug.diagnosis import hidden_errors
 
         handler = hidden_errors.suspected_handler(records, log, main)
@@ -108,7 +108,7 @@ def hid(incident: Path) -> str:
 
 def swallowed(records: Sequence[dict[str, Any]], home: Path | None = None) -> str:
     """Return a sentence about errors that a program which did well has swallowed again and again; never raises."""
-    with own_errors.guarded(home, "watch: swallowed errors"):
+    with fail_safe.guarded(home, "watch: swallowed errors"):
         from ocrlab.debug.diagnosis import hidden_errors
 
         return hidden_errors.most_swallowed_error(records)

@@ -24,7 +24,7 @@ from ocrlab.hardware.processes import kernel_log, process_tree, signal_names, st
 from ocrlab.records import Cause, Incident, Verdict, to_json
 from ocrlab.redaction import clean
 from ocrlab.run_folder import heartbeat
-from ocrlab.run_folder.own_errors import append_own_error, guarded
+from ocrlab.run_folder.fail_safe import append_own_error, guarded
 
 STACK_SECONDS = 1.0
 EXIT_OF_SIGNAL = 128  # what a shell adds to the number of the signal

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import io
 import pickle
-import signal
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from torch.utils.data import DataLoader
 
 from ocrlab.debug.instruments.call_hook import CallHook
 from ocrlab.debug.instruments.dataloader import loader_watch
-from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.layers import layer_watch
 from ocrlab.debug.instruments.leaks import leak_watch
 from ocrlab.debug.instruments.memory import memory_watch
@@ -110,34 +107,3 @@ def test_an_error_in_the_hooks_of_a_loader_leaves_its_batches(
                 assert [batch.tolist() for batch in source] == [[0, 1, 2, 3], [4, 5, 6, 7]]
         assert watch.guard.problem.startswith("TypeError") and len(watch.steps()) == 2 - bool(watch.guard.problem) * 2
         assert capsys.readouterr().err.count("loader.watch ended early, the program goes on: TypeError") == 1
-
-
-def test_what_a_signal_handler_raises_goes_on_to_the_program() -> None:
-    def handler(_number: int, _frame: Any) -> None:
-        raise TimeoutError("of the program")
-
-    before = signal.signal(signal.SIGUSR2, handler)
-    guard = InstrumentGuard("a test", stop=lambda _: None)
-    try:
-        with pytest.raises(TimeoutError), guard():
-            signal.raise_signal(signal.SIGUSR2)
-    finally:
-        signal.signal(signal.SIGUSR2, before)
-    assert not guard.problem
-
-
-def test_the_first_error_is_reported_with_its_place_and_stops_the_instrument(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    stopped: list[str] = []
-    guard = InstrumentGuard("a test", stop=lambda error: stopped.append(str(error)))
-    for text in ("first\nof two lines", "second"):
-        with guard():
-            raise ValueError(text)
-    with contextlib.suppress(KeyboardInterrupt), guard():
-        raise KeyboardInterrupt
-    stderr = capsys.readouterr().err
-    assert stderr.startswith(
-        "ocrlab: a test ended early, the program goes on: ValueError: first (test_instrument_guard.py:"
-    )
-    assert stderr.count("\n") == 1 and stopped == ["first\nof two lines"]

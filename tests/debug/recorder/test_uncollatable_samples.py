@@ -59,7 +59,9 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(("is_named", "wanted"), [(True, "line-13"), (False, "sample 13 of the stream")])
 def test_of_a_stream_the_sample_that_fits_to_no_other_is_named(tmp_path, is_named, wanted):
     for replayed, name in ((False, "batch of sample 12 of the stream and the 3 after it"), (True, wanted)):
-        loader = DataLoader(Stream(is_named), 4, collate_fn=Keeping(default_collate, 0) if replayed else None)
+        loader = DataLoader(
+            Stream(is_named), 4, collate_fn=SampleKeepingCollate(default_collate, 0) if replayed else None
+        )
         watched, origin = SampleRecorder(loader.dataset, StatusLocation(tmp_path), 0, replayed=replayed), []
         watched.refuse = origin.append
         with pytest.raises(RuntimeError, match="equal size"):

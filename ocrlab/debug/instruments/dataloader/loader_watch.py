@@ -33,8 +33,7 @@ from ocrlab.debug.instruments.dataloader import worker_log as journal
 from ocrlab.debug.instruments.dataloader.tune_workers import Setting, Trial, TuningResult, measure, rebuild_loader
 from ocrlab.debug.instruments.dataloader.worker_locks import LockStats, current_syscall
 from ocrlab.debug.instruments.dataloader.worker_log import Death, Step
-from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
-from ocrlab.debug.instruments.signal_errors import raised_by_signal
+from ocrlab.run_folder.fail_safe import InstrumentGuard, raised_by_signal
 
 if TYPE_CHECKING:
     import pandas

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataP
 from ocrlab.debug.instruments.dataloader import sample_names as names
 from ocrlab.debug.instruments.dataloader.worker_log import COLLATE, Journal
 from ocrlab.debug.instruments.dataset_proxy import DatasetProxy
-from ocrlab.debug.instruments.signal_errors import raised_by_signal
+from ocrlab.run_folder.fail_safe import raised_by_signal
 
 BYTES = 1 << 16  # of a tensor or text that are compared
 MARKED = 16  # first items of a stream whose content is compared with that of the other workers

@@ -33,7 +33,6 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ocrlab.debug.instruments import cuda_sticky_errors
 from ocrlab.debug.instruments.compiled_modules import is_compiled
-from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.layers import module_selection as names
 from ocrlab.debug.instruments.layers import table as rows
 from ocrlab.debug.instruments.layers.statistics import StatisticsStore, StepClock
@@ -41,6 +40,7 @@ from ocrlab.debug.instruments.layers.step_counter import StepCounter, in_backwar
 from ocrlab.debug.instruments.layers.table import INPUT, OUTPUT, Call, FirstNonFinite, Row
 from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
+from ocrlab.run_folder.fail_safe import InstrumentGuard
 
 if TYPE_CHECKING:
     from pandas import DataFrame

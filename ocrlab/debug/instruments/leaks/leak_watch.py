@@ -24,7 +24,6 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ocrlab.debug.instruments.call_hook import CallHook
 from ocrlab.debug.instruments.compiled_modules import is_compiled_module, is_jit
-from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.leaks import growth_lines
 from ocrlab.debug.instruments.leaks.growth_lines import Line
 from ocrlab.debug.instruments.leaks.growth_slope import Slope, slope, still_grows
@@ -34,6 +33,7 @@ from ocrlab.debug.instruments.leaks.referrers import Holder
 from ocrlab.debug.instruments.leaks.worker_leaks import Workers
 from ocrlab.debug.instruments.memory import host_memory
 from ocrlab.errors import ConfigError
+from ocrlab.run_folder.fail_safe import InstrumentGuard
 
 WARM, SETTLED = 5, 14  # steps in which optimiser state is created and caches fill; until resident memory settles
 EVERY = 4  # steps between two judgements of the slope

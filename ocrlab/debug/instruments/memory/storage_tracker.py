@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
-from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Block
+from ocrlab.run_folder.fail_safe import InstrumentGuard
 
 ROUNDED = {"cuda": 512, "cpu": 64}  # bytes that each device's allocator rounds up to
 CHANGED = (

@@ -24,12 +24,12 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from ocrlab.debug.instruments.compiled_modules import any_compiled, is_compiled
-from ocrlab.debug.instruments.instrument_guard import InstrumentGuard
 from ocrlab.debug.instruments.profiler import operators as ops
 from ocrlab.debug.instruments.profiler.device_peaks import peak
 from ocrlab.debug.instruments.profiler.nvtx_ranges import ModuleRanges
 from ocrlab.debug.instruments.profiler.sync_points import Place, WaitFinder, short_path, source_line
 from ocrlab.errors import ConfigError, RunError
+from ocrlab.run_folder.fail_safe import InstrumentGuard
 
 if TYPE_CHECKING:
     import pandas

@@ -11,7 +11,7 @@ from torch import nn
 from ocrlab.debug.instruments.step_check.findings import is_readable
 from ocrlab.debug.instruments.step_check.output_dependence import ROWS, all_rows_equal
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
-from ocrlab.debug.recorder.fail_safe import guard
+from ocrlab.run_folder.fail_safe import guard
 
 EXACT = (torch.float32, torch.float64)  # in bfloat16 two answers of 5 and 5.01 are one
 WIDE = 4  # numbers of an answer, as of an embedding
@@ -42,7 +42,9 @@ class OutputCollapseCheck:
         with torch.no_grad(), torch._C.DisableTorchFunction():
             inputs = [t for _, t in dotted_tensors((args, kwargs)) if t.ndim and is_readable(t)]
             rows = len(inputs[0]) if inputs else 0
-            ours = [t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and t.ndim and is_readable(t)]
+            ours = [
+                t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and t.ndim and is_readable(t)
+            ]
             ours = [t for t in ours if len(t) == rows]
             if rows < ROWS or not ours or any(t.dtype not in EXACT for t in ours):
                 return

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from ocrlab.debug.instruments.step_check.findings import is_readable
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
-from ocrlab.debug.recorder.fail_safe import guard
+from ocrlab.run_folder.fail_safe import guard
 
 STEPS = 150  # losses from which on something is said
 WALKS = 3  # over the loader: before that much is still to be learned

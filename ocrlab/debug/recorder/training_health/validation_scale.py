@@ -13,7 +13,7 @@ from torch import nn
 from ocrlab.debug.instruments.call_hook import CallHook
 from ocrlab.debug.instruments.step_check.findings import is_readable
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
-from ocrlab.debug.recorder.fail_safe import guard
+from ocrlab.run_folder.fail_safe import guard
 
 CALLS = 32  # calls of each kind that are looked at
 VALUES = 1 << 16  # of a batch, evenly spread

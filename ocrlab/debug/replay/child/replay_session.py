@@ -29,13 +29,13 @@ from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.recorder import import_rng_state, replay_registration, rng_state, sample_names, snapshots
 from ocrlab.debug.recorder.dataloader_hooks import LoaderRecorder, can_record
 from ocrlab.debug.recorder.dataset_proxy import BatchOrigin, StatusLocation
-from ocrlab.debug.recorder.fail_safe import print_message
 from ocrlab.debug.replay.child import file_sandbox, full_rerun, replay_plan, single_rank
 from ocrlab.debug.replay.child.batch_feed import BatchFeed, feed_loader, parts
 from ocrlab.debug.replay.tracing import tracer
 from ocrlab.debug.replay.tracing.tracer import Rebuild
 from ocrlab.errors import DataError
 from ocrlab.records import SCHEMA
+from ocrlab.run_folder.fail_safe import print_message
 
 
 class ReplaySession:

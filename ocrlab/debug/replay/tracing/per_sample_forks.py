@@ -22,7 +22,7 @@ import torch
 
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import replay_position
-from ocrlab.debug.replay.tracing import tracer_errors
+from ocrlab.run_folder import fail_safe
 
 ALL = 45.0  # seconds after which no other part is tried
 REFUSED = "a process that has initialised CUDA cannot be forked"
@@ -69,7 +69,7 @@ def each(
             if telling:
                 break
     except Exception as error:  # this process has not made the step, and must not go on with it
-        tracer_errors.report("samples alone", error)
+        fail_safe.report(error, "samples alone", name="ocrlab replay")
         leave(1)
     leave(0)
 

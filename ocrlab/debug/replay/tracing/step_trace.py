@@ -19,12 +19,12 @@ from ocrlab.debug.instruments import batch_tree as traced_batch
 from ocrlab.debug.instruments import cuda_sticky_errors, tensor_tree
 from ocrlab.debug.replay.tracing import index_checks as traced_ranges
 from ocrlab.debug.replay.tracing import row_order as traced_rows
-from ocrlab.debug.replay.tracing import tracer_errors
 from ocrlab.debug.replay.tracing.autograd_functions import AutogradFunctions
 from ocrlab.debug.replay.tracing.backward_trace import BackwardTrace
 from ocrlab.debug.replay.tracing.module_stack import Call, ModuleStack, kind
 from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, NonFiniteTracker, Part, bad, extent, pointer
 from ocrlab.debug.replay.tracing.operator_trace import OperatorTrace, line
+from ocrlab.run_folder import fail_safe
 
 SHOWN = 8  # inputs of an operator that are told
 LOSSES = (
@@ -347,7 +347,7 @@ class StepTrace:
                 self.raised_in = self.raised_in or (error, dict(self.place))
                 self.dead = True
             elif not self.blind:
-                tracer_errors.report("tracing stopped", error)
+                fail_safe.report(error, "tracing stopped", name="ocrlab replay")
             self.blind = True
 
 

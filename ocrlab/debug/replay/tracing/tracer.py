@@ -19,7 +19,7 @@ from ocrlab import run_folder
 from ocrlab.debug.flight_record import replay_position
 from ocrlab.debug.instruments import batch_tree as traced_batch
 from ocrlab.debug.instruments.compiled_modules import is_compiled
-from ocrlab.debug.replay.tracing import dataset_nonfinite_line, row_origins, tracer_errors
+from ocrlab.debug.replay.tracing import dataset_nonfinite_line, row_origins
 from ocrlab.debug.replay.tracing import fault_report as traced_faults
 from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
 from ocrlab.debug.replay.tracing.fault_report import Fault
@@ -28,6 +28,7 @@ from ocrlab.debug.replay.tracing.per_sample_forks import BatchMaker
 from ocrlab.debug.replay.tracing.prefetched_batches import PrefetchedBatches
 from ocrlab.debug.replay.tracing.step_trace import StepTrace
 from ocrlab.debug.replay.tracing.variant_switches import prepare
+from ocrlab.run_folder import fail_safe
 
 Rebuild = Callable[[], tuple[list[str], Callable[[Sequence[int]], Any]] | None]
 
@@ -56,7 +57,7 @@ class Tracer:
         variant = job.get("cell") or {}
         prepare(variant)
         self.out = Path(job["out"])
-        tracer_errors.write_into(self.out)
+        fail_safe.write_errors_to(self.out / fail_safe.TRACER_NAME)
         self.on = bool(variant.get("trace"))
         self.first = int(variant.get("trace_from", job["last_step"]))
         self.positions: list[int] | None = variant.get("samples")
@@ -282,4 +283,4 @@ def _harmless() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        tracer_errors.report("tracing failed", error)
+        fail_safe.report(error, "tracing failed", name="ocrlab replay")

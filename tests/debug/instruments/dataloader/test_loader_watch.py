@@ -20,7 +20,6 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, get_worker_info
 
-from ocrlab.debug.instruments import signal_errors
 from ocrlab.debug.instruments.dataloader import bottlenecks as reasons
 from ocrlab.debug.instruments.dataloader import loader_watch
 from ocrlab.debug.instruments.dataloader import sample_names as names
@@ -29,6 +28,7 @@ from ocrlab.debug.instruments.dataloader import tune_workers as measure
 from ocrlab.debug.instruments.dataloader import worker_log as journal
 from ocrlab.debug.instruments.dataset_proxy import DatasetProxy
 from ocrlab.errors import ConfigError
+from ocrlab.run_folder import fail_safe
 
 
 class Pages(Dataset[Any]):
@@ -328,7 +328,7 @@ def test_what_a_signal_handler_raises_belongs_to_the_program() -> None:
         report = Interrupted([1, 2], Path("nowhere"))
         with pytest.raises(TimeoutError, match="the user's"):
             list(report)
-        assert not signal_errors.raised_by_signal(ValueError())
+        assert not fail_safe.raised_by_signal(ValueError())
     finally:
         signal.signal(signal.SIGUSR2, before)
 

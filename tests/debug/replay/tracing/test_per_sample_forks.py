@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
-from ocrlab.debug.replay.tracing import tracer_errors
 
 CODE = """
 import os, sys, time
@@ -137,15 +136,3 @@ def test_a_process_that_has_initialised_cuda_is_not_forked(
     with pytest.raises(SystemExit) as ended:
         traced_alone.each(1.0, tmp_path, [], {})
     assert ended.value.code == 1 and traced_alone.REFUSED in capfd.readouterr().err
-
-
-def test_what_the_tracer_fails_at_is_written_with_its_traceback(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    tracer_errors.write_into(tmp_path)
-    try:
-        raise ValueError("mine")
-    except ValueError as error:
-        tracer_errors.report("tracing failed", error)
-    assert 'raise ValueError("mine")' in (tmp_path / tracer_errors.NAME).read_text()
-    assert "tracing failed: ValueError: mine" in capfd.readouterr().err
