@@ -18,7 +18,7 @@ from pathlib import Path
 
 import table
 
-from ocrlab.debug.bisect import bisect_job, command_trials, factors, next_run, posterior
+from ocrlab.debug.bisect import bisect_job, factors, next_run, posterior, program_trials
 
 LIMIT = 60  # runs
 ERROR = 0.05
@@ -35,7 +35,7 @@ class Case:
     rate: float
     suspected: str = "alike"  # alike, right, wrong
     must: Callable[[list[int], Counter[str]], bool] | None = None
-    said: str = ""
+    limit_text: str = ""
 
 
 def runs_at_most(limit: int) -> Callable[[list[int], Counter[str]], bool]:
@@ -50,12 +50,12 @@ def wrong_at_most(share: float) -> Callable[[list[int], Counter[str]], bool]:
 
 FLAKY = (0.1, 0.3, 0.5, 0.7, 0.9)
 CASES = (
-    Case(8, "all", 1, 1.0, must=runs_at_most(5), said="5 runs"),
-    Case(8, "all", 2, 1.0, must=runs_at_most(12), said="12 runs"),
-    Case(8, "any", 2, 1.0, must=runs_at_most(12), said="12 runs"),
-    Case(8, "always", 0, 1.0, must=wrong_at_most(ERROR), said="5% wrong"),
-    *(Case(8, "all", 1, rate, must=wrong_at_most(ERROR), said="5% wrong") for rate in FLAKY),
-    *(Case(8, "all", 2, rate, must=wrong_at_most(ERROR), said="5% wrong") for rate in (0.3, 0.5, 0.7, 0.9)),
+    Case(8, "all", 1, 1.0, must=runs_at_most(5), limit_text="5 runs"),
+    Case(8, "all", 2, 1.0, must=runs_at_most(12), limit_text="12 runs"),
+    Case(8, "any", 2, 1.0, must=runs_at_most(12), limit_text="12 runs"),
+    Case(8, "always", 0, 1.0, must=wrong_at_most(ERROR), limit_text="5% wrong"),
+    *(Case(8, "all", 1, rate, must=wrong_at_most(ERROR), limit_text="5% wrong") for rate in FLAKY),
+    *(Case(8, "all", 2, rate, must=wrong_at_most(ERROR), limit_text="5% wrong") for rate in (0.3, 0.5, 0.7, 0.9)),
     *(Case(8, "any", 2, rate) for rate in (0.3, 0.5, 0.7, 0.9)),
     *(Case(8, "always", 0, rate) for rate in FLAKY),
     Case(8, "all", 3, 1.0),
@@ -87,8 +87,8 @@ def main() -> int:
         rows.append(row)
         fine &= met is not False
         what = f"{case.count} factors, fails where {row[1]}, rate {case.rate}, suspected {case.suspected}"
-        table.figure(f"runs, median: {what}", row[8], "runs", limit=case.said or None)
-        table.figure(f"wrong: {what}", row[5] / options.draws, "share", limit=case.said or None)  # type: ignore[operator]
+        table.figure(f"runs, median: {what}", row[8], "runs", limit=case.limit_text or None)
+        table.figure(f"wrong: {what}", row[5] / options.draws, "share", limit=case.limit_text or None)  # type: ignore[operator]
     header = ["factors", "fails where", "rate", "suspected", "right", "wrong", "not settled", "not again"]
     header += ["runs: median", "95%", "most", "must", ""]
     body = table.markdown(header, rows)
@@ -111,35 +111,35 @@ def judged(case: Case, draws: int, dice: random.Random) -> tuple[list[object], b
     """Return the row of one kind of failure, and whether it does what it must."""
     ends, runs = Counter[str](), list[int]()
     for _ in range(draws):
-        end, made = drawn(case, dice)
+        end, count = search_failure(case, dice)
         ends[end] += 1
-        runs.append(made)
+        runs.append(count)
     runs.sort()
     met = case.must(runs, ends) if case.must else None
     shown = [ends["right"], ends["wrong"], ends["not settled"], ends["not again"]]
     spread = [runs[len(runs) // 2], runs[int(0.95 * (len(runs) - 1))], runs[-1]]
     where = {"always": "whatever is set", "mixed": "one, and any of two"}.get(case.kind, f"{case.kind} of {case.size}")
-    return [case.count, where, case.rate, case.suspected, *shown, *spread, case.said, table.judged(met)], met
+    return [case.count, where, case.rate, case.suspected, *shown, *spread, case.limit_text, table.judged(met)], met
 
 
-def drawn(case: Case, dice: random.Random) -> tuple[str, int]:
+def search_failure(case: Case, dice: random.Random) -> tuple[str, int]:
     """Draw one failure, search for it, and return how that ended and after how many runs."""
     chosen = sorted(dice.sample(range(case.count), case.size))
     suspicion = [1.0] * case.count
     if case.suspected != "alike":
         others = [index for index in range(case.count) if index not in chosen]
         suspicion[chosen[0] if case.suspected == "right" else dice.choice(others)] = 6.0
-    known = posterior.begin(suspicion)
-    while len(known.runs) < LIMIT and not posterior.settled(known, ERROR):
-        run = next_run.choose(known, ERROR)
-        posterior.learn(known, run, fails(case, chosen, run) and dice.random() < case.rate)
-    best = posterior.found(known)
-    if not posterior.settled(known, ERROR) or best.kind == "other":
-        return "not settled", len(known.runs)
+    search = posterior.begin_search(suspicion)
+    while len(search.runs) < LIMIT and not posterior.is_settled(search, ERROR):
+        run = next_run.choose_run(search, ERROR)
+        posterior.add_run(search, run, fails(case, chosen, run) and dice.random() < case.rate)
+    best = posterior.best_hypothesis(search)
+    if not posterior.is_settled(search, ERROR) or best.kind == "other":
+        return "not settled", len(search.runs)
     if best.kind == "never":
-        return "not again", len(known.runs)
+        return "not again", len(search.runs)
     same = best.kind == case.kind or (case.size == 1 and best.kind in ("all", "any"))
-    return ("right" if same and list(best.factors) == chosen else "wrong"), len(known.runs)
+    return ("right" if same and list(best.factors) == chosen else "wrong"), len(search.runs)
 
 
 def fails(case: Case, chosen: list[int], run: int) -> bool:
@@ -152,18 +152,18 @@ def fails(case: Case, chosen: list[int], run: int) -> bool:
 
 def real() -> str:
     """Bisect a small program of 8 factors that fails where two are as they were; returns a line."""
-    flips = factors.of_words([f"{name}=1:0" for name in "abcdefgh"])
+    flips = factors.parse_factors([f"{name}=1:0" for name in "abcdefgh"])
     words = [sys.executable, "-S", "-c", PROGRAM, *(f"{name}={{{name}}}" for name in "abcdefgh")]
     with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
-        start = command_trials.starter(words, flips)
-        job = bisect_job.Hunt(flips, [1.0] * 8, start, Path(folder, "runs"), bisect_job.Limits(timeout=60), "real")
+        start = program_trials.starter(words, flips)
+        job = bisect_job.BisectJob(flips, [1.0] * 8, start, Path(folder, "runs"), bisect_job.Limits(timeout=60), "real")
         began = time.perf_counter()
-        outcome = bisect_job.hunt(job, lambda row: None)
+        outcome = bisect_job.run_bisect(job, lambda row: None)
         seconds = time.perf_counter() - began
-    named = " and ".join(flips[index].name for index in outcome.found.factors)
+    named = " and ".join(flips[index].name for index in outcome.best.factors)
     right = outcome.status == "found" and named == "a and f"
-    told = f"A real program under watch, two of 8 together: {outcome.status}, {named}, {job.used} runs, {seconds:.1f} s"
-    return f"{told}. {table.judged(right)}."
+    text = f"A real program under watch, two of 8 together: {outcome.status}, {named}, {job.used} runs, {seconds:.1f} s"
+    return f"{text}. {table.judged(right)}."
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from ocrlab.redaction import clean
 from ocrlab.redaction import record as redacted
 
 if TYPE_CHECKING:  # they need NumPy, and the help does not
-    from ocrlab.debug.bisect.bisect_job import Hunt, Limits, Outcome
-    from ocrlab.debug.bisect.sample_search import Guilt
+    from ocrlab.debug.bisect.bisect_job import BisectJob, BisectOutcome, Limits
+    from ocrlab.debug.bisect.sample_search import SampleCulprits
 
 TAKES_PROGRAM = True  # what stands after -- is somebody else's
 FOLDER, RECORD = "bisect", "bisect.json"
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> Answer:
 def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> Answer:
     from ocrlab.config import schema as configs
     from ocrlab.debug.bisect import training_trials
-    from ocrlab.debug.bisect.bisect_job import Hunt, key, stamps
+    from ocrlab.debug.bisect.bisect_job import BisectJob, digest, file_stamps
 
     file = folder / "config.yaml" if folder else next((Path(word) for word in rest if "=" not in word), None)
     if folder and not (folder / "config.yaml").is_file():
@@ -99,65 +99,68 @@ def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], li
     if not (folder or rest):
         raise ConfigError("bisect: nothing is named", need="a run folder, a config, or settings", do="See --help")
     config = configs.load(file, [word for word in rest if "=" in word])
-    flips = training_trials.against(config, args.against) if args.against else training_trials.of_config(config)
-    at = training_trials.failed_at(folder) if folder else None
+    if args.against:
+        flips = training_trials.factors_against(config, args.against)
+    else:
+        flips = training_trials.config_factors(config)
+    at = training_trials.find_failed_step(folder) if folder else None
     steps = args.steps or (at[0] + 1 + training_trials.MARGIN if at else training_trials.STEPS)
     steps = min(steps, config.trainer.max_steps)
     with _home(folder, Path(config.runs)) as home:
         place = home / "flight" / FOLDER
-        data = stamps([Path(config.data)])
-        mark = key(configs.dump(config), steps, [(flip.name, flip.good) for flip in flips], data)
-        job = Hunt(flips, [], training_trials.starter(config, flips, place, steps), place, limits, mark)
-        job.before = [] if folder else _unfinished(Path(config.runs))
+        data = file_stamps([Path(config.data)])
+        mark = digest(configs.dump(config), steps, [(flip.name, flip.good) for flip in flips], data)
+        job = BisectJob(flips, [], training_trials.starter(config, flips, place, steps), place, limits, mark)
+        job.earlier_folders = [] if folder else _unfinished(Path(config.runs))
         plan = f"{steps} optimiser step{'' if steps == 1 else 's'} a run"
         plan += f"; it failed in step {at[0]}" if at else ""
         return _done(job, folder, home, plan, at[1] if at else ())
 
 
-def _program(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> Hunt:
-    from ocrlab.debug.bisect import command_trials, config_diff, factors
+def _program(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> BisectJob:
+    from ocrlab.debug.bisect import factors, program_trials
     from ocrlab.debug.bisect import sample_lists as lists
-    from ocrlab.debug.bisect.bisect_job import Hunt, key, stamps
+    from ocrlab.debug.bisect.bisect_job import BisectJob, digest, file_stamps
 
     if rest or args.against or args.steps:
         raise ConfigError("Settings are for ocrlab train", got=" ".join(rest) or None, need="--factor NAME=BAD:GOOD")
     if not (args.factor or args.samples):
         raise ConfigError("There is nothing to flip", need="--factor NAME=BAD:GOOD or --samples NAME=PATH, then --")
-    flips, first = config_diff.split(factors.of_words(args.factor)), args.program[0]
+    flips, first = program_trials.split_config_files(factors.parse_factors(args.factor)), args.program[0]
     if "{" not in first and shutil.which(first) is None:
         raise ConfigError(f"{first} cannot be started", got="no program of that name", need="-- COMMAND that runs")
-    samples = lists.of_word(args.samples) if args.samples else None
-    start = command_trials.starter(args.program, flips, samples)
+    samples = lists.read_samples(args.samples) if args.samples else None
+    start = program_trials.starter(args.program, flips, samples)
     files = [Path(word) for word in [*args.program, *(str(flip.job["path"]) for flip in flips if "path" in flip.job)]]
     files = [*(file for file in files if not file.is_dir()), *([samples.path] if samples else [])]
-    mark = key(args.program, args.samples, [(flip.name, flip.bad, flip.good) for flip in flips], stamps(files))
-    job = Hunt(flips, [], start, Path(), limits, mark)
+    mark = digest(args.program, args.samples, [(flip.name, flip.bad, flip.good) for flip in flips], file_stamps(files))
+    job = BisectJob(flips, [], start, Path(), limits, mark)
     if samples is not None:
         job.unit, job.names = samples.unit, samples.names
     return job
 
 
-def _search(job: Hunt, folder: Path | None, runs: Path) -> Answer:
+def _search(job: BisectJob, folder: Path | None, runs: Path) -> Answer:
     with _home(folder, runs) as home:
         job.folder = home / "flight" / FOLDER
-        job.before = [] if folder else _unfinished(runs)
+        job.earlier_folders = [] if folder else _unfinished(runs)
         return _done(job, folder, home, "", ())
 
 
-def _done(job: Hunt, folder: Path | None, home: Path, plan: str, samples: Sequence[str]) -> Answer:
+def _done(job: BisectJob, folder: Path | None, home: Path, plan: str, samples: Sequence[str]) -> Answer:
     """Say what is going to happen, hunt, go on to the pages where the data is guilty, and write down what was found."""
     from ocrlab.debug.bisect import bisect_summary, factors
-    from ocrlab.debug.bisect.bisect_job import hunt
+    from ocrlab.debug.bisect.bisect_job import run_bisect
     from ocrlab.debug.trials import trial
 
     verdict = None
     if folder:
-        job.wanted, job.told = trial.recorded_failure(folder) or (None, "")
+        job.wanted, job.failure = trial.recorded_failure(folder) or (None, "")
         verdict = _verdict(folder)
-    job.suspicion, job.guided = factors.suspicion(job.factors, verdict), bool(verdict and verdict.causes)
+    job.suspicion, job.is_ordered = factors.suspicion_weights(job.factors, verdict), bool(verdict and verdict.causes)
     _report(bisect_summary.plan(job.factors, job.limits, len(job.names), job.unit))
     _report(plan)
-    outcome = hunt(job, lambda row: _row(job, row))
+    outcome = run_bisect(job, lambda row: _row(job, row))
     names = job.names or _names(job.folder)
     guilt = _samples(job, outcome, names, samples)
     record = redacted(bisect_summary.record(job, outcome, guilt, names))
@@ -169,27 +172,29 @@ def _done(job: Hunt, folder: Path | None, home: Path, plan: str, samples: Sequen
     return Answer({**record, "file": str(file)}, text, 0 if outcome.status in ("found", "none") else 1)
 
 
-def _row(job: Hunt, row: dict[str, Any]) -> None:
+def _row(job: BisectJob, row: dict[str, Any]) -> None:
     """Say how a run ended, and after the first what it has told of all of them."""
     from ocrlab.debug.bisect import bisect_summary
 
     _report(bisect_summary.line(len(job.rows), row, job.unit))
     if len(job.rows) == 1 and row["ended"] == "failed":
-        _report(bisect_summary.first(job))
+        _report(bisect_summary.first_run(job))
 
 
-def _samples(job: Hunt, outcome: Outcome, names: Sequence[str], hinted: Sequence[str]) -> Guilt | None:
+def _samples(
+    job: BisectJob, outcome: BisectOutcome, names: Sequence[str], hinted: Sequence[str]
+) -> SampleCulprits | None:
     """Look for the samples that fail, where the data is guilty or where a program's samples were named."""
     from ocrlab.debug.bisect import bisect_summary, factors, sample_search
 
-    culprit_names = [job.factors[index].name for index in outcome.found.factors]
+    culprit_names = [job.factors[index].name for index in outcome.best.factors]
     asked = bool(job.names) and outcome.status in ("found", "none")
     if not asked and (outcome.status != "found" or factors.DATA not in culprit_names or len(names) < 2):
         return None
-    runs = bisect_summary.halvings(len(names)) * sample_search.tries(outcome.found.rate, job.limits.error)
+    runs = bisect_summary.halvings(len(names)) * sample_search.tries(outcome.best.rate, job.limits.error)
     _report(f"{len(names)} {job.unit}s are halved until those remain that fail, in {runs} runs at most if it is one")
     hint = [index for index, name in enumerate(names) if name in hinted]
-    return sample_search.pages(job, len(names), outcome.found.rate, lambda row: _row(job, row), hint)
+    return sample_search.find_culprits(job, len(names), outcome.best.rate, lambda row: _row(job, row), hint)
 
 
 def _limits(args: argparse.Namespace) -> Limits:
@@ -232,7 +237,7 @@ def _names(folder: Path) -> list[str]:
         return []
     from ocrlab.debug.bisect import training_trials
 
-    return training_trials.names(folder)
+    return training_trials.read_page_names(folder)
 
 
 def _verdict(folder: Path) -> Verdict | None:

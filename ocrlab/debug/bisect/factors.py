@@ -59,9 +59,9 @@ class Factor:
     job: Mapping[str, Any] = field(default_factory=dict)
 
 
-def of_words(words: Sequence[str]) -> list[Factor]:
+def parse_factors(words: Sequence[str]) -> list[Factor]:
     """Return the factors that `NAME=BAD:GOOD` words describe, for any program; raises ConfigError."""
-    found: list[Factor] = []
+    factors: list[Factor] = []
     for word in words:
         match = NAMED.fullmatch(word)
         if match is None:
@@ -69,10 +69,10 @@ def of_words(words: Sequence[str]) -> list[Factor]:
         bad, good = _sides(match["name"], match["sides"])
         if bad == good:
             raise ConfigError(f"--factor {word} changes nothing", need="a safe value other than the one that fails")
-        if match["name"] in [factor.name for factor in found]:
+        if match["name"] in [factor.name for factor in factors]:
             raise ConfigError(f"--factor {match['name']} is given twice", need="each name once")
-        found.append(Factor(match["name"], bad, good))
-    return found
+        factors.append(Factor(match["name"], bad, good))
+    return factors
 
 
 def _sides(name: str, text: str) -> tuple[str, str]:
@@ -88,17 +88,17 @@ def _sides(name: str, text: str) -> tuple[str, str]:
         bad, good = text[:-1], ""
     else:
         cuts = [place for place, sign in enumerate(text) if sign == ":"][:3]
-        ways = " or ".join(f"{name}={text[:cut]}::{text[cut + 1 :]}" for cut in cuts)
-        raise ConfigError(f"--factor {name}={text} can be cut at more than one colon", need=ways)
+        cuttings = " or ".join(f"{name}={text[:cut]}::{text[cut + 1 :]}" for cut in cuts)
+        raise ConfigError(f"--factor {name}={text} can be cut at more than one colon", need=cuttings)
     return bad, good
 
 
-def suspicion(factors: Sequence[Factor], verdict: Verdict | None) -> list[float]:
+def suspicion_weights(factors: Sequence[Factor], verdict: Verdict | None) -> list[float]:
     """Return how much each factor is suspected, 1 where nothing speaks for it, after the causes of a verdict."""
     weights = [1.0] * len(factors)
     for cause in verdict.causes if verdict else ():
-        known = max((start for start in SUSPECTS if cause.id.startswith(start)), key=len, default=None)
-        for name, strength in zip(SUSPECTS[known] if known else (), STRENGTH, strict=False):
+        prefix = max((start for start in SUSPECTS if cause.id.startswith(start)), key=len, default=None)
+        for name, strength in zip(SUSPECTS[prefix] if prefix else (), STRENGTH, strict=False):
             for place, factor in enumerate(factors):
                 if _plain(factor.name) == _plain(name):
                     weights[place] = max(weights[place], 1 + (strength - 1) * cause.confidence)
@@ -108,4 +108,4 @@ def suspicion(factors: Sequence[Factor], verdict: Verdict | None) -> list[float]
 def _plain(name: str) -> str:
     """Return a name as it is compared: `runtime.num_workers`, `NWORKERS` and `Workers` are `workers`."""
     bare = re.sub(r"[^a-z]", "", name.lower().rpartition(".")[2])
-    return next((known for known, names in SAME.items() if re.fullmatch(names, bare)), name.lower())
+    return next((canonical for canonical, names in SAME.items() if re.fullmatch(names, bare)), name.lower())

@@ -1,7 +1,7 @@
 """The samples of any program, which a bisect halves: files of a folder, lines of a list, records of a JSON, images.
 
-A run of some of them is given a folder or a list of its own, beside links to all that lies beside the real one, so that
-names in it are still found. Nothing is written where the samples are.
+A run with some of them gets its own folder or list, next to links to the neighbours of the real one, so that relative
+names still work. Nothing is written where the samples are.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Samples:
     unit: str  # file, line, record, image
     names: list[str]
     parts: list[Any]
-    kept: list[Any] = field(default_factory=list)
+    shared: list[Any] = field(default_factory=list)
 
 
-def of_word(word: str) -> Samples:
+def read_samples(word: str) -> Samples:
     """Return the samples that `NAME=FOLDER` or `NAME=FILE` names; raises ConfigError."""
     name, _, where = word.partition("=")
     path = Path(where).absolute()
@@ -51,20 +51,20 @@ def of_word(word: str) -> Samples:
         raise ConfigError(f"--samples {word} cannot be used", got="no such file" if name and where else None, need=need)
     try:
         if path.is_dir():
-            found = _folder(name, path)
+            samples = _folder(name, path)
         elif path.suffix == ".json":
-            found = _entries(name, path)
+            samples = _entries(name, path)
         else:
-            found = _lines(name, path)
+            samples = _lines(name, path)
     except (OSError, ValueError) as error:
         need = "text, or JSON with one list of records"
         raise ConfigError(f"--samples {word} cannot be read", got=str(error), need=need) from error
-    if not found.names:
+    if not samples.names:
         raise ConfigError(f"--samples {word} holds no samples", need="files, lines or entries, one a sample")
-    return found
+    return samples
 
 
-def given(samples: Samples, chosen: Sequence[int] | None, place: Path) -> str:
+def write_samples(samples: Samples, chosen: Sequence[int] | None, place: Path) -> str:
     """Return where a run of the chosen samples finds them, made below `place`; all of them lie where they are."""
     if chosen is None:
         return str(samples.path)
@@ -72,34 +72,36 @@ def given(samples: Samples, chosen: Sequence[int] | None, place: Path) -> str:
     if samples.unit == "file":
         top = place.absolute() / "samples" / samples.path.name
         top.mkdir(parents=True)
-        for relative in [*samples.kept, *(one for part in parts for one in part)]:
+        for relative in [*samples.shared, *(file for part in parts for file in part)]:
             (top / relative).parent.mkdir(parents=True, exist_ok=True)
             (top / relative).symlink_to(samples.path / relative)
         return str(top)
     if samples.unit == "image":
-        return beside(samples.path, json.dumps(_of_images(samples.kept[0], parts), ensure_ascii=False), place)
+        return write_replacement(
+            samples.path, json.dumps(_image_content(samples.shared[0], parts), ensure_ascii=False), place
+        )
     if samples.unit == "record":
-        return beside(samples.path, json.dumps(_records(samples.kept, parts), ensure_ascii=False), place)
-    return beside(samples.path, "".join([*samples.kept, *parts]), place)
+        return write_replacement(samples.path, json.dumps(_records(samples.shared, parts), ensure_ascii=False), place)
+    return write_replacement(samples.path, "".join([*samples.shared, *parts]), place)
 
 
-def _of_images(content: dict[str, Any], images: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _image_content(content: dict[str, Any], images: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what COCO says of some images: lists whose items belong to an image are cut down, all else stays."""
-    wanted = {one["id"] for one in images}
+    wanted = {item["id"] for item in images}
     return {
-        key: [one for one in value if not isinstance(one, dict) or one.get("image_id") in (None, *wanted)]
+        key: [item for item in value if not isinstance(item, dict) or item.get("image_id") in (None, *wanted)]
         if isinstance(value, list)
         else value
         for key, value in content.items()
     } | {"images": list(images)}
 
 
-def beside(path: Path, text: str, place: Path) -> str:
+def write_replacement(path: Path, text: str, place: Path) -> str:
     """Write what takes the place of a file below `place`, with links to all that lies beside it; return where."""
     folder = place.absolute() / "beside" / path.name
     folder.mkdir(parents=True)
-    with os.scandir(path.absolute().parent) as found:
-        for number, entry in enumerate(found):
+    with os.scandir(path.absolute().parent) as entries:
+        for number, entry in enumerate(entries):
             if number < BESIDE and entry.name != path.name:
                 with contextlib.suppress(OSError):
                     (folder / entry.name).symlink_to(path.absolute().parent / entry.name)
@@ -109,23 +111,27 @@ def beside(path: Path, text: str, place: Path) -> str:
 
 def _folder(name: str, path: Path) -> Samples:
     """Take files of one stem, such as a page and its boxes, for one sample; what there is one of is kept."""
-    files = sorted(one.relative_to(path) for one in path.rglob("*") if one.is_file() and not one.name.startswith("."))
-    endings = Counter(one.suffix.lower() for one in files)
+    files = sorted(
+        file.relative_to(path) for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")
+    )
+    endings = Counter(file.suffix.lower() for file in files)
     most = max(endings.values(), default=0)
-    kept = [one for one in files if endings[one.suffix.lower()] < LEAST < most + 1]
+    shared = [file for file in files if endings[file.suffix.lower()] < LEAST < most + 1]
     groups: dict[str, list[Path]] = {}
-    for one in files:
-        if one not in kept:
-            groups.setdefault(_stem(one, files), []).append(one)
-    names = [str(max(group, key=lambda one: (one.suffix.lower() in PICTURES, str(one)))) for group in groups.values()]
-    return Samples(name, path, "file", names, list(groups.values()), kept)
+    for file in files:
+        if file not in shared:
+            groups.setdefault(_stem(file, files), []).append(file)
+    names = [
+        str(max(group, key=lambda file: (file.suffix.lower() in PICTURES, str(file)))) for group in groups.values()
+    ]
+    return Samples(name, path, "file", names, list(groups.values()), shared)
 
 
-def _stem(one: Path, files: Sequence[Path]) -> str:
+def _stem(path: Path, files: Sequence[Path]) -> str:
     """Return what files of one sample share: the name without its ending, where folders tell kinds and not classes."""
     tops = {file.parts[0] for file in files if len(file.parts) > 1}
     kinds = tops & {"images", "labels", "annotations", "gts", "gt", "masks", "imgs", "ann", "img", "JPEGImages"}
-    return str(Path(*one.parts[1:]).with_suffix("")) if kinds and len(one.parts) > 1 else str(one.with_suffix(""))
+    return str(Path(*path.parts[1:]).with_suffix("")) if kinds and len(path.parts) > 1 else str(path.with_suffix(""))
 
 
 def _lines(name: str, path: Path) -> Samples:
@@ -135,10 +141,10 @@ def _lines(name: str, path: Path) -> Samples:
     lines = _rows(lines) if path.suffix.lower() in HEADED else lines
     head = lines[:1] if path.suffix.lower() in HEADED else []
     numbers = itertools.accumulate((line.count("\n") for line in lines), initial=1)
-    told = list(zip(numbers, lines, strict=False))[len(head) :]
-    told = [(number, line) for number, line in told if line.strip() and not line.startswith("#")]
-    names = [f"{number} (`{_short(line)}`)" for number, line in told]
-    return Samples(name, path, "line", names, [line for _, line in told], head)
+    numbered = list(zip(numbers, lines, strict=False))[len(head) :]
+    numbered = [(number, line) for number, line in numbered if line.strip() and not line.startswith("#")]
+    names = [f"{number} (`{_short(line)}`)" for number, line in numbered]
+    return Samples(name, path, "line", names, [line for _, line in numbered], head)
 
 
 def _rows(lines: list[str]) -> list[str]:
@@ -152,16 +158,16 @@ def _rows(lines: list[str]) -> list[str]:
 
 
 def _entries(name: str, path: Path) -> Samples:
-    found = json.loads(path.read_text(encoding="utf-8"))
-    if isinstance(found, dict) and isinstance(found.get("images"), list):  # COCO: the rest goes with its images
-        images = [one for one in found["images"] if isinstance(one, dict) and "id" in one]
-        told = [f"{one['id']} (`{_short(str(one.get('file_name', '')))}`)" for one in images]
-        return Samples(name, path, "image", told, images, [found])
-    key, records = (None, found) if isinstance(found, list) else _where(found)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(content, dict) and isinstance(content.get("images"), list):  # COCO: the rest goes with its images
+        images = [record for record in content["images"] if isinstance(record, dict) and "id" in record]
+        labels = [f"{record['id']} (`{_short(str(record.get('file_name', '')))}`)" for record in images]
+        return Samples(name, path, "image", labels, images, [content])
+    key, records = (None, content) if isinstance(content, list) else _where(content)
     named = isinstance(records, dict)
     pairs = list(records.items() if isinstance(records, dict) else enumerate(records))
-    names = [f"{place} (`{_short(json.dumps(one, ensure_ascii=False))}`)" for place, one in pairs]
-    return Samples(name, path, "record", names, pairs if named else records, [found, key, named])
+    names = [f"{place} (`{_short(json.dumps(record, ensure_ascii=False))}`)" for place, record in pairs]
+    return Samples(name, path, "record", names, pairs if named else records, [content, key, named])
 
 
 def _where(content: Any) -> tuple[str | None, Any]:
@@ -180,12 +186,12 @@ def _where(content: Any) -> tuple[str | None, Any]:
 def _several(value: Any) -> bool:
     """Tell records, in a list or by name, from settings and lists of numbers."""
     inside = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-    return len(inside) > 1 and all(isinstance(one, dict | list) for one in inside)
+    return len(inside) > 1 and all(isinstance(item, dict | list) for item in inside)
 
 
-def _records(kept: Sequence[Any], chosen: Sequence[Any]) -> Any:
+def _records(parts: Sequence[Any], chosen: Sequence[Any]) -> Any:
     """Return what a JSON file says of some of its records: all else in it stays."""
-    content, key, named = kept
+    content, key, named = parts
     records = dict(chosen) if named else list(chosen)
     return records if key is None else {**content, key: records}
 

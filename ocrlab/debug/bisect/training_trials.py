@@ -29,7 +29,7 @@ QUIET |= {"trainer.devices": 1, "trainer.sync_batchnorm": False}  # a trial is o
 SYNTHETIC = "synthetic"
 
 
-def of_config(config: Config) -> list[Factor]:
+def config_factors(config: Config) -> list[Factor]:
     """Return what can be flipped in a training: only what is not at its safe value already."""
     cuda, workers = config.trainer.accelerator != "cpu", config.runtime.workers
     crop = max(64, min(SMALL_CROP, config.crop // 64 * 32))
@@ -46,7 +46,7 @@ def of_config(config: Config) -> list[Factor]:
         ("learning rate", config.optim.lr > LOW_RATE, "optim.lr", LOW_RATE),
         ("gradient clipping", config.optim.grad_clip == 0, "optim.grad_clip", CLIP),
     ]
-    found = [_setting(name, key, config, good) for name, there, key, good in rows if there]
+    factors = [_setting(name, key, config, good) for name, there, key, good in rows if there]
     others: list[tuple[str, bool, str, str, dict[str, Any]]] = [
         ("pin memory", cuda, "on", "off", {"pin_memory": False}),
         ("start method", workers != 0, "as usual", START_METHOD, {"start_method": START_METHOD}),
@@ -54,19 +54,19 @@ def of_config(config: Config) -> list[Factor]:
         ("opencv threads", True, "as usual", "1", {"opencv_threads": 1}),
         (DATA, True, config.data, "synthetic pages", {"synthetic": True}),
     ]
-    return found + [Factor(name, bad, good, job=job) for name, there, bad, good, job in others if there]
+    return factors + [Factor(name, bad, good, job=job) for name, there, bad, good, job in others if there]
 
 
-def against(config: Config, words: Sequence[str]) -> list[Factor]:
+def factors_against(config: Config, words: Sequence[str]) -> list[Factor]:
     """Return as factors what `key=value` words would change in a config; raises ConfigError where nothing changes."""
     other = configs.apply(config, words)
-    found = [_setting(key, key, config, good) for key, (_, good) in configs.differences(config, other).items()]
-    if not found:
+    factors = [_setting(key, key, config, good) for key, (_, good) in configs.differences(config, other).items()]
+    if not factors:
         raise ConfigError("--against changes nothing", got=" ".join(words), need="settings other than those of the run")
-    return found
+    return factors
 
 
-def failed_at(run: Path) -> tuple[int, list[str]] | None:
+def find_failed_step(run: Path) -> tuple[int, list[str]] | None:
     """Return the optimiser step at which a run ended, from 0, and the samples of its batch; None where nothing says."""
     for path in ring_reader.find_rings(run):
         try:
@@ -109,18 +109,18 @@ def starter(config: Config, factors: Sequence[Factor], folder: Path, steps: int)
     return start
 
 
-def names(folder: Path) -> list[str]:
+def read_page_names(folder: Path) -> list[str]:
     """Return the names of the training pages, as the first run has written them down; none if it did not get so far."""
     try:
-        found = json.loads((folder / NAMES).read_bytes()).get("names")
+        names_read = json.loads((folder / NAMES).read_bytes()).get("names")
     except (OSError, ValueError, AttributeError):
         return []
-    return [str(name) for name in found or ()]
+    return [str(name) for name in names_read or ()]
 
 
 def rounds(crops: int, folder: Path) -> int:
     """Return how often each page was seen in a run of all pages, rounded up."""
-    return max(1, math.ceil(crops / max(1, len(names(folder)))))
+    return max(1, math.ceil(crops / max(1, len(read_page_names(folder)))))
 
 
 def _setting(name: str, key: str, config: Config, good: Any) -> Factor:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ocrlab.debug.bisect import bisect_job, bisect_summary, command_trials, factors, next_run, posterior, sample_search
-from ocrlab.debug.bisect.bisect_job import Hunt, Limits, Outcome
+from ocrlab.debug.bisect import bisect_job, bisect_summary, factors, next_run, posterior, program_trials, sample_search
+from ocrlab.debug.bisect.bisect_job import BisectJob, BisectOutcome, Limits
 
 BUGGY = """
 import os, signal, sys
@@ -25,27 +25,27 @@ def on(name): return given.get(name, os.environ.get(name)) == "1"
 
 def hunted(
     tmp_path: Path, body: str, names: Sequence[str] = "abcd", limits: Limits | None = None, **more: Any
-) -> tuple[Hunt, Outcome]:
+) -> tuple[BisectJob, BisectOutcome]:
     """Bisect a small program whose factors are words name=1 or name=0."""
-    flips = factors.of_words([f"{name}=1:0" for name in names])
+    flips = factors.parse_factors([f"{name}=1:0" for name in names])
     words = [sys.executable, "-S", "-c", BUGGY + body, *(f"{name}={{{name}}}" for name in names)]
-    start = command_trials.starter(words, flips)
-    job = Hunt(flips, [1.0] * len(flips), start, tmp_path / "bisect", limits or Limits(timeout=20), "key", **more)
-    return job, bisect_job.hunt(job, lambda row: None)
+    start = program_trials.starter(words, flips)
+    job = BisectJob(flips, [1.0] * len(flips), start, tmp_path / "bisect", limits or Limits(timeout=20), "key", **more)
+    return job, bisect_job.run_bisect(job, lambda row: None)
 
 
-def named(job: Hunt, outcome: Outcome) -> set[str]:
-    return {job.factors[index].name for index in outcome.found.factors}
+def named(job: BisectJob, outcome: BisectOutcome) -> set[str]:
+    return {job.factors[index].name for index in outcome.best.factors}
 
 
-def test_a_culprit_is_found_and_told_in_one_sentence(tmp_path: Path) -> None:
+def test_a_single_culprit_gives_a_sentence_and_a_record(tmp_path: Path) -> None:
     job, outcome = hunted(tmp_path, "if on('b'): raise KeyError('no page 17')")
     assert outcome.status == "found"
     assert named(job, outcome) == {"b"}
     assert job.used <= 4
-    told = bisect_summary.sentence(job, outcome)
-    assert told.startswith("KeyError: 'no page 17' comes from b (1): it failed in ")
-    assert "Until it is mended: b=0." in told
+    text = bisect_summary.sentence(job, outcome)
+    assert text.startswith("KeyError: 'no page 17' comes from b (1): it failed in ")
+    assert "Until it is mended: b=0." in text
     record = bisect_summary.record(job, outcome)
     assert record["culprits"] == ["b"]
     assert len(record["table"]) == job.used == record["runs"]["used"]
@@ -54,7 +54,7 @@ def test_a_culprit_is_found_and_told_in_one_sentence(tmp_path: Path) -> None:
 
 def test_two_that_only_fail_together(tmp_path: Path) -> None:
     job, outcome = hunted(tmp_path, "if on('a') and on('d'): sys.exit(3)")
-    assert (outcome.status, outcome.found.kind, named(job, outcome)) == ("found", "all", {"a", "d"})
+    assert (outcome.status, outcome.best.kind, named(job, outcome)) == ("found", "all", {"a", "d"})
     assert "together" in bisect_summary.sentence(job, outcome)
     assert "a=0 or d=0" in bisect_summary.sentence(job, outcome)
 
@@ -76,7 +76,7 @@ def test_none_of_the_factors_and_no_failure_at_all(tmp_path: Path) -> None:
     assert "did not fail" in bisect_summary.sentence(job, outcome)
 
 
-def test_too_few_runs_are_said_and_the_next_time_goes_on_from_there(tmp_path: Path) -> None:
+def test_an_undecided_bisect_goes_on_from_its_ledger(tmp_path: Path) -> None:
     body = "if on('a') and on('d'): sys.exit(3)"
     job, outcome = hunted(tmp_path, body, limits=Limits(runs=3))
     assert outcome.status == "undecided"
@@ -94,8 +94,8 @@ def test_a_signal_and_a_hang_are_failures_of_their_own(tmp_path: Path) -> None:
     assert [row["what"] for row in job.rows if row["ended"] == "otherwise"] in ([], ["hang"])
 
 
-def test_the_recorded_failure_is_looked_for_and_another_one_is_told(tmp_path: Path) -> None:
-    job, outcome = hunted(tmp_path, "if on('b'): raise KeyError('bug')", wanted="native.segv", told="a crash")
+def test_a_failure_other_than_the_recorded_is_noted(tmp_path: Path) -> None:
+    job, outcome = hunted(tmp_path, "if on('b'): raise KeyError('bug')", wanted="native.segv", failure="a crash")
     assert named(job, outcome) == {"b"}
     assert "another way than recorded (a crash)" in job.notes[0]
 
@@ -108,36 +108,38 @@ def test_a_total_time_ends_it(tmp_path: Path) -> None:
 
 
 def test_pages_are_halved_by_name(tmp_path: Path) -> None:
-    flips = factors.of_words(["data=1:0"])
+    flips = factors.parse_factors(["data=1:0"])
 
     def start(run: int, pages: list[int] | None, place: Path) -> tuple[list[str], dict[str, str]]:
-        guilty_now = run & 1 and (pages is None or 5 in pages)
-        return [sys.executable, "-S", "-c", f"raise SystemExit({3 if guilty_now else 0})"], {}
+        fails_now = run & 1 and (pages is None or 5 in pages)
+        return [sys.executable, "-S", "-c", f"raise SystemExit({3 if fails_now else 0})"], {}
 
-    job = Hunt(flips, [1.0], start, tmp_path / "bisect", Limits(timeout=20), "key")
-    outcome = bisect_job.hunt(job, lambda row: None)
-    found = sample_search.pages(job, 8, outcome.found.rate, lambda row: None)
-    assert (found.groups, found.ending) == ([[5]], "found")
+    job = BisectJob(flips, [1.0], start, tmp_path / "bisect", Limits(timeout=20), "key")
+    outcome = bisect_job.run_bisect(job, lambda row: None)
+    culprits = sample_search.find_culprits(job, 8, outcome.best.rate, lambda row: None)
+    assert (culprits.groups, culprits.ending) == ([[5]], "found")
     names = [f"page_{index}" for index in range(8)]
-    record = bisect_summary.record(job, outcome, found, names)
+    record = bisect_summary.record(job, outcome, culprits, names)
     assert "comes from the page page_5 (it fails without all others; all others pass): it failed" in record["sentence"]
     assert "Until it is mended: leave out page page_5." in record["sentence"]
     assert [names[5]] in [row["pages"] for row in record["table"]]
 
 
-def test_a_torn_line_of_known_runs_is_left_out(tmp_path: Path) -> None:
-    job = Hunt(factors.of_words(["a=1:0"]), [1.0], lambda *_: ([], {}), tmp_path, Limits(), "key")
+def test_a_torn_line_of_the_ledger_is_left_out(tmp_path: Path) -> None:
+    job = BisectJob(factors.parse_factors(["a=1:0"]), [1.0], lambda *_: ([], {}), tmp_path, Limits(), "key")
     good = {"key": "key", "run": 1, "pages": None, "what": "", "told": "passed", "seconds": 1.0, "place": "x"}
     lines = [json.dumps(good), json.dumps({**good, "key": "another"}), '{"key": "key", "ru', "[]", '{"key": "key"}']
     (tmp_path / bisect_job.LEDGER).write_text("\n".join(lines))
-    assert len(bisect_job.ledger(job)) == 1
+    assert len(bisect_job.read_ledger(job)) == 1
 
 
 def test_an_unfinished_bisect_elsewhere_is_gone_on_with(tmp_path: Path) -> None:
     body = "if on('a'): sys.exit(3)"
     _, outcome = hunted(tmp_path / "one", body, "ab", Limits(runs=2))
     assert outcome.status == "undecided"
-    second, outcome = hunted(tmp_path / "two", body, "ab", before=[tmp_path / "one" / "bisect", tmp_path / "no"])
+    second, outcome = hunted(
+        tmp_path / "two", body, "ab", earlier_folders=[tmp_path / "one" / "bisect", tmp_path / "no"]
+    )
     assert outcome.status == "found"
     assert [row["known"] for row in second.rows][:2] == [True, True]
 
@@ -149,12 +151,13 @@ import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 from ocrlab.cli.streams_and_signals import stop_signals
-from ocrlab.debug.bisect import bisect_job as bisect, factors, command_trials as program
-from ocrlab.debug.bisect.bisect_job import Hunt, Limits
-flips = factors.of_words(["a=1:0"])
+from ocrlab.debug.bisect import bisect_job, factors, program_trials
+from ocrlab.debug.bisect.bisect_job import BisectJob, Limits
+flips = factors.parse_factors(["a=1:0"])
 words = [sys.executable, "-S", "-c", "import time, os; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"]
 with stop_signals():
-    bisect.hunt(Hunt(flips, [1.0], program.starter(words, flips), Path("bisect"), Limits(timeout=50), "k"), print)
+    start = program_trials.starter(words, flips)
+    bisect_job.run_bisect(BisectJob(flips, [1.0], start, Path("bisect"), Limits(timeout=50), "k"), print)
 """
     child = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE)
     end = time.monotonic() + 60
@@ -187,16 +190,16 @@ def test_an_answer_is_put_to_the_proof_where_runs_are_short(tmp_path: Path) -> N
 def test_what_fails_now_and_then_whatever_is_set_is_seldom_blamed_on_a_factor() -> None:
     dice, wrong = random.Random(1), 0
     for _ in range(60):
-        known = posterior.begin([1.0] * 4)
-        flips = factors.of_words([f"f{n}=1:0" for n in range(4)])
-        job = Hunt(flips, [], lambda *_: ([], {}), Path(), Limits(again=3), "k")
+        search = posterior.begin_search([1.0] * 4)
+        flips = factors.parse_factors([f"f{n}=1:0" for n in range(4)])
+        job = BisectJob(flips, [], lambda *_: ([], {}), Path(), Limits(again=3), "k")
         job.rows.append({"seconds": 1.0})
-        while len(known.runs) < 60:
-            settled = posterior.settled(known, 0.05)
-            proof = bisect_job._proof(job, known, posterior.found(known)) if settled else None
+        while len(search.runs) < 60:
+            settled = posterior.is_settled(search, 0.05)
+            proof = bisect_job._next_proof(job, search, posterior.best_hypothesis(search)) if settled else None
             if settled and proof is None:
-                wrong += posterior.found(known).kind in ("all", "any")
+                wrong += posterior.best_hypothesis(search).kind in ("all", "any")
                 break
             job.proofs += proof is not None
-            posterior.learn(known, next_run.choose(known) if proof is None else proof, dice.random() < 0.5)
+            posterior.add_run(search, next_run.choose_run(search) if proof is None else proof, dice.random() < 0.5)
     assert wrong <= 4, "18 without the proof"

@@ -4,37 +4,39 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.debug.bisect import bisect_summary, factors, posterior
-from ocrlab.debug.bisect.bisect_job import Hunt, Limits, Outcome
+from ocrlab.debug.bisect.bisect_job import BisectJob, BisectOutcome, Limits
 from ocrlab.debug.bisect.factors import Factor
 
 
-def hunted(ends: list[tuple[int, bool]], status: str = "found") -> tuple[Hunt, Outcome]:
-    flips = factors.of_words(["workers=4:0", "amp=1:0"])
-    known = posterior.begin([1.0, 1.0])
+def hunted(ends: list[tuple[int, bool]], status: str = "found") -> tuple[BisectJob, BisectOutcome]:
+    flips = factors.parse_factors(["workers=4:0", "amp=1:0"])
+    search = posterior.begin_search([1.0, 1.0])
     rows: list[dict[str, Any]] = []
     for run, failed in ends:
-        posterior.learn(known, run, failed)
-        kept = [one.name for index, one in enumerate(flips) if run >> index & 1]
-        flipped = [one.name for index, one in enumerate(flips) if not run >> index & 1]
-        told = {"ended": "failed" if failed else "passed", "told": "KeyError: 'x'" if failed else "passed"}
-        rows.append({"run": run, "pages": None, "seconds": 2.0, "known": False, **told,
-                     "as it was": kept, "flipped": flipped})  # fmt: skip
-    job = Hunt(flips, [1.0, 1.0], lambda *_: ([], {}), Path(), Limits(runs=10), "k", told="KeyError: 'x'", rows=rows)
+        posterior.add_run(search, run, failed)
+        unchanged = [factor.name for index, factor in enumerate(flips) if run >> index & 1]
+        flipped = [factor.name for index, factor in enumerate(flips) if not run >> index & 1]
+        text = {"ended": "failed" if failed else "passed", "told": "KeyError: 'x'" if failed else "passed"}
+        rows.append({"run": run, "pages": None, "seconds": 2.0, "known": False, **text,
+                     "as it was": unchanged, "flipped": flipped})  # fmt: skip
+    job = BisectJob(
+        flips, [1.0, 1.0], lambda *_: ([], {}), Path(), Limits(runs=10), "k", failure="KeyError: 'x'", rows=rows
+    )
     job.used = len(rows)
-    return job, Outcome(status, posterior.found(known), known)
+    return job, BisectOutcome(status, posterior.best_hypothesis(search), search)
 
 
 def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
-    flips = factors.of_words([f"f{index}=1:0" for index in range(8)])
-    told = bisect_summary.plan(flips, Limits(40))
-    assert "5 runs where one of them always makes it fail, 12 where it takes two" in told
-    assert "suspects" not in told, "of eight no run is to spare"
+    flips = factors.parse_factors([f"f{index}=1:0" for index in range(8)])
+    text = bisect_summary.plan(flips, Limits(40))
+    assert "5 runs where one of them always makes it fail, 12 where it takes two" in text
+    assert "suspects" not in text, "of eight no run is to spare"
     three = bisect_summary.plan(flips[:3], Limits(40))
     assert "4 runs where one of them always makes it fail, or fewer where a verdict suspects the right one, 8" in three
-    assert "at most 40" in told
-    assert "at most 200 min" in told
+    assert "at most 40" in text
+    assert "at most 200 min" in text
     assert "at most 60 s in all" in bisect_summary.plan(flips, Limits(40, seconds=60.0))
-    assert "pages" not in told
+    assert "pages" not in text
     assert bisect_summary.plan([], Limits(40), 40, "line").startswith(
         "40 lines, which are halved: up to 14 runs for one"
     )
@@ -43,26 +45,29 @@ def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
 def test_the_first_run_says_how_long_all_will_take_and_what_is_suspected() -> None:
     job, _ = hunted([(3, True)])
     job.suspicion = [1.0, 3.0]
-    assert bisect_summary.first(job) == "a run takes 2 s: about 6 s for one culprit, 12 s for two; suspected first: amp"
+    assert (
+        bisect_summary.first_run(job)
+        == "a run takes 2 s: about 6 s for one culprit, 12 s for two; suspected first: amp"
+    )
 
 
-def test_what_is_empty_on_one_side_is_told_as_one_would_say_it() -> None:
-    amp, path = factors.of_words(["amp=--amp:", "PATH=:x"])
-    assert (bisect_summary.shown(amp), bisect_summary.shown(path)) == ("--amp -> without", "not set -> x")
-    flips = factors.of_words(["amp=--amp:", "XLA=fast:"])
-    known = posterior.begin([1.0, 1.0])
+def test_an_empty_side_reads_without_or_not_set() -> None:
+    amp, path = factors.parse_factors(["amp=--amp:", "PATH=:x"])
+    assert (bisect_summary.flip_text(amp), bisect_summary.flip_text(path)) == ("--amp -> without", "not set -> x")
+    flips = factors.parse_factors(["amp=--amp:", "XLA=fast:"])
+    search = posterior.begin_search([1.0, 1.0])
     for run, failed in [(3, True), (1, False), (2, False)]:
-        posterior.learn(known, run, failed)
-    job = Hunt(flips, [1.0, 1.0], lambda *_: ([], {}), Path(), Limits(), "k", told="KeyError: 'x'")
-    told = bisect_summary.sentence(job, Outcome("found", posterior.found(known), known))
-    assert "Until it is mended: without --amp or XLA not set." in told
+        posterior.add_run(search, run, failed)
+    job = BisectJob(flips, [1.0, 1.0], lambda *_: ([], {}), Path(), Limits(), "k", failure="KeyError: 'x'")
+    text = bisect_summary.sentence(job, BisectOutcome("found", posterior.best_hypothesis(search), search))
+    assert "Until it is mended: without --amp or XLA not set." in text
 
 
-def test_one_culprit_with_its_evidence_and_its_cure() -> None:
-    told = bisect_summary.sentence(*hunted([(3, True), (1, True), (2, False)]))
-    assert told.startswith("KeyError: 'x' comes from workers (4): it failed in 2 of 2 runs with, in 0 of 1 without")
-    assert "passed with nothing else flipped" in told
-    assert "Until it is mended: workers=0. It is taken to fail always" in told
+def test_a_culprit_with_its_evidence_and_its_fix() -> None:
+    text = bisect_summary.sentence(*hunted([(3, True), (1, True), (2, False)]))
+    assert text.startswith("KeyError: 'x' comes from workers (4): it failed in 2 of 2 runs with, in 0 of 1 without")
+    assert "passed with nothing else flipped" in text
+    assert "Until it is mended: workers=0. It is taken to fail always" in text
 
 
 def test_what_is_not_settled_says_how_to_go_on() -> None:
@@ -74,9 +79,9 @@ def test_what_is_not_settled_says_how_to_go_on() -> None:
     assert "--runs 20 goes on from here" in bisect_summary.sentence(job, outcome)
 
 
-def test_runs_that_halve_samples_are_not_said_to_make_sure() -> None:
+def test_runs_that_halve_samples_do_not_count_as_confirmation() -> None:
     job, outcome = hunted([(3, True), (1, True), (2, False)])
-    job.stood, job.proofs = 2, 1
+    job.settled_after, job.proofs = 2, 1
     job.rows += [{**job.rows[0], "pages": [0, 1]}] * 5
     assert "That stood after 2 runs; 1 more to be sure" in bisect_summary.sentence(job, outcome)
     assert bisect_summary.record(job, outcome, None, ["a", "b"])["runs"]["to_make_sure"] == 1
@@ -96,7 +101,7 @@ def test_without_a_run_and_over_its_time() -> None:
 def test_many_factors_have_letters_so_that_the_table_fits_a_terminal() -> None:
     job, _ = hunted([(3, True)])
     assert bisect_summary.legend(job) == "" and bisect_summary.table(job)[0][1:3] == ["workers", "amp"]
-    job.factors = factors.of_words([f"setting_{number}=1:0" for number in range(30)])
+    job.factors = factors.parse_factors([f"setting_{number}=1:0" for number in range(30)])
     assert bisect_summary.legend(job).startswith("A setting_0, B setting_1, ")
     end = "Z setting_25, A1 setting_26, A2 setting_27, A3 setting_28, A4 setting_29; x is as it was, - is flipped"
     assert bisect_summary.legend(job).endswith(end)
@@ -121,28 +126,28 @@ def test_lines_and_table_have_a_row_a_run() -> None:
     assert bisect_summary.table(job)[2][1:3] == ["-", "as it was"]
 
 
-def test_data_of_which_no_page_is_known_are_sent_to_the_doctor() -> None:
+def test_data_without_page_names_refers_to_samples_check() -> None:
     flips = [Factor("data", "scans", "synthetic pages", job={"synthetic": True})]
-    known = posterior.begin([1.0])
+    search = posterior.begin_search([1.0])
     for run, failed in [(1, True), (0, False)]:
-        posterior.learn(known, run, failed)
-    job = Hunt(flips, [1.0], lambda *_: ([], {}), Path(), Limits(), "k", told="KeyError: 'x'")
-    told = bisect_summary.sentence(job, Outcome("found", posterior.found(known), known))
-    assert "Until it is mended: other pages (ocrlab samples check scans looks at these)." in told
+        posterior.add_run(search, run, failed)
+    job = BisectJob(flips, [1.0], lambda *_: ([], {}), Path(), Limits(), "k", failure="KeyError: 'x'")
+    text = bisect_summary.sentence(job, BisectOutcome("found", posterior.best_hypothesis(search), search))
+    assert "Until it is mended: other pages (ocrlab samples check scans looks at these)." in text
 
 
-def test_what_ended_otherwise_is_said_beside_the_answer() -> None:
-    flips = factors.of_words(["a=1:0", "b=1:0", "c=1:0"])
+def test_runs_that_ended_otherwise_are_explained_with_the_answer() -> None:
+    flips = factors.parse_factors(["a=1:0", "b=1:0", "c=1:0"])
     beside = "; a flipped alone ends otherwise, but with b flipped too it fails with a as it was and passes without"
     unknown = "; whether it needs b as well is not known, as it ends otherwise without"
     for ends, words in [
         ({7: True, 6: None, 5: True, 4: False, 1: True}, beside),
         ({7: True, 6: False, 5: None, 1: None, 3: True}, unknown),
     ]:
-        known = posterior.begin([1.0] * 3)
+        search = posterior.begin_search([1.0] * 3)
         for run, end in ends.items():
-            posterior.bar(known, run) if end is None else posterior.learn(known, run, end)
-        job = Hunt(flips, [1.0] * 3, lambda *_: ([], {}), Path(), Limits(), "k", told="KeyError: 'x'")
-        found = posterior.found(known)
-        assert found.factors == (0,)
-        assert words in bisect_summary.sentence(job, Outcome("found", found, known))
+            posterior.exclude(search, run) if end is None else posterior.add_run(search, run, end)
+        job = BisectJob(flips, [1.0] * 3, lambda *_: ([], {}), Path(), Limits(), "k", failure="KeyError: 'x'")
+        best = posterior.best_hypothesis(search)
+        assert best.factors == (0,)
+        assert words in bisect_summary.sentence(job, BisectOutcome("found", best, search))

@@ -11,19 +11,19 @@ from ocrlab.debug.bisect import next_run, posterior
 
 @pytest.mark.parametrize("count", [1, 5, 14])
 def test_the_first_runs_are_as_it_was_until_it_has_failed_once(count: int) -> None:
-    known = posterior.begin([1.0] * count)
+    search = posterior.begin_search([1.0] * count)
     for _ in range(3):
-        assert next_run.choose(known) == known.whole
-        posterior.learn(known, known.whole, False)
-    posterior.learn(known, known.whole, True)
-    assert known.flaky
-    assert 0 <= next_run.choose(known) <= known.whole
+        assert next_run.choose_run(search) == search.whole
+        posterior.add_run(search, search.whole, False)
+    posterior.add_run(search, search.whole, True)
+    assert search.flaky
+    assert 0 <= next_run.choose_run(search) <= search.whole
 
 
 def test_the_second_run_halves_the_factors() -> None:
-    known = posterior.begin([1.0] * 8)
-    posterior.learn(known, known.whole, True)
-    assert next_run.choose(known).bit_count() == 4
+    search = posterior.begin_search([1.0] * 8)
+    posterior.add_run(search, search.whole, True)
+    assert next_run.choose_run(search).bit_count() == 4
 
 
 @functools.cache
@@ -38,8 +38,8 @@ def soonest(suspect: int, others: int, acquitted: int, needless: int, runs: int)
     if runs == 0:
         return math.inf
     best = math.inf
-    kept = (range(suspect + 1), range(others + 1), range(acquitted + 1), range(needless + 1))
-    for first, some, of_acquitted, of_needless in itertools.product(*kept):  # every run that there is
+    choices = (range(suspect + 1), range(others + 1), range(acquitted + 1), range(needless + 1))
+    for first, some, of_acquitted, of_needless in itertools.product(*choices):  # every run that there is
         gone = suspect + others - first - some
         fails = soonest(first, some, of_acquitted, needless + gone, runs - 1) if first + some else 0
         passes = soonest(suspect - first, others - some, acquitted + first + some, needless - of_needless, runs - 1)

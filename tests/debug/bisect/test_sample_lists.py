@@ -16,30 +16,30 @@ def tree(root: Path, *names: str) -> Path:
     return root
 
 
-def test_files_of_one_stem_go_together_and_single_ones_stay(tmp_path: Path) -> None:
+def test_files_with_the_same_stem_are_a_sample_and_single_files_stay(tmp_path: Path) -> None:
     names = [f"images/{n}.jpg" for n in "abc"] + [f"labels/{n}.txt" for n in "abc"]
-    found = sample_lists.of_word(f"data={tree(tmp_path / 'd', *names, 'data.yaml')}")
-    assert found.names == ["images/a.jpg", "images/b.jpg", "images/c.jpg"]
-    place = Path(sample_lists.given(found, [1], tmp_path / "run"))
-    assert sorted(str(one.relative_to(place)) for one in place.rglob("*") if one.is_file()) == [
+    samples = sample_lists.read_samples(f"data={tree(tmp_path / 'd', *names, 'data.yaml')}")
+    assert samples.names == ["images/a.jpg", "images/b.jpg", "images/c.jpg"]
+    place = Path(sample_lists.write_samples(samples, [1], tmp_path / "run"))
+    assert sorted(str(file.relative_to(place)) for file in place.rglob("*") if file.is_file()) == [
         "data.yaml",
         "images/b.jpg",
         "labels/b.txt",
     ]
-    assert sample_lists.given(found, None, tmp_path) == str(tmp_path / "d")
+    assert sample_lists.write_samples(samples, None, tmp_path) == str(tmp_path / "d")
 
 
-def test_folders_of_classes_do_not_join_files_of_one_name(tmp_path: Path) -> None:
-    found = sample_lists.of_word(f"data={tree(tmp_path / 'd', 'cat/0.png', 'cat/1.png', 'dog/0.png')}")
-    assert found.names == ["cat/0.png", "cat/1.png", "dog/0.png"]
+def test_folders_of_classes_do_not_join_files_with_the_same_name(tmp_path: Path) -> None:
+    samples = sample_lists.read_samples(f"data={tree(tmp_path / 'd', 'cat/0.png', 'cat/1.png', 'dog/0.png')}")
+    assert samples.names == ["cat/0.png", "cat/1.png", "dog/0.png"]
 
 
 def test_lines_keep_their_head_and_what_lies_beside_them(tmp_path: Path) -> None:
     tree(tmp_path / "d", "a.jpg")
     (tmp_path / "d" / "t.csv").write_text("file,label\na.jpg,1\n\nb.jpg,2")
-    found = sample_lists.of_word(f"t={tmp_path / 'd' / 't.csv'}")
-    assert found.names == ["2 (`a.jpg,1`)", "4 (`b.jpg,2`)"]
-    place = Path(sample_lists.given(found, [1], tmp_path / "run"))
+    samples = sample_lists.read_samples(f"t={tmp_path / 'd' / 't.csv'}")
+    assert samples.names == ["2 (`a.jpg,1`)", "4 (`b.jpg,2`)"]
+    place = Path(sample_lists.write_samples(samples, [1], tmp_path / "run"))
     assert place.read_text() == "file,label\nb.jpg,2\n"
     assert (place.parent / "a.jpg").read_text() == "a.jpg", "names in a list are often relative to it"
     assert (tmp_path / "d" / "t.csv").read_text().startswith("file,label\na.jpg")
@@ -48,26 +48,26 @@ def test_lines_keep_their_head_and_what_lies_beside_them(tmp_path: Path) -> None
 def test_bytes_that_are_no_text_and_ends_of_lines_stay_as_they_are(tmp_path: Path) -> None:
     lines = [b"a.jpg 1\r\n", b"caf\xe9.jpg 2\r\n", "one\u2028line 3\r\n".encode()]
     (tmp_path / "t.txt").write_bytes(b"".join(lines))
-    found = sample_lists.of_word(f"t={tmp_path / 't.txt'}")
-    assert len(found.names) == 3
+    samples = sample_lists.read_samples(f"t={tmp_path / 't.txt'}")
+    assert len(samples.names) == 3
     for number, line in enumerate(lines):
-        assert Path(sample_lists.given(found, [number], tmp_path / f"run-{number}")).read_bytes() == line
+        assert Path(sample_lists.write_samples(samples, [number], tmp_path / f"run-{number}")).read_bytes() == line
 
 
 def test_a_row_of_a_table_may_have_several_lines(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text('file,text\na,"one\ntwo"\nb,"say ""x"""\n')
-    found = sample_lists.of_word(f"t={tmp_path / 't.csv'}")
-    assert [name.split(" ")[0] for name in found.names] == ["2", "4"], "the line at which a row begins"
-    assert Path(sample_lists.given(found, [0], tmp_path / "run")).read_text() == 'file,text\na,"one\ntwo"\n'
+    samples = sample_lists.read_samples(f"t={tmp_path / 't.csv'}")
+    assert [name.split(" ")[0] for name in samples.names] == ["2", "4"], "the line at which a row begins"
+    assert Path(sample_lists.write_samples(samples, [0], tmp_path / "run")).read_text() == 'file,text\na,"one\ntwo"\n'
     (tmp_path / "inches.tsv").write_text('size\n3"\n4\n')
-    assert len(sample_lists.of_word(f"t={tmp_path / 'inches.tsv'}").names) == 2
+    assert len(sample_lists.read_samples(f"t={tmp_path / 'inches.tsv'}").names) == 2
 
 
 def test_entries_of_a_json_list(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps([{"id": 1}, {"id": 2}]))
-    found = sample_lists.of_word(f"t={tmp_path / 't.json'}")
-    assert (found.unit, found.names[1]) == ("record", '1 (`{"id": 2}`)')
-    assert json.loads(Path(sample_lists.given(found, [1], tmp_path / "run")).read_text()) == [{"id": 2}]
+    samples = sample_lists.read_samples(f"t={tmp_path / 't.json'}")
+    assert (samples.unit, samples.names[1]) == ("record", '1 (`{"id": 2}`)')
+    assert json.loads(Path(sample_lists.write_samples(samples, [1], tmp_path / "run")).read_text()) == [{"id": 2}]
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_entries_of_a_json_list(tmp_path: Path) -> None:
 )
 def test_records_below_a_key_or_by_name(tmp_path: Path, content: object, names: str, left: object) -> None:
     (tmp_path / "t.json").write_text(json.dumps(content))
-    found = sample_lists.of_word(f"t={tmp_path / 't.json'}")
-    assert [name.split(" ")[0] for name in found.names][1:] == [names]
-    assert json.loads(Path(sample_lists.given(found, [1], tmp_path / "run")).read_text()) == left
+    samples = sample_lists.read_samples(f"t={tmp_path / 't.json'}")
+    assert [name.split(" ")[0] for name in samples.names][1:] == [names]
+    assert json.loads(Path(sample_lists.write_samples(samples, [1], tmp_path / "run")).read_text()) == left
     assert json.loads((tmp_path / "t.json").read_text()) == content
 
 
@@ -91,16 +91,16 @@ def test_images_of_a_coco_file_take_their_annotations_along(tmp_path: Path) -> N
     content["annotations"] = [{"id": 1, "image_id": 7}, {"id": 2, "image_id": 9}, {"id": 3, "image_id": 9}]
     content["categories"] = [{"id": 1, "name": "text"}]
     (tmp_path / "t.json").write_text(json.dumps(content))
-    found = sample_lists.of_word(f"t={tmp_path / 't.json'}")
-    assert (found.unit, found.names) == ("image", ["7 (`a.jpg`)", "9 (`b.jpg`)"])
-    cut = json.loads(Path(sample_lists.given(found, [1], tmp_path / "run")).read_text())
-    assert [one["id"] for one in cut["annotations"]] == [2, 3]
-    assert [one["id"] for one in cut["images"]] == [9]
+    samples = sample_lists.read_samples(f"t={tmp_path / 't.json'}")
+    assert (samples.unit, samples.names) == ("image", ["7 (`a.jpg`)", "9 (`b.jpg`)"])
+    cut = json.loads(Path(sample_lists.write_samples(samples, [1], tmp_path / "run")).read_text())
+    assert [file["id"] for file in cut["annotations"]] == [2, 3]
+    assert [file["id"] for file in cut["images"]] == [9]
     assert (cut["categories"], cut["info"]) == (content["categories"], content["info"])
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, message",
     [
         ('{"a": 1}', "dict"),
         ('{"a": [[], []], "b": [[], []]}', "each of a, b"),
@@ -108,7 +108,7 @@ def test_images_of_a_coco_file_take_their_annotations_along(tmp_path: Path) -> N
         ("[]", "no samples"),
     ],
 )
-def test_what_holds_no_list_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_what_holds_no_list_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "t.json").write_text(text)
-    with pytest.raises(ConfigError, match=told):
-        sample_lists.of_word(f"t={tmp_path / 't.json'}")
+    with pytest.raises(ConfigError, match=message):
+        sample_lists.read_samples(f"t={tmp_path / 't.json'}")

@@ -7,44 +7,47 @@ from typing import Any
 
 import pytest
 
-from ocrlab.debug.bisect import bisect_job, bisect_summary, sample_search, sample_summary
-from ocrlab.debug.bisect.bisect_job import Hunt, Limits
-from ocrlab.debug.bisect.sample_search import Guilt
+from ocrlab.debug.bisect import bisect_job, bisect_summary, sample_search
+from ocrlab.debug.bisect.bisect_job import BisectJob, Limits
+from ocrlab.debug.bisect.sample_search import SampleCulprits
 
 Fails = Callable[[set[int]], bool]
 
 
 @pytest.fixture
-def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Guilt]:
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SampleCulprits]:
     """Return a function that looks for the samples with which a rule fails, with no program."""
 
-    def run(count: int, fails: Fails, rate: float = 1.0, runs: int = 200) -> Guilt:
-        job = Hunt([], [], lambda *_: ([], {}), tmp_path, Limits(runs=runs), "key")
+    def run(count: int, fails: Fails, rate: float = 1.0, runs: int = 200) -> SampleCulprits:
+        job = BisectJob([], [], lambda *_: ([], {}), tmp_path, Limits(runs=runs), "key")
 
-        def made(job: Hunt, run: int, old: list[Any], pages: list[int]) -> dict[str, Any]:
+        def perform_run(job: BisectJob, run: int, old: list[Any], pages: list[int]) -> dict[str, Any]:
             if job.used >= job.limits.runs:
-                raise bisect_job.Spent("runs")
+                raise bisect_job.LimitReached("runs")
             job.used += 1
             return {"ended": "failed" if fails(set(pages)) else "passed"}
 
-        monkeypatch.setattr(sample_search, "made", made)
-        return sample_search.pages(job, count, rate, lambda row: None)
+        monkeypatch.setattr(sample_search, "perform_run", perform_run)
+        return sample_search.find_culprits(job, count, rate, lambda row: None)
 
     return run
 
 
-def test_one_two_and_a_pair(look: Callable[..., Guilt]) -> None:
-    assert look(30, lambda seen: 13 in seen).groups == [[13]]
-    two = look(30, lambda seen: bool(seen & {3, 21}))
+def test_single_culprits_and_a_pair(look: Callable[..., SampleCulprits]) -> None:
+    assert look(30, lambda chosen: 13 in chosen).groups == [[13]]
+    two = look(30, lambda chosen: bool(chosen & {3, 21}))
     assert (two.groups, two.ending) == ([[3], [21]], "found")
-    assert look(30, lambda seen: {4, 22} <= seen).groups == [[4, 22]]
+    assert look(30, lambda chosen: {4, 22} <= chosen).groups == [[4, 22]]
 
 
-def test_where_every_sample_fails_none_is_blamed(look: Callable[..., Guilt]) -> None:
-    found = look(12, bool)
-    assert (found.ending, len(found.groups)) == ("every", 3)
-    assert sample_summary.words(found, [f"p{n}" for n in range(12)], "page").who == "no page in particular"
-    assert look(12, lambda seen: len(seen) == 12).ending == "whole"
+def test_where_every_sample_fails_none_is_blamed(look: Callable[..., SampleCulprits]) -> None:
+    culprits = look(12, bool)
+    assert (culprits.ending, len(culprits.groups)) == ("every", 3)
+    assert (
+        bisect_summary.describe_samples(culprits, [f"p{n}" for n in range(12)], "page").culprit
+        == "no page in particular"
+    )
+    assert look(12, lambda chosen: len(chosen) == 12).ending == "whole"
     assert look(1, bool).ending == "whole"
 
 
@@ -52,49 +55,102 @@ def test_where_every_sample_fails_none_is_blamed(look: Callable[..., Guilt]) -> 
     "count, fails", [(33, lambda n: n % 4 == 1), (35, lambda n: n % 4 == 3), (33, lambda n: n >= 8)]
 )
 def test_where_the_number_of_samples_decides_none_is_blamed(
-    look: Callable[..., Guilt], count: int, fails: Callable[[int], bool]
+    look: Callable[..., SampleCulprits], count: int, fails: Callable[[int], bool]
 ) -> None:
-    found = look(count, lambda seen: fails(len(seen)))
-    assert found.ending == "number"
-    told = sample_summary.words(found, [f"p{n}" for n in range(count)], "page")
-    assert (told.who, told.cure) == ("no page in particular", "")
-    assert "how many there are decides" in told.how
+    culprits = look(count, lambda chosen: fails(len(chosen)))
+    assert culprits.ending == "number"
+    verdict = bisect_summary.describe_samples(culprits, [f"p{n}" for n in range(count)], "page")
+    assert (verdict.culprit, verdict.fix) == ("no page in particular", "")
+    assert "how many there are decides" in verdict.evidence
 
 
-@pytest.mark.parametrize("guilty_one", range(0, 32, 3))
+@pytest.mark.parametrize("culprit", range(0, 32, 3))
 def test_that_the_number_does_not_decide_costs_no_more_runs_than_announced(
-    look: Callable[..., Guilt], guilty_one: int
+    look: Callable[..., SampleCulprits], culprit: int
 ) -> None:
     runs: list[bool] = []
 
-    def fails(seen: set[int]) -> bool:
-        runs.append(guilty_one in seen)
+    def fails(chosen: set[int]) -> bool:
+        runs.append(culprit in chosen)
         return runs[-1]
 
-    assert look(32, fails).groups == [[guilty_one]]
+    assert look(32, fails).groups == [[culprit]]
     assert len(runs) + 1 <= bisect_summary.halvings(32), "the first is the one as it was"
 
 
-def test_one_that_needs_a_full_batch_is_not_called_a_group(look: Callable[..., Guilt]) -> None:
-    found = look(32, lambda seen: 17 in seen and len(seen) >= 4)
-    assert (found.groups, found.company) == ([[17]], True)
-    told = sample_summary.words(found, [f"p{n}" for n in range(32)], "page")
-    assert (told.who, told.cure) == ("the page p17", "leave out page p17")
-    assert "not alone" in told.how
+def test_a_culprit_that_needs_a_full_batch_is_not_called_a_group(look: Callable[..., SampleCulprits]) -> None:
+    culprits = look(32, lambda chosen: 17 in chosen and len(chosen) >= 4)
+    assert (culprits.groups, culprits.company) == ([[17]], True)
+    verdict = bisect_summary.describe_samples(culprits, [f"p{n}" for n in range(32)], "page")
+    assert (verdict.culprit, verdict.fix) == ("the page p17", "leave out page p17")
+    assert "not alone" in verdict.evidence
 
 
-def test_what_is_left_where_the_runs_are_spent_is_not_called_guilty_as_a_whole(look: Callable[..., Guilt]) -> None:
-    found = look(32, lambda seen: 17 in seen, runs=3)
-    assert found.ending == "spent"
-    assert sample_summary.words(found, [str(n) for n in range(32)], "line").who.startswith(
+def test_a_part_left_when_the_runs_are_spent_may_hold_several_culprits(
+    look: Callable[..., SampleCulprits],
+) -> None:
+    culprits = look(32, lambda chosen: 17 in chosen, runs=3)
+    assert culprits.ending == "spent"
+    assert bisect_summary.describe_samples(culprits, [str(n) for n in range(32)], "line").culprit.startswith(
         "one or more of 8 lines (16,"
     )
 
 
-@pytest.mark.parametrize("rate, known", [(0.3, 0.3), (0.5, 0.98), (0.7, 0.98), (0.9, 0.98)])
+@pytest.mark.parametrize("rate, prior_rate", [(0.3, 0.3), (0.5, 0.98), (0.7, 0.98), (0.9, 0.98)])
 def test_a_sample_that_fails_now_and_then_is_seldom_called_a_group(
-    look: Callable[..., Guilt], rate: float, known: float
+    look: Callable[..., SampleCulprits], rate: float, prior_rate: float
 ) -> None:
     dice = random.Random(0)
-    wrong = sum(look(16, lambda seen: 11 in seen and dice.random() < rate, known).groups != [[11]] for _ in range(100))
+    wrong = sum(
+        look(16, lambda chosen: 11 in chosen and dice.random() < rate, prior_rate).groups != [[11]] for _ in range(100)
+    )
     assert wrong <= 5
+
+
+def tried(log: list[list[int]], *groups: set[int]):
+    def fails(chosen: list[int]) -> bool:
+        log.append(chosen)
+        return any(group <= set(chosen) for group in groups)
+
+    return fails
+
+
+@pytest.mark.parametrize("bad", [{0}, {7}, {63}, {3, 40}, {0, 63}, {10, 11, 50}])
+def test_what_fails_alone_remains(bad: set[int]) -> None:
+    log: list[list[int]] = []
+    assert set(sample_search.find_smallest(range(64), tried(log, bad))) == bad
+
+
+def test_a_culprit_of_a_thousand_takes_twenty_runs_at_most() -> None:
+    log: list[list[int]] = []
+    assert sample_search.find_smallest(range(1000), tried(log, {617})) == [617]
+    assert len(log) <= 20
+
+
+def test_a_right_hint_is_short_and_a_wrong_hint_costs_a_run() -> None:
+    log: list[list[int]] = []
+    assert sample_search.find_smallest(range(1000), tried(log, {617}), hint=[615, 616, 617, 618]) == [617]
+    assert len(log) <= 5
+    other: list[list[int]] = []
+    assert sample_search.find_smallest(range(64), tried(other, {3}), hint=[40, 41]) == [3]
+    assert other[0] == [40, 41]
+
+
+def test_a_single_item_needs_no_run() -> None:
+    log: list[list[int]] = []
+    assert sample_search.find_smallest([5], tried(log, set())) == [5]
+    assert log == []
+
+
+@pytest.mark.parametrize("bad", [{0, 29}, {14, 15}, {3, 9, 27}])
+def test_what_fails_only_together_takes_few_runs(bad: set[int]) -> None:
+    log: list[list[int]] = []
+    assert set(sample_search.find_smallest(range(30), tried(log, bad))) == bad
+    assert len(log) <= 2 + len(bad) * 6
+
+
+def test_halves_are_tried_anew_while_nobody_is_sure() -> None:
+    log: list[list[int]] = []
+    doubts = iter([False, True])
+    sample_search.find_smallest([0, 1], tried(log), sure=lambda left: next(doubts))
+    assert log[:4] == [[0], [1]] * 2
