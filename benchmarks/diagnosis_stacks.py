@@ -72,7 +72,7 @@ def _measure(pid: int, rounds: int) -> tuple[list[tuple[str, ...]], bool]:
         taken = stack_dumps.take(process_tree.descendants(pid), LIMIT)
         stack_dumps.text(taken)
         whole.append(time.monotonic() - began)
-        hang_cause.rank_hang_causes(taken, {})
+        hang_cause.find_hangs(taken, {})
         naming.append(time.monotonic() - began)
         complete &= len(taken) == 1 + WORKERS and all(stack.how == "py-spy" for stack in taken)
     rows = [_row("stacks of all, as text", whole, f"{LIMIT:.0f}"), _row("and the hang is named", naming, "")]

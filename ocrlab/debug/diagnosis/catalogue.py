@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import re
 import sys
@@ -20,16 +21,52 @@ else:
 # ASCII: a word ends where Chinese or Korean begins, which is written without a space.
 FLAGS = re.MULTILINE | re.ASCII
 FILE = Path(__file__).with_name("catalogue.toml")
-# How much one signature proves: what it starts with, and the most that several of its kind can reach.
-PROVES = {
-    "decisive": (0.92, 0.97),
-    "strong": (0.82, 0.88),
-    "likely": (0.62, 0.7),
-    "possible": (0.45, 0.5),
-    "fallback": (0.82, 0.85),
-    "wrapper": (0.4, 0.45),
-    "word": (0.3, 0.34),
-    "hint": (0.15, 0.2),
+
+
+class Level(enum.Enum):
+    """How much one line of evidence proves: the confidence of a cause that has no other line."""
+
+    DECISIVE = 0.92
+    STRONG = 0.82
+    LIKELY = 0.62
+    POSSIBLE = 0.45
+
+    def at_most(self, other: Level) -> Level:
+        """Return the weaker one of two levels."""
+        return min(self, other, key=lambda level: level.value)
+
+    @classmethod
+    def reached_by(cls, confidence: float) -> Level:
+        """Return the level of a stored confidence, which may be a little lower."""
+        return next((level for level in cls if confidence >= level.value - 0.05), cls.POSSIBLE)
+
+    @property
+    def higher(self) -> Level:
+        """The next stronger level; of the strongest one itself."""
+        return min((level for level in Level if level.value > self.value), key=lambda level: level.value, default=self)
+
+    @property
+    def lower(self) -> Level:
+        """The next weaker level; of the weakest one itself."""
+        return max((level for level in Level if level.value < self.value), key=lambda level: level.value, default=self)
+
+
+class Role(enum.Enum):
+    """What a line reports: the cause itself, a consequence that yields to any reason, or another program's failure."""
+
+    CAUSE = "cause"
+    FALLBACK = "fallback"
+    WRAPPER = "wrapper"
+
+
+# The lists of signatures of an entry, strongest first.
+STRENGTHS = {
+    "decisive": (Level.DECISIVE, Role.CAUSE),
+    "strong": (Level.STRONG, Role.CAUSE),
+    "likely": (Level.LIKELY, Role.CAUSE),
+    "possible": (Level.POSSIBLE, Role.CAUSE),
+    "fallback": (Level.STRONG, Role.FALLBACK),
+    "wrapper": (Level.POSSIBLE, Role.WRAPPER),
 }
 
 
@@ -41,11 +78,21 @@ class Sign:
     """
 
     cause: str
-    strength: str
+    strength: str  # a key of STRENGTHS
     all: tuple[re.Pattern[str], ...]
     none: tuple[re.Pattern[str], ...] = ()
     why: str = ""
     context_only: bool = False
+
+    @property
+    def level(self) -> Level:
+        """How much a line that shows it proves."""
+        return STRENGTHS[self.strength][0]
+
+    @property
+    def role(self) -> Role:
+        """What a line that shows it reports."""
+        return STRENGTHS[self.strength][1]
 
 
 @dataclass(frozen=True)
@@ -121,7 +168,7 @@ def load() -> Catalogue:
 def _entry(row: dict[str, Any]) -> Entry:
     signs = [
         Sign(row["id"], strength, (re.compile(pattern, FLAGS),))
-        for strength in PROVES
+        for strength in STRENGTHS
         for pattern in row.get(strength, ())
     ]
     for rule in row.get("rule", ()):

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.evidence import Hit
 from ocrlab.debug.diagnosis.log_text import LogText
 
 
 @dataclass(frozen=True)
 class ConfidenceCap:
-    """A hit of `cause` on a line like `line` needs `beside` somewhere in the texts, else it is worth `most` at most."""
+    """A hit of a cause that begins with `cause`, on a line like `pattern`, needs `requires` somewhere in the texts.
+
+    Without it the hit has at most the level `cap`, and does not count at all where that is None.
+    """
 
     cause: str
-    line: re.Pattern[str]
-    beside: re.Pattern[str]
-    most: float
+    pattern: re.Pattern[str]
+    requires: re.Pattern[str]
+    cap: Level | None
 
 
 DATA = re.compile(
@@ -45,8 +49,6 @@ SOCKET = re.compile(
 )
 NEVER = re.compile(r"(?!)")
 NCCL_LINE = re.compile(r"NCCL (?:WARN|INFO)[^\n]{0,200}No such file")  # of a shared-memory segment, a plugin or /sys
-INFORMED = re.compile(r"\[I \w+\.cpp:\d+\]")  # torch's own word of what it does: it names dtypes and devices
-ATTACHED = re.compile(r"attaching to shared memory segment[^\n]{0,80}No such file")  # not full: another /dev/shm
 # Of a compiler or a linker: it misses a package of the system, no file of the program.
 LINKED = re.compile(
     r"\bld(?:\.\w+)?: cannot find|fatal error: \S+(?:: No such| file not found)|Cannot open include file"
@@ -65,7 +67,6 @@ GAVE_UP = re.compile(  # told elsewhere than in such a line itself
 OWN_MACHINE = re.compile(  # no network lies between: whoever should listen is not there
     r"client socket has (?:failed|timed out)[^\n]{0,80}(?:\b127\.0\.0\.1\b|\blocalhost\b)"
 )
-COMPILER = re.compile(r"error: (?!command)|error [A-Z]{1,4}\d{4}|not found|cannot find|unsupported|No such file")
 DIED_OF_IT = re.compile(r"SIGABRT|exit ?code|return ?code|died with|status 134")
 ABORT_REASON = re.compile(
     r"what\(\)|terminate called|(?i:assert)|free\(|malloc|corrupt|OMP: |Fatal|[Cc]heck failed|MPI_ABORT"
@@ -82,24 +83,11 @@ WRITES = re.compile(  # what fills a disk: without it the space may be that of /
     r"|\.(?:zip|tar|lmdb)\b|tensorboard|wandb|mlflow|download|extract|cache|/tmp|quota|\bdisk\b|\bdf\b"
     r"|No space left on device: ?['\"/]"
 )
-# Images were read before this one: otherwise the path may be wrong for all of them.
-READ_BEFORE = re.compile(
-    r"(?i)\b(?:epoch|iter|step)\w*\W{1,3}\d|\d ?%|\d/\d+ \[|broken|after [^\n]{0,20}(?:epoch|step|iter)"
-)
 NOT_ONLY_ON_SEVERAL_GPUS = re.compile(  # nobody says that it needs several cards
     r"(?i)\A(?![\s\S]*(?:only (?:with|on|when using) (?:several|multiple|two|2|4|8|more than one)|(?:one|a single|1) "
     r"(?:gpu|card) (?:is|works?|runs?|trains?) ))"
 )
 NO_CTC = re.compile(r"(?i)\A(?![\s\S]*\bctc)")
-UNQUEUED = re.compile(  # nobody names a scheduler
-    r"(?i)\A(?![\s\S]*(?:\bpre-?empt|\bevict|spot instance|wall ?time|time limit))"
-)
-NO_IPV6 = re.compile(r"errno: 97\b|Address family not supported")  # torch says it wherever IPv6 is off, and goes on
-CUDA_SAYS = re.compile(r"CUDA error|cudaError|CUDA_ERROR|CUDA driver")  # not permitted, not found: of the GPU's world
-REFUSED = re.compile(
-    r"CommError|HTTP ?Error|\b40[13]\b[^\n]{0,40}(?:Forbidden|Unauthorized|Client Error)"
-)  # by a server
-OPENCV = re.compile(r"OpenCV\(|\(-215:Assertion failed\)")  # an exception of OpenCV, not abort()
 # caffe, darknet and their like end themselves where a CUDA call fails: what they print of it says why.
 CHECKED = re.compile(r"cudaSuccess|check_error: Assertion|CUDNN_STATUS_SUCCESS|CUBLAS_STATUS_SUCCESS|ncclSuccess")
 SIZES = re.compile(r"The size of tensor a|inconsistent tensor size|sizes do not match")
@@ -108,21 +96,11 @@ NOT_LOADED = re.compile(  # nobody loads weights there, and no optimizer meets t
     r"|[/\\]torch[/\\]optim[/\\]\w{1,40}\.py\"?, line \d+, in \w+\n[^\n]{0,200}\n(?:[ ~^]+\n)?RuntimeError: ))",
     re.MULTILINE,
 )
-NOT_KILLED = re.compile(  # the machine's memory ran out, not the card's
-    r"\A(?![\s\S]*(?:^Killed\b|killed by signal: Killed|oom-kill|\bSIGKILL\b))", re.MULTILINE
-)
-NOT_A_WORKER = re.compile(r"\A(?![\s\S]*killed by signal: Aborted)")  # whose end the loader tells
 RESET = re.compile(r"Connection reset by peer")
 A_WORKER = re.compile(r"(?i)multiprocessing|data_?loader|worker|queues?\.py|resource_sharer")
 WATCHES = re.compile(r"inotify")
 LOCKED = re.compile(r"unable to lock file")
 DEVICE_MEMORY = re.compile(r"CUDA error|cudaError|\brmm\b|cuMemAlloc|device memory")
-DEVICE_LACKS_IT = re.compile(r"\A(?![\s\S]*bytes of device memory)")  # nobody says whose memory it is
-# A tool of the toolkit or a compiler, which somebody starts: no file of the program.
-TOOL = re.compile(
-    r"No such file or directory: ['\"](?:[^'\"\n]{0,200}[/\\])?"
-    r"(?:nvcc|ptxas|cuobjdump|nvdisasm|gcc|g\+\+|cc|c\+\+|clang|make|cmake|ninja|ld)[\w.+-]{0,20}['\"]"
-)
 TOOL_MESSAGE = re.compile(  # in words of the library that looked for it
     r"(?i)\b(?:nvcc|ptxas|nvidia-smi|gcc|g\+\+|ninja|cmake|compiler|runtime)\b[^\n]{0,40}(?:not found|is missing)"
     r"|\b(?:checking|detecting|finding) (?:the )?compiler"
@@ -135,14 +113,8 @@ OF_NCCL = re.compile(r"communicator hasn't been destroyed|destroy_process_group"
 SEND_AND_RECEIVE = re.compile(
     r"P2P ?Op|p2p_?op|\bp2p (?:op|communication|send|recv)"
 )  # of ranks, no wires between cards
-CAPTURED = re.compile(r"(?i)graph captur|during capture|CUDA graph")
 COMPILES = re.compile(r"(?i)constexpr|(?:does not|n't|not) support[^\n]{0,20}\bnan")  # what a compiler cannot do
 TRACKED = re.compile(r"(?i)wandb|mlflow|comet|neptune|clearml|tensorboard|swanlab")
-UNTRACKED = re.compile(
-    r"\A(?![\s\S]*(?:[/\\](?:wandb|mlflow|comet_ml|neptune|clearml|swanlab)[/\\]|^wandb: ))"
-    r"|huggingface_hub|torch/hub\.py",
-    re.MULTILINE,
-)
 FETCHED = re.compile(r"connectionpool|requests\.exceptions|Max retries|ProxyError|Tunnel connection|Proxy Auth")
 LOADS = re.compile(r"Weights only load failed|UnpicklingError|WeightsUnpickler error")
 # weights_only tells any error that it meets in these words: nobody names one of the device or the disk.
@@ -165,92 +137,69 @@ KEY_FILE = re.compile(
 )  # where a key for the server is kept
 NCCL_TELLS = re.compile(r"NCCL INFO")
 LISTED = re.compile(r"unexpected system error|potential root causes")  # Ray names all that it can think of
+LIKELY, POSSIBLE = Level.LIKELY, Level.POSSIBLE
 CAPS = (
-    ConfidenceCap("", LISTED, NEVER, 0.4),
-    ConfidenceCap("dist.timeout_desync", LAUNCHER, NOT_OF_ITS_OWN, 0.0),
-    ConfidenceCap("build.", LINKS, NOT_BUILT, 0.4),
-    ConfidenceCap("tracker.network", ANSWERED, NEVER, 0.4),
-    ConfidenceCap("tracker.network", KEY_FILE, NEVER, 0.0),
-    ConfidenceCap("driver.", NCCL_TELLS, NEVER, 0.0),
-    ConfidenceCap("ckpt.corrupt", LOADS, REFUSED_ITSELF, 0.3),
-    ConfidenceCap("io.", CUDA_SAYS, NEVER, 0.0),
-    ConfidenceCap("io.permission", REFUSED, NEVER, 0.0),
-    ConfidenceCap("native.abort", OPENCV, NEVER, 0.0),
-    ConfidenceCap("native.abort", CHECKED, NEVER, 0.4),
-    ConfidenceCap("native.abort", re.compile(""), NOT_A_WORKER, 0.5),
-    ConfidenceCap("loader.", RESET, A_WORKER, 0.0),
-    ConfidenceCap("user.shape", SIZES, NOT_LOADED, 0.6),
-    ConfidenceCap("gpumem.leak", re.compile(""), NOT_KILLED, 0.4),
-    ConfidenceCap("io.disk_full", WATCHES, NEVER, 0.0),
-    ConfidenceCap("host.thread_limit", LOCKED, NEVER, 0.0),
-    ConfidenceCap("host.alloc_fail", DEVICE_MEMORY, NEVER, 0.0),
-    ConfidenceCap("host.alloc_fail", re.compile(r"MemoryError"), DEVICE_LACKS_IT, 0.0),
-    ConfidenceCap("host.alloc_fail", re.compile(r"allocate -?\d{16,20} bytes"), NEVER, 0.45),  # nobody has so much
-    ConfidenceCap("io.missing", TOOL, NEVER, 0.0),
-    ConfidenceCap("io.missing", TOOL_MESSAGE, NEVER, 0.3),
-    ConfidenceCap("host.shm", ON_CHIP, NEVER, 0.0),
-    ConfidenceCap("gpumem.leak", OF_NCCL, NEVER, 0.0),
-    ConfidenceCap("dist.p2p", SEND_AND_RECEIVE, NEVER, 0.0),
-    ConfidenceCap("loss.ctc_length", CAPTURED, NEVER, 0.0),
-    ConfidenceCap("num.nonfinite", COMPILES, NEVER, 0.0),
-    ConfidenceCap("tracker.network", FETCHED, TRACKED, 0.4),
-    ConfidenceCap("io.download", re.compile(""), UNTRACKED, 0.4),  # the connection is the tracker's
+    ConfidenceCap("", LISTED, NEVER, POSSIBLE),
+    ConfidenceCap("dist.timeout_desync", LAUNCHER, NOT_OF_ITS_OWN, None),
+    ConfidenceCap("build.", LINKS, NOT_BUILT, POSSIBLE),
+    ConfidenceCap("tracker.network", ANSWERED, NEVER, POSSIBLE),
+    ConfidenceCap("tracker.network", KEY_FILE, NEVER, None),
+    ConfidenceCap("driver.", NCCL_TELLS, NEVER, None),
+    ConfidenceCap("ckpt.corrupt", LOADS, REFUSED_ITSELF, POSSIBLE),
+    ConfidenceCap("native.abort", CHECKED, NEVER, POSSIBLE),
+    ConfidenceCap("loader.", RESET, A_WORKER, None),
+    ConfidenceCap("user.shape", SIZES, NOT_LOADED, LIKELY),
+    ConfidenceCap("io.disk_full", WATCHES, NEVER, None),
+    ConfidenceCap("host.thread_limit", LOCKED, NEVER, None),
+    ConfidenceCap("host.alloc_fail", DEVICE_MEMORY, NEVER, None),
+    ConfidenceCap("host.alloc_fail", re.compile(r"allocate -?\d{16,20} bytes"), NEVER, POSSIBLE),  # nobody has so much
+    ConfidenceCap("io.missing", TOOL_MESSAGE, NEVER, POSSIBLE),
+    ConfidenceCap("host.shm", ON_CHIP, NEVER, None),
+    ConfidenceCap("gpumem.leak", OF_NCCL, NEVER, None),
+    ConfidenceCap("dist.p2p", SEND_AND_RECEIVE, NEVER, None),
+    ConfidenceCap("num.nonfinite", COMPILES, NEVER, None),
+    ConfidenceCap("tracker.network", FETCHED, TRACKED, POSSIBLE),
+    ConfidenceCap("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, None),  # a file of settings as well
+    ConfidenceCap("data.annotation", PARSED, DATA, POSSIBLE),
+    ConfidenceCap("data.", re.compile(r"^ZeroDivisionError"), DATA, None),
+    ConfidenceCap("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), OF_A_SAMPLE, None),
+    ConfidenceCap("data.annotation", re.compile(r"^KeyError: '(?:points|shapes)'"), DATA, None),
+    ConfidenceCap("dist.port", re.compile(r"Address already in use"), RANKS, POSSIBLE),  # any server's
+    ConfidenceCap("io.port", re.compile(""), NOT_OF_TORCH, POSSIBLE),
     ConfidenceCap(
-        "loss.ctc_length", re.compile(r"(?i)length is (?:zero|0)\b"), NEVER, 0.45
-    ),  # an empty text fits everywhere
-    ConfidenceCap("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, 0.0),  # a file of settings as well
-    ConfidenceCap("data.annotation", PARSED, DATA, 0.4),
-    ConfidenceCap("data.", re.compile(r"^ZeroDivisionError"), DATA, 0.0),
-    ConfidenceCap("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), OF_A_SAMPLE, 0.0),
-    ConfidenceCap("data.annotation", re.compile(r"^KeyError: '(?:points|shapes)'"), DATA, 0.0),
-    ConfidenceCap("dist.port", re.compile(r"Address already in use"), RANKS, 0.5),  # any server's
-    ConfidenceCap("io.port", re.compile(""), NOT_OF_TORCH, 0.3),
-    ConfidenceCap(
-        "io.permission", re.compile(r"Permission denied \((?:publickey|password|keyboard)"), NEVER, 0.0
+        "io.permission", re.compile(r"Permission denied \((?:publickey|password|keyboard)"), NEVER, None
     ),  # of ssh
-    ConfidenceCap("dist.", SOCKET, RANKS, 0.0),
-    ConfidenceCap("io.missing", NCCL_LINE, NEVER, 0.0),
-    ConfidenceCap("io.missing", LINKED, NEVER, 0.0),
-    ConfidenceCap("dist.", re.compile(r"\bssh: "), NEVER, 0.0),
-    ConfidenceCap("dist.", TRIES_AGAIN, GAVE_UP, 0.62),
-    ConfidenceCap(
-        "build.system_libs", re.compile(r"Error (?:compiling objects|building ext)|^error: command '"), COMPILER, 0.62
-    ),
-    ConfidenceCap("ext.signal", ENDS_OTHERS, NEVER, 0.0),
-    ConfidenceCap("native.segv", re.compile(""), WHERE_IT_DIED, 0.7),
-    ConfidenceCap("native.abort", DIED_OF_IT, ABORT_REASON, 0.62),
-    ConfidenceCap("user.", re.compile(""), SAMPLE_OF_A_LINE, 0.45),
-    ConfidenceCap("io.disk_full", SEMAPHORE, NEVER, 0.45),
-    ConfidenceCap("io.disk_full", FULL, WRITES, 0.62),
-    ConfidenceCap("host.shm", BUS, ROOMY, 0.62),
-    ConfidenceCap("num.nonfinite", re.compile(""), NOT_ONLY_ON_SEVERAL_GPUS, 0.62),
-    ConfidenceCap("num.nonfinite", re.compile(""), NO_CTC, 0.62),
-    ConfidenceCap("dist.network", NO_IPV6, NEVER, 0.45),
-    ConfidenceCap("dist.network", OWN_MACHINE, NEVER, 0.62),
-    ConfidenceCap("ext.signal", re.compile(""), UNQUEUED, 0.6),
-    ConfidenceCap("build.", NCCL_LINE, NEVER, 0.0),
-    ConfidenceCap("user.", INFORMED, NEVER, 0.0),
-    ConfidenceCap("host.shm", ATTACHED, NEVER, 0.5),
-    ConfidenceCap(
-        "hang.tracker", re.compile(r"api_key not configured"), re.compile(r"(?i)timed? ?out|hang|stuck"), 0.4
-    ),
-    ConfidenceCap("data.corrupt", re.compile(r"Assertion failed\) !\w*\.empty\(\)"), READ_BEFORE, 0.62),
+    ConfidenceCap("dist.", SOCKET, RANKS, None),
+    ConfidenceCap("io.missing", LINKED, NEVER, None),
+    ConfidenceCap("dist.", TRIES_AGAIN, GAVE_UP, LIKELY),
+    ConfidenceCap("ext.signal", ENDS_OTHERS, NEVER, None),
+    ConfidenceCap("native.segv", re.compile(""), WHERE_IT_DIED, LIKELY),
+    ConfidenceCap("native.abort", DIED_OF_IT, ABORT_REASON, LIKELY),
+    ConfidenceCap("user.", re.compile(""), SAMPLE_OF_A_LINE, POSSIBLE),
+    ConfidenceCap("io.disk_full", SEMAPHORE, NEVER, POSSIBLE),
+    ConfidenceCap("io.disk_full", FULL, WRITES, LIKELY),
+    ConfidenceCap("host.shm", BUS, ROOMY, LIKELY),
+    ConfidenceCap("num.nonfinite", re.compile(""), NOT_ONLY_ON_SEVERAL_GPUS, LIKELY),
+    ConfidenceCap("num.nonfinite", re.compile(""), NO_CTC, LIKELY),
+    ConfidenceCap("dist.network", OWN_MACHINE, NEVER, LIKELY),
+    ConfidenceCap("build.", NCCL_LINE, NEVER, None),
     # cv2.imread returns None for a file that is missing as well as for one that it cannot decode.
     ConfidenceCap(
-        "data.corrupt", re.compile(r"'NoneType' object (?:has no attribute 'shape'|is not subscript)"), NEVER, 0.62
+        "data.corrupt", re.compile(r"'NoneType' object (?:has no attribute 'shape'|is not subscript)"), NEVER, LIKELY
     ),
 )
 
 
 def apply_caps(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
-    """Return the hits, those in doubt with less confidence and those that then speak for nothing left out."""
-    whole = "\n".join(page.text for page in texts)
-    return [weighted for hit in hits if (weighted := _apply_cap(hit, whole)).confidence > 0]
+    """Return the hits, those that lack their context with a lower level or left out."""
+    whole = "\n".join(text.text for text in texts)
+    capped = (_apply_cap(hit, whole) for hit in hits)
+    return [hit for hit in capped if hit is not None]
 
 
-def _apply_cap(hit: Hit, whole: str) -> Hit:
+def _apply_cap(hit: Hit, whole: str) -> Hit | None:
     for cap in CAPS:
-        suits = hit.cause.startswith(cap.cause) and cap.line.search(hit.evidence.text)
-        if suits and not cap.beside.search(whole):
-            return replace(hit, confidence=min(hit.confidence, cap.most), ceiling=min(hit.ceiling, cap.most))
+        applies = hit.cause.startswith(cap.cause) and cap.pattern.search(hit.evidence.text)
+        if applies and not cap.requires.search(whole):
+            return None if cap.cap is None else hit.capped(cap.cap)
     return hit

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from ocrlab.debug.diagnosis.catalogue import Level, Role
 from ocrlab.debug.diagnosis.evidence import CONTEXT, KERNEL_LOG, Hit
 from ocrlab.debug.diagnosis.log_text import Line, LogText
 from ocrlab.records import RuledOut
@@ -96,9 +97,6 @@ TRIED = re.compile(
 )
 CLEANED = ("io.missing", "io.permission")  # what a handler fails of that removes or writes a file
 SHOWN = 3  # lines above an exception in which the source of its innermost frame stands
-MESSENGERS = ("wrapper", "word", "hint")
-UNREAD = 0.7  # what is left of an unread image before an exception that speaks of something else
-CAPPED = 0.4  # of a warning before an exception that nothing else explains
 
 
 @dataclass(frozen=True)
@@ -205,29 +203,27 @@ def drop_survived(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
     if end is None:
         return hits
     inside = [hit for hit in hits if hit.evidence.file == end.page.name and (hit.evidence.line or 0) >= end.first]
-    roots = [hit for hit in inside if hit.strength in ("decisive", "strong", "likely", "possible")]
+    roots = [hit for hit in inside if hit.role is Role.CAUSE]
     remaining = []
     handled = end.handled
     for hit in hits:
         number = hit.evidence.line
         if handled and _after(hit, end, handled):
             continue
-        itself = hit.strength == "wrapper" and number == end.own.number  # DeadKernelError: there is no other to read
-        relayed = hit.strength in MESSENGERS and hit.evidence.file == end.page.name and not itself
+        itself = hit.role is Role.WRAPPER and number == end.own.number  # DeadKernelError: there is no other to read
+        relayed = hit.role is Role.WRAPPER and hit.evidence.file == end.page.name and not itself
         if end.plain and end.traced and not roots and relayed:
             continue  # torchrun and its like report the exception that is there to be read
         if hit.evidence.file != end.page.name or number is None or number >= end.first:
             remaining.append(hit)
         elif IMREAD in hit.evidence.text and not _unread(hit, end):
-            remaining += (
-                [] if roots else [replace(hit, confidence=hit.confidence * UNREAD, ceiling=hit.ceiling * UNREAD)]
-            )
+            remaining += [] if roots else [hit.capped(hit.level.lower).capped(Level.LIKELY)]
         elif end.plain and not roots:
             remaining += [] if _survived(hit, end) else _before_plain(hit, end)
         elif not _survived(hit, end) or any(akin(hit, root) for root in roots):
             remaining.append(hit)
         elif not roots and not HANDLED.search(hit.evidence.text):
-            remaining.append(_capped(hit))
+            remaining.append(hit.capped(Level.POSSIBLE))
     return remaining
 
 
@@ -243,17 +239,13 @@ def _before_plain(hit: Hit, end: Uncaught) -> list[Hit]:
     """Return what a line may still be before an error of the program's own logic: all of it, less, or nothing."""
     if hit.cause.startswith(CAUSAL) or _unread(hit, end) or not end.traced:
         return [hit]
-    return [_capped(hit)] if ERROR.search(hit.evidence.text) else []
-
-
-def _capped(hit: Hit) -> Hit:
-    return replace(hit, confidence=min(hit.confidence, CAPPED), ceiling=CAPPED)
+    return [hit.capped(Level.POSSIBLE)] if ERROR.search(hit.evidence.text) else []
 
 
 def rule_out_survived(before: list[Hit], after: list[Hit], texts: list[LogText]) -> list[RuledOut]:
     """Return what `counted` has left out, once for each cause of which nothing is left."""
     left = {hit.cause for hit in after}
-    gone = {hit.cause: hit for hit in before if hit.cause not in left and hit.strength not in ("word", "hint")}
+    gone = {hit.cause: hit for hit in before if hit.cause not in left}
     why = "line {} of {} is not the exception that ended the program: only a warning, or the program went on"
     end = find_uncaught(texts)
     handled = end.handled if end else None
@@ -321,15 +313,13 @@ def keep_nan_losses(hits: list[Hit]) -> list[Hit]:
 
 SILENT_FAULTS = ("num.", "hw.", "wsl.")  # what ends no program: only a warning tells it
 LASTING_FAULTS = (*SILENT_FAULTS, "build.arch", "gpumem.", "kernel.", "data.index_range", "hang.")
-UNSURE = 0.7  # of a warning after which the log says something else
-SPEAKS = ("decisive", "strong", "likely", "possible", "fallback")
 
 
 def cap_benign_warnings(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
     """Return the hits of a log without an exception at its end; a warning yields to what stands after it."""
     pages = {page.name: page for page in texts}
     mild = {id(hit) for hit in hits if is_mild(hit, pages.get(hit.evidence.file))}
-    grave = [hit for hit in hits if id(hit) not in mild and hit.strength in SPEAKS]
+    grave = [hit for hit in hits if id(hit) not in mild and hit.role is not Role.WRAPPER]
     return [_cap_warning(hit, grave, pages) if id(hit) in mild else hit for hit in hits]
 
 
@@ -351,11 +341,11 @@ def _cap_warning(hit: Hit, grave: Iterable[Hit], pages: dict[str, LogText]) -> H
         return hit
     fits = hit.cause.startswith(LASTING_FAULTS)
     if later and not any(akin(hit, other) or _leads(hit, other) for other in later):
-        return _at_most(hit, CAPPED)
+        return hit.capped(Level.POSSIBLE)
     if not fits and any(at > number for at in page.progress):
-        return _at_most(hit, CAPPED)
+        return hit.capped(Level.POSSIBLE)
     spoken = any(at > number and not _continues(text) for at, text in _lines(page))
-    return _at_most(hit, UNSURE) if spoken and not fits else hit
+    return hit.capped(Level.LIKELY) if spoken and not fits else hit
 
 
 def _leads(hit: Hit, later: Hit) -> bool:
@@ -368,10 +358,6 @@ def _leads(hit: Hit, later: Hit) -> bool:
 
 def _continues(text: str) -> bool:
     return not text.strip() or text.startswith((" ", "\t")) or HARMLESS.search(text) is not None
-
-
-def _at_most(hit: Hit, most: float) -> Hit:
-    return replace(hit, confidence=min(hit.confidence, most), ceiling=min(hit.ceiling, most))
 
 
 def _lines(page: LogText) -> Iterable[tuple[int, str]]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ocrlab.debug.diagnosis import exit_codes
-from ocrlab.debug.diagnosis.evidence import Hit, make_hit
+from ocrlab.debug.diagnosis.catalogue import Level
+from ocrlab.debug.diagnosis.evidence import Hit
 from ocrlab.debug.diagnosis.final_exception import RELAYED
 from ocrlab.debug.diagnosis.next_steps import NOTHING, OWN
 from ocrlab.records import Evidence, Incident, Verdict
@@ -152,8 +153,8 @@ def rank_hits(failed: FailedRank | None) -> list[Hit]:
     if failed is None or failed.how not in ("left", "silent"):
         return []
     if failed.vanished:  # that the others missed it in a collective says nothing of why
-        return [make_hit(cause, "possible", failed.evidence, failed.why) for cause in VANISHED]
-    return [Hit(DESYNC, 0.85, 0.9, "strong", failed.evidence, failed.why)]
+        return [Hit(cause, Level.POSSIBLE, failed.evidence, failed.why) for cause in VANISHED]
+    return [Hit(DESYNC, Level.STRONG, failed.evidence, failed.why)]
 
 
 def rank_sentence(verdict: Verdict) -> str:

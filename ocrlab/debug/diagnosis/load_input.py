@@ -20,7 +20,6 @@ from ocrlab.run_folder import launcher
 
 ENDINGS = ("failed", "killed", "hung", "suspected")
 REPLAYED = {"nonfinite": "num.nonfinite", "target": "data.index_range", "index": "data.index_range"}
-REPLAYED_CONFIDENCE = 0.9  # a step that was run again, and failed again
 OURS = ("KernelDied", "CellStuck")  # errors that ocrlab itself puts into a notebook: its words, not the program's
 
 
@@ -117,7 +116,7 @@ def add_replay(causes: list[Cause], facts: Mapping[str, Any]) -> list[Cause]:
     old = next(
         (cause for cause in causes if cause.id == shown_cause), Cause(shown_cause, 0.0, [], entry.experiment, entry.fix)
     )
-    sure = max(REPLAYED_CONFIDENCE, *(cause.confidence for cause in causes)) if causes else REPLAYED_CONFIDENCE
+    sure = max(catalogue.Level.DECISIVE.value, *(cause.confidence for cause in causes), 0.0)  # it failed again
     shown = replace(old, confidence=sure, evidence=[line, *old.evidence], experiment="")
     return [shown, *(cause for cause in causes if cause.id != shown_cause)]
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from ocrlab.debug.diagnosis.catalogue import Level
+
 UNITS = {"b": 1, "bytes": 1, "kib": 2**10, "kb": 2**10, "mib": 2**20, "mb": 2**20, "gib": 2**30, "gb": 2**30}
 UNITS |= {"tib": 2**40, "tb": 2**40, "pib": 2**50, "eb": 2**60, "eib": 2**60}
 SIZE = r"(\d+(?:\.\d+)?)\s?(bytes|[KMGTPE]i?B|B)\b"
@@ -46,7 +48,6 @@ GIB = 2**30
 CONTEXT = 0.8 * GIB  # of a process on the device, with the libraries' kernels: nobody's fault, and nobody can take it
 MATERIAL = 0.1  # of the device: what is less explains no error, even where it would have been enough
 TORN = 0.05  # of what is reserved: less lies between the blocks of every training
-ALIKE = 0.6  # of the smaller one of two causes that would each have made room
 LARGEST_CARD = 192 * GIB  # where the message does not name the device
 NOWHERE = 2**50  # bytes; no machine has them, so it is a negative number or an overflow
 
@@ -184,7 +185,7 @@ class Judgement:
     """What the numbers say: an id of the catalogue, how sure, the sum in words, the bytes that its end would free."""
 
     cause: str
-    confidence: float
+    level: Level
     why: str
     bytes: int = 0
 
@@ -192,12 +193,10 @@ class Judgement:
 def judge(oom: Oom) -> list[Judgement]:
     """Return what the numbers of one message speak for, most probable first; empty where they say nothing."""
     rivals = [part for part in (_foreign(oom), _fragmented(oom), _outside(oom)) if part is not None]
-    most = max((rival.bytes for rival in rivals if rival.confidence > ALIKE), default=0)
-    rivals = [
-        rival if rival.bytes >= most else replace(rival, confidence=min(rival.confidence, ALIKE)) for rival in rivals
-    ]
-    judgements = [part for part in (_absurd(oom), _wsl(oom)) if part is not None]
-    return sorted([*judgements, *rivals, _capacity(oom)], key=lambda judgement: -judgement.confidence)
+    most = max((rival.bytes for rival in rivals if rival.level is not Level.POSSIBLE), default=0)
+    rivals = [rival if rival.bytes >= most else replace(rival, level=Level.POSSIBLE) for rival in rivals]
+    judgements = [part for part in (_absurd(oom), *rivals, _wsl(oom), _capacity(oom)) if part is not None]
+    return sorted(judgements, key=lambda judgement: -judgement.level.value)
 
 
 def _absurd(oom: Oom) -> Judgement | None:
@@ -206,18 +205,20 @@ def _absurd(oom: Oom) -> Judgement | None:
     limit = 3 * oom.total if oom.total else LARGEST_CARD
     if oom.request >= limit:
         against = f" of a device with {size_text(oom.total)}" if oom.total else ""
-        sure = 0.9 if oom.request >= NOWHERE else 0.7  # that the size is wrong is certain, not where it comes from
-        return Judgement("gpumem.absurd_size", sure, f"one request of {size_text(oom.request)}{against}")
+        level = (
+            Level.DECISIVE if oom.request >= NOWHERE else Level.LIKELY
+        )  # the size is wrong; where it comes from is open
+        return Judgement("gpumem.absurd_size", level, f"one request of {size_text(oom.request)}{against}")
     spills = (oom.ours or 0) > (oom.total or 0)  # Windows lends the card the host's memory
     if oom.total and oom.request > oom.total and not spills:
         why = f"one request of {size_text(oom.request)} is larger than the whole device ({size_text(oom.total)})"
-        return Judgement("gpumem.absurd_size", 0.7, why)
+        return Judgement("gpumem.absurd_size", Level.LIKELY, why)
     return None
 
 
 def _wsl(oom: Oom) -> Judgement | None:
     if oom.process is not None and oom.process >= WRAPPED_UNSIGNED:
-        return Judgement("wsl.limits", 0.85, "the driver reports a negative amount, as only WSL2's does")
+        return Judgement("wsl.limits", Level.STRONG, "the driver reports a negative amount, as only WSL2's does")
     return None
 
 
@@ -238,13 +239,11 @@ def _foreign(oom: Oom) -> Judgement | None:
     )
     why = f"{whose} of {size_text(oom.total)}; this process holds {size_text(oom.ours)}"
     needed = (oom.ours or 0) + (oom.request or 0)
-    if share >= 0.5 or (oom.ours or 0) < 0.25 * oom.total:
-        sure = 0.88 if share >= 0.3 else 0.7
-    else:
-        sure = 0.72 if share >= 0.25 or oom.process is not None else 0.68
+    most_of_it = share >= 0.5 or (share >= 0.3 and (oom.ours or 0) < 0.25 * oom.total)
+    level = Level.STRONG if most_of_it else Level.LIKELY
     if needed > oom.total:
-        sure = min(sure, 0.4)  # it would not have fitted into an empty device either
-    return Judgement("gpumem.foreign", sure, why, int(foreign))
+        level = Level.POSSIBLE  # it would not have fitted into an empty device either
+    return Judgement("gpumem.foreign", level, why, int(foreign))
 
 
 def _fragmented(oom: Oom) -> Judgement | None:
@@ -255,13 +254,13 @@ def _fragmented(oom: Oom) -> Judgement | None:
     if oom.unallocated >= oom.request:
         request = size_text(oom.request)
         why = f"{size_text(oom.unallocated)} is reserved but unallocated, more than the {request} asked for"
-        sure = 0.86 if share >= 0.2 else 0.7 if share >= TORN else 0.45
-        return Judgement("gpumem.fragmentation", sure, why, oom.unallocated)
+        level = Level.STRONG if share >= 0.2 else Level.LIKELY if share >= TORN else Level.POSSIBLE
+        return Judgement("gpumem.fragmentation", level, why, oom.unallocated)
     large = oom.unallocated >= MATERIAL * (oom.total or oom.reserved or 1)
     if large and oom.unallocated + (oom.free or 0) >= oom.request > (oom.free or 0):
         both = f"{size_text(oom.unallocated)} reserved but unallocated and {size_text(oom.free)} free"
         why = f"{both} are more than the {size_text(oom.request)} asked for"
-        return Judgement("gpumem.fragmentation", 0.72, why, oom.unallocated)
+        return Judgement("gpumem.fragmentation", Level.LIKELY, why, oom.unallocated)
     return None
 
 
@@ -273,7 +272,7 @@ def _outside(oom: Oom) -> Judgement | None:
     if beyond < 2 * MATERIAL * oom.total or (oom.free or 0) + beyond < oom.request:
         return None
     why = f"{size_text(oom.outside)} of this process are outside torch's allocator (NCCL, cuBLAS, other libraries)"
-    return Judgement("gpumem.raw_alloc", 0.74, why, int(beyond))
+    return Judgement("gpumem.raw_alloc", Level.LIKELY, why, int(beyond))
 
 
 def _capacity(oom: Oom) -> Judgement:
@@ -281,22 +280,26 @@ def _capacity(oom: Oom) -> Judgement:
         limit = size_text(oom.allowed)
         why = f"{size_text(oom.request)} more would pass the limit of {limit} that this program set itself"
         if (oom.reserved or 0) + oom.request > oom.allowed:
-            return Judgement("gpumem.capacity", 0.8, why)
+            return Judgement("gpumem.capacity", Level.STRONG, why)
     if _absurd(oom):
-        return Judgement("gpumem.capacity", 0.5, f"one request of {size_text(oom.request)} of {size_text(oom.total)}")
+        return Judgement(
+            "gpumem.capacity", Level.POSSIBLE, f"one request of {size_text(oom.request)} of {size_text(oom.total)}"
+        )
     if oom.total and oom.ours and oom.request:
         share = (oom.ours + oom.request) / oom.total
         own_share = oom.ours / oom.total
         usage = f"{size_text(oom.ours)} of {size_text(oom.total)}"
         why = f"this process holds {usage} and asks for {size_text(oom.request)} more"
         if share > 1 and own_share >= 0.8:
-            torn = oom.unallocated is not None and oom.unallocated >= max(oom.request, TORN * (oom.reserved or 0))
-            return Judgement("gpumem.capacity", 0.62 if torn else 0.7, why)  # one message cannot tell it from a leak
+            return Judgement("gpumem.capacity", Level.LIKELY, why)  # a single message cannot tell it from a leak
         fits = oom.request <= oom.total
-        return Judgement("gpumem.capacity", 0.65 if fits and (own_share >= 0.6 or share > 1) else 0.5, why)
+        likely = fits and (own_share >= 0.6 or share > 1)
+        return Judgement("gpumem.capacity", Level.LIKELY if likely else Level.POSSIBLE, why)
     if oom.total and oom.request and oom.request > 0.5 * oom.total:
-        return Judgement("gpumem.capacity", 0.6, f"one request of {size_text(oom.request)} of {size_text(oom.total)}")
-    return Judgement("gpumem.capacity", 0.6, "the message does not say who holds the memory")
+        return Judgement(
+            "gpumem.capacity", Level.LIKELY, f"one request of {size_text(oom.request)} of {size_text(oom.total)}"
+        )
+    return Judgement("gpumem.capacity", Level.LIKELY, "the message does not say who holds the memory")
 
 
 def size_text(size: int | None) -> str:

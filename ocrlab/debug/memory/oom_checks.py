@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.oom_message import size_text
 from ocrlab.debug.memory.oom_inputs import OomRun, SourceLine
 from ocrlab.debug.memory.oom_kinds import PINNED, OomKind, is_absurd, killed_in_group
@@ -86,7 +87,7 @@ def _others(run: OomRun) -> Check:
         observed = f"{size_text(others)} of {size_text(message.total)} are neither free nor ours" + (
             f": {who}" if who else ""
         )
-        foreign = any(process.cause == "gpumem.foreign" and process.confidence > 0.6 for process in run.judged)
+        foreign = any(judged.cause == "gpumem.foreign" and judged.level is not Level.POSSIBLE for judged in run.judged)
         judgement = "fail" if foreign else "warn" if share >= 0.1 else "ok"
         return _check(2, judgement, observed, run.message_at, cause="gpumem.foreign" if foreign else "")
     if names:
@@ -106,7 +107,7 @@ def _pieces(run: OomRun) -> Check:
         f"{size_text(message.unallocated)} reserved but unallocated against a request of {size_text(message.request)}"
     )
     torn = next((judgement for judgement in run.judged if judgement.cause == "gpumem.fragmentation"), None)
-    if torn is not None and torn.confidence > 0.6:
+    if torn is not None and torn.level is not Level.POSSIBLE:
         observed += ": the largest free block is smaller than the request"
         return _check(3, "fail", observed, run.message_at, cause="gpumem.fragmentation")
     return _check(3, "warn" if torn else "ok", observed, run.message_at)

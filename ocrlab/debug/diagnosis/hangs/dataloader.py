@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.hangs import locks, stack_patterns
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
-SURE = 0.75  # from here on, frames prove that it is a lock copied by fork
 WORKER_NAME = "pt_data_worker"  # torch names its processes so since 2.6
 FEEDER = "QueueFeederThread"
 UNPICKLABLE = re.compile(r"queues\.py\"?, line \d+, in _feed|Can't pickle|[Cc]annot pickle|PicklingError")
@@ -32,16 +32,14 @@ def explain_loader_wait(main: Stack, stacks: list[Stack], before: Mapping[int, S
     waiting = main.threads[0].frames
     if not workers:
         why = "training waits for a batch from a worker, and no stack of a worker is known"
-        starting = any(stack.process.role == "worker" for stack in stacks)  # judged by what they do
-        return [HangFinding("loader.hang_sample", 0.3 if starting else 0.5, main.process.pid, why, waiting[:8])]
+        return [HangFinding("loader.hang_sample", Level.POSSIBLE, main.process.pid, why, waiting[:8])]
     if at_work:
         alone = len(at_work) == 1
         copied = not alone and all(locks.fork_lock(stack, main) for stack in at_work)
-        lifted = 0.0 if not copied else 0.2  # a sample at fault stops the worker that has it, not all of them
         return [
             finding
             for stack in at_work
-            for finding in explain_worker(stack, before.get(stack.process.pid), main, alone=alone, lifted=lifted)
+            for finding in explain_worker(stack, before.get(stack.process.pid), main, alone=alone, copied=copied)
         ]
     return [_pinning(main) or _lost(main, workers, before, log)]
 
@@ -55,40 +53,43 @@ def explain_from_outside(main: Stack, stacks: list[Stack]) -> list[HangFinding]:
     at_work = [stack for stack in workers if not _polls(stack)]
     if not at_work:
         why = f"process {pid} and its {len(workers)} data workers all wait for a message: a batch was lost on its way"
-        return [HangFinding("loader.hang_unpicklable", 0.5, pid, why)]
+        return [HangFinding("loader.hang_unpicklable", Level.POSSIBLE, pid, why)]
     first = at_work[0]
     doing = _doing(first.threads[0]) if first.threads else "is not waiting for work"
     why = f"process {pid} waits for a message, and worker {first.process.pid} {doing} while others wait for work"
-    return [HangFinding("loader.hang_sample", 0.6 if len(at_work) == 1 else 0.4, first.process.pid, why)]
+    return [
+        HangFinding("loader.hang_sample", Level.LIKELY if len(at_work) == 1 else Level.POSSIBLE, first.process.pid, why)
+    ]
 
 
 def explain_worker(
-    stack: Stack, before: Stack | None, main: Stack | None = None, *, alone: bool = True, lifted: float = 0.0
+    stack: Stack, before: Stack | None, main: Stack | None = None, *, alone: bool = True, copied: bool = False
 ) -> list[HangFinding]:
-    """Return why a worker does not come back with its batch; `lifted` is how much surer a lock copied by fork is."""
+    """Return why a worker does not come back with its batch; `copied`: all workers look like copies."""
     thread = stack.threads[0]
     frames, pid = thread.frames, stack.process.pid
     doing, own = _doing(thread), stack_patterns.best(frames)
     name, which = stack_patterns.process_name(stack), sample(frames)
     why = f"{name} {doing} in {stack_patterns.place(own)}{f', {which}' if which else ''}"
-    confidence = 0.9 if alone else 0.8
+    level = Level.DECISIVE if alone else Level.STRONG
     if stack_patterns.moved(thread, before):
-        confidence -= 0.3
+        level = level.lower.lower
         why += "; it stood elsewhere a moment ago, so that it may only be slow"
     if twice := locks.explain_self_deadlock(frames):
         why += f"; {twice}"
-    finding = HangFinding("loader.hang_sample", confidence, pid, why, frames[:6])
+    finding = HangFinding("loader.hang_sample", level, pid, why, frames[:6])
     kind, index = stack_patterns.match_pattern(frames)
     if kind.startswith("hang."):  # the sample waits for something that has a name of its own
         inner = f"{name} is in {stack_patterns.place(frames[index])}"
-        return [finding, HangFinding(kind, confidence - 0.15, pid, inner, frames[: index + 3])]
+        return [finding, HangFinding(kind, level.lower, pid, inner, frames[: index + 3])]
     locked = locks.fork_lock(stack, main)
     if locked is None:
         return [finding]
-    locked = replace(locked, confidence=min(0.95, locked.confidence + lifted))
-    if locked.confidence < SURE:  # a sample that is at fault by itself looks the same
-        return [replace(finding, confidence=confidence - 0.15), replace(locked, confidence=locked.confidence - 0.2)]
-    return [locked, replace(finding, confidence=min(confidence, locked.confidence - 0.2))]
+    if copied:
+        locked = replace(locked, level=locked.level.higher)
+    if locked.level.value < Level.STRONG.value:  # a sample that is at fault by itself looks the same
+        return [replace(finding, level=level.at_most(Level.LIKELY)), replace(locked, level=Level.POSSIBLE)]
+    return [locked, replace(finding, level=level.at_most(locked.level.lower))]
 
 
 def sample(frames: list[Frame]) -> str:
@@ -119,7 +120,7 @@ def _pinning(main: Stack) -> HangFinding | None:
             stack_patterns.QUEUES.search(frame.file) for frame in thread.frames[:at] if "do_one" not in frame.function
         ):
             why = f"the thread that pins memory does not come back from {stack_patterns.place(thread.frames[0])}"
-            return HangFinding("hang.gpu_kernel", 0.6, main.process.pid, why, thread.frames[:6])
+            return HangFinding("hang.gpu_kernel", Level.LIKELY, main.process.pid, why, thread.frames[:6])
     return None
 
 
@@ -128,21 +129,23 @@ def _lost(main: Stack, workers: list[Stack], before: Mapping[int, Stack], log: s
     pid, frames = main.process.pid, main.threads[0].frames[:8]
     why = "training waits for a batch, and every worker waits for work: the batch was lost on its way"
     if "Too many open files" in log or "received 0 items of ancdata" in log:
-        return HangFinding("host.fd_limit", 0.85, pid, f"{why}, for want of file descriptors", frames)
+        return HangFinding("host.fd_limit", Level.STRONG, pid, f"{why}, for want of file descriptors", frames)
     if "can't start new thread" in log:
-        return HangFinding("host.thread_limit", 0.85, pid, f"{why}, for want of threads", frames)
+        return HangFinding("host.thread_limit", Level.STRONG, pid, f"{why}, for want of threads", frames)
     if UNPICKLABLE.search(log):
         return HangFinding(
-            "loader.hang_unpicklable", 0.95, pid, f"{why}; the log shows that it could not be pickled", frames
+            "loader.hang_unpicklable", Level.DECISIVE, pid, f"{why}; the log shows that it could not be pickled", frames
         )
     feeders = [any(thread.name == FEEDER for thread in stack.threads) for stack in workers]
     if any(feeders) and not all(feeders):
         lame = stack_patterns.process_name(workers[feeders.index(False)])
-        return HangFinding("loader.hang_unpicklable", 0.8, pid, f"{why}; {lame} has lost its feeder thread", frames)
+        return HangFinding(
+            "loader.hang_unpicklable", Level.STRONG, pid, f"{why}; {lame} has lost its feeder thread", frames
+        )
     still = all(
         stack_patterns.moved(stack.threads[0], before.get(stack.process.pid)) is False for stack in [main, *workers]
     )
-    return HangFinding("loader.hang_unpicklable", 0.8 if still else 0.7, pid, why, frames)
+    return HangFinding("loader.hang_unpicklable", Level.STRONG if still else Level.LIKELY, pid, why, frames)
 
 
 def _doing(thread: Thread) -> str:

@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.hangs import stack_patterns
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes.stack_dumps import short
@@ -158,8 +159,6 @@ FETCHES = re.compile(
     r"(^|/)(http/client|urllib/request|ftplib|torch/hub)\.py|(^|/)(urllib3|requests|httpx|httpcore|aiohttp|botocore|"
     r"huggingface_hub|fsspec|gdown)/"
 )
-SAME_VALUES = 0.45  # a loop in which no variable changes; what it does to objects and files cannot be seen
-MAYBE_SLOW = 0.4  # a loop that changes something, or one in native code: no stack tells it from a long computation
 MESSAGES = ("multiprocessing/connection.py", "selectors.py")
 EVENT_LOOP = re.compile(r"(^|/)(asyncio/base_events|trio/_core/_run)\.py$")
 ON_A_FILE = re.compile(r"^(?:flock|fcntl) \d+ (.+?)(?:, held by (.+))?$")
@@ -184,25 +183,25 @@ def fork_lock(stack: Stack, parent: Stack | None) -> HangFinding | None:
     native = thread.frames[: thread.frames.index(python[0])] if python else thread.frames
     words = " ".join(f"{frame.function} {frame.file}" for frame in native)
     if OPENMP.search(words):
-        confidence, what = 0.9, "waits in a native thread pool or lock"
+        level, what = Level.DECISIVE, "waits in a native thread pool or lock"
     elif thread.active and not thread.gil:
-        confidence, what = 0.65, "spins in native code without Python's lock, as an OpenMP pool copied by fork does"
+        level, what = Level.LIKELY, "spins in native code without Python's lock, as an OpenMP pool copied by fork does"
     elif stack.process.threads == 1 and thread.call == "futex private":
-        confidence, what = 0.85, "waits for a lock that nobody can let go"
+        level, what = Level.STRONG, "waits for a lock that nobody can let go"
     elif any(stack_patterns.own(other.frames) for other in stack_patterns.busy(stack)[1:]):
         return None  # another thread of the copy may hold the lock
     elif LOCKS.search(words) or (python and python[0].file.endswith(LOGGING)):
-        confidence, what = 0.75, "waits for a Python lock that no thread of this copy can hold"
+        level, what = Level.STRONG, "waits for a Python lock that no thread of this copy can hold"
     elif thread.wchan.startswith("futex") or thread.call.startswith("futex"):
-        confidence, what = 0.6, "sleeps on a lock in native code"
+        level, what = Level.POSSIBLE, "sleeps on a lock in native code"
     else:
         return None
     if parent is not None and parent.process.threads > 1 >= stack.process.threads:
-        confidence = min(0.95, confidence + 0.1)
+        level = level.higher
         what += f"; it has one thread, its parent has {parent.process.threads}"
     place = stack_patterns.place(stack_patterns.best(thread.frames))
     why = f"{stack_patterns.process_name(stack)}, a copy made by fork, {what}, in {place}"
-    return HangFinding("loader.fork_deadlock", confidence, stack.process.pid, why, thread.frames[:6])
+    return HangFinding("loader.fork_deadlock", level, stack.process.pid, why, thread.frames[:6])
 
 
 def explain_wait(
@@ -244,10 +243,10 @@ def explain_wait(
         return [_far_away(main, pid, address)]
     if inner and not stack_patterns.is_library(inner[0]):
         does = "sleeps, wakes and sleeps again in" if "nanosleep" in main.call + main.wchan else "does not leave"
-        return [HangFinding("hang.deadlock", 0.4, pid, f"the main thread {does} {at}", frames[:6])]
+        return [HangFinding("hang.deadlock", Level.POSSIBLE, pid, f"the main thread {does} {at}", frames[:6])]
     if stack_patterns.own(frames) and main.call:
         why = f"the main thread does not come back from {stack_patterns.place(inner[0])}, called in {at}"
-        return [HangFinding("hang.deadlock", 0.4, pid, why, frames[:6])]
+        return [HangFinding("hang.deadlock", Level.POSSIBLE, pid, why, frames[:6])]
     return []
 
 
@@ -257,7 +256,11 @@ def _far_away(main: Thread, pid: int, address: str) -> HangFinding:
     fetches = any(FETCHES.search(short(frame.file)) for frame in main.frames)
     why = f"it waits in {at} for {address} to answer, without a time limit"
     return HangFinding(
-        "io.download" if fetches else "hang.deadlock", 0.8 if fetches else 0.6, pid, why, main.frames[:6]
+        "io.download" if fetches else "hang.deadlock",
+        Level.STRONG if fetches else Level.LIKELY,
+        pid,
+        why,
+        main.frames[:6],
     )
 
 
@@ -270,18 +273,18 @@ def _message(stack: Stack, stacks: list[Stack], works: bool, at: str) -> HangFin
     files = [short(frame.file) for frame in main.frames]
     if any(map(EVENT_LOOP.search, files)):
         why = f"the event loop that runs in {at} waits, and no task of it goes on"
-        return HangFinding("hang.deadlock", 0.5, pid, why, main.frames[:6])
+        return HangFinding("hang.deadlock", Level.POSSIBLE, pid, why, main.frames[:6])
     if main.call.endswith(", written by nobody else") and not works:
         ended = [
             str(child.process.pid) for child in stacks if child.process.parent == pid and child.process.state == "Z"
         ]
         why = f"it waits in {at} for a message, and no process is left that could send one"
         why += f": of its processes {', '.join(ended[:4])} ended" if ended else ""
-        return HangFinding("hang.deadlock", 0.9, pid, why, main.frames[:6])
+        return HangFinding("hang.deadlock", Level.DECISIVE, pid, why, main.frames[:6])
     whose = "a message of another process that does not come"
     if not any(file.endswith(MESSAGES[0]) for file in files):
         whose = "a socket or a pipe that does not become ready"
-    return HangFinding("hang.deadlock", 0.5, pid, f"it waits in {at} for {whose}", main.frames[:6])
+    return HangFinding("hang.deadlock", Level.POSSIBLE, pid, f"it waits in {at} for {whose}", main.frames[:6])
 
 
 def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> HangFinding:
@@ -294,10 +297,10 @@ def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> 
             f"{_called(thread)} in {stack_patterns.place(stack_patterns.best(thread.frames))}" for thread in living
         )
         why = f"the program is at its end, and Python waits for thread {named}, which is no daemon"
-        return HangFinding("hang.deadlock", 0.85, pid, why, living[0].frames[:4] + frames[:2])
+        return HangFinding("hang.deadlock", Level.STRONG, pid, why, living[0].frames[:4] + frames[:2])
     if twice := explain_self_deadlock(frames):
         return HangFinding(
-            "hang.deadlock", 0.9, pid, f"the main thread waits for a lock in {at}, and {twice}", frames[:6]
+            "hang.deadlock", Level.DECISIVE, pid, f"the main thread waits for a lock in {at}, and {twice}", frames[:6]
         )
     blocked = [thread for thread in others if _sleeps_on_a_lock(thread, _file(thread))]
     if blocked:
@@ -305,20 +308,20 @@ def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> 
             f"{_called(thread)} in {stack_patterns.place(stack_patterns.best(thread.frames))}" for thread in blocked
         )
         why = f"the main thread waits for a lock or a thread in {at}, and so does {named}"
-        return HangFinding("hang.deadlock", 0.85, pid, why, frames[:4] + blocked[0].frames[:4])
+        return HangFinding("hang.deadlock", Level.STRONG, pid, why, frames[:4] + blocked[0].frames[:4])
     if _lost_by_a_pool(stack, stacks):
         why = f"a worker of the pool has died with its task: the main thread waits for it in {at}, and all its workers "
         why += "wait for work"
-        return HangFinding("hang.deadlock", 0.8, pid, why, frames[:6])
+        return HangFinding("hang.deadlock", Level.STRONG, pid, why, frames[:6])
     dead = DEAD.search(log)
     if dead:
         why = f"the main thread waits in {at}, and thread {dead[1]} has died: {dead[2][:120]}"
-        return HangFinding("hang.deadlock", 0.8, pid, why, frames[:6])
+        return HangFinding("hang.deadlock", Level.STRONG, pid, why, frames[:6])
     file = ON_A_FILE.match(main.call)
     where = f" in {at}, held by process {file[2]}" if file and file[2] else f" in {at}"
     what = f"a lock on the file {file[1]}" if file else "a lock"
-    sure = 0.8 if file and file[2] else 0.7
-    return HangFinding("hang.deadlock", sure, pid, f"the main thread waits for {what}{where}", frames[:6])
+    level = Level.STRONG if file and file[2] else Level.LIKELY
+    return HangFinding("hang.deadlock", level, pid, f"the main thread waits for {what}{where}", frames[:6])
 
 
 def _lost_by_a_pool(stack: Stack, stacks: list[Stack]) -> bool:
@@ -341,16 +344,16 @@ def _loops(stack: Stack, main: Thread, old: Stack | None, seconds: float | None)
     """Return where the main thread uses the CPU: a suspicion at most, for a long computation looks the same."""
     pid, at = stack.process.pid, stack_patterns.place(stack_patterns.best(main.frames))
     if stack_patterns.synchronises(stack_patterns.own(main.frames)) and not main.gil and _has_gpu(stack):
-        return [HangFinding("hang.gpu_kernel", 0.7, pid, f"it waits for the GPU in {at}", main.frames[:6])]
+        return [HangFinding("hang.gpu_kernel", Level.LIKELY, pid, f"it waits for the GPU in {at}", main.frames[:6])]
     if main.gil and not main.active:
-        confidence = {None: 0.55, False: 0.75, True: 0.45}[stack_patterns.moved(main, old)]
+        level = Level.POSSIBLE if stack_patterns.moved(main, old) else Level.LIKELY
         why = f"the main thread sleeps with Python's lock in its hand in {at}"
     else:
         still = main.gil and stack_patterns.still(main, old)
-        confidence = SAME_VALUES if still else MAYBE_SLOW
+        level = Level.POSSIBLE  # a long computation looks the same; effects on objects and files are invisible
         why = _busy(stack_patterns.best(main.frames), seconds) + ("" if main.gil else ", in native code called there")
         why += ": no variable changes in that loop" if still else "; it may be at work, or in a loop without end"
-    return [HangFinding("hang.deadlock", confidence, pid, why, main.frames[:6])]
+    return [HangFinding("hang.deadlock", level, pid, why, main.frames[:6])]
 
 
 def _busy(frame: Frame | None, seconds: float | None) -> str:
@@ -370,14 +373,14 @@ def _another_thread(stack: Stack, others: list[Thread], old: Stack | None) -> Ha
         kind, index = stack_patterns.match_pattern(thread.frames)
         if kind.startswith("hang."):
             why = f"thread {thread.name or thread.id} is in {stack_patterns.place(thread.frames[index])}"
-            return HangFinding(kind, 0.7, pid, why, thread.frames[:6])
+            return HangFinding(kind, Level.LIKELY, pid, why, thread.frames[:6])
     for thread in others:
         if thread.active or thread.gil:
             same = thread.gil and stack_patterns.still(thread, old)
             why = f"{_busy(stack_patterns.best(thread.frames), None)}, in thread {_called(thread)}"
             why += "; the main thread waits for it"
             why += ": no variable changes in that loop" if same else "; it may be at work, or in a loop without end"
-            return HangFinding("hang.deadlock", SAME_VALUES if same else MAYBE_SLOW, pid, why, thread.frames[:6])
+            return HangFinding("hang.deadlock", Level.POSSIBLE, pid, why, thread.frames[:6])
     return None
 
 
@@ -387,7 +390,7 @@ def _full_pipe(stack: Stack, stacks: list[Stack]) -> HangFinding | None:
         main = child.threads[0] if child.threads else None
         if main is not None and child.process.parent == stack.process.pid and main.wchan.endswith("pipe_write"):
             why = f"process {stack.process.pid} waits for {child.process.pid}, which waits to write into a full pipe"
-            return HangFinding("hang.deadlock", 0.85, stack.process.pid, why, stack.threads[0].frames[:6])
+            return HangFinding("hang.deadlock", Level.STRONG, stack.process.pid, why, stack.threads[0].frames[:6])
     return None
 
 
@@ -407,7 +410,6 @@ def _has_gpu(stack: Stack) -> bool:
 
 NAMED = re.compile(r"^(read|write|flock|fcntl) .*, (?:written|read|held) by (\d+(?:, \d+)*)$")
 CHILD = re.compile(r"^wait4(?: (\d+))?$")
-SURE = 0.92
 MOST = 4  # processes that are told
 
 
@@ -432,7 +434,7 @@ def find_wait_cycle(stacks: list[Stack], before: Mapping[int, Stack]) -> list[Ha
     links = [by_pid[pid] for pid in chain[:MOST]]
     why = "; ".join(_describe(stack, ring[stack.process.pid]) for stack in links) + ": nobody is left to wake them"
     frames = [frame for stack in links for frame in _waiting(stack).frames[:4]]
-    return [HangFinding("hang.deadlock", SURE, chain[0], why, frames[:8])]
+    return [HangFinding("hang.deadlock", Level.DECISIVE, chain[0], why, frames[:8])]
 
 
 def _wakers(stack: Stack, by_pid: Mapping[int, Stack]) -> set[int] | None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.hardware.processes.stack_dumps import short
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
@@ -36,7 +37,7 @@ class HangFinding:
     """A kind of hang: `why` in a sentence, in which process, and the frames that show it, innermost first."""
 
     id: str
-    confidence: float
+    level: Level
     pid: int
     why: str
     frames: list[Frame] = field(default_factory=list)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ocrlab.debug.diagnosis import parse_stacks
+from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.hangs import dataloader, hang_cause
 from ocrlab.hardware.processes.stack_types import Frame
 
@@ -31,9 +32,9 @@ def test_all_workers_that_spin_in_native_code_are_copies_of_a_broken_pool() -> N
     main += "    select (selectors.py:415)\n    _try_get_data (torch/utils/data/dataloader.py:1293)\n\n"
     at = "__getitem__ (pages.py:7)"
     single = parse_stacks.parse(main + worker_stack(2, at, active=True))
-    assert hang_cause.rank_hang_causes(single, {})[0].id == "loader.hang_sample", "it may be the sample"
+    assert hang_cause.find_hangs(single, {})[0].id == "loader.hang_sample", "it may be the sample"
     two = parse_stacks.parse(main + worker_stack(2, at, active=True) + worker_stack(3, at, active=True))
-    assert hang_cause.rank_hang_causes(two, {})[0].id == "loader.fork_deadlock"
+    assert hang_cause.find_hangs(two, {})[0].id == "loader.fork_deadlock"
 
 
 @pytest.mark.parametrize(
@@ -46,24 +47,30 @@ def test_all_workers_that_spin_in_native_code_are_copies_of_a_broken_pool() -> N
 def test_locks_that_are_shared_on_purpose(frames: str, cause: str) -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    {frames}\n'
     text += "    _launch (multiprocessing/popen_fork.py:71)\n    <module> (train.py:9)\n"
-    assert [finding.id for finding in hang_cause.rank_hang_causes(parse_stacks.parse(text), {})][:1] == [cause]
+    assert [finding.id for finding in hang_cause.find_hangs(parse_stacks.parse(text), {})][:1] == [cause]
 
 
 @pytest.mark.parametrize(
     ("top", "call", "threads", "cause", "least"),
     [
-        ("__getitem__ (pages.py:7)", "futex private", 1, "loader.fork_deadlock", 0.85),
-        ("__getitem__ (pages.py:7)", "futex private", 2, "loader.hang_sample", 0.7),
-        ("__getitem__ (pages.py:7)", "futex shared", 1, "loader.hang_sample", 0.7),
-        ("_wait_for_tstate_lock (threading.py:1139)\n    join (threading.py:1119)", "futex private", 2, "", 0.0),
+        ("__getitem__ (pages.py:7)", "futex private", 1, "loader.fork_deadlock", Level.STRONG),
+        ("__getitem__ (pages.py:7)", "futex private", 2, "loader.hang_sample", Level.LIKELY),
+        ("__getitem__ (pages.py:7)", "futex shared", 1, "loader.hang_sample", Level.LIKELY),
+        (
+            "_wait_for_tstate_lock (threading.py:1139)\n    join (threading.py:1119)",
+            "futex private",
+            2,
+            "",
+            Level.POSSIBLE,
+        ),
     ],
     ids=["nobody is left to let go", "another thread could", "another process could", "a thread that is joined"],
 )
-def test_a_lock_that_only_the_parent_could_let_go(top: str, call: str, threads: int, cause: str, least: float) -> None:
+def test_a_lock_that_only_the_parent_could_let_go(top: str, call: str, threads: int, cause: str, least: Level) -> None:
     text = worker_stack(2, top).replace("Python v3.11", f"# main, state S, {threads} threads, from py-spy")
     text = text.replace(f"    {top}", f"    # waits in {call}\n    {top}")
-    best = hang_cause.rank_hang_causes(parse_stacks.parse(text), {})[0]
-    assert best.confidence >= least
+    best = hang_cause.find_hangs(parse_stacks.parse(text), {})[0]
+    assert best.level.value >= least.value
     assert best.id == cause if cause else best.id != "loader.fork_deadlock"
 
 
@@ -77,9 +84,9 @@ def test_a_lock_that_only_the_parent_could_let_go(top: str, call: str, threads: 
 def test_a_lock_is_named_with_its_holder(call: str, words: str) -> None:
     text = worker_stack(2, "__getitem__ (pages.py:7)")
     text = text.replace("    __getitem__", f"    # waits in {call}\n    __getitem__")
-    best = hang_cause.rank_hang_causes(parse_stacks.parse(text), {})[0]
+    best = hang_cause.find_hangs(parse_stacks.parse(text), {})[0]
     assert best.id == "loader.hang_sample"
-    assert words in best.evidence[0].text
+    assert words in best.why
 
 
 def test_the_data_set_itself_is_no_sample_whatever_it_is_called() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 
 Hangs = Callable[..., list[HangFinding]]
@@ -36,17 +37,17 @@ RETRY = "import time\ndef fetch():\n    while True:\n        time.sleep(0.3)\nfe
 
 
 @pytest.mark.parametrize(
-    ("code", "word", "least", "most"),
+    ("code", "word", "level"),
     [
-        (DIED, "thread writer has died: ValueError: invalid literal", 0.8, 0.8),
-        (POOL, "a worker of the pool has died with its task: the main thread waits", 0.8, 0.8),
-        (ALIVE, "Python waits for thread uploader in upload (", 0.85, 0.85),
-        (FILE, "the main thread waits for a lock on the file ", 0.7, 0.7),
-        (LOCKED_BY_CHILD, "), held by process ", 0.8, 0.8),
-        (LEFT, "for a message, and no process is left that could send one: of its processes ", 0.9, 0.9),
-        (TASKS, "waits, and no task of it goes on", 0.5, 0.5),
-        (READY, "for a socket or a pipe that does not become ready", 0.5, 0.5),
-        (RETRY, "sleeps, wakes and sleeps again in fetch (", 0.4, 0.4),
+        (DIED, "thread writer has died: ValueError: invalid literal", Level.STRONG),
+        (POOL, "a worker of the pool has died with its task: the main thread waits", Level.STRONG),
+        (ALIVE, "Python waits for thread uploader in upload (", Level.STRONG),
+        (FILE, "the main thread waits for a lock on the file ", Level.LIKELY),
+        (LOCKED_BY_CHILD, "), held by process ", Level.STRONG),
+        (LEFT, "for a message, and no process is left that could send one: of its processes ", Level.DECISIVE),
+        (TASKS, "waits, and no task of it goes on", Level.POSSIBLE),
+        (READY, "for a socket or a pipe that does not become ready", Level.POSSIBLE),
+        (RETRY, "sleeps, wakes and sleeps again in fetch (", Level.POSSIBLE),
     ],
     ids=[
         "a thread that died",
@@ -60,19 +61,22 @@ RETRY = "import time\ndef fetch():\n    while True:\n        time.sleep(0.3)\nfe
         "a retry loop",
     ],
 )
-def test_who_should_have_woken_the_main_thread(hangs: Hangs, code: str, word: str, least: float, most: float) -> None:
+def test_who_should_have_woken_the_main_thread(hangs: Hangs, code: str, word: str, level: Level) -> None:
     best = hangs(code, "hang.deadlock", word)[0]
     assert word in best.why
-    assert least <= best.confidence <= most
+    assert best.level is level
 
 
 @pytest.mark.parametrize(
-    ("code", "cause", "where", "confidence"),
-    [(FETCH, "io.download", "it waits in fetch (", 0.8), (TALK, "hang.deadlock", "it waits in ask (", 0.6)],
+    ("code", "cause", "where", "level"),
+    [
+        (FETCH, "io.download", "it waits in fetch (", Level.STRONG),
+        (TALK, "hang.deadlock", "it waits in ask (", Level.LIKELY),
+    ],
     ids=["a download", "any other talk"],
 )
-def test_a_server_that_does_not_answer(hangs: Hangs, code: str, cause: str, where: str, confidence: float) -> None:
+def test_a_server_that_does_not_answer(hangs: Hangs, code: str, cause: str, where: str, level: Level) -> None:
     best = hangs(code, cause, " to answer, without a time limit")[0]
-    assert (best.id, best.confidence) == (cause, confidence)
+    assert (best.id, best.level) == (cause, level)
     assert where in best.why
     assert "for 127.0.0.1:" in best.why

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.hangs import locks
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.hardware.processes.process_tree import Process
@@ -36,7 +37,7 @@ WORD = "import os\nr, w = os.pipe()\npid = os.fork()\nif not pid:\n    os.read(r
 )
 def test_processes_that_wait_for_each_other(hangs: Hangs, code: str, words: list[str]) -> None:
     best = hangs(code, "hang.deadlock", "nobody is left to wake them")[0]
-    assert best.confidence == locks.SURE
+    assert best.level is Level.DECISIVE
     assert all(word in best.why for word in words), best.why
 
 
