@@ -217,7 +217,7 @@ def drop_survived(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
         if hit.evidence.file != end.page.name or number is None or number >= end.first:
             remaining.append(hit)
         elif IMREAD in hit.evidence.text and not _unread(hit, end):
-            remaining += [] if roots else [hit.capped(hit.level.lower).capped(Level.LIKELY)]
+            remaining += [] if roots else [hit.capped(hit.level.lower.lower)]
         elif end.plain and not roots:
             remaining += [] if _survived(hit, end) else _before_plain(hit, end)
         elif not _survived(hit, end) or any(akin(hit, root) for root in roots):
