@@ -45,21 +45,22 @@ for step in range(steps + 3):
 
 def main() -> None:
     """Print the table: the median step of each way in each situation."""
-    made = parser(__doc__)
-    made.add_argument("--turns", type=int, default=3, help="processes of each way and situation (default 3)")
-    made.add_argument("--batch", type=int, default=4, help="crops in a step (default 4)")
-    made.add_argument("--side", type=int, default=256, help="pixels (default 256)")
-    made.add_argument("--steps", type=int, default=15, help="of each process (default 15)")
-    args = made.parse_args()
-    given = {name: text for name, text in os.environ.items() if name not in openmp.SETTINGS}
-    ours = dict(given)
+    arguments = parser(__doc__)
+    arguments.add_argument("--turns", type=int, default=3, help="processes of each way and situation (default 3)")
+    arguments.add_argument("--batch", type=int, default=4, help="crops in a step (default 4)")
+    arguments.add_argument("--side", type=int, default=256, help="pixels (default 256)")
+    arguments.add_argument("--steps", type=int, default=15, help="of each process (default 15)")
+    args = arguments.parse_args()
+    variables = {name: text for name, text in os.environ.items() if name not in openmp.SETTINGS}
+    ours = dict(variables)
     openmp.sleep_soon(ours)
     rows = []
     for situation, busy in SITUATIONS.items():
         turns = [
-            [steps((args.batch, args.side, args.steps), env, busy) for env in (given, ours)] for _ in range(args.turns)
+            [steps((args.batch, args.side, args.steps), env, busy) for env in (variables, ours)]
+            for _ in range(args.turns)
         ]
-        left, right = (statistics.median(one[side] for one in turns) for side in (0, 1))
+        left, right = (statistics.median(turn[side] for turn in turns) for side in (0, 1))
         spread = " ".join(f"{a:.2f}/{b:.2f}" for a, b in turns)
         figure(f"a step, threads asleep after 1,000 turns: {situation}", right, "s")
         figure(f"a step, libgomp's own waiting: {situation}", left, "s")

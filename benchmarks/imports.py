@@ -27,17 +27,17 @@ print(json.dumps({{"seconds": seconds, "heavy": [name for name in {HEAVY!r} if n
 
 def main() -> None:
     """Measure, print the table, and end with 1 where a limit is not met."""
-    made = parser(__doc__)
-    made.add_argument("--rounds", type=int, default=11, help="fresh processes of each kind (default 11)")
-    args = made.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--rounds", type=int, default=11, help="fresh processes of each kind (default 11)")
+    args = arguments.parse_args()
     whole, bare, inside, heavy = [], [], [], set()
     run("import ocrlab")  # writes the byte code
     for _ in range(args.rounds):
         bare.append(run("pass")[0])
         whole.append(run("import ocrlab")[0])
-        told = json.loads(run(PROGRAM)[1])
-        inside.append(told["seconds"])
-        heavy |= set(told["heavy"])
+        facts = json.loads(run(PROGRAM)[1])
+        inside.append(facts["seconds"])
+        heavy |= set(facts["heavy"])
     met, body = report(whole, bare, inside, sorted(heavy))
     publish("imports", page("Importing ocrlab", body), args)
     sys.exit(0 if met else 1)

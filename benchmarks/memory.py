@@ -29,8 +29,8 @@ def notebook_row(folder: Path) -> Row:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "MPLBACKEND": "agg"})
     seconds = time.perf_counter() - began
     bad = done.returncode != 0 or seconds > SECONDS
-    told = f"{seconds:.0f} s, exit status {done.returncode}{' **missed**' if bad else ''}"
-    return "notebook 02 with defaults", told, f"{SECONDS} s on 2 cores"
+    result = f"{seconds:.0f} s, exit status {done.returncode}{' **missed**' if bad else ''}"
+    return "notebook 02 with defaults", result, f"{SECONDS} s on 2 cores"
 
 
 def part(name: str) -> list[Row]:
@@ -51,10 +51,10 @@ def fits(folder: Path) -> list[Row]:
 
 def main() -> None:
     """Print the table; end with 1 where a limit is not met."""
-    made = parser(__doc__)
+    arguments = parser(__doc__)
     parts = ("fit", "leaks", "oom", "notebook")
-    made.add_argument("--only", choices=parts, help="one part alone")
-    args = made.parse_args()
+    arguments.add_argument("--only", choices=parts, help="one part alone")
+    args = arguments.parse_args()
     table: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as place:
         for name in [args.only] if args.only else parts:

@@ -72,8 +72,8 @@ def unmade(name: str) -> str:
     top = GROUPS[name.split(", ")[1]]
     if top == UNIFIED:
         switched = top / "cgroup.subtree_control"
-        made = switched.is_file() and "memory" in switched.read_text().split()
-        return "" if made and os.access(top, os.W_OK) else "the memory controller is not in version 2 here"
+        enabled = switched.is_file() and "memory" in switched.read_text().split()
+        return "" if enabled and os.access(top, os.W_OK) else "the memory controller is not in version 2 here"
     return "" if os.access(top, os.W_OK) and top.is_dir() else "no memory group can be made here"
 
 
@@ -89,12 +89,12 @@ def control_group(name: str, limit: int) -> Iterator[tuple[Callable[[], None], C
     def join() -> None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
 
-    def seen() -> dict[str, int]:
+    def read_events() -> dict[str, int]:
         lines = (group / files[1]).read_text().split("\n")
         return {"kills": next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)}
 
     try:
-        yield join, seen
+        yield join, read_events
     finally:
         group.rmdir()
 
@@ -119,22 +119,22 @@ def fit_row(name: str, folder: Path) -> tuple[str, str, str]:
     """Return one row: what was chosen under a limit, how close it is, and what 50 epochs with it came to."""
     kind = control_group if name.startswith("control") else address_space
     data = [f"data={folder / 'pages'}", f"runs={folder / name.replace(' ', '-')}"]
-    with kind(name, LIMITS[name]) as (join, seen):
-        status, found = inside(join, ["memory", "fit", *TINY, *data, "--minutes", "20"])
-        batch = found.get("batch", 0)
+    with kind(name, LIMITS[name]) as (join, read_events):
+        status, fit = inside(join, ["memory", "fit", *TINY, *data, "--minutes", "20"])
+        batch = fit.get("batch", 0)
         if status or not batch:
-            return f"fit, {name}", f"**missed**: {found.get('sentence') or found.get('error')}", "0 OOM"
+            return f"fit, {name}", f"**missed**: {fit.get('sentence') or fit.get('error')}", "0 OOM"
         size = [f"batch_size={batch}", f"trainer.max_epochs={EPOCHS}", f"trainer.val_every={max(1, PAGES[0] // batch)}"]
         status, trained = inside(join, ["train", *TINY, *data, *size, "recorder.on=true"])
-        counts = seen()
-    share = found["peak"] / found["limit"]["bytes"]
+        counts = read_events()
+    share = fit["peak"] / fit["limit"]["bytes"]
     bad = status != 0 or counts.get("kills", 0) > 0
-    close = share >= 0.9 or found["proven"] == "batch + 1 fails"
-    told = f"batch {batch}, {len(found['tries'])} children, peak {share:.2f} of the limit ({found['proven']}); "
-    told += f"{EPOCHS} epochs: exit status {status}, {counts.get('kills', 0)} kills"
+    close = share >= 0.9 or fit["proven"] == "batch + 1 fails"
+    text = f"batch {batch}, {len(fit['tries'])} children, peak {share:.2f} of the limit ({fit['proven']}); "
+    text += f"{EPOCHS} epochs: exit status {status}, {counts.get('kills', 0)} kills"
     steps = trained.get("metrics", {}).get("steps", 0)
-    told += f", {steps:.0f} steps{' **missed**' if bad or not close else ''}"
-    return f"fit, {name}", told, "0 OOM; 0.90 or the next fails"
+    text += f", {steps:.0f} steps{' **missed**' if bad or not close else ''}"
+    return f"fit, {name}", text, "0 OOM; 0.90 or the next fails"
 
 
 def peaks(words: Sequence[str], folder: Path) -> tuple[float, list[float]]:
@@ -151,8 +151,8 @@ def peaks(words: Sequence[str], folder: Path) -> tuple[float, list[float]]:
             [sys.executable, "-m", f"ocrlab.training.jobs.{module}", str(job)], check=True, capture_output=True
         )
         answers.append(json.loads(out.read_text()))
-    said, *measured = answers
-    return said["peak"], sorted(max(one["peaks"].values()) - one["base"] for one in measured)
+    estimate, *measured = answers
+    return estimate["peak"], sorted(max(answer["peaks"].values()) - answer["base"] for answer in measured)
 
 
 def estimate_rows(folder: Path, count: int) -> list[tuple[str, str, str]]:
@@ -161,38 +161,38 @@ def estimate_rows(folder: Path, count: int) -> list[tuple[str, str, str]]:
     half = BF16 if packable(torch.bfloat16) else FP32
     for config in CONFIGS[:count]:
         words = [half if word == BF16 else word for word in config]
-        said, measured = peaks(words, folder)
-        ratios.append(said / statistics.median(measured))
+        estimate, measured = peaks(words, folder)
+        ratios.append(estimate / statistics.median(measured))
         spread = " ".join(f"{size / MIB:.0f}" for size in measured)
-        told = f"{said / MIB:.0f} of {spread} MiB: {ratios[-1]:.2f} of the median"
-        print(*words, told, file=sys.stderr, flush=True)
-        rows.append((" ".join(words), told, "0.90 to 1.10"))
+        text = f"{estimate / MIB:.0f} of {spread} MiB: {ratios[-1]:.2f} of the median"
+        print(*words, text, file=sys.stderr, flush=True)
+        rows.append((" ".join(words), text, "0.90 to 1.10"))
     good = sum(0.9 <= ratio <= 1.1 for ratio in ratios)
     worst = max(ratios, key=lambda ratio: abs(ratio - 1))
-    told = f"{good} of {len(ratios)}, median {statistics.median(ratios):.2f}, worst {worst:.2f}"
-    told += "" if good == len(ratios) else " **missed**"
-    return [("peak said before the run, within 10 %", told, "all"), *rows]
+    text = f"{good} of {len(ratios)}, median {statistics.median(ratios):.2f}, worst {worst:.2f}"
+    text += "" if good == len(ratios) else " **missed**"
+    return [("peak said before the run, within 10 %", text, "all"), *rows]
 
 
 def rows(folder: Path, count: int = len(CONFIGS), *, fits: bool = True) -> list[tuple[str, str, str]]:
     """Return every row of this file; `folder` is empty and removed by the caller."""
     generate.make(folder / "pages", train=PAGES[0], val=PAGES[1])
-    found = []
+    fit_rows = []
     for name in LIMITS if fits else ():
         if why := unmade(name):
-            found.append((f"fit, {name}", f"not measured: {why}", "0 OOM"))
+            fit_rows.append((f"fit, {name}", f"not measured: {why}", "0 OOM"))
         else:
-            found.append(fit_row(name, folder))
-            print(found[-1][:2], file=sys.stderr, flush=True)
-    return [*found, *(estimate_rows(folder, count) if count else ())]
+            fit_rows.append(fit_row(name, folder))
+            print(fit_rows[-1][:2], file=sys.stderr, flush=True)
+    return [*fit_rows, *(estimate_rows(folder, count) if count else ())]
 
 
 def main() -> None:
     """Print the table; end with 1 where a limit is not met."""
-    made = parser(__doc__)
-    made.add_argument("--configs", type=int, default=len(CONFIGS), help="how many of the estimate's configs")
-    made.add_argument("--no-fit", action="store_true", help="the estimate alone")
-    args = made.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--configs", type=int, default=len(CONFIGS), help="how many of the estimate's configs")
+    arguments.add_argument("--no-fit", action="store_true", help="the estimate alone")
+    args = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as folder:
         table = rows(Path(folder), args.configs, fits=not args.no_fit)
     for what, measured, must in table:

@@ -76,15 +76,15 @@ def label(card: Card) -> str:
     """
     if card.request > card.total or card.request >= 2**40:
         return "gpumem.absurd_size"
-    held = {"gpumem.foreign": card.foreign, "gpumem.raw_alloc": card.libraries, "gpumem.fragmentation": card.idle}
+    shares = {"gpumem.foreign": card.foreign, "gpumem.raw_alloc": card.libraries, "gpumem.fragmentation": card.idle}
     least = {"gpumem.foreign": 0.1 * card.total, "gpumem.raw_alloc": 0.2 * card.total}
     alone = card.idle >= card.request  # enough without what is free
     least["gpumem.fragmentation"] = 0.05 * (card.idle + card.allocated) if alone else 0.1 * card.total
-    enough = {name: size for name, size in held.items() if size >= least[name] and card.free + size >= card.request}
+    enough = {name: size for name, size in shares.items() if size >= least[name] and card.free + size >= card.request}
     return max(enough, key=lambda name: enough[name], default="gpumem.capacity")
 
 
-def drawn(chance: random.Random, form: str) -> Card:
+def draw_card(chance: random.Random, form: str) -> Card:
     """Return a card on which the request fails: neither what is free nor what lies idle in one piece is enough."""
     while True:
         total = int(chance.choice(CARDS) * GIB)
@@ -121,7 +121,7 @@ def rendered(card: Card, form: str, chance: random.Random) -> str:
     device, asked, total, free = chance.randrange(8), size(card.request), size(card.total), size(card.free)
     head = f"{chance.choice(HEADS[form])}CUDA out of memory. Tried to allocate {asked}"
     if form == "2.1":
-        named = "".join(f"Process {pid} has {size(held)} memory in use. " for pid, held in card.others.items())
+        named = "".join(f"Process {pid} has {size(used)} memory in use. " for pid, used in card.others.items())
         mine = f"Including non-PyTorch memory, this process has {size(card.process)} memory in use. "
         if chance.random() < 0.2:  # in a container the process is listed by its number on the host
             mine = f"Process {chance.randrange(300, 4_000_000)} has {size(card.process)} memory in use. "
@@ -139,12 +139,12 @@ def rendered(card: Card, form: str, chance: random.Random) -> str:
 def messages(count: int, seed: int) -> list[tuple[str, str]]:
     """Return messages with their labels, as many of each generation."""
     chance = random.Random(seed)
-    made = []
+    texts = []
     for number in range(count):
         form = ("1.0", "1.4", "2.1")[number % 3]
-        card = drawn(chance, form)
-        made.append((rendered(card, form, chance), label(card)))
-    return made
+        card = draw_card(chance, form)
+        texts.append((rendered(card, form, chance), label(card)))
+    return texts
 
 
 def named(text: str) -> str | None:
@@ -161,7 +161,7 @@ def real() -> list[tuple[str, set[str], str | None]]:
     from ocrlab.debug.diagnosis import classify
     from ocrlab.records import Incident
 
-    found = []
+    cases = []
     for line in (SHARED / "reports_dev.jsonl").read_text(encoding="utf-8").splitlines():
         report = json.loads(line)
         if not report["cause"].startswith(("gpumem.", "host.", "wsl.")):
@@ -169,39 +169,39 @@ def real() -> list[tuple[str, set[str], str | None]]:
         incident = Incident(texts={"log_tail.txt": report["log"]}, context=report.get("context") or "")
         verdict = classify.classify(incident)
         wanted = {report["cause"], *(report.get("also_acceptable") or ())}
-        found.append((report["id"], wanted, verdict.causes[0].id if verdict.causes else None))
-    return found
+        cases.append((report["id"], wanted, verdict.causes[0].id if verdict.causes else None))
+    return cases
 
 
 def rows(count: int = COUNT, seed: int = 0) -> list[tuple[str, str, str]]:
     """Return (what, measured, must) for the table of the memory lab; the real ones only where they are at hand."""
-    made = messages(count, seed)
-    right = sum(named(text) == wanted for text, wanted in made)
+    generated = messages(count, seed)
+    right = sum(named(text) == wanted for text, wanted in generated)
     share = right / count
-    kinds = ", ".join(f"{number} {name.partition('.')[2]}" for name, number in Counter(w for _, w in made).items())
+    kinds = ", ".join(f"{number} {name.partition('.')[2]}" for name, number in Counter(w for _, w in generated).items())
     missed = " (missed)" if share < MUST else ""
     table = [(f"out-of-memory messages split by cause ({kinds})", f"{share:.3f} ({right}/{count}){missed}", f"{MUST}")]
     if SHARED.is_dir():
-        known = real()
-        fine = sum(said in wanted for _, wanted, said in known)
-        missed = " (missed)" if fine < len(known) else ""
-        table.append(("real reports of memory failures: accepted", f"{fine} of {len(known)}{missed}", "all"))
+        collected = real()
+        fine = sum(answer in wanted for _, wanted, answer in collected)
+        missed = " (missed)" if fine < len(collected) else ""
+        table.append(("real reports of memory failures: accepted", f"{fine} of {len(collected)}{missed}", "all"))
     return table
 
 
 def main() -> None:
     """Print the table; end with 1 where a limit is not met."""
-    made = parser(__doc__)
-    made.add_argument("--count", type=int, default=COUNT, help=f"messages ({COUNT})")
-    made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--misses", action="store_true", help="print each message that is named wrongly")
-    args = made.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--count", type=int, default=COUNT, help=f"messages ({COUNT})")
+    arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument("--misses", action="store_true", help="print each message that is named wrongly")
+    args = arguments.parse_args()
     table = rows(args.count, args.seed)
     parts = [markdown(("what", "is", "must"), table)]
     if args.misses:
         wrong = [(text, wanted, named(text)) for text, wanted in messages(args.count, args.seed)]
-        parts += [f"- {wanted}, said {said}: {text}" for text, wanted, said in wrong if said != wanted]
-        parts += [f"- {name}: {said}, not {wanted}" for name, wanted, said in real() if said not in wanted]
+        parts += [f"- {wanted}, said {answer}: {text}" for text, wanted, answer in wrong if answer != wanted]
+        parts += [f"- {name}: {answer}, not {wanted}" for name, wanted, answer in real() if answer not in wanted]
     for what, measured, must in table:
         figure(what, measured, "as in the text", limit=must)
     publish("memory-oom", page("Out-of-memory messages split by cause", "\n\n".join(parts)), args)

@@ -67,7 +67,9 @@ class Defect:
     @property
     def lines(self) -> set[int]:
         """Return the line numbers, from 1, of the boxes in the file as it is written; none for a missing one."""
-        return {number for number, box in enumerate(self.page.boxes, 1) if any(box is one for one in self.boxes)}
+        return {
+            number for number, box in enumerate(self.page.boxes, 1) if any(box is planted for planted in self.boxes)
+        }
 
 
 def read(folder: Path) -> list[Page]:
@@ -197,9 +199,9 @@ def covered(first: Sequence[float], second: Sequence[float]) -> float:
 
 def _free(page: Page, box: Box, alone: bool = True) -> bool:
     """Tell whether nothing is planted where a box lies and, if `alone`, whether no other box covers half of it."""
-    if min(_sides(box)) < 4 or any(covered(box.bounds, one) or covered(one, box.bounds) for one in page.taken):
+    if min(_sides(box)) < 4 or any(covered(box.bounds, taken) or covered(taken, box.bounds) for taken in page.taken):
         return False
-    return not alone or all(covered(box.bounds, one.bounds) < SAME for one in page.boxes if one is not box)
+    return not alone or all(covered(box.bounds, taken.bounds) < SAME for taken in page.boxes if taken is not box)
 
 
 def _sides(box: Box) -> tuple[int, int]:
@@ -239,9 +241,9 @@ def natural(data: Path, folder: Path) -> list[Natural]:
     for name in (name for pair in PAIRS for name in pair):
         _copy(data, name, data / "train" / "gts", folder)
     _broken(data, folder)
-    found = [Natural(one["id"], one["type"], _lines(data, one)) for one in listed]
-    found += [Natural(first, "identical pages", twin=second) for first, second in PAIRS]
-    return [*found, Natural(BROKEN, "bad Huffman code")]
+    defects = [Natural(entry["id"], entry["type"], _lines(data, entry)) for entry in listed]
+    defects += [Natural(first, "identical pages", twin=second) for first, second in PAIRS]
+    return [*defects, Natural(BROKEN, "bad Huffman code")]
 
 
 def _copy(data: Path, name: str, gts: Path, folder: Path) -> None:

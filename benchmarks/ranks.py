@@ -32,7 +32,7 @@ LATENCY = 20e-6  # seconds for one message between machines, 2 (n - 1) of them i
 LINKS = {"NVLink 4, one machine": 450.0, "InfiniBand 400 Gbit/s": 50.0, "Ethernet 100 Gbit/s": 12.5}
 LINKS |= {"Ethernet 10 Gbit/s": 1.25}  # gigabytes a second, each way
 RANKS = (1, 2, 4, 8, 16, 32, 64)
-ON_ONE = 8  # GPUs that one machine joins by NVLink
+PER_MACHINE = 8  # GPUs that one machine joins by NVLink
 NETWORKS = {"resnet18_slim": (2.90e6, 5.0e3), "resnet18": (11.3e6, 9.8e3), "resnet50": (23.8e6, 53.4e3)}
 # with FPN, width 64: parameters, and numbers in BatchNorm's buffers
 
@@ -98,11 +98,13 @@ def measured(case: Case, steps: int, folder: Path) -> tuple[float, float]:
 
 def main() -> None:
     """Measure, calculate, print."""
-    made = parser(__doc__)
-    made.add_argument("--steps", type=int, default=25, help="optimiser steps of each measured training")
-    made.add_argument("--step", type=float, default=0.1, help="seconds of one step on one GPU, for the calculation")
-    made.add_argument("--only-calculate", action="store_true", help="measure nothing")
-    args = made.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--steps", type=int, default=25, help="optimiser steps of each measured training")
+    arguments.add_argument(
+        "--step", type=float, default=0.1, help="seconds of one step on one GPU, for the calculation"
+    )
+    arguments.add_argument("--only-calculate", action="store_true", help="measure nothing")
+    args = arguments.parse_args()
     body = "" if args.only_calculate else f"{table_of_measured(args.steps)}\n\n"
     publish("ranks", page("Several ranks", body + table_of_calculated(args.step)), args)
 
@@ -112,9 +114,9 @@ def table_of_measured(steps: int) -> str:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         cases = [Case(1, 1), Case(2, 1), Case(1, 2)] if host.cores() > 1 else [Case(1, 1)]
-        found = {case: measured(case, steps, Path(folder)) for case in cases}
-    for case, (images, seconds) in found.items():
-        gain = images / found[cases[0]][0]
+        results = {case: measured(case, steps, Path(folder)) for case in cases}
+    for case, (images, seconds) in results.items():
+        gain = images / results[cases[0]][0]
         figure(f"{case.ranks} rank(s), {case.threads} thread(s), channels_last {case.last}", images, "images/s")
         shares = (f"{gain:.2f}", f"{gain / (case.ranks * case.threads):.2f}")
         rows.append((case.ranks, case.threads, f"{images:.2f}", f"{seconds:.3f}", *shares))
@@ -132,7 +134,7 @@ def table_of_calculated(step: float) -> str:
     for name, network in NETWORKS.items():
         rows = []
         for link, speed in LINKS.items():
-            most = ON_ONE if "one machine" in link else RANKS[-1]
+            most = PER_MACHINE if "one machine" in link else RANKS[-1]
             late = {n: waited(n, network, speed, step) for n in RANKS if n <= most}
             cells = [f"{100 * step / (step + late[n]):.1f} %" if n in late else "-" for n in RANKS]
             figure(

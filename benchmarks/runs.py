@@ -52,8 +52,8 @@ def train(settings: Sequence[str]) -> Run:
     print("$ ocrlab", *command[3:], file=sys.stderr, flush=True)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        told = done.stdout.strip() or "no word"
-        raise RunError("A training of this benchmark failed", got=f"exit status {done.returncode}: {told}")
+        output = done.stdout.strip() or "no word"
+        raise RunError("A training of this benchmark failed", got=f"exit status {done.returncode}: {output}")
     return read(Path(json.loads(done.stdout)["run"]))
 
 

@@ -32,24 +32,24 @@ def train(model: nn.Module, steps: int, keep: list[torch.Tensor] | None = None) 
 
 def test_a_step_is_followed_as_the_allocator_counts_it() -> None:
     model = net()
-    with memory_watch.watch(model) as seen:
+    with memory_watch.watch(model) as watch:
         train(model, 3)
-    assert seen.highest is not None
-    assert seen.highest.peak.phase in ("forward", "backward", "outside")
-    assert {row.module for row in seen.table()} >= {"0", "2"}
-    assert seen.steps[-1].process.cuda
-    held = sum(seen.steps[-1].end.values())
-    assert abs(held - seen.steps[-1].process.end) < 2 * MIB
-    assert seen.highest.peak.bytes <= torch.cuda.max_memory_allocated() + MIB
+    assert watch.highest is not None
+    assert watch.highest.peak.phase in ("forward", "backward", "outside")
+    assert {row.module for row in watch.table()} >= {"0", "2"}
+    assert watch.steps[-1].process.cuda
+    allocated = sum(watch.steps[-1].end.values())
+    assert abs(allocated - watch.steps[-1].process.end) < 2 * MIB
+    assert watch.highest.peak.bytes <= torch.cuda.max_memory_allocated() + MIB
 
 
 def test_the_allocator_and_its_summary() -> None:
     blocks = [torch.empty(3 * MIB, dtype=torch.uint8, device="cuda") for _ in range(20)]
     del blocks[::2]
-    told = memory_watch.allocator()
-    assert told["allocated"] + told["cached"] == told["reserved"]
-    assert told["largest_free"] <= told["cached"]
-    assert told["outside"] > 0
+    facts = memory_watch.allocator()
+    assert facts["allocated"] + facts["cached"] == facts["reserved"]
+    assert facts["largest_free"] <= facts["cached"]
+    assert facts["outside"] > 0
     assert "Tensors hold" in memory_watch.summary()
 
 
@@ -58,17 +58,19 @@ def test_a_snapshot_is_written_in_torchs_format_and_read_back(tmp_path: Path) ->
     torch.empty(1, device="cuda")
     with memory_watch.recorded(path):
         block = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
-    told = memory_watch.read_snapshot(path)
-    assert told["largest"][0]["bytes"] >= block.numel()
-    assert any(Path(__file__).name in entry["line"] for entry in told["largest"])
-    assert told["devices"][0]["allocated"] >= block.numel()
-    assert told["events"].get("alloc", 0) >= 1
+    snapshot = memory_watch.read_snapshot(path)
+    assert snapshot["largest"][0]["bytes"] >= block.numel()
+    assert any(Path(__file__).name in entry["line"] for entry in snapshot["largest"])
+    assert snapshot["devices"][0]["allocated"] >= block.numel()
+    assert snapshot["events"].get("alloc", 0) >= 1
 
 
 def test_a_leak_on_the_device_has_its_line() -> None:
-    model, kept = net(), []
-    with leak_watch.watch(model) as seen:
-        train(model, 45, kept)
-    assert [Path(leak.location.rpartition(":")[0]).name for leak in seen.leaks] == [Path(__file__).name], seen.finding()
-    assert seen.leaks[0].code == "keep.append(output.detach())"
-    assert seen.leaks[0].mib_per_step == pytest.approx(1.0, abs=0.1)
+    model, leaked = net(), []
+    with leak_watch.watch(model) as watch:
+        train(model, 45, leaked)
+    assert [Path(leak.location.rpartition(":")[0]).name for leak in watch.leaks] == [Path(__file__).name], (
+        watch.finding()
+    )
+    assert watch.leaks[0].code == "keep.append(output.detach())"
+    assert watch.leaks[0].mib_per_step == pytest.approx(1.0, abs=0.1)

@@ -66,10 +66,10 @@ def test_a_request_of_an_absurd_size(tmp_path: Path) -> None:
 
 
 def test_memory_in_pieces_and_the_remedy_for_it(tmp_path: Path) -> None:
-    found = failed(tmp_path / "run", TEAR)
-    assert found.found.kind in ("fragmentation", "capacity")
-    assert found.known.message is not None
-    assert found.known.message.unallocated is not None
+    oom = failed(tmp_path / "run", TEAR)
+    assert oom.found.kind in ("fragmentation", "capacity")
+    assert oom.known.message is not None
+    assert oom.known.message.unallocated is not None
 
 
 def test_another_process_holds_the_card(tmp_path: Path) -> None:
@@ -79,22 +79,22 @@ def test_another_process_holds_the_card(tmp_path: Path) -> None:
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        found = failed(tmp_path / "run", ASK)
-        assert found.found.kind == "another process"
-        assert "cards" in found.known.facts["gpus"]
+        oom = failed(tmp_path / "run", ASK)
+        assert oom.found.kind == "another process"
+        assert "cards" in oom.known.facts["gpus"]
     finally:
         holder.communicate()
 
 
 def test_the_monitor_sees_this_process_on_the_card() -> None:
-    kept = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    tensor = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     monitor = Monitor(os.getpid(), 0.5)
     try:
         monitor.stream.came.wait(20)
         time.sleep(1.0)
-        told = monitor.sample()
+        sample = monitor.sample()
     finally:
         monitor.close()
-    card = told["gpus"]["cards"][torch.cuda.current_device()]
-    assert card["used"] >= kept.numel()
+    card = sample["gpus"]["cards"][torch.cuda.current_device()]
+    assert card["used"] >= tensor.numel()
     assert "temperature" in card

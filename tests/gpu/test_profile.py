@@ -16,7 +16,7 @@ from ocrlab.debug.instruments.profiler import step_profiler
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-def train(seen: step_profiler.StepProfile, count: int = 6) -> int:
+def train(profile: step_profiler.StepProfile, count: int = 6) -> int:
     """Do some steps on the device and return the line at which the host waits."""
     model = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 16)).cuda()
     optimiser = torch.optim.AdamW(model.parameters(), fused=True)
@@ -28,42 +28,42 @@ def train(seen: step_profiler.StepProfile, count: int = 6) -> int:
         optimiser.step()
         optimiser.zero_grad()
         loss.item()
-        seen.step()
+        profile.step()
     source, first = inspect.getsourcelines(train)
     return first + next(i for i, line in enumerate(source) if line.strip() == "loss.item()")
 
 
 def test_kernels_waits_and_peak() -> None:
-    with step_profiler.steps(skip=2, steps=3) as seen:
-        line = train(seen)
-    assert seen.device and seen.busy > 0 and seen.waited > 0
-    table = seen.table()
+    with step_profiler.steps(skip=2, steps=3) as profile:
+        line = train(profile)
+    assert profile.device and profile.busy > 0 and profile.waited > 0
+    table = profile.table()
     assert table["device_ms"].sum() > 0 and {"0", "2"} <= set(table["module"])
-    assert line in seen.waits()["line"].tolist()
-    share = seen.share_of_peak()
+    assert line in profile.waits()["line"].tolist()
+    share = profile.share_of_peak()
     assert share is None or 0 < share < 1
-    assert "the host waits for the device at test_profile.py:" in seen.finding()
+    assert "the host waits for the device at test_profile.py:" in profile.finding()
     assert torch.cuda.get_sync_debug_mode() == 0
 
 
 def test_other_warnings_still_come_through() -> None:
-    with warnings.catch_warnings(record=True) as told, step_profiler.steps(skip=0, steps=1) as seen:
+    with warnings.catch_warnings(record=True) as caught, step_profiler.steps(skip=0, steps=1) as profile:
         warnings.simplefilter("always")
-        seen.step()
+        profile.step()
         warnings.warn("theirs", stacklevel=1)
         torch.ones(1, device="cuda").item()
-        seen.step()
-    assert [str(each.message) for each in told].count("theirs") == 1
+        profile.step()
+    assert [str(each.message) for each in caught].count("theirs") == 1
 
 
-def test_a_device_that_runs_dry_is_told() -> None:
+def test_a_device_that_runs_dry_is_reported() -> None:
     def slow() -> Any:
         for _ in range(6):
             torch.cuda.synchronize()
             yield torch.ones(8)
 
     torch.ones(1, device="cuda")
-    with loader_watch.watch(slow()) as seen:
-        for batch in seen:
+    with loader_watch.watch(slow()) as profile:
+        for batch in profile:
             batch.cuda().square()
-    assert seen.steps()["idle"].all()
+    assert profile.steps()["idle"].all()

@@ -22,16 +22,16 @@ def step(out: Path, net: nn.Module, image: Tensor, truth: Tensor) -> dict[str, A
         loss = nn.functional.cross_entropy(net(image), truth)
         loss.backward()
         trace.end(loss)
-    found: dict[str, Any] = json.loads((out / "trace.json").read_text())["fault"]
-    return found
+    fault: dict[str, Any] = json.loads((out / "trace.json").read_text())["fault"]
+    return fault
 
 
 def test_nan_on_the_gpu_is_placed_with_its_sample(tmp_path: Path) -> None:
     net = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(inplace=True)).cuda()
     image = torch.randn(2, 3, 8, 8, device="cuda")
     image[1, 2, 3, 4] = float("nan")
-    found = step(tmp_path, net, image, torch.zeros(2, 6, 6, dtype=torch.long, device="cuda"))
-    assert (found["path"], found["op"], found["names"], found["pixel"]) == ("0", "aten::convolution", ["b"], [3, 4])
+    fault = step(tmp_path, net, image, torch.zeros(2, 6, 6, dtype=torch.long, device="cuda"))
+    assert (fault["path"], fault["op"], fault["names"], fault["pixel"]) == ("0", "aten::convolution", ["b"], [3, 4])
 
 
 def test_overflow_on_the_gpu_is_born_in_backward_or_forward_and_named(tmp_path: Path) -> None:
@@ -40,5 +40,5 @@ def test_overflow_on_the_gpu_is_born_in_backward_or_forward_and_named(tmp_path: 
     image[0] = 60000
     with torch.no_grad():
         net[0].weight.fill_(10)
-    found = step(tmp_path, net, image, torch.zeros(2, 6, 6, dtype=torch.long, device="cuda"))
-    assert (found["kind"], found["value"], found["names"]) == ("nonfinite", "+Inf", ["a"])
+    fault = step(tmp_path, net, image, torch.zeros(2, 6, 6, dtype=torch.long, device="cuda"))
+    assert (fault["kind"], fault["value"], fault["names"]) == ("nonfinite", "+Inf", ["a"])

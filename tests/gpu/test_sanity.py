@@ -26,7 +26,7 @@ def test_an_index_out_of_range_never_reaches_the_device() -> None:
     assert float(torch.ones(3, device="cuda").sum()) == 3  # the context lives
 
 
-def test_a_dead_context_is_told_and_left_alone() -> None:
+def test_a_dead_context_is_reported_and_left_alone() -> None:
     """The child's kernel asserts; the check must come back with a finding and make no further CUDA call."""
     code = (
         "import torch; from ocrlab.debug.instruments.step_check import checker as contract\n"

@@ -31,8 +31,8 @@ def driver(folder: Path, code: int = 0, hang: str = "") -> None:
 def test_what_a_driver_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver(tmp_path)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    found = launch_limits.of_device(device_limits().value)
-    assert (found.capability, found.grid, found.threads_per_sm, found.sm_count) == ("75.76", (5, 6, 7), 39, 16)
+    limits = launch_limits.of_device(device_limits().value)
+    assert (limits.capability, limits.grid, limits.threads_per_sm, limits.sm_count) == ("75.76", (5, 6, 7), 39, 16)
     assert "CUresult 101" in str(device_limits(1).missing)
 
 

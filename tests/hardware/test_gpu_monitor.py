@@ -72,21 +72,21 @@ def asked(seconds: float = 20) -> Reading:
 
 def test_a_card_by_the_library(nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml))
-    found = asked()
-    assert found.missing is None
-    [card] = found.value["cards"]
+    reading = asked()
+    assert reading.missing is None
+    [card] = reading.value["cards"]
     assert (card["name"], card["used"], card["utilisation"], card["memory_utilisation"]) == ("Fake", 2 << 30, 73, 12)
-    assert found.value["driver"] == "580.65.06"
+    assert reading.value["driver"] == "580.65.06"
 
 
 def test_a_library_that_hangs_costs_no_more_than_the_deadline(nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml))
     monkeypatch.setenv("FAKE_HANGS", "1")
     began = time.monotonic()
-    found = asked(1.0)
+    reading = asked(1.0)
     assert time.monotonic() - began < 15
-    assert found.value is None
-    assert "it hangs" in str(found.missing)
+    assert reading.value is None
+    assert "it hangs" in str(reading.missing)
 
 
 def test_a_driver_that_stops_answering_keeps_its_last_word(nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,12 +97,12 @@ def test_a_driver_that_stops_answering_keeps_its_last_word(nvml: Path, monkeypat
     try:
         assert stream.came.wait(20)
         for _ in range(200):
-            found = stream.latest()
-            if found.missing:
+            reading = stream.latest()
+            if reading.missing:
                 break
             time.sleep(0.05)
-        assert found.value["cards"][0]["used"] == 2 << 30
-        assert "it hangs" in str(found.missing)
+        assert reading.value["cards"][0]["used"] == 2 << 30
+        assert "it hangs" in str(reading.missing)
     finally:
         stream.close()
     assert stream.child is not None
@@ -111,8 +111,8 @@ def test_a_driver_that_stops_answering_keeps_its_last_word(nvml: Path, monkeypat
 
 def test_nvidia_smi_stands_in_for_the_library(no_nvml: Path) -> None:
     script(no_nvml, SMI.format(pid=os.getpid()))
-    found = gpu_monitor.smi(20)
-    [card] = found["cards"]
+    answer = gpu_monitor.smi(20)
+    [card] = answer["cards"]
     assert (card["name"], card["total"], card["used"], card["power"]) == ("Fake RTX", 8192 * MIB, 2048 * MIB, 120500)
     assert "power_limit" not in card
     ours, hidden = card["processes"]
@@ -128,12 +128,12 @@ def test_an_nvidia_smi_that_hangs_is_left_behind(no_nvml: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("#!/bin/sh\necho no devices; exit 6\n", "no devices"), ("", "neither libnvidia-ml")]
+    ("text", "message"), [("#!/bin/sh\necho no devices; exit 6\n", "no devices"), ("", "neither libnvidia-ml")]
 )
-def test_an_nvidia_smi_that_fails_and_none_at_all(no_nvml: Path, text: str, said: str) -> None:
+def test_an_nvidia_smi_that_fails_and_none_at_all(no_nvml: Path, text: str, message: str) -> None:
     if text:
         script(no_nvml, text)
-    assert said in gpu_monitor.smi(20)["error"]
+    assert message in gpu_monitor.smi(20)["error"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_figures_that_are_not_there_and_slices_of_a_card(no_nvml: Path) -> None:
     head = "#!/bin/sh\ncase $1 in *apps*) echo 'MIG-7, 42, 900'; echo '[N/A], [N/A], [N/A]';; *) "
     script(no_nvml, f"{head}{whole};; esac\n")
     [card] = gpu_monitor.smi(20)["cards"]
-    assert [(one["pid"], one["bytes"]) for one in card["processes"]] == [(42, 900 * MIB)]
+    assert [(process["pid"], process["bytes"]) for process in card["processes"]] == [(42, 900 * MIB)]
     assert "utilisation" not in card
     script(no_nvml, f"{head}{lost}; {lost}; {whole};; esac\n")
     cards = gpu_monitor.smi(20)["cards"]
@@ -164,6 +164,6 @@ def test_figures_that_are_not_there_and_slices_of_a_card(no_nvml: Path) -> None:
 
 
 def test_without_a_card_the_child_ends_and_says_why(no_nvml: Path) -> None:
-    found = asked()
-    assert found.value is None
-    assert "nvidia-smi" in str(found.missing)
+    reading = asked()
+    assert reading.value is None
+    assert "nvidia-smi" in str(reading.missing)

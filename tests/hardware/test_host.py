@@ -95,7 +95,7 @@ def test_what_is_not_there_is_a_reason_and_no_error(tmp_path: Path) -> None:
     assert host.cpu_flags(tmp_path) == set()
 
 
-def test_disk_of_a_folder_that_is_not_made_yet(tmp_path: Path) -> None:
+def test_disk_of_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
     assert host.disk_free(tmp_path / "a" / "b").value > 0
 
 
@@ -132,9 +132,9 @@ def test_a_damaged_package_is_left_out(tmp_path: Path, monkeypatch: pytest.Monke
     machine(tmp_path, {"Good_One-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: Good_One\nVersion: 1.0\n"})
     (tmp_path / "damaged-2.0.dist-info").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = host.packages()
-    assert found["good-one"] == "1.0"
-    assert "damaged" not in found
+    versions = host.packages()
+    assert versions["good-one"] == "1.0"
+    assert "damaged" not in versions
 
 
 def test_revision_is_a_reading_when_git_is_missing_hangs_or_fails(

@@ -11,7 +11,7 @@ from ocrlab.hardware import import_probe
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder on the search path for modules that a test makes."""
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
@@ -21,11 +21,11 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             del sys.modules[name]
 
 
-def test_an_import_tells_version_file_and_time(made: Path) -> None:
-    (made / "made_well.py").write_text("__version__ = '1.2'\n")
-    told = import_probe.attempt("made_well")
-    assert (told["imported"], told["version"], told["file"]) == (True, "1.2", str(made / "made_well.py"))
-    assert told["seconds"] >= 0
+def test_an_import_tells_version_file_and_time(packages: Path) -> None:
+    (packages / "made_well.py").write_text("__version__ = '1.2'\n")
+    answer = import_probe.attempt("made_well")
+    assert (answer["imported"], answer["version"], answer["file"]) == (True, "1.2", str(packages / "made_well.py"))
+    assert answer["seconds"] >= 0
 
 
 @pytest.mark.parametrize(
@@ -36,22 +36,22 @@ def test_an_import_tells_version_file_and_time(made: Path) -> None:
         ("import made_nowhere", "ModuleNotFoundError"),
     ],
 )
-def test_an_import_that_fails_tells_why_and_where(made: Path, source: str, kind: str) -> None:
-    (made / "made_badly.py").write_text(f"\n{source}\n")
-    told = import_probe.attempt("made_badly")
-    assert not told["imported"]
-    assert told["error"]["type"] == kind
-    assert "made_badly.py:2" in told["error"]["where"]
+def test_an_import_that_fails_tells_why_and_where(packages: Path, source: str, kind: str) -> None:
+    (packages / "made_badly.py").write_text(f"\n{source}\n")
+    answer = import_probe.attempt("made_badly")
+    assert not answer["imported"]
+    assert answer["error"]["type"] == kind
+    assert "made_badly.py:2" in answer["error"]["where"]
 
 
-def test_the_stage_is_told_before_the_import() -> None:
+def test_the_stage_is_reported_before_the_import() -> None:
     first, second = import_probe.imported("json")
     assert first == {"at": "import json"}
     assert second["imported"]
 
 
 @pytest.mark.parametrize(
-    ("path", "kept"),
+    ("path", "matches"),
     [
         ("/s/nvidia/cudnn/lib/libcudnn.so.9", True),
         ("/s/libcudnn_ops.so.9", True),
@@ -61,8 +61,8 @@ def test_the_stage_is_told_before_the_import() -> None:
         ("/s/libcupti.so.12", False),
     ],
 )
-def test_the_families_of_libraries(path: str, kept: bool) -> None:
-    assert (import_probe.FAMILIES.search(path) is not None) == kept
+def test_the_families_of_libraries(path: str, matches: bool) -> None:
+    assert (import_probe.FAMILIES.search(path) is not None) == matches
 
 
 def test_what_is_mapped_here_can_be_listed() -> None:

@@ -36,12 +36,12 @@ def test_distributions_with_what_matters_of_them(site: Path) -> None:
     install(site, "torch", "2.8.0+cu128", "nvidia-cudnn-cu12==9.10.2", "numpy; extra == 'more'")
     install(site, "Some_Thing", "1.0", "torch")
     (site / "broken-1.0.dist-info").mkdir()
-    found = {one["name"]: one for one in installed_packages.distributions()}
-    assert found["torch"]["version"] == "2.8.0+cu128"
-    assert found["torch"]["needs"] == ["nvidia-cudnn-cu12==9.10.2"]
-    assert found["some-thing"]["needs"] == []
-    assert found["torch"]["place"] == str(site)
-    assert "broken" not in found
+    by_name = {distribution["name"]: distribution for distribution in installed_packages.distributions()}
+    assert by_name["torch"]["version"] == "2.8.0+cu128"
+    assert by_name["torch"]["needs"] == ["nvidia-cudnn-cu12==9.10.2"]
+    assert by_name["some-thing"]["needs"] == []
+    assert by_name["torch"]["place"] == str(site)
+    assert "broken" not in by_name
 
 
 def test_torch_tells_its_build_without_being_imported(site: Path) -> None:
@@ -49,9 +49,9 @@ def test_torch_tells_its_build_without_being_imported(site: Path) -> None:
     install(site, "torch", "2.8.0")
     text = "from typing import Optional\n__version__ = '2.8.0+cu128'\ndebug = False\ncuda: Optional[str] = '12.8'\n"
     (site / "torch" / "version.py").write_text(text + "hip: Optional[str] = None\n")
-    told = installed_packages.torch_version()
-    assert (told["version"], told["cuda"]) == ("2.8.0+cu128", "12.8")
-    assert "hip" not in told
+    build = installed_packages.torch_version()
+    assert (build["version"], build["cuda"]) == ("2.8.0+cu128", "12.8")
+    assert "hip" not in build
 
 
 def test_leftovers_and_shadows(site: Path, tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_conda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert installed_packages.conda() == {"pytorch": "2.5.1"}
 
 
-def test_the_real_environment_is_told_as_json() -> None:
-    told = json.loads(json.dumps(installed_packages.facts()))
-    assert told["interpreter"]["executable"] == sys.executable
-    assert told["interpreter"]["bits"] == 64
-    assert any(one["name"] == "pytest" for one in told["distributions"])
+def test_the_real_environment_is_reported_as_json() -> None:
+    facts = json.loads(json.dumps(installed_packages.facts()))
+    assert facts["interpreter"]["executable"] == sys.executable
+    assert facts["interpreter"]["bits"] == 64
+    assert any(distribution["name"] == "pytest" for distribution in facts["distributions"])

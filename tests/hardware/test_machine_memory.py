@@ -14,7 +14,7 @@ def test_the_machine(tmp_path: Path) -> None:
 
 
 def test_the_largest_come_first() -> None:
-    found = machine_memory.largest(5)
-    assert [one["rss"] for one in found] == sorted((one["rss"] for one in found), reverse=True)
+    processes = machine_memory.largest(5)
+    assert [process["rss"] for process in processes] == sorted((process["rss"] for process in processes), reverse=True)
     everyone = machine_memory.largest(100_000)
-    assert os.getpid() in {one["pid"] for one in everyone}
+    assert os.getpid() in {process["pid"] for process in everyone}

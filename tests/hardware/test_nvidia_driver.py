@@ -30,16 +30,16 @@ def machine(root: Path) -> Path:
 
 
 def test_a_machine_with_a_card(tmp_path: Path) -> None:
-    told = nvidia_driver.kernel(machine(tmp_path))
-    assert told["cards"] == ["0000:01:00.0"]  # the card's sound is none
-    assert (told["module"], told["open"]) == ("580.65.06", True)
-    assert told["modules"] == ["nvidia", "nvidia_uvm"]
-    assert told["dxg"] is False
+    kernel = nvidia_driver.kernel(machine(tmp_path))
+    assert kernel["cards"] == ["0000:01:00.0"]  # the card's sound is none
+    assert (kernel["module"], kernel["open"]) == ("580.65.06", True)
+    assert kernel["modules"] == ["nvidia", "nvidia_uvm"]
+    assert kernel["dxg"] is False
 
 
 def test_an_empty_machine(tmp_path: Path) -> None:
-    told = nvidia_driver.kernel(tmp_path)
-    assert (told["cards"], told["module"], told["nodes"], told["modules"]) == ([], None, {}, [])
+    kernel = nvidia_driver.kernel(tmp_path)
+    assert (kernel["cards"], kernel["module"], kernel["nodes"], kernel["modules"]) == ([], None, {}, [])
 
 
 def test_nodes_are_character_devices_that_are_opened(tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ def test_nodes_are_character_devices_that_are_opened(tmp_path: Path) -> None:
     assert nvidia_driver.nodes(tmp_path) == {"nvidia0": "ok", "nvidiactl": "No such file or directory (2)"}
 
 
-def test_what_is_mapped_is_found_by_name() -> None:
+def test_the_path_of_a_mapped_library_by_its_name() -> None:
     assert nvidia_driver.mapped("libthat-nobody-has") is None
-    found = nvidia_driver.mapped("libc.so") or nvidia_driver.mapped("libc-2") or nvidia_driver.mapped("ld-")
-    assert found is not None and Path(found).exists()
+    path = nvidia_driver.mapped("libc.so") or nvidia_driver.mapped("libc-2") or nvidia_driver.mapped("ld-")
+    assert path is not None and Path(path).exists()
 
 
 def test_without_a_library_it_says_so(tmp_path: Path) -> None:

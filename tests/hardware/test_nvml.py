@@ -58,14 +58,14 @@ def asked(nvml: Path, monkeypatch: pytest.MonkeyPatch, code: int = 0) -> dict[st
     monkeypatch.setenv("FAKE_PID", str(os.getpid()))
     ran = probe_runner.run(sys.executable, Path(nvml_module.__file__), "health", {}, deadline=20)
     assert ran.done, ran.errors
-    [told] = ran.answers
-    return told
+    [answer] = ran.answers
+    return answer
 
 
 def test_a_card(nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = asked(nvml, monkeypatch)
-    assert told["driver"] == "580.65.06"
-    [card] = told["cards"]
+    answer = asked(nvml, monkeypatch)
+    assert answer["driver"] == "580.65.06"
+    [card] = answer["cards"]
     assert (card["name"], card["used"], card["temperature"]) == ("Fake", 2 << 30, 55)
     assert card["throttled"] == ["hardware thermal slowdown"]  # idle is no complaint
     assert card["ecc"] == 7
@@ -78,24 +78,24 @@ def test_a_card(nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_library_that_does_not_start(nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = asked(nvml, monkeypatch, code=18)
-    assert (told["code"], told["error"]) == (18, "NVML 18: Driver/library version mismatch")
+    answer = asked(nvml, monkeypatch, code=18)
+    assert (answer["code"], answer["error"]) == (18, "NVML 18: Driver/library version mismatch")
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
+    ("script", "answer"),
     [
         ("echo 'GPU 0: Fake'", {"status": 0, "said": "GPU 0: Fake\n"}),
         ("echo mismatch >&2; exit 18", {"status": 18, "said": "mismatch\n"}),
         ("sleep 60", {"hung": 0.2}),
     ],
 )
-def test_nvidia_smi(script: str, told: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidia_smi(script: str, answer: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{'exec ' if script.startswith('sleep') else ''}{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert nvml_module.smi(told.get("hung", 20.0)) == told
+    assert nvml_module.smi(answer.get("hung", 20.0)) == answer
 
 
 def test_who_holds_a_card_open(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_who_holds_a_card_open(tmp_path: Path) -> None:
         folder = tmp_path / "proc" / pid / "fd"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / str(len(list(folder.iterdir())))).symlink_to(target)
-    assert [one["pid"] for one in nvml_module.holders(f"{tmp_path}/")] == [12, 14]
+    assert [process["pid"] for process in nvml_module.holders(f"{tmp_path}/")] == [12, 14]
 
 
 def test_no_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,15 +15,15 @@ def test_waiting_threads_sleep_soon_unless_somebody_has_chosen() -> None:
     env: dict[str, str] = {}
     openmp.sleep_soon(env)
     assert env == {"GOMP_SPINCOUNT": "1000"}
-    for said in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
-        env = dict(said)
+    for chosen in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
+        env = dict(chosen)
         openmp.sleep_soon(env)
-        assert env == said
+        assert env == chosen
 
 
-@pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "active"}])
-def test_libgomp_reads_it(given: dict[str, str]) -> None:
-    env = {name: text for name, text in os.environ.items() if name not in openmp.SETTINGS} | given
+@pytest.mark.parametrize("variables", [{}, {"OMP_WAIT_POLICY": "active"}])
+def test_libgomp_reads_it(variables: dict[str, str]) -> None:
+    env = {name: text for name, text in os.environ.items() if name not in openmp.SETTINGS} | variables
     openmp.sleep_soon(env)
     done = subprocess.run(
         [sys.executable, "-c", "import torch; torch.ones(9)"],
@@ -32,4 +32,4 @@ def test_libgomp_reads_it(given: dict[str, str]) -> None:
         text=True,
         check=True,
     )
-    assert ("GOMP_SPINCOUNT = '1000'" in done.stderr) == (not given)
+    assert ("GOMP_SPINCOUNT = '1000'" in done.stderr) == (not variables)

@@ -14,7 +14,7 @@ from ocrlab.hardware import process_memory
 KB = 1024
 
 
-def made(root: Path, name: str, text: str) -> None:
+def write_file(root: Path, name: str, text: str) -> None:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -29,12 +29,12 @@ def test_this_process() -> None:
     assert use.peak is None or use.peak >= 0.9 * use.rss
 
 
-def test_one_that_is_gone_or_tells_less(tmp_path: Path) -> None:
+def test_a_process_that_is_gone_or_has_no_rollup(tmp_path: Path) -> None:
     assert process_memory.of_process(2**22 + 1) is None
-    made(tmp_path, "proc/7/status", "Name:\tpython\nVmHWM:\t  200 kB\nVmRSS:\t  100 kB\n")
+    write_file(tmp_path, "proc/7/status", "Name:\tpython\nVmHWM:\t  200 kB\nVmRSS:\t  100 kB\n")
     use = process_memory.of_process(7, root=tmp_path)  # an old kernel, or another user's process: no smaps_rollup
     assert use == process_memory.MemoryUse(7, "", "", 100 * KB, 200 * KB)
-    made(tmp_path, "proc/8/status", "Name:\tpython\nState:\tZ (zombie)\n")
+    write_file(tmp_path, "proc/8/status", "Name:\tpython\nState:\tZ (zombie)\n")
     assert process_memory.of_process(8, root=tmp_path) is None
 
 
@@ -43,12 +43,12 @@ def test_a_tree_with_a_child() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        told = process_memory.process(os.getpid())
+        memory = process_memory.process(os.getpid())
         child.stdin.close()  # type: ignore[union-attr]
-    mine = next(use for use in told["processes"] if use["pid"] == child.pid)
+    mine = next(use for use in memory["processes"] if use["pid"] == child.pid)
     assert mine["rss"] > 30_000_000
-    assert told["rss"] >= mine["rss"] + 4 * 2**20
-    assert told["processes"][0]["pid"] == os.getpid()
+    assert memory["rss"] >= mine["rss"] + 4 * 2**20
+    assert memory["processes"][0]["pid"] == os.getpid()
     assert process_memory.process(2**22 + 1)["processes"] == []
 
 
@@ -60,15 +60,15 @@ def test_a_tree_with_a_child() -> None:
     ],
 )
 def test_the_page_cache_of_a_control_group(tmp_path: Path, group: str, mount: str, stat: str) -> None:
-    made(tmp_path, "proc/self/cgroup", group)
-    made(tmp_path, f"{mount}/memory.stat", stat)
-    made(tmp_path, "sys/fs/cgroup/cgroup.controllers", "memory")
+    write_file(tmp_path, "proc/self/cgroup", group)
+    write_file(tmp_path, f"{mount}/memory.stat", stat)
+    write_file(tmp_path, "sys/fs/cgroup/cgroup.controllers", "memory")
     assert process_memory.page_cache(root=tmp_path).value == 800
 
 
 def test_the_page_cache_of_the_machine_or_of_nothing(tmp_path: Path) -> None:
     assert process_memory.page_cache(root=tmp_path).missing
-    made(tmp_path, "proc/meminfo", "MemTotal: 1000 kB\nBuffers: 10 kB\nCached: 100 kB\nShmem: 30 kB\n")
+    write_file(tmp_path, "proc/meminfo", "MemTotal: 1000 kB\nBuffers: 10 kB\nCached: 100 kB\nShmem: 30 kB\n")
     assert process_memory.page_cache(root=tmp_path).value == 80 * KB
 
 

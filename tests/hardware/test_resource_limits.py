@@ -12,16 +12,16 @@ from ocrlab.hardware import resource_limits
 
 
 def test_a_disk_is_written_to_and_left_as_it_was(tmp_path: Path) -> None:
-    told = resource_limits.disk(str(tmp_path / "not" / "made" / "yet"))
-    assert told["folder"] == str(tmp_path)
-    assert told["written"] == resource_limits.WRITTEN
-    assert told["seconds"] > 0
+    answer = resource_limits.disk(str(tmp_path / "not" / "made" / "yet"))
+    assert answer["folder"] == str(tmp_path)
+    assert answer["written"] == resource_limits.WRITTEN
+    assert answer["seconds"] > 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_refuses() -> None:
-    told = resource_limits.disk("/proc")
-    assert "errno" in told["error"]
+    answer = resource_limits.disk("/proc")
+    assert "errno" in answer["error"]
 
 
 def test_a_file_size_limit_is_an_error_not_a_death(tmp_path: Path) -> None:
@@ -36,24 +36,24 @@ def test_a_file_size_limit_is_an_error_not_a_death(tmp_path: Path) -> None:
 def test_shared_memory_and_what_the_dead_left_there(tmp_path: Path) -> None:
     (tmp_path / "torch_999999999_1_0").touch()
     (tmp_path / "torch_1_1_0").touch()  # process 1 lives
-    told = resource_limits.shared_memory(str(tmp_path))
-    assert told["left"] == ["torch_999999999_1_0"]
-    assert told["written"] > 0
+    answer = resource_limits.shared_memory(str(tmp_path))
+    assert answer["left"] == ["torch_999999999_1_0"]
+    assert answer["written"] > 0
     assert "error" in resource_limits.shared_memory(str(tmp_path / "absent"))
 
 
 def test_threads_are_started_and_ended() -> None:
-    told = resource_limits.threads()
-    assert told["started"] == told["wanted"] == resource_limits.THREADS
+    answer = resource_limits.threads()
+    assert answer["started"] == answer["wanted"] == resource_limits.THREADS
 
 
 def test_memory_of_a_machine(tmp_path: Path) -> None:
     (tmp_path / "proc/sys/vm").mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 400 kB\nHugePages_Total: 0\n")
     (tmp_path / "proc/sys/vm/overcommit_memory").write_text("2\n")
-    told = resource_limits.memory(str(tmp_path))
-    assert (told["total"], told["available"], told["overcommit"]) == (1000 * 1024, 400 * 1024, "2")
-    assert told["used_of_group"] is None
+    answer = resource_limits.memory(str(tmp_path))
+    assert (answer["total"], answer["available"], answer["overcommit"]) == (1000 * 1024, 400 * 1024, "2")
+    assert answer["used_of_group"] is None
 
 
 def test_memory_of_a_container(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_memory_of_a_container(tmp_path: Path) -> None:
         ("memory.stat", "anon 1\ninactive_file 700"),
     ):
         (tmp_path / "sys/fs/cgroup" / name).write_text(f"{text}\n")
-    told = resource_limits.memory(str(tmp_path))
-    assert (told["limit"], told["used_of_group"], told["inactive"]) == (5000, 3000, 700)
+    answer = resource_limits.memory(str(tmp_path))
+    assert (answer["limit"], answer["used_of_group"], answer["inactive"]) == (5000, 3000, 700)
 
 
 def test_the_network() -> None:
@@ -85,6 +85,6 @@ def test_what_the_loader_finds_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_kernels_log_is_lines_or_a_reason() -> None:
-    told = resource_limits.kernel(60.0)
-    assert isinstance(told["lines"], list)
-    assert told["missing"] is None or told["lines"] == []
+    answer = resource_limits.kernel(60.0)
+    assert isinstance(answer["lines"], list)
+    assert answer["missing"] is None or answer["lines"] == []

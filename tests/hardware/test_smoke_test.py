@@ -10,16 +10,16 @@ torch = pytest.importorskip("torch")
 
 
 def test_every_rung_of_the_processor_holds() -> None:
-    told = list(smoke_test.ladder("cpu"))
-    rungs = [answer for answer in told if "rung" in answer]
+    answers = list(smoke_test.ladder("cpu"))
+    rungs = [answer for answer in answers if "rung" in answer]
     assert [rung["rung"] for rung in rungs if not rung["ok"]] == []
     assert [rung["rung"] for rung in rungs][-2:] == ["convolution step fp32", "convolution step bf16"]
-    for before, after in zip(told[1::2], told[2::2], strict=True):
+    for before, after in zip(answers[1::2], answers[2::2], strict=True):
         assert before["at"] == after["rung"]  # each is announced before it is climbed
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_the_limit_lets_a_right_step_pass_and_stops_a_wrong_one(precision: str) -> None:
+def test_the_limit_lets_a_right_step_pass_and_stops_a_wrong_step(precision: str) -> None:
     assert smoke_test.step(torch, "cpu", precision, None) is None
     right = torch.ones(3)
     limit = smoke_test.CLOSE[precision]
@@ -28,12 +28,12 @@ def test_the_limit_lets_a_right_step_pass_and_stops_a_wrong_one(precision: str) 
     assert "x differs" in (smoke_test.wrong({"x": (right * float("nan"), right)}, limit) or "")
 
 
-def test_a_wrong_product_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_product_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     rungs = dict(smoke_test.basic(torch, "cpu"))
     for name in ("allocate", "add", "synchronise", "matrix product"):
         assert rungs[name]() is None
     assert rungs["copy back and compare"]() is None
-    held = rungs["copy back and compare"].__closure__
-    assert held is not None
-    held[0].cell_contents["product"][0, 0] += 1
+    closure = rungs["copy back and compare"].__closure__
+    assert closure is not None
+    closure[0].cell_contents["product"][0, 0] += 1
     assert "1 of 65536 products differ" in (rungs["copy back and compare"]() or "")

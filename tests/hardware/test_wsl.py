@@ -30,13 +30,13 @@ def test_wsl2(tmp_path: Path) -> None:
     (root / "mnt/c/Users/somebody").mkdir(parents=True)
     text = "\ufeff[wsl2]\nmemory=12GB # of 32\nswap=0\n"
     (root / "mnt/c/Users/somebody/.wslconfig").write_text(text, encoding="utf-8")
-    told = wsl.facts(str(root))
-    assert (told["wsl"], told["dxg"]) == (2, True)
-    assert told["release"] == "5.15.153.1-microsoft-standard-WSL2"
-    assert (told["memory"], told["swap"]) == (16384000 * 1024, 4096000 * 1024)
-    assert [Path(place).name for place in told["libcuda"]] == ["libcuda.so.1"]
-    assert told["config"]["memory"].startswith("12GB")
-    assert told["foreign"] == []
+    answer = wsl.facts(str(root))
+    assert (answer["wsl"], answer["dxg"]) == (2, True)
+    assert answer["release"] == "5.15.153.1-microsoft-standard-WSL2"
+    assert (answer["memory"], answer["swap"]) == (16384000 * 1024, 4096000 * 1024)
+    assert [Path(place).name for place in answer["libcuda"]] == ["libcuda.so.1"]
+    assert answer["config"]["memory"].startswith("12GB")
+    assert answer["foreign"] == []
 
 
 def test_a_linux_driver_beside_windowss(tmp_path: Path) -> None:

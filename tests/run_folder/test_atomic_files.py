@@ -62,7 +62,7 @@ def test_table_drops_a_torn_row(tmp_path: Path) -> None:
     assert path.read_text() == "step,loss\n1,0.5\n2,0.25\n"
 
 
-def test_a_header_without_rows_is_kept(tmp_path: Path) -> None:
+def test_a_header_without_rows_stays(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("step,loss\n")
     Table(path).write({"step": 1})

@@ -17,12 +17,12 @@ def caught(action: object, *arguments: object) -> BaseException:
 
 
 def test_where_is_the_innermost_frame_and_your_code_the_innermost_outside_of_packages() -> None:
-    told = describe(caught(lambda: json.loads("{")))
-    assert told["type"] == "json.decoder.JSONDecodeError"
-    assert "decoder.py:" in told["where"]
-    assert told["your_code"].startswith(__file__)
-    assert told["your_code"].endswith("<lambda>")
-    assert "json.loads" in told["traceback"]
+    description = describe(caught(lambda: json.loads("{")))
+    assert description["type"] == "json.decoder.JSONDecodeError"
+    assert "decoder.py:" in description["where"]
+    assert description["your_code"].startswith(__file__)
+    assert description["your_code"].endswith("<lambda>")
+    assert "json.loads" in description["traceback"]
 
 
 def test_own_errors_keep_their_text() -> None:
@@ -36,13 +36,13 @@ def test_own_errors_keep_their_text() -> None:
 @pytest.mark.parametrize(
     ("error", "message"), [(KeyboardInterrupt(), "interrupted"), (SystemExit(143), "exit status 143")]
 )
-def test_what_is_no_exception_is_told_in_words(error: BaseException, message: str) -> None:
-    told = describe(error)
-    assert told["message"] == message
-    assert told["where"] is None  # it was never raised
+def test_interrupts_and_exits_are_described_in_words(error: BaseException, message: str) -> None:
+    description = describe(error)
+    assert description["message"] == message
+    assert description["where"] is None  # it was never raised
 
 
-def test_an_error_without_a_text_is_still_told() -> None:
+def test_an_error_without_a_text_is_still_described() -> None:
     class Mute(Exception):
         def __str__(self) -> str:
             raise ValueError("no")
@@ -60,7 +60,7 @@ def test_a_long_traceback_keeps_its_head_and_its_tail() -> None:
     assert text.endswith("the end\n")
 
 
-def test_a_chain_of_errors_is_told_whole() -> None:
+def test_a_chain_of_errors_is_complete() -> None:
     def fail() -> None:
         try:
             raise KeyError("first")
@@ -72,10 +72,10 @@ def test_a_chain_of_errors_is_told_whole() -> None:
     assert "RuntimeError: second" in text
 
 
-def test_endless_recursion_is_told() -> None:
+def test_endless_recursion_is_reported() -> None:
     def fail(depth: int) -> int:
         return fail(depth + 1) + 1
 
-    told = describe(caught(fail, 0))
-    assert told["type"] == "RecursionError"
-    assert told["your_code"].startswith(__file__)
+    description = describe(caught(fail, 0))
+    assert description["type"] == "RecursionError"
+    assert description["your_code"].startswith(__file__)

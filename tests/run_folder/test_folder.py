@@ -23,8 +23,8 @@ def sentinels(folder: Path) -> list[str]:
 
 
 def read(folder: Path, name: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads((folder / name).read_text())
-    return found
+    content: dict[str, object] = json.loads((folder / name).read_text())
+    return content
 
 
 def refuse_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,12 +40,12 @@ def test_a_run_that_succeeds(tmp_path: Path) -> None:
         assert run_folder.status(folder.path).status == "running"
         folder.succeed({"hmean@0.5": 0.93, "loss": float("nan")})
     assert sentinels(folder.path) == [".SUCCESS"]
-    told = read(folder.path, ".SUCCESS")
-    assert told["schema"] == 1
-    assert told["status"] == "success"
-    assert told["metrics"] == {"hmean@0.5": 0.93, "loss": None}
-    assert told["error"] is None
-    assert str(told["started"]) < str(told["ended"])
+    status = read(folder.path, ".SUCCESS")
+    assert status["schema"] == 1
+    assert status["status"] == "success"
+    assert status["metrics"] == {"hmean@0.5": 0.93, "loss": None}
+    assert status["error"] is None
+    assert str(status["started"]) < str(status["ended"])
     assert run_folder.newest(tmp_path / "runs") == folder.path
 
 
@@ -73,18 +73,20 @@ def test_a_slug_stays_inside_the_folder(tmp_path: Path, slug: str, end: str) -> 
 
 def test_many_runs_at_once_get_a_folder_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.strftime", lambda form: "20250101-000000")
-    made: list[Path] = []
-    threads = [threading.Thread(target=lambda: made.append(run_folder.create(tmp_path, "a").path)) for _ in range(12)]
+    folders: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: folders.append(run_folder.create(tmp_path, "a").path)) for _ in range(12)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(made)) == 12
+    assert len(set(folders)) == 12
     assert (tmp_path / "20250101-000000-a").is_dir()
     assert (tmp_path / "20250101-000000-a-12").is_dir()
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_that_says_what_to_do(
+def test_a_folder_that_cannot_be_created_is_an_error_that_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -103,9 +105,9 @@ def test_the_first_error_leaves_as_it_was_raised(tmp_path: Path) -> None:
     assert caught.value is first
     assert first.__context__ is None
     assert sentinels(folder.path) == [".FAILURE"]
-    told = read(folder.path, ".FAILURE")
-    assert told["status"] == "failure"
-    error = told["error"]
+    status = read(folder.path, ".FAILURE")
+    assert status["status"] == "failure"
+    error = status["error"]
     assert isinstance(error, dict)
     assert error["type"] == "RuntimeError"
     assert error["message"] == str(first)
@@ -129,16 +131,16 @@ def test_the_story_of_the_lost_cuda_error(tmp_path: Path, capfd: pytest.CaptureF
     assert capfd.readouterr().err == ""
 
 
-def test_the_story_when_the_folder_cannot_be_made_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_error_when_the_folder_cannot_be_created_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RuntimeError, match="CUDA error") as caught, run_folder.run(tmp_path / "runs", "a") as folder:
         shutil.rmtree(tmp_path / "runs")
         (tmp_path / "runs").touch()
         raise RuntimeError("CUDA error: device-side assert triggered")
     assert caught.value.__context__ is None
-    said = capfd.readouterr().err
-    assert said.count("\n") == 1
-    assert ".FAILURE cannot be written" in said
-    assert str(folder.path) in said
+    errors = capfd.readouterr().err
+    assert errors.count("\n") == 1
+    assert ".FAILURE cannot be written" in errors
+    assert str(folder.path) in errors
 
 
 def test_a_full_disk_still_gets_the_name_right(
@@ -152,7 +154,7 @@ def test_a_full_disk_still_gets_the_name_right(
     assert "No space left" in capfd.readouterr().err
 
 
-def test_a_sentinel_that_cannot_be_removed_is_told_and_does_not_count(
+def test_a_sentinel_that_cannot_be_removed_is_reported_and_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = run_folder.create(tmp_path, "a")
@@ -210,9 +212,9 @@ def test_silence_is_never_green(tmp_path: Path) -> None:
 def test_interrupts_and_exits_are_failures(tmp_path: Path, error: BaseException, message: str) -> None:
     with pytest.raises(type(error)), run_folder.run(tmp_path, "a") as folder:
         raise error
-    told = run_folder.status(folder.path).error
-    assert told is not None
-    assert told["message"] == message
+    record = run_folder.status(folder.path).error
+    assert record is not None
+    assert record["message"] == message
 
 
 def test_sigterm_leaves_a_failure_and_the_status_of_the_signal(tmp_path: Path) -> None:
@@ -255,8 +257,8 @@ def test_resume_goes_on_in_the_same_folder_and_keeps_the_old_failure(tmp_path: P
     assert third.path == folder.path
     assert third.started == folder.started
     assert len(list(tmp_path.iterdir())) == 1
-    kept = [read(third.flight, f"failure-{number}.json")["error"] for number in (1, 2)]
-    assert [error["message"] for error in kept if isinstance(error, dict)] == ["first", "second"]
+    failures = [read(third.flight, f"failure-{number}.json")["error"] for number in (1, 2)]
+    assert [error["message"] for error in failures if isinstance(error, dict)] == ["first", "second"]
 
 
 def test_resume_refuses_what_lives_and_what_is_done(tmp_path: Path) -> None:
@@ -282,7 +284,7 @@ def test_resume_takes_over_from_a_dead_process(tmp_path: Path) -> None:
     assert sentinels(path) == [".SUCCESS"]
 
 
-def test_only_one_of_many_resumes_wins(tmp_path: Path) -> None:
+def test_a_single_resume_of_many_wins(tmp_path: Path) -> None:
     run_folder.create(tmp_path, "a").fail(ValueError("x"))
     [(path, _)] = run_folder.list_runs(tmp_path)
     code = f"""
@@ -296,10 +298,10 @@ input()
 """
     arguments = [sys.executable, "-c", code]
     children = [subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    said = [child.stdout.readline().strip() for child in children if child.stdout]
+    outputs = [child.stdout.readline().strip() for child in children if child.stdout]
     for child in children:
         child.communicate("\n")
-    assert sorted(said) == ["lost", "lost", "lost", "won"]
+    assert sorted(outputs) == ["lost", "lost", "lost", "won"]
 
 
 def test_it_needs_nothing_but_the_standard_library() -> None:

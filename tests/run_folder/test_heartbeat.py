@@ -22,22 +22,22 @@ def folder(tmp_path, monkeypatch):
 def test_a_beat_is_read_back(folder):
     before = time.monotonic()
     heartbeat.beat(step=7, phase="train", sample="page é.jpg")
-    found = heartbeat.newest(folder)
-    assert before <= found.pop("time") <= time.monotonic()
-    assert found == {"pid": os.getpid(), "count": 1, "step": 7, "phase": "train", "sample": "page é.jpg"}
+    record = heartbeat.newest(folder)
+    assert before <= record.pop("time") <= time.monotonic()
+    assert record == {"pid": os.getpid(), "count": 1, "step": 7, "phase": "train", "sample": "page é.jpg"}
 
 
-def test_what_is_not_given_stays(folder):
+def test_what_is_not_passed_stays(folder):
     heartbeat.beat(step=7, phase="train")
     heartbeat.beat(step=8)
-    found = heartbeat.newest(folder)
-    assert (found["count"], found["step"], found["phase"]) == (2, 8, "train")
+    record = heartbeat.newest(folder)
+    assert (record["count"], record["step"], record["phase"]) == (2, 8, "train")
 
 
 def test_long_texts_are_cut(folder):
     heartbeat.beat(phase="p" * 99, sample="s" * 999)
-    found = heartbeat.newest(folder)
-    assert (len(found["phase"]), len(found["sample"])) == (16, 200)
+    record = heartbeat.newest(folder)
+    assert (len(record["phase"]), len(record["sample"])) == (16, 200)
 
 
 def test_a_file_name_may_hold_any_bytes(folder):
@@ -66,7 +66,7 @@ def test_a_fork_has_its_own_and_the_dead_keep_their_last_word(folder):
         heartbeat.beat(step=2)
         os.kill(os.getpid(), 9)
     os.waitpid(pid, 0)
-    assert {found["pid"]: found["step"] for found in heartbeat.everyone(folder)} == {os.getpid(): 1, pid: 2}
+    assert {record["pid"]: record["step"] for record in heartbeat.everyone(folder)} == {os.getpid(): 1, pid: 2}
     assert heartbeat.newest(folder)["pid"] == pid
 
 
@@ -90,13 +90,13 @@ def test_a_beat_that_is_being_written_is_never_half(folder, root):
     writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=root)
     try:
         writer.stdout.readline()
-        deadline, found = time.monotonic() + 60, [heartbeat.read(folder / str(writer.pid)) for _ in range(1000)]
-        while not any(found) and time.monotonic() < deadline:  # on a busy machine it may be a while mid-word
-            found += [heartbeat.read(folder / str(writer.pid)) for _ in range(1000)]
+        deadline, records = time.monotonic() + 60, [heartbeat.read(folder / str(writer.pid)) for _ in range(1000)]
+        while not any(records) and time.monotonic() < deadline:  # on a busy machine it may be a while mid-word
+            records += [heartbeat.read(folder / str(writer.pid)) for _ in range(1000)]
     finally:
         writer.kill()
         writer.wait()
         writer.stdout.close()
-    whole = [record for record in found if record]
+    whole = [record for record in records if record]
     assert whole
     assert all(str(record["step"]) == record["sample"] for record in whole)

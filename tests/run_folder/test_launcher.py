@@ -16,7 +16,7 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "x", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_R
 SRUN = {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "1", "SLURM_NNODES": "3"}
 
 
-def test_torchrun_and_srun_say_who_this_is():
+def test_the_rank_of_torchrun_and_srun():
     assert detect_ranks(TORCHRUN) == Ranks(3, 4, 1, 2, "torchrun")
     assert detect_ranks(SRUN) == detect_ranks({**SRUN, "SLURM_TASKS_PER_NODE": "2(x3)"}) == Ranks(5, 6, 1, 2, "srun")
     assert (detect_ranks(TORCHRUN).nodes, detect_ranks(SRUN).nodes, detect_ranks(SRUN).first) == (2, 3, False)
@@ -59,7 +59,7 @@ def test_the_first_rank_that_failed_by_itself_is_blamed(tmp_path, monkeypatch):
     members[2].end("success")  # the first word is the last one
     for folder in (tmp_path / "flight", tmp_path / "watcher"):
         records = launcher.read(folder)
-        assert [one["rank"] for one in records] == [0, 1, 2]
+        assert [record["rank"] for record in records] == [0, 1, 2]
         assert launcher.blamed(records) == 2
     assert "rank 2: ocrlab.errors.DataError: page.jpg is no image" in str(launcher.others_word(tmp_path / "flight", 0))
 
@@ -103,11 +103,11 @@ def test_an_end_is_written_also_when_the_launcher_ends_this_rank_meanwhile(tmp_p
     monkeypatch.setattr(launcher, "write_json", interrupted)
     with pytest.raises(SystemExit):
         member.end("failed", error=RuntimeError("Connection closed by peer"))
-    (one,) = launcher.read(tmp_path)
-    assert (one["end"]["how"], one["end"]["error"]["message"]) == ("failed", "Connection closed by peer")
+    (record,) = launcher.read(tmp_path)
+    assert (record["end"]["how"], record["end"]["error"]["message"]) == ("failed", "Connection closed by peer")
 
 
-def test_exits_are_told_to_the_watcher(tmp_path, monkeypatch):
+def test_exits_are_reported_to_the_watcher(tmp_path, monkeypatch):
     monkeypatch.delenv(watcher_link.FOLDER, raising=False)
     launcher.report_exits([])
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
@@ -134,10 +134,10 @@ def test_a_record_tells_whether_its_machine_has_a_gpu(tmp_path):
     member = RankRecord(Ranks(1, 2, 1, 2, "torchrun"))
     member.begin(gpu=False)
     member.keep(tmp_path)
-    (one,) = launcher.read(tmp_path)
-    assert one["gpu"] is False
-    assert launcher.title(one) == f"rank 1 of 2 (process {one['pid']})"
-    assert launcher.title({**one, "world": 1}).startswith("rank 1 (process"), "of at least two"
+    (record,) = launcher.read(tmp_path)
+    assert record["gpu"] is False
+    assert launcher.title(record) == f"rank 1 of 2 (process {record['pid']})"
+    assert launcher.title({**record, "world": 1}).startswith("rank 1 (process"), "of at least two"
 
 
 @pytest.mark.parametrize(("phase", "sample"), [("forward", "p1, p2"), ("data", ""), ("validation", "page 7")])
@@ -153,16 +153,16 @@ def test_where_a_rank_was_is_read_from_its_ring(phase, sample, tmp_path):
 
 def test_a_launched_process_that_failed_is_noted_by_its_launcher(tmp_path: Path) -> None:
     for number in (0, 1):
-        told = launcher.RankRecord(launcher.Ranks(number, 2))
-        told.begin(watched=False)
-        told.keep(tmp_path)
+        member = launcher.RankRecord(launcher.Ranks(number, 2))
+        member.begin(watched=False)
+        member.keep(tmp_path)
     error = RuntimeError("\n\n-- Process 1 terminated with the following error:\nTraceback ...\nIndexError: Target 9\n")
     launcher.note_launched(tmp_path, error)
     assert all(record["end"] is None for record in launcher.read(tmp_path)), "it says of no process"
     error.error_index = 1  # type: ignore[attr-defined]
     launcher.note_launched(tmp_path, error)
     assert launcher.blamed(launcher.read(tmp_path)) == 1
-    said = launcher.read(tmp_path)[1]["end"]["error"]
-    assert (said["type"], said["message"]) == ("IndexError", "Target 9")
+    failure = launcher.read(tmp_path)[1]["end"]["error"]
+    assert (failure["type"], failure["message"]) == ("IndexError", "Target 9")
     error.error_index = 7  # type: ignore[attr-defined]
     launcher.note_launched(tmp_path, error)

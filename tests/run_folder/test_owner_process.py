@@ -58,12 +58,12 @@ def test_a_signal_becomes_an_exit_status_and_the_handler_comes_back(number: int)
 
 
 def test_a_handler_of_somebody_else_is_left_alone() -> None:
-    seen: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    numbers: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: numbers.append(number))
     try:
         with signals_exit():
             os.kill(os.getpid(), signal.SIGTERM)
-        assert seen == [signal.SIGTERM]
+        assert numbers == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -67,13 +67,13 @@ def written(folder: Path) -> list[str]:
         writer.begin(ring_format.Step(i, i, samples=[f"{i}.png"], random={"torch": bytes([i]) * 5056}))
         writer.stage("head")
         writer.loss(i / 2)
-    found = ring_reader.read_ring(folder / "ring-0-0.bin")
+    flight = ring_reader.read_ring(folder / "ring-0-0.bin")
     place = replay_position.read(folder / "trail.bin")
-    assert found.now is not None and place is not None and found.torn == 0
-    assert all(step.random == {"torch": bytes([step.micro]) * 5056} for step in found.steps)
+    assert flight.now is not None and place is not None and flight.torn == 0
+    assert all(step.random == {"torch": bytes([step.micro]) * 5056} for step in flight.steps)
     return [
-        str(heartbeat.newest(folder)), str(place.place), str([(s.micro, s.loss, s.samples) for s in found.steps]),
-        found.now.stage, str([(w.sample, w.order, w.loaded) for w in found.workers]),
+        str(heartbeat.newest(folder)), str(place.place), str([(s.micro, s.loss, s.samples) for s in flight.steps]),
+        flight.now.stage, str([(w.sample, w.order, w.loaded) for w in flight.workers]),
     ]  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def test_on_a_file_system_that_copies_on_write_every_change_is_written(
     ]
 
 
-def test_a_file_that_is_written_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_descriptor_of_a_written_file_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_file, "file_system", lambda _: "nfs4")
     before = len(os.listdir("/proc/self/fd"))
     file = shared_file.create(tmp_path / "a", 100)

@@ -21,7 +21,7 @@ def put(folder: Path, name: str, content: object) -> Path:
     return folder
 
 
-def test_a_live_run_reads_as_running_and_a_killed_one_as_died(tmp_path: Path) -> None:
+def test_a_live_run_reads_as_running_and_a_killed_run_as_died(tmp_path: Path) -> None:
     code = f"import ocrlab.run_folder as f; print(f.create({str(tmp_path)!r}, 'a').path, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -54,14 +54,14 @@ def test_the_name_of_the_file_decides_and_the_final_sentinel_counts(tmp_path: Pa
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", {"schema": 2, "status": "success"}, {"schema": "x"}])
-def test_what_cannot_be_read_is_refused_alone_and_told_in_a_list(tmp_path: Path, content: object) -> None:
+def test_what_cannot_be_read_is_refused_alone_and_reported_in_a_list(tmp_path: Path, content: object) -> None:
     bad = put(tmp_path / "bad", ".SUCCESS", content)
     good = put(tmp_path / "good", ".SUCCESS", {"status": "success", "started": "2025-01-01T00:00:00+00:00"})
     with pytest.raises(DataError, match=r"\.SUCCESS"):
         status(bad)
-    told = dict(list_runs(tmp_path))
-    assert told[good].error is None
-    error = told[bad].error
+    records = dict(list_runs(tmp_path))
+    assert records[good].error is None
+    error = records[bad].error
     assert error is not None
     assert error["type"] == "unreadable"
 

@@ -30,5 +30,8 @@ def test_each_rank_of_a_summary_is_read_with_its_line():
     assert torchrun_summary.failures("rank 1 is ready\n") == []
 
 
-def test_of_several_starts_the_last_one_counts():
-    assert [one["exit_code"] for one in torchrun_summary.failures(summary(1, -15) + summary(-15, -11))] == [-15, -11]
+def test_of_several_starts_the_last_counts():
+    assert [failure["exit_code"] for failure in torchrun_summary.failures(summary(1, -15) + summary(-15, -11))] == [
+        -15,
+        -11,
+    ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from ocrlab.run_folder import watcher_link
 
 
-def test_the_watcher_hears_where_runs_are_made(tmp_path, monkeypatch):
+def test_the_watcher_reads_where_runs_are_created(tmp_path, monkeypatch):
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
     assert watcher_link.watched()
     watcher_link.report_runs("some/runs")

@@ -32,15 +32,15 @@ LIBRARIES = {**FULL, "used": "14.00 GiB"}
 def answer(tmp_path: Path, text: str) -> OomAnswer:
     log = tmp_path / "train.log"
     log.write_text(text)
-    found = explain_oom(str(log))
-    json.dumps(found.record, allow_nan=False)
-    assert [check.step for check in found.checks] == [1, 2, 3, 4, 5, 6, 7]
-    assert len(found.rows) == 7
-    return found
+    answer = explain_oom(str(log))
+    json.dumps(answer.record, allow_nan=False)
+    assert [check.step for check in answer.checks] == [1, 2, 3, 4, 5, 6, 7]
+    assert len(answer.rows) == 7
+    return answer
 
 
-def judged(found: OomAnswer) -> str:
-    return " ".join(check.judgement for check in found.checks)
+def judged(answer: OomAnswer) -> str:
+    return " ".join(check.judgement for check in answer.checks)
 
 
 PINNED = 'RuntimeError: CUDA error: out of memory\n  File "x.py", line 3, in _pin_memory_loop\n'
@@ -66,43 +66,43 @@ CASES: list[tuple[str, str, str, str]] = [
 
 @pytest.mark.parametrize(("log", "kind", "marks", "says"), CASES)
 def test_a_log_alone(tmp_path: Path, log: str, kind: str, marks: str, says: str) -> None:
-    found = answer(tmp_path, log)
-    assert found.kind.kind == kind
-    assert judged(found).startswith(marks)
-    assert says in found.sentence
-    assert found.sentence.startswith("It ran out of memory")
+    oom = answer(tmp_path, log)
+    assert oom.kind.kind == kind
+    assert judged(oom).startswith(marks)
+    assert says in oom.sentence
+    assert oom.sentence.startswith("It ran out of memory")
 
 
-def test_what_is_no_memory_failure_is_told_as_what_it_is(tmp_path: Path) -> None:
-    found = answer(tmp_path, FRAME + "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x3 and 5x2)\n")
-    assert found.kind.kind == ""
-    assert "user.shape" in found.sentence
-    assert not found.record["ran_out"]
+def test_another_failure_is_reported_as_what_it_is(tmp_path: Path) -> None:
+    oom = answer(tmp_path, FRAME + "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x3 and 5x2)\n")
+    assert oom.kind.kind == ""
+    assert "user.shape" in oom.sentence
+    assert not oom.record["ran_out"]
     assert "Nothing says" in answer(tmp_path, "step 1\nstep 2\n").sentence
 
 
 def test_a_log_whose_memory_climbs_is_a_leak(tmp_path: Path) -> None:
     lines = "\n".join(f"step {n} memory: {4000 + 180 * n}MB" for n in range(100))
-    found = answer(tmp_path, f"{lines}\n{FRAME}{CUDA.format(**FULL)}")
-    assert (found.kind.kind, found.kind.cause) == ("leak", "gpumem.leak")
-    assert found.checks[3].judgement == "fail"
+    oom = answer(tmp_path, f"{lines}\n{FRAME}{CUDA.format(**FULL)}")
+    assert (oom.kind.kind, oom.kind.cause) == ("leak", "gpumem.leak")
+    assert oom.checks[3].judgement == "fail"
     flat = "\n".join(f"step {n} memory: {22000 + n % 3}MB" for n in range(100))
     assert answer(tmp_path, f"{flat}\n{FRAME}{CUDA.format(**FULL)}").kind.kind == "capacity"
 
 
-def test_the_line_that_a_leak_watch_has_found_is_told(tmp_path: Path) -> None:
-    told = "4.00 MiB a step are kept by list `history` at train.py:17: history.append(loss). Keep the number: .item()."
-    found = answer(tmp_path, f"{told}\n{FRAME}{CUDA.format(**FULL)}")
-    assert found.kind.kind == "leak"
-    assert "train.py:17" in found.sentence
-    assert ".item()" in found.remedy.do
+def test_the_line_of_a_leak_watch_is_reported(tmp_path: Path) -> None:
+    line = "4.00 MiB a step are kept by list `history` at train.py:17: history.append(loss). Keep the number: .item()."
+    oom = answer(tmp_path, f"{line}\n{FRAME}{CUDA.format(**FULL)}")
+    assert oom.kind.kind == "leak"
+    assert "train.py:17" in oom.sentence
+    assert ".item()" in oom.remedy.do
 
 
-def test_validation_is_seen_in_the_traceback(tmp_path: Path) -> None:
+def test_validation_is_read_from_the_traceback(tmp_path: Path) -> None:
     frame = 'Traceback (most recent call last):\n  File "train.py", line 9, in validation_step\n    y = self(x)\n'
-    found = answer(tmp_path, frame + CUDA.format(**FULL))
-    assert found.checks[4].judgement == "fail"
-    assert "train.log:2" in found.checks[4].observed
+    oom = answer(tmp_path, frame + CUDA.format(**FULL))
+    assert oom.checks[4].judgement == "fail"
+    assert "train.log:2" in oom.checks[4].observed
 
 
 def run_folder(tmp_path: Path, memory: list[int], facts: dict[str, Any], log: str, **settings: Any) -> Path:
@@ -123,35 +123,35 @@ def run_folder(tmp_path: Path, memory: list[int], facts: dict[str, Any], log: st
 
 def test_a_run_folder_proposes_settings_for_the_same_effective_batch(tmp_path: Path) -> None:
     run = run_folder(tmp_path, [22 * GIB] * 20, {}, FRAME + CUDA.format(**FULL), batch_size=8)
-    found = explain_oom(str(run))
-    assert found.kind.kind == "capacity"
-    assert found.remedy.settings == ("batch_size=4", "trainer.accumulate_grad_batches=2")
-    assert "batch_size=4 trainer.accumulate_grad_batches=2" in found.sentence
-    assert "page-19" in found.checks[4].observed
-    assert found.checks[3].judgement == "ok"
+    oom = explain_oom(str(run))
+    assert oom.kind.kind == "capacity"
+    assert oom.remedy.settings == ("batch_size=4", "trainer.accumulate_grad_batches=2")
+    assert "batch_size=4 trainer.accumulate_grad_batches=2" in oom.sentence
+    assert "page-19" in oom.checks[4].observed
+    assert oom.checks[3].judgement == "ok"
 
 
 def test_a_flight_record_that_climbs_is_a_leak(tmp_path: Path) -> None:
     run = run_folder(tmp_path, [(2 + step) * GIB for step in range(20)], {}, FRAME + CUDA.format(**FULL))
-    found = explain_oom(str(run))
-    assert found.kind.kind == "leak"
-    assert "ring-0-0.bin" in found.checks[3].observed
+    oom = explain_oom(str(run))
+    assert oom.kind.kind == "leak"
+    assert "ring-0-0.bin" in oom.checks[3].observed
 
 
 def test_facts_of_the_watcher_fill_the_answers(tmp_path: Path) -> None:
     card = {"free": GIB, "processes": [{"pid": 7, "name": "old", "bytes": 3 * GIB, "ours": False}]}
     facts: dict[str, Any] = {"gpus": {"cards": [card, {"free": 80 * GIB, "processes": []}]}}
     run = run_folder(tmp_path, [], facts, FRAME + CUDA.format(**OTHER))
-    found = explain_oom(str(run))
-    assert found.remedy.environment == {"CUDA_VISIBLE_DEVICES": "1"}
+    oom = explain_oom(str(run))
+    assert oom.remedy.environment == {"CUDA_VISIBLE_DEVICES": "1"}
     facts = {"oom_kills": 1, "memory": {"group": {"limit": 64 * MIB}}, "memory_peak_bytes": 63 * MIB}
     (run / "incident" / "facts.json").write_text(json.dumps({"schema": 1, **facts}))
     (run / "incident" / "log_tail.txt").write_text("Killed\n")
     (run / "config.yaml").write_text("runtime: {workers: 4}\nschema: 1\n")
-    found = explain_oom(str(run))
-    assert found.kind.kind == "control group"
-    assert judged(found).startswith("fail skip skip")
-    assert found.checks[5].judgement == "fail"
+    oom = explain_oom(str(run))
+    assert oom.kind.kind == "control group"
+    assert judged(oom).startswith("fail skip skip")
+    assert oom.checks[5].judgement == "fail"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_who_killed_is_read_from_the_kernel_s_own_lines(tmp_path: Path, line: st
     assert explain_oom(str(tmp_path / "log.txt")).kind.kind == kind
 
 
-def test_nothing_to_read_is_said(tmp_path: Path) -> None:
+def test_nothing_to_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         explain_oom(str(tmp_path / "nowhere"))
 
@@ -180,6 +180,6 @@ def test_nothing_to_read_is_said(tmp_path: Path) -> None:
 def test_a_config_of_somebody_else_is_no_hindrance(tmp_path: Path) -> None:
     run = run_folder(tmp_path, [], {}, FRAME + CUDA.format(**FULL))
     (run / "config.yaml").write_text("model: {name: yolo}\n")
-    found = explain_oom(str(run))
-    assert found.kind.kind == "capacity"
-    assert found.remedy.settings == ()
+    oom = explain_oom(str(run))
+    assert oom.kind.kind == "capacity"
+    assert oom.remedy.settings == ()

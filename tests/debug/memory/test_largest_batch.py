@@ -27,23 +27,25 @@ class Played(TrialRunner):
     def attempt(self, batch: int, changes: Any = None, *, long: bool = False) -> MemoryTrial:
         peak = self.of(batch) + long * self.grown
         fits = peak <= self.usable
-        told = "" if fits else "ended"
-        done = MemoryTrial(batch, fits, peak if fits else self.usable, "train", told, changes=changes or {}, long=long)
+        message = "" if fits else "ended"
+        done = MemoryTrial(
+            batch, fits, peak if fits else self.usable, "train", message, changes=changes or {}, long=long
+        )
         self.tries.append(done)
         return done
 
 
 def room(tmp_path: Path, of: Callable[[int], int], limit: int = 1000 * MIB, margin: float = 0.05) -> Played:
-    made = Played(Config(), tmp_path, Limit(limit, "resident", "test"), margin, time.monotonic() + 60, lambda _: None)
-    made.of = of
-    return made
+    runner = Played(Config(), tmp_path, Limit(limit, "resident", "test"), margin, time.monotonic() + 60, lambda _: None)
+    runner.of = of
+    return runner
 
 
 GUESS = {"offset": 200 * MIB, "slope": 50 * MIB, "space": 0}
 
 
 @pytest.mark.parametrize("slope", [1, 7, 30, 50, 90, 200, 700])
-def test_the_largest_is_found_however_wrong_the_guess(tmp_path: Path, slope: int) -> None:
+def test_the_largest_batch_however_wrong_the_guess(tmp_path: Path, slope: int) -> None:
     played = room(tmp_path, lambda batch: (200 + slope * batch) * MIB)
     batch, proven = largest_batch.search(played, GUESS, 64)
     right = min(64, (950 - 200) // slope)
@@ -73,12 +75,12 @@ def test_no_batch_is_larger_than_an_epoch(tmp_path: Path) -> None:
     assert largest_batch.search(played, GUESS, 12) == (12, "pages")
 
 
-def test_the_answer_is_what_was_found_when_the_time_is_over(tmp_path: Path) -> None:
+def test_the_answer_when_the_time_is_over(tmp_path: Path) -> None:
     played = room(tmp_path, lambda batch: (200 + 3 * batch) * MIB)
     played.end = time.monotonic() - 1
     batch, proven = largest_batch.search(played, GUESS, 64)
     assert proven == "time"
-    assert batch in (0, *(one.batch for one in played.tries if one.fits))
+    assert batch in (0, *(trial.batch for trial in played.tries if trial.fits))
 
 
 @pytest.mark.parametrize(("grown", "right"), [(40, 23), (70, 22), (190, 18), (720, 1), (740, 0)])
@@ -86,24 +88,24 @@ def test_a_heap_that_grows_in_a_longer_training_makes_the_batch_smaller(tmp_path
     played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
     played.grown = grown * MIB
     assert largest_batch.verify_longer(played, 24, "close") == (right, "batch + 1 fails")
-    assert all(one.long for one in played.tries)
+    assert all(trial.long for trial in played.tries)
     assert len(played.tries) <= 8
 
 
 def test_a_batch_that_stands_a_longer_training_stays(tmp_path: Path) -> None:
     played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
     assert largest_batch.verify_longer(played, 20, "pages") == (20, "pages")
-    assert [(one.batch, one.long) for one in played.tries] == [(20, True)]
+    assert [(trial.batch, trial.long) for trial in played.tries] == [(20, True)]
     assert largest_batch.verify_longer(played, 0, "batch + 1 fails") == (0, "batch + 1 fails")
 
 
-def test_without_time_for_a_longer_training_only_what_was_measured_is_said(tmp_path: Path) -> None:
+def test_without_time_for_a_longer_training_only_measured_batches_count(tmp_path: Path) -> None:
     played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
     for batch in (12, 18):
         played.attempt(batch)
     played.end = time.monotonic() - 1
     assert largest_batch.verify_longer(played, 20, "close") == (18, "time")
-    assert not any(one.long for one in played.tries)
+    assert not any(trial.long for trial in played.tries)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +127,8 @@ def test_remedies_are_what_the_config_can_express() -> None:
     from ocrlab.config.fields import flat
 
     settings = {**flat(Config(encoder="resnet50", width=128)), "trainer.precision": "fp32", "runtime.workers": 2}
-    found = {key for change in memory_savers.possible_changes(settings, "validate", cuda=False) for key in change}
-    assert found == {
+    keys = {key for change in memory_savers.possible_changes(settings, "validate", cuda=False) for key in change}
+    assert keys == {
         "runtime.cache", "runtime.workers", "runtime.activation_checkpointing", "trainer.precision",
         "evaluate.long_side", "crop", "width", "encoder",
     }  # fmt: skip
@@ -153,9 +155,9 @@ def test_every_remedy_can_be_set() -> None:
 def test_remedies_are_measured_and_all_together_where_none_is_enough(tmp_path: Path) -> None:
     played = room(tmp_path, lambda batch: 2000 * MIB)
     failed = played.attempt(1)
-    found = memory_savers.try_changes(played, failed)
-    assert not any(one.fits for one in found)
-    assert max(len(one.changes) for one in found) == sum(len(one.changes) for one in found) / 2
+    trials = memory_savers.try_changes(played, failed)
+    assert not any(trial.fits for trial in trials)
+    assert max(len(trial.changes) for trial in trials) == sum(len(trial.changes) for trial in trials) / 2
 
 
 class Changed(Played):
@@ -211,9 +213,9 @@ def test_the_limit_of_a_group_is_what_others_leave(tmp_path: Path) -> None:
             "sys/fs/cgroup/job/memory.stat": f"anon 1\ninactive_file {150 * MIB}\nactive_file {50 * MIB}\n",
         }
     )
-    found = memory_limit.find_limit(None, root=root)
-    assert (found.bytes, found.kind) == (900 * MIB, "resident")
-    assert "version 2" in found.source
+    limit = memory_limit.find_limit(None, root=root)
+    assert (limit.bytes, limit.kind) == (900 * MIB, "resident")
+    assert "version 2" in limit.source
     assert memory_limit.find_limit(0.5, root=root).chosen
     assert memory_limit.find_limit(100, root=root).bytes == 900 * MIB
 
@@ -227,9 +229,9 @@ def test_a_group_of_version_1_is_read_too(tmp_path: Path) -> None:
     (group / "memory.limit_in_bytes").write_text(str(500 * MIB))
     (group / "memory.usage_in_bytes").write_text(str(200 * MIB))
     (group / "memory.stat").write_text(f"total_inactive_file {20 * MIB}\ninactive_file 5\ntotal_active_file 0\n")
-    found = memory_limit.find_limit(None, root=tmp_path)
-    assert found.bytes == 320 * MIB
-    assert "version 1" in found.source
+    limit = memory_limit.find_limit(None, root=tmp_path)
+    assert limit.bytes == 320 * MIB
+    assert "version 1" in limit.source
 
 
 def test_without_a_group_it_is_the_free_memory(tmp_path: Path) -> None:

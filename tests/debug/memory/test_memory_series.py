@@ -22,20 +22,20 @@ def test_a_flight_record(tmp_path: Path) -> None:
 def test_a_table_of_metrics_with_and_without_units(tmp_path: Path) -> None:
     rows = ["step,loss,gpu_mem_gb,host_rss_mb,peak_memory"] + [f"{n},1.0,{n},{100 + n},{n}" for n in range(8)]
     (tmp_path / "metrics.csv").write_text("\n".join(rows))
-    found = {one.what: one for one in memory_series.gather(tmp_path, {}, {})}
-    assert set(found) == {"gpu_mem_gb", "host_rss_mb"}
-    assert found["gpu_mem_gb"].values[-1] == 7 * GIB
-    assert (found["host_rss_mb"].where, found["host_rss_mb"].values[0]) == ("host", 100 * MIB)
+    by_name = {series.what: series for series in memory_series.gather(tmp_path, {}, {})}
+    assert set(by_name) == {"gpu_mem_gb", "host_rss_mb"}
+    assert by_name["gpu_mem_gb"].values[-1] == 7 * GIB
+    assert (by_name["host_rss_mb"].where, by_name["host_rss_mb"].values[0]) == ("host", 100 * MIB)
 
 
 def test_lines_of_a_log_but_not_highest_values() -> None:
     log = "\n".join(f"Epoch [1][{n}/99] lr: 0.1 memory: {8000 + n}, max mem: 9999 loss: 0.1" for n in range(8))
     assert memory_series.gather(None, {"log.txt": log}, {}) == []
     log = "\n".join(f"Epoch [1][{n}/99] lr: 0.1, memory: {8000 + n}, loss: 0.1" for n in range(8))
-    [found] = memory_series.gather(None, {"log.txt": log}, {})
-    assert (found.unit, found.source, found.values[1]) == ("line", "log.txt", 8001 * MIB)
-    [found] = memory_series.gather(None, {"log.txt": "\n".join(f"{n} GPU mem 1.{n}G" for n in range(8))}, {})
-    assert found.values[1] == 1.1 * GIB
+    [series] = memory_series.gather(None, {"log.txt": log}, {})
+    assert (series.unit, series.source, series.values[1]) == ("line", "log.txt", 8001 * MIB)
+    [series] = memory_series.gather(None, {"log.txt": "\n".join(f"{n} GPU mem 1.{n}G" for n in range(8))}, {})
+    assert series.values[1] == 1.1 * GIB
 
 
 def test_a_column_of_memory_under_its_heading() -> None:
@@ -46,9 +46,9 @@ def test_a_column_of_memory_under_its_heading() -> None:
     for head in heads:
         rows = (f"{n}/99 {2 + n / 4:.2f}G 1.4 2.1 31 640: 100%|###| 9/9 [00:01<00:00]" for n in range(9))
         log = "\n".join(f"{head}\n {row}" for row in rows)
-        [found] = memory_series.gather(None, {"log.txt": log}, {})
-        assert (found.what, found.where, found.unit) == ("gpu_mem", "gpu", "line")
-        assert found.values == [(2 + n / 4) * GIB for n in range(9)]
+        [series] = memory_series.gather(None, {"log.txt": log}, {})
+        assert (series.what, series.where, series.unit) == ("gpu_mem", "gpu", "line")
+        assert series.values == [(2 + n / 4) * GIB for n in range(9)]
     other = "\n".join(f" Epoch loss Size\n {n}/99 {n}.5G 640" for n in range(9))
     assert memory_series.gather(None, {"log.txt": other}, {}) == []
 
@@ -56,9 +56,9 @@ def test_a_column_of_memory_under_its_heading() -> None:
 def test_what_the_watcher_saw_of_a_start_is_early() -> None:
     seconds = [0.5 * n for n in range(40)]
     facts = {"memory": {"seconds": seconds, "tree": [n * MIB for n in range(40)], "shm": []}}
-    [found] = memory_series.gather(None, {}, facts)
-    assert found.early
+    [series] = memory_series.gather(None, {}, facts)
+    assert series.early
     facts["memory"]["seconds"] = [2.0 * n for n in range(40)]
-    [found] = memory_series.gather(None, {}, facts)
-    assert not found.early
-    assert found.at[0] == 10.0
+    [series] = memory_series.gather(None, {}, facts)
+    assert not series.early
+    assert series.at[0] == 10.0

@@ -36,31 +36,31 @@ def monitor(pid: int | None) -> tuple[Monitor, Fake]:
     return Monitor(pid, stream=stream, clock=lambda: float(next(now))), stream
 
 
-def test_a_card_that_fills_is_told_with_the_time_that_is_left() -> None:
+def test_a_card_that_fills_up_has_a_time_that_is_left() -> None:
     watching, stream = monitor(os.getpid())
-    told: dict[str, Any] = {}
+    sample: dict[str, Any] = {}
     for _ in range(20):
-        told = watching.sample()
-    assert told["alive"]
-    grown = told["growth"]["gpu 0"]
+        sample = watching.sample()
+    assert sample["alive"]
+    grown = sample["growth"]["gpu 0"]
     assert grown["grows"]
     assert grown["rate"] == pytest.approx(GIB)
     assert grown["left"] == pytest.approx(60, abs=1)
-    ours, other = told["gpus"]["cards"][0]["processes"]
+    ours, other = sample["gpus"]["cards"][0]["processes"]
     assert (ours["ours"], other["ours"]) == (True, False)
     stream.hangs = True
-    told = watching.sample()
-    assert told["gpus"]["cards"]
-    assert "hangs" in told["gpus"]["missing"]
+    sample = watching.sample()
+    assert sample["gpus"]["cards"]
+    assert "hangs" in sample["gpus"]["missing"]
     watching.close()
     assert stream.closed
 
 
 def test_the_whole_machine_and_a_process_that_is_gone() -> None:
     watching, _ = monitor(None)
-    told = watching.sample()
-    assert told["host"]["total"] > told["host"]["rss"] > 0
-    assert limits(told)["host"][1] == told["host"]["total"]
+    sample = watching.sample()
+    assert sample["host"]["total"] > sample["host"]["rss"] > 0
+    assert limits(sample)["host"][1] == sample["host"]["total"]
     pid = os.fork()
     if not pid:
         os._exit(0)

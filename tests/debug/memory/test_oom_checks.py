@@ -19,10 +19,10 @@ def test_a_start_under_watch_is_no_leak() -> None:
         "group": {"limit": 190 * MIB},
     }
     facts = {"oom_kills": 1, "memory": memory, "memory_peak_bytes": 188 * MIB}
-    known = oom_inputs.collect(Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts=facts))
-    found = oom_kinds.classify_oom(known)
-    assert found.kind == "control group"
-    marks = [check.judgement for check in oom_checks.checks(known, found, oom_remedies.find_remedy(known, found))]
+    run = oom_inputs.collect(Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts=facts))
+    kind = oom_kinds.classify_oom(run)
+    assert kind.kind == "control group"
+    marks = [check.judgement for check in oom_checks.checks(run, kind, oom_remedies.find_remedy(run, kind))]
     assert marks == ["fail", "skip", "skip", "warn", "skip", "fail", "warn"]
 
 
@@ -30,28 +30,28 @@ def test_a_host_that_grows_for_minutes_is_a_leak() -> None:
     seconds = [2.0 * n for n in range(60)]
     memory = {"seconds": seconds, "tree": [(100 + 20 * n) * MIB for n in range(60)], "shm": [0] * 60, "group": None}
     facts = {"oom_kills": 1, "memory": memory}
-    known = oom_inputs.collect(Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts=facts))
-    found = oom_kinds.classify_oom(known)
-    assert (found.kind, found.cause) == ("leak", "host.oom_kill")
-    assert "watch_leaks" in oom_remedies.find_remedy(known, found).do
+    run = oom_inputs.collect(Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts=facts))
+    kind = oom_kinds.classify_oom(run)
+    assert (kind.kind, kind.cause) == ("leak", "host.oom_kill")
+    assert "watch_leaks" in oom_remedies.find_remedy(run, kind).do
 
 
 def test_the_kernel_tells_the_limit_of_a_group_whose_program_lived_too_short_to_be_measured() -> None:
-    told = "[9.1] memory: usage 112640kB, limit 112640kB, failcnt 0\n[9.1] kmem: usage 304kB, limit 9007199254740988kB"
-    known = oom_inputs.collect(
-        Incident("killed", signal="SIGKILL", texts={"kernel_log.txt": told}, facts={"memory": {}})
+    lines = "[9.1] memory: usage 112640kB, limit 112640kB, failcnt 0\n[9.1] kmem: usage 304kB, limit 9007199254740988kB"
+    run = oom_inputs.collect(
+        Incident("killed", signal="SIGKILL", texts={"kernel_log.txt": lines}, facts={"memory": {}})
     )
-    assert known.group_limit == 110 * MIB
-    measured = Incident("killed", texts={"kernel_log.txt": told}, facts={"memory": {"group": {"limit": 90 * MIB}}})
+    assert run.group_limit == 110 * MIB
+    measured = Incident("killed", texts={"kernel_log.txt": lines}, facts={"memory": {"group": {"limit": 90 * MIB}}})
     assert oom_inputs.collect(measured).group_limit == 90 * MIB
     assert oom_inputs.collect(Incident("killed", texts={"kernel_log.txt": "[9.1] kmem: usage 3kB"})).group_limit is None
 
 
 def test_a_plain_sigkill_is_no_memory_failure() -> None:
-    known = oom_inputs.collect(
+    run = oom_inputs.collect(
         Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts={"oom_kills": 0})
     )
-    assert oom_kinds.classify_oom(known).kind == ""
+    assert oom_kinds.classify_oom(run).kind == ""
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_a_smaller_batch_of_the_same_effective_size(
     assert oom_remedies.smaller_batch(config, share) == line
 
 
-def test_a_batch_of_one_is_computed_again_before_its_crop_is_cut() -> None:
+def test_a_batch_of_1_checkpoints_activations_before_its_crop_shrinks() -> None:
     text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of "
     text += "11.76 GiB of which 310.25 MiB is free. Process 7 has 11.44 GiB memory in use. Of the allocated memory "
     text += "11.00 GiB is allocated by PyTorch, and 90.00 MiB is reserved by PyTorch but unallocated.\n"
-    known = oom_inputs.collect(Incident("failed", exit_code=1, texts={"log_tail.txt": text}))
-    assert oom_kinds.classify_oom(known).kind == "capacity"
+    run = oom_inputs.collect(Incident("failed", exit_code=1, texts={"log_tail.txt": text}))
+    assert oom_kinds.classify_oom(run).kind == "capacity"
     for again, changed in ((False, "runtime.activation_checkpointing"), (True, "crop")):
-        known.config.clear()
-        known.config |= {"batch_size": 1, "crop": 512, "runtime.activation_checkpointing": again}
-        found = oom_remedies.find_remedy(known, oom_kinds.classify_oom(known)).settings
-        assert [word.partition("=")[0] for word in found] == [changed]
-    assert not oom_remedies.find_remedy(oom_inputs.collect(known.incident), oom_kinds.classify_oom(known)).settings
+        run.config.clear()
+        run.config |= {"batch_size": 1, "crop": 512, "runtime.activation_checkpointing": again}
+        settings = oom_remedies.find_remedy(run, oom_kinds.classify_oom(run)).settings
+        assert [word.partition("=")[0] for word in settings] == [changed]
+    assert not oom_remedies.find_remedy(oom_inputs.collect(run.incident), oom_kinds.classify_oom(run)).settings

@@ -106,8 +106,8 @@ def screen(env: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Screen
         return opened[-1]
 
     yield start
-    for one in opened:
-        one.close()
+    for terminal in opened:
+        terminal.close()
 
 
 @pytest.fixture
@@ -126,12 +126,12 @@ def left(mark: str) -> Iterator[Callable[[], list[int]]]:
 
 def marked(mark: str) -> list[int]:
     """Return the processes, zombies left out, whose environment has a mark."""
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):
             if name.isdigit() and f"{MARK}={mark}\0".encode() in Path("/proc", name, "environ").read_bytes() + b"\0":
-                found.append(int(name))
-    return found
+                pids.append(int(name))
+    return pids
 
 
 @dataclass

@@ -19,22 +19,22 @@ LIBC = 3 << 31  # signals 32 and 33 are glibc's own (nptl(7)); some versions of 
 @pytest.fixture
 def start(env, left):
     """Start a command behind a guard, with nothing on its streams."""
-    made = []
+    children = []
 
     def begin(*command):
         null = os.open(os.devnull, os.O_RDWR)
         try:
-            made.append(
-                child_process.start(command, [null] * 3, {**env, "OCRLAB_WATCH": f"test-{os.getpid()}-{len(made)}"})
+            children.append(
+                child_process.start(command, [null] * 3, {**env, "OCRLAB_WATCH": f"test-{os.getpid()}-{len(children)}"})
             )
         finally:
             os.close(null)
-        return made[-1]
+        return children[-1]
 
     yield begin
-    for one in made:
-        one.control.close()
-        one.guard.wait(20)
+    for child in children:
+        child.control.close()
+        child.guard.wait(20)
 
 
 def until(done, condition, seconds=20.0):
@@ -55,7 +55,7 @@ def test_how_it_ended(command, code, start):
     assert done.peak_bytes > 0
 
 
-def test_orphans_are_told_of_too(start):
+def test_orphans_are_reported_too(start):
     done = start("sh", "-c", "(sh -c 'sleep 0.2; kill -11 $$' &) ; exit 0")
     until(done, lambda: done.empty)
     assert [ended["signal"] for ended in done.exits] == [None, "SIGSEGV"]
@@ -77,7 +77,7 @@ def test_what_we_end_ourselves_is_no_evidence(start):
     assert (done.code, done.exits) == (-9, [])
 
 
-def test_a_stop_is_told(start):
+def test_a_stop_is_reported(start):
     done = start("sleep", "50")
     done.signal(signal.SIGSTOP)
     until(done, lambda: done.stopped == signal.SIGSTOP)

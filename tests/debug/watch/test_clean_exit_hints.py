@@ -13,7 +13,7 @@ THREAD = "import threading\nprint('one', flush=True)\nt = threading.Thread(targe
 
 
 @pytest.mark.parametrize(
-    ("log", "told"),
+    ("log", "text"),
     [
         ("", ""),
         ("epoch 1\nthe Traceback (most recent call last): of yesterday\n", ""),
@@ -25,13 +25,13 @@ THREAD = "import threading\nprint('one', flush=True)\nt = threading.Thread(targe
         ("a\n... 99 bytes left out ...\n" + TRACE, "its output holds a traceback"),
     ],
 )
-def test_a_traceback_is_found(log, told):
-    assert told in clean_exit_hints.traceback(log)
-    assert bool(clean_exit_hints.traceback(log)) == bool(told)
+def test_a_traceback_is_reported(log, text):
+    assert text in clean_exit_hints.traceback(log)
+    assert bool(clean_exit_hints.traceback(log)) == bool(text)
 
 
 @pytest.mark.parametrize(
-    ("log", "told"),
+    ("log", "text"),
     [
         ("", ""),
         ("epoch 1 loss 0.5\n", ""),
@@ -46,30 +46,30 @@ def test_a_traceback_is_found(log, told):
         ("lossless information\nno loss of infrastructure\n", ""),
     ],
 )
-def test_a_loss_that_is_no_number_to_the_end_is_told(log, told):
-    assert told in clean_exit_hints.loss(log)
-    assert bool(clean_exit_hints.loss(log)) == bool(told)
+def test_a_loss_that_is_no_number_to_the_end_is_reported(log, text):
+    assert text in clean_exit_hints.loss(log)
+    assert bool(clean_exit_hints.loss(log)) == bool(text)
 
 
-def test_a_training_that_ends_well_with_nan_is_told_and_is_no_failure(watched):
+def test_a_training_that_ends_well_with_nan_is_reported_and_is_no_failure(watched):
     done = watched("print('step 1 loss 0.3'); print('step 2 loss nan'); print('Training finished')")
     assert (done.status, done.sentinel) == (0, ".SUCCESS")
     assert "exit status 0, but the loss is nan to the end, from line 2 of its output on" in done.err
 
 
-def test_a_traceback_before_a_pipe_is_told_and_is_no_failure(watched):
+def test_a_traceback_before_a_pipe_is_reported_and_is_no_failure(watched):
     done = watched(["sh", "-c", f"{sys.executable} -c '{{}}[1]' | cat"])
     assert (done.status, done.sentinel) == (0, ".SUCCESS")
     assert "exit status 0, but line 1 of its output begins a traceback; with a pipe use set -o pipefail" in done.err
 
 
-def test_a_thread_that_dies_is_told(watched):
+def test_a_thread_that_dies_is_reported(watched):
     done = watched(THREAD)
     assert done.status == 0 and "begins a traceback" in done.err
 
 
 @pytest.mark.parametrize(
-    ("log", "told"),
+    ("log", "text"),
     [
         (
             "\r  6%|#    | 2/32 [00:00<00:00, 99it/s]\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s]",
@@ -82,18 +82,18 @@ def test_a_thread_that_dies_is_told(watched):
         ("4/32", ""),
     ],
 )
-def test_a_progress_bar_that_was_cut_off_is_told(log, told):
-    assert told in clean_exit_hints.cut(log)
-    assert bool(clean_exit_hints.cut(log)) == bool(told)
+def test_a_progress_bar_that_was_cut_off_is_reported(log, text):
+    assert text in clean_exit_hints.cut(log)
+    assert bool(clean_exit_hints.cut(log)) == bool(text)
 
 
 @pytest.mark.parametrize(
-    ("end", "told"), [("os._exit(0)", True), ("break", False), ("sys.exit(0)", False), ("pass", False)]
+    ("end", "reported"), [("os._exit(0)", True), ("break", False), ("sys.exit(0)", False), ("pass", False)]
 )
-def test_only_an_end_without_clean_up_cuts_a_bar_off(watched, end, told):
+def test_only_an_end_without_clean_up_cuts_a_bar_off(watched, end, reported):
     done = watched(f"import os, sys\nfrom tqdm import tqdm\nfor i in tqdm(range(9)):\n    if i == 4: {end}\n")
     assert done.status == 0
-    assert ("progress bar stands at" in done.err) == told
+    assert ("progress bar stands at" in done.err) == reported
 
 
 def test_output_that_is_lost_is_named():

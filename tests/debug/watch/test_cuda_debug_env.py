@@ -8,12 +8,12 @@ from ocrlab.debug.watch import cuda_debug_env
 
 
 def test_what_is_set_already_stays_but_launches_wait():
-    given = {"CUDA_LOG_FILE": "mine.txt", "CUDA_LAUNCH_BLOCKING": "0"}
-    found = cuda_debug_env.environment(Path("/dumps"), given)
-    assert "CUDA_LOG_FILE" not in found
-    assert found["CUDA_LAUNCH_BLOCKING"] == found["TORCH_SHOW_CPP_STACKTRACES"] == "1"
-    assert found["CUDA_COREDUMP_FILE"] == "/dumps/cuda-core-%p"
-    assert "skip_abort" in found["CUDA_COREDUMP_GENERATION_FLAGS"]
+    user = {"CUDA_LOG_FILE": "mine.txt", "CUDA_LAUNCH_BLOCKING": "0"}
+    variables = cuda_debug_env.environment(Path("/dumps"), user)
+    assert "CUDA_LOG_FILE" not in variables
+    assert variables["CUDA_LAUNCH_BLOCKING"] == variables["TORCH_SHOW_CPP_STACKTRACES"] == "1"
+    assert variables["CUDA_COREDUMP_FILE"] == "/dumps/cuda-core-%p"
+    assert "skip_abort" in variables["CUDA_COREDUMP_GENERATION_FLAGS"]
 
 
 def test_the_words_name_every_switch_and_what_is_not_done():

@@ -31,11 +31,11 @@ except Exception as error:
 def watched(folder: Path, program: str, *, inside: bool = True) -> tuple[str, dict[str, object]]:
     """Run a program and return what was printed, and the verdict."""
     (folder / "train.py").write_text(program, encoding="utf-8")
-    heard = bytearray()
+    output = bytearray()
     options = Options(folder / "run", inside=inside)
-    watch([sys.executable, str(folder / "train.py")], options, output=lambda _stream, data: heard.extend(data))
+    watch([sys.executable, str(folder / "train.py")], options, output=lambda _stream, data: output.extend(data))
     verdict = folder / "run" / "incident" / "verdict.json"
-    return heard.decode(), json.loads(verdict.read_text(encoding="utf-8")) if verdict.exists() else {}
+    return output.decode(), json.loads(verdict.read_text(encoding="utf-8")) if verdict.exists() else {}
 
 
 def first(verdict: dict[str, object]) -> object:
@@ -69,8 +69,8 @@ asyncio.run(execute())
 
 
 def test_from_outside_nothing_is_put_into_the_program(tmp_path: Path) -> None:
-    said = "import os, sys\nprint(os.environ.get('PYTHONPATH'), sys.exit)\n"
-    output, verdict = watched(tmp_path, said + PROGRAM, inside=False)
+    code = "import os, sys\nprint(os.environ.get('PYTHONPATH'), sys.exit)\n"
+    output, verdict = watched(tmp_path, code + PROGRAM, inside=False)
     assert "ocrlab" not in output.partition("\n")[0].rpartition(" ")[0] and "built-in" in output
     assert first(verdict) == "io.missing" and not (tmp_path / "run" / "incident" / error_hook.ERRORS).exists()
 
@@ -89,14 +89,14 @@ def test_the_hook_comes_before_what_the_program_has_on_its_path(tmp_path: Path) 
 def test_torn_lines_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "8-errors.txt").write_bytes(b"{'kind': 'exit', 'pid': 8, 'time': 2.0, 'chain': []}\n{'kind': 'han")
     (tmp_path / "9-errors.txt").write_bytes(b"__import__('os')\n[]\n{'kind': 'times', 'pid': 9, 'time': 1.0}\n\xff\n")
-    assert [one["pid"] for one in error_hook.read(tmp_path)] == [9, 8]
+    assert [record["pid"] for record in error_hook.read(tmp_path)] == [9, 8]
     assert (
         error_hook.texts(error_hook.read(tmp_path), "", 8) == {}
         and error_hook.swallowed(error_hook.read(tmp_path)) == ""
     )
 
 
-def test_a_worker_that_only_ended_is_told_with_its_signal() -> None:
+def test_a_worker_that_only_ended_is_reported_with_its_signal() -> None:
     children = [{"kind": "children", "pid": 1, "time": 1.0, "ended": [(11, -9), (12, 3), (13, -15)]}]
     log = "RuntimeError: DataLoader worker (pid(s) 11, 12) exited unexpectedly\n"
     assert error_hook.exits(children, log) == [
@@ -106,11 +106,11 @@ def test_a_worker_that_only_ended_is_told_with_its_signal() -> None:
     assert error_hook.exits(children, "RuntimeError: another\n") == []
 
 
-def test_a_worker_that_left_while_its_tensors_were_fetched_is_told_by_its_signal() -> None:
+def test_a_worker_that_left_while_its_tensors_were_fetched_is_reported_by_its_signal() -> None:
     log = '  File "/usr/lib/python3.11/multiprocessing/resource_sharer.py", line 57, in detach\nConnectionResetError\n'
     ended = [(11, -9), (12, -15), (13, 1)]  # 12 was ended by whoever left, 13 may have failed of the same
     children = [{"kind": "children", "pid": 10, "time": 1.0, "ended": ended}]
-    assert [(one["pid"], one["signal"]) for one in error_hook.exits(children, log)] == [(11, "SIGKILL")]
+    assert [(worker["pid"], worker["signal"]) for worker in error_hook.exits(children, log)] == [(11, "SIGKILL")]
 
 
 ODD = """

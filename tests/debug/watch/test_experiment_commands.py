@@ -20,19 +20,21 @@ def fitted(experiment: str, command: list[str], run: str = "") -> str:
 
 
 def test_the_command_and_the_run_stand_in_the_experiment() -> None:
-    told = fitted(ENTRIES["kernel.illegal_address"].experiment, ["python", "my train.py"], "runs/a b")
-    assert told.startswith("ocrlab replay 'runs/a b' ; ocrlab watch --debug-cuda -- python 'my train.py', three times")
-    assert "the first: it names module" in told
+    experiment = fitted(ENTRIES["kernel.illegal_address"].experiment, ["python", "my train.py"], "runs/a b")
+    assert experiment.startswith(
+        "ocrlab replay 'runs/a b' ; ocrlab watch --debug-cuda -- python 'my train.py', three times"
+    )
+    assert "the first: it names module" in experiment
 
 
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if "replay RUN" in entry.experiment])
 def test_without_a_flight_record_no_replay_is_proposed(name: str) -> None:
-    told = fitted(ENTRIES[name].experiment, ["python", "train.py"])
-    assert "RUN" not in told
-    assert "flight record" not in told
-    assert "replay" not in told
-    assert not told.startswith((" ", ";", "else"))
-    assert told.count("(") == told.count(")")
+    experiment = fitted(ENTRIES[name].experiment, ["python", "train.py"])
+    assert "RUN" not in experiment
+    assert "flight record" not in experiment
+    assert "replay" not in experiment
+    assert not experiment.startswith((" ", ";", "else"))
+    assert experiment.count("(") == experiment.count(")")
 
 
 @pytest.mark.parametrize("command", [[], ["python", "-c", "a\nb"], ["python", *["--page=x.jpg"] * 20]])

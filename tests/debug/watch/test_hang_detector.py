@@ -53,7 +53,7 @@ def test_counters_end_it(what, quiet, monkeypatch):
 
 
 def test_frames_end_it(quiet, monkeypatch):
-    monkeypatch.setattr(stack_sampling, "moved", lambda seen: True)
+    monkeypatch.setattr(stack_sampling, "moved", lambda samples: True)
     assert not look(quiet, 1010.5)
     assert quiet.what == "frames"
 

@@ -48,13 +48,13 @@ def test_a_living_run_is_refused(tmp_path):
         incident_folder.open_folder(tmp_path, ["x"])
 
 
-def test_a_link_that_leads_nowhere_is_said_to_be_one(tmp_path):
+def test_a_link_that_leads_nowhere_is_named_as_such(tmp_path):
     (tmp_path / "dead").symlink_to(tmp_path / "gone")
     with pytest.raises(RunError, match="a link that leads nowhere"):
         incident_folder.open_folder(tmp_path / "dead", ["true"])
 
 
-def test_without_a_folder_one_is_made_below_runs(tmp_path, monkeypatch):
+def test_without_a_folder_a_new_folder_below_runs_is_opened(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = incident_folder.open_folder(None, ["python", "train.py"])
     assert folder.path.parent == tmp_path / "runs" and folder.path.name.endswith("-train")
@@ -63,8 +63,8 @@ def test_without_a_folder_one_is_made_below_runs(tmp_path, monkeypatch):
 def test_incidents_get_numbers(tmp_path):
     for text in "abc":
         (incident_folder.new_incident(tmp_path) / "verdict.json").write_text(text)
-    found = {path.parent.name: path.read_text() for path in tmp_path.glob("*/verdict.json")}
-    assert found == {"incident-1": "a", "incident-2": "b", "incident": "c"}
+    verdicts = {path.parent.name: path.read_text() for path in tmp_path.glob("*/verdict.json")}
+    assert verdicts == {"incident-1": "a", "incident-2": "b", "incident": "c"}
 
 
 def test_a_suspicion_that_was_wrong_moves_to_the_side(tmp_path):
@@ -73,7 +73,7 @@ def test_a_suspicion_that_was_wrong_moves_to_the_side(tmp_path):
     assert sorted(path.name for path in (tmp_path / "flight").iterdir()) == ["suspected-1", "suspected-2"]
 
 
-def test_the_folder_that_a_process_made_is_found(tmp_path):
+def test_the_run_folder_of_a_process(tmp_path):
     for name, pid in (("a", 5), ("b", 6)):
         (tmp_path / name / "flight").mkdir(parents=True)
         (tmp_path / name / "flight" / "process.json").write_text(json.dumps({"schema": 1, "pid": pid}))

@@ -18,21 +18,21 @@ from ocrlab.debug.watch import error_hook
 @cache
 def python(version: str) -> str:
     """Return a Python of a version that starts; empty where there is none."""
-    kept = Path.home().glob(f".pyenv/versions/{version}.*/bin/python")
-    for path in (sys.executable, *map(str, kept), shutil.which(f"python{version}")):
+    candidates = Path.home().glob(f".pyenv/versions/{version}.*/bin/python")
+    for path in (sys.executable, *map(str, candidates), shutil.which(f"python{version}")):
         words = "import sys; print('%d.%d' % sys.version_info[:2], sys.executable)"
-        told = subprocess.run([path, "-c", words], capture_output=True, text=True).stdout if path else ""
-        if told.startswith(f"{version} "):
-            return told.split(maxsplit=1)[1].strip()
+        output = subprocess.run([path, "-c", words], capture_output=True, text=True).stdout if path else ""
+        if output.startswith(f"{version} "):
+            return output.split(maxsplit=1)[1].strip()
     return ""
 
 
 @pytest.fixture(params=["3.10", "3.11", "3.12", "3.13"])
 def version(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    if not python(found):
-        pytest.skip(f"there is no Python {found} here")
-    return found
+    name: str = request.param
+    if not python(name):
+        pytest.skip(f"there is no Python {name} here")
+    return name
 
 
 def run(version: str, folder: Path, program: str, **more: str) -> tuple[subprocess.CompletedProcess[str], list[Any]]:
@@ -58,25 +58,25 @@ train()
 """
 
 
-def test_an_error_behind_from_none_is_told_and_the_output_is_as_ever(version: str, tmp_path: Path) -> None:
+def test_an_error_behind_from_none_is_reported_and_the_output_is_as_ever(version: str, tmp_path: Path) -> None:
     ended, records = run(version, tmp_path, HIDDEN)
     last = records[-1]
-    assert last["kind"] == "uncaught" and [one["says"] for one in last["chain"]][::2] == ["the last", "the first"]
+    assert last["kind"] == "uncaught" and [link["says"] for link in last["chain"]][::2] == ["the last", "the first"]
     assert last["chain"][2]["frames"][-1][1:] == (4, "train")
     bare = subprocess.run([python(version), "program.py"], capture_output=True, text=True, cwd=tmp_path)
     assert (ended.stdout, ended.stderr, ended.returncode) == (bare.stdout, bare.stderr, bare.returncode)
 
 
-def test_what_is_handled_when_a_program_leaves_is_told(version: str, tmp_path: Path) -> None:
+def test_what_is_handled_when_a_program_leaves_is_reported(version: str, tmp_path: Path) -> None:
     program = "import sys\ntry:\n    {}['loss']\nexcept KeyError:\n    sys.exit('no loss')\n"
     ended, records = run(version, tmp_path, program)
     assert (ended.returncode, ended.stderr) == (1, "no loss\n")
-    assert [(one["status"], one["chain"][0]["type"]) for one in records if one["kind"] == "exit"] == [
+    assert [(record["status"], record["chain"][0]["type"]) for record in records if record["kind"] == "exit"] == [
         ("no loss", "KeyError")
     ]
 
 
-def test_what_a_handler_takes_is_told_once_and_counted(version: str, tmp_path: Path) -> None:
+def test_what_a_handler_takes_is_reported_once_and_counted(version: str, tmp_path: Path) -> None:
     program = (
         "import json\nfor step in range(12):\n    try:\n        raise ValueError(step)\n    except Exception:\n"
         "        pass\n    try:\n        json.loads('x')\n    except ValueError:\n        next(iter(()), None)\n"
@@ -85,9 +85,9 @@ def test_what_a_handler_takes_is_told_once_and_counted(version: str, tmp_path: P
     if version < "3.12":  # Python tells nobody
         assert records == []
         return
-    handled = [one for one in records if one["kind"] == "handled"]
-    assert [one["chain"][0]["type"] for one in handled] == ["ValueError", "json.decoder.JSONDecodeError"]
-    assert [one["count"] for one in records if one["kind"] == "times"] == [10, 10, 12, 12]
+    handled = [record for record in records if record["kind"] == "handled"]
+    assert [record["chain"][0]["type"] for record in handled] == ["ValueError", "json.decoder.JSONDecodeError"]
+    assert [record["count"] for record in records if record["kind"] == "times"] == [10, 10, 12, 12]
 
 
 def test_a_program_finds_its_python_as_it_is(version: str, tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_an_error_of_a_fork_is_the_forks_own(version: str, tmp_path: Path) -> No
         "    except OSError:\n        sys.exit(3)\nos.waitpid(pid, 0)\nraise TypeError('in the parent')\n"
     )
     _, records = run(version, tmp_path, program)
-    pids = {one["chain"][0]["says"]: one["pid"] for one in records if one["kind"] in ("exit", "uncaught")}
+    pids = {record["chain"][0]["says"]: record["pid"] for record in records if record["kind"] in ("exit", "uncaught")}
     assert set(pids) == {"in the fork", "in the parent"} and len(set(pids.values())) == 2
 
 
@@ -121,7 +121,7 @@ def test_a_message_that_is_more_than_words_is_not_asked_for(version: str, tmp_pa
     )
     ended, records = run(version, tmp_path, program)
     assert "asked" not in ended.stdout
-    assert [one["says"] for one in records[-1]["chain"]] == ["", "(Tensor)"]
+    assert [link["says"] for link in records[-1]["chain"]] == ["", "(Tensor)"]
 
 
 def test_a_python_that_is_older_or_isolated_is_left_alone(tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def test_a_million_handled_errors_cost_little_and_hide_nothing_that_comes_later(
         pytest.skip(f"there is no Python {version} here")
     ended, records = run(version, tmp_path, MANY)
     alone = subprocess.run([python(version), "program.py"], capture_output=True, text=True, cwd=tmp_path)
-    (seconds, function), (without, _) = (one.stdout.split(maxsplit=1) for one in (ended, alone))
+    (seconds, function), (without, _) = (process.stdout.split(maxsplit=1) for process in (ended, alone))
     assert function.startswith("<built-in function exit>")
     assert float(seconds) < 1.7 * float(without)  # four times as long where each of them is counted
-    assert [one["chain"][0]["says"] for one in records if one["kind"] == "exit"] == ["the first"]
-    assert "the first" in [one["chain"][0]["says"] for one in records if one["kind"] == "handled"]
-    assert max(one["count"] for one in records if one["kind"] == "times") >= 1000
+    assert [process["chain"][0]["says"] for process in records if process["kind"] == "exit"] == ["the first"]
+    assert "the first" in [process["chain"][0]["says"] for process in records if process["kind"] == "handled"]
+    assert max(process["count"] for process in records if process["kind"] == "times") >= 1000

@@ -45,10 +45,10 @@ def shell(env, tmp_path, left):
         shown[:] = rest
         return before
 
-    def say(line: bytes) -> None:
+    def type_line(line: bytes) -> None:
         os.write(master, line)
 
-    yield say, until
+    yield type_line, until
     os.close(master)
     with contextlib.suppress(OSError):
         os.kill(pid, 9)
@@ -56,32 +56,34 @@ def shell(env, tmp_path, left):
 
 
 def test_ctrl_z_and_fg(shell):
-    say, until = shell
+    type_line, until = shell
     until(b"prompt$ ")
     code = 'import time\\nprint("rea" + "dy", flush=True)\\nwhile True: time.sleep(0.1)'
-    say(f"{sys.executable} -m ocrlab watch --run-dir out -- {sys.executable} -c $'{code}'\n".encode())
+    type_line(f"{sys.executable} -m ocrlab watch --run-dir out -- {sys.executable} -c $'{code}'\n".encode())
     until(b"ready")
-    say(b"\x1a")
+    type_line(b"\x1a")
     until(b"Stopped")
-    say(b"echo ba''ck\n")
+    type_line(b"echo ba''ck\n")
     until(b"back")
-    say(b"fg\n")
+    type_line(b"fg\n")
     until(b"fg")
     time.sleep(0.5)
-    say(b"\x03")
+    type_line(b"\x03")
     until(b"KeyboardInterrupt")
     until(b"prompt$ ")
-    say(b"echo status=$?\n")
+    type_line(b"echo status=$?\n")
     assert until(b"status=130") is not None
-    say(b"exit\n")
+    type_line(b"exit\n")
 
 
 def test_in_the_background_it_runs_on(shell):
-    say, until = shell
+    type_line, until = shell
     until(b"prompt$ ")
-    say(f"{sys.executable} -m ocrlab watch --run-dir out -- sh -c 'echo from be''low' & wait; echo en''d\n".encode())
+    type_line(
+        f"{sys.executable} -m ocrlab watch --run-dir out -- sh -c 'echo from be''low' & wait; echo en''d\n".encode()
+    )
     assert b"from below" in until(b"end\r\n")
-    say(b"exit\n")
+    type_line(b"exit\n")
 
 
 def test_what_was_printed_before_an_error_is_read_before_it(tmp_path):
@@ -122,9 +124,9 @@ def test_a_signal_is_not_late_while_output_trickles(env, tmp_path, left):
         with subprocess.Popen(
             [sys.executable, *command], cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
         ) as watcher:
-            seen = b""
-            while len(seen) < 700:
-                seen += watcher.stdout.read(100)
+            output = b""
+            while len(output) < 700:
+                output += watcher.stdout.read(100)
             time.sleep(0.007 * number)  # anywhere within a batch of 50 ms
             sent = time.monotonic()
             watcher.send_signal(signal.SIGUSR1)

@@ -25,7 +25,7 @@ def log(monkeypatch):
 
 
 @pytest.mark.parametrize(("pids", "text"), [({70, 71}, ""), ({70}, "worker (pid(s) 71) exited"), ({70}, "pid: 71")])
-def test_a_kill_of_ours_is_kept(pids, text):
+def test_a_kill_of_our_process_is_reported(pids, text):
     assert kernel_log_filter.lines(0, 100, pids, {"python"}, text).splitlines() == LOG
 
 
@@ -41,10 +41,10 @@ def test_a_worker_that_was_forked_beside_ours_and_died_unseen(monkeypatch):
     assert kernel_log_filter.lines(0, 300, {70, 72}, {"python"}, "").splitlines() == LOG
 
 
-@pytest.mark.parametrize(("name", "ended", "kept"), [("python", 101.0, 5), ("python", 300.0, 1), ("sleep", 101.0, 1)])
-def test_in_a_container_name_and_time_decide(name, ended, kept, monkeypatch):
+@pytest.mark.parametrize(("name", "ended", "count"), [("python", 101.0, 5), ("python", 300.0, 1), ("sleep", 101.0, 1)])
+def test_in_a_container_name_and_time_decide(name, ended, count, monkeypatch):
     monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: False)
-    assert len(kernel_log_filter.lines(0, ended, {7}, {name}, "").splitlines()) == kept
+    assert len(kernel_log_filter.lines(0, ended, {7}, {name}, "").splitlines()) == count
 
 
 def test_a_kill_in_a_group_of_the_programs_own_is_ours(monkeypatch):
@@ -56,7 +56,7 @@ def test_a_kill_in_a_group_of_the_programs_own_is_ours(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("pid", "ended", "text", "kept"),
+    ("pid", "ended", "text", "ours"),
     [
         (50, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 5),
         (50, 100.5, "worker -9", 5),
@@ -66,12 +66,12 @@ def test_a_kill_in_a_group_of_the_programs_own_is_ours(monkeypatch):
         (80, 100.5, "CalledProcessError: Command died with <Signals.SIGKILL: 9>.", 1),
     ],
 )
-def test_what_the_program_started_and_saw_killed(pid, ended, text, kept, monkeypatch):
+def test_what_the_program_started_and_saw_killed(pid, ended, text, ours, monkeypatch):
     monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: True)
-    assert len(kernel_log_filter.lines(0, ended, {pid}, {"python"}, text).splitlines()) == kept
+    assert len(kernel_log_filter.lines(0, ended, {pid}, {"python"}, text).splitlines()) == ours
 
 
-def test_a_log_that_cannot_be_read_is_not_one_that_says_nothing(monkeypatch):
+def test_an_unreadable_log_differs_from_an_empty_log(monkeypatch):
     monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", missing="not allowed"))
     assert kernel_log_filter.lines(0, 1, {7}, {"python"}, "") is None
     monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", []))

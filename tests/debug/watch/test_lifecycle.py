@@ -40,12 +40,12 @@ def test_a_suspicion_is_taken_back_when_it_moves(env, tmp_path):
                           stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
         assert "the program goes on" in watcher.stderr.readline()
         (tmp_path / "gate").write_text("open")  # it moves when its silence was told, however long that took
-        out, said = watcher.communicate(timeout=60)
+        out, errors = watcher.communicate(timeout=60)
     assert (watcher.returncode, out) == (0, "begin\nend\n")
     assert [file.name for file in (tmp_path / "out").glob(".[FS]*")] == [".SUCCESS"]
-    assert "moves again (output)" in said
+    assert "moves again (output)" in errors
     assert not (tmp_path / "out" / "incident").exists()
-    assert f"the report of its silence is now {Path('out/flight/suspected-1/verdict.md')}" in said
+    assert f"the report of its silence is now {Path('out/flight/suspected-1/verdict.md')}" in errors
     verdict = json.loads((tmp_path / "out" / "flight" / "suspected-1" / "verdict.json").read_text())
     assert verdict["status"] == "suspected"
 
@@ -69,9 +69,9 @@ def test_a_hang_of_which_little_is_sure_stays_the_answer_after_ctrl_c(env, tmp_p
                           text=True) as watcher:  # fmt: skip
         assert "the program goes on" in watcher.stderr.readline()
         watcher.send_signal(signal.SIGINT)
-        said = watcher.stderr.read()
+        errors = watcher.stderr.read()
         assert watcher.wait(20) == 130
-    assert "told to end and had not moved for" in said
+    assert "told to end and had not moved for" in errors
     (best, *_) = json.loads((tmp_path / "out" / "incident" / "verdict.json").read_text())["causes"]
     assert best["id"] == "hang.deadlock" and best["confidence"] < 0.5
     assert json.loads((tmp_path / "out" / ".FAILURE").read_text())["verdict"] == "hang.deadlock"
@@ -85,9 +85,9 @@ def test_last_words_after_a_signal_are_no_progress(env, tmp_path):
                           stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
         assert "the program goes on" in watcher.stderr.readline()
         watcher.terminate()
-        said = watcher.stderr.read()
+        errors = watcher.stderr.read()
         assert watcher.wait(20) == 1
-    assert "moves again" not in said and "told to end and had not moved for" in said
+    assert "moves again" not in errors and "told to end and had not moved for" in errors
     assert "Process " in (tmp_path / "out" / "incident" / "stacks.txt").read_text()
     verdict = json.loads((tmp_path / "out" / "incident" / "verdict.json").read_text())
     assert (verdict["status"], verdict["causes"][0]["id"]) == ("suspected", "hang.deadlock")
@@ -232,7 +232,7 @@ learned.write(folder / "flight", 0, 1, ["the training did not end: sys.exit(0) a
 @pytest.mark.parametrize(
     ("ending", "how"), [("os.kill(os.getpid(), 11)", "SIGSEGV"), ("raise KeyError('width')", "KeyError")]
 )
-def test_a_run_folder_that_a_script_made_itself_tells_why_it_died(ending, how, watched, tmp_path):
+def test_a_run_folder_that_a_script_made_itself_has_the_cause(ending, how, watched, tmp_path):
     runs = tmp_path / "runs"
     code = f"""
 import os
@@ -268,7 +268,7 @@ with flight.run({str(tmp_path / "runs")!r}, "mine") as folder:
     assert "The record ends at step 22, back" in (done.folder / "incident" / "verdict.md").read_text()
 
 
-def test_a_run_folder_that_said_why_itself_is_left_alone(watched, tmp_path):
+def test_a_run_folder_with_a_cause_of_its_own_is_left_alone(watched, tmp_path):
     code = f"""
 from ocrlab import run_folder as flight
 from ocrlab.run_folder import watcher_link as handover
@@ -282,7 +282,7 @@ raise SystemExit(3)
     assert record.status == "success" and not (own / "incident").exists()
 
 
-def test_what_is_said_stands_in_lines_of_its_own_behind_a_progress_bar(watched):
+def test_messages_stand_in_lines_of_their_own_after_a_progress_bar(watched):
     done = watched("import sys; sys.stderr.write('\\r 42%|##   | 5/12'); sys.stderr.flush(); sys.exit(3)")
     assert done.err.startswith("\r 42%|##   | 5/12\nocrlab watch: ")
 
@@ -298,7 +298,7 @@ def test_what_a_folder_holds_stays(watched, tmp_path):
     assert watched("pass").sentinel == ".SUCCESS", "the same folder again, for another try"
 
 
-def test_a_folder_that_cannot_be_made_does_not_stop_the_program(watched, tmp_path):
+def test_a_folder_that_cannot_be_created_does_not_stop_the_program(watched, tmp_path):
     (tmp_path / "out").write_text("a file")
     done = watched("print('ran'); raise SystemExit(3)")
     assert (done.status, done.out) == (3, b"ran\n")
@@ -339,7 +339,7 @@ def test_the_cause_of_nothing_is_unknown():
 
 
 @pytest.mark.parametrize(("code", "status"), [("", 0), ("; sys.exit(3)", 3)])
-def test_output_that_cannot_be_written_is_told_and_is_no_success(code, status, env, tmp_path):
+def test_output_that_cannot_be_written_is_reported_and_is_no_success(code, status, env, tmp_path):
     with open("/dev/full", "wb") as full:
         words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c"]
         done = subprocess.run([*words, "import sys; print('x' * 9999, flush=True)" + code], env=env, cwd=tmp_path,
@@ -369,19 +369,19 @@ print(ended.folder and ended.folder.name, ended.exit_status, ended.status)
 
 
 @pytest.mark.parametrize(
-    ("makes", "told"),
+    ("makes", "text"),
     [
         ("", "None 143 failed"),
         ("from ocrlab import run_folder as flight; flight.create('there', 'x'); ", "-x 143 failed"),
     ],
 )
-def test_who_stops_a_training_before_it_has_a_folder_gets_none(makes, told, env, tmp_path, left):
+def test_who_stops_a_training_before_it_has_a_folder_gets_none(makes, text, env, tmp_path, left):
     with subprocess.Popen([sys.executable, "-c", STOPPED_EARLY, makes], env=env, cwd=tmp_path, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
         assert watcher.stdout.readline() == "ready\n"
         watcher.terminate()
         out, err = watcher.communicate(timeout=60)
-    assert out.strip().endswith(told), err
+    assert out.strip().endswith(text), err
     assert [path.name for path in tmp_path.iterdir()] == (["there"] if makes else []), "nothing in ./runs either"
     if not makes:
         assert "before it had a run folder" in err
@@ -393,14 +393,14 @@ def test_a_training_that_dies_before_it_says_where_is_written_down_where_its_run
     assert (ended.folder / "incident" / "verdict.md").is_file()
 
 
-def test_where_no_disk_has_space_the_exit_status_and_the_cause_are_still_told(env, tmp_path):
+def test_where_no_disk_has_space_the_exit_status_and_the_cause_are_still_reported(env, tmp_path):
     program = "sh -c 'head -c 9000 /dev/zero >&2; exit 7'"
     words = f"ulimit -f 2; exec {sys.executable} -m ocrlab watch --run-dir out -- {program}"
     done = subprocess.run(["bash", "-c", words], env=env, cwd=tmp_path, capture_output=True, text=True)
-    told = done.stderr.lstrip("\0")
-    assert done.returncode == 7, told
-    assert "Traceback" not in told and "verdict.md" not in told
-    assert "ocrlab watch: neither " in told and "sh ended with exit status 7" in told
+    errors = done.stderr.lstrip("\0")
+    assert done.returncode == 7, errors
+    assert "Traceback" not in errors and "verdict.md" not in errors
+    assert "ocrlab watch: neither " in errors and "sh ended with exit status 7" in errors
 
 
 BEATS = """
@@ -421,7 +421,7 @@ stuck()
     [("None", 143, True), ("heartbeat.beat(phase=heartbeat.STOPS)", 0, False)],
     ids=["hangs", "saves"],
 )
-def test_a_training_that_was_told_to_stop_and_does_not_move_is_ended(then, status, hangs, env, tmp_path):
+def test_a_training_that_was_asked_to_stop_and_does_not_move_is_ended(then, status, hangs, env, tmp_path):
     ours = "import sys; from pathlib import Path; from ocrlab.debug.watch import lifecycle, supervisor as supervise\n"
     ours += "lifecycle.STOPS = 1.0\n"
     ours += f"code = {BEATS.format(then=then)!r}\n"
@@ -431,9 +431,9 @@ def test_a_training_that_was_told_to_stop_and_does_not_move_is_ended(then, statu
                           stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
         assert watcher.stdout.readline() == "ready\n"
         watcher.terminate()
-        said = watcher.communicate(timeout=60)[1]
-    assert watcher.returncode == status, said
-    assert ("since SIGTERM; it is ended" in said) == hangs
+        errors = watcher.communicate(timeout=60)[1]
+    assert watcher.returncode == status, errors
+    assert ("since SIGTERM; it is ended" in errors) == hangs
     if hangs:
         (verdict,) = tmp_path.glob("runs/*/incident/verdict.json")
         assert json.loads(verdict.read_text())["status"] == "hung"

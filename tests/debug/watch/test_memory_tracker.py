@@ -19,17 +19,17 @@ MIB = 1 << 20
 
 def test_samples_of_a_tree_are_taken_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_tracker, "BUDGET", float("inf"))
-    kept = memory_tracker.MemoryTracker()
-    kept.look(0.0, os.getpid())
-    kept.look(0.01, os.getpid())
-    assert len(kept.seconds) == 1
-    assert kept.wait(0.04) == pytest.approx(0.06)
-    kept.look(100.0, os.getpid())
-    assert kept.wait(100.0) == pytest.approx(5.0)
-    told = kept.facts()["memory"]
-    assert told["seconds"] == [0.0, 100.0]
-    assert told["tree"][0] > 5 * MIB
-    assert told["processes"][0]["pid"] == os.getpid()
+    tracker = memory_tracker.MemoryTracker()
+    tracker.look(0.0, os.getpid())
+    tracker.look(0.01, os.getpid())
+    assert len(tracker.seconds) == 1
+    assert tracker.wait(0.04) == pytest.approx(0.06)
+    tracker.look(100.0, os.getpid())
+    assert tracker.wait(100.0) == pytest.approx(5.0)
+    memory = tracker.facts()["memory"]
+    assert memory["seconds"] == [0.0, 100.0]
+    assert memory["tree"][0] > 5 * MIB
+    assert memory["processes"][0]["pid"] == os.getpid()
 
 
 def test_what_samples_take_of_a_core_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,41 +40,41 @@ def test_what_samples_take_of_a_core_is_bounded(monkeypatch: pytest.MonkeyPatch)
         return []
 
     monkeypatch.setattr(memory_tracker.process_tree, "descendants", slow)
-    kept = memory_tracker.MemoryTracker()
-    kept.look(1.0, os.getpid())
-    assert 0.005 / memory_tracker.BUDGET <= kept.wait(1.0) < 3 * 0.005 / memory_tracker.BUDGET
+    tracker = memory_tracker.MemoryTracker()
+    tracker.look(1.0, os.getpid())
+    assert 0.005 / memory_tracker.BUDGET <= tracker.wait(1.0) < 3 * 0.005 / memory_tracker.BUDGET
 
 
 def test_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = memory_tracker.process_tree.read_process(os.getpid())
     monkeypatch.setattr(memory_tracker.process_tree, "descendants", lambda pid: [mine])
-    kept = memory_tracker.MemoryTracker()
+    tracker = memory_tracker.MemoryTracker()
     for second in range(0, 12_000, 10):
-        kept.look(float(second), os.getpid())
-    assert 100 < len(kept.seconds) <= memory_tracker.MOST
-    assert kept.seconds[0] == 0.0
-    assert kept.seconds[-1] == 11_990.0
-    assert len(kept.seconds) == len(kept.tree) == len(kept.shm)
+        tracker.look(float(second), os.getpid())
+    assert 100 < len(tracker.seconds) <= memory_tracker.MOST
+    assert tracker.seconds[0] == 0.0
+    assert tracker.seconds[-1] == 11_990.0
+    assert len(tracker.seconds) == len(tracker.tree) == len(tracker.shm)
 
 
-def test_the_driver_is_asked_at_the_first_message_and_only_where_there_is_one(
+def test_the_driver_is_asked_at_the_first_message_where_a_driver_exists(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kept = memory_tracker.MemoryTracker()
+    tracker = memory_tracker.MemoryTracker()
     monkeypatch.setattr(memory_tracker, "DRIVER", (str(tmp_path / "none"),))
-    kept.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
-    assert kept.asked is None
+    tracker.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
+    assert tracker.asked is None
     monkeypatch.setattr(memory_tracker, "DRIVER", (str(tmp_path),))
-    kept.heard(b"step 1\n")
-    assert kept.asked is None
-    kept.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
-    first = kept.asked
+    tracker.heard(b"step 1\n")
+    assert tracker.asked is None
+    tracker.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
+    first = tracker.asked
     assert first is not None
-    kept.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
-    assert kept.asked is first
-    told = kept.facts()["gpus"]
-    assert "cards" in told or "missing" in told
-    kept.close()
+    tracker.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
+    assert tracker.asked is first
+    gpus = tracker.facts()["gpus"]
+    assert "cards" in gpus or "missing" in gpus
+    tracker.close()
 
 
 def test_a_watched_program_that_fails_leaves_its_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -93,17 +93,17 @@ def test_a_watched_program_that_fails_leaves_its_memory(monkeypatch: pytest.Monk
     )
     command = [sys.executable, "-c", code, str(mark)]
     watch(command, Options(tmp_path / "run"), output=lambda _stream, _data: None)
-    told = load_input.read_incident(str(tmp_path / "run")).facts["memory"]
-    assert told["tree"][-1] > 64 * MIB, told
-    assert len(told["seconds"]) == len(told["tree"])
+    memory = load_input.read_incident(str(tmp_path / "run")).facts["memory"]
+    assert memory["tree"][-1] > 64 * MIB, memory
+    assert len(memory["seconds"]) == len(memory["tree"])
 
 
-def test_a_limit_that_a_program_sets_itself_is_seen() -> None:
+def test_a_limit_that_a_program_sets_itself_is_read() -> None:
     code = "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)); print(1, flush=True); input()"
-    kept = memory_tracker.MemoryTracker()
+    tracker = memory_tracker.MemoryTracker()
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        kept.look(0.0, os.getpid())
+        tracker.look(0.0, os.getpid())
         child.communicate(b"\n")
-    assert kept.facts()["address_space_bytes"] == 3 << 30
+    assert tracker.facts()["address_space_bytes"] == 3 << 30

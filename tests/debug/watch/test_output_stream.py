@@ -9,7 +9,7 @@ import pytest
 from ocrlab.debug.watch.output_stream import PENDING, LogBuffer, OutputCallback, Sink
 
 
-def test_everything_is_kept_while_it_is_little():
+def test_short_output_is_complete():
     ring = LogBuffer()
     ring.add(1, b"one\n")
     ring.add(2, b"two")
@@ -81,6 +81,6 @@ def test_a_file_is_written_where_it_stood(tmp_path):
 
 
 def test_a_function_gets_the_stream_and_the_bytes():
-    said = []
-    OutputCallback(2, lambda *chunk: said.append(chunk)).put(b"x")
-    assert said == [(2, b"x")]
+    calls = []
+    OutputCallback(2, lambda *chunk: calls.append(chunk)).put(b"x")
+    assert calls == [(2, b"x")]

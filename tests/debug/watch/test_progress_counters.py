@@ -39,7 +39,7 @@ def test_a_new_process_is_no_progress_until_it_does_something():
     assert moved({(1, 1): STILL}, {(2, 1): replace(STILL, compiler=True)}, 10) == "a compiler"
 
 
-def test_one_byte_into_a_file_is_seen(tmp_path):
+def test_a_single_byte_into_a_file_is_progress(tmp_path):
     family = [process for process in process_tree.descendants(os.getpid()) if process.pid == os.getpid()]
     with open(tmp_path / "scan", "wb", buffering=0) as file:
         before = progress_counters.count(family)

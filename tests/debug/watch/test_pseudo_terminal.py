@@ -53,7 +53,7 @@ def test_ctrl_c_that_the_program_handles_does_not_end_it(screen):
     assert shown.shown.count(b"still here") == 2, "the echo and the answer"
 
 
-def test_ctrl_c_at_a_prompt_is_never_the_one_that_ends_the_program(screen):
+def test_ctrl_c_at_a_prompt_never_ends_the_program(screen):
     code = "while True:\n try:\n  print('ready'); print('got', input()); break\n except KeyboardInterrupt:\n  pass"
     shown = screen("--", *PYTHON, code)
     for number in range(3):
@@ -77,7 +77,7 @@ def test_a_breakpoint_can_be_answered(screen):
     assert b"ocrlab watch" not in shown.shown, "who waits for its user does not hang"
 
 
-def test_the_terminal_is_given_back_as_it_was(screen):
+def test_the_terminal_is_restored(screen):
     code = "import os, sys; print('\\x1b[?25l\\x1b[?1049hready'); sys.stdin.readline(); os.kill(os.getpid(), 9)"
     shown = screen("--", *PYTHON, code)
     before = shown.look()

@@ -34,18 +34,18 @@ def test_records_heartbeats_and_processes_are_put_together(tmp_path, monkeypatch
     beats.mkdir()
     heartbeat.Writer(beats / "77").beat(step=4, phase="train", sample="p1")
     family = [Process(5), Process(77, 5, state="T"), Process(78, 77), Process(79, 5)]
-    (one,) = rank_status.gather(tmp_path, beats, family, "")
-    assert (one["rank"], one["world"], one["state"], one["step"], one["sample"]) == (1, 2, "T", 4, "p1")
-    assert one["pids"] == [77, 78]
-    assert rank_status.line(one).startswith("rank 1 of 2 (process 77), is stopped, at step 4 (train, p1)")
+    (row,) = rank_status.gather(tmp_path, beats, family, "")
+    assert (row["rank"], row["world"], row["state"], row["step"], row["sample"]) == (1, 2, "T", 4, "p1")
+    assert row["pids"] == [77, 78]
+    assert rank_status.line(row).startswith("rank 1 of 2 (process 77), is stopped, at step 4 (train, p1)")
     member.end("failed", error=ValueError("no corner\nin line 2"))
     assert "failed: ValueError: no corner, at step 4" in rank_status.table(rank_status.gather(tmp_path, beats, [], ""))
 
 
 def test_torchruns_own_summary_is_read_where_there_is_no_record(tmp_path):
-    (one,) = rank_status.gather(tmp_path, tmp_path, [], SUMMARY)
-    assert (one["rank"], one["pid"], one["signal"]) == (1, 42, "SIGKILL")
-    assert "rank 1 (process 42), was killed by SIGKILL" in rank_status.line(one), "of how many it does not say"
+    (row,) = rank_status.gather(tmp_path, tmp_path, [], SUMMARY)
+    assert (row["rank"], row["pid"], row["signal"]) == (1, 42, "SIGKILL")
+    assert "rank 1 (process 42), was killed by SIGKILL" in rank_status.line(row), "of how many it does not say"
     assert rank_status.gather(tmp_path, tmp_path, [], "loss 0.3\n") == []
 
 
@@ -59,33 +59,33 @@ def test_every_end_has_its_words(tmp_path):
     assert rank_status.line({**plain, "end": bare}).endswith("failed: AssertionError")
 
 
-def test_ranks_of_a_stranger_that_live_are_known_by_what_their_launcher_told_them(tmp_path):
-    told = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+def test_living_ranks_without_records_are_read_from_their_environment(tmp_path):
+    variables = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     started = []
     for rank in ("0", "1"):
-        mine = {**os.environ, **told, "RANK": rank, "LOCAL_RANK": rank}
+        mine = {**os.environ, **variables, "RANK": rank, "LOCAL_RANK": rank}
         started.append(subprocess.Popen([sys.executable, "-c", "input()"], env=mine, stdin=subprocess.PIPE))
     odd = subprocess.Popen(
-        [sys.executable, "-c", "input()"], env={**os.environ, **told, "RANK": "x"}, stdin=subprocess.PIPE
+        [sys.executable, "-c", "input()"], env={**os.environ, **variables, "RANK": "x"}, stdin=subprocess.PIPE
     )
     try:
-        for one in (*started, odd):  # the kernel shows no environment until the new program is loaded
-            while not Path(f"/proc/{one.pid}/environ").read_bytes():
+        for process in (*started, odd):  # the kernel shows no environment until the new program is loaded
+            while not Path(f"/proc/{process.pid}/environ").read_bytes():
                 time.sleep(0.01)
-        family = [Process(one.pid, os.getpid(), state="S", role="rank") for one in started]
+        family = [Process(process.pid, os.getpid(), state="S", role="rank") for process in started]
         family.append(Process(odd.pid, os.getpid(), state="S", role="main"))
-        found = rank_status.gather(tmp_path, tmp_path, family, "")
-        assert [(one["rank"], one["world"], one["pid"], one["pids"]) for one in found] == [
-            (rank, 2, one.pid, [one.pid]) for rank, one in enumerate(started)
+        rows = rank_status.gather(tmp_path, tmp_path, family, "")
+        assert [(process["rank"], process["world"], process["pid"], process["pids"]) for process in rows] == [
+            (rank, 2, process.pid, [process.pid]) for rank, process in enumerate(started)
         ]
-        blocked = [Process(one.pid, os.getpid(), state="D", role="rank") for one in started]
+        blocked = [Process(process.pid, os.getpid(), state="D", role="rank") for process in started]
         assert rank_status.gather(tmp_path, tmp_path, blocked, "") == []
     finally:
-        for one in (*started, odd):
-            one.communicate(b"\n")
+        for process in (*started, odd):
+            process.communicate(b"\n")
 
 
-def test_how_ranks_ended_is_kept_in_the_run_folder_that_they_made(tmp_path, monkeypatch):
+def test_exits_of_ranks_are_written_to_their_run_folder(tmp_path, monkeypatch):
     run, scratch = tmp_path / "run", tmp_path / "scratch"
     rows = [{"rank": 0, "pid": 41, "exit_code": 1, "state": ""}, {"rank": 1, "pid": 42, "exit_code": -9, "state": ""}]
     rank_status.keep(scratch, rows)
@@ -96,4 +96,4 @@ def test_how_ranks_ended_is_kept_in_the_run_folder_that_they_made(tmp_path, monk
     rank_status.keep(scratch, [{"rank": 0, "pid": 41, "state": "S"}])
     assert records.exits(run / "flight") == [], "they live"
     rank_status.keep(scratch, rows)
-    assert [one["exit_code"] for one in records.exits(run / "flight")] == [1, -9]
+    assert [row["exit_code"] for row in records.exits(run / "flight")] == [1, -9]

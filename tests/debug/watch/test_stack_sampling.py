@@ -16,7 +16,7 @@ LIB = "/usr/lib/python3.11/"
 MAIN = ("<module>", "train.py", 3)
 
 
-def seen(*paths):
+def sampled(*paths):
     return {(1, 1): [stack_sampling.Place(tuple(path), {}) for path in paths]}
 
 
@@ -24,48 +24,48 @@ def counting(*values, name="i"):
     return {(1, 1): [stack_sampling.Place((MAIN,), {(1, "epoch", name): value}) for value in values]}
 
 
-def test_one_place_is_no_progress():
-    assert not stack_sampling.moved(seen(*[[MAIN, ("loop", "train.py", 9)]] * 20))
+def test_a_single_place_is_no_progress():
+    assert not stack_sampling.moved(sampled(*[[MAIN, ("loop", "train.py", 9)]] * 20))
 
 
 def test_a_loop_that_goes_round_is_no_progress():
     paths = [[MAIN, ("loop", "train.py", 9 + n % 2)] for n in range(20)]
-    assert not stack_sampling.moved(seen(*paths))
+    assert not stack_sampling.moved(sampled(*paths))
 
 
 def test_a_loop_that_polls_is_no_progress():
     wait = [MAIN, ("loop", "train.py", 9), ("get", LIB + "queue.py", 1)]
     paths = [[*wait, (name, LIB + "selectors.py", 5)] for name in ("register", "select", "select", "close")] * 5
-    assert not stack_sampling.moved(seen([MAIN, ("loop", "train.py", 10)], *paths))
+    assert not stack_sampling.moved(sampled([MAIN, ("loop", "train.py", 10)], *paths))
 
 
-def test_two_functions_of_one_caller_are_progress():
-    assert stack_sampling.moved(seen([MAIN, ("forward", "train.py", 9)], [MAIN, ("backward", "train.py", 20)]))
+def test_two_functions_of_the_same_caller_are_progress():
+    assert stack_sampling.moved(sampled([MAIN, ("forward", "train.py", 9)], [MAIN, ("backward", "train.py", 20)]))
 
 
 def test_a_line_that_is_left_for_good_is_progress():
     first, second = [("<module>", "train.py", 3)], [("<module>", "train.py", 4)]
-    assert stack_sampling.moved(seen(*[first] * 4, *[second] * 4))
-    assert not stack_sampling.moved(seen(*[first] * 3, *[second] * 3)), "too few to tell"
+    assert stack_sampling.moved(sampled(*[first] * 4, *[second] * 4))
+    assert not stack_sampling.moved(sampled(*[first] * 3, *[second] * 3)), "too few to tell"
 
 
-def test_modules_that_are_imported_one_after_another_are_progress():
+def test_modules_that_are_imported_in_turn_are_progress():
     machinery = ("_call_with_frames_removed", "<frozen importlib._bootstrap>", 241)
     paths = [[MAIN, machinery, ("<module>", f"site-packages/big/{name}.py", 1)] for name in "ab"]
-    assert stack_sampling.moved(seen(*paths))
+    assert stack_sampling.moved(sampled(*paths))
 
 
 def test_what_runs_the_program_is_no_library_call():
     runpy = ("_run_code", "<frozen runpy>", 88)
-    assert stack_sampling.moved(seen([runpy, MAIN, ("a", "t.py", 1)], [runpy, MAIN, ("b", "t.py", 2)]))
+    assert stack_sampling.moved(sampled([runpy, MAIN, ("a", "t.py", 1)], [runpy, MAIN, ("b", "t.py", 2)]))
 
 
 def test_threads_are_looked_at_each():
-    one, other = seen([MAIN, ("a", "t.py", 1)])[1, 1], seen([MAIN, ("b", "t.py", 1)])[1, 1]
-    assert not stack_sampling.moved({(1, 1): one, (1, 2): other})
+    first, other = sampled([MAIN, ("a", "t.py", 1)])[1, 1], sampled([MAIN, ("b", "t.py", 1)])[1, 1]
+    assert not stack_sampling.moved({(1, 1): first, (1, 2): other})
 
 
-def test_nothing_seen_is_nothing_moved():
+def test_without_samples_nothing_moved():
     assert not stack_sampling.moved({})
 
 
@@ -76,18 +76,18 @@ def test_a_living_program_is_sampled():
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as program:
         try:
             program.stdout.readline()
-            found: stack_sampling.Samples = {}
+            samples: stack_sampling.Samples = {}
             for _ in range(3):
-                stack_sampling.sample(process_tree.descendants(program.pid), found, time.monotonic() + 10)
+                stack_sampling.sample(process_tree.descendants(program.pid), samples, time.monotonic() + 10)
         finally:
             program.kill()
-    (stood,) = found.values()
+    (stood,) = samples.values()
     assert [place.path[-1][0] for place in stood] == ["turn"] * 3
-    assert not stack_sampling.moved(found)
+    assert not stack_sampling.moved(samples)
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "progress"),
     [
         ([1, 2, 3, 4, 5, 6], True),
         ([1, 1, 4, 4, 7, 7, 9, 10, 10, 30], True),
@@ -97,8 +97,8 @@ def test_a_living_program_is_sampled():
         ([5, 1, 9, 3, 8, 2, 7, 4, 6, 0, 9, 1], False),
     ],
 )
-def test_a_caller_that_counts_on_is_progress(values, told):
-    assert stack_sampling.moved(counting(*values)) is told
+def test_a_caller_that_counts_on_is_progress(values, progress):
+    assert stack_sampling.moved(counting(*values)) is progress
 
 
 COUNTS = """
@@ -112,25 +112,25 @@ epoch()
 
 
 @pytest.mark.parametrize(
-    ("body", "call", "told"),
+    ("body", "call", "progress"),
     [("n * n", "turn(0, 300000)", True), ("n * n", "turn(0, 10**12)", False), ("pass", "i * i", False)],
     ids=["steps of an epoch", "one call for ever", "one function that counts"],
 )
-def test_the_counter_must_be_that_of_a_caller(body, call, told):
+def test_the_counter_must_be_that_of_a_caller(body, call, progress):
     if pyspy.program() is None:
         pytest.skip("py-spy is not installed")
     code = COUNTS.format(body=body, call=call)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as program:
         try:
             program.stdout.readline()
-            found: stack_sampling.Samples = {}
+            samples: stack_sampling.Samples = {}
             for _ in range(5):
                 stack_sampling.sample(
-                    process_tree.descendants(program.pid), found, time.monotonic() + 10, stack_sampling.BURST
+                    process_tree.descendants(program.pid), samples, time.monotonic() + 10, stack_sampling.BURST
                 )
         finally:
             program.kill()
-    assert stack_sampling.moved(found) is told
+    assert stack_sampling.moved(samples) is progress
 
 
 def test_who_sleeps_between_two_tries_counts_nothing():

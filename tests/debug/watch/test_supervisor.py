@@ -61,8 +61,8 @@ def test_a_closed_stdout_is_not_the_end(watched):
 def test_a_working_folder_that_the_program_removes_costs_no_verdict(watched, tmp_path):
     run, gone = tmp_path / "run", tmp_path / "gone"
     gone.mkdir()
-    told = ["sh", "-c", "cd ..; rmdir gone; echo ValueError: x >&2; exit 3"]
-    command = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", str(run), "--", *told]
+    words = ["sh", "-c", "cd ..; rmdir gone; echo ValueError: x >&2; exit 3"]
+    command = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", str(run), "--", *words]
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run(command, cwd=gone, env=env, capture_output=True)
     assert done.returncode == 3, done.stderr
@@ -151,22 +151,22 @@ def test_a_reader_that_goes_away_ends_the_program(env, tmp_path):
 
 def test_the_output_can_go_to_a_function_in_any_thread(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said, ended = [], []
+    calls, ended = [], []
 
     def run():
         code = "import sys; print('out'); print('err', file=sys.stderr); print(sys.stdin.read() == ''); sys.exit(4)"
-        ended.append(watch([sys.executable, "-c", code], output=lambda stream, data: said.append((stream, data))))
+        ended.append(watch([sys.executable, "-c", code], output=lambda stream, data: calls.append((stream, data))))
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join(30)
-    assert b"".join(data for stream, data in said if stream == 1) == b"out\nTrue\n"
-    assert b"".join(data for stream, data in said if stream == 2).startswith(b"err\n")
+    assert b"".join(data for stream, data in calls if stream == 1) == b"out\nTrue\n"
+    assert b"".join(data for stream, data in calls if stream == 2).startswith(b"err\n")
     assert (ended[0].status, ended[0].exit_code, ended[0].exit_status) == ("failed", 4, 4)
     assert ended[0].folder.parent == Path("runs").absolute()
 
 
-def test_handlers_are_given_back(tmp_path, monkeypatch):
+def test_signal_handlers_are_restored(tmp_path, monkeypatch):
     before = [signal.getsignal(number) for number in range(1, 32)]
     watch(["true"], Options(run_dir=tmp_path / "out"), output=lambda *_: None)
     assert [signal.getsignal(number) for number in range(1, 32)] == before
@@ -209,7 +209,7 @@ def deaf(env, tmp_path, left):
 
 
 @pytest.mark.parametrize("code", [HANDLES, IGNORES])
-def test_a_second_ctrl_c_ends_what_goes_on_after_one(deaf, code):
+def test_a_second_ctrl_c_ends_what_goes_on_after_the_first(deaf, code):
     with deaf(code) as watcher:
         watcher.stdout.readline()
         watcher.send_signal(signal.SIGINT)

@@ -125,8 +125,8 @@ def ask(planted: Path) -> Callable[..., Probe]:
 
     def make(function: str, name: str = "", step: int = 1, **more: Any) -> Probe:
         name = name or function
-        given = {"deadline": 20.0, "judge": lambda answers, facts: [ok(name, str(answers[0]["told"]))], **more}
-        return Probe(step, name, planted, function, **given)
+        options = {"deadline": 20.0, "judge": lambda answers, facts: [ok(name, str(answers[0]["told"]))], **more}
+        return Probe(step, name, planted, function, **options)
 
     return make
 

@@ -11,10 +11,10 @@ from ocrlab.records import Check
 
 
 def judged(flags: str, dispatched: str | None = "AVX2", machine: str = "x86_64", **variables: str) -> dict[str, Check]:
-    told = {"name": "CPU", "machine": machine, "flags": flags.split(), "cores": 2, "variables": variables}
+    answer = {"name": "CPU", "machine": machine, "flags": flags.split(), "cores": 2, "variables": variables}
     torch: Any = {"dispatched": dispatched} if dispatched else {}
     facts = {"import torch": [{"torch": torch}]}
-    return {check.name: check for check in check_cpu.judge([told], facts)}
+    return {check.name: check for check in check_cpu.judge([answer], facts)}
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def test_dispatch() -> None:
 
 
 def test_numpy() -> None:
-    told = {"name": "CPU", "machine": "x86_64", "flags": ["avx2"], "cores": 2, "variables": {}}
+    answer = {"name": "CPU", "machine": "x86_64", "flags": ["avx2"], "cores": 2, "variables": {}}
     for has, judgement in ((["X86_V2", "AVX2"], "ok"), (["AVX2"], "fail")):
         facts = {"import torch": [{"torch": {}, "numpy": {"has": has, "baseline": ["X86_V2"], "disabled": ""}}]}
-        found = {check.name: check for check in check_cpu.judge([told], facts)}
-        assert found["NumPy's kernels"].judgement == judgement
+        checks = {check.name: check for check in check_cpu.judge([answer], facts)}
+        assert checks["NumPy's kernels"].judgement == judgement
 
 
 def test_what_switches_instruction_sets_off() -> None:

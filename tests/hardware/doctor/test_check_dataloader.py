@@ -12,8 +12,8 @@ from ocrlab.hardware.doctor.check_spec import Options
 
 @pytest.mark.parametrize(("more", "judgement"), [({}, "ok"), ({"same": False}, "fail"), ({"seconds": 99.0}, "warn")])
 def test_judgements(more: dict[str, Any], judgement: str) -> None:
-    told = {"method": "fork", "batches": 4, "seconds": 0.2, "same": True, **more}
-    [check] = check_dataloader.judge([{"at": "batch 4 of 4"}, told], {})
+    answer = {"method": "fork", "batches": 4, "seconds": 0.2, "same": True, **more}
+    [check] = check_dataloader.judge([{"at": "batch 4 of 4"}, answer], {})
     assert (check.name, check.judgement) == ("DataLoader by fork", judgement)
 
 

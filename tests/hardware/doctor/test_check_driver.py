@@ -74,7 +74,7 @@ def test_every_state_of_the_driver_is_named(code: int, fake_driver: Path, monkey
     assert "toolkit" in check.need
 
 
-def test_a_code_that_nobody_knows_is_told_too(fake_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_code_that_nobody_knows_is_reported_too(fake_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check = by_name(check_driver.judge(asked(monkeypatch, fake_driver, cuinit=777).answers, facts()))["driver"]
     assert check.judgement == "fail"
     assert "777" in check.observed
@@ -90,7 +90,7 @@ def test_a_driver_that_never_returns(fake_driver: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("number", "wheel", "judgement", "told"),
+    ("number", "wheel", "judgement", "text"),
     [
         (12020, "13.2", "fail", "580.65.06"),
         (11040, "12.8", "fail", "525.60.13"),
@@ -100,10 +100,10 @@ def test_a_driver_that_never_returns(fake_driver: Path, monkeypatch: pytest.Monk
         (13020, "13.2", "ok", "13.2"),
     ],
 )
-def test_the_driver_against_the_wheel(number: int, wheel: str, judgement: str, told: str) -> None:
+def test_the_driver_against_the_wheel(number: int, wheel: str, judgement: str, text: str) -> None:
     check = check_driver.new_enough(number, {"cuda": wheel}, {"module": None})
     assert check.judgement == judgement
-    assert told in check.observed + check.need
+    assert text in check.observed + check.need
     if judgement == "fail":
         assert check.cause == "driver.too_old"
         assert f"--torch-backend={WHEELS.get(number // 1000, 'cpu')}" in check.do
@@ -118,19 +118,19 @@ def test_a_wheel_for_the_processor_only() -> None:
 
 def test_a_device_of_the_fake_driver(fake_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = asked(monkeypatch, fake_driver, devices=2, capability=89, mode=3)
-    found = by_name(check_driver.judge(ran.answers, facts()))
-    assert found["driver"].judgement == "ok"
-    assert "Fake GPU, compute capability 8.9, 8 GiB" in found["GPU 1"].observed
-    assert found["GPU 1"].cause == "driver.device_busy"  # exclusive process
+    checks = by_name(check_driver.judge(ran.answers, facts()))
+    assert checks["driver"].judgement == "ok"
+    assert "Fake GPU, compute capability 8.9, 8 GiB" in checks["GPU 1"].observed
+    assert checks["GPU 1"].cause == "driver.device_busy"  # exclusive process
     assert check_driver.no_gpu({"driver": ran.answers}) is None
 
 
 def kernel(**more: Any) -> dict[str, Any]:
-    told = {"cards": [], "module": None, "open": False, "modules": [], "nodes": {}, "dxg": False, "variables": {}}
-    return {"kernel": told | more}
+    answer = {"cards": [], "module": None, "open": False, "modules": [], "nodes": {}, "dxg": False, "variables": {}}
+    return {"kernel": answer | more}
 
 
-def test_no_gpu_is_no_fault_and_a_gpu_without_a_driver_is_one() -> None:
+def test_a_gpu_without_a_driver_fails_and_no_gpu_is_skipped() -> None:
     gone = {"cuda": {"loaded": False, "error": "libcuda.so.1: cannot open shared object file"}}
     [check] = check_driver.judge([kernel(), gone], facts())
     assert check.judgement == "skip"
@@ -147,13 +147,13 @@ def test_no_gpu_is_no_fault_and_a_gpu_without_a_driver_is_one() -> None:
 def test_nodes_and_versions() -> None:
     library = {"cuda": {"loaded": True, "init": 304, "path": "/x/libcuda.so.1", "real": "/x/libcuda.so.570.86.15"}}
     closed = kernel(nodes={"nvidia0": "Permission denied (13)", "nvidiactl": "ok"}, module="580.95.05")
-    found = by_name(check_driver.judge([closed, library], facts()))
-    assert found["device nodes"].cause == "driver.no_visible_device"
-    assert found["driver versions"].cause == "driver.state"
-    assert "580.95.05" in found["driver versions"].observed
+    checks = by_name(check_driver.judge([closed, library], facts()))
+    assert checks["device nodes"].cause == "driver.no_visible_device"
+    assert checks["driver versions"].cause == "driver.state"
+    assert "580.95.05" in checks["driver versions"].observed
     same = kernel(nodes={"nvidia0": "ok", "nvidia-uvm": "ok"}, module="570.86.15")
-    found = by_name(check_driver.judge([same, library], facts()))
-    assert found["driver versions"].judgement == found["device nodes"].judgement == "ok"
+    checks = by_name(check_driver.judge([same, library], facts()))
+    assert checks["driver versions"].judgement == checks["device nodes"].judgement == "ok"
 
 
 def test_the_tables() -> None:
@@ -170,11 +170,11 @@ def test_real_torch_says_it_and_the_doctor_names_it(fake_driver: Path, tmp_path:
     env = {**os.environ, "LD_LIBRARY_PATH": str(fake_driver)}
     command = [sys.executable, "-c", SEVERAL, str(probe_runner.ROOT), *codes]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True)
-    told = dict(json.loads(line) for line in done.stdout.splitlines())
-    assert sorted(told) == sorted(codes)
-    for code, answers in told.items():
-        seen = next(answer["torch"] for answer in answers if "torch" in answer)
-        if seen.get("available") is None or "not compiled with CUDA" in seen["said"]:
+    answers_by_code = dict(json.loads(line) for line in done.stdout.splitlines())
+    assert sorted(answers_by_code) == sorted(codes)
+    for code, answers in answers_by_code.items():
+        gpus = next(answer["torch"] for answer in answers if "torch" in answer)
+        if gpus.get("available") is None or "not compiled with CUDA" in gpus["said"]:
             pytest.skip("this torch was built without CUDA")
         [check] = check_torch_gpus.judge(answers, {})
         want = "driver.too_old" if code == "11040" else NAMED[int(code)][0]

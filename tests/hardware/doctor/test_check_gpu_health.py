@@ -13,18 +13,18 @@ GIB = 1 << 30
 
 
 def card(**more: Any) -> dict[str, Check]:
-    told = {
+    answer = {
         "name": "GPU", "total": 12 * GIB, "free": 11 * GIB, "used": GIB // 2, "processes": [], "temperature": 45,
         "clock": 1800, "clock_most": 2100, "throttled": [], "ecc": 0, **more,
     }  # fmt: skip
-    found = check_gpu_health.judge([{"loaded": True, "code": 0, "driver": "580", "cards": [told]}], {})
-    return {check.name: check for check in found}
+    checks = check_gpu_health.judge([{"loaded": True, "code": 0, "driver": "580", "cards": [answer]}], {})
+    return {check.name: check for check in checks}
 
 
 def test_a_healthy_card() -> None:
-    found = card()
-    assert {check.judgement for check in found.values()} == {"ok"}
-    assert "45 °C" in found["GPU 0 health"].observed
+    checks = card()
+    assert {check.judgement for check in checks.values()} == {"ok"}
+    assert "45 °C" in checks["GPU 0 health"].observed
 
 
 def test_memory_that_others_hold() -> None:
@@ -36,8 +36,8 @@ def test_memory_that_others_hold() -> None:
     assert "another container" in check.observed and "kill" not in check.do
     check = card(used=6 * GIB)["GPU 0 memory"]
     assert "no process that is visible" in check.observed
-    told = {"total": 12 * GIB, "used": 6 * GIB, "processes": []}
-    check = check_gpu_health.judge_memory(0, told, [{"pid": 12, "name": "python"}])
+    memory = {"total": 12 * GIB, "used": 6 * GIB, "processes": []}
+    check = check_gpu_health.judge_memory(0, memory, [{"pid": 12, "name": "python"}])
     assert "held open by python (12)" in check.observed and check.do == "kill 12"
 
 
@@ -68,7 +68,7 @@ def test_nvml_that_does_not_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "judgement", "cause"),
+    ("answer", "judgement", "cause"),
     [
         ({"missing": True}, "skip", None),
         ({"hung": 8.0}, "fail", "hang.cuda_init"),
@@ -76,8 +76,8 @@ def test_nvml_that_does_not_start() -> None:
         ({"status": 0, "said": "GPU 0: A\nGPU 1: B\n"}, "ok", None),
     ],
 )
-def test_nvidia_smi(told: dict[str, Any], judgement: str, cause: str | None) -> None:
-    [check] = check_gpu_health.judge_smi([told], {})
+def test_nvidia_smi(answer: dict[str, Any], judgement: str, cause: str | None) -> None:
+    [check] = check_gpu_health.judge_smi([answer], {})
     assert (check.judgement, check.cause) == (judgement, cause)
 
 
@@ -87,12 +87,12 @@ def test_the_kernels_log() -> None:
         "[2.0] traps: python[77] trap invalid opcode ip:7f sp:7f error:0 in libtorch_cpu.so[7f0000+1000]",
         "[3.0] Out of memory: Killed process 99 (python) total-vm:8kB, anon-rss:2048kB, file-rss:0kB",
     ]
-    found = {check.name: check for check in check_gpu_health.judge_log([{"lines": lines, "missing": None}], {})}
-    assert [(check.judgement, check.cause) for check in found.values()] == [
+    checks = {check.name: check for check in check_gpu_health.judge_log([{"lines": lines, "missing": None}], {})}
+    assert [(check.judgement, check.cause) for check in checks.values()] == [
         ("fail", "hw.gpu"), ("warn", "build.cpu_isa"), ("warn", "host.oom_kill"),
     ]  # fmt: skip
-    assert "libtorch_cpu.so" in found["kernel log: SIGILL"].observed
-    assert "python, which held 2 MiB" in found["kernel log: memory"].observed
+    assert "libtorch_cpu.so" in checks["kernel log: SIGILL"].observed
+    assert "python, which held 2 MiB" in checks["kernel log: memory"].observed
     application = ["[1.0] NVRM: Xid (PCI:0000:01:00): 31, pid=1, name=python, MMU Fault"]
     [check] = check_gpu_health.judge_log([{"lines": application, "missing": None}], {})
     assert (check.judgement, check.cause) == ("warn", "hw.xid_app")

@@ -43,13 +43,13 @@ def test_a_broken_torch(source: str, options: Options, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     [ask, vision, *_] = check_imports.asks(options)
     quick = [Probe(**{**vars(ask), "idle": 1.0, "after": ()}), Probe(**{**vars(vision), "after": ("import torch",)})]
-    found = climbed(quick, options)
-    cause, said, do = BROKEN[source]
-    check = found["import torch"]
+    checks = climbed(quick, options)
+    cause, observed, do = BROKEN[source]
+    check = checks["import torch"]
     assert (check.judgement, check.cause) == ("fail", cause)
-    assert said in check.observed
+    assert observed in check.observed
     assert do in check.do
-    assert found["import torchvision"].judgement == "skip"
+    assert checks["import torchvision"].judgement == "skip"
 
 
 @pytest.mark.parametrize("forbidden", ["1", ""])
@@ -84,9 +84,16 @@ def test_files_that_are_compiled_at_each_start(
         assert (check.judgement, check.observed[:10]) == ("ok", "torch 9.9 ")
 
 
-def test_where_compiled_files_cannot_be_written_they_are_kept_elsewhere() -> None:
-    told = {"name": "torch", "version": "9.9", "seconds": 3.0, "compiled": 900, "stored": True, "file": "/x/torch/a.py"}
-    [check] = check_imports.judge("torch", [{"imported": True, **told}], "PY")
+def test_compiled_files_that_cannot_be_written_go_elsewhere() -> None:
+    answer = {
+        "name": "torch",
+        "version": "9.9",
+        "seconds": 3.0,
+        "compiled": 900,
+        "stored": True,
+        "file": "/x/torch/a.py",
+    }
+    [check] = check_imports.judge("torch", [{"imported": True, **answer}], "PY")
     assert check.judgement == "warn" and "could not write" in check.observed
     assert "PYTHONPYCACHEPREFIX" in check.do and "compileall" not in check.do
 
@@ -96,10 +103,10 @@ def test_torch_that_is_not_there(options: Options, tmp_path: Path, monkeypatch: 
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')  # without site-packages
     bare.chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    found = climbed([*check_packages.asks(options), *check_imports.asks(options)], Options(str(bare), tmp_path))
-    assert found["torch installed"].judgement == "fail"
-    assert "-m pip install torch" in found["torch installed"].do
-    assert {found[f"import {name}"].judgement for name in ("torch", "torchvision", "cv2", "wandb")} == {"skip"}
+    checks = climbed([*check_packages.asks(options), *check_imports.asks(options)], Options(str(bare), tmp_path))
+    assert checks["torch installed"].judgement == "fail"
+    assert "-m pip install torch" in checks["torch installed"].do
+    assert {checks[f"import {name}"].judgement for name in ("torch", "torchvision", "cv2", "wandb")} == {"skip"}
 
 
 def error(kind: str, message: str) -> Check:

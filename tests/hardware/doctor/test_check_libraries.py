@@ -9,7 +9,7 @@ from ocrlab.hardware.doctor import check_libraries
 WHEEL = "/site/nvidia/cudnn/lib/libcudnn.so.9"
 
 
-def test_one_folder_each_is_well() -> None:
+def test_a_single_folder_for_each_library_is_ok() -> None:
     parts = {WHEEL, "/site/nvidia/cudnn/lib/libcudnn_graph.so.9", "/site/nvidia/cublas/lib/libcublas.so.12"}
     check = check_libraries.families(parts)
     assert check.judgement == "ok"
@@ -23,7 +23,7 @@ def test_two_folders_are_mixed() -> None:
     assert "/usr/lib" in check.observed and "LD_LIBRARY_PATH" in check.do
 
 
-def test_two_major_versions_in_one_folder_are_mixed() -> None:
+def test_two_major_versions_in_the_same_folder_are_mixed() -> None:
     assert check_libraries.families({"/usr/lib/libcublas.so.11", "/usr/lib/libcublasLt.so.12"}).judgement == "fail"
 
 
@@ -39,14 +39,14 @@ def test_what_comes_before_the_wheel() -> None:
     assert check_libraries.search_path({"offers": ["/x/libcuda.so.1"], "preload": []}).judgement == "ok"
 
 
-def test_a_library_and_its_links_are_told_once(tmp_path: Path) -> None:
+def test_a_library_and_its_links_are_reported_once(tmp_path: Path) -> None:
     (tmp_path / "libcudnn.so.9").touch()
     (tmp_path / "libcudnn.so").symlink_to("libcudnn.so.9")
     offers = [str(tmp_path / name) for name in ("libcudnn.so", "libcudnn.so.9", "libcudnn.so.9")]
-    seen = check_libraries.search_path({"offers": offers, "preload": []}).observed
-    assert seen == f"LD_LIBRARY_PATH offers {tmp_path}/libcudnn.so"
+    observed = check_libraries.search_path({"offers": offers, "preload": []}).observed
+    assert observed == f"LD_LIBRARY_PATH offers {tmp_path}/libcudnn.so"
 
 
 def test_without_torch_nothing_is_judged_but_the_search_path() -> None:
-    found = list(check_libraries.judge([{"offers": [], "preload": []}], {}))
-    assert [check.judgement for check in found] == ["skip", "ok"]
+    checks = list(check_libraries.judge([{"offers": [], "preload": []}], {}))
+    assert [check.judgement for check in checks] == ["skip", "ok"]

@@ -39,7 +39,7 @@ def test_memory(more: dict[str, Any], judgement: str, cause: str | None) -> None
 
 
 @pytest.mark.parametrize(
-    ("told", "judgement"),
+    ("answer", "judgement"),
     [
         ({"total": 8 * GIB, "free": 8 * GIB, "left": []}, "ok"),
         ({"total": 64 * MIB, "free": 64 * MIB, "left": []}, "warn"),
@@ -47,10 +47,10 @@ def test_memory(more: dict[str, Any], judgement: str, cause: str | None) -> None
         ({"error": "No space left on device (errno 28)"}, "fail"),
     ],
 )
-def test_shared_memory(told: dict[str, Any], judgement: str) -> None:
-    check = the(check_limits.judge_shm([told], {}))
+def test_shared_memory(answer: dict[str, Any], judgement: str) -> None:
+    check = the(check_limits.judge_shm([answer], {}))
     assert (check.judgement, check.cause) == (judgement, None if judgement == "ok" else "host.shm")
-    assert ("rm /dev/shm/torch_1_2_3" in check.do) == bool(told.get("left"))
+    assert ("rm /dev/shm/torch_1_2_3" in check.do) == bool(answer.get("left"))
 
 
 @pytest.mark.parametrize(("soft", "judgement"), [(65536, "ok"), (1024, "ok"), (512, "warn"), (128, "fail")])
@@ -67,13 +67,13 @@ def test_open_files_at_the_hard_limit() -> None:
 
 
 def test_threads() -> None:
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "wanted": 64, "started": 64, "error": "", "processes": 9999, "group": None, "used_of_group": None,
     }  # fmt: skip
-    assert the(check_limits.judge_threads([told], {})).judgement == "ok"
-    check = the(check_limits.judge_threads([{**told, "started": 3, "error": "can't start new thread"}], {}))
+    assert the(check_limits.judge_threads([answer], {})).judgement == "ok"
+    check = the(check_limits.judge_threads([{**answer, "started": 3, "error": "can't start new thread"}], {}))
     assert (check.judgement, check.cause) == ("fail", "host.thread_limit")
-    assert the(check_limits.judge_threads([{**told, "group": 100, "used_of_group": 70}], {})).judgement == "warn"
+    assert the(check_limits.judge_threads([{**answer, "group": 100, "used_of_group": 70}], {})).judgement == "warn"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ def test_threads() -> None:
     ],
 )
 def test_disk(more: dict[str, Any], judgement: str, cause: str | None) -> None:
-    told = {"folder": "/runs", "free": 50 * GIB, "files": None, "written": 16 * MIB, "seconds": 0.1}
-    check = the(check_limits.judge_disk("disk for runs", [{**told, **more}]))
+    answer = {"folder": "/runs", "free": 50 * GIB, "files": None, "written": 16 * MIB, "seconds": 0.1}
+    check = the(check_limits.judge_disk("disk for runs", [{**answer, **more}]))
     assert (check.judgement, check.cause) == (judgement, cause)

@@ -13,7 +13,9 @@ from ocrlab.hardware.doctor.check_spec import fail
 from ocrlab.records import Check
 
 
-def one(name: str, version: str, place: str = "/site", needs: tuple[str, ...] = (), installer: str = "pip") -> Any:
+def distribution(
+    name: str, version: str, place: str = "/site", needs: tuple[str, ...] = (), installer: str = "pip"
+) -> Any:
     return {"name": name, "version": version, "place": place, "needs": list(needs), "installer": installer}
 
 
@@ -22,7 +24,7 @@ def judged(*distributions: Any, **more: Any) -> dict[str, Check]:
         "version": "3.11.7", "implementation": "CPython", "executable": "PY", "environment": True, "bits": 64,
         "machine": "x86_64", "variables": {},
     }  # fmt: skip
-    told: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "interpreter": {**interpreter, **more.pop("interpreter", {})},
         "distributions": list(distributions),
         "leftovers": [],
@@ -31,26 +33,26 @@ def judged(*distributions: Any, **more: Any) -> dict[str, Check]:
         "torch": {"version": "2.8.0+cu128", "cuda": "12.8"},
         "conda": {},
     }
-    return {check.name: check for check in check_packages.judge([{**told, **more}], "PY")}
+    return {check.name: check for check in check_packages.judge([{**answer, **more}], "PY")}
 
 
 def test_all_is_well() -> None:
-    vision = one("torchvision", "0.23.0+cu128", needs=("torch==2.8.0", "pillow>=5"))
-    found = judged(one("torch", "2.8.0+cu128"), vision, one("numpy", "2.1"))
-    assert {check.judgement for check in found.values()} == {"ok"}
-    assert "CUDA 12.8" in found["torch installed"].observed
+    vision = distribution("torchvision", "0.23.0+cu128", needs=("torch==2.8.0", "pillow>=5"))
+    checks = judged(distribution("torch", "2.8.0+cu128"), vision, distribution("numpy", "2.1"))
+    assert {check.judgement for check in checks.values()} == {"ok"}
+    assert "CUDA 12.8" in checks["torch installed"].observed
 
 
 def test_torchvision_of_another_torch() -> None:
-    vision = one("torchvision", "0.18.0", needs=("torch==2.3.0",))
-    check = judged(one("torch", "2.8.0"), vision)["torch and torchvision"]
+    vision = distribution("torchvision", "0.18.0", needs=("torch==2.3.0",))
+    check = judged(distribution("torch", "2.8.0"), vision)["torch and torchvision"]
     assert (check.judgement, check.cause) == ("fail", "build.torchvision")
     assert "torchvision==0.23.*" in check.do
 
 
 def test_torchvision_of_another_cuda() -> None:
-    vision = one("torchvision", "0.23.0+cpu", needs=("torch==2.8.0",))
-    check = judged(one("torch", "2.8.0+cu128"), vision)["torch and torchvision"]
+    vision = distribution("torchvision", "0.23.0+cpu", needs=("torch==2.8.0",))
+    check = judged(distribution("torch", "2.8.0+cu128"), vision)["torch and torchvision"]
     assert (check.judgement, check.cause) == ("fail", "build.torchvision")
     assert "cu128" in check.do
 
@@ -58,12 +60,13 @@ def test_torchvision_of_another_cuda() -> None:
 @pytest.mark.parametrize(
     ("distributions", "more", "word"),
     [
-        ([one("numpy", "1.26"), one("numpy", "2.1", "/user")], {}, "numpy 1.26 and 2.1"),
-        ([one("opencv-python", "4.11"), one("opencv-python-headless", "4.11")], {}, "overwrite each other"),
-        ([one("torch", "2.8", needs=('nvidia-cudnn-cu12==9.10.2; platform_system == "Linux"',)),
-          one("nvidia-cudnn-cu12", "9.1.0")], {}, "torch needs 9.10.2"),
-        ([one("torch", "2.8")], {"leftovers": ["/site/~orch"]}, "interrupted pip"),
-        ([one("torch", "2.8")], {"conda": {"pytorch": "2.7"}}, "by conda and by pip"),
+        ([distribution("numpy", "1.26"), distribution("numpy", "2.1", "/user")], {}, "numpy 1.26 and 2.1"),
+        ([distribution("opencv-python", "4.11"), distribution("opencv-python-headless", "4.11")], {},
+         "overwrite each other"),
+        ([distribution("torch", "2.8", needs=('nvidia-cudnn-cu12==9.10.2; platform_system == "Linux"',)),
+          distribution("nvidia-cudnn-cu12", "9.1.0")], {}, "torch needs 9.10.2"),
+        ([distribution("torch", "2.8")], {"leftovers": ["/site/~orch"]}, "interrupted pip"),
+        ([distribution("torch", "2.8")], {"conda": {"pytorch": "2.7"}}, "by conda and by pip"),
     ],
 )  # fmt: skip
 def test_mixed_packages(distributions: list[Any], more: dict[str, Any], word: str) -> None:
@@ -73,9 +76,9 @@ def test_mixed_packages(distributions: list[Any], more: dict[str, Any], word: st
 
 
 def test_missing_and_shadowed() -> None:
-    found = judged(found={"torch": None, "torchvision": None, "numpy": "/site", "cv2": None}, torch={})
-    assert found["torch installed"].judgement == "fail"
-    assert "torchvision opencv-python" in found["packages present"].do
+    checks = judged(found={"torch": None, "torchvision": None, "numpy": "/site", "cv2": None}, torch={})
+    assert checks["torch installed"].judgement == "fail"
+    assert "torchvision opencv-python" in checks["packages present"].do
     check = judged(shadows=["/here/random.py"])["names shadowed"]
     assert (check.judgement, check.do) == ("fail", "mv /here/random.py /here/random_of_mine.py")
     check = judged(shadows=["/here/test/__init__.py"])["names shadowed"]
@@ -85,9 +88,9 @@ def test_missing_and_shadowed() -> None:
 def test_files_of_pythonpath_hide_modules_too(tmp_path: Path) -> None:
     for name in ("random", "numpy", "mine"):
         (tmp_path / f"{name}.py").touch()
-    found = {"torch": "/site", "numpy": str(tmp_path / "numpy.py")}
+    origins = {"torch": "/site", "numpy": str(tmp_path / "numpy.py")}
     interpreter = {"variables": {"PYTHONPATH": f"/nowhere:{tmp_path}"}}
-    check = judged(found=found, interpreter=interpreter)["names shadowed"]
+    check = judged(found=origins, interpreter=interpreter)["names shadowed"]
     assert check.judgement == "fail"
     assert str(tmp_path / "random.py") in check.observed and str(tmp_path / "numpy.py") in check.observed
     assert "mine.py" not in check.observed
@@ -100,8 +103,8 @@ def test_an_import_that_fails_of_a_hidden_module_needs_no_installation() -> None
     broken = fail("import torch", "AttributeError", "it returns", "PY -m pip install --force-reinstall torch")
     assert check_packages.first_cause(broken, facts).do == "mv /here/torch.py /here/torch_of_mine.py"
     assert check_packages.first_cause(replace(broken, name="import cv2"), facts).do.startswith("mv /here/json.py")
-    known = replace(broken, cause="build.system_libs")
-    assert check_packages.first_cause(known, facts) == known
+    explained = replace(broken, cause="build.system_libs")
+    assert check_packages.first_cause(explained, facts) == explained
     assert check_packages.first_cause(broken, {}) == broken
 
 

@@ -34,7 +34,7 @@ def test_architectures(capability: tuple[int, int], arch_list: list[str], judgem
 
 
 @pytest.mark.parametrize(
-    ("said", "cause"),
+    ("message", "cause"),
     [
         ("Found no NVIDIA driver on your system.", "driver.none"),
         ("The NVIDIA driver on your system is too old (found version 11040).", "driver.too_old"),
@@ -44,16 +44,16 @@ def test_architectures(capability: tuple[int, int], arch_list: list[str], judgem
         ("AssertionError: Torch not compiled with CUDA enabled", "build.cpu_only"),
     ],
 )
-def test_torchs_own_words(said: str, cause: str) -> None:
-    told = {"torch": {"devices": [], "said": said, "warned": []}}
-    [check] = check_torch_gpus.judge([told], {})
+def test_torchs_own_words(message: str, cause: str) -> None:
+    answer = {"torch": {"devices": [], "said": message, "warned": []}}
+    [check] = check_torch_gpus.judge([answer], {})
     assert (check.judgement, check.cause) == ("fail", cause)
 
 
 def test_torch_that_sees_a_gpu() -> None:
     device = {"name": "Some GPU", "capability": [8, 6]}
-    told = {"torch": {"devices": [device], "said": "", "warned": [], "arch_list": MODERN}}
-    assert [check.judgement for check in check_torch_gpus.judge([told], {})] == ["ok", "ok"]
+    answer = {"torch": {"devices": [device], "said": "", "warned": [], "arch_list": MODERN}}
+    assert [check.judgement for check in check_torch_gpus.judge([answer], {})] == ["ok", "ok"]
 
 
 def test_when_torch_need_not_be_asked() -> None:

@@ -24,7 +24,7 @@ def test_when_tracking_is_on(environment: dict[str, str], on: bool, tmp_path: Pa
     assert (check_tracker.off(environment, tmp_path / ".netrc") is None) == on
 
 
-def test_a_login_that_wandb_kept_counts(tmp_path: Path) -> None:
+def test_a_login_in_netrc_counts(tmp_path: Path) -> None:
     netrc = tmp_path / ".netrc"
     netrc.write_text("machine api.wandb.ai\n  login user\n  password x\n")
     assert check_tracker.off({}, netrc) is None
@@ -47,8 +47,8 @@ def test_where_it_connects_to(environment: dict[str, str], place: tuple[str, int
 
 
 def test_judgements() -> None:
-    def judged(**told: object) -> str:
-        [check] = check_tracker.judge("h", 443, "the server", [told])
+    def judged(**answer: object) -> str:
+        [check] = check_tracker.judge("h", 443, "the server", [answer])
         assert check.cause == (None if check.judgement == "ok" else "tracker.network")
         return check.judgement
 

@@ -13,18 +13,18 @@ GIB = 1 << 30
 
 
 def judged(**more: Any) -> dict[str, Check]:
-    told = {
+    answer = {
         "wsl": 2, "release": "5.15.153.1-microsoft-standard-WSL2", "dxg": True, "foreign": [], "swap": 4 * GIB,
         "libcuda": ["/usr/lib/wsl/lib/libcuda.so.1"], "memory": 16 * GIB, "config": {}, "windows_folder": False, **more,
     }  # fmt: skip
-    return {check.name: check for check in check_wsl.judge([told], {})}
+    return {check.name: check for check in check_wsl.judge([answer], {})}
 
 
-def test_elsewhere_and_a_good_one() -> None:
+def test_elsewhere_and_a_healthy_wsl2() -> None:
     assert judged(wsl=0)["WSL2"].judgement == "skip"
-    found = judged()
-    assert {check.judgement for check in found.values()} == {"ok"}
-    assert "about 8 GiB" in found["WSL2 pinned memory"].observed
+    checks = judged()
+    assert {check.judgement for check in checks.values()} == {"ok"}
+    assert "about 8 GiB" in checks["WSL2 pinned memory"].observed
 
 
 @pytest.mark.parametrize(

@@ -29,13 +29,13 @@ FAULTS = {  # planted -> (judgement, cause, what the finding must say)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_misbehaves_is_a_finding_and_the_others_are_made(fault: str, ask: Any, options: Options) -> None:
+def test_what_misbehaves_is_a_finding_and_the_others_are_checked(fault: str, ask: Any, options: Options) -> None:
     planned = [ask("answer", "before", 1), ask(fault, step=2, deadline=15, idle=0.5), ask("answer", "after", 3)]
     checks = doctor_job.run(options, planned=planned)
     assert [(check.name, check.step) for check in checks] == [("before", 1), (fault, 2), ("after", 3)]
-    judgement, cause, said = FAULTS[fault]
+    judgement, cause, observed = FAULTS[fault]
     assert (checks[1].judgement, checks[1].cause) == (judgement, cause)
-    assert said in checks[1].observed
+    assert observed in checks[1].observed
     assert checks[1].need or checks[1].do
     assert [checks[0].judgement, checks[2].judgement] == ["ok", "ok"]
 
@@ -48,10 +48,10 @@ def test_an_answer_counts_even_where_the_process_then_dies(ask: Any, options: Op
 
 
 def test_what_depends_on_it_is_asked_afterwards_or_skipped(ask: Any, options: Options) -> None:
-    said: list[str] = []
+    judged: list[str] = []
 
     def judge(answers: Any, facts: Any) -> list[Check]:
-        said.append(str(facts["first"][0]["told"]))
+        judged.append(str(facts["first"][0]["told"]))
         return [ok("second", "fine")]
 
     planned = [
@@ -61,7 +61,7 @@ def test_what_depends_on_it_is_asked_afterwards_or_skipped(ask: Any, options: Op
         ask("answer", "first", 1, arguments={"number": 1}),
     ]
     checks = doctor_job.run(options, planned=planned)
-    assert said == ["{'number': 1}"]
+    assert judged == ["{'number': 1}"]
     assert [check.judgement for check in checks] == ["ok", "skip", "ok", "ok"]
 
 
@@ -70,39 +70,39 @@ def test_asks_that_wait_for_each_other_or_for_nobody_are_asked_all_the_same(ask:
     assert [check.judgement for check in doctor_job.run(options, planned=planned)] == ["ok", "ok", "ok"]
 
 
-def test_events_tell_each_step_once_and_in_this_thread(ask: Any, options: Options) -> None:
+def test_events_report_each_step_once_and_in_this_thread(ask: Any, options: Options) -> None:
     events: list[Event] = []
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         assert threading.current_thread() is threading.main_thread()
         events.append(event)
 
     planned = [ask("answer", "b", 1), ask("answer", "a", 1), ask("silent", "c", 2)]
-    checks = doctor_job.run(options, tell, planned=planned)
+    checks = doctor_job.run(options, report, planned=planned)
     complete = {event.step: event.step_checks for event in events if event.step_checks is not None}
     assert [check for step in sorted(complete) for check in complete[step] or ()] == checks
     assert sorted(event.name for event in events if event.began) == ["a", "b", "c"]
 
 
 def test_an_interrupt_ends_the_children(ask: Any, options: Options) -> None:
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         if event.began:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        doctor_job.run(options, tell, planned=[ask("hang")])
+        doctor_job.run(options, report, planned=[ask("hang")])
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("doctor")]
 
 
 def test_secrets_and_control_characters_stay_out(ask: Any, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "f00dfeedf00dfeed")
-    given = {"key": "f00dfeedf00dfeed", "title": "a\x1b]0;title\x07b\nc"}
-    [check] = doctor_job.run(options, planned=[ask("answer", arguments=given)])
+    arguments = {"key": "f00dfeedf00dfeed", "title": "a\x1b]0;title\x07b\nc"}
+    [check] = doctor_job.run(options, planned=[ask("answer", arguments=arguments)])
     assert "f00dfeed" not in check.observed
     assert check.observed.isprintable()
 
 
-def test_a_python_that_is_too_old_is_told_so(tmp_path: Path) -> None:
+def test_a_python_that_is_too_old_is_reported_so(tmp_path: Path) -> None:
     old = tmp_path / "python"
     old.write_text(
         "#!/bin/sh\necho 'File probe_child.py, line 9' >&2\necho 'SyntaxError: future feature' >&2\nexit 1\n"

@@ -32,7 +32,7 @@ def test_a_signal_with_its_stage_and_frame(ask: Any) -> None:
 
 
 @pytest.mark.parametrize("cause", failed_probe.REMEDIES)
-def test_a_hang_with_a_known_cause_has_its_remedy(cause: str, ask: Any) -> None:
+def test_a_hang_with_a_cause_has_its_remedy(cause: str, ask: Any) -> None:
     [check] = failed_probe.checks(ask("answer", hang=cause), ProbeResult(ended="deadline", seconds=9))
     assert (check.cause, check.do) == (cause, failed_probe.REMEDIES[cause])
 

@@ -36,17 +36,17 @@ def test_names(code: str, kind: str, flag: str) -> None:
 
 
 def test_missing_present_and_on_purpose() -> None:
-    told = {"library": "/x/libtorch_cpu.so", "offset": 0x1234, "code": "62f17c4858c1"}
-    seen, need, do, cause = illegal_instruction.explain(told, ["f (a.py:1)"], {"avx2"})
-    assert "62 f1 7c 48 58 c1 in libtorch_cpu.so+0x1234" in seen
-    assert "lacks avx512f" in seen and "f (a.py:1)" in seen
+    instruction = {"library": "/x/libtorch_cpu.so", "offset": 0x1234, "code": "62f17c4858c1"}
+    observed, need, do, cause = illegal_instruction.explain(instruction, ["f (a.py:1)"], {"avx2"})
+    assert "62 f1 7c 48 58 c1 in libtorch_cpu.so+0x1234" in observed
+    assert "lacks avx512f" in observed and "f (a.py:1)" in observed
     assert "libtorch_cpu.so" in need and "ATEN_CPU_CAPABILITY" in do
     assert cause == "build.cpu_isa"
-    seen, *_ = illegal_instruction.explain(told, [], {"avx512f"})
-    assert "has avx512f" in seen
-    seen, _, _, cause = illegal_instruction.explain({**told, "code": "0f0b"}, [], set())
-    assert "on purpose" in seen
+    observed, *_ = illegal_instruction.explain(instruction, [], {"avx512f"})
+    assert "has avx512f" in observed
+    observed, _, _, cause = illegal_instruction.explain({**instruction, "code": "0f0b"}, [], set())
+    assert "on purpose" in observed
     assert cause == "native.abort"
-    seen, _, do, cause = illegal_instruction.explain({}, [], set())
+    observed, _, do, cause = illegal_instruction.explain({}, [], set())
     assert "dmesg" in do
     assert cause == "build.cpu_isa"

@@ -32,15 +32,15 @@ def run(planted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 def left(place: Path) -> list[int]:
     """Return the processes that a child of this test has left behind."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 if f"OCRLAB_TESTED={place}".encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
+                    pids.append(int(entry.name))
             except OSError:
                 continue
-    return found
+    return pids
 
 
 def test_it_answers(run: Any) -> None:
@@ -62,14 +62,14 @@ def test_death_by_signal(run: Any, function: str, signal: str) -> None:
     assert (ran.signal, ran.done) == (signal, False)
 
 
-def test_the_stages_before_a_death_are_kept(run: Any) -> None:
+def test_the_stages_before_a_death_are_in_the_answers(run: Any) -> None:
     assert [answer["at"] for answer in run("stages").answers] == ["the first stage", "the second stage"]
 
 
 def test_an_illegal_instruction_tells_its_bytes_and_where_it_stood(run: Any) -> None:
     ran = run("illegal")
-    [told] = [answer["illegal"] for answer in ran.answers]
-    assert told["code"].startswith("62f1fd48ffff")
+    [instruction] = [answer["illegal"] for answer in ran.answers]
+    assert instruction["code"].startswith("62f1fd48ffff")
     assert "Fatal Python error: Illegal instruction" in ran.errors
 
 
@@ -102,7 +102,7 @@ def test_a_gigabyte_of_output_fills_nothing(run: Any) -> None:
     assert len(ran.out) <= probe_runner.TAIL
 
 
-def test_a_flood_of_answers_is_one_too(run: Any) -> None:
+def test_a_flood_of_answers_is_stopped_too(run: Any) -> None:
     assert run("flood_the_channel").ended == "flood"
 
 
@@ -132,14 +132,14 @@ def test_it_can_be_stopped_from_another_thread(run: Any) -> None:
 def test_the_childs_world(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "mine"))
     ran = run("environment", arguments={"names": ["WANDB_MODE", "PYTHONPATH"]})
-    [told] = ran.answers
-    assert told["told"] == {"WANDB_MODE": "disabled", "PYTHONPATH": str(tmp_path / "mine")}
-    assert told["path"][:2] == [str(tmp_path), str(tmp_path / "mine")]  # as for a script in this folder
-    assert not any(place.endswith("ocrlab/hardware/doctor") for place in told["path"])
-    assert told["limits"][0] == 0  # no core files
-    [told] = run("environment", arguments={"names": []}, own=True).answers
-    assert str(tmp_path) not in told["path"] and str(tmp_path / "mine") not in told["path"]
-    assert str(probe_runner.ROOT) in told["path"]
+    [answer] = ran.answers
+    assert answer["told"] == {"WANDB_MODE": "disabled", "PYTHONPATH": str(tmp_path / "mine")}
+    assert answer["path"][:2] == [str(tmp_path), str(tmp_path / "mine")]  # as for a script in this folder
+    assert not any(place.endswith("ocrlab/hardware/doctor") for place in answer["path"])
+    assert answer["limits"][0] == 0  # no core files
+    [answer] = run("environment", arguments={"names": []}, own=True).answers
+    assert str(tmp_path) not in answer["path"] and str(tmp_path / "mine") not in answer["path"]
+    assert str(probe_runner.ROOT) in answer["path"]
 
 
 def test_a_module_of_this_folder_does_not_break_the_child_itself(run: Any, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def call_of(code: str, sought: str, *arguments: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _calls_can_be_seen() -> None:
+def _calls_are_readable() -> None:
     if not kernel_threads.NAMES or not call_of("import time; time.sleep(60)", "clock_nanosleep"):
         pytest.skip("the kernel does not show system calls here")
 
@@ -53,8 +53,8 @@ def _calls_can_be_seen() -> None:
     [(ALONE, "futex private"), (SHARED, "futex shared"), (FOR_A_TIME, "futex"), (CHILD, "wait4 ")],
 )
 def test_who_could_wake_it(code: str, call: str) -> None:
-    told = call_of(code, call)
-    assert told.startswith(call) if call.endswith(" ") else told == call
+    text = call_of(code, call)
+    assert text.startswith(call) if call.endswith(" ") else text == call
 
 
 def test_the_other_end_of_a_pipe() -> None:
@@ -65,8 +65,8 @@ def test_the_lock_on_a_file(tmp_path: Path) -> None:
     path = tmp_path / "a.lock"
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        told = call_of(FILE, "flock", str(path))
-    assert told.endswith(f" {path}, held by {os.getpid()}")
+        text = call_of(FILE, "flock", str(path))
+    assert text.endswith(f" {path}, held by {os.getpid()}")
 
 
 def test_a_locked_file_that_is_tried_again_and_again(tmp_path: Path) -> None:
@@ -75,12 +75,12 @@ def test_a_locked_file_that_is_tried_again_and_again(tmp_path: Path) -> None:
         base.execute("create table t (i int)")
         base.commit()
         base.execute("insert into t values (0)")
-        told = call_of(TRIES, "clock_nanosleep beside", str(path))
-    assert told == f"clock_nanosleep beside {path}, locked by {os.getpid()}"
+        text = call_of(TRIES, "clock_nanosleep beside", str(path))
+    assert text == f"clock_nanosleep beside {path}, locked by {os.getpid()}"
 
 
 def test_the_server_that_does_not_answer() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        told = call_of(SERVER, "recvfrom", str(port))
-    assert told.endswith(f", connected to 127.0.0.1:{port}")
+        text = call_of(SERVER, "recvfrom", str(port))
+    assert text.endswith(f", connected to 127.0.0.1:{port}")

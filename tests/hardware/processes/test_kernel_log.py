@@ -62,7 +62,7 @@ def test_each_wording(line: str, kind: str, pid: int | None, name: str, detail: 
     assert event.seconds == float(line[1:].partition("]")[0])
 
 
-def test_other_lines_say_nothing() -> None:
+def test_other_lines_are_no_events() -> None:
     lines = ["[1.0] EXT4-fs (vda): mounted filesystem", "[2.0] random: crng reseeded", "", "segfault is a word"]
     assert kernel_log.events(lines) == []
 
@@ -76,7 +76,7 @@ def test_how_sure_an_event_is_ours() -> None:
     assert kernel_log.match(event, 17, "python", 12968.0) == 0.0
 
 
-def test_lines_are_those_that_tell_and_that_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_lines_about_kills_and_faults_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     log = ["[100.0] usb 1-1: new device", "[200.0] Out of memory: Killed process 5 (a)", f"{TRAP}"]
     monkeypatch.setattr(kernel_log, "_kmsg", lambda: Reading("kernel_log", log))
     assert kernel_log.lines().value == log[1:]
@@ -104,7 +104,7 @@ def test_a_second_way_is_taken_where_the_first_is_closed(monkeypatch: pytest.Mon
     assert kernel_log.lines().value == [TRAP]
 
 
-def test_a_second_way_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_second_source_that_hangs_is_abandoned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kernel_log, "KMSG", tmp_path / "none")
     monkeypatch.setattr(kernel_log, "COMMAND_SECONDS", 0.2)
     for name in ("dmesg", "journalctl"):

@@ -51,7 +51,7 @@ def roles(root: int) -> list[str]:
 
 
 @pytest.mark.parametrize("by_threads", [True, False])
-def test_a_family_is_found_by_its_threads_or_by_a_look_at_everybody(
+def test_descendants_from_the_children_of_threads_or_from_every_process(
     start: Start, monkeypatch: pytest.MonkeyPatch, by_threads: bool
 ) -> None:
     # its children are those of a second thread
@@ -64,41 +64,43 @@ def test_a_family_is_found_by_its_threads_or_by_a_look_at_everybody(
     assert len(process_tree._below(child.pid)) == (4 if by_threads else 0)
     monkeypatch.undo()
     assert process_tree._order(child.pid, process_tree._parents()) == [
-        one.pid for one in process_tree.descendants(child.pid)
+        process.pid for process in process_tree.descendants(child.pid)
     ]
 
 
 def test_parents_come_before_children_and_the_root_first(start: Start) -> None:
     child = start("import subprocess; subprocess.Popen(['sh', '-c', 'sleep 600; true'])")
     assert eventually(lambda: len(process_tree.descendants(child.pid)) == 3)
-    found = process_tree.descendants(child.pid)
-    assert found[0].pid == child.pid
-    assert found[1].parent == child.pid
-    assert found[2].parent == found[1].pid
-    assert {process.session for process in found} == {child.pid}
-    assert [process.role for process in found] == ["main", "other", "other"]
+    family = process_tree.descendants(child.pid)
+    assert family[0].pid == child.pid
+    assert family[1].parent == child.pid
+    assert family[2].parent == family[1].pid
+    assert {process.session for process in family} == {child.pid}
+    assert [process.role for process in family] == ["main", "other", "other"]
     table = process_tree.snapshot()
-    assert [process.pid for process in process_tree.descendants(child.pid, table)] == [process.pid for process in found]
-    assert table[child.pid].command == found[0].command
+    assert [process.pid for process in process_tree.descendants(child.pid, table)] == [
+        process.pid for process in family
+    ]
+    assert table[child.pid].command == family[0].command
 
 
 def test_a_process_as_the_kernel_counts_it(start: Start) -> None:
     child = start("import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()")
-    [found] = process_tree.descendants(child.pid)
-    assert found.command.startswith(sys.executable)
-    assert found.parent == os.getpid()
-    assert found.threads == 2
-    assert found.io_bytes
-    assert found.io_bytes > 1000
-    assert 0 <= found.cpu_seconds < 60
-    assert found.started == process_tree.read_process(child.pid).started  # type: ignore[union-attr]
+    [process] = process_tree.descendants(child.pid)
+    assert process.command.startswith(sys.executable)
+    assert process.parent == os.getpid()
+    assert process.threads == 2
+    assert process.io_bytes
+    assert process.io_bytes > 1000
+    assert 0 <= process.cpu_seconds < 60
+    assert process.started == process_tree.read_process(child.pid).started  # type: ignore[union-attr]
 
 
 def test_a_name_may_hold_anything(start: Start) -> None:
     child = start("open('/proc/self/comm', 'w').write('a) R 1 (b')")
-    found = process_tree.read_process(child.pid)
-    assert found is not None
-    assert (found.name, found.parent) == ("a) R 1 (b", os.getpid())
+    process = process_tree.read_process(child.pid)
+    assert process is not None
+    assert (process.name, process.parent) == ("a) R 1 (b", os.getpid())
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

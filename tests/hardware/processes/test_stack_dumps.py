@@ -34,8 +34,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
         time.sleep(0.1)  # from the word to the place where it stays
-        [found] = process_tree.descendants(child.pid)
-        return found
+        [process] = process_tree.descendants(child.pid)
+        return process
 
     yield run
     for child in started:
@@ -48,9 +48,9 @@ def spy() -> None:
     """Skip where py-spy may not look into a child of ours."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
         time.sleep(0.2)
-        found, reason = pyspy.dump(process_tree.descendants(child.pid)[0], time.monotonic() + AMPLE)
+        threads, reason = pyspy.dump(process_tree.descendants(child.pid)[0], time.monotonic() + AMPLE)
         child.kill()
-    if not found:
+    if not threads:
         pytest.skip(reason)
 
 
@@ -86,7 +86,7 @@ def test_a_stopped_program_is_read_and_stays_stopped(start: Start) -> None:
 
 
 @pytest.mark.usefixtures("spy")
-def test_locals_that_tell_a_sample_are_kept_and_no_others(start: Start) -> None:
+def test_only_locals_that_identify_a_sample_are_shown(start: Start) -> None:
     code = "import time\nclass D:\n    def __getitem__(self, number):\n        password = 'hunter2'\n"
     code += "        name = idx = 'hunter2'\n        print('ready', flush=True)\n        time.sleep(600)\nD()[13]\n"
     taken = stack_dumps.take([start(code)], AMPLE)
@@ -191,7 +191,7 @@ def test_no_signal_goes_to_a_program_that_did_not_offer_it(
     assert not list(tmp_path.glob("*.rung"))
 
 
-def test_another_users_process_is_seen_as_far_as_allowed(start: Start) -> None:
+def test_another_users_process_is_shown_as_far_as_allowed(start: Start) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can become another user")
     process = start(SLEEPS)
