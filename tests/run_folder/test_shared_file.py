@@ -16,14 +16,14 @@ from ocrlab.run_folder import heartbeat, shared_file
 
 FULL = """
 import os, sys
-from ocrlab.debug.flight_record import replay_position as trail, ring_writer as ring, worker_status as ring_worker
+from ocrlab.debug.flight_record import replay_position, ring_writer, worker_status
 from ocrlab.run_folder import heartbeat
 folder = sys.argv[1]
-made = heartbeat.Writer(os.path.join(folder, "beat")), trail.Writer(os.path.join(folder, "trail"))
+made = heartbeat.Writer(os.path.join(folder, "beat")), replay_position.Writer(os.path.join(folder, "trail"))
 refused = []
 for make in (
-    lambda: ring.Writer(os.path.join(folder, "ring-0-0.bin")),
-    lambda: ring_worker.Page(folder, 0, 0, 0, 0),
+    lambda: ring_writer.Writer(os.path.join(folder, "ring-0-0.bin")),
+    lambda: worker_status.StatusPage(folder, 0, 0, 0, 0),
 ):
     try:
         make()
