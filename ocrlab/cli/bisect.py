@@ -15,8 +15,7 @@ from ocrlab import run_folder
 from ocrlab.cli.parser import Answer, Parser, add_json, table
 from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.records import Verdict
-from ocrlab.redaction import clean
-from ocrlab.redaction import record as redacted
+from ocrlab.redaction import clean, clean_record
 
 if TYPE_CHECKING:  # they need NumPy, and the help does not
     from ocrlab.debug.bisect.bisect_job import BisectJob, BisectOutcome, Limits
@@ -163,7 +162,7 @@ def _done(job: BisectJob, folder: Path | None, home: Path, plan: str, samples: S
     outcome = run_bisect(job, lambda row: _row(job, row))
     names = job.names or _names(job.folder)
     guilt = _samples(job, outcome, names, samples)
-    record = redacted(bisect_summary.record(job, outcome, guilt, names))
+    record = clean_record(bisect_summary.record(job, outcome, guilt, names))
     file = _numbered(home / "incident")
     file.parent.mkdir(parents=True, exist_ok=True)
     run_folder.write_json(file, record)

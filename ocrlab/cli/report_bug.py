@@ -13,8 +13,8 @@ from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 from ocrlab.redaction import clean
 from ocrlab.reports.bug_report import build
-from ocrlab.reports.bug_report.inputs import Sources, collect
-from ocrlab.reports.bug_report.reproduction import command
+from ocrlab.reports.bug_report.sections import command
+from ocrlab.reports.bug_report.sources import Sources, collect
 
 TIMEOUT = 300.0
 EXAMPLES = """

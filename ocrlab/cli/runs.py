@@ -13,8 +13,8 @@ from ocrlab.cli import runs_table
 from ocrlab.cli.parser import Answer, Parser, add_json
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
-from ocrlab.reports.run_history import failure_groups, query, run_list
-from ocrlab.reports.run_history.failure_groups import Group
+from ocrlab.reports.run_history import query, run_list
+from ocrlab.reports.run_history.query import FailureGroup
 from ocrlab.reports.run_history.run_list import Run
 
 DEFAULT = "runs"
@@ -76,7 +76,7 @@ def _answer(args: argparse.Namespace) -> Answer:
         print("ocrlab runs: no settings: they need a YAML parser (pip install pyyaml)", file=sys.stderr)
     chosen = filtered(runs, args, conditions)
     ordered = query.sort_runs(chosen, args.sort, args.reverse)
-    groups = failure_groups.group_failures(chosen)
+    groups = query.group_failures(chosen)
     shown = ordered[:limit] if limit else ordered
     width = shutil.get_terminal_size().columns if terminal else None
     record = {} if not args.json else summary(places, runs, shown, len(chosen), groups)
@@ -109,7 +109,9 @@ def filtered(runs: list[Run], args: argparse.Namespace, conditions: list[query.C
     return query.filter_since(chosen, args.since) if args.since else chosen
 
 
-def summary(places: list[str], runs: list[Run], shown: list[Run], matching: int, groups: list[Group]) -> dict[str, Any]:
+def summary(
+    places: list[str], runs: list[Run], shown: list[Run], matching: int, groups: list[FailureGroup]
+) -> dict[str, Any]:
     """Return the answer as one JSON object: of the settings only those in which the shown runs differ."""
     keys = query.differing_settings(shown)
     return {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ocrlab.reports.run_history import query
 from ocrlab.reports.run_history.config_reader import Settings
-from ocrlab.reports.run_history.failure_groups import Group
+from ocrlab.reports.run_history.query import FailureGroup
 from ocrlab.reports.run_history.run_list import FOREVER, STATUSES, Run, moment
 
 GAP = "  "
@@ -36,7 +36,7 @@ class Differing:
 
 
 def page(
-    runs: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run], groups: Sequence[Group], width: int | None
+    runs: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run], groups: Sequence[FailureGroup], width: int | None
 ) -> str:
     """Return everything: the table of `shown`, the usual settings, the failures; `width` is None in a pipe."""
     if not runs:
@@ -65,7 +65,7 @@ def table(runs: Sequence[Run], differing: Differing, width: int) -> str:
     return fitted(rows, width, right=(2, 3))
 
 
-def groups_table(groups: Sequence[Group], width: int) -> str:
+def groups_table(groups: Sequence[FailureGroup], width: int) -> str:
     """Return the failures by fingerprint: how often, first and last seen, and what."""
     rows = [["fingerprint", "runs", "first seen", "last seen", "failure"]]
     for group in groups:
@@ -165,7 +165,7 @@ def tabbed_runs(runs: Sequence[Run], differing: Differing) -> str:
     return tabbed(rows)
 
 
-def tabbed_groups(groups: Sequence[Group]) -> str:
+def tabbed_groups(groups: Sequence[FailureGroup]) -> str:
     """Return the failures for a program, each with its newest run."""
     rows = [(g.failure.id, len(g.runs), g.first, g.last, g.failure.title, g.runs[0].path) for g in groups]
     return tabbed([("fingerprint", "runs", "first", "last", "failure", "newest"), *rows])

@@ -1,6 +1,6 @@
 """The sections of the comparing notebook: what differs, the curves, the difference with its interval, and the pages.
 
-`compare` in `compare_child` gives the pages as every run's detector sees them; here they are drawn.
+`compare_job` gives the pages as every run's detector sees them; here they are drawn.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.config.schema import Config
 from ocrlab.evaluation.metrics.page_scores import AT
 from ocrlab.evaluation.metrics.paired_comparison import Paired, by_page, level
 from ocrlab.evaluation.metrics.paired_comparison import compare as paired
-from ocrlab.notebook.compare_job import ComparedPage, Comparison, Progress
+from ocrlab.notebook import compare_job
+from ocrlab.notebook.compare_job import ComparedPage, Comparison
 from ocrlab.notebook.layers import Slider
 from ocrlab.redaction import clean
 from ocrlab.reports import plots
@@ -37,18 +37,11 @@ WIDE = 44  # characters of a title above half a figure
 NAMED = 12  # pages in the bars that get their name
 
 
-def compared(config: Config, places: list[str], data: str, pages: int, progress: Progress) -> Comparison:
-    """Compare in this process; see `compare_child.compare`."""
-    from ocrlab.notebook import compare_job
-
-    return compare_job.compare(config, places, data, pages, progress)
-
-
 def look(lab: Lab, places: Sequence[str], pages: int) -> Comparison:
     """Return runs on the same pages, judged in a watched child; raises RunError, DataError, ChildFailed."""
     data = str(lab.parameters.get("data") or "")
     title = "Judging the runs on the same pages" if places else "Two short trainings, then both on the same pages"
-    comparison: Comparison = lab.run(compared, lab.config, list(places), data, pages, title=title)
+    comparison: Comparison = lab.run(compare_job.compare, lab.config, list(places), data, pages, title=title)
     newest = comparison.runs[-1]
     lab.next = f"ocrlab runs {clean(str(comparison.runs[0]))} {clean(str(newest))}"
     return comparison

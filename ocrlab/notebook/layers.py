@@ -1,6 +1,6 @@
 """The sections of the layers notebook: maps of a module, its values over a training, all modules, and planted faults.
 
-What needs torch is computed in children (`layers_child`) and comes back as arrays and records; `report` draws them.
+What needs torch is computed in a child (`layers_job`) and comes back as arrays and records, without torch.
 """
 
 from __future__ import annotations
@@ -50,30 +50,11 @@ def inspect_layers(
     config: Config, module: str, page: int, checkpoint: str, every: int, progress: Progress
 ) -> LayersReport:
     """Look, train and plant in this process, as most of a short child's time goes into importing torch."""
-    maps = looked(config, module, page, checkpoint)
-    trained = learned(config, module, every, progress)
-    return LayersReport(maps, trained, planted(config, checkpoint, progress))
-
-
-def looked(config: Config, module: str, page: int, checkpoint: str) -> PageMaps:
-    """Look at a page in this process; see `layers_child.look`."""
     from ocrlab.notebook import layers_job
 
-    return layers_job.look(config, module, page, checkpoint)
-
-
-def learned(config: Config, module: str, every: int, progress: Progress) -> ShortTraining:
-    """Train in this process; see `layers_child.learn`."""
-    from ocrlab.notebook import layers_job
-
-    return layers_job.learn(config, module, every, progress)
-
-
-def planted(config: Config, checkpoint: str, progress: Progress) -> list[PlantedFault]:
-    """Plant faults in this process; see `layers_child.plant`."""
-    from ocrlab.notebook import layers_job
-
-    return layers_job.plant(config, checkpoint, progress)
+    maps = layers_job.look(config, module, page, checkpoint)
+    training = layers_job.learn(config, module, every, progress)
+    return LayersReport(maps, training, layers_job.plant(config, checkpoint, progress))
 
 
 def look(lab: Lab, module: str, page: int, checkpoint: str, every: int) -> LayersReport:

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from functools import lru_cache, partial
 from urllib.parse import unquote
 
-from ocrlab.redaction.replace import Find, Span
-from ocrlab.redaction.secret_names import FOLDERS, is_secret
+from ocrlab.redaction.named_secrets import FOLDERS, is_secret
+from ocrlab.redaction.text_spans import Find, Span
 
 SHORTEST = 8  # characters; a shorter secret would be found inside ordinary words
 WRAPPED = 12  # from so many on it is also found where a line was broken inside it
-ALSO = re.compile(r"_(?:PAT|DSN|CONN|CONN_STR|SAS|PSK|WEBHOOK_URL)$")  # names of variables, besides `words.SECRET`
+# Names of secret variables besides those of `is_secret`.
+ALSO = re.compile(r"_(?:PAT|DSN|CONN|CONN_STR|SAS|PSK|WEBHOOK_URL)$")
 IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^\s@]{8,})@")
 BREAK = r"(?:[ \t│┃|>]{0,60}(?:\r?\n|\\{1,4}n)[ \t│┃|>]{0,60})?"
 ENTITIES = {"&": ("amp",), "<": ("lt",), ">": ("gt",), '"': ("quot",), "'": ("apos",), " ": ("nbsp",)}  # in HTML

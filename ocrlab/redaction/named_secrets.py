@@ -1,15 +1,46 @@
-"""Values that stand behind the name of a secret: `api_key=...`, `--token ...`, headers, phrases, cells of a table."""
+"""Secrets behind their name: which names are those of secrets, and where their values stand.
+
+Values follow in `api_key=...`, `--token ...`, headers, phrases and cells of a table.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from string import ascii_letters, digits
 
-from ocrlab.redaction.replace import Span
-from ocrlab.redaction.secret_names import hides, names_secret
+from ocrlab.redaction.text_spans import SECRET, Span
 
-SECRET = "(secret)"
+SERVICES = "admin|db|database|ftp|imap|ldap|login|mail|mongo|mysql|pg|postgres|proxy|redis|root|smtp|ssh|user|vnc|vpn"
+PASSWORDS = rf"passwords?|passwd|passphrase|pwd|secrets?|credentials?|(?:{SERVICES})_?pass"
+WORDS = rf"{PASSWORDS}|token|auth|bearer|apikeys?|[a-z0-9]+[_-]keys?|private[_-]key[_-]id|connection[_-]string"
+SECRET_NAME = re.compile(rf"(?:^|[_.\-])(?:{WORDS})(?:$|[_.\-\d])", re.IGNORECASE)
+HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+FOLDERS = ("PWD", "OLDPWD")  # of the shell, not passwords
+AT_THE_END = re.compile(rf"(?:{PASSWORDS})(?![a-z])|(?:^|[_-])(?:{WORDS})[_\d]*$", re.IGNORECASE)
+# Names of the parts of a text, a model or a mapping, and values that are code, markers or nothing.
+ORDINARY_NAME = re.compile(
+    r"(?:^|[_-])(?:pad|eos|bos|unk|sep|cls|class|mask|special|image|img|start|end|stop|first|last|next|prev|previous|new|per"
+    r"|num|n|max|added|blank|begin|input|output|word|char|pos|reg|register|query|prompt|patch|sot|eot|unexpected|invalid|dist)"
+    r"[_-]token$|(?:^|[_-])(?:sort|primary|foreign|missing|unexpected|extra|dict|state|group|cache|index|data|batch|metric|num"
+    r"|n|label|image|row|column|public|partition|input|output|dispatch|wait|target|required|unknown|param|config)[_-]keys?$",
+    re.IGNORECASE,
+)
+# The keys that open something; any other name that ends in `key` mostly is that of an entry in a mapping.
+ACCESS_KEY = re.compile(
+    r"(?:api|access|secret|private|auth[a-z]*|account|licen[sc]e|encryption|signing|shared|master|storage|service|session"
+    r"|user|app|client|ssh|deploy|wandb|comet|neptune|openai|hf|aws|azure|gcp)[_-]?keys?[_\d]*$",
+    re.IGNORECASE,
+)
+ANY_KEY = re.compile(r"[A-Za-z0-9+/=-]{16,}[\"',;)\]}]*$")
+LONG = 24  # characters; what is shorter and drawn at random has a digit
+NUMBER = re.compile(r"[-+]?[\d.]{1,9}(?:e-?\d+)?(?:[,;:)\]}].*)?$")
+NOTHING = re.compile(
+    r"(?:none|null|nil|true|false|str|bytes|int|any|self|\*+|\.\.\.)?[,;:.)\]}]*$|<[^>]*>|\[|\{|\(\w+\)|[A-Za-z_][\w.]*[(\[]",
+    re.IGNORECASE,
+)
+
 WORD = re.compile(r"pass(?:w|phrase|\b)|pwd|secret|credential|token|auth|bearer|key|connection", re.IGNORECASE)
 LOWER = re.compile(r"pass(?:w|phrase|\b)|pwd|secret|credential|token|auth|bearer|key|connection")
 QUOTE = r"(?:\\{0,3}[\"']|&quot;|&#0?39;|&#x27;|&#34;)"
@@ -41,7 +72,7 @@ RANDOM = re.compile(r"(?=[^\s\"'<]{0,60}\d)(?=[^\s\"'<]{0,60}[A-Za-z])[^\s\"'<(\
 # mapping or a module, so that only hexadecimal digits, or a mixture of cases and digits, are a secret.
 BEHIND = re.compile(r"(?: (?:is|was|of|for|given|provided))?[ \t:=]{1,4}[\"'`<(\[]?(?P<value>[\w+/=.-]{16,256})")
 TAIL = re.compile(r"[\w+/=.-]*")
-OF_ACCESS = re.compile(
+ACCESS_PHRASE = re.compile(
     r"\b(?:api|access|secret|account|license|auth\w{0,12}|signing|shared)[ -]?(?:keys?|tokens?)$", re.I
 )
 ALONE = re.compile(r"(?:token|key|password|secret)$", re.IGNORECASE)
@@ -51,6 +82,34 @@ IDENTIFIER = ascii_letters + digits + "_.-"
 BEFORE, AFTER = 80, 130  # characters around the word in which the name, and what stands between it and its value, lie
 
 
+@lru_cache(maxsize=4096)
+def is_secret(name: str) -> bool:
+    """Return True if a parameter or environment variable is named like a secret: `wandb_api_key`, `dbPassword`."""
+    return SECRET_NAME.search(HUMPS.sub("_", name)) is not None
+
+
+@lru_cache(maxsize=4096)
+def names_secret(name: str) -> bool:
+    """Return True if the value after `name` is a secret: stricter than is_secret, as texts hold tokens and keys."""
+    last = HUMPS.sub("_", name.rpartition(".")[2])
+    return is_secret(last) and AT_THE_END.search(last) is not None and ORDINARY_NAME.search(last) is None
+
+
+def hides(name: str, value: str) -> bool:
+    """Return True if `value` behind `name` is a secret: not a number, nothing, or a piece of code."""
+    if not names_secret(name) or NOTHING.match(value) or (name in FOLDERS and value.startswith(("/", "~", "."))):
+        return False
+    if re.search(PASSWORDS, name, re.IGNORECASE):
+        return True  # people choose them, so that they may be words
+    if NUMBER.match(value) or (len(value) < LONG and not any(letter.isdigit() for letter in value)):
+        return False  # tokens and keys are drawn: `new_key = prefix` and `token: Token` are code
+    return (
+        ACCESS_KEY.search(HUMPS.sub("_", name)) is not None
+        or not name.lower().endswith(("key", "keys"))
+        or (ANY_KEY.match(value) is not None)
+    )
+
+
 def spans(text: str) -> Iterator[Span]:
     """Yield what stands behind the names of secrets; only what is around such a word is looked at closely."""
     lower = text.lower()
@@ -58,12 +117,12 @@ def spans(text: str) -> Iterator[Span]:
     for word in LOWER.finditer(lower) if len(lower) == len(text) else WORD.finditer(text):
         if word.start() >= line:
             start, line = _line(text, word.start())
-            yield from _of_line(text, lower if len(lower) == len(text) else text.lower(), start, line)
+            yield from _header_spans(text, lower if len(lower) == len(text) else text.lower(), start, line)
         if word.start() < done:
             continue
         at, done = _identifier(text, word.start(), word.end())
         name = text[at:done].lstrip("-." + digits)
-        for span in _values(text, at, done - len(name)) if names_secret(name[:80]) else ():
+        for span in _value_spans(text, at, done - len(name)) if names_secret(name[:80]) else ():
             if span:
                 yield span
                 done = max(done, span[1])
@@ -75,7 +134,7 @@ def spans(text: str) -> Iterator[Span]:
 
 def _phrase_holds_secret(before: str, name: str, value: str) -> bool:
     """Tell whether the value in `... API key: value` is a secret."""
-    if OF_ACCESS.search(before) and any(letter.isdigit() for letter in value):
+    if ACCESS_PHRASE.search(before) and any(letter.isdigit() for letter in value):
         return True
     return ALONE.match(name) is not None and MIXED.match(value) is not None
 
@@ -91,7 +150,7 @@ def _line(text: str, at: int) -> tuple[int, int]:
     return text.rfind("\n", 0, at) + 1, len(text) if end < 0 else end
 
 
-def _of_line(text: str, lower: str, start: int, end: int) -> Iterator[Span]:
+def _header_spans(text: str, lower: str, start: int, end: int) -> Iterator[Span]:
     """Yield what a header, or a line of .netrc, holds."""
     if lower.find("authorization", start, end) >= 0:
         for match in HEADER.finditer(text, start, end):
@@ -105,14 +164,14 @@ def _of_line(text: str, lower: str, start: int, end: int) -> Iterator[Span]:
         yield from ((match.start(1), match.end(1), SECRET) for match in NETRC.finditer(text, start, end))
 
 
-def _values(text: str, at: int, name: int) -> Iterator[Span | None]:
+def _value_spans(text: str, at: int, name: int) -> Iterator[Span | None]:
     """Yield the value behind a secret's name that begins at `name`, its identifier at `at`: an option's, or any."""
     short = SHORT.search(text, max(0, at - 6), at)
-    yield _value(OPTION.match(text, short.start() if short else at), text)
-    yield _value(NAMED.match(text, name), text)
+    yield _value_span(OPTION.match(text, short.start() if short else at), text)
+    yield _value_span(NAMED.match(text, name), text)
 
 
-def _value(name_match: re.Match[str] | None, text: str) -> Span | None:
+def _value_span(name_match: re.Match[str] | None, text: str) -> Span | None:
     if name_match is None:
         return None
     value = VALUE.match(text, name_match.end())

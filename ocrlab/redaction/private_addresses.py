@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ocrlab.redaction.replace import Span
+from ocrlab.redaction.text_spans import Span
 
 ADDRESS = "(address)"
 PART = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"

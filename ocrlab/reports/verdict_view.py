@@ -8,7 +8,7 @@ from html import escape
 
 from ocrlab.debug.diagnosis import catalogue, next_steps
 from ocrlab.records import Cause, Verdict
-from ocrlab.reports.bug_report.markdown import inline, ticked
+from ocrlab.reports.bug_report.markup import inline, ticked
 from ocrlab.reports.view import ACCENT, LINE, View
 
 SURE = 0.8  # from here on a cause is said as a fact

@@ -186,7 +186,7 @@ def _fit(
         configuration.save(config, folder.config_file)
         environment = {"schema": 1, **host.environment(), "gpu": nvidia_driver.present(Path("/"))}
         environment |= {"machine": machine.record(), "ranks": asdict(mine)}
-        run_folder.write_json(folder.environment_file, redaction.record(environment))
+        run_folder.write_json(folder.environment_file, redaction.clean_record(environment))
     _announce(config, machine, mine, before, progress)
     name = partial(
         client.run_name, config.tracking.user, config.encoder, config.decoder, config.batch_size, config.optim.lr

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ocrlab.cli import runs_table
-from ocrlab.reports.run_history import failure_groups
+from ocrlab.reports.run_history import query
 from ocrlab.reports.run_history.fingerprint import fingerprint
 from ocrlab.reports.run_history.run_list import Run
 
@@ -30,7 +30,7 @@ RUNS = [
 
 
 def page(width: int | None, runs: list[Run] = RUNS) -> str:
-    return runs_table.page(runs, runs, runs, failure_groups.group_failures(runs), width)
+    return runs_table.page(runs, runs, runs, query.group_failures(runs), width)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 119, 120, 160, 300])

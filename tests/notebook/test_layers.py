@@ -12,7 +12,7 @@ from torch import nn
 
 from ocrlab.config.schema import Config, load
 from ocrlab.errors import ConfigError
-from ocrlab.notebook import layers
+from ocrlab.notebook import layers, layers_job
 from ocrlab.notebook.layers_job import find_module
 
 
@@ -27,7 +27,7 @@ def ignore(_event: dict[str, Any]) -> None:
 
 
 def test_maps_of_a_page_and_the_sheet_of_all(config: Config) -> None:
-    page_maps = layers.looked(config, "fusion", 1, "")
+    page_maps = layers_job.look(config, "fusion", 1, "")
     view = layers.maps(page_maps)
     assert view.text.startswith("decoder.fusion gives 32 maps of ")
     assert "shipped" in view.html
@@ -49,19 +49,19 @@ def test_maps_of_a_page_and_the_sheet_of_all(config: Config) -> None:
 
 def test_a_page_that_there_is_not_is_refused(config: Config) -> None:
     with pytest.raises(ConfigError, match=r"no page 999. Needed: 0 to \d+, of val"):
-        layers.looked(config, "decoder.fusion", 999, "")
+        layers_job.look(config, "decoder.fusion", 999, "")
 
 
 def test_a_module_without_maps_is_refused(config: Config) -> None:
     with pytest.raises(ConfigError, match="nearest are decoder.fusion"):
-        layers.looked(config, "decoder.fussion", 0, "")
+        layers_job.look(config, "decoder.fussion", 0, "")
     with pytest.raises(ConfigError, match="one name"):
-        layers.looked(config, "decoder.fusion.*", 0, "")
+        layers_job.look(config, "decoder.fusion.*", 0, "")
 
 
 def test_a_short_training_gives_histograms_and_the_table_of_all_modules(config: Config) -> None:
     events: list[dict[str, Any]] = []
-    training = layers.learned(config, "decoder.fusion", 2, events.append)
+    training = layers_job.learn(config, "decoder.fusion", 2, events.append)
     assert sorted(training.outputs) == sorted(training.gradients) == [0, 2]
     assert {name: events[-1][name] for name in ("unit", "step", "total")} == {"unit": "step", "step": 3, "total": 3}
     assert all(event["kind"] != "end" for event in events) and len(training.losses) == 3, "faults are planted after it"
@@ -91,7 +91,7 @@ def test_empty_histograms_are_labelled() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_planted_faults_are_located_where_they_were_planted(config: Config, seed: int) -> None:
     config.seed = seed
-    faults = layers.planted(config, "", ignore)
+    faults = layers_job.plant(config, "", ignore)
     assert [fault.right for fault in faults] == [True, True, True], [fault.reported for fault in faults]
     assert layers.share(faults) == 1
     view = layers.faults(faults)
@@ -103,8 +103,26 @@ def test_planted_faults_are_located_where_they_were_planted(config: Config, seed
     assert all(f"from {name} on" in svg for name in first) and svg.count("in backward order") == 1
 
 
-def test_a_pattern_must_mean_a_single_module() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    assert [named.name for named in find_module(model, "0")] == ["0"]
-    with pytest.raises(ConfigError, match="3 modules"):
-        find_module(model, "*")
+def page_maps(maps: list[np.ndarray]) -> layers.PageMaps:
+    figures = [
+        {"min": 0.0, "max": 1.0, "std": float(m.std()), "zeros": int((m == 0).sum()), "count": m.size} for m in maps
+    ]
+    canvas = np.zeros((32, 32, 3), np.uint8)
+    return layers.PageMaps(
+        "page", "shipped", "decoder.fusion", "Conv2d", canvas, np.stack(maps).astype(np.uint8), figures
+    )
+
+
+def test_the_strongest_maps_come_first_and_duplicates_are_passed_over() -> None:
+    rng = np.random.default_rng(0)
+    strong, other = rng.integers(0, 256, (32, 32)), rng.integers(0, 128, (32, 32))
+    maps = page_maps([other, strong, strong // 2, 255 - strong, other // 4])
+    assert maps.strongest[0] in (1, 3)
+    assert maps.different(9) == [maps.strongest[0], 0], "a map, and its negative, show the same as the strongest"
+    assert maps.different(1) == [maps.strongest[0]]
+
+
+def test_a_channel_is_described_in_words() -> None:
+    half = np.zeros((32, 32))
+    half[:16] = 255
+    assert page_maps([half]).describe_channel(0) == "0 to 1, 50 % zeros"

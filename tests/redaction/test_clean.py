@@ -8,6 +8,7 @@ import time
 import pytest
 
 from ocrlab import redaction
+from ocrlab.redaction.text_spans import begins_word, ends_word, replace_spans
 
 
 def test_secrets_of_the_environment_and_of_addresses_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,3 +171,40 @@ def test_the_time_grows_with_the_length_only(piece: str) -> None:
         return time.process_time() - began
 
     assert seconds(400_000) < 40 * seconds(50_000) + 0.5  # in proportion it is 8 times, in the square 64
+
+
+def test_codes_are_taken_out_and_put_back_where_they_were() -> None:
+    def find(text: str) -> list[tuple[int, int, str]]:
+        at = text.find("secret")
+        return [(at, at + 6, "(x)")] if at >= 0 else []
+
+    text = "\x1b[1ma\x1b[0m sec\x1b[31mret\x1b[0m b\x1b[2mc"
+    assert replace_spans(text, [find]) == ("\x1b[1ma\x1b[0m (x)\x1b[31m\x1b[0m b\x1b[2mc", 1)
+    assert replace_spans("\x1b[1mplain\x1b[0m", [find]) == ("\x1b[1mplain\x1b[0m", 0)
+
+
+def test_characters_that_json_escapes_are_looked_at_and_stay_as_they_were_spelled() -> None:
+    def find(text: str) -> list[tuple[int, int, str]]:
+        at = text.find("a+b")
+        return [(at, at + 3, "(x)")] if at >= 0 else []
+
+    assert replace_spans(r"\u0061\u002Bb c\u003cd \u00e9", [find]) == (r"(x) c\u003cd \u00e9", 1)
+    assert replace_spans("\u0041 \\u007f \\u0020 \\u0041\\\\u0041", [find]) == (
+        "\u0041 \\u007f \\u0020 \\u0041\\\\u0041",
+        0,
+    )
+
+
+def test_of_two_that_overlap_the_first_counts() -> None:
+    assert replace_spans("abcdef", [lambda _: [(1, 4, "X"), (0, 2, "Y"), (4, 5, "Z")]]) == ("YcdZf", 2)
+
+
+def test_where_words_begin_and_end() -> None:
+    assert (
+        begins_word("x y", 2)
+        and not begins_word("xy", 1)
+        and begins_word("\\ny", 2)
+        and begins_word("%2Fy", 3)
+        and not begins_word("_y", 1)
+    )
+    assert ends_word("xy", 2) and not ends_word("xyz", 2) and ends_word("xy z", 2)

@@ -44,9 +44,9 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_spellings(spelt: str) -> None:
-    cleaned, count = redaction.counted(f"got {spelt}!")
+    cleaned, count = redaction.clean_and_count(f"got {spelt}!")
     assert count == 1 and "(MY_TRACKER_TOKEN)" in cleaned and "wo" not in cleaned.lower()
-    assert redaction.counted(cleaned) == (cleaned, 0)
+    assert redaction.clean_and_count(cleaned) == (cleaned, 0)
 
 
 @pytest.mark.parametrize("before", ["", "a", "me:", "user:"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ocrlab import redaction
+from ocrlab.redaction import named_secrets
 
 KEY = "Qq7hunter2xyz0123456"
 
@@ -34,9 +35,9 @@ KEY = "Qq7hunter2xyz0123456"
     ],
 )
 def test_layouts(text: str) -> None:
-    cleaned, count = redaction.counted(text.format(KEY))
+    cleaned, count = redaction.clean_and_count(text.format(KEY))
     assert KEY not in cleaned and count == 1 and "(secret)" in cleaned
-    assert redaction.counted(cleaned) == (cleaned, 0)
+    assert redaction.clean_and_count(cleaned) == (cleaned, 0)
     assert cleaned.replace("(secret)", KEY) == text.format(KEY), "nothing else is gone"
 
 
@@ -86,4 +87,27 @@ def test_mappings_hide_texts_and_keep_what_is_no_secret() -> None:
         "secrets": "(secret)",
         "hf_token": "",
     }
-    assert redaction.counted(mapping) == (expected, 2)
+    assert redaction.clean_and_count(mapping) == (expected, 2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PASSWORD", "wandb_api_key", "WANDB_API_KEY", "hf_token", "token", "mySecret", "db-password", "apikey", "pwd1"],
+)
+def test_names_of_secrets(name: str) -> None:
+    assert redaction.is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "author", "keyboard", "tokenizer", "max_steps", "secretary", "monkey"])
+def test_names_that_only_look_like_it(name: str) -> None:
+    assert not redaction.is_secret(name)
+
+
+def test_in_texts_tokens_and_keys_are_mostly_something_else() -> None:
+    assert named_secrets.names_secret("wandb.api_key") and named_secrets.names_secret("HF_TOKEN")
+    assert not any(
+        map(named_secrets.names_secret, ("cls_token", "missing_keys", "auth_mode", "tokens", "forward_pass", "pass"))
+    )
+    assert named_secrets.hides("PWD", "x9f8e7") and not named_secrets.hides("PWD", "/srv/x")
+    assert named_secrets.hides("password", "12345678") and not named_secrets.hides("api_key", "1e-3")
+    assert not named_secrets.hides("token", "os.environ['X']") and not named_secrets.hides("token", "None")

@@ -30,8 +30,8 @@ from ocrlab import redaction
     ],
 )
 def test_private_addresses_are_replaced(text: str, expected: str) -> None:
-    assert redaction.counted(text) == (expected, expected.count("(address)"))
-    assert redaction.counted(expected) == (expected, 0)
+    assert redaction.clean_and_count(text) == (expected, expected.count("(address)"))
+    assert redaction.clean_and_count(expected) == (expected, 0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Secrets that show by their shape, wherever they stand."""
+"""Secrets that show by their shape, wherever they stand, and tokens by what their issuers put in front."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import string
 import pytest
 
 from ocrlab import redaction
+from ocrlab.redaction.token_patterns import PREFIXES
 
 LETTERS = string.ascii_letters + string.digits
+HEX = "0123456789abcdef"
+SOURCE = random.Random(7)  # the same in every process: pytest's workers compare the names of tests
 
 
 def random_text(length: int, letters: str = LETTERS) -> str:
-    return "".join(random.choices(letters, k=length))
+    return "7" + "".join(SOURCE.choices(letters, k=length - 1))
 
 
 @pytest.mark.parametrize(
@@ -64,13 +67,13 @@ def random_text(length: int, letters: str = LETTERS) -> str:
 )
 def test_in_addresses_and_texts(text: str, expected: str) -> None:
     assert redaction.clean(text.format(f"aB3{random_text(29)}")) == expected
-    assert redaction.counted(expected) == (expected, 0)
+    assert redaction.clean_and_count(expected) == (expected, 0)
 
 
 def test_the_nameless_half_of_a_cloud_key() -> None:
     missed = 0
     for _ in range(300):
-        key = random_text(40, LETTERS + "+/")
+        key = "".join(SOURCE.choices(LETTERS + "+/", k=40))
         missed += key in redaction.clean(f"AKIA{random_text(16, string.ascii_uppercase)},{key}\n")
     assert missed <= 9, "those whose kind of character changes seldom"
 
@@ -107,7 +110,69 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 
 def test_keys_of_trackers_that_have_no_name_beside_them() -> None:
-    key = random_text(40, "0123456789abcdef")
+    key = random_text(40, HEX)
     assert redaction.clean(f"wandb login --relogin {key}") == "wandb login --relogin (secret)"
     assert redaction.clean(f"wandb: using local-{key} of a server") == "wandb: using (secret) of a server"
     assert redaction.clean(f"commit {key}") == f"commit {key}"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        *(
+            f"{front}{random_text(40)}"
+            for front in ("sk-proj-", "hf_", "gsk_", "r8_", "npm_", "GOCSPX-", "ghs_", "glpat-")
+        ),
+        *(f"{front}{random_text(40)}" for front in ("sk_live_", "rk_test_", "hvs.", "tskey-auth-", "glsa_", "whsec_")),
+        *(f"{front}{random_text(40, HEX)}" for front in ("rubygems_", "dop_v1_", "local-")),
+        *(
+            f"SG.{random_text(22)}.{random_text(43)}",
+            f"pypi-AgEIcHlwaS5vcmc{random_text(60)}",
+            f"dapi{random_text(32, HEX)}",
+            f"ak-{random_text(22)}",
+        ),
+        *(f"${kind}${random_text(8)}${random_text(22)}" for kind in ("1", "apr1")),
+        *(f"${kind}$rounds=5000${random_text(16)}${random_text(length)}" for kind, length in (("5", 43), ("6", 86))),
+        *(
+            f"$6${random_text(16)}${random_text(86)}",
+            f"$y$j9T${random_text(22)}${random_text(43)}",
+            f"$2b$12${random_text(53)}",
+        ),
+        f"$argon2id$v=19$m=10240,t=10,p=8${random_text(22)}${random_text(43)}",
+        *(
+            f"AIza{random_text(35)}",
+            f"ASIA{random_text(16, string.ascii_uppercase)}",
+            f"shpat_{random_text(32, HEX)}",
+            f"xapp-1-{random_text(24)}",
+        ),
+    ],
+)
+def test_tokens(token: str) -> None:
+    assert redaction.clean(f"using {token}, then") == "using (secret), then"
+    assert redaction.clean(f'{{"a": "{token}"}}') == '{"a": "(secret)"}'
+    assert redaction.clean(f"x_{token}") == f"x_{token}", "the end of a longer name"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "pypi-server",
+            "npm_config_registry",
+            "local-rank",
+            "dapi2",
+            "as-is",
+            "as-implementedinthereference",
+            "sk-learn",
+        ),
+        *("$1$2$3", "costs $5$ or $6$ each", "$2a$", "$y$x$", "\\(\\alpha$1$\\beta$2$\\)", "${1}$argon2id"),
+        *("SG.loss", "r8_conv", "hvs.py", "sk_live_", "1//0", "eyJust", "AKIA is a prefix", "gl_c_xyz", "ak-47"),
+    ],
+)
+def test_words_that_begin_like_a_token_stay(text: str) -> None:
+    assert redaction.clean(text) == text
+
+
+def test_no_prefix_is_there_twice() -> None:
+    names = [prefix for prefix, _ in PREFIXES]
+    assert len(names) == len(set(names))

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from ocrlab import redaction
-from ocrlab.redaction import common_names, user_and_host_names
+from ocrlab.redaction import user_and_host_names
 
 HOME = "/ho" + "me/"
 MAC = "/Us" + "ers/"
@@ -54,7 +54,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_names_are_replaced(text: str, expected: str) -> None:
     assert redaction.clean(text) == expected
-    assert redaction.counted(expected) == (expected, 0)
+    assert redaction.clean_and_count(expected) == (expected, 0)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_user_whose_name_is_a_word_is_replaced_where_a_user_is_meant(
     monkeypatch.setenv("USER", name)
     stays = f"torch.{name}(x), {name} 0.5, {name}_steps=3, import {name}"
     assert redaction.clean(stays) == stays
-    if name not in common_names.NOBODY:
+    if name not in user_and_host_names.NOBODY:
         meant = f"user={name} {HOME}{name}/x {name}@elsewhere /scratch/{name}/a torchinductor_{name}/b 'user': '{name}'"
         assert name not in redaction.clean(meant)
 
@@ -95,10 +95,10 @@ def test_a_user_whose_name_is_a_word_is_replaced_where_a_user_is_meant(
 def test_words_that_every_log_holds_are_no_names() -> None:
     """Nothing of the two lists is looked for, so that no log loses its words; and no name is in both."""
     assert (
-        not common_names.NOBODY & {"max", "adam", "will"}
-        and {"max", "adam", "will", "print"} <= common_names.ALSO_WORDS
+        not user_and_host_names.NOBODY & {"max", "adam", "will"}
+        and {"max", "adam", "will", "print"} <= user_and_host_names.ALSO_WORDS
     )
-    assert {"root", "data", "user", "ubuntu", "test", "ocr", "runs", "localhost"} <= common_names.NOBODY
+    assert {"root", "data", "user", "ubuntu", "test", "ocr", "runs", "localhost"} <= user_and_host_names.NOBODY
 
 
 def test_a_host_whose_name_is_a_word_is_replaced_where_a_host_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,3 +109,57 @@ def test_a_host_whose_name_is_a_word_is_replaced_where_a_host_is_meant(monkeypat
         assert redaction.clean(text) == text
     for text in ("hostname: {}", "host={}", "root@{}:~$", "events.out.tfevents.17.{}.12", "http://{}:8888"):
         assert redaction.clean(text.format("tensor")) == text.format("(host)")
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("Author: Kir <kir.bran@corp.example>", "Author: Kir <(user)@(host)>"),
+        ("ssh-ed25519 AAAA kbran@ws-114.corp.example", "ssh-ed25519 AAAA (user)@(host)"),
+        ("(base) kbran@lambda-quad:~/x$ python train.py", "(base) (user)@(host):~/x$ python train.py"),
+        ("scp a kbran@storage7:/data/b", "scp a (user)@(host):/data/b"),
+        ("fatal: ssh://kbran@build-07.corp.example/a.git", "fatal: ssh://(secret)@(host)/a.git"),
+        ("'kbran@cs.example.ac.uk'", "'(user)@(host)'"),
+        ("/tmp/torchinductor_kbran/ab/c.py", "/tmp/torchinductor_(user)/ab/c.py"),
+        ("uid=1001(kbran) gid=1001(kbran)", "uid=1001((user)) gid=1001((user))"),
+    ],
+)
+def test_who_and_where(text: str, expected: str) -> None:
+    assert redaction.clean(text) == expected
+    assert redaction.clean_and_count(expected) == (expected, 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("git@github.com:org/repo.git", "noreply@example.com", "security@pytorch.org", "root@localhost:~#"),
+        *("y = emb@table.to(device)", "out = x1@self.weight", "hmean@0.5", "user@1000.service", "memcpy@@GLIBC_2.14"),
+        *("actions/checkout@v4", "icon@2x.png", "name@plt", "@torch.no_grad()", "pkg @ https://example.org/a.whl"),
+        *("image@sha256:0123", "uid=0(root) gid=0(root)", "https://example.org/@kbran/x", "q1@k2.mT", "gcc@9.4.0"),
+    ],
+)
+def test_operators_services_and_versions_stay(text: str) -> None:
+    assert redaction.clean(text) == text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}:88121:88347 [0] NCCL WARN Cuda failure",
+        "[rank3]: {}:796:796 [1] NCCL INFO Bootstrap",
+        "  host      : {}",
+        "slurmstepd: error: *** STEP 37361369.0 ON {} CANCELLED AT 2026-11-24",
+        "srun: error: {}: task 3: Killed",
+    ],
+)
+@pytest.mark.parametrize("name", ["gpu-rack7-n04", "gpu-rack7-n04.corp.example"])
+def test_machines_that_a_log_tells_of_go_everywhere_in_it(line: str, name: str) -> None:
+    text = f"{line.format(name)}\nconnect to [gpu-rack7-n04]:29500, not gpu-rack7-n04b"
+    assert redaction.clean(text) == f"{line.format('(host)')}\nconnect to [(host)]:29500, not gpu-rack7-n04b"
+
+
+def test_the_names_of_no_machine_stay() -> None:
+    for line in ("localhost:12:13 [0] NCCL INFO x", "  host      : localhost", "n1.a:12:13 [0] NCCL INFO x"):
+        assert "localhost" not in list(user_and_host_names.machines(line)) and "n1" not in list(
+            user_and_host_names.machines(line)
+        )

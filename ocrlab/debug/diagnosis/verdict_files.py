@@ -149,12 +149,12 @@ def write_verdict(folder: Path | str, verdict: Verdict, incident: Incident) -> N
     count = 0
     for name, text in incident.texts.items():
         if Path(name).name == name:
-            redacted, replaced = redaction.counted(text)
+            redacted, replaced = redaction.clean_and_count(text)
             run_folder.write_text(place / name, redacted)
             count += replaced
     if incident.facts:  # with them `ocrlab diagnose` of the folder says the same again
-        run_folder.write_json(place / FACTS, redaction.record({"schema": SCHEMA, **finite(dict(incident.facts))}))
-    redacted, replaced = redaction.counted(markdown(verdict, incident.facts))
+        run_folder.write_json(place / FACTS, redaction.clean_record({"schema": SCHEMA, **finite(dict(incident.facts))}))
+    redacted, replaced = redaction.clean_and_count(markdown(verdict, incident.facts))
     count += replaced
     note = (
         f"\n{count} {'place was' if count == 1 else 'places were'} replaced in this folder: {REPLACED}.\n"

@@ -229,7 +229,7 @@ def _write(subject: RecordedStep, record: dict[str, Any], fault: bool) -> Path |
         number = 1
         while (path := folder / ("replay.json" if number == 1 else f"replay-{number}.json")).exists():
             number += 1
-        run_folder.write_json(path, redaction.record(record))
+        run_folder.write_json(path, redaction.clean_record(record))
         return path
     return None
 

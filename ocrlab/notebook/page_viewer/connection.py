@@ -1,4 +1,4 @@
-"""The kernel's end of the line to the detector, which lives in a watched child for as long as its notebook is open.
+"""The line to the detector, which lives in a watched child as long as its notebook is open.
 
 A crash of torch, of a decoder or of a stranger's picture ends the child and not the kernel: its cause is named, and the
 next question starts a new child. Nothing waits without a limit. The child remembers pages only to be quick, so that a

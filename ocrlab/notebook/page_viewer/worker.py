@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,12 +26,12 @@ from ocrlab.config.schema import Post
 from ocrlab.data import image_io, transforms
 from ocrlab.data.dataset import name_at
 from ocrlab.data.formats import icdar, reader
+from ocrlab.errors import DataError
 from ocrlab.evaluation.metrics import iou
 from ocrlab.evaluation.postprocess.box_scores import kernels
 from ocrlab.inference import page_inference
 from ocrlab.inference.detector import Detector, newest_checkpoint, threads
 from ocrlab.notebook.page_viewer.messages import Detections, DetectorInfo, PageList, SmallPage, Source, ViewedPage
-from ocrlab.notebook.page_viewer.upload import read
 from ocrlab.reports.html import page_images
 
 CACHED_PAGES = 12  # pages whose maps stay; one of 1280 pixels takes 12 MB
@@ -38,6 +39,8 @@ SHARP = 1280  # pixels, long side of a page that can be zoomed
 LEVELS = 64  # of a map's colours; the picture of a threshold map is a third smaller for it
 THUMB = 640  # pixels, long side in a report
 Pixels = TypeVar("Pixels", NDArray[np.uint8], NDArray[np.float32])
+
+PDF = b"%PDF"
 
 
 @dataclass
@@ -149,7 +152,7 @@ class PageWorker:
             sample = self.samples[source.split][source.place]
             image, name = image_io.read_image(sample.image, exif=self.exif), sample.name
         else:
-            image, notes = read(Path(source.place))
+            image, notes = read_upload(Path(source.place))
             name = Path(source.place).name
         size = (image.shape[1], image.shape[0])
         warp, canvas = transforms.letterbox(size, self.detector.config.evaluate)
@@ -216,3 +219,40 @@ def _png(image: Image.Image) -> str:
     data = io.BytesIO()
     image.save(data, "png", compress_level=2)
     return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode('ascii')}"
+
+
+def read_upload(path: Path) -> tuple[NDArray[np.uint8], list[str]]:
+    """Return a file as RGB (H, W, 3) uint8, and what was done to it in words; raises DataError naming the file only.
+
+    Unlike a page of a data folder it is turned as its EXIF orientation asks: people expect what their viewer shows.
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(1024).lstrip().startswith(PDF):
+                do = "Convert its pages to images first: pdftoppm -r 150 -png FILE page"
+                raise DataError(f"{path.name} is a PDF", need="an image", do=do)
+        header = image_io.read_header(path)
+        image = image_io.read_image(path, exif=True)
+    except OSError as error:
+        raise DataError(f"{path.name} cannot be read", got=error.strerror) from error
+    except DataError as error:
+        raise DataError(
+            error.what.replace(str(path), path.name), got=error.got, need=error.need, do=error.do
+        ) from error
+    notes = [f"turned as its EXIF orientation {header.orientation} asks"] if header.orientation > 1 else []
+    return image, notes + _conversions(path)
+
+
+def _conversions(path: Path) -> list[str]:
+    """Return in words what of a file is not looked at, or was converted."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(path) as image:
+                frames, mode = getattr(image, "n_frames", 1), image.mode
+    except Exception:  # the pixels are there already; this only adds words
+        return []
+    notes = [f"the first of its {frames} frames"] if frames > 1 else []
+    notes += ["CMYK, converted to RGB"] if mode == "CMYK" else []
+    notes += ["16 bits a channel, of which the high 8 are used"] if mode.startswith("I;16") else []
+    return notes + (["transparent pixels made white"] if mode in image_io.ALPHA_MODES else [])

@@ -11,9 +11,19 @@ from typing import Any
 from ocrlab import redaction, run_folder
 from ocrlab.debug.diagnosis.verdict_files import REPLACED
 from ocrlab.reports.bug_report import sections
-from ocrlab.reports.bug_report.html_page import page
-from ocrlab.reports.bug_report.inputs import INCIDENT, Sources, collect
-from ocrlab.reports.bug_report.markdown import INSIDE, Block, Bullets, Checks, Code, Paragraph, Section, Table, markdown
+from ocrlab.reports.bug_report.markup import (
+    INSIDE,
+    Block,
+    Bullets,
+    Checks,
+    Code,
+    Paragraph,
+    Section,
+    Table,
+    markdown,
+    page,
+)
+from ocrlab.reports.bug_report.sources import INCIDENT, Sources, collect
 
 MARK = re.compile(r"\((?:secret|user|host|address)\)")
 MOST = 99  # reports of one failure in one folder
@@ -36,7 +46,7 @@ def build(sources: Sources, verification: Mapping[str, Any] | None = None) -> Re
     """Return the report; `verified` is what came of running it again, as `rerun.again` returns it."""
     verification = verification or {}
     front = sections.front(sources, verification)
-    title, content = str(front["title"]), sections.every(sources, verification)
+    title, content = str(front["title"]), sections.build_sections(sources, verification)
     clean, count = _clean([Section("", [Paragraph(title)]), *content])
     title = clean[0].blocks[0].text  # type: ignore[union-attr]
     front = redaction.clean({**front, "title": title})
@@ -103,7 +113,7 @@ def _clean(content: list[Section]) -> tuple[list[Section], int]:
     def text(value: str) -> str:
         nonlocal total
         parts = re.split(f"({INSIDE.pattern.replace('(', '(?:')})", value) if INSIDE.search(value) else [value]
-        done, count = redaction.counted([{"": part} for part in parts])
+        done, count = redaction.clean_and_count([{"": part} for part in parts])
         total += count
         return "".join(part[""] for part in done)
 

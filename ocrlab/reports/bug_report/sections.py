@@ -1,37 +1,39 @@
-"""The sections of a bug report, one function each; each says so where it knows nothing."""
+"""The sections of a bug report, one function each; each states where nothing is known."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from ocrlab._version import __version__
-from ocrlab.debug.diagnosis import catalogue, next_steps
+from ocrlab.debug.diagnosis import catalogue, unknown_cause
 from ocrlab.debug.diagnosis.verdict_files import sentence
-from ocrlab.reports.bug_report import environment as machine
-from ocrlab.reports.bug_report import reproduction as commands
-from ocrlab.reports.bug_report import traceback as stacks
-from ocrlab.reports.bug_report import trials
-from ocrlab.reports.bug_report.inputs import Sources, number
-from ocrlab.reports.bug_report.markdown import Block, Bullets, Checks, Code, Paragraph, Section, Table, code, ticked
+from ocrlab.hardware import host
+from ocrlab.reports.bug_report.markup import Block, Bullets, Checks, Code, Paragraph, Section, Table, code, ticked
+from ocrlab.reports.bug_report.sources import Sources, find_stack, number
 
 SURE, POSSIBLE = 0.8, 0.4
 TAIL = 25  # lines of output that are shown
+SHOWN = 12  # rows of one table
 UNKNOWN = "unknown"
+LIBRARIES = ("torch", "torchvision", "lightning", "numpy", "opencv-python", "numba", "shapely", "ocrlab")
+AS_IT_WAS = "as it was"
+REMEDIES = ("fp32", "one thread", "mkldnn off", "CUDA_LAUNCH_BLOCKING=1", "cuDNN off", "no caching allocator")
 
 
 def front(sources: Sources, verification: Mapping[str, Any]) -> dict[str, object]:
     """Return the front matter: title, id, date, type, category, status, version, tags."""
-    first = sources.verdict.causes[0] if sources.verdict.causes else None
-    entry = catalogue.load().entries.get(first.id) if first else None
+    cause, name = sources.cause, sources.name
+    entry = _entry(cause.id) if cause else None
     ended = (sources.record.ended or sources.record.started) if sources.record else ""
-    tags = [first.id if first else "", sources.verdict.symptom or "", sources.verdict.signal or ""]
-    tags += [sources.name.kind, sources.kind, str(sources.incident.facts.get("platform") or "")]
+    tags = [cause.id if cause else "", sources.verdict.symptom or "", sources.verdict.signal or ""]
+    tags += [name.kind, sources.kind, str(sources.incident.facts.get("platform") or "")]
     return {
         "title": title(sources),
-        "id": f"OCR-{sources.name.id}",
+        "id": f"OCR-{name.id}",
         "date": ended[:19] or UNKNOWN,
         "type": "bug",
         "category": entry.family if entry else UNKNOWN,
@@ -43,20 +45,19 @@ def front(sources: Sources, verification: Mapping[str, Any]) -> dict[str, object
 
 def title(sources: Sources) -> str:
     """Return what happened and where, in one line."""
-    name = sources.name
-    first = sources.verdict.causes[0] if sources.verdict.causes else None
-    entry = catalogue.load().entries.get(first.id) if first else None
-    exception = _exception(sources) if not first or first.confidence < SURE else ""
+    name, cause = sources.name, sources.cause
+    entry = _entry(cause.id) if cause else None
+    exception = _exception(sources) if not cause or cause.confidence < SURE else ""
     if exception:
         what = exception
-    elif entry and first and first.confidence >= POSSIBLE:
+    elif entry and cause and cause.confidence >= POSSIBLE:
         what = entry.title
-    elif sources.nonfinite and not sources.verdict.causes:
+    elif sources.nonfinite and not cause:
         what = f"{sources.nonfinite[1]} becomes {sources.nonfinite[2]}"
     elif sources.record and sources.record.status == "died":
         what = "The process died and left no word"
     else:
-        how = "It hung" if sources.verdict.status in ("hung", "suspected") else "It failed"
+        how = "It hung" if sources.hung else "It failed"
         what = name.kind or sources.verdict.signal or f"{how}, and the cause is unknown"
     return f"{what} in {name.place}" if name.place else what
 
@@ -64,7 +65,7 @@ def title(sources: Sources) -> str:
 def _exception(sources: Sources) -> str:
     """Return the exception with its message as it stands in the stack; empty where there is none."""
     kind = sources.name.kind
-    lines = stacks.of(sources.incident.texts, False).whole.splitlines()
+    lines = find_stack(sources.incident.texts, False).whole.splitlines()
     return next((line.strip()[:120] for line in reversed(lines) if kind and kind in line.partition(":")[0]), "")
 
 
@@ -77,19 +78,19 @@ def status(sources: Sources, verification: Mapping[str, Any]) -> str:
     return "reproduced" if any(record.get("reproduced") for _, record in sources.replays) else "open"
 
 
-def every(sources: Sources, verification: Mapping[str, Any]) -> list[Section]:
+def build_sections(sources: Sources, verification: Mapping[str, Any]) -> list[Section]:
     """Return all sections in their order."""
     return [
         summary(sources),
-        machine.section(sources),
-        Section("Steps to reproduce", commands.blocks(sources, verification)),
+        environment(sources),
+        Section("Steps to reproduce", reproduction(sources, verification)),
         expected(sources),
         stack(sources),
         impact(sources),
         hypotheses(sources),
         ruled_out(sources),
         fix(sources),
-        Section("Tests", trials.blocks(sources, verification)),
+        Section("Tests", trials(sources, verification)),
         progress(sources, verification),
         unknown(sources),
     ]
@@ -101,25 +102,152 @@ def summary(sources: Sources) -> Section:
         text = "Nothing here says that it failed."
         if sources.record and sources.record.status == "success":
             text = "This run ended with success: there is no failure to report."
-        do = (
-            "If it did something else than you expected, write down what, under Expected and actual, and share the run."
-        )
-        return Section("Summary", [Paragraph(text), Paragraph(do)])
-    rows = [("how it ended", ending(sources)), ("when", when(sources)), ("how far", how_far(sources))]
-    rows += [("fingerprint", f"{code(sources.name.id)}, the same for the same failure elsewhere")]
-    first = sources.verdict.causes[0] if sources.verdict.causes else None
-    if first:
-        rows.insert(1, ("cause", f"{code(first.id)}, confidence {first.confidence:.2f}"))
+        do = "If it did something else than you expected, write down what, under Expected and actual,"
+        return Section("Summary", [Paragraph(text), Paragraph(f"{do} and share the run.")])
+    rows = [["how it ended", ending(sources)]]
+    if sources.cause:
+        rows.append(["cause", f"{code(sources.cause.id)}, confidence {sources.cause.confidence:.2f}"])
+    rows += [["when", when(sources)], ["how far", how_far(sources)]]
+    rows.append(["fingerprint", f"{code(sources.name.id)}, the same for the same failure elsewhere"])
     if sources.kind in ("run", "notebook"):
-        rows.append(("left in", code(sources.path.name)))
-    outcome = (
-        sentence(sources.verdict) if sources.verdict.status != "log" or sources.verdict.causes else ending(sources)
-    )
-    return Section("Summary", [Paragraph(ticked(outcome)), Table(["", ""], [[name, text] for name, text in rows])])
+        rows.append(["left in", code(sources.path.name)])
+    judged = sources.verdict.status != "log" or sources.verdict.causes
+    outcome = sentence(sources.verdict) if judged else ending(sources)
+    return Section("Summary", [Paragraph(ticked(outcome)), Table(["", ""], rows)])
+
+
+def environment(sources: Sources) -> Section:
+    """The machine in the order in which maintainers ask for it (torch.utils.collect_env).
+
+    The run wrote it down when it began; else it is looked up, where this is the same machine.
+    """
+    known, facts = sources.environment, sources.incident.facts
+    origin = "As the run wrote it down when it began."
+    if not known and sources.here:
+        known = host.environment()
+        origin = "The run wrote nothing down. This is the same machine, as it was found when this report was written."
+        origin += " The packages are those of the Python that wrote it, which need not be the program's."
+    if not known and not facts:
+        return Section("Environment", [Paragraph("Unknown: nothing was written down, and it may have been elsewhere.")])
+    installed = _mapping(known.get("packages"))
+    rows = _environment_rows(sources, known, installed)
+    blocks: list[Block] = [
+        Paragraph(origin if known else "Only what was measured at the failure is known."),
+        Table(["what", "value"], rows),
+    ]
+    if installed:
+        packages = "\n".join(f"{name}=={version}" for name, version in installed.items())
+        blocks.append(Code(packages, "text", f"All {len(installed)} packages"))
+    return Section("Environment", blocks)
+
+
+def _environment_rows(sources: Sources, known: Mapping[str, Any], installed: Mapping[str, Any]) -> list[list[str]]:
+    facts, machine = sources.incident.facts, _mapping(known.get("machine"))
+    gpu, torch = _mapping(facts.get("gpu")), _mapping(facts.get("torch"))
+    gpu_parts = [str(gpu[name]) for name in ("name", "capability", "driver") if gpu.get(name)]
+    gpu_parts += [f"CUDA {torch['cuda']}"] if torch.get("cuda") else []
+    pairs: list[tuple[str, object]] = [
+        ("ocrlab", known.get("revision")),
+        ("libraries", ", ".join(f"{name} {installed[name]}" for name in LIBRARIES if name in installed)),
+        ("device", machine.get("device") or machine.get("accelerator")),
+        ("number format", ("bf16" if machine["bf16"] else "fp32") if "bf16" in machine else None),
+        ("GPU", ", ".join(gpu_parts)),
+        ("OS", known.get("platform") or facts.get("platform")),
+        ("libc", known.get("libc")),
+        ("Python", known.get("python") or sources.process.get("python")),
+        ("CPU", known.get("cpu_name")),
+        ("cores (physical)", f"{known.get('cores')} ({known.get('physical_cores')})" if known.get("cores") else None),
+        ("CPU flags", " ".join(map(str, known.get("cpu_flags") or facts.get("cpu_flags") or ()))),
+        ("memory", _gib(known.get("memory_bytes") or facts.get("memory_limit_bytes"))),
+        ("most memory it used", _gib(facts.get("memory_peak_bytes"))),
+        ("/dev/shm", _gib(known.get("shm_bytes") or facts.get("shm_free_bytes"))),
+        ("free disk at the end", _gib(facts.get("disk_free_bytes"))),
+        ("open files allowed", facts.get("fd_limit")),
+    ]
+    return [[name, code(value) if value else UNKNOWN] for name, value in pairs]
+
+
+def _gib(value: object) -> str | None:
+    if not isinstance(value, int | float) or value <= 0:
+        return None
+    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
+
+
+def command(sources: Sources) -> list[str] | None:
+    """Return the words of the program that failed, without the watcher around it; None where nobody knows them."""
+    words = sources.process.get("command")
+    if not (isinstance(words, list) and words and all(isinstance(word, str) for word in words)):
+        return None
+    arguments = _ocrlab_arguments(words)
+    if arguments is None:
+        return None if any("ipykernel" in word for word in words) else list(words)
+    if arguments[:1] == ["watch"]:
+        return arguments[arguments.index("--") + 1 :] if "--" in arguments else None
+    return ["ocrlab", *arguments]
+
+
+def _ocrlab_arguments(words: Sequence[str]) -> list[str] | None:
+    """Return the words after `ocrlab`, None for another program."""
+    for index, word in enumerate(words[1:3], 1):
+        if Path(word).name == "ocrlab":
+            return list(words[index + 1 :])
+        if word == "-m" and words[index + 1 : index + 2] == ["ocrlab"]:
+            return list(words[index + 2 :])
+    return None
+
+
+def reproduction(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
+    """Return how to reproduce it: the exact command, where it was given, and what came of running it again."""
+    if sources.kind == "notebook":
+        return _notebook_reproduction(sources)
+    words, blocks = command(sources), list[Block]()
+    if words is not None:
+        folder = sources.process.get("folder")
+        lines = [f"cd {shlex.quote(folder)}"] if isinstance(folder, str) else []
+        watched = ["ocrlab", "watch", "--", *words] if words[:1] != ["ocrlab"] else words
+        blocks.append(Code("\n".join([*lines, shlex.join(watched)]), "sh"))
+    else:
+        blocks.append(Paragraph("The command is unknown: no record of the process says how it was started."))
+        if sources.config:
+            again = code(f"ocrlab train --config {sources.path.name}/config.yaml")
+            blocks.append(Paragraph(f"Its settings are kept: {again}."))
+    items = []
+    if sources.config:
+        private = "It is private and is not part of this."
+        items.append(f"{code('config.yaml')} in the run folder holds every setting. {private}")
+    if sources.recorded:
+        items.append(f"{code(f'ocrlab replay {sources.path.name}')} makes only the step that failed again, and alone.")
+    blocks += [Bullets(items)] if items else []
+    return [*blocks, *_verification_blocks(verification)]
+
+
+def _notebook_reproduction(sources: Sources) -> list[Block]:
+    execution = _mapping(sources.notebook.get("papermill"))
+    words = ["ocrlab", "run", str(execution.get("input_path") or sources.path.name)]
+    for name, value in _mapping(execution.get("parameters")).items():
+        words += ["-p", str(name), str(value)]
+    how = "" if execution else " Nothing says how it was executed; this is how it would be executed again."
+    return [Code(shlex.join(words), "sh"), Paragraph(f"The notebook itself belongs to this report.{how}")]
+
+
+def _verification_blocks(verification: Mapping[str, Any]) -> list[Block]:
+    if not verification:
+        return [Paragraph(f"Not verified: {code('ocrlab report bug RUN --verify')} runs the command again.")]
+    runs = verification.get("runs")
+    if not runs:
+        return [Paragraph(f"It could not be verified: {verification.get('why') or 'it is unknown why'}.")]
+    rows = [
+        [str(index), "the same failure" if run["same"] else "another end", code(run["told"]), f"{run['seconds']:.1f}"]
+        for index, run in enumerate(runs, 1)
+    ]
+    word = "run again" if len(runs) == 1 else f"run again {len(runs)} times"
+    text = f"Verified: {word}, and the same failure came {verification['same']} of {len(runs)} times"
+    text += f" (looked for: {code(verification['wanted'])})."
+    return [Paragraph(text), Table(["run", "what came", "in its words", "s"], rows)]
 
 
 def expected(sources: Sources) -> Section:
-    """What should have happened, which nobody has said, and what did."""
+    """What should have happened, which nobody has stated, and what did."""
     wanted = "It ends by itself with exit status 0."
     if sources.config:
         wanted = "The training ends by itself, with its last step and a checkpoint."
@@ -132,9 +260,11 @@ def expected(sources: Sources) -> Section:
     bad = sources.nonfinite
     if bad:
         blocks.append(Paragraph(f"{code(bad[1])} is {code(bad[2])} from line {bad[0]} of {code('metrics.csv')} on."))
-    name, text = _output(sources)
-    if text:
-        blocks.append(Code("\n".join(text.rstrip().splitlines()[-TAIL:]), "text", f"The last lines of {name}"))
+    texts = sources.incident.texts
+    others = (name for name in texts if name not in ("stacks.txt", "kernel_log.txt", "traceback.txt"))
+    name = "log_tail.txt" if texts.get("log_tail.txt") else next(others, "")
+    if texts.get(name):
+        blocks.append(Code("\n".join(texts[name].rstrip().splitlines()[-TAIL:]), "text", f"The last lines of {name}"))
     else:
         blocks.append(Paragraph("What it printed is unknown: no output was kept."))
     return Section("Expected and actual", blocks)
@@ -142,15 +272,13 @@ def expected(sources: Sources) -> Section:
 
 def stack(sources: Sources) -> Section:
     """The failing line with the lines around it, and the whole stack."""
-    stack = stacks.of(sources.incident.texts, sources.here)
+    stack = find_stack(sources.incident.texts, sources.here)
     if not stack.whole:
         return Section("Stack", [Paragraph("Unknown: no traceback and no stack was left.")])
     blocks: list[Block] = []
     if stack.frame:
-        where = f"{stack.frame.file}:{stack.frame.line}"
-        blocks.append(
-            Paragraph(f"It failed in {code(stack.frame.function)}, {code(where)}, as {code(stack.file)} shows.")
-        )
+        function, place = code(stack.frame.function), code(f"{stack.frame.file}:{stack.frame.line}")
+        blocks.append(Paragraph(f"It failed in {function}, {place}, as {code(stack.file)} shows."))
     if stack.source:
         blocks.append(Code(stack.source, "python"))
     else:
@@ -159,20 +287,19 @@ def stack(sources: Sources) -> Section:
 
 
 def impact(sources: Sources) -> Section:
-    """What was lost, what is left, and how often it happened beside this run."""
+    """What was lost, what is left, and how many runs next to this one failed in the same way."""
     if not sources.failed:
         return Section("Impact", [Paragraph("None is known.")])
     items = []
-    last = sources.path / "checkpoints" / "last.ckpt"
-    if sources.config and last.is_file():
+    if sources.config and (sources.path / "checkpoints" / "last.ckpt").is_file():
         again = f"ocrlab train --resume {shlex.quote(sources.path.name)}"
         items.append(f"A checkpoint is left: {code(again)} goes on from it.")
     elif sources.config:
         items.append("No checkpoint was written: the whole run is lost.")
     silent = number(sources.incident.facts.get("silent_seconds"))
-    if silent and sources.verdict.status in ("hung", "suspected"):
+    if silent and sources.hung:
         items.append(f"It stood still for {silent:.0f} s.")
-    same, others = trials.siblings(sources)
+    same, others = sources.siblings()
     if others:
         items.append(f"{same} of the {others} other runs beside it failed in the same way.")
     items.append("Whom else it concerns is unknown.")
@@ -180,73 +307,135 @@ def impact(sources: Sources) -> Section:
 
 
 def hypotheses(sources: Sources) -> Section:
-    """Every cause that is thought of, with how sure it is and the lines that speak for it."""
-    rows = [_hypothesis(sources, index) for index in range(len(sources.verdict.causes))]
-    rows += trials.hypotheses(sources)
+    """Every possible cause, with its confidence and the lines that support it."""
+    rows = []
+    for cause in sources.verdict.causes:
+        entry = _entry(cause.id)
+        lines = [
+            f"{code(f'{line.file}:{line.line}' if line.line else line.file)} {code(line.text[:200])}"
+            for line in cause.evidence
+        ]
+        name = f"{entry.title if entry else ''} {code(cause.id)}".strip()
+        state = "supported" if cause.confidence >= SURE else "open"
+        evidence = "; ".join(lines) or "it looks the same as what was seen"
+        rows.append([name, state, f"{cause.confidence:.2f}", evidence])
+    for file, record in sources.bisects:
+        if record.get("status") == "found":
+            posterior = number(record.get("posterior"))
+            confidence = UNKNOWN if posterior is None else f"{posterior:.2f}"
+            evidence = f"{code(file)} {code(_text(record.get('sentence')))}"
+            rows += [
+                [f"Setting {code(name)}", "supported", confidence, evidence] for name in _list(record.get("culprits"))
+            ]
     if not rows:
         return Section("Hypotheses", [Paragraph("None: nothing that was seen speaks for any cause that is known.")])
     blocks: list[Block] = [Table(["hypothesis", "status", "confidence", "evidence"], rows)]
-    first = sources.verdict.causes[0] if sources.verdict.causes else None
-    if first and first.experiment:
-        blocks += [Paragraph("What would settle it:"), Code(first.experiment)]
+    if sources.cause and sources.cause.experiment:
+        blocks += [Paragraph("What would settle it:"), Code(sources.cause.experiment)]
     return Section("Hypotheses", blocks)
 
 
-def _hypothesis(sources: Sources, index: int) -> list[str]:
-    cause = sources.verdict.causes[index]
-    entry = catalogue.load().entries.get(cause.id)
-    state = "supported" if cause.confidence >= SURE else "open"
-    lines = [f"{code(_place(line.file, line.line))} {code(line.text[:200])}" for line in cause.evidence]
-    evidence = "; ".join(lines) or "it looks the same as what was seen"
-    return [f"{entry.title if entry else ''} {code(cause.id)}".strip(), state, f"{cause.confidence:.2f}", evidence]
-
-
 def ruled_out(sources: Sources) -> Section:
-    """What was looked at and is not the reason."""
+    """What was checked and is not the reason."""
     rows = [[code(out.id), "refuted", ticked(out.why)] for out in sources.verdict.ruled_out]
-    rows += trials.refuted(sources)
+    for file, record in sources.bisects:
+        if record.get("status") in ("found", "none"):
+            culprits = set(map(str, _list(record.get("culprits"))))
+            names = [str(row.get("name")) for row in _rows(record.get("factors"))]
+            why = f"{code(file)}: the answer needs no change of it"
+            rows += [[f"Setting {code(name)}", "refuted", why] for name in names if name not in culprits]
     if not rows:
         return Section("Ruled out", [Paragraph("Nothing was ruled out.")])
     return Section("Ruled out", [Table(["cause", "status", "why"], rows)])
 
 
 def fix(sources: Sources) -> Section:
-    """What mends it, as far as the cause is known."""
-    first = sources.verdict.causes[0] if sources.verdict.causes else None
-    items = [
-        f"Until it is mended: {code(cure)}, as {code(name)} found{tried}."
-        for name, cure, tried in trials.until_mended(sources)
-    ]
-    items += [
-        f"In {code(name)} the step that failed had no fault with {code(cell)}." for name, cell in trials.helped(sources)
-    ]
-    around = bool(items)
-    if first and first.fix:
-        sure = "" if first.confidence >= SURE else f"If it is {code(first.id)}, which is not certain: "
-        items.append(f"{sure}{ticked(first.fix)}")
+    """The fix, as far as the cause is known, and the ways around it that were tried."""
+    cause, items = sources.cause, _workarounds(sources)
+    tried = bool(items)
+    if cause and cause.fix:
+        unsure = "" if cause.confidence >= SURE else f"If it is {code(cause.id)}, which is not certain: "
+        items.append(f"{unsure}{ticked(cause.fix)}")
     items = items or ["Unknown, as the cause is."]
-    if first and first.fix and around:
+    if cause and cause.fix and tried:
         items.append("The last of these was not tried, as far as anything here says.")
-    elif not around:
+    elif not tried:
         items.append("Not tried: nothing here says that any of it was.")
     return Section("Proposed fix", [Bullets(items)])
 
 
+def _workarounds(sources: Sources) -> list[str]:
+    """Return what bisects and replays have shown to avoid the failure, each as a sentence."""
+    items = []
+    for file, record in sources.bisects:
+        if record.get("until_mended"):
+            culprits = set(map(str, _list(record.get("culprits"))))
+            needed = 1 if record.get("kind") == "all" else len(culprits)  # of several together one is enough
+            ends = [
+                row.get("ended")
+                for row in _rows(record.get("table"))
+                if culprits and len(culprits & set(map(str, _list(row.get("flipped"))))) >= needed
+            ]
+            tried = f", where {ends.count('passed')} of {len(ends)} runs with it passed" if ends else ""
+            items.append(f"Until it is mended: {code(record['until_mended'])}, as {code(file)} found{tried}.")
+    for file, record in sources.replays:
+        rows = [row for row in _rows(record.get("cells")) if not row.get("not_done") and not row.get("alone")]
+        if any(row.get("cell") == AS_IT_WAS and isinstance(row.get("fault"), Mapping) for row in rows):
+            passed = [row["cell"] for row in rows if row.get("cell") in REMEDIES and not row.get("fault")]
+            items += [f"In {code(file)} the step that failed had no fault with {code(variant)}." for variant in passed]
+    return items
+
+
+def trials(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
+    """Return what was run (replays, bisects, runs again), each with its result, and the commands of what was not."""
+    blocks: list[Block] = []
+    for file, record in sources.replays:
+        blocks.append(Paragraph(f"{code(file)}: {code(_text(record.get('answer')))}"))
+        variants = _rows(record.get("cells"))
+        rows = [[code(row.get("cell")), code(_variant_result(row)), _seconds(row)] for row in variants]
+        blocks += [Table(["cell", "what came of it", "s"], rows[:SHOWN])] if rows else []
+    for file, record in sources.bisects:
+        blocks.append(Paragraph(f"{code(file)}: {code(_text(record.get('sentence')))}"))
+        rows = [
+            [code(", ".join(map(str, row.get("flipped") or ["nothing"]))), code(_text(row.get("ended"))), _seconds(row)]
+            for row in _rows(record.get("table"))
+        ]
+        blocks += [Table(["flipped", "how it ended", "s"], rows[:SHOWN])] if rows else []
+    if verification.get("runs"):
+        same = f"{verification['same']} of {len(verification['runs'])}"
+        blocks.append(Paragraph(f"Run again: {same} failed in the same way, see above."))
+    left = []
+    if sources.recorded and not sources.replays:
+        left.append(f"{code(f'ocrlab replay {sources.path.name}')} (which module, operator and sample)")
+    if sources.config and not sources.bisects:
+        left.append(f"{code(f'ocrlab bisect {sources.path.name}')} (which setting makes it fail)")
+    left.append(f"{code('ocrlab doctor')} (what is broken on this machine)")
+    return [*blocks, Paragraph(f"Not run: {', '.join(left)}.")]
+
+
+def _variant_result(row: Mapping[str, Any]) -> str:
+    if row.get("not_done"):
+        return f"not done: {row['not_done']}"
+    fault = row.get("fault")
+    if isinstance(fault, Mapping):
+        what = next((fault[key] for key in ("exception", "signal", "value", "kind") if fault.get(key)), "a fault")
+        place = fault.get("path") or fault.get("module") or fault.get("line") or ""
+        return f"{str(what).strip().splitlines()[0][:120]} {f'in {place}' if place else ''}".strip()
+    return "one sample after the other" if row.get("alone") else "no fault"
+
+
 def progress(sources: Sources, verification: Mapping[str, Any]) -> Section:
     """What is done and what is not."""
-    causes = sources.verdict.causes
-    replay = sources.verdict.status != "log" and next(
-        (record for _, record in reversed(sources.replays) if record.get("fault")), None
-    )
-    again = bool(verification.get("same")) or bool(replay)
-    certain = bool(causes) and causes[0].confidence >= SURE
+    cause = sources.cause
+    replayed = sources.verdict.status != "log" and any(record.get("fault") for _, record in sources.replays)
+    again = bool(verification.get("same")) or replayed
     items = [
         (sources.failed, "failure recorded"),
         (again, "reproduced" if again else f"reproduced: {code('--verify')} runs it again"),
-        (bool(replay), "first fault placed: module, operator, sample"),
-        (certain, f"cause named with confidence {SURE:g} or more"),
-        (bool(causes and causes[0].fix), "fix proposed"),
-        (bool(trials.until_mended(sources) or trials.helped(sources)), "a way around it tried and shown to work"),
+        (replayed, "first fault placed: module, operator, sample"),
+        (cause is not None and cause.confidence >= SURE, f"cause named with confidence {SURE:g} or more"),
+        (bool(cause and cause.fix), "fix proposed"),
+        (bool(_workarounds(sources)), "a way around it tried and shown to work"),
         (False, "fix tried"),
         (False, "regression test written"),
     ]
@@ -254,8 +443,8 @@ def progress(sources: Sources, verification: Mapping[str, Any]) -> Section:
 
 
 def unknown(sources: Sources) -> Section:
-    """What is not known, and what would have told it."""
-    own = next_steps.own_error(sources.verdict)  # which the summary has said
+    """What is not known, and what would have shown it."""
+    own = unknown_cause.own_error(sources.verdict)  # which stands in the summary
     missing = [text for text in sources.verdict.missing if not (own and text.endswith(own))]
     items = [ticked(text) for text in (*missing, *sources.unread)]
     if sources.kind == "run" and not sources.replays:
@@ -267,24 +456,23 @@ def unknown(sources: Sources) -> Section:
 
 def ending(sources: Sources) -> str:
     """Return how it ended in words."""
-    verdict, facts = sources.verdict, sources.incident.facts
-    seconds = number(facts.get("run_seconds"))
+    verdict, record = sources.verdict, sources.record
+    seconds = number(sources.incident.facts.get("run_seconds"))
     after = f" after {seconds:.1f} s" if seconds is not None else ""
-    if sources.record and sources.record.status == "success":
+    if record and record.status == "success":
         return "It ended with success."
-    if verdict.status in ("hung", "suspected"):
+    if sources.hung:
         return f"It hung: nothing moved any more{after}."
     if verdict.signal:
         return f"It was killed by {verdict.signal}{after}."
     if verdict.exit_code is not None:
         return f"It ended with exit status {verdict.exit_code}{after}."
-    if sources.record and sources.record.status == "running":
+    if record and record.status == "running":
         return "It is still running."
-    if sources.record and sources.record.status == "died":
+    if record and record.status == "died":
         return "Its process is gone and left no word."
-    error = sources.record.error if sources.record else None
-    if error:
-        return f"It ended with {code(str(error.get('type'))[:200])}{after}."
+    if record and record.error:
+        return f"It ended with {code(str(record.error.get('type'))[:200])}{after}."
     return "How it ended is unknown."
 
 
@@ -314,15 +502,26 @@ def how_far(sources: Sources) -> str:
     return ", ".join(parts) or UNKNOWN
 
 
-def _output(sources: Sources) -> tuple[str, str]:
-    texts = sources.incident.texts
-    name = (
-        "log_tail.txt"
-        if texts.get("log_tail.txt")
-        else next((name for name in texts if name not in ("stacks.txt", "kernel_log.txt", "traceback.txt")), "")
-    )
-    return name, texts.get(name, "")
+def _entry(cause: str) -> catalogue.Entry | None:
+    return catalogue.load().entries.get(cause)
 
 
-def _place(file: str, line: int | None) -> str:
-    return f"{file}:{line}" if line else file
+def _seconds(row: Mapping[str, Any]) -> str:
+    seconds = number(row.get("seconds"))
+    return "" if seconds is None else f"{seconds:.1f}"
+
+
+def _text(value: object) -> str:
+    return str(value)[:600] if value else "no answer"
+
+
+def _rows(value: object) -> list[Mapping[str, Any]]:
+    return [row for row in _list(value) if isinstance(row, Mapping)]
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

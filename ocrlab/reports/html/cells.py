@@ -6,18 +6,19 @@ Whatever an output holds, what comes out is safe to show (`safe`), described (al
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from ocrlab.reports.html import ansi, sanitizer, size_limit
+from ocrlab.reports.html import ansi, sanitizer
 from ocrlab.reports.html import markdown as html_markdown
-from ocrlab.reports.html.size_limit import Limits
 from ocrlab.reports.notebooks import results
 
 SKIPPED = "this cell never ran"
@@ -31,6 +32,29 @@ NUMBER = re.compile(  # no part of it can be read in two ways, so that time is l
 COLOURED = re.compile(r"(?:[\s;\"'](?:background(?:-color)?|color|fill)\s*[:=])|\bbgcolor=", re.IGNORECASE)
 RULED = re.compile(r"\A(?:\x1b\[[\d;]*m)*-{40,}(?:\x1b\[[\d;]*m)*\n")  # with which IPython begins a traceback
 VISIBLE = re.compile(r"<(?:img|svg|hr|table|math)\b|>[^<\s][^<]*<|^[^<]*[^<\s]")
+DATA = re.compile(r"data:image/(png|jpeg|gif|webp|avif|bmp);base64,([A-Za-z0-9+/=]+)")
+SHOWN = 40_000  # bytes; a smaller picture is left as it is
+MANY = 10**9
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much of one output is shown: characters of text and of HTML, pixels of a picture's long side, its quality."""
+
+    text: int = MANY
+    html: int = MANY
+    pixels: int = MANY
+    quality: int = 0  # of WebP, 0 for pictures as they are
+
+
+STEPS = (
+    Limits(),
+    Limits(text=400_000, pixels=1600, quality=85),
+    Limits(text=100_000, html=600_000, pixels=1100, quality=70),
+    Limits(text=20_000, html=200_000, pixels=720, quality=55),
+    Limits(text=4_000, html=40_000, pixels=400, quality=35),
+    Limits(text=500, html=4_000, pixels=160, quality=20),
+)
 
 
 @dataclass
@@ -50,7 +74,7 @@ class Page:
 def markdown(cell: Any, page: Page) -> str:
     """Return a Markdown cell."""
     html = html_markdown.markdown(cell.source, cell.get("attachments", {}), page.folder)
-    html = page.headings.put(size_limit.pictures(html, page.limits))
+    html = page.headings.put(limit_pictures(html, page.limits))
     return f'<div class="prose">{html}</div>' if html.strip() else ""
 
 
@@ -172,7 +196,7 @@ def _html(html: str, alt: str, page: Page) -> tuple[str, bool]:
     if len(html) > page.limits.html:
         return _out(f'<p class="gone">{len(html):,} characters of HTML are in the notebook</p>', "text"), False
     piece = sanitizer.piece(html, alt)
-    clean = size_limit.pictures(piece.html, page.limits)
+    clean = limit_pictures(piece.html, page.limits)
     if not VISIBLE.search(clean):
         return "", piece.ran
     ours = '<div class="ocrlab"' in clean
@@ -191,7 +215,34 @@ def _picture(address: str, about: Any, alt: str, page: Page) -> str:
     words = escape(str(attributes.get("alt") or alt))
     if not sanitizer.whole(address):
         return _out(f'<p class="gone">{words}: it cannot be read.</p>', "text")
-    return _out(size_limit.pictures(f'<img src="{address}"{size} alt="{words}">', page.limits), "picture")
+    return _out(limit_pictures(f'<img src="{address}"{size} alt="{words}">', page.limits), "picture")
+
+
+def limit_pictures(html: str, limits: Limits) -> str:
+    """Return HTML whose large pictures are within `limits`; one that cannot be read stays."""
+    if not limits.quality:
+        return html
+    return DATA.sub(lambda match: reduce_picture(match[0], match[2], limits.pixels, limits.quality), html)
+
+
+@lru_cache(maxsize=512)
+def reduce_picture(address: str, code: str, pixels: int, quality: int) -> str:
+    """Return a picture's address with at most `pixels` on the long side, or the same where that is no smaller."""
+    from PIL import Image
+
+    if len(code) < SHOWN * pixels // 1600:
+        return address
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(code))) as image:
+            image.thumbnail((pixels, pixels), Image.Resampling.LANCZOS)
+            data = io.BytesIO()
+            image.convert("RGBA" if "A" in image.getbands() or "transparency" in image.info else "RGB").save(
+                data, "webp", quality=quality, method=4
+            )
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return address
+    reduced = f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode('ascii')}"
+    return reduced if len(reduced) < len(address) else address
 
 
 def _out(html: str, kind: str) -> str:

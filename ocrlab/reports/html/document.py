@@ -14,9 +14,8 @@ import nbformat
 
 from ocrlab.errors import DataError
 from ocrlab.reports import progress_view, view
-from ocrlab.reports.html import cells, markdown, sanitizer, size_limit, stylesheet
-from ocrlab.reports.html.cells import Page
-from ocrlab.reports.html.size_limit import Limits
+from ocrlab.reports.html import cells, markdown, sanitizer, stylesheet
+from ocrlab.reports.html.cells import Limits, Page
 from ocrlab.reports.notebooks import executed_file, outcome, results
 from ocrlab.reports.notebooks.outcome import Outcome
 from ocrlab.run_folder import write_text
@@ -81,7 +80,7 @@ def _render(notebook: Any, name: str, folder: Path | None, most: int) -> tuple[s
     notebook_results = [result for output in outputs if (result := results.from_bundle(output.get("data", {})))]
     top = _take_outcome(clean)
     several = markdown.count_titles(clean) > 1
-    for limits in size_limit.STEPS:
+    for limits in cells.STEPS:
         shared = Page(folder, limits, markdown.Headings(several))
         text = _page(clean, top, shared, name, count, most)
         if len(text.encode("utf-8", errors="backslashreplace")) <= most:

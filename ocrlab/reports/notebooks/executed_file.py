@@ -8,7 +8,7 @@ from typing import Any
 import nbformat
 from papermill.iorw import write_ipynb
 
-from ocrlab.redaction import counted
+from ocrlab.redaction import clean_and_count
 from ocrlab.run_folder import write_text
 
 PICTURES = ("image/png", "image/jpeg", "image/gif", "application/pdf")  # base64, in which no name can be found
@@ -28,7 +28,7 @@ def redacted(notebook: Any) -> tuple[Any, int]:
                 texts.append((place, key, inner))
 
     walk(copied)
-    cleaned, count = counted([{name: place[key]} for place, key, name in texts])
+    cleaned, count = clean_and_count([{name: place[key]} for place, key, name in texts])
     for (place, key, _), clean in zip(texts, cleaned, strict=True):
         place[key] = next(iter(clean.values()))  # the name counts too: a secret is known by it
     return copied, count

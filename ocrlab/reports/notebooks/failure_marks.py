@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,13 +15,15 @@ import nbformat
 from ocrlab.records import to_json
 from ocrlab.redaction import clean
 from ocrlab.reports import verdict_view
-from ocrlab.reports.notebooks import cell_frames, outcome, results
+from ocrlab.reports.notebooks import outcome, results
 from ocrlab.reports.notebooks.outcome import Outcome
 from ocrlab.reports.notebooks.termination import Ending
 from ocrlab.reports.view import View, join_views
 
 ENAMES = {"killed": "KernelDied", "failed": "KernelEnded", "hung": "CellStuck", "stopped": "Stopped"}
 TAG = "ocrlab-outcome"  # of the cell that holds the outcome of a notebook without one of its own
+CELL_FILE = re.compile(r"[^\s\"(]*ipykernel_\d+/(?P<code>\d+)\.py")  # how ipykernel names the code of a cell
+BLOCK = re.compile(r"(?m)^(?=(?:Current t|T)hread |Fatal Python error|Process \d+)")
 
 
 def mark(manager: Any, ended: Ending, index: int | None) -> None:
@@ -72,7 +75,7 @@ def text_of(cell: Any) -> str:
 def _error(ended: Ending, cells: Sequence[Any]) -> Any:
     parts = [ended.sentence]
     parts += [verdict_view.text(ended.verdict)] if ended.verdict and ended.verdict.causes else []
-    parts += [cell_frames.own(ended.stack, cells)] if ended.stack.strip() else []
+    parts += [cell_stack(ended.stack, cells)] if ended.stack.strip() else []
     lines = "\n\n".join(parts).splitlines()
     return nbformat.v4.new_output("error", ename=ENAMES[ended.status], evalue=ended.sentence, traceback=lines)
 
@@ -112,3 +115,36 @@ def _ending_record(ended: Ending) -> dict[str, Any]:
 def _seconds(notebook: Any) -> float | None:
     began = notebook.metadata.papermill.get("start_time")
     return time.time() - datetime.fromisoformat(began).timestamp() if began else None
+
+
+def cell_stack(stack: str, cells: Sequence[Any] = ()) -> str:
+    """Return the frames from the newest down to the cell; other threads and ipykernel's own frames say nothing.
+
+    Takes what faulthandler and py-spy write; a stack in which no cell is found is returned whole.
+    """
+    frames: list[str] = []
+    names = _cell_names(cells)
+    for block in BLOCK.split(stack):
+        lines = block.rstrip().splitlines()
+        last = max((n for n, line in enumerate(lines) if CELL_FILE.search(line)), default=None)
+        if last is not None:
+            frames += [_with_cell_names(line, names) for line in lines[: last + 1]]
+        elif block.startswith("Fatal Python error"):
+            frames += lines[:1]
+    return "\n".join(frames) or stack.strip()
+
+
+def _with_cell_names(line: str, names: dict[str, str]) -> str:
+    return CELL_FILE.sub(lambda match: names.get(match["code"], "a cell"), line)
+
+
+def _cell_names(cells: Sequence[Any]) -> dict[str, str]:
+    """Return `cell [5]` by the name under which ipykernel compiles it; empty where ipykernel does it otherwise."""
+    try:
+        from ipykernel.compiler import get_tmp_hash_seed, murmur2_x86
+
+        seed = get_tmp_hash_seed()
+        ran = [cell for cell in cells if cell.cell_type == "code" and cell.execution_count is not None]
+        return {str(murmur2_x86(cell.source, seed)): f"cell [{cell.execution_count}]" for cell in ran}
+    except (ImportError, AttributeError, TypeError):
+        return {}

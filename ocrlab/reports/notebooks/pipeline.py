@@ -18,7 +18,7 @@ from papermill.parameterize import parameterize_notebook
 
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import to_json
-from ocrlab.redaction import record
+from ocrlab.redaction import clean_record
 from ocrlab.reports.html import document
 from ocrlab.reports.notebooks import executed_file, parameters, parameters_to_config, results
 from ocrlab.reports.notebooks.outcome import Outcome
@@ -131,9 +131,9 @@ def finish(files: Files, *, with_html: bool) -> NotebookResult:
         text = "It ran to its end, but nothing in it was judged." if ended else "It did not run to its end."
         incomplete = Outcome(files.notebook.stem, "INCOMPLETE", text)
         result = results.build(incomplete, metrics={}, parameters=notebook.metadata.papermill.get("parameters", {}))
-        write_json(files.json, record({**to_json(result), "redacted": metadata.get("redacted")}))
+        write_json(files.json, clean_record({**to_json(result), "redacted": metadata.get("redacted")}))
         return NotebookResult(result.outcome, result.sentence, 0 if ended else 1)
-    write_json(files.json, record({**to_json(result), "redacted": metadata.get("redacted")}))
+    write_json(files.json, clean_record({**to_json(result), "redacted": metadata.get("redacted")}))
     status = metadata.get("exit_status", 0 if result.outcome in PASSED else 1)
     return NotebookResult(result.outcome, result.sentence, int(status))
 

@@ -13,7 +13,7 @@ from ocrlab._version import __version__
 from ocrlab.errors import DataError
 from ocrlab.hardware import host
 from ocrlab.records import from_json, to_json
-from ocrlab.redaction import clean, record
+from ocrlab.redaction import clean, clean_record
 from ocrlab.reports.notebooks.outcome import Judgement, Outcome
 from ocrlab.run_folder import write_json
 
@@ -97,7 +97,7 @@ def from_bundle(data: Mapping[str, Any]) -> Result | None:
 def save(result: Result, folder: Path) -> Path:
     """Write `report.json` into a run folder and return its path; raises OSError."""
     path = folder / FILE
-    write_json(path, record(to_json(result)))
+    write_json(path, clean_record(to_json(result)))
     return path
 
 
@@ -124,7 +124,7 @@ def copy_beside(notebook: Path | str) -> Path:
     """Write the result of an executed notebook as JSON beside it, and return that file; raises DataError, OSError."""
     path = Path(notebook).with_suffix(".json")
     metadata = json.loads(Path(notebook).read_bytes()).get("metadata", {}).get("ocrlab", {})
-    write_json(path, record({**to_json(load(notebook)), "redacted": metadata.get("redacted")}))
+    write_json(path, clean_record({**to_json(load(notebook)), "redacted": metadata.get("redacted")}))
     return path
 
 

@@ -4,8 +4,7 @@ safe_read.py       a file of a run, opened with suspicion: bounded, no links, no
 fingerprint.py     the name of a failure, the same on every machine
 config_reader.py   config.yaml as flat values (with PyYAML)
 run_list.py        one folder after the other as a Run
-query.py           filters, sorting, and the settings that differ
-failure_groups.py  failures of one fingerprint as a group
+query.py           filters, sorting, the settings that differ, and groups of the same failure
 
 The standard library, and PyYAML where it is installed: five thousand runs are listed in two seconds.
 """

@@ -1,6 +1,7 @@
 """Which of many runs are meant: by status, cause, name, age, and by their settings and figures; in which order.
 
-A key is the dotted name of a setting or the end of it (`lr` for `optim.lr`), or the name of a figure.
+Failures with the same fingerprint form a group. A key is the dotted name of a setting or the end of it (`lr` for
+`optim.lr`), or the name of a figure.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from ocrlab.errors import ConfigError
 from ocrlab.reports.run_history.config_reader import Settings, Value, parse_value
+from ocrlab.reports.run_history.fingerprint import Fingerprint
 from ocrlab.reports.run_history.run_list import FAILURES, STATUSES, Run, moment
 
 CONDITION = re.compile(r"(?P<key>[A-Za-z_][\w.@/]*)(?P<sign>!=|<=|>=|=|<|>)(?P<value>.*)", re.DOTALL)
@@ -229,3 +231,40 @@ def _same(actual: Value, wanted: Value, text: str) -> bool:
     if isinstance(actual, str):
         return fnmatch.fnmatchcase(actual, text) or actual == text
     return bool(actual == wanted) if not isinstance(actual, tuple) else format_value(actual) == text.replace(" ", "")
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """All runs with the same failure, newest first; `first` and `last` are when it was seen (ISO 8601, UTC)."""
+
+    failure: Fingerprint
+    runs: tuple[Run, ...]
+
+    @property
+    def first(self) -> str:
+        """When it was seen first."""
+        return failure_time(self.runs[-1])
+
+    @property
+    def last(self) -> str:
+        """When it was seen last."""
+        return failure_time(self.runs[0])
+
+
+def group_failures(runs: Iterable[Run]) -> list[FailureGroup]:
+    """Return the failures of runs by fingerprint, the most frequent first, of equals the one seen last."""
+    by_id: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.failure:
+            by_id.setdefault(run.failure.id, []).append(run)
+    groups = []
+    for same in by_id.values():
+        same.sort(key=lambda run: moment(failure_time(run)), reverse=True)
+        assert same[0].failure is not None, "only failures were taken"
+        groups.append(FailureGroup(same[0].failure, tuple(same)))
+    return sorted(groups, key=lambda group: (len(group.runs), moment(group.last)), reverse=True)
+
+
+def failure_time(run: Run) -> str:
+    """Return when a run failed, as far as that is known."""
+    return run.ended or run.started

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from ocrlab.errors import DataError
-from ocrlab.notebook.page_viewer.upload import read
+from ocrlab.notebook.page_viewer.worker import read_upload
 
 GREY = np.tile(np.arange(64, dtype=np.uint8) * 4, (48, 1))
 
@@ -44,7 +44,7 @@ GOOD: dict[str, tuple[Callable[[Path], object], tuple[int, int], str]] = {
 def test_images_become_pixels_and_what_was_done_is_reported(tmp_path: Path, name: str) -> None:
     write, shape, words = GOOD[name]
     write(tmp_path / name)
-    image, notes = read(tmp_path / name)
+    image, notes = read_upload(tmp_path / name)
     assert (image.shape, image.dtype) == ((*shape, 3), np.uint8)
     assert words in "; ".join(notes) and bool(notes) == bool(words)
 
@@ -72,11 +72,11 @@ def test_what_is_no_image_gets_a_single_sentence_without_the_folder(tmp_path: Pa
     data, words = BAD[name]
     (tmp_path / name).write_bytes(data)
     with pytest.raises(DataError, match=words) as caught:
-        read(tmp_path / name)
+        read_upload(tmp_path / name)
     assert name in str(caught.value)
     assert str(tmp_path) not in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.png cannot be read"):
-        read(tmp_path / "gone.png")
+        read_upload(tmp_path / "gone.png")

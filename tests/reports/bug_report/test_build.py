@@ -19,11 +19,8 @@ from ocrlab.debug.flight_record import program_info
 from ocrlab.errors import DataError
 from ocrlab.records import Incident
 from ocrlab.reports.bug_report import build
-from ocrlab.reports.bug_report.environment import section as environment
-from ocrlab.reports.bug_report.inputs import collect
-from ocrlab.reports.bug_report.reproduction import command
-from ocrlab.reports.bug_report.sections import how_far, title
-from ocrlab.reports.bug_report.trials import siblings
+from ocrlab.reports.bug_report.sections import command, environment, how_far, title
+from ocrlab.reports.bug_report.sources import collect
 from ocrlab.run_folder.owner_process import identity
 
 LOG = """epoch 1 step=3 loss=0.5
@@ -83,7 +80,7 @@ def test_runs_beside_it_that_failed_alike_are_counted(runs: Path) -> None:
     crashed(runs, LOG.replace("IndexError: index", "ValueError: index"))
     path = crashed(runs)
     assert "1 of the 2 other runs beside it failed in the same way" in rendered(path)
-    assert siblings(collect(path)) == (1, 2)
+    assert collect(path).siblings() == (1, 2)
 
 
 @pytest.mark.parametrize(

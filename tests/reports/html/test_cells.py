@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 from nbformat.v4 import new_code_cell, new_output
+from PIL import Image
 
 from ocrlab.reports.html import cells
-from ocrlab.reports.html.cells import WIDGET, Page
+from ocrlab.reports.html.cells import WIDGET, Limits, Page
 
 CELL = new_code_cell("x", execution_count=3)
 
@@ -90,3 +94,37 @@ def test_formulas_of_an_output_are_sanitized() -> None:
     page = cells.Page()
     html = cells.shown_data({"text/latex": r"$\href{javascript:alert(1)}{x} + \frac{1}{2}$"}, {}, CELL, page)
     assert "<mfrac>" in html and "javascript" not in html
+
+
+def address(width: int, height: int, mode: str = "RGB") -> str:
+    noise = np.random.default_rng(0).integers(0, 255, (height, width, len(mode)), dtype=np.uint8)
+    data = io.BytesIO()
+    Image.fromarray(noise).save(data, "png")
+    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA"])
+def test_a_large_picture_is_reduced(mode: str) -> None:
+    html = f'<img src="{address(600, 300, mode)}" alt="x">'
+    reduced = cells.limit_pictures(html, Limits(pixels=200, quality=60))
+    assert len(reduced) < len(html) / 5
+    code = reduced.partition("base64,")[2].partition('"')[0]
+    with Image.open(io.BytesIO(base64.b64decode(code))) as image:
+        assert image.size == (200, 100)
+    assert reduced.endswith('" alt="x">')
+
+
+@pytest.mark.parametrize("data", ["data:image/png;base64,AAAA", "data:image/png;base64," + "A" * 80_000])
+def test_what_is_small_or_no_picture_stays(data: str) -> None:
+    assert cells.limit_pictures(data, Limits(pixels=200, quality=60)) == data
+
+
+def test_nothing_is_touched_without_need() -> None:
+    html = address(300, 300)
+    assert cells.limit_pictures(html, cells.STEPS[0]) is html
+
+
+def test_each_step_is_smaller_than_its_predecessor() -> None:
+    for before, after in zip(cells.STEPS, cells.STEPS[1:], strict=False):
+        assert (after.text, after.html, after.pixels) <= (before.text, before.html, before.pixels)
+        assert after.text < before.text

@@ -1,4 +1,7 @@
-"""What a bug report is filled from: a run folder, an incident or an executed notebook, read as a stranger's."""
+"""What a bug report is filled from: a run folder, an incident, an executed notebook or a log, read as a stranger's.
+
+The stack of a failure is the program's own line with the lines around it, and the whole as it was written.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import contextlib
 import csv
 import json
 import math
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import run_folder
-from ocrlab.debug.diagnosis import classify, load_input
+from ocrlab.debug.diagnosis import classify, load_input, parse_stacks, previous_verdict
+from ocrlab.debug.diagnosis.hangs import stack_patterns
+from ocrlab.debug.diagnosis.user_frame import FRAME, TRACEBACK
 from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.errors import DataError, OcrlabError, RunError
-from ocrlab.records import Incident, RunRecord, Verdict, to_json
+from ocrlab.hardware.processes.stack_types import Frame
+from ocrlab.records import Cause, Incident, RunRecord, Verdict, to_json
 from ocrlab.reports.run_history import fingerprint
 from ocrlab.run_folder.status_file import SENTINELS
 
@@ -24,6 +31,13 @@ LARGEST = 8 * 2**20  # bytes of a file that is read whole
 ROWS = 200_000  # of metrics.csv
 INCIDENT = "incident"
 FAILED = ("failed", "killed", "hung", "suspected")
+SIBLINGS = 300  # runs in the same folder that are read
+AROUND = 4  # lines of source above and below the failing one
+LONGEST = 12_000  # characters of a stack
+SOURCE = 2 * 2**20  # bytes of a source file that is opened
+FATAL = re.compile(r"^(?:Fatal Python error|Current thread 0x|Thread 0x)", re.MULTILINE)
+CELL = re.compile(r"^\s*Cell In ?\[\d+\], line \d+|^-{20,}$", re.MULTILINE)
+ENDS = re.compile(r"^(?:\w+\.){0,6}\w{1,80}(?::.*)?$")
 
 
 @dataclass
@@ -53,6 +67,16 @@ class Sources:
             or bool(self.verdict.causes)
             or self.nonfinite is not None
         )
+
+    @property
+    def cause(self) -> Cause | None:
+        """The first cause of the verdict."""
+        return self.verdict.causes[0] if self.verdict.causes else None
+
+    @property
+    def hung(self) -> bool:
+        """Whether it made no progress any more, also where it still runs."""
+        return self.verdict.status in ("hung", "suspected")
 
     @property
     def here(self) -> bool:
@@ -90,6 +114,31 @@ class Sources:
         verdict = to_json(self.verdict) if self.verdict.status != "log" or self.verdict.causes else None
         log = self.incident.texts.get("log_tail.txt") or next(iter(self.incident.texts.values()), "")
         return fingerprint.fingerprint(error, verdict, self.record.verdict if self.record else None, log)
+
+    def siblings(self) -> tuple[int, int]:
+        """Return how many runs in the same folder failed in the same way, and how many there are."""
+        if self.kind != "run" or self.record is None:
+            return 0, 0
+        same = count = 0
+        own = self.path.resolve()
+        for path in sorted(own.parent.glob("*/"))[-SIBLINGS:]:
+            if path != own and any((path / name).is_file() for name in SENTINELS.values()):
+                count += 1
+                with contextlib.suppress(OcrlabError, OSError):
+                    other = fingerprint.run_fingerprint(path)
+                    same += other is not None and other.id == self.name.id
+        return same, count
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Where it failed: the file of the incident that says so, the frame, source around it, and the whole text."""
+
+    file: str = ""
+    frame: Frame | None = None
+    source: str = ""
+    why_none: str = "the source is not on this machine"
+    whole: str = ""
 
 
 def collect(path: Path) -> Sources:
@@ -239,3 +288,74 @@ def number(text: object) -> float | None:
     except (TypeError, ValueError):
         return None
     return value if math.isfinite(value) else None
+
+
+def find_stack(texts: Mapping[str, str], here: bool) -> Stack:
+    """Return the stack that tells most: of a hang its stacks, else the last traceback or dump of the logs.
+
+    Source files are opened only where the program ran `here`: a stranger's folder may name any file.
+    """
+    if texts.get("stacks.txt", "").strip():
+        return _hang(texts["stacks.txt"], here)
+    for name in ("traceback.txt", *(name for name in texts if name not in ("traceback.txt", "kernel_log.txt"))):
+        whole = last_traceback(texts.get(name, ""))
+        if whole:
+            return _with_source(name, _innermost(whole), whole, here)
+    return Stack()
+
+
+def last_traceback(text: str) -> str:
+    """Return the last traceback of a text, with the exception that ends it; else the dump of a fatal signal."""
+    at = text.rfind(TRACEBACK)
+    if at < 0:
+        match = FATAL.search(text) or CELL.search(text)
+        return text[match.start() :][:LONGEST].rstrip() if match else ""
+    at = text.rfind("\n", 0, at) + 1
+    lines: list[str] = []
+    for line in text[at:].splitlines():
+        lines.append(line)
+        ended = len(lines) > 1 and line.strip() and not line.startswith((" ", "\t")) and ENDS.match(line)
+        if ended and TRACEBACK not in line:
+            break
+    whole = "\n".join(lines)
+    return whole if len(whole) <= LONGEST else f"{whole[: LONGEST // 2]}\n...\n{whole[-LONGEST // 2 :]}"
+
+
+def _innermost(whole: str) -> Frame | None:
+    """Return the innermost frame of the program's own, else of anybody's; a dump lists the newest call first."""
+    matches = [match for line in whole.splitlines() if (match := FRAME.match(line))]
+    frames = [Frame(match["function"], match["file"], int(match["line"])) for match in matches]
+    if TRACEBACK in whole:
+        frames.reverse()
+    return next((frame for frame in frames if not stack_patterns.is_library(frame)), next(iter(frames), None))
+
+
+def _hang(text: str, here: bool) -> Stack:
+    frames = [frame for stack in parse_stacks.parse(text) for thread in stack.threads[:1] for frame in thread.frames]
+    own = next((frame for frame in frames if frame.line and not stack_patterns.is_library(frame)), None)
+    return _with_source("stacks.txt", own, text[:LONGEST].rstrip(), here)
+
+
+def _with_source(name: str, frame: Frame | None, whole: str, here: bool) -> Stack:
+    if frame is None or not frame.line:
+        return Stack(name, None, "", "no frame of the program is in it", whole)
+    if not here:
+        return Stack(
+            name, frame, "", "it is not known that it ran on this machine, so that no source was opened", whole
+        )
+    source = source_lines(Path(frame.file), frame.line)
+    return Stack(name, frame, source, "" if source else Stack.why_none, whole)
+
+
+def source_lines(path: Path, number: int) -> str:
+    """Return the lines around a line of a source file, numbered, an arrow at that one; empty where it is not there."""
+    try:
+        if path.suffix not in (".py", ".pyx", ".ipy", "") or not path.is_file() or path.stat().st_size > SOURCE:
+            return ""
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    if not 0 < number <= len(lines):
+        return ""
+    first, end = max(1, number - AROUND), min(len(lines), number + AROUND)
+    return "\n".join(f"{'>' if n == number else ' '} {n:>5}  {lines[n - 1]}" for n in range(first, end + 1))

@@ -1,4 +1,4 @@
-"""A text in which some stretches are replaced.
+"""Stretches of a text, and a text in which they are replaced.
 
 Colour codes are taken out before, and put back where they were. A printable character that JSON spells `\\u002b` is
 looked at as itself, and is spelled as it was where it stays.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+SECRET = "(secret)"
 Span = tuple[int, int, str]  # of characters: from, up to, and what stands there instead
 Find = Callable[[str], Iterable[Span]]
 Mark = tuple[int, str, str]  # where it is in the text that is looked at, how it was spelled, and what is looked at
@@ -18,33 +19,33 @@ MARK = re.compile(  # codes also as JSON and repr write them
 ESCAPED = re.compile(r"(?:%[0-9A-Fa-f]{2}|\\[nrtbf]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2})$")
 
 
-def replaced(text: str, finders: Iterable[Find]) -> tuple[str, int]:
+def replace_spans(text: str, finders: Iterable[Find]) -> tuple[str, int]:
     """Return a text after each of `finders` has had its turn, and how many stretches were replaced."""
     marks: list[Mark] = []
     if "\x1b" in text or "\\" in text:
         text, marks = _without_marks(text)
     count = 0
     for find in finders:
-        spans = _apart(find(text))
+        spans = _separate(find(text))
         if spans:
-            text, marks = _put(text, spans, marks)
+            text, marks = _replace(text, spans, marks)
             count += len(spans)
     return (_with_marks(text, marks) if marks else text), count
 
 
-def begins(text: str, at: int, joined: str = "_") -> bool:
+def begins_word(text: str, at: int, joined: str = "_") -> bool:
     """Tell whether a word begins at `at`: no letter, digit or one of `joined` before it, unless that ends an escape."""
     if at == 0 or not (text[at - 1].isalnum() or text[at - 1] in joined):
         return True
     return ESCAPED.search(text[max(0, at - 6) : at]) is not None
 
 
-def ends(text: str, at: int, joined: str = "_") -> bool:
+def ends_word(text: str, at: int, joined: str = "_") -> bool:
     """Tell whether a word ends before `at`."""
     return at >= len(text) or not (text[at].isalnum() or text[at] in joined)
 
 
-def _apart(spans: Iterable[Span]) -> list[Span]:
+def _separate(spans: Iterable[Span]) -> list[Span]:
     """Return spans in their order; of two that overlap the one that begins first, or is longer."""
     separate: list[Span] = []
     for span in sorted(spans, key=lambda span: (span[0], -span[1])):
@@ -53,7 +54,7 @@ def _apart(spans: Iterable[Span]) -> list[Span]:
     return separate
 
 
-def _put(text: str, spans: list[Span], marks: list[Mark]) -> tuple[str, list[Mark]]:
+def _replace(text: str, spans: list[Span], marks: list[Mark]) -> tuple[str, list[Mark]]:
     """Replace spans; marks move with the text around them, codes inside a span go behind what replaced it."""
     parts, done, length, moved, rest = [], 0, 0, [], iter(marks)
     mark = next(rest, None)

@@ -7,14 +7,33 @@ holds, no form of it is read as Markdown or HTML.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
+
+from ocrlab.reports.html import stylesheet
 
 OPEN, CLOSE = "\x02", "\x03"
 INSIDE = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 UNPRINTABLE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&])")
+SHEET = """
+.bug { max-width: 1000px; }
+.bug .facts { display: flex; flex-wrap: wrap; gap: 4px 22px; font-size: 14px; margin: 0; }
+.facts div { display: flex; gap: 6px; }
+.facts dt { opacity: .75; }
+.facts dd { margin: 0; overflow-wrap: anywhere; }
+.bug code { background: var(--ground); border-radius: 3px; padding: 1px 5px; }
+.bug pre { background: var(--ground); border-radius: 6px; padding: 12px 16px; margin: 8px 0; }
+.bug p { margin: 8px 0; }
+.bug p, .bug li { overflow-wrap: anywhere; }
+.bug th[scope=row] { font-weight: 400; }
+.wide { overflow-x: auto; }
+.bug summary { font-size: 14px; margin: 6px 0; }
+.checks { list-style: none; padding: 0; }
+.checks span { display: inline-block; width: 1.4em; font-weight: 700; }
+.checks i { font-style: normal; font-size: 13px; opacity: .75; margin-left: 6px; }
+"""  # what a bug report has besides the style of all reports
 
 
 @dataclass(frozen=True)
@@ -82,14 +101,15 @@ def plain(text: str) -> str:
     return UNPRINTABLE.sub("", text)
 
 
-def markdown(title: str, front: dict[str, object], sections: Iterable[Section], note: str) -> str:
+def markdown(title: str, front: Mapping[str, object], sections: Iterable[Section], note: str) -> str:
     """Return a report as Markdown that pastes into an issue: the front matter is YAML, what is long is folded."""
-    parts = ["---", *(f"{name}: {_yaml(value)}" for name, value in front.items()), "---", "", f"# {_words(title)}"]
+    parts = ["---", *(f"{name}: {_yaml(value)}" for name, value in front.items()), "---"]
+    parts += ["", f"# {_markdown_text(title)}"]
     for section in sections:
         parts += ["", f"## {section.title}"]
         for block in section.blocks:
             parts += ["", *_markdown(block)]
-    return "\n".join([*parts, "", "---", "", _words(note), ""])
+    return "\n".join([*parts, "", "---", "", _markdown_text(note), ""])
 
 
 def html(sections: Iterable[Section]) -> str:
@@ -99,6 +119,27 @@ def html(sections: Iterable[Section]) -> str:
         parts.append(f"<h2>{escape(section.title)}</h2>")
         parts += [_html(block) for block in section.blocks]
     return "\n".join(parts)
+
+
+def page(title: str, front: Mapping[str, object], sections: Iterable[Section], note: str) -> str:
+    """Return a whole page; every text in it is escaped."""
+    texts = {
+        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in front.items()
+    }
+    pairs = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(plain(text))}</dd></div>"
+        for name, text in texts.items()
+        if name != "title"
+    )
+    policy = "default-src 'none'; style-src 'unsafe-inline'"  # whatever a stranger's text holds, nothing is fetched
+    head = (
+        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta '
+        f'http-equiv="Content-Security-Policy" content="{policy}"><title>{inline(title)}</title>'
+        f"<style>{stylesheet.sheet()}{SHEET}</style>"
+    )
+    top = f'<header><h1>{inline(title)}</h1><dl class="facts">{pairs}</dl></header>'
+    body = f"{top}<main class='html'>{html(sections)}</main><footer>{inline(note)}</footer>"
+    return f'<!doctype html><html lang="en"><head>{head}</head><body class="bug">{body}</body></html>\n'
 
 
 def inline(text: str) -> str:
@@ -117,7 +158,7 @@ def _yaml(value: object) -> str:
     return text if re.fullmatch(r"[A-Za-z][\w. -]*\w|\w", text) and ": " not in text else f'"{text}"'
 
 
-def _words(text: str, cell: bool = False) -> str:
+def _markdown_text(text: str, cell: bool = False) -> str:
     """Return a text as Markdown: words escaped, code between backticks that it does not hold itself."""
     done, parts = 0, []
     for match in INSIDE.finditer(text):
@@ -141,13 +182,13 @@ def _backticks(text: str, cell: bool) -> str:
 
 def _markdown(block: Block) -> list[str]:
     if isinstance(block, Paragraph):
-        return [_words(block.text)]
+        return [_markdown_text(block.text)]
     if isinstance(block, Bullets):
-        return [f"- {_words(item)}" for item in block.items]
+        return [f"- {_markdown_text(item)}" for item in block.items]
     if isinstance(block, Checks):
-        return [f"- [{'x' if done else ' '}] {_words(text)}" for done, text in block.items]
+        return [f"- [{'x' if done else ' '}] {_markdown_text(text)}" for done, text in block.items]
     if isinstance(block, Table):
-        rows = [[_words(cell, cell=True) for cell in row] for row in block.rows]
+        rows = [[_markdown_text(cell, cell=True) for cell in row] for row in block.rows]
         return [f"| {' | '.join(row)} |" for row in [block.header, ["---"] * len(block.header), *rows]]
     text = plain(block.text).rstrip("\n")
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from ocrlab.reports.bug_report.html_page import page
-from ocrlab.reports.bug_report.markdown import (
+from ocrlab.reports.bug_report.markup import (
     Bullets,
     Checks,
     Code,
@@ -18,6 +17,7 @@ from ocrlab.reports.bug_report.markdown import (
     html,
     inline,
     markdown,
+    page,
 )
 
 EVIL = "</code></pre><script>alert(1)</script> ``` `x` | **b** @someone #12 [a](b) <!-- \x1b[31m\u202e\x00"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ocrlab.reports.bug_report import traceback as stacks
+from ocrlab.reports.bug_report import sources
 
 SOURCE = "import json\n\n\ndef read(page):\n    return json.loads(page)['boxes']\n\n\nread('{}')\n"
 
@@ -23,7 +23,7 @@ def traceback(file: Path) -> str:
 def test_the_programs_own_innermost_line_with_its_source(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(SOURCE)
-    stack = stacks.of({"log_tail.txt": traceback(file)}, here=True)
+    stack = sources.find_stack({"log_tail.txt": traceback(file)}, here=True)
     assert stack.frame and (stack.frame.function, stack.frame.line, stack.file) == ("read", 5, "log_tail.txt")
     assert (
         ">     5      return json.loads(page)['boxes']" in stack.source and "      4  def read(page):" in stack.source
@@ -34,12 +34,12 @@ def test_the_programs_own_innermost_line_with_its_source(tmp_path: Path) -> None
 def test_of_a_strangers_run_no_file_is_opened(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(SOURCE)
-    stack = stacks.of({"log_tail.txt": traceback(file)}, here=False)
+    stack = sources.find_stack({"log_tail.txt": traceback(file)}, here=False)
     assert stack.frame and stack.source == "" and "not known" in stack.why_none
     secret = tmp_path / "id_rsa.pem"
     secret.write_text("x\n" * 20)
-    assert stacks.around(secret, 5) == "" and stacks.around(tmp_path / "gone.py", 1) == ""
-    assert stacks.around(file, 99) == ""
+    assert sources.source_lines(secret, 5) == "" and sources.source_lines(tmp_path / "gone.py", 1) == ""
+    assert sources.source_lines(file, 99) == ""
 
 
 def test_a_dump_of_a_signal_begins_with_the_innermost_frame() -> None:
@@ -47,16 +47,16 @@ def test_a_dump_of_a_signal_begins_with_the_innermost_frame() -> None:
         "step 3\nFatal Python error: Segmentation fault\n\nCurrent thread 0x01 (most recent call first):\n"
         '  File "/x/train.py", line 60 in decode\n  File "/x/train.py", line 80 in main\n'
     )
-    stack = stacks.of({"log_tail.txt": text}, here=False)
+    stack = sources.find_stack({"log_tail.txt": text}, here=False)
     assert stack.frame and (stack.frame.function, stack.frame.line) == ("decode", 60)
 
 
 def test_a_hang_uses_its_stacks_and_an_empty_incident_has_none() -> None:
     text = 'Process 12: python train.py\n\nThread 0x7F (active): "MainThread"\n'
     text += "    wait (/x/train.py:9)\n    main (/x/train.py:3)\n"
-    stack = stacks.of({"stacks.txt": text, "log_tail.txt": "x"}, here=False)
+    stack = sources.find_stack({"stacks.txt": text, "log_tail.txt": "x"}, here=False)
     assert stack.file == "stacks.txt" and stack.frame and stack.frame.function == "wait"
-    assert stacks.of({"log_tail.txt": "nothing here"}, here=True).whole == ""
+    assert sources.find_stack({"log_tail.txt": "nothing here"}, here=True).whole == ""
 
 
 def test_a_huge_traceback_is_cut_in_its_middle() -> None:
@@ -65,4 +65,6 @@ def test_a_huge_traceback_is_cut_in_its_middle() -> None:
         + '  File "/x/a.py", line 1, in f\n' * 5000
         + "RecursionError: too deep\n"
     )
-    assert len(stacks.last(text)) < 1.1 * stacks.LONGEST and stacks.last(text).endswith("RecursionError: too deep")
+    assert len(sources.last_traceback(text)) < 1.1 * sources.LONGEST and sources.last_traceback(text).endswith(
+        "RecursionError: too deep"
+    )
