@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
 
 from ocrlab.config.schema import Config, load
 from ocrlab.errors import ConfigError
 from ocrlab.notebook import layers, layers_job
-from ocrlab.notebook.layers_job import find_module
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import run_folder
-from ocrlab.debug.diagnosis import classify, load_input, parse_stacks, previous_verdict
+from ocrlab.debug.diagnosis import classify, load_input, parse_stacks
 from ocrlab.debug.diagnosis.hangs import stack_patterns
 from ocrlab.debug.diagnosis.user_frame import FRAME, TRACEBACK
 from ocrlab.debug.flight_record import program_info, ring_reader
