@@ -109,7 +109,7 @@ def shows_secret(form: Form, text: str) -> bool:
     """Tell whether something that a form hides stands in a text, in any reading of it."""
     once = html.unescape(re.sub(r"</?(?:span|b|i|em|strong)\b[^>]*>", "", COLOURS.sub("", text)))
     readings = [text, COLOURS.sub("", text), once, html.unescape(once)]
-    readings += [read(reading_) for reading_ in readings]
+    readings += [read(text_form) for text_form in readings]
     return any(value in reading for value in form.hidden for reading in readings)
 
 

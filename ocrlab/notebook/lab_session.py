@@ -174,10 +174,10 @@ class Lab:
             text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
             stopped = outcome.Outcome(self.name, "INCOMPLETE", clean(f"It stopped in {place}. {text}"))
             shown = outcome.view(stopped)
-        result_ = results.build(stopped, metrics={}, parameters=self.parameters, seconds=seconds)
+        stored = results.build(stopped, metrics={}, parameters=self.parameters, seconds=seconds)
         if isinstance(error, child_runner.ChildFailed):
-            result_ = replace(result_, ending=error.record(result.execution_count))
-        self.top.update(shown, results.bundle(result_))
+            stored = replace(stored, ending=error.record(result.execution_count))
+        self.top.update(shown, results.bundle(stored))
 
 
 _open: list[Lab] = []  # the newest lab, for the hook that IPython calls after every cell

@@ -134,21 +134,21 @@ def processes(steps: FollowedSteps) -> View:
 
 def leak(planted: PlantedLeak) -> View:
     """Return the program with the line that was found, and what was said of it."""
-    leak_ = planted.leaks[0] if planted.leaks else None
-    number = int(leak_.location.rpartition(":")[2] or 0) if leak_ else 0
+    first = planted.leaks[0] if planted.leaks else None
+    number = int(first.location.rpartition(":")[2] or 0) if first else 0
     finding = "No leak was found"
-    if leak_:
-        words = leak_.holder.partition(" of ")[0]
-        finding = f"{leak_.mib_per_step:.2f} MiB a step are kept by {words}, line {number}"
+    if first:
+        words = first.holder.partition(" of ")[0]
+        finding = f"{first.mib_per_step:.2f} MiB a step are kept by {words}, line {number}"
     lines = planted.program.splitlines()
     low, high = max(0, number - AROUND), min(len(lines), number + AROUND - 3) if number else len(lines)
     shown = "".join(
         f'<span class="{"held" if at == number else ""}"><b>{at}</b>{escape(text) or " "}</span>'
         for at, text in enumerate(lines[low:high], low + 1)
     )
-    note = f"{leak_.fix}. Found after {leak_.steps} steps." if leak_ else f"{planted.ticks} steps were looked at."
-    if leak_ and leak_.origin:
-        note = f"What is kept was made at line {leak_.origin.rpartition(':')[2]}. {note}"
+    note = f"{first.fix}. Found after {first.steps} steps." if first else f"{planted.ticks} steps were looked at."
+    if first and first.origin:
+        note = f"What is kept was made at line {first.origin.rpartition(':')[2]}. {note}"
     html = f'<style>{CSS}</style>{heading(finding)}<pre class="program">{shown}</pre><p class="note">{escape(note)}</p>'
     return View(html, f"{finding}. {note}")
 

@@ -33,14 +33,14 @@ def page_result(*rows: int) -> PageResult:
 
 
 def run(folder: Path, rate: float, hmean: float) -> Path:
-    run_ = run_folder.create(folder, f"r{rate:g}", configs.dump(configs.load(overrides=[f"optim.lr={rate}"])))
-    table = run_folder.Table(run_.metrics_file)
+    created = run_folder.create(folder, f"r{rate:g}", configs.dump(configs.load(overrides=[f"optim.lr={rate}"])))
+    table = run_folder.Table(created.metrics_file)
     for step in (1, 2, 3):
         table.write({"step": step, "loss": 3 / step, "fit_seconds": 2.0 * step})
     table.write({"step": 3, "hmean@0.5": hmean, "pages": 4.0})
-    (run_.checkpoints / f"best-{hmean}.ckpt").write_bytes(b"x")
-    run_.succeed({"hmean@0.5": hmean, "seconds": 9.0, "steps": 3})
-    return run_.path
+    (created.checkpoints / f"best-{hmean}.ckpt").write_bytes(b"x")
+    created.succeed({"hmean@0.5": hmean, "seconds": 9.0, "steps": 3})
+    return created.path
 
 
 @pytest.fixture

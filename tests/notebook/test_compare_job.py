@@ -23,11 +23,11 @@ def test_a_damaged_page_is_left_out_for_all_runs_and_reported(root: Path, tmp_pa
     config = configs.load(overrides={**small, "trainer.accelerator": "cpu", "trainer.precision": "fp32"})
     runs = []
     for name in "ab":
-        run_ = run_folder.create(tmp_path / "runs", name, configs.dump(config))
+        run = run_folder.create(tmp_path / "runs", name, configs.dump(config))
         model = Detector(config.encoder, config.decoder, config.width)
-        checkpoint.save_detector(model, run_.checkpoints / "best-0.5.ckpt", config, 0, {})
-        run_.succeed({"hmean@0.5": 0.5})
-        runs.append(str(run_.path))
+        checkpoint.save_detector(model, run.checkpoints / "best-0.5.ckpt", config, 0, {})
+        run.succeed({"hmean@0.5": 0.5})
+        runs.append(str(run.path))
     events: list[dict[str, Any]] = []
     comparison = compare_job.compare(config, runs, "", 3, events.append)
     assert [str(run) for run in comparison.runs] == runs

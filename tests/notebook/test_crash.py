@@ -39,8 +39,7 @@ def test_the_truth_stands_beside_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("caught", "judged"),
-    [(RIGHT, (1.0, 1.0)), (WRONG, (0.0, 1.0)), (UNKNOWN, (0.0, 1.0)), (OPENED, (0.84, 0.8))],
+    ("caught", "judged"), [(RIGHT, (1.0, 1.0)), (WRONG, (0.0, 1.0)), (UNKNOWN, (0.0, 1.0)), (OPENED, (0.84, 0.8))]
 )
 def test_it_is_judged_by_the_truth_or_by_how_sure_it_is(caught: Caught, judged: tuple[float, float]) -> None:
     outcomes: list[Any] = []

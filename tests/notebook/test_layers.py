@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from ocrlab.config.schema import Config, load
 from ocrlab.errors import ConfigError
@@ -124,3 +125,10 @@ def test_a_channel_is_described_in_words() -> None:
     half = np.zeros((32, 32))
     half[:16] = 255
     assert page_maps([half]).describe_channel(0) == "0 to 1, 50 % zeros"
+
+
+def test_a_pattern_must_mean_a_single_module() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    assert [named.name for named in layers_job.find_module(model, "0")] == ["0"]
+    with pytest.raises(ConfigError, match="3 modules"):
+        layers_job.find_module(model, "*")

@@ -1,7 +1,9 @@
-"""A notebook as a user runs it: plain papermill, in an empty folder; each test file has a fixture `notebook`."""
+"""A notebook as a user runs it: plain papermill, in an empty folder; `test_03.py` runs notebook 03."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,14 @@ import pytest
 
 
 @pytest.fixture
-def execute(notebook: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def notebook(root: Path, request: pytest.FixtureRequest) -> Path:
+    """Return the notebook whose number the test file has."""
+    [path] = (root / "notebooks").glob(f"{request.path.stem.removeprefix('test_')}_*.ipynb")
+    return path
+
+
+@pytest.fixture
+def execute(notebook: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Return a function that executes the notebook in an empty folder and returns the written one."""
     monkeypatch.setenv("PYTHONPATH", str(root))
     monkeypatch.setenv("JUPYTER_PREFER_ENV_PATH", "1")
@@ -25,3 +34,24 @@ def execute(notebook: Path, root: Path, tmp_path: Path, monkeypatch: pytest.Monk
         return elsewhere / "out.ipynb"
 
     return run
+
+
+@pytest.fixture
+def cells() -> Callable[[Path], list[dict[str, Any]]]:
+    """Return a function that returns the code cells of a notebook."""
+    return read_code_cells
+
+
+@pytest.fixture
+def html_of() -> Callable[[Path], str]:
+    """Return a function that returns all HTML that a notebook displays."""
+
+    def html(path: Path) -> str:
+        bundles = [output["data"] for cell in read_code_cells(path) for output in cell["outputs"] if "data" in output]
+        return "\n".join("".join(bundle.get("text/html", "")) for bundle in bundles)
+
+    return html
+
+
+def read_code_cells(path: Path) -> list[dict[str, Any]]:
+    return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-import papermill
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from ocrlab.reports.notebooks import parameters, results
-from ocrlab.reports.notebooks.parameters_to_config import fields
+from ocrlab.reports.notebooks import results
 
 TINY = {
     "max_steps": 2,
@@ -26,22 +23,8 @@ TINY = {
 }
 
 
-@pytest.fixture
-def notebook(root: Path) -> Path:
-    return root / "notebooks" / "03_train.ipynb"
-
-
-def cells(path: Path) -> list[dict[str, Any]]:
-    return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
-
-
-def html_of(path: Path) -> str:
-    bundles = [output["data"] for cell in cells(path) for output in cell["outputs"] if "data" in output]
-    return "\n".join("".join(bundle.get("text/html", "")) for bundle in bundles)
-
-
 @pytest.mark.slow
-def test_it_runs_from_any_folder_and_tells_how_it_ended(execute: Any, tmp_path: Path) -> None:
+def test_it_runs_from_any_folder_and_tells_how_it_ended(execute: Any, tmp_path: Path, cells: Any, html_of: Any) -> None:
     path = execute(**TINY)
     result = results.load(path)
     assert (result.name, result.outcome) == ("03_train", "FAIL")  # two steps teach nothing
@@ -65,7 +48,9 @@ def test_it_runs_from_any_folder_and_tells_how_it_ended(execute: Any, tmp_path: 
     assert path.stat().st_size < 1_000_000
 
 
-def test_bad_parameters_stop_it_at_once_with_everything_that_is_wrong(execute: Any, tmp_path: Path) -> None:
+def test_bad_parameters_stop_it_at_once_with_everything_that_is_wrong(
+    execute: Any, tmp_path: Path, cells: Any, html_of: Any
+) -> None:
     with pytest.raises(PapermillExecutionError) as caught:
         execute(batch_size="eight", limit=7, max_stepps=3, wandb_api_key="hunter2hunter2")
     message = str(caught.value)
@@ -83,35 +68,10 @@ def test_bad_parameters_stop_it_at_once_with_everything_that_is_wrong(execute: A
     assert not (tmp_path / "runs").exists()
 
 
-def test_stopped_in_the_middle_it_stays_incomplete(execute: Any, tmp_path: Path) -> None:
+def test_stopped_in_the_middle_it_stays_incomplete(execute: Any, tmp_path: Path, html_of: Any) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PapermillExecutionError, match="DataError"):
         execute(data=str(tmp_path / "empty"))
     result = results.load(Path("out.ipynb"))
     assert result.outcome == "INCOMPLETE"
     assert re.search(r"It stopped in cell \[\d+\]. DataError", html_of(Path("out.ipynb")))
-
-
-def test_papermill_shows_every_parameter_with_its_help(notebook: Path) -> None:
-    [cell] = [cell for cell in cells(notebook) if "parameters" in cell["metadata"].get("tags", [])]
-    declared = parameters.read("".join(cell["source"]))
-    assert list(papermill.inspect_notebook(str(notebook))) == [parameter.name for parameter in declared]
-    assert all(parameter.help for parameter in declared)
-    assert {p.name for p in declared} - set(fields()) == {"limit", "overrides", "in_process"}
-    assert all(parameters.find_problem(parameter, parameter.default) is None for parameter in declared)
-
-
-def test_the_first_cell_asks_and_says_what_to_expect(notebook: Path) -> None:
-    title = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
-    assert title.startswith("# ")
-    assert "?" in title.splitlines()[0]
-    assert re.search(r"\d+ seconds", title)
-    assert "pass" in title
-
-
-def test_only_the_last_line_is_committed_and_compared(notebook: Path) -> None:
-    *others, last = cells(notebook)
-    assert set(last["metadata"]["tags"]) == {"keep_output", "nbval-check-output"}
-    assert [output["text"] for output in last["outputs"]] == [["03_train: PASS\n"]]
-    assert last["execution_count"]  # without it nbval does not compare
-    assert not any(cell["outputs"] for cell in others)

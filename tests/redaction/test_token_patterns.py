@@ -54,10 +54,7 @@ def random_text(length: int, letters: str = LETTERS) -> str:
             "https://api.telegram.org/bot7381920462:AA{}x/sendMessage",
             "https://api.telegram.org/bot7381920462:(secret)/sendMessage",
         ),
-        (
-            "wandb: Paste an API key from your page: " + "7f" * 20,
-            "wandb: Paste an API key from your page: (secret)",
-        ),
+        ("wandb: Paste an API key from your page: " + "7f" * 20, "wandb: Paste an API key from your page: (secret)"),
         ('{{"username":"a","key":"' + "7f" * 16 + '"}}', '{"username":"a","key":"(secret)"}'),
         ("of client abc8Q~{}xx here", "of client (secret) here"),
         ('{{"c": "AccountName=a;AccountKey=ab\\u002B{}=="}}', '{"c": "AccountName=a;AccountKey=(secret)"}'),

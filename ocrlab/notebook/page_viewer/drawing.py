@@ -28,15 +28,7 @@ RIGHT, WRONG, LOST, NOT_COUNTED, SPARE, PLAIN, NOTED = (
     "annotation",
 )
 DASHES = {WRONG: "9 3 2 3", LOST: "6 4", NOT_COUNTED: "1.5 3", NOTED: "2 2"}
-COLOURS = {
-    RIGHT: GOOD,
-    WRONG: BAD,
-    LOST: MISSED,
-    NOT_COUNTED: IGNORED,
-    SPARE: IGNORED,
-    PLAIN: ACCENT,
-    NOTED: "#1f2933",
-}
+COLOURS = {RIGHT: GOOD, WRONG: BAD, LOST: MISSED, NOT_COUNTED: IGNORED, SPARE: IGNORED, PLAIN: ACCENT, NOTED: "#1f2933"}
 FILLS = {WRONG: 0.14, LOST: 0.16, NOT_COUNTED: 0.18}
 NAME = 80  # characters of an uploaded file's name
 LISTED = 400  # rows of a list; a browser bears no more of them at each move of a slider

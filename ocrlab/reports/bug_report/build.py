@@ -117,17 +117,15 @@ def _clean(content: list[Section]) -> tuple[list[Section], int]:
         total += count
         return "".join(part[""] for part in done)
 
-    def block(block_: Block) -> Block:
-        if isinstance(block_, Paragraph):
-            return Paragraph(text(block_.text))
-        if isinstance(block_, Bullets):
-            return Bullets([text(item) for item in block_.items])
-        if isinstance(block_, Checks):
-            return Checks([(done, text(item)) for done, item in block_.items])
-        if isinstance(block_, Table):
-            return Table(block_.header, [[text(cell) for cell in row] for row in block_.rows])
-        return Code(text(block_.text), block_.language, block_.title)
+    def clean_block(block: Block) -> Block:
+        if isinstance(block, Paragraph):
+            return Paragraph(text(block.text))
+        if isinstance(block, Bullets):
+            return Bullets([text(item) for item in block.items])
+        if isinstance(block, Checks):
+            return Checks([(done, text(item)) for done, item in block.items])
+        if isinstance(block, Table):
+            return Table(block.header, [[text(cell) for cell in row] for row in block.rows])
+        return Code(text(block.text), block.language, block.title)
 
-    return [
-        replace(section, blocks=[block(content_block) for content_block in section.blocks]) for section in content
-    ], total
+    return [replace(section, blocks=[clean_block(block) for block in section.blocks]) for section in content], total

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab._version import __version__
-from ocrlab.debug.diagnosis import catalogue, unknown_cause
+from ocrlab.debug.diagnosis import catalogue, next_steps
 from ocrlab.debug.diagnosis.verdict_files import sentence
 from ocrlab.hardware import host
 from ocrlab.reports.bug_report.markup import Block, Bullets, Checks, Code, Paragraph, Section, Table, code, ticked
@@ -121,18 +121,18 @@ def environment(sources: Sources) -> Section:
 
     The run wrote it down when it began; else it is looked up, where this is the same machine.
     """
-    known, facts = sources.environment, sources.incident.facts
+    recorded, facts = sources.environment, sources.incident.facts
     origin = "As the run wrote it down when it began."
-    if not known and sources.here:
-        known = host.environment()
+    if not recorded and sources.here:
+        recorded = host.environment()
         origin = "The run wrote nothing down. This is the same machine, as it was found when this report was written."
         origin += " The packages are those of the Python that wrote it, which need not be the program's."
-    if not known and not facts:
+    if not recorded and not facts:
         return Section("Environment", [Paragraph("Unknown: nothing was written down, and it may have been elsewhere.")])
-    installed = _mapping(known.get("packages"))
-    rows = _environment_rows(sources, known, installed)
+    installed = _mapping(recorded.get("packages"))
+    rows = _environment_rows(sources, recorded, installed)
     blocks: list[Block] = [
-        Paragraph(origin if known else "Only what was measured at the failure is known."),
+        Paragraph(origin if recorded else "Only what was measured at the failure is known."),
         Table(["what", "value"], rows),
     ]
     if installed:
@@ -141,26 +141,29 @@ def environment(sources: Sources) -> Section:
     return Section("Environment", blocks)
 
 
-def _environment_rows(sources: Sources, known: Mapping[str, Any], installed: Mapping[str, Any]) -> list[list[str]]:
-    facts, machine = sources.incident.facts, _mapping(known.get("machine"))
+def _environment_rows(sources: Sources, recorded: Mapping[str, Any], installed: Mapping[str, Any]) -> list[list[str]]:
+    facts, machine = sources.incident.facts, _mapping(recorded.get("machine"))
     gpu, torch = _mapping(facts.get("gpu")), _mapping(facts.get("torch"))
     gpu_parts = [str(gpu[name]) for name in ("name", "capability", "driver") if gpu.get(name)]
     gpu_parts += [f"CUDA {torch['cuda']}"] if torch.get("cuda") else []
     pairs: list[tuple[str, object]] = [
-        ("ocrlab", known.get("revision")),
+        ("ocrlab", recorded.get("revision")),
         ("libraries", ", ".join(f"{name} {installed[name]}" for name in LIBRARIES if name in installed)),
         ("device", machine.get("device") or machine.get("accelerator")),
         ("number format", ("bf16" if machine["bf16"] else "fp32") if "bf16" in machine else None),
         ("GPU", ", ".join(gpu_parts)),
-        ("OS", known.get("platform") or facts.get("platform")),
-        ("libc", known.get("libc")),
-        ("Python", known.get("python") or sources.process.get("python")),
-        ("CPU", known.get("cpu_name")),
-        ("cores (physical)", f"{known.get('cores')} ({known.get('physical_cores')})" if known.get("cores") else None),
-        ("CPU flags", " ".join(map(str, known.get("cpu_flags") or facts.get("cpu_flags") or ()))),
-        ("memory", _gib(known.get("memory_bytes") or facts.get("memory_limit_bytes"))),
+        ("OS", recorded.get("platform") or facts.get("platform")),
+        ("libc", recorded.get("libc")),
+        ("Python", recorded.get("python") or sources.process.get("python")),
+        ("CPU", recorded.get("cpu_name")),
+        (
+            "cores (physical)",
+            f"{recorded.get('cores')} ({recorded.get('physical_cores')})" if recorded.get("cores") else None,
+        ),
+        ("CPU flags", " ".join(map(str, recorded.get("cpu_flags") or facts.get("cpu_flags") or ()))),
+        ("memory", _gib(recorded.get("memory_bytes") or facts.get("memory_limit_bytes"))),
         ("most memory it used", _gib(facts.get("memory_peak_bytes"))),
-        ("/dev/shm", _gib(known.get("shm_bytes") or facts.get("shm_free_bytes"))),
+        ("/dev/shm", _gib(recorded.get("shm_bytes") or facts.get("shm_free_bytes"))),
         ("free disk at the end", _gib(facts.get("disk_free_bytes"))),
         ("open files allowed", facts.get("fd_limit")),
     ]
@@ -444,7 +447,7 @@ def progress(sources: Sources, verification: Mapping[str, Any]) -> Section:
 
 def unknown(sources: Sources) -> Section:
     """What is not known, and what would have shown it."""
-    own = unknown_cause.own_error(sources.verdict)  # which stands in the summary
+    own = next_steps.own_error(sources.verdict)  # which stands in the summary
     missing = [text for text in sources.verdict.missing if not (own and text.endswith(own))]
     items = [ticked(text) for text in (*missing, *sources.unread)]
     if sources.kind == "run" and not sources.replays:

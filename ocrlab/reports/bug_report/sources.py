@@ -18,8 +18,8 @@ from typing import Any
 
 from ocrlab import run_folder
 from ocrlab.debug.diagnosis import classify, load_input, parse_stacks
+from ocrlab.debug.diagnosis.failure_place import FRAME, TRACEBACK
 from ocrlab.debug.diagnosis.hangs import stack_patterns
-from ocrlab.debug.diagnosis.user_frame import FRAME, TRACEBACK
 from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.errors import DataError, OcrlabError, RunError
 from ocrlab.hardware.processes.stack_types import Frame

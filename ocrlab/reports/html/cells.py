@@ -82,7 +82,7 @@ def code(cell: Any, number: int, page: Page, language: str = "python") -> str:
     """Return a code cell: its source folded, what it put out below."""
     status = cell.metadata.get("papermill", {}).get("status", "")
     status = "failed" if any(output.output_type == "error" for output in cell.outputs) else status
-    shown = "".join(output(output_, cell, page) for output_ in joined(cell.outputs))
+    shown = "".join(output(item, cell, page) for item in joined(cell.outputs))
     folded = ""
     if cell.source.strip() and not cell.metadata.get("jupyter", {}).get("source_hidden"):
         opened = " open" if status == "failed" else ""

@@ -65,9 +65,9 @@ def condition(word: str) -> Condition | None:
 def filter_by_conditions(runs: Sequence[Run], conditions: Iterable[Condition]) -> list[Run]:
     """Return the runs that meet every condition; raises ConfigError for a key that no run has, with the nearest one."""
     matching = list(runs)
-    for condition_ in conditions:
-        key = resolve_key(condition_.key, runs)
-        matching = [run for run in matching if has_key(run, key) and condition_.holds(value(run, key))]
+    for wanted in conditions:
+        key = resolve_key(wanted.key, runs)
+        matching = [run for run in matching if has_key(run, key) and wanted.holds(value(run, key))]
     return matching
 
 

@@ -36,9 +36,9 @@ inspect_link.serve(inspect_link.come(line), answers)
 @pytest.fixture
 def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Link]:
     monkeypatch.setattr(connection, "PROGRAM", PROGRAM)
-    link_ = Link(("open", "receipts"), tmp_path / "runs")
-    yield link_
-    link_.close()
+    started = Link(("open", "receipts"), tmp_path / "runs")
+    yield started
+    started.close()
 
 
 def alive(pid: int) -> bool:

@@ -9,12 +9,7 @@ import pytest
 
 from ocrlab.reports.html import tables
 
-SCORES = {
-    (0.3, "exact"): (0.8, 0.6),
-    (0.3, 1.5): (0.7, 0.2),
-    (0.5, "exact"): (0.9, 0.7),
-    (0.5, 1.5): (math.nan, 0.0),
-}
+SCORES = {(0.3, "exact"): (0.8, 0.6), (0.3, 1.5): (0.7, 0.2), (0.5, "exact"): (0.9, 0.7), (0.5, 1.5): (math.nan, 0.0)}
 
 
 def test_a_table_escapes_and_aligns() -> None:

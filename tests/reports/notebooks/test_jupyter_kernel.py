@@ -29,9 +29,9 @@ Start = Callable[[str], subprocess.Popen]
 
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
-    kernel_ = Kernel()
-    yield kernel_
-    kernel_.close()
+    process = Kernel()
+    yield process
+    process.close()
 
 
 @pytest.fixture

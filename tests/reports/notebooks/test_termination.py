@@ -18,9 +18,9 @@ from ocrlab.reports.notebooks.termination import Before
 
 @pytest.fixture
 def kernel() -> Iterator[Kernel]:
-    kernel_ = Kernel()
-    yield kernel_
-    kernel_.close()
+    process = Kernel()
+    yield process
+    process.close()
 
 
 def gone(kernel: Kernel, code: int | None) -> Kernel:
