@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import struct
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from ocrlab.debug.flight_record.worker_status import WorkerStatus, read_workers
 from ocrlab.errors import DataError
 
 NAME = re.compile(r"ring-(\d+)-(\d+)\.bin")
+SEAL = b"\nocrlab: whole\n"  # ends a snapshot in torch's older form; torch.load stops before it
 LARGEST = 2**31  # bytes of a ring; a header that says more is damaged
 
 
@@ -184,3 +186,13 @@ def _text(head: bytes, name: str) -> str:
     selector = NOW + offset
     at = selector + 1 + (head[selector] & 1) * size
     return head[at + 1 : at + 1 + min(head[at], size - 1)].decode(errors="replace")
+
+
+def is_whole(path: Path) -> bool:
+    """Tell, without torch, whether a snapshot is complete to its last byte; a zip file has an end of its own."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-len(SEAL), 2)
+            return file.read() == SEAL or zipfile.is_zipfile(path)
+    except OSError:  # gone, or shorter than that
+        return False

@@ -1,4 +1,4 @@
-"""Batches as they were, in `flight/batches`: for data that cannot be made again from its indices."""
+"""Raw batches in `flight/batches`, for data that cannot be rebuilt from its indices."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ocrlab.debug.instruments import cuda_sticky_errors
 from ocrlab.errors import DataError
 from ocrlab.run_folder.fail_safe import print_message, report, worker_ended
 
-LIMIT = 2 << 30  # bytes of all that are kept, of all processes of a machine
-SHARE = 10  # and no more than that part of what is free
+LIMIT = 2 << 30  # bytes of all batches of all processes of a machine
+SHARE = 10  # and at most this fraction of the free space
 
 
 class BatchStore:
     """The last batches of one process, each in a file of its own; at most `most`, and as many bytes as there is room
     for: the oldest go first, the newest always stays.
 
-    Where one cannot be written, none is from then on: batches are known by what they are made of, as without this.
+    After the first failed write none is stored: batches are then known by their origin, as without this.
     """
 
     def __init__(self, folder: Path, rank: int, most: int, limit: int = LIMIT) -> None:
@@ -33,14 +33,14 @@ class BatchStore:
         local = os.environ.get("LOCAL_WORLD_SIZE", "1")
         self.limit = limit // max(1, int(local) if local.isdigit() else 1)
         self.lock = threading.Lock()  # snapshots are written in a thread
-        self.sizes: dict[int, int] = {}  # bytes of each that is kept, and of all
+        self.sizes: dict[int, int] = {}  # bytes by batch
         self.total_bytes = 0
         self.count = 0
         self.first = 0
         self.on, self.is_full = True, False
 
     def keep(self, batch: Any) -> str:
-        """Write a batch whole or not at all, and return its name; empty where none is kept any more."""
+        """Write a batch completely or not at all, and return its name; '' once writing has failed."""
         if not self.on:
             return ""
         try:
@@ -72,7 +72,7 @@ class BatchStore:
         return name
 
     def _bound(self) -> None:
-        """Drop the oldest while they take more than there is room for."""
+        """Drop the oldest batches while all take more than the limit."""
         room = min(self.limit, (shutil.disk_usage(self.folder).free + self.total_bytes) // SHARE)
         while self.total_bytes > room and self.first < self.count - 1:
             if not self.is_full:
@@ -93,15 +93,15 @@ class BatchStore:
 
 
 def has_batch(folder: Path, name: str) -> bool:
-    """Tell whether a batch is still kept."""
+    """Tell whether a batch is still stored."""
     return (folder / "batches" / Path(name).name).is_file()
 
 
 def read_batch(folder: Path, name: str) -> Any:
-    """Return a batch that was kept; raises DataError where it is gone, and OSError.
+    """Return a stored batch; raises DataError where it is gone, and OSError.
 
-    It is of the user's own types, so that unpickling it runs his code. That is done only in a replay, which has
-    started his program already.
+    A batch of the user's own types is unpickled, which runs the user's code: only a replay does that, after it has
+    started the user's program.
     """
     path = folder / "batches" / Path(name).name
     try:

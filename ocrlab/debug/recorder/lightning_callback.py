@@ -21,18 +21,19 @@ from lightning.pytorch.utilities import CombinedLoader
 from torch import nn
 
 from ocrlab.debug.flight_record import program_info
-from ocrlab.debug.recorder import dataloader_hooks, import_rng_state, rng_state, sample_names
-from ocrlab.debug.recorder.dataset_proxy import BatchOrigin, StatusLocation
+from ocrlab.debug.instruments import sample_names
+from ocrlab.debug.recorder import loader_recorder, rng_state, saved_rng_states
 from ocrlab.debug.recorder.manual_loop import early_exit_text, recording
 from ocrlab.debug.recorder.module_stages import unwrap
 from ocrlab.debug.recorder.replay_registration import Session, session
+from ocrlab.debug.recorder.sample_recorder import BatchOrigin, StatusLocation
 from ocrlab.debug.recorder.step_recorder import StepRecorder, hook_optimizer
 from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
 from ocrlab.run_folder import launcher
 from ocrlab.run_folder.fail_safe import guard, print_message, report, worker_ended
 
 random.setstate(BEFORE)
-import_rng_state.record_import()
+saved_rng_states.record_import()
 
 __all__ = ["Recorder", "recording"]
 
@@ -69,7 +70,7 @@ class Recorder(lightning.Callback):
         self.step_recorder: StepRecorder | None = None
         self.replay: Session | None = None
         self.validating = 0  # loaders that have been prepared for the next validation
-        self.validated: dict[int, dataloader_hooks.LoaderRecorder] = {}  # of a validation that is made again
+        self.validated: dict[int, loader_recorder.LoaderRecorder] = {}  # of a validation that is made again
         self.undo: list[Callable[[], Any]] = []
         self.take_back: Callable[[], Any] = do_nothing  # the batch that a replayed step was given in place of its own
         self.validations = -1  # batches of this validation, of all its loaders
@@ -122,7 +123,7 @@ class Recorder(lightning.Callback):
                     f"no snapshots with {type(trainer.strategy).__name__}, which spreads the state over processes"
                 )
         self.step_recorder.hook_stages(self._model(module))
-        import_rng_state.save_states(self.step_recorder.folder, self.step_recorder.rank, self.step_recorder.start)
+        saved_rng_states.save_start(self.step_recorder.folder, self.step_recorder.rank, self.step_recorder.start)
         if self.kind == "lightning" and trainer.global_rank == 0:
             print_message(f"writes to {self.step_recorder.folder}; `ocrlab replay {folder}` runs its last steps again")
 
@@ -140,13 +141,13 @@ class Recorder(lightning.Callback):
             number = 0 if trainer.training else 1 + self.validating
             self.validating += not trainer.training
             if self.replay is not None:
-                if number and dataloader_hooks.can_record(loader):
+                if number and loader_recorder.can_record(loader):
                     place = StatusLocation(self.replay.out, self.replay.rank, 0, number)
-                    self.validated[number] = dataloader_hooks.LoaderRecorder(loader, place)
+                    self.validated[number] = loader_recorder.LoaderRecorder(loader, place)
                     self.validated[number].start()
                 return loader if number else self.replay.feed(loader)
             if self.step_recorder is not None:
-                self.step_recorder.watch(loader, number)
+                self.step_recorder.record_loader(loader, number)
             return loader
 
         strategy.process_dataloader = processed
@@ -165,7 +166,7 @@ class Recorder(lightning.Callback):
         model = self._model(pl_module)  # a LightningModule is no call itself: training_step calls the network in it
         step_recorder.monitor = TrainingMonitor(model, trainer.optimizers, network=unwrap(model)[1])
         for optimizer in trainer.optimizers:
-            self.undo += hook_optimizer(optimizer, step_recorder.stepping)
+            self.undo += hook_optimizer(optimizer, step_recorder.before_step)
 
     def start_anew(self) -> None:
         """Have a snapshot taken before the next step: a replay must not begin before what has just been changed."""
@@ -244,7 +245,7 @@ class Recorder(lightning.Callback):
         watched = loaders.get(1 + dataloader_idx)
         origin = BatchOrigin() if watched is None else watched.take_origin()
         if self.replay is not None:
-            loader = watched.loader() if isinstance(watched, dataloader_hooks.LoaderRecorder) else None
+            loader = watched.loader() if isinstance(watched, loader_recorder.LoaderRecorder) else None
             named = sample_names.batch_names(batch) or origin.samples
             chosen = self.replay.validate_loaded(batch, named, self.validations, loader, origin)
             self._hand_over(self.replay, pl_module, "validation_step", batch, chosen)

@@ -34,12 +34,12 @@ import torch
 from torch import nn
 
 from ocrlab.debug.flight_record import program_info
-from ocrlab.debug.recorder import dataloader_hooks, import_rng_state
-from ocrlab.debug.recorder.batch_iterator import BatchIterator
-from ocrlab.debug.recorder.dataset_proxy import BatchOrigin
-from ocrlab.debug.recorder.iteration_log import CountingLoader
+from ocrlab.debug.instruments.dataloader import loader_proxy
+from ocrlab.debug.recorder import loader_recorder, saved_rng_states
+from ocrlab.debug.recorder.loader_recorder import CountingLoader
 from ocrlab.debug.recorder.module_stages import StepPosition
 from ocrlab.debug.recorder.replay_registration import session
+from ocrlab.debug.recorder.sample_recorder import BatchOrigin
 from ocrlab.debug.recorder.step_hooks import StepHooks
 from ocrlab.debug.recorder.step_recorder import StepRecorder, hook_optimizer
 from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
@@ -50,11 +50,11 @@ NEVER = 1 << 62  # micro-batches
 VALIDATION = 1  # the number of its loader
 SHARDED = "FullyShardedDataParallel"  # its state_dict gathers from all ranks: one alone would wait for ever
 FULLY_SHARD = "FSDPModule"  # of fully_shard
-OPEN_LOOPS: weakref.WeakSet[LoopRecorder] = weakref.WeakSet()  # that have not been closed
+OPEN_LOOPS: weakref.WeakSet[LoopRecorder] = weakref.WeakSet()  # not closed yet
 
 
 class LoopRecorder:
-    """The flight recorder of one hand-written loop, from its making to `close`, or to the end of the program.
+    """The flight recorder of one hand-written loop, until `close` or the end of the program.
 
     `model`, `optimizer` and `scheduler` may be lists; `extra` is a dict of whatever else has `state_dict` and
     `load_state_dict` (an average of the weights). `batches` is "ids" (made again from the data) or "raw" (kept as they
@@ -92,19 +92,19 @@ class LoopRecorder:
                 if step_recorder.snapshots_on:
                     whole = state.models[0] if len(state.models) == 1 else nn.ModuleList(state.models)
                     step_recorder.monitor = TrainingMonitor(whole, state.optimizers, state.extra)
-                import_rng_state.save_states(step_recorder.folder, step_recorder.rank, step_recorder.start)
+                saved_rng_states.save_start(step_recorder.folder, step_recorder.rank, step_recorder.start)
                 self.step_recorder = step_recorder
             except Exception as error:
                 if worker_ended(error):
                     raise
                 report(error, "not started, training goes on")
         self.first = state.optimizers[0] if state.optimizers else None  # whose learning rate is written down
-        self.now = StepPosition() if self.step_recorder is None else self.step_recorder.now  # how far it is
+        self.now = StepPosition() if self.step_recorder is None else self.step_recorder.now  # how far the step is
         self.undo: list[Callable[[], Any]] = []
-        self.walks: list[list[Any]] = []  # of each walk over a loader: batches that were taken, and those there are
-        self.walking = False
+        self.passes: list[list[Any]] = []  # of each pass over a loader: batches taken, and its length
+        self.currenting = False
         self.epoch_count: int | None = None
-        self.mode = ""  # who says where a step begins: "batches", "steps", or "optimizer" for nobody
+        self.mode = ""  # what marks the beginning of a step: "batches", "steps", "optimizer" for neither
         self.hooks = StepHooks(self)
         self.is_closed = self.takes_snapshots = False
         self.pid, self.error_before = os.getpid(), last_uncaught_error()
@@ -128,11 +128,11 @@ class LoopRecorder:
         self._end(error)
 
     def close(self) -> None:
-        """End the recording: every hook is taken out, and what is being written is waited for."""
+        """End the recording: remove every hook, and wait for pending writes."""
         self._end(None)
 
     def _at_exit(self) -> None:
-        """End the recording at the end of the program, with the error that it ends by, if nobody caught it."""
+        """End the recording at the end of the program, with its uncaught error if there is one."""
         if os.getpid() == self.pid:  # a forked child goes through the exit of its parent, too
             error = last_uncaught_error()
             self._end(None if error is self.error_before else error)
@@ -165,17 +165,15 @@ class LoopRecorder:
 
     @property
     def micro(self) -> int:
-        """The number of the micro-batch at hand, from 0; -1 before the first."""
+        """The number of the current micro-batch, from 0; -1 before the first."""
         return int(self.now.micro)
 
     def batches(self, loader: Iterable[Any]) -> BatchIterator:
-        """Return the batches of a loader, which can be walked over as often as that; each is written down before it is
-        used.
-        """
-        return BatchIterator(self._walk, loader)
+        """Return the batches of a loader, for any number of passes; each is recorded before it is used."""
+        return BatchIterator(self._passes, loader)
 
     def steps(self, steps: int | Iterable[Any] | None = None) -> Iterator[Any]:
-        """Yield the numbers below `steps`, its parts, or numbers without an end; each is one optimizer step.
+        """Yield the numbers below `steps`, its items, or endless numbers; each is one optimizer step.
 
         For a loop that draws its batches by itself: a replay begins at a snapshot, with that step.
         """
@@ -191,7 +189,7 @@ class LoopRecorder:
 
     @guard
     def begin_step(self) -> None:
-        """Write the record of an optimizer step, of whose batches nothing is known."""
+        """Write the record of an optimizer step without known batches."""
         now, step_recorder = self.now, self.step_recorder
         now.micro += 1
         now.number = now.micro
@@ -203,12 +201,12 @@ class LoopRecorder:
 
     @guard
     def end_step(self) -> None:
-        """Note that an optimizer step is over."""
+        """Record the end of an optimizer step."""
         self._set_phase("data")
 
     @guard
     def _begin_mode(self, mode: str) -> None:
-        """Note who says where a step begins: the last one who has said so."""
+        """Record what marks the beginning of a step; the last one counts."""
         if self.mode == mode:
             return
         step_recorder, before, self.mode = self.step_recorder, self.mode, mode
@@ -217,14 +215,14 @@ class LoopRecorder:
             step_recorder.snapshots_on = False  # a replay runs the program from its beginning
             program_info.update(step_recorder.folder, step_recorder.rank, from_start=True)
         elif step_recorder is not None and before == "optimizer":
-            if not self.hooks.has_stepped:  # what was recorded is a call of the model before the training
-                step_recorder.start_again()
+            if not self.hooks.has_stepped:  # the records are of model calls before the training
+                step_recorder.discard_records()
                 self.now.micro, self.now.number = -1, 0
-            step_recorder.starts_at_snapshots(self.takes_snapshots)
+            step_recorder.enable_snapshots(self.takes_snapshots)
         if mode == "batches":
             self.hooks.stop()
 
-    def _walk(self, loader: Iterable[Any]) -> Iterator[Any]:
+    def _passes(self, loader: Iterable[Any]) -> Iterator[Any]:
         self._begin_mode("batches")
         if self.replay is not None:
             return self.replay.batches(loader, self)
@@ -233,7 +231,7 @@ class LoopRecorder:
     def _batches(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of a loader."""
         now, step_recorder = self.now, self.step_recorder
-        recorder, taken = self._begun(loader)
+        recorder, taken = self._begin_pass(loader)
         for batch in recorder if isinstance(recorder, CountingLoader) else loader:
             taken[0] += 1
             now.micro += 1
@@ -247,19 +245,19 @@ class LoopRecorder:
                 done = True
             finally:
                 now.clean = self.over(done) or self.first is None
-                now.number += now.clean  # an optimiser step, if the micro-batch that ends made one
+                now.number += now.clean  # a micro-batch that ended with an optimizer step
         self.ends()
 
-    def _begun(self, loader: Iterable[Any]) -> tuple[Any, list[Any]]:
-        """Note that a walk begins; returns what tells of its batches, and a list that begins with their number."""
+    def _begin_pass(self, loader: Iterable[Any]) -> tuple[Any, list[Any]]:
+        """Begin a pass; returns the recorder of its batches, and a list that begins with their number."""
         taken = [0, length(loader)]
-        recorder = self.step_recorder.watch(loader) if self.step_recorder is not None else None
+        recorder = self.step_recorder.record_loader(loader) if self.step_recorder is not None else None
         if self.step_recorder is not None:
-            self.step_recorder.wait()
-        if isinstance(recorder, dataloader_hooks.LoaderRecorder):
-            recorder.on_wait = None  # a walk says by itself that it waits
-        self.walking = True
-        self.walks.append(taken)
+            self.step_recorder.note_wait()
+        if isinstance(recorder, loader_recorder.LoaderRecorder):
+            recorder.on_wait = None  # the pass records its own waits
+        self.currenting = True
+        self.passes.append(taken)
         return recorder, taken
 
     @guard
@@ -270,7 +268,7 @@ class LoopRecorder:
             step_recorder.begin(now.number, now.micro, now.epoch, self.training.rate(), origin, batch)
 
     def snapshot(self) -> int:
-        """Take a snapshot where it is time for one; returns the micro-batch up to which nobody needs to ask."""
+        """Take a snapshot where one is due; returns the micro-batch up to which none will be."""
         step_recorder = self.step_recorder
         if step_recorder is None:
             return NEVER
@@ -278,12 +276,12 @@ class LoopRecorder:
         return step_recorder.snapshots.quiet
 
     def over(self, waits: bool) -> bool:
-        """Note that a micro-batch is over, and the next one waited for or not; tells if an optimiser has stepped."""
-        return self.step_recorder is not None and self.step_recorder.over(waits)
+        """Record the end of a micro-batch, `waits` for the next one or not; returns whether an optimizer stepped."""
+        return self.step_recorder is not None and self.step_recorder.end_micro_batch(waits)
 
     def ends(self) -> None:
-        """Note that a walk has come to its end."""
-        self.walking = False
+        """Record the end of a pass."""
+        self.currenting = False
         self.now.epoch += 1
 
     def epochs(self, epochs: int | Iterable[int]) -> Iterator[int]:
@@ -298,7 +296,7 @@ class LoopRecorder:
             yield epoch
 
     def loss(self, loss: Any) -> Any:
-        """Note the loss of this micro-batch, a tensor of one number or a number; returns it. Backward comes next."""
+        """Record the loss of this micro-batch, a tensor of one number or a number; returns it. Backward comes next."""
         step_recorder = self.step_recorder
         recorder = step_recorder or self.replay
         self.hooks.has_loss = True
@@ -306,17 +304,17 @@ class LoopRecorder:
             recorder.loss(loss)
             recorder.phase("backward")
             if recorder is step_recorder and recorder.monitor is not None and recorder.monitor.looking:
-                recorder.learn("scaling", loss)
+                recorder.call_monitor("scaling", loss)
         return loss
 
     def validation(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of a validation; each is named before it is used, so that a replay finds the bad one."""
+        """Yield the batches of a validation; each is recorded before it is used, so that a replay finds the bad one."""
         with self.validating():
             if self.replay is not None:
                 yield from self.replay.validation(loader)
                 return
             recorder = (
-                self.step_recorder.watch(loader := self._apart(loader), VALIDATION)
+                self.step_recorder.record_loader(loader := self._validation_loader(loader), VALIDATION)
                 if self.step_recorder is not None
                 else None
             )
@@ -326,14 +324,14 @@ class LoopRecorder:
                     self.step_recorder.validate(number, batch, origin)
                 yield batch
 
-    def _apart(self, loader: Any) -> Any:
-        """Return what is another loader than the one of the training."""
+    def _validation_loader(self, loader: Any) -> Any:
+        """Return the loader, or a copy where it is the loader of the training."""
         trained = self.step_recorder.loaders.get(0) if self.step_recorder is not None else None
-        return dataloader_hooks.copy_loader(loader) if trained is not None and trained.holds(loader) else loader
+        return loader_proxy.copy_loader(loader) if trained is not None and trained.holds(loader) else loader
 
     @contextlib.contextmanager
     def validating(self) -> Iterator[None]:
-        """Mark a block as validation, whose batches are not known."""
+        """Mark a block as validation without known batches."""
         self._set_phase("validation")
         yield
         self._set_phase("data")
@@ -352,20 +350,20 @@ class LoopRecorder:
 
     @guard
     def ended(self, error: BaseException | None) -> None:
-        """Note how the loop was left: how far each walk over its data came, and an exit without an error."""
+        """Record how the loop was left: how far each pass came, and an exit without an error."""
         monitor = self.step_recorder.monitor if self.step_recorder is not None else None
         if monitor is None:
             return
-        monitor.stats.walks = [(taken, size) for taken, size in self.walks]
+        monitor.stats.walks = [(taken, size) for taken, size in self.passes]
         monitor.stats.scaler = self.training.scaler is not None
-        if self.walking and isinstance(error, SystemExit) and not error.code:
-            taken, size = self.walks[-1]
+        if self.currenting and isinstance(error, SystemExit) and not error.code:
+            taken, size = self.passes[-1]
             where = f"batch {taken}{'' if size is None else f' of {size}'} of epoch {self.now.epoch + 1}"
             monitor.stats.ended = early_exit_text(error, where, self.epoch_count)
 
     def start(self) -> None:
-        """Listen to the optimizers and to the model."""
-        stepping = self._stepping if self.step_recorder is None else self.step_recorder.stepping
+        """Hook the optimizers and the model."""
+        stepping = self._stepping if self.step_recorder is None else self.step_recorder.before_step
         for optimizer in self.training.optimizers:
             self.undo += hook_optimizer(optimizer, stepping)
         if self.mode != "batches":
@@ -373,23 +371,48 @@ class LoopRecorder:
 
     @guard
     def stop(self) -> None:
-        """Take every hook out."""
+        """Remove every hook."""
         self.hooks.stop()
         while self.undo:
             self.undo.pop()()
+
+
+class BatchIterator:
+    """The batches of a loader: each `for` is another pass, and it is an iterator too. `begin` returns one pass."""
+
+    def __init__(self, begin: Callable[[Iterable[Any]], Iterator[Any]], loader: Iterable[Any]) -> None:
+        self.begin, self.loader = begin, loader
+        self.current: Iterator[Any] | None = None  # the pass that `next` goes through
+
+    def __iter__(self) -> Iterator[Any]:
+        current, self.current = self.current, None  # a `for` continues after `next`, once
+        return self.begin(self.loader) if current is None else current
+
+    def __next__(self) -> Any:
+        if self.current is None:
+            self.current = self.begin(self.loader)
+        return next(self.current)
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]  # TypeError for one without, as of the loader itself
+
+    def close(self) -> None:
+        """End the pass that `next` goes through."""
+        if self.current is not None:
+            self.current.close()  # type: ignore[attr-defined]  # a generator
 
 
 record = recording = LoopRecorder
 
 
 def last_uncaught_error() -> BaseException | None:
-    """Return the error that nobody caught last in this process, None where there was none."""
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # last_exc is there from 3.12 on
+    """Return the last uncaught error of this process, None where there was none."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)  # last_exc: since 3.12
     return error if isinstance(error, BaseException) else None
 
 
 def _note_sharding(step_recorder: StepRecorder, models: Sequence[nn.Module]) -> None:
-    """Note where weights are spread over ranks: in a replay none of them can stand in for another."""
+    """Record whether weights are sharded over ranks: a replay then cannot run one rank alone."""
     kinds = {kind.__name__ for model in models for part in model.modules() for kind in type(part).__mro__}
     if not kinds.isdisjoint((SHARDED, FULLY_SHARD)):
         program_info.update(step_recorder.folder, step_recorder.rank, spread=True)
@@ -399,15 +422,15 @@ def _note_sharding(step_recorder: StepRecorder, models: Sequence[nn.Module]) -> 
 
 
 def length(of: Any) -> int | None:
-    """Return how many things there are in something, None where it does not know."""
+    """Return the length of something, None where it has none."""
     try:
         return len(of)
-    except Exception:  # of the user's making
+    except Exception:  # a class of the user's
         return None
 
 
 def early_exit_text(error: BaseException, where: str, epochs: int | None) -> str:
-    """Return in words that a program ended itself in the middle, and at which line."""
+    """Return the sentence for a program that ended itself in the middle, with the line."""
     frames = traceback.extract_tb(error.__traceback__)
     line = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     of = "" if epochs is None else f" of {epochs}"
@@ -415,10 +438,10 @@ def early_exit_text(error: BaseException, where: str, epochs: int | None) -> str
 
 
 def current_rank() -> int:
-    """Return the number of this process in a distributed training, 0 outside of one."""
+    """Return the rank of this process in a distributed training, 0 outside of one."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return int(torch.distributed.get_rank())
     return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", 0)) or 0)
 
 
-import_rng_state.record_import()
+saved_rng_states.record_import()

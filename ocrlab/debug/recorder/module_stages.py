@@ -24,27 +24,27 @@ compiling = torch.compiler.is_dynamo_compiling  # one function, where is_compili
 
 @dataclass
 class StepPosition:
-    """How far the micro-batch at hand is."""
+    """How far the current micro-batch is."""
 
-    in_step: bool = False  # its record is written, its backward has not begun: what the model does is its forward
-    stepped: bool = False  # an optimiser has
-    clean: bool = True  # no gradient waits: the last micro-batch ended with a step, or there was none
-    micro: int = -1  # the micro-batch at hand, from 0
-    number: int = 0  # the optimiser step that is being made
+    in_step: bool = False  # between its record and its backward: calls of the model are its forward
+    stepped: bool = False  # whether an optimizer has
+    clean: bool = True  # no gradient is accumulated
+    micro: int = -1  # the current micro-batch, from 0
+    number: int = 0  # the current optimizer step
     epoch: int = 0
 
 
 class StageHook:
     """A forward pre-hook that writes one byte: the number of a stage, or of a phase within a step.
 
-    Copies and pickles of the module take along a function of the standard library that does nothing in place of it.
+    Copies and pickles of the module get a function of the standard library that does nothing in its place.
     """
 
     def __init__(self, stages: StageHooks, at: int, number: int) -> None:
         self.stages, self.at, self.number = stages, at, number
 
     def __call__(self, *_: Any) -> None:
-        if compiling():  # nothing of ours goes into a compiled graph
+        if compiling():  # no recording inside a compiled graph
             return
         stages = self.stages
         if stages.on and (self.at != PHASE_AT or stages.now.in_step):
@@ -58,11 +58,11 @@ class StageHook:
 
 
 class StageHooks:
-    """What writes a stage's name into the ring when its forward begins.
+    """The hooks that write a stage's name into the ring when its forward begins.
 
-    From the beginning of a backward on, and so in the optimizer's step, none is told but what is computed again: the
-    one that was entered last is the loss's or the last layer's, while the backward goes through all of them the other
-    way; no call of a module tells where it is, and a wrong name is worse than none. A replay names the module.
+    From the backward until the end of the optimizer's step only recomputed stages are recorded: the last stage is the
+    loss's or the last layer's, while the backward goes through all of them in reverse, and a wrong name is worse than
+    none. A replay names the module.
     """
 
     def __init__(self, writer: Writer, now: StepPosition | None = None) -> None:
@@ -71,7 +71,7 @@ class StageHooks:
         self.on = True
 
     def attach(self, *models: nn.Module) -> None:
-        """Listen to the top modules of a model, or of several, whose stages begin with what they are."""
+        """Hook the top modules of a model, or of several, whose stages begin with the name of the model."""
         self.detach()
         self.on = True
         for name, module in top_modules(models[0]) if len(models) == 1 else stages_of_models(models):
@@ -88,7 +88,7 @@ class StageHooks:
             self._hook(whole.register_forward_hook, PHASE_AT, "loss")  # after the model comes the loss
 
     def detach(self) -> None:
-        """Stop listening."""
+        """Remove every hook."""
         while self.handles:
             self.handles.pop().remove()
 
@@ -171,5 +171,5 @@ def _children(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _is_opaque(module: nn.Module) -> bool:
-    """Tell whether a module must not be looked into."""
+    """Tell whether a module is one piece: compiled or scripted."""
     return isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule"

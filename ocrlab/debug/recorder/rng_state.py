@@ -1,4 +1,4 @@
-"""The states of all random generators as bytes: read through public functions, put back exactly.
+"""The states of all random generators as bytes: read through public functions, restored exactly.
 
 Reading them draws nothing, and each is read under its generator's own lock: a thread that draws meanwhile comes before
 or after. torch takes its lock itself and Python's generator is safe under the interpreter's; NumPy reads its state
@@ -37,7 +37,7 @@ def take(*, cuda: bool = True) -> dict[str, bytes]:
 
 
 class StateReader:
-    """Reads the states of this process in each step; those that are dear only where they may have moved.
+    """Reads the states of this process in each step, the expensive ones only where they may have changed.
 
     torch gives its state in a microsecond, Python and NumPy convert each of their 624 words, for up to 60. Theirs are
     read while they move, else in every 32nd step and where the caller wants all: a training mostly draws from them
@@ -101,7 +101,7 @@ READERS: dict[str, Callable[[], bytes | None]] = {"python": _python, "numpy": _n
 
 
 def restore(states: Mapping[str, bytes]) -> None:
-    """Put the generators back to what `take` returned or a record holds; what it does not hold stays as it is."""
+    """Restore the generators to what `take` returned or a record holds; the others stay as they are."""
     if "python" in states:
         *internal, has_gauss, gauss = PYTHON.unpack(states["python"])
         random.setstate((VERSION, tuple(internal), gauss if has_gauss else None))

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ocrlab.debug.flight_record.snapshot_marker import SEAL, is_whole
+from ocrlab.debug.flight_record.ring_reader import SEAL, is_whole
 from ocrlab.errors import CheckpointError
 from ocrlab.records import SCHEMA
 
@@ -51,16 +51,16 @@ class Snapshots:
         self.cuda: Callable[[], bool] = lambda: True  # whether CUDA may be called
         self.side = 0
         self.last = -1  # micro-batch of the last one taken
-        self.quiet = -1  # micro-batch up to which nobody needs to ask whether it is time
-        self.complete: list[int] = []  # micro-batches of those that are whole, the older one first
+        self.quiet = -1  # micro-batch up to which none is due
+        self.complete: list[int] = []  # micro-batches of the complete ones, the older first
         for left in folder.glob(f".snapshot-{rank}.*.*"):  # by a process that was killed
             left.unlink(missing_ok=True)
         self.spare = folder / f".snapshot-{rank}.{os.getpid()}.spare"
 
     def due(self, micro: int) -> bool:
-        """Tell whether it is time for one; raises what went wrong with the one before."""
+        """Tell whether a snapshot is due; raises the error of the one before."""
         if self.pending is not None:
-            self._go_on()
+            self._continue()
         if self.pending is not None or (self.thread is not None and self.thread.is_alive()):
             return False
         if self.problem is not None:
@@ -80,39 +80,39 @@ class Snapshots:
         return False
 
     def take(self, content: dict[str, Any], *, micro: int, number: int) -> None:
-        """Copy a state to the host and have it written; raises CheckpointError where there is no room for it."""
+        """Copy a state to the host and start writing it; raises CheckpointError where there is no room for it."""
         began = time.perf_counter()
         first = self.last < 0
         left_out: list[str] = []
         if first:
             self.room(weigh(content))
-        content_copy: dict[str, Any] = {"schema": SCHEMA, "start": self.start, "micro": micro, "number": number}
-        content_copy["state"] = self._copied(content, "state", left_out)
-        content_copy["left_out"] = left_out
+        snapshot: dict[str, Any] = {"schema": SCHEMA, "start": self.start, "micro": micro, "number": number}
+        snapshot["state"] = self._copied(content, "state", left_out)
+        snapshot["left_out"] = left_out
         self.last, self.quiet = micro, -1
-        self.pending = content_copy, time.perf_counter() - began, self._behind()
+        self.pending = snapshot, time.perf_counter() - began, self._copy_events()
         if first and sum(t.nbytes for t in self.buffers.values()) <= SMALL:
             self.close()
         else:
-            self._go_on()
+            self._continue()
 
     def close(self) -> None:
-        """Wait for the snapshot that is under way or being written; raises what the device says."""
+        """Wait for the pending snapshot; raises the errors of the device."""
         if self.pending is not None:
             for event in self.pending[2]:
                 event.synchronize()
-            self._go_on()
+            self._continue()
         if self.thread is not None:
             self.thread.join()
         self.spare.unlink(missing_ok=True)
 
     def abandon(self) -> list[Any]:
-        """Give up what is under way, and return what must not be freed in a dead CUDA context."""
+        """Abandon the pending snapshot, and return what must not be freed in a dead CUDA context."""
         pending, self.pending = self.pending, None
         return [*(pending[2] if pending else ()), *self.buffers.values()]
 
-    def _behind(self) -> list[Any]:
-        """Return an event behind the copies from each device."""
+    def _copy_events(self) -> list[Any]:
+        """Return an event after the copies from each device."""
         events = []
         for device in self.devices:
             with torch.cuda.device(device):
@@ -120,8 +120,8 @@ class Snapshots:
                 events[-1].record()
         return events
 
-    def _go_on(self) -> None:
-        """Have a snapshot written whose copies have arrived; never waits."""
+    def _continue(self) -> None:
+        """Start writing a snapshot whose copies have arrived; never waits."""
         if self.pending is None or not all(event.query() for event in self.pending[2]):
             return
         snapshot, copying, _ = self.pending

@@ -1,7 +1,7 @@
-"""Hooks on a model and its optimizer that tell where a step of a hand-written loop is which draws its own batches.
+"""Hooks on a model and its optimizer that show where a hand-written loop is when it draws its own batches.
 
-Between `optimizer.step()` and the next training call of the model nobody knows more than that data is drawn. A call in
-eval mode, or without gradients, is one of a validation. The loss is the number that the model itself returns, if any.
+Between `optimizer.step()` and the next training call of the model, the phase is "data". A call in eval mode, or without
+gradients, belongs to a validation. The loss is the number that the model itself returns, if any.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class StepHooks:
         self.output: Any = None  # the hook on what the model returned last
         self.in_step = False  # the record of a step is written, and its optimizer has not stepped
         self.has_stepped = False
-        self.has_loss = False  # the program itself has said the loss of this step
+        self.has_loss = False  # the program has passed the loss of this step to `rec.loss`
 
     def start(self) -> None:
-        """Listen to the calls of the models, and to the steps of the first optimizer."""
+        """Hook the calls of the models and the steps of the first optimizer."""
         self.stop()
         for model in self.loop.training.models:
             _, whole = unwrap(model)
@@ -44,7 +44,7 @@ class StepHooks:
             self.handles.append(register(self._stepped))
 
     def stop(self) -> None:
-        """Take every hook out."""
+        """Remove every hook."""
         while self.handles:
             self.handles.pop().remove()
         self._forget_output()
@@ -59,7 +59,7 @@ class StepHooks:
             return
         loop = self.loop
         if not loop.mode and loop.replay is not None:
-            return  # of a loop that says later where its steps begin
+            return  # of a loop that marks its steps later
         validates = not module.training or not torch.is_grad_enabled()
         try:
             if not loop.mode:
@@ -93,7 +93,7 @@ class StepHooks:
         self.loop._set_phase("backward")
 
     def _stepped(self, *_: Any) -> None:
-        """Note that the optimizer has stepped, which ends a step of a loop that says nothing else."""
+        """Record that the optimizer has stepped, which ends a step of a loop that marks none."""
         loop = self.loop
         if compiling() or loop.mode == "steps" or (not loop.mode and loop.replay is not None):
             return
@@ -101,18 +101,18 @@ class StepHooks:
         try:
             if not loop.mode:
                 loop._begin_mode("optimizer")
-            if not self.in_step and loop.replay is None:  # nobody has called the model in this step
+            if not self.in_step and loop.replay is None:  # the model was not called in this step
                 loop.begin_step()
             self.in_step = self.has_loss = False
             loop.end_step()
         except Exception as error:
             self._give_up(error)
             return
-        if loop.replay is not None:  # what goes wrong in a replay must be seen
+        if loop.replay is not None:  # a replay fails by its errors
             loop.replay.next_step(loop)
 
     def _give_up(self, error: Exception) -> None:
-        """Switch off without a word to the program, whatever is wrong in here; a replay fails by it."""
+        """Switch the recording off; a replay fails by the error."""
         if self.loop.replay is not None:
             raise error
         self.stop()

@@ -12,7 +12,7 @@ from ocrlab.errors import CheckpointError, ShapeError
 
 
 class TrainingState:
-    """The parts of a training that have a state; each of the first three may be one thing, several, or None."""
+    """The parts of a training that have a state; each of the first three may be a single object, several, or None."""
 
     def __init__(self, model: Any, optimizer: Any, scheduler: Any, scaler: Any, extra: Any) -> None:
         self.models: list[nn.Module] = _as_list(model)
@@ -33,7 +33,7 @@ class TrainingState:
         return {name: part for name, part in self._named().items() if hasattr(part, "state_dict")}
 
     def without_state(self) -> list[str]:
-        """Return the parts that a snapshot cannot hold, in words."""
+        """Return a line for each part that a snapshot cannot store."""
         parts = self._named().items()
         return [
             f"{name}: {type(part).__name__} has no state_dict"
@@ -49,7 +49,7 @@ class TrainingState:
         return parts_by_name | {f"extra.{name}": part for name, part in self.extra.items()}
 
     def state(self, epoch: int) -> dict[str, Any]:
-        """Return the state of every part, the modes of the modules, and the tensors that no state_dict holds."""
+        """Return the state of every part, the modes of the modules, and the buffers outside of every state_dict."""
         states = {name: part.state_dict() for name, part in self.parts().items()}
         hidden = [dict(_nonpersistent_buffers(model)) for model in self.models]
         modes = [[module.training for module in model.modules()] for model in self.models]
@@ -57,7 +57,7 @@ class TrainingState:
         return content | {"without_state": self.without_state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Put every part back; raises CheckpointError where the program now has other parts than were recorded."""
+        """Restore every part; raises CheckpointError where the program now has other parts than were recorded."""
         parts, states = self.parts(), state["parts"]
         if parts.keys() != states.keys():
             raise CheckpointError(
@@ -76,7 +76,7 @@ class TrainingState:
                 module.training = mode
 
     def rate(self) -> float | None:
-        """Return the learning rate of the first optimiser, None for none; one on a device is not fetched."""
+        """Return the learning rate of the first optimiser, None for none; a value on a device is not fetched."""
         try:
             rate = self.optimizers[0].param_groups[0]["lr"]
             if type(rate) is float:

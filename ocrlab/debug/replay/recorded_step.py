@@ -19,8 +19,7 @@ from ocrlab.debug.diagnosis import load_input
 from ocrlab.debug.diagnosis.first_failed_rank import find_failed_rank
 from ocrlab.debug.flight_record import notebook_cells, program_info, ring_reader, training_findings
 from ocrlab.debug.flight_record.ring_format import Step
-from ocrlab.debug.flight_record.ring_reader import Flight
-from ocrlab.debug.flight_record.snapshot_marker import is_whole
+from ocrlab.debug.flight_record.ring_reader import Flight, is_whole
 from ocrlab.debug.flight_record.worker_status import last_batch_failed
 from ocrlab.debug.replay import environment_diff
 from ocrlab.debug.replay.child import file_sandbox

@@ -4,7 +4,7 @@ import zipfile
 
 import pytest
 
-from ocrlab.debug.flight_record.snapshot_marker import SEAL, is_whole
+from ocrlab.debug.flight_record.ring_reader import SEAL, is_whole
 
 
 def test_a_file_without_its_end_is_torn(tmp_path):

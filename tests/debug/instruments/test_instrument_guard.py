@@ -101,7 +101,7 @@ def test_an_error_in_the_hooks_of_a_loader_leaves_its_batches(
 ) -> None:
     for planted in ("TimedDataset", "TimedCollate"):
         with monkeypatch.context() as patch:
-            patch.setattr(loader_watch.samples, planted, None)
+            patch.setattr(loader_watch.sample_timing, planted, None)
             source = DataLoader(torch.arange(8), batch_size=4)  # type: ignore[arg-type]
             with loader_watch.watch(source) as watch:
                 assert [batch.tolist() for batch in source] == [[0, 1, 2, 3], [4, 5, 6, 7]]

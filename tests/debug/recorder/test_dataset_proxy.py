@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_w
 
 from ocrlab.debug.flight_record import worker_status
 from ocrlab.debug.recorder import rng_state
-from ocrlab.debug.recorder.dataset_proxy import BatchRequest, RecordedDataset, SampleRecorder, StatusLocation
 from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.sample_recorder import BatchRequest, RecordedDataset, SampleRecorder, StatusLocation
 
 
 class Data(Dataset):
@@ -79,9 +79,9 @@ def test_each_batch_is_in_the_page_while_it_is_loaded(case, tmp_path):
     for batch in batches:
         torch.rand(7)
         before = rng_state.take(cuda=False)
-        looked.fresh = True
+        looked.is_first = True
         wanted = batch.indices if isinstance(batch, BatchRequest) else batch
-        assert len(looked.load(batch)) == len(wanted) and looked.fresh is False
+        assert len(looked.load_batch(batch)) == len(wanted) and looked.is_first is False
         (worker,) = worker_status.read_workers(tmp_path, 0, 0)
         if looked.origin.base:
             assert worker.order in (looked.origin.base, {"left_out": True})
@@ -92,7 +92,7 @@ def test_each_batch_is_in_the_page_while_it_is_loaded(case, tmp_path):
 def test_a_stream_is_noted(tmp_path):
     looked = opened(tmp_path, [torch.rand(3) for _ in range(7)], workers=2)
     for _ in looked.stream():
-        looked.fresh = looked.position % 3 == 0
+        looked.is_first = looked.position % 3 == 0
     assert looked.origin.base == {"kind": "walk", "single": True, "workers": 2, "worker": None, "first": 6}
     assert looked.name == "sample 7 of the stream", "which was asked for, and was not there"
 
@@ -110,11 +110,11 @@ class Bad(Data):
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), StopIteration("x"), SystemExit(3)])
 def test_the_sample_that_could_not_be_loaded_stays(tmp_path, error):
     looked = opened(tmp_path / "a", Bad(error))
-    looked.load([1, 2])
+    looked.load_batch([1, 2])
     with pytest.raises(type(error)) as raised:
-        looked.load([3, 5, 4])
+        looked.load_batch([3, 5, 4])
     assert raised.value is error
-    looked.load([6, 7])
+    looked.load_batch([6, 7])
     (worker,) = worker_status.read_workers(tmp_path / "a", 0, 0)
     assert worker.failed == ("" if isinstance(error, StopIteration) else "5")
     assert worker.order["indices"] == ("[6, 7]" if isinstance(error, StopIteration) else "[3, 5, 4]")
@@ -128,7 +128,7 @@ class Interrupted(Data):
 
 def test_an_interrupt_while_a_name_is_asked_for_is_not_lost(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        opened(tmp_path / "a", Interrupted()).load([1, 2])
+        opened(tmp_path / "a", Interrupted()).load_batch([1, 2])
 
 
 class Emptying(Data):
@@ -146,16 +146,16 @@ def test_a_data_set_that_changes_the_list_of_indices_ends_nobody(tmp_path):
     looked = opened(tmp_path / "a", data := Emptying())
     for _ in range(3):
         data.asked = [1, 2, 3]
-        assert looked.load(data.asked) == [1]
+        assert looked.load_batch(data.asked) == [1]
 
 
 def test_it_goes_with_its_iterator_and_can_be_sent_to_a_worker(tmp_path):
     looked = opened(tmp_path / "a", Listed())
-    looked.load([1, 2])
+    looked.load_batch([1, 2])
     (copy,) = pickle.loads(pickle.dumps([looked]))
     assert copy.page is None and looked.page is not None
-    copy.place = StatusLocation(tmp_path / "a", loader=1)
-    copy.load([4])
+    copy.location = StatusLocation(tmp_path / "a", loader=1)
+    copy.load_batch([4])
     assert {worker.sample for worker in worker_status.read_workers(tmp_path / "a", 0, 0)} == {"2.png", "4.png"}
     gone, was_on = weakref.ref(looked), gc.isenabled()
     gc.disable()
@@ -169,10 +169,10 @@ def test_it_goes_with_its_iterator_and_can_be_sent_to_a_worker(tmp_path):
 
 def test_the_copy_of_a_forked_process_writes_into_a_page_of_its_own(tmp_path):
     looked = opened(tmp_path / "a", Data())
-    looked.load([1, 2])
+    looked.load_batch([1, 2])
     if (child := os.fork()) == 0:
-        looked.place = StatusLocation(tmp_path / "a", loader=1)
-        looked.load([5, 6])
+        looked.location = StatusLocation(tmp_path / "a", loader=1)
+        looked.load_batch([5, 6])
         os._exit(0)
     os.waitpid(child, 0)
     orders = {worker.pid: worker.order["indices"] for worker in worker_status.read_workers(tmp_path / "a", 0, 0)}
@@ -210,5 +210,5 @@ def test_a_worker_finds_its_data_set_and_what_it_writes_to_it_counts(tmp_path):
 
 def test_a_loader_gives_what_it_gave(tmp_path):
     looked = SampleRecorder(Listed(), StatusLocation(tmp_path), 0)
-    copied = DataLoader(RecordedDataset(looked), 4, collate_fn=list)
+    copied = DataLoader(RecordedDataset(looked.dataset, looked), 4, collate_fn=list)
     assert [len(batch) for batch in copied] == [4] * 25 and looked.origin.samples == ["96", "97", "98", "99"]

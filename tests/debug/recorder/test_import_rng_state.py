@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ocrlab.debug.flight_record import program_info
-from ocrlab.debug.recorder import import_rng_state
+from ocrlab.debug.recorder import saved_rng_states
 from ocrlab.debug.replay import trial
 from ocrlab.debug.replay.replay_job import replay
 from ocrlab.run_folder.atomic_files import write_json
@@ -27,19 +27,19 @@ def test_the_states_of_the_beginning_and_of_the_import_are_put_back(
 ) -> None:
     folder = tmp_path / "flight"
     folder.mkdir()
-    monkeypatch.setattr(import_rng_state, "AT_IMPORT", {})
-    import_rng_state.record_import()
+    monkeypatch.setattr(saved_rng_states, "AT_IMPORT", {})
+    saved_rng_states.record_import()
     first = drawn()
-    import_rng_state.save_states(folder, 0, 3)
+    saved_rng_states.save_start(folder, 0, 3)
     second = drawn()
-    import_rng_state.restore_states(folder, 0, 3)
+    saved_rng_states.restore_start(folder, 0, 3)
     assert drawn() == second
-    import_rng_state.restore_states(folder, 1, 3)  # of another rank nothing was noted
+    saved_rng_states.restore_start(folder, 1, 3)  # of another rank nothing was noted
     assert drawn() != second
     job = {"schema": 1, "run": str(tmp_path), "rank": 0, "start": 3, "session": trial.SESSION}
     write_json(tmp_path / "job.json", job)
     monkeypatch.setenv(program_info.REPLAY, str(tmp_path / "job.json"))
-    import_rng_state.record_import()
+    saved_rng_states.record_import()
     assert drawn() == first and drawn() == second
 
 
@@ -49,7 +49,7 @@ def test_a_job_that_cannot_be_read_changes_nothing(tmp_path: Path, monkeypatch: 
         (tmp_path / "job.json").write_text(text)
         monkeypatch.setenv(program_info.REPLAY, str(tmp_path / "job.json"))
         before = random.getstate()
-        import_rng_state.record_import()
+        saved_rng_states.record_import()
         assert random.getstate() == before
 
 
@@ -88,7 +88,7 @@ def test_replay_runs_the_requested_training_of_several_in_a_program(tmp_path: Pa
 
 
 def test_recordings_are_counted_by_the_cell_of_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_rng_state, "recordings", type(import_rng_state.recordings)())
+    monkeypatch.setattr(saved_rng_states, "recordings", type(saved_rng_states.recordings)())
     cells = iter([3, 3, 5, None, None])
-    monkeypatch.setattr(import_rng_state.notebook_cells, "current_cell", lambda: next(cells))
-    assert [import_rng_state.count_recording() for _ in range(5)] == [0, 1, 0, 0, 1]
+    monkeypatch.setattr(saved_rng_states.notebook_cells, "current_cell", lambda: next(cells))
+    assert [saved_rng_states.count_recording() for _ in range(5)] == [0, 1, 0, 0, 1]

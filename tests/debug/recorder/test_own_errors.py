@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from ocrlab.debug.flight_record import ring_writer
-from ocrlab.debug.recorder.dataset_proxy import SampleRecorder, StatusLocation
 from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.sample_recorder import SampleRecorder, StatusLocation
 from ocrlab.run_folder import fail_safe
 
 
@@ -56,6 +56,6 @@ def test_a_sample_that_cannot_be_noted_is_loaded(tmp_path, capsys):
     looked = SampleRecorder(list(range(8)), StatusLocation(tmp_path / "flight"), 0)
     looked.open()
     looked.page.page.close()
-    assert [looked.load([1, 2]), looked.load([3])] == [[1, 2], [3]]
+    assert [looked.load_batch([1, 2]), looked.load_batch([3])] == [[1, 2], [3]]
     assert capsys.readouterr().err.count("samples are no longer noted: ValueError") == 1
     assert "Traceback" in (tmp_path / "flight" / fail_safe.NAME).read_text()

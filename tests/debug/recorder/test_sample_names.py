@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import Subset
 
-from ocrlab.debug.recorder.sample_names import batch_names, index_namer, plain_index
+from ocrlab.debug.instruments.sample_names import batch_names, index_namer, plain_index
 
 
 @dataclass

@@ -61,7 +61,7 @@ def test_copies_from_a_device_are_written_when_they_have_arrived(tmp_path, monke
 
     event = Event()
     taken = Snapshots(tmp_path, 0, 0, every=1)
-    monkeypatch.setattr(taken, "_behind", lambda: [event])
+    monkeypatch.setattr(taken, "_copy_events", lambda: [event])
     taken.take({"w": torch.zeros(4)}, micro=0, number=0)
     assert taken.complete == [0], "the first one is waited for"
     event.passed = False

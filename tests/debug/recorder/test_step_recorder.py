@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.flight_record.ring_reader import parse_name
-from ocrlab.debug.recorder import dataloader_hooks, dataset_proxy, iteration_log, rng_state
+from ocrlab.debug.recorder import loader_recorder, rng_state, sample_recorder, saved_rng_states
 from ocrlab.debug.recorder.manual_loop import recording
 from ocrlab.debug.recorder.step_recorder import StepRecorder
 from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
@@ -62,14 +62,14 @@ def losses(recorder):
 
 
 def begin(recorder, micro):
-    recorder.begin(number=micro, micro=micro, epoch=0, lr=None, origin=dataset_proxy.BatchOrigin())
+    recorder.begin(number=micro, micro=micro, epoch=0, lr=None, origin=sample_recorder.BatchOrigin())
 
 
 def test_a_loss_on_a_device_is_read_when_it_has_arrived(tmp_path, device):
     recorder = StepRecorder(tmp_path, "loop")
     begin(recorder, 0)
     Event.passed = False
-    recorder.late.send(recorder.micro, torch.ones(1), 0.5)  # of shape (1,), as DataParallel gives it
+    recorder.transfer.send(recorder.micro, torch.ones(1), 0.5)  # of shape (1,), as DataParallel gives it
     begin(recorder, 1)
     assert recorder.on and losses(recorder) == [None, None]
     assert device == [torch.device("cpu")], "the event belongs on the stream of the loss's own device"
@@ -114,7 +114,7 @@ def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_pa
 def test_a_batch_with_an_origin_after_a_batch_without_is_written_completely(tmp_path):
     recorder = StepRecorder(tmp_path, "loop")
     begin(recorder, 0)
-    origin = dataset_proxy.BatchOrigin({"kind": "map", "indices": "[3]"}, samples=["3"])
+    origin = sample_recorder.BatchOrigin({"kind": "map", "indices": "[3]"}, samples=["3"])
     origin.position = 4
     recorder.begin(1, 1, 0, None, origin, None)
     flight = ring_reader.read_ring(ring_reader.find_rings(recorder.folder)[0])
@@ -127,7 +127,7 @@ def test_what_belongs_to_a_step_is_in_the_record_of_its_first_micro_batch(tmp_pa
     """The samples and the loss of each micro-batch are there, also where the process dies in the third one."""
     recorder = StepRecorder(tmp_path, "loop")
     for micro in range(7):
-        origin = dataset_proxy.BatchOrigin(
+        origin = sample_recorder.BatchOrigin(
             {"kind": "map", "indices": f"[{micro}]"}, samples=[f"page {micro}"], position=micro
         )
         recorder.begin(micro // 4, micro, 0, 0.1, origin)
@@ -144,8 +144,8 @@ def test_in_a_graph_that_is_captured_no_loss_is_sent(tmp_path, device, monkeypat
     recorder = StepRecorder(tmp_path, "loop")
     begin(recorder, 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    recorder.late.send(recorder.micro, torch.ones(()), 1.0)
-    assert recorder.on and not recorder.late
+    recorder.transfer.send(recorder.micro, torch.ones(()), 1.0)
+    assert recorder.on and not recorder.transfer
     recorder.finish()
 
 
@@ -154,8 +154,8 @@ def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, caps
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
     recorder = StepRecorder(tmp_path, "loop")
     begin(recorder, 0)
-    recorder.late.send(recorder.micro, torch.ones(()), 1.0)
-    held = recorder.late.buffer
+    recorder.transfer.send(recorder.micro, torch.ones(()), 1.0)
+    held = recorder.transfer.buffer
     recorder.snapshots.buffers["w"] = buffer = torch.zeros(2)
     recorder.snapshots.pending = {}, 0.0, [Event()]
     before = sys.getrefcount(buffer)
@@ -165,7 +165,7 @@ def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, caps
     elif how == "found in a step":
         begin(recorder, 1)
     recorder.finish()
-    assert not recorder.cuda and not recorder.late and recorder.snapshots.pending is None
+    assert not recorder.cuda and not recorder.transfer and recorder.snapshots.pending is None
     assert sys.getrefcount(buffer) == before + 1
     del recorder
     assert held[0] == 1
@@ -225,18 +225,18 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
         recorder.loss(loss.detach().as_subclass(OnDevice))
         recorder.phase("backward")
         loss.backward()
-        recorder.stepping(optimizer, (optimizer,), {})
+        recorder.before_step(optimizer, (optimizer,), {})
         recorder.snapshot(micro, lambda: {"w": torch.ones(2).as_subclass(OnDevice)})
-        recorder.over(waits=True)
+        recorder.end_micro_batch(waits=True)
 
     step(0)
     assert {"is_initialized", "get_rng_state", "Event"} <= set(cuda.made), "with a living context they are asked"
-    assert recorder.on and recorder.late and recorder.monitor is not None
+    assert recorder.on and recorder.transfer and recorder.monitor is not None
     recorder.failed(error)
     cuda.made.clear()
     step(1)
-    recorder.learn("validate", True)
-    recorder.validate(0, [torch.ones(1)], dataset_proxy.BatchOrigin())
+    recorder.call_monitor("validate", True)
+    recorder.validate(0, [torch.ones(1)], sample_recorder.BatchOrigin())
     recorder.failed(error)
     recorder.finish()
     assert cuda.made == []
@@ -247,12 +247,12 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
 
 
 def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):
-    counted = iteration_log.CountingLoader([1, 2], lambda walk: iteration_log.save_states(tmp_path, 0, 0, walk))
+    counted = loader_recorder.CountingLoader([1, 2], lambda walk: saved_rng_states.save_states(tmp_path, 0, 0, walk))
     assert [(batch, counted.take_origin().order["position"]) for batch in counted] == [(1, 0), (2, 1)]
     assert len(counted) == 2
-    assert set(iteration_log.load_states(tmp_path, 0, 0, 0)) == {"python", "numpy", "torch"}
+    assert set(saved_rng_states.load_states(tmp_path, 0, 0, 0)) == {"python", "numpy", "torch"}
     with pytest.raises(DataError, match="another walk"):
-        iteration_log.load_states(tmp_path, 0, 0, iteration_log.STORED_PASSES)
+        saved_rng_states.load_states(tmp_path, 0, 0, saved_rng_states.STORED_PASSES)
 
 
 def test_parts_that_changed_are_refused_in_words():
@@ -272,8 +272,8 @@ def test_a_loader_of_another_make_is_left_alone(tmp_path):
         def _get_iterator(self):
             return iter(())
 
-    assert not dataloader_hooks.can_record(Own([1]))
-    assert dataloader_hooks.can_record(DataLoader([1]))
+    assert not loader_recorder.can_record(Own([1]))
+    assert loader_recorder.can_record(DataLoader([1]))
     with pytest.raises(DataError, match="not the file of a ring"):
         parse_name(tmp_path / "ring.bin")
 

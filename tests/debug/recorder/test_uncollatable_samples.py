@@ -9,10 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from ocrlab.debug.flight_record import ring_reader
-from ocrlab.debug.recorder.dataloader_hooks import copy_with_proxy
-from ocrlab.debug.recorder.dataset_proxy import SampleRecorder, StatusLocation
 from ocrlab.debug.recorder.manual_loop import recording
-from ocrlab.debug.recorder.uncollatable_samples import find_uncollatable
+from ocrlab.debug.recorder.sample_recorder import SampleRecorder, StatusLocation, copy_with_recorder, find_uncollatable
 from ocrlab.debug.replay.child.stream_samples import SampleKeepingCollate
 from tests.debug.recorder.test_manual_loop import Bad, Ended, Noisy, replay, train
 
@@ -63,9 +61,9 @@ def test_of_a_stream_the_sample_that_fits_to_no_other_is_named(tmp_path, is_name
             Stream(is_named), 4, collate_fn=SampleKeepingCollate(default_collate, 0) if replayed else None
         )
         watched, origin = SampleRecorder(loader.dataset, StatusLocation(tmp_path), 0, replayed=replayed), []
-        watched.refuse = origin.append
+        watched.note_failure = origin.append
         with pytest.raises(RuntimeError, match="equal size"):
-            list(copy_with_proxy(loader, watched))
+            list(copy_with_recorder(loader, watched))
         assert origin == [name]
 
 

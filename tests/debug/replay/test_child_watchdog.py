@@ -84,7 +84,7 @@ def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(
 
 
 def test_who_is_in_the_middle_of_loading_is_seen_by_the_stack(tmp_path: Path) -> None:
-    code = "import sys, time\nfrom ocrlab.debug.recorder.dataset_proxy import SampleRecorder\n"
+    code = "import sys, time\nfrom ocrlab.debug.recorder.sample_recorder import SampleRecorder\n"
     code += "class Slow:\n    def __getitem__(self, i):\n        time.sleep(60)\n"
     code += "print(flush=True)\nSampleRecorder(Slow(), None, 0).guarded(lambda: Slow()[0])\n"
     (tmp_path / "slow.py").write_text(code)

@@ -8,9 +8,8 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ocrlab.debug.instruments.dataloader.sample_names import index_text
-from ocrlab.debug.instruments.dataloader.worker_locks import LockStats
-from ocrlab.debug.instruments.dataloader.worker_log import COLLATE, Death, Log, Look, Sample, Step
+from ocrlab.debug.instruments.dataloader.worker_log import COLLATE, Death, LockStats, Log, Look, Sample, Step
+from ocrlab.debug.instruments.sample_names import index_text
 
 LITTLE = 0.05  # of the step; below it the loader keeps up
 ALIKE = 4  # items of a stream, different ones, that must be the same in all workers
@@ -163,7 +162,7 @@ def _failed(logs: Sequence[Log], error: BaseException) -> str:
     """Return at which sample loading failed, where it is known; torch tells the worker in its message."""
     worker = re.search(r"DataLoader worker process (\d+)", str(error))
     mine = [log for log in logs if worker is None or log.worker == int(worker[1])]
-    at = [log.failed for log in mine if log.failed] or [index_text(log.now) for log in mine if log.now]
+    at = [log.failed for log in mine if log.failed] or [index_text(None, log.now) for log in mine if log.now]
     if COLLATE in at:
         return f" in {COLLATE}, which makes batches of the samples"
     return f" at sample {at[0]}" if len(at) == 1 else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import sys
 import threading
 import time
@@ -23,6 +24,11 @@ GROUP = 64
 COLLATE = "collate_fn"  # in the place of a sample that failed: making a batch of them did
 EVERY = 0.25  # seconds between two looks at memory and processor
 PSS_SHARE = 0.005  # of the time that may go into reading the shared part of memory, which the kernel has to add up
+
+FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")  # what waits for a lock, of threads or processes
+RUNNING = "running"  # in the place of a system call: on a core, or waiting for one
+MOMENTS = 8  # from which on they say something
+SOME, ALL = 0.5, 0.1  # of the moments: one holds the lock, so that all of them never wait for it at once
 
 
 @dataclass
@@ -63,7 +69,7 @@ class Memory:
     private: int = 0
 
 
-class Journal:
+class WorkerLog:
     """The lines of this process; an error switches it off and is said once. Raises OSError where there is no room."""
 
     def __init__(self, folder: Path, worker: int) -> None:
@@ -71,10 +77,10 @@ class Journal:
         self.now = heartbeat.Writer(folder / str(self.pid))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self.lines: int | None = os.open(folder / f"{self.pid}.jsonl", flags, 0o600)
-        self.count, self.looked, self.summed = 0, 0.0, 0.0
-        self.own = 0.0  # seconds that the timing itself took
+        self.count, self.last_look, self.next_full = 0, 0.0, 0.0
+        self.own_seconds = 0.0  # seconds that the timing itself took
         self.group: list[Any] = []
-        self.schedule = open_schedstat()
+        self.schedstat = open_schedstat()
         self.local = threading.local()  # a data set may load with threads of its own
         self.write(["begin", worker, os.getppid(), time.monotonic()])
         self.look()
@@ -94,7 +100,7 @@ class Journal:
             self.group.append(line)
             if len(self.group) >= GROUP:
                 self.flush()
-        if began + seconds - self.looked > EVERY:
+        if began + seconds - self.last_look > EVERY:
             self.look()
 
     def mark(self, digest: str) -> None:
@@ -119,14 +125,14 @@ class Journal:
 
     def look(self) -> None:
         """Write down memory, processor time and threads; close where the one who reads has gone."""
-        self.looked = now = time.monotonic()
+        self.last_look = now = time.monotonic()
         if not self.folder.is_dir():
             return self.close()
         memory = Memory(rss=resident_bytes())
-        if now >= self.summed:
+        if now >= self.next_full:
             memory = shared_memory() or memory
-            self.summed = now + max(1.0, (time.monotonic() - now) / PSS_SHARE)
-        delay = runqueue_seconds(self.schedule)
+            self.next_full = now + max(1.0, (time.monotonic() - now) / PSS_SHARE)
+        delay = runqueue_seconds(self.schedstat)
         cpu = (time.thread_time(), time.process_time())
         self.write(["look", now, memory.rss, memory.pss, memory.private, *cpu, delay, *threads()])
 
@@ -143,11 +149,11 @@ class Journal:
     def close(self) -> None:
         """End the journal; nothing is written any more."""
         lines, self.lines = self.lines, None
-        for descriptor in (lines, self.schedule):
+        for descriptor in (lines, self.schedstat):
             if descriptor is not None:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
-        self.schedule = None
+        self.schedstat = None
 
 
 @dataclass
@@ -284,3 +290,38 @@ def runqueue_seconds(descriptor: int | None) -> float:
         return int(os.pread(descriptor, 80, 0).split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+@dataclass
+class LockStats:
+    """Moments at which the system call of each worker was read, and at which some or all of them waited for a lock."""
+
+    moments: int = 0
+    some: int = 0
+    all: int = 0
+
+    def add(self, calls: list[str]) -> None:
+        """Add a moment: of each worker the system call that it waits in, RUNNING where it has or wants a core.
+
+        A worker that was given the lock wants a core first, for long on a busy machine: a moment at which one runs and
+        nobody waits for a lock tells nothing.
+        """
+        waiting = calls.count(FUTEX)
+        if len(calls) > 1 and (waiting or RUNNING not in calls):
+            self.moments += 1
+            self.some += 0 < waiting < len(calls)
+            self.all += waiting == len(calls)
+
+    @property
+    def shared(self) -> bool:
+        """Tell whether the workers wait for a lock that one of them holds; threads of their own are none."""
+        return self.moments >= MOMENTS and self.some >= SOME * self.moments and self.all <= ALL * self.moments
+
+
+def current_syscall(pid: int) -> str:
+    """Return the number of the system call in which the main thread of a process waits; "" where nobody may know."""
+    try:
+        with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
+            return file.read().split()[0] if FUTEX else ""
+    except (OSError, ValueError, IndexError):
+        return ""

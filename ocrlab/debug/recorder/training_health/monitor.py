@@ -21,13 +21,11 @@ from ocrlab.debug.instruments.step_check import static_rules, step_rules
 from ocrlab.debug.instruments.step_check.findings import is_readable, stored_values
 from ocrlab.debug.instruments.step_check.static_rules import check_untrained_part
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
-from ocrlab.debug.recorder.training_health import rules, sampler_coverage
-from ocrlab.debug.recorder.training_health.collapsed_outputs import OutputCollapseCheck
-from ocrlab.debug.recorder.training_health.constant_baseline import ConstantBaseline
+from ocrlab.debug.recorder.training_health import pass_checks, rules
 from ocrlab.debug.recorder.training_health.grad_scaler import GradScalerCheck
-from ocrlab.debug.recorder.training_health.reset_weights import WeightResetCheck
+from ocrlab.debug.recorder.training_health.model_checks import ConstantBaseline, InputScaleCheck, OutputCollapseCheck
+from ocrlab.debug.recorder.training_health.pass_checks import WeightResetCheck
 from ocrlab.debug.recorder.training_health.rules import InspectedStep, TrainingStats
-from ocrlab.debug.recorder.training_health.validation_scale import InputScaleCheck
 
 WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 SAMPLED = 64  # values of a tensor by which the size of its change is measured
@@ -54,16 +52,16 @@ class TrainingMonitor:
         self.looking = False
         self.before: dict[str, tuple[int, Tensor]] = {}
         self.probes: dict[int, tuple[Any, list[tuple[bool, bool]]]] = {}  # by optimiser: a hook, what it saw
-        self.called = self._called()
+        self.models = self._models()
         self.averages = {n: total for n, part in self.extra.items() if (total := self._averaged(part)) is not None}
         self.handles: list[Any] = []
         self.validating = False
         self.answers = OutputCollapseCheck(
-            self.called, lambda: self.looking and not self.validating and not capturing()
+            self.models, lambda: self.looking and not self.validating and not capturing()
         )
-        self.scales = InputScaleCheck(self.called)
-        self.baseline = ConstantBaseline(self.called, lambda: self.looking and not self.validating and not capturing())
-        self.coverage, self.weight_reset = sampler_coverage.SamplerCoverageCheck(), WeightResetCheck()
+        self.scales = InputScaleCheck(self.models)
+        self.baseline = ConstantBaseline(self.models, lambda: self.looking and not self.validating and not capturing())
+        self.coverage, self.weight_reset = pass_checks.SamplerCoverageCheck(), WeightResetCheck()
         self.stats.players = len(self.optimizers)
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
         small = [p for p in mine if not is_lazy(p) and p.numel() <= WATCHED]
@@ -73,11 +71,11 @@ class TrainingMonitor:
         self.witness: dict[Any, Tensor | None] = {}  # by optimiser
         self.gradient: Tensor | None = None  # of what is watched, when the batch before came
         self.steps_then = self.batches_then = 0
-        self.walk, self.due = -1, 0
+        self.pass_number, self.due = -1, 0
         self.losses: list[float] = []  # that are still to be counted
         self.steps: list[tuple[bool, float | None, bool, bool]] = []  # so are these: rate, modes, gradients
 
-    def _called(self) -> list[nn.Module]:
+    def _models(self) -> list[nn.Module]:
         """Return the module whose call is a forward pass; the members of a list of models are called themselves."""
         if self.network is not None:
             return [self.network]
@@ -93,7 +91,7 @@ class TrainingMonitor:
         except Exception:  # of the user's making
             return None
         shapes = Counter(t.shape for t in tensors if t.is_floating_point())
-        alike = (Counter(p.shape for p in module.parameters() if not is_lazy(p)) for module in self.called)
+        alike = (Counter(p.shape for p in module.parameters() if not is_lazy(p)) for module in self.models)
         return sums(tensors) if any(wanted and wanted <= shapes for wanted in alike) else None
 
     def validate(self, on: bool) -> None:
@@ -105,19 +103,19 @@ class TrainingMonitor:
         while self.handles:
             self.handles.pop().remove()
         if on and self.moving:
-            self.handles = [part.register_forward_pre_hook(self._entered) for part in self.called]
+            self.handles = [part.register_forward_pre_hook(self._entered) for part in self.models]
 
     def _entered(self, module: nn.Module, _inputs: Any) -> None:
         # Removed by a hook before it, it is still called for the call at hand.
         if self.validating and module.training and not torch.compiler.is_compiling():
             self.stats.validated_training += 1
 
-    def begin(self, micro: int, batch: Any, walk: int = 0) -> None:
+    def begin(self, micro: int, batch: Any, pass_number: int = 0) -> None:
         """Note that a batch of a walk over the data came; only asked from micro-batch `due` on, or in a new walk."""
         stats = self.stats
-        if walk != self.walk and not capturing():
-            self.walk = walk
-            self.weight_reset.begin(walk, stats.steps, lambda: sums(self.named.values()))
+        if pass_number != self.pass_number and not capturing():
+            self.pass_number = pass_number
+            self.weight_reset.begin(stats.steps, lambda: sums(self.named.values()))
         if self.watched is not None:
             new, old = self.watched.grad, self.gradient
             if stats.batches == self.batches_then + 1:
@@ -199,13 +197,13 @@ class TrainingMonitor:
         if compiling():
             return
         stats.steps += 1
-        groups, called = optimizer.param_groups, self.called
+        groups, models = optimizer.param_groups, self.models
         rate = groups[0].get("lr") if len(groups) == 1 else None
         if type(rate) is float and stats.players <= 1:
             rated = rate != 0
         else:
             rated, rate = self._rates(groups)
-        training = self.moving and (called[0].training or any(part.training for part in called))
+        training = self.moving and (models[0].training or any(model.training for model in models))
         witness = self.witness.get(optimizer)  # had a gradient last time
         if witness is None or witness.grad is None:
             witness = next((p for g in groups for p in g["params"] if p.grad is not None), None)
@@ -287,10 +285,10 @@ class TrainingMonitor:
         self.close()
         stats = self.stats
         stats.larger, stats.generator = (
-            sampler_coverage.more_than_a_batch(loader),
-            sampler_coverage.copied_generator(loader),
+            pass_checks.more_than_a_batch(loader),
+            pass_checks.copied_generator(loader),
         )
-        stats.coverage = self.coverage.sentence(sampler_coverage.samples_in(loader))
+        stats.coverage = self.coverage.sentence(pass_checks.samples_in(loader))
         stats.workers = loader.num_workers if loader is not None else 0
         return rules.sentences(stats, self.model)
 

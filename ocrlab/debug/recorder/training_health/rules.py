@@ -12,7 +12,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ocrlab.debug.instruments.step_check.findings import Finding, listing, not_finite, position_text, value_at
-from ocrlab.debug.recorder.training_health import nonfinite_loss
 
 MODES = (_BatchNorm, _DropoutNd)  # what is another thing in eval mode
 ENOUGH = 4  # steps, or looks, from which on something is said: one or two may be a test
@@ -25,6 +24,7 @@ ROSE = (3.0, 1.0)  # times, and by how much, the loss at the end is above that o
 FEW = 32  # samples whose targets may well be equal by chance: pages without text
 MOSTLY = 0.6  # of the looks: where sorted data passes to its next class, a batch holds two
 TARGETS = ("target", "label", "gt", "mask_gt", "y")
+REPLAY = "`ocrlab replay` on this folder names the operator"
 
 
 @dataclass
@@ -369,10 +369,25 @@ def _losses(stats: TrainingStats) -> Iterator[str]:
             " does not change. Look at units that are dead or saturated, and whether the loss uses the prediction"
         )
     if stats.lost and not math.isfinite(stats.last):
-        yield nonfinite_loss.sentence(stats.last, stats.lost, stats.batches, stats.first_losses)
+        yield nonfinite_text(stats.last, stats.lost, stats.batches, stats.first_losses)
     if stats.losses < 2 * len(stats.first_losses) or not stats.first_losses:
         return
     first, last = (sum(row) / len(row) for row in (stats.first_losses, stats.last_losses))
     times, more = ROSE
     if stats.players <= 1 and math.isfinite(last) and last > first + more and last > times * abs(first):
         yield f"the loss rose from {first:.4g} to {last:.4g}: the learning rate may be too large, or a sign is wrong"
+
+
+def nonfinite_text(last: float, batch: int, batches: int, losses: Sequence[float]) -> str:
+    """Return what is said of `last`, not finite as that of `batch` of `batches` was first; `losses` are the earliest.
+
+    Before the very first loss no step was made, so that no learning rate can be to blame.
+    """
+    if losses and not math.isfinite(losses[0]):
+        first = (
+            "the first one of all: no optimiser step came before it, so the learning rate is not to blame. Look at the"
+            " values of the batch and of the initial weights, and for a logarithm, root or division at 0"
+        )
+        return f"the loss is {last:g}, and was not finite in {first}. {REPLAY}"
+    since = f"from batch {batch} of {batches} on: it learns nothing since"
+    return f"the loss is {last:g}, and was not finite {since}. {REPLAY}; try a smaller rate first"

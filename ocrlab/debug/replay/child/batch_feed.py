@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.debug.flight_record.ring_format import Step
-from ocrlab.debug.recorder import batch_store, iteration_log, rng_state, sample_names
-from ocrlab.debug.recorder.dataloader_hooks import LoaderRecorder, can_record, copy_with_proxy
-from ocrlab.debug.recorder.dataset_proxy import BatchRequest, SampleRecorder, StatusLocation, TaggedBatch
+from ocrlab.debug.instruments import sample_names
+from ocrlab.debug.recorder import batch_store, rng_state, saved_rng_states
+from ocrlab.debug.recorder.loader_recorder import LoaderRecorder, can_record
+from ocrlab.debug.recorder.sample_recorder import (
+    BatchRequest,
+    SampleRecorder,
+    StatusLocation,
+    TaggedBatch,
+    copy_with_recorder,
+)
 from ocrlab.debug.replay.child import stream_samples
 from ocrlab.errors import DataError
 
@@ -123,7 +130,7 @@ class BatchFeed:
             raise DataError("The loader is not the one that was recorded", got=got)
         self.loader = loader
         orders = [BatchRequest(indices(step), step.loaded) for step in steps]
-        copied = copy_with_proxy(loader, SampleRecorder(loader.dataset, self.place, loader.num_workers, replayed=True))
+        copied = self._recorded(loader)
         sampler = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         copied.__dict__.update({sampler: orders, "persistent_workers": False})
         if copied.num_workers:
@@ -133,16 +140,19 @@ class BatchFeed:
         for tagged in iterator:
             yield tagged.data
 
+    def _recorded(self, loader: Any) -> Any:
+        """Return a copy of a loader whose samples are recorded."""
+        recorder = SampleRecorder(loader.dataset, self.place, loader.num_workers, replayed=True)
+        return copy_with_recorder(loader, recorder)
+
     def _iterate_to(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
         """Begin the walk as it began then, and leave out what came before the recorded batches."""
         wanted = {int(step.order["position"]): step for step in steps}
-        rng_state.restore(iteration_log.load_states(self.flight, self.place.rank, self.start, steps[0].walk))
+        rng_state.restore(saved_rng_states.load_states(self.flight, self.place.rank, self.start, steps[0].walk))
         if can_record(loader):
             self.loader = loader
             loader = stream_samples.keep_samples(loader, min(wanted))
-            loader = copy_with_proxy(
-                loader, SampleRecorder(loader.dataset, self.place, loader.num_workers, replayed=True)
-            )
+            loader = self._recorded(loader)
         iterator = iter(loader)
         self.iterators.append(iterator)
         for position in range(max(wanted) + 1):

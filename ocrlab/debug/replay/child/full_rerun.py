@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ocrlab.debug.flight_record.ring_format import Step
-from ocrlab.debug.recorder.dataloader_hooks import LoaderRecorder, can_record
+from ocrlab.debug.recorder.loader_recorder import LoaderRecorder, can_record
 from ocrlab.debug.replay.child.batch_feed import BatchFeed
 
 

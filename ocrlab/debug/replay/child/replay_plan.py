@@ -8,7 +8,7 @@ from pathlib import Path
 from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.flight_record.ring_reader import Flight
 from ocrlab.debug.flight_record.worker_status import last_batch_failed
-from ocrlab.debug.recorder import iteration_log
+from ocrlab.debug.recorder import saved_rng_states
 from ocrlab.errors import DataError
 
 
@@ -33,7 +33,7 @@ def pending(recorded: Flight, steps: Sequence[Step], last: int, folder: Path) ->
     end = recorded.now
     newest = steps[-1] if steps else Step(-1, -1, phase="data")
     if end is None and not recorded.steps:  # it failed at its very first batch
-        is_stream = iteration_log.has_states(folder, recorded.rank, recorded.start, 0)
+        is_stream = saved_rng_states.has_states(folder, recorded.rank, recorded.start, 0)
         newest.order |= {"kind": "walk", "position": -1} if is_stream else {}
     elif end is None or end.micro != newest.micro or last <= newest.number or not _ended_loading(recorded, end, newest):
         return []

@@ -26,9 +26,10 @@ from torch import Tensor
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import notebook_cells, program_info, ring_reader, ring_writer
 from ocrlab.debug.flight_record.ring_format import Step
-from ocrlab.debug.recorder import import_rng_state, replay_registration, rng_state, sample_names, snapshots
-from ocrlab.debug.recorder.dataloader_hooks import LoaderRecorder, can_record
-from ocrlab.debug.recorder.dataset_proxy import BatchOrigin, StatusLocation
+from ocrlab.debug.instruments import sample_names
+from ocrlab.debug.recorder import replay_registration, rng_state, saved_rng_states, snapshots
+from ocrlab.debug.recorder.loader_recorder import LoaderRecorder, can_record
+from ocrlab.debug.recorder.sample_recorder import BatchOrigin, StatusLocation
 from ocrlab.debug.replay.child import file_sandbox, full_rerun, replay_plan, single_rank
 from ocrlab.debug.replay.child.batch_feed import BatchFeed, feed_loader, parts
 from ocrlab.debug.replay.tracing import tracer
@@ -95,7 +96,7 @@ class ReplaySession:
             if single_rank.asked:  # another rank, for which nobody waits
                 leave()
             return None
-        return cls(job) if "nth" not in job or import_rng_state.count_recording() == job["nth"] else None
+        return cls(job) if "nth" not in job or saved_rng_states.count_recording() == job["nth"] else None
 
     def _ring(self) -> Path:
         wanted = self.job.get("start")
@@ -110,7 +111,7 @@ class ReplaySession:
         self.trace = tracer.Tracer(model, self.job, self.writer, optimizers=optimizers)
         torch.save = _saving(torch.save)
         if self.whole:
-            import_rng_state.restore_states(self.folder, self.rank, self.recorded.start)
+            saved_rng_states.restore_start(self.folder, self.rank, self.recorded.start)
 
     def feed(self, loader: Any) -> Any:
         """Return a loader that gives the recorded batches."""

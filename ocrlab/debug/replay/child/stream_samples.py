@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ocrlab.debug.recorder import rng_state, sample_names
+from ocrlab.debug.instruments import sample_names
+from ocrlab.debug.recorder import rng_state
 
 MOST = 64 << 20  # bytes of a batch's samples
 

@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, get_wor
 
 from ocrlab.debug.instruments.dataloader import bottlenecks as reasons
 from ocrlab.debug.instruments.dataloader import loader_watch
-from ocrlab.debug.instruments.dataloader.worker_locks import FUTEX, RUNNING, LockStats
-from ocrlab.debug.instruments.dataloader.worker_log import Log, Look, Memory, Sample
+from ocrlab.debug.instruments.dataloader.worker_log import FUTEX, RUNNING, LockStats, Log, Look, Memory, Sample
 
 
 class Files(Dataset[Any]):
@@ -83,10 +82,10 @@ def test_threads_of_each_worker_are_no_lock_that_they_share() -> None:
 def test_a_worker_that_wants_a_core_says_nothing_about_a_lock() -> None:
     locks = LockStats()
     for calls in ([RUNNING, "230"], [RUNNING, RUNNING], [RUNNING], [FUTEX], []):
-        locks.see(calls)
+        locks.add(calls)
     assert locks == LockStats(0, 0, 0)
     for calls in ([FUTEX, "230"], [FUTEX, RUNNING], [FUTEX, FUTEX], ["230", "230"]):
-        locks.see(calls)
+        locks.add(calls)
     assert locks == LockStats(4, 2, 1)
 
 

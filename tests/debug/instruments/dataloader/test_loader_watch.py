@@ -20,13 +20,13 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, get_worker_info
 
+from ocrlab.debug.instruments import sample_names as names
 from ocrlab.debug.instruments.dataloader import bottlenecks as reasons
 from ocrlab.debug.instruments.dataloader import loader_watch
-from ocrlab.debug.instruments.dataloader import sample_names as names
 from ocrlab.debug.instruments.dataloader import sample_timing as samples
 from ocrlab.debug.instruments.dataloader import tune_workers as measure
 from ocrlab.debug.instruments.dataloader import worker_log as journal
-from ocrlab.debug.instruments.dataset_proxy import DatasetProxy
+from ocrlab.debug.instruments.dataloader.loader_proxy import DatasetProxy
 from ocrlab.errors import ConfigError
 from ocrlab.run_folder import fail_safe
 
@@ -153,8 +153,8 @@ def test_a_dead_worker_is_reported_with_its_sample() -> None:
 
 
 def test_a_sample_without_a_name_is_reported_by_its_index() -> None:
-    assert names.sample_text([1, 2], "33") == names.index_text("33") == "index 33"
-    assert names.sample_text(None, "") == "" and names.sample_text(None, "collate_fn") == "collate_fn"
+    assert names.index_text([1, 2], "33") == names.index_text(None, "33") == "index 33"
+    assert names.index_text(None, "") == "" and names.index_text(None, "collate_fn") == "collate_fn"
 
 
 def test_an_exception_in_the_data_set_stays_the_users_and_names_the_sample() -> None:
@@ -217,14 +217,10 @@ def test_a_list_as_a_data_set_is_left_as_it_is() -> None:
     assert type(source.dataset) is list and report.table()["batches"].tolist() == [4]
 
 
-def test_the_proxy_is_the_data_set_to_whoever_asks() -> None:
+def test_the_proxy_has_the_attributes_of_the_data_set() -> None:
     pages = Pages()
     proxy = samples.TimedDataset(pages, Path("nowhere"))
-    assert isinstance(proxy, Pages) and isinstance(proxy, Dataset) and len(proxy) == 24 and proxy[3][0] == 3
-    proxy.slow = 7
-    assert pages.slow == 7 and not proxy.__getitems__
-    del proxy.slow
-    assert not hasattr(pages, "slow")
+    assert len(proxy) == 24 and proxy[3][0] == 3 and proxy.files is pages.files and not proxy.__getitems__
     assert DatasetProxy(Subset(pages, [3])).__getitems__ is None and len(DatasetProxy(pages)) == 24
     again = pickle.loads(pickle.dumps(proxy))
     assert type(again) is samples.TimedDataset and type(again.ocrlab_dataset) is Pages
@@ -320,7 +316,7 @@ def test_what_a_signal_handler_raises_belongs_to_the_program() -> None:
         raise TimeoutError("the user's")
 
     class Interrupted(loader_watch.LoaderReport):
-        def came(self, *_: Any) -> None:
+        def batch_came(self, *_: Any) -> None:
             signal.raise_signal(signal.SIGUSR2)
 
     before = signal.signal(signal.SIGUSR2, handler)
@@ -334,29 +330,29 @@ def test_what_a_signal_handler_raises_belongs_to_the_program() -> None:
 
 
 def test_a_full_disk_ends_the_journal_and_not_the_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = journal.Journal(tmp_path, 0)
-    os.close(kept.lines or 0)
-    kept.write(["sample"])
-    assert kept.lines is None and "the loader's journal ends" in capsys.readouterr().err
-    kept.write(["sample"])
+    log_file = journal.WorkerLog(tmp_path, 0)
+    os.close(log_file.lines or 0)
+    log_file.write(["sample"])
+    assert log_file.lines is None and "the loader's journal ends" in capsys.readouterr().err
+    log_file.write(["sample"])
 
 
 def test_many_samples_share_lines_that_name_the_slowest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "SINGLE", 2)
     monkeypatch.setattr(journal, "GROUP", 4)
-    kept = journal.Journal(tmp_path, 0)
+    log_file = journal.WorkerLog(tmp_path, 0)
     for i in range(10):
-        kept.end(i, f"p{i}", time.monotonic(), 0.5 if i == 4 else 0.001, 0.0)
-    kept.close()
+        log_file.end(i, f"p{i}", time.monotonic(), 0.5 if i == 4 else 0.001, 0.0)
+    log_file.close()
     [log] = journal.read_logs(tmp_path)
     assert (log.count, len(log.samples)) == (10, 4)
     assert reasons.slowest_samples([log], 1)[0]["sample"] == "p4"
 
 
 def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
-    kept = journal.Journal(tmp_path, 3)
-    kept.end(0, "p0", time.monotonic(), 0.1, 0.1)
-    kept.close()
+    log_file = journal.WorkerLog(tmp_path, 3)
+    log_file.end(0, "p0", time.monotonic(), 0.1, 0.1)
+    log_file.close()
     with (tmp_path / f"{os.getpid()}.jsonl").open("ab") as file:
         file.write(b'["sample", 1.0, 0.')
     assert [(log.worker, log.count) for log in journal.read_logs(tmp_path)] == [(3, 1)]
@@ -365,9 +361,7 @@ def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
 def test_a_sample_has_the_name_that_the_innermost_data_set_gives_it() -> None:
     inner = Pages()
     outer = ConcatDataset([Subset(inner, [5, 1]), inner])
-    assert names.innermost_dataset(outer, 0) == (inner, 5) and names.innermost_dataset(outer, 4) == (inner, 2)
-    assert names.innermost_dataset(outer, 99) == (outer, 99) and names.innermost_dataset(outer, "x") == (outer, "x")
-    assert names.sample_text(outer, "1") == "page_001.png (index 1)"
+    assert names.index_text(outer, "1") == "page_001.png (index 1)"
     with loader_watch.watch(DataLoader(outer, batch_size=13)) as report:
         assert len(list(report)) == 2
     assert set(report.slowest(26)["sample"]) == {f"page_{i:03}.png" for i in range(24)}
@@ -381,9 +375,9 @@ def test_names() -> None:
     assert names.name_in_item(Row(torch.ones(2), 1)) is None
     assert names.name_in_item((torch.ones(1), {"path": Path("x.png")})) == "x.png"
     assert names.name_in_item(torch.ones(3)) is None and names.name_in_item("cat") is None
-    assert names.name_of_index(Pages(), 3) == "page_003.png"
-    assert names.name_of_index(Pages(), (5, 3)) == "page_003.png"
-    assert names.name_of_index(Pages(), 99) is None and names.name_of_index([1], 0) is None
+    assert names.sample_name(Pages(), 3) == "page_003.png"
+    assert names.sample_name(Pages(), (5, 3)) == "page_003.png"
+    assert names.sample_name(Pages(), 99) is None and names.sample_name([1], 0) is None
 
 
 def test_measuring_recommends_what_is_clearly_faster() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from ocrlab.debug.recorder.training_health.collapsed_outputs import OutputCollapseCheck
+from ocrlab.debug.recorder.training_health.model_checks import OutputCollapseCheck
 from tests.debug.recorder.training_health.test_monitor import net, told
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ocrlab.debug.flight_record import training_findings
 from ocrlab.debug.recorder.manual_loop import recording
-from ocrlab.debug.recorder.training_health.constant_baseline import ConstantBaseline, _constant, _kind
+from ocrlab.debug.recorder.training_health.model_checks import ConstantBaseline, _constant, _kind
 
 INPUTS = torch.randn(512, 4, generator=torch.Generator().manual_seed(0))
 TARGETS = {

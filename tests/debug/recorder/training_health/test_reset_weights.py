@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ocrlab.debug.recorder.manual_loop import recording
-from ocrlab.debug.recorder.training_health.reset_weights import WeightResetCheck
+from ocrlab.debug.recorder.training_health.pass_checks import WeightResetCheck
 
 
 def train(folder: Path, reset: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -47,12 +47,12 @@ def test_weights_that_go_on_are_no_finding(reset: str, tmp_path: Path, capsys: p
 
 
 def test_only_walks_behind_steps_count_and_only_weights_that_moved() -> None:
-    anew = WeightResetCheck()
-    for walk, steps in enumerate((0, 0, 0, 4, 4)):  # looks at the data before training
-        anew.begin(walk, steps, lambda: 7)
-    assert anew.times == 1
-    anew.begin(5, 8, lambda: 7)
-    assert "all 3 walks" in anew.sentence({1: 8})
-    assert anew.sentence({1: 7}) == ""
-    anew.begin(6, 12, lambda: 9)
-    assert anew.sentence({1: 8}) == ""
+    check = WeightResetCheck()
+    for steps in (0, 0, 0, 4, 4):  # looks at the data before training
+        check.begin(steps, lambda: 7)
+    assert check.times == 1
+    check.begin(8, lambda: 7)
+    assert "all 3 walks" in check.sentence({1: 8})
+    assert check.sentence({1: 7}) == ""
+    check.begin(12, lambda: 9)
+    assert check.sentence({1: 8}) == ""

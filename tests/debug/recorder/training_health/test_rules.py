@@ -149,7 +149,7 @@ class Scale:
     def load_state_dict(self, state: dict[str, Tensor]) -> None: ...
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.0, "average never changed"), (0.1, "")])
+@pytest.mark.parametrize(("share", "reported"), [(0.0, "average never changed"), (0.1, "")])
 def test_an_average_with_a_state_that_stands_still(tmp_path: Path, share: float, reported: str) -> None:
     model = net()
     average = Average(model, share)

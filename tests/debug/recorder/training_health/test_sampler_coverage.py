@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader, SubsetRandomSampler, WeightedRandomSampler
 
-from ocrlab.debug.recorder.training_health.sampler_coverage import MOST, SamplerCoverageCheck
+from ocrlab.debug.recorder.training_health.pass_checks import MOST, SamplerCoverageCheck
 from tests.debug.recorder.training_health.test_monitor import data, told
 
 

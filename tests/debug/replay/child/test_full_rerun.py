@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ocrlab.debug.flight_record.ring_format import Step
-from ocrlab.debug.recorder.dataset_proxy import StatusLocation
+from ocrlab.debug.recorder.sample_recorder import StatusLocation
 from ocrlab.debug.replay.child import full_rerun
 from ocrlab.debug.replay.replay_job import replay
 from ocrlab.errors import ConfigError

@@ -1,12 +1,51 @@
-"""How many of the samples that there are a training ever draws, from the indices of its batches."""
+"""Checks of the passes over the data: weights that are reset at each one, samples that are never drawn."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ocrlab.debug.recorder import rng_state
+
+TIMES = 2  # walks behind the first one, from which on it is no chance
+
+
+class WeightResetCheck:
+    """The sum of all weights' bits at the first batch of each walk, until two walks begin with other weights."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self.steps = 0
+        self.times = 0
+        self.over = False
+
+    def begin(self, steps: int, weights: Callable[[], int]) -> None:
+        """Note that a walk begins after so many steps; `weights` computes the sum."""
+        new_steps, self.steps = steps - self.steps, steps
+        if self.over or (self.first is not None and not new_steps):
+            return
+        now = weights()
+        if self.first is None:
+            self.first = now
+        elif now == self.first:
+            self.times += 1
+        else:
+            self.over = True
+
+    def sentence(self, weights: Mapping[int, int]) -> str:
+        """Return what is to be said where every walk began with the weights of the first; `weights` are those after
+        some steps, of which one must have moved them. Else ''.
+        """
+        if self.over or self.times < TIMES or all(after == self.first for after in weights.values()):
+            return ""
+        return (
+            f"all {self.times + 1} walks over the data began with the same weights, to the last bit: what a walk has"
+            " learned is lost at the next. Look for load_state_dict, or a reset of the weights, inside of the loop over"
+            " epochs"
+        )
+
 
 MOST = 1 << 16  # samples that are told apart; who draws more of them draws enough
 ENOUGH = 100  # draws from which on something is said

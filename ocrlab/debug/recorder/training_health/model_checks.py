@@ -1,0 +1,300 @@
+"""Checks by hooks on the models of a training: collapsed outputs, a constant answer, validation data of another scale.
+
+They act in the steps that the training monitor inspects.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ocrlab.debug.instruments.call_hook import CallHook
+from ocrlab.debug.instruments.step_check.findings import is_readable
+from ocrlab.debug.instruments.step_check.output_dependence import ROWS, all_rows_equal
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
+from ocrlab.run_folder.fail_safe import guard
+
+
+class ModelCheck:
+    """Hooks on the modules that are called as models, until `close`; an error of the check closes it."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self.models, self.failed = models, False
+        self.handles: list[Any] = []
+
+    def close(self) -> None:
+        """Remove every hook."""
+        while self.handles:
+            self.handles.pop().remove()
+
+
+EXACT = (torch.float32, torch.float64)  # in bfloat16 two answers of 5 and 5.01 are one
+WIDE = 4  # numbers of an answer, as of an embedding
+APART, TOGETHER = 1e-2, 1e-4  # spread of the answers beside their size, at first and at the end
+ENOUGH = 4  # looks at the end of a training, one after the other
+
+
+class OutputCollapseCheck(ModelCheck):
+    """Do models still answer differently to different samples? `looking` tells whether to look now."""
+
+    def __init__(self, models: Sequence[nn.Module], looking: Callable[[], bool]) -> None:
+        super().__init__(models)
+        self.looking = looking
+        self.looks = self.blind = self.equal = 0  # calls; the last ones with equal answers, and with equal samples too
+        self.rows = 0
+        self.spreads: list[float] = []  # of answers of several numbers, beside their size, in each look
+
+    def open(self) -> None:
+        """Begin to look."""
+        self.close()
+        self.handles = [model.register_forward_hook(self._left, with_kwargs=True) for model in self.models]
+
+    @guard
+    def _left(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() or not module.training or not self.looking():
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            inputs = [t for _, t in dotted_tensors((args, kwargs)) if t.ndim and is_readable(t)]
+            rows = len(inputs[0]) if inputs else 0
+            ours = [
+                t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and t.ndim and is_readable(t)
+            ]
+            ours = [t for t in ours if len(t) == rows]
+            if rows < ROWS or not ours or any(t.dtype not in EXACT for t in ours):
+                return
+            self.looks += 1
+            same = all_rows_equal(ours)
+            self.blind = self.blind + 1 if same else 0
+            equal = same and all(all_rows_equal([t.float()]) for t in inputs if len(t) == rows)
+            self.equal = self.equal + 1 if equal else 0
+            self.rows = rows
+            wide = [t for t in ours if t.ndim == 2 and t.shape[1] >= WIDE]
+            if wide:
+                self.spreads.append(max(float((t - t.mean(0)).norm() / t.norm().clamp(min=1e-30)) for t in wide))
+
+    def sentence(self) -> str:
+        """Return what is to be said where the answers of the last looks were all equal; else ''."""
+        if self.blind < ENOUGH or 2 * self.blind < self.looks:
+            return self._collapsed()
+        if self.equal == self.blind:
+            return (
+                f"all {self.rows} samples that the model got were equal, in the last {self.equal} looks. Look at how"
+                " they are made: an integer type that cuts 0.9 to 0, a vocabulary in which no word is found"
+            )
+        return (
+            f"the model gave {self.rows} different samples the same answer, in the last {self.blind} of {self.looks}"
+            " looks: it does not use its input, or has collapsed. Look for a softmax or norm over a dimension of size"
+            " 1, a mask of attention the wrong way round, padding that is read, a loss that equal answers make 0"
+        )
+
+    def _collapsed(self) -> str:
+        """Return what is to be said of answers that began apart and are nearly one now; else ''."""
+        if len(self.spreads) < ENOUGH or self.spreads[0] < APART or max(self.spreads[-2:]) > TOGETHER:
+            return ""
+        return (
+            f"the answers to different samples have become one: they differed by {self.spreads[0]:.2g} of their size at"
+            f" first, by {self.spreads[-1]:.1g} now. Look for a loss that equal answers make 0 (a siamese one without"
+            " negatives, two views that are only pulled together)"
+        )
+
+
+STEPS = 150  # losses from which on something is said
+WALKS = 3  # over the loader: before that much is still to be learned
+TARGETS = 128  # that were looked at, from which on their frequencies say something
+COLUMNS = 256  # numbers of a target of one sample
+LAST = 50  # losses at the end
+BETTER = 0.97  # of the constant's loss: above it nothing was learned but how frequent each answer is
+EQUAL = 1e-3  # share by which the noted loss may differ from the one that is computed here
+
+
+class ConstantBaseline(ModelCheck):
+    """Is the loss at the end below that of the best constant answer? For losses that can be computed here."""
+
+    def __init__(self, models: Sequence[nn.Module], looking: Callable[[], bool]) -> None:
+        super().__init__(models)
+        self.looking = looking
+        self.output: Tensor | None = None
+        self.tensors: Sequence[Tensor] = ()  # of the batch: one of them is the target
+        self.kinds: set[str] = set()
+        self.targets: list[Tensor] = []
+        self.classes = 0
+        self.last: deque[float] = deque(maxlen=LAST)
+        self.count = 0
+
+    def begin(self, tensors: Sequence[Tensor] | None) -> None:
+        """Keep the tensors of a batch that is looked at; None for one that is not."""
+        self.close()
+        self.output, self.tensors = None, tensors or ()
+        if tensors and len(self.models) == 1:
+            self.handles = [self.models[0].register_forward_hook(self._left)]
+
+    @guard
+    def _left(self, module: nn.Module, _args: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling() and module.training and self.tensors and self.looking():
+            self.output = next(
+                (t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and is_readable(t)), None
+            )
+
+    def loss(self, value: float) -> None:
+        """Note a loss, and of which kind it is."""
+        self.count += 1
+        self.last.append(value)
+        output, tensors, self.output = self.output, self.tensors, None
+        if output is None or not tensors or not math.isfinite(value):
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            there = [t.detach() for t in tensors if t.device == output.device and t.ndim]
+            kinds = ((_kind(output.float(), t, value), t) for t in there)
+            kind, target = next((pair for pair in kinds if pair[0]), ("", there[0] if there else output))
+            self.kinds.add(kind)
+            if kind == "classes":
+                self.classes = output.shape[1]
+                self.targets.append(torch.bincount(target.flatten(), minlength=self.classes).double().cpu())
+            elif kind and target.numel() > COLUMNS * len(target):
+                self.kinds.add("")  # an image: too much to keep, and no constant is what it is compared with
+            elif kind:
+                self.targets.append(target.detach().double().reshape(len(target), -1).cpu())
+
+    def sentence(self, walks: int) -> str:
+        """Return what is to be said where the loss at the end is that of a constant answer; else ''."""
+        if len(self.kinds) != 1 or "" in self.kinds or self.count < STEPS or walks < WALKS or not self.targets:
+            return ""
+        (kind,) = self.kinds
+        constant, count = _constant(kind, self.targets)
+        last = sum(self.last) / len(self.last)
+        if count < TARGETS or constant <= EQUAL or not BETTER * constant < last:
+            return ""
+        return (
+            f"after {self.count} steps the loss is {last:.3g}, and one answer for all samples would give"
+            f" {constant:.3g}: nothing was learned but how frequent the targets are. Look whether the targets belong to"
+            " their inputs (shuffled, sorted or filtered apart), whether the input holds what is asked, and at the rate"
+        )
+
+
+def _kind(output: Tensor, target: Tensor, value: float) -> str:
+    """Return which loss of an output and its targets a noted value is; '' for none that is known."""
+    close = lambda loss: math.isclose(float(loss), value, rel_tol=EQUAL)  # noqa: E731
+    if not target.is_floating_point():
+        fits = output.ndim == target.ndim + 1 and output.shape[2:] == target.shape[1:] and len(output) == len(target)
+        whole = target.dtype == torch.int64 and fits and bool(((target >= 0) & (target < output.shape[1])).all())
+        return "classes" if whole and close(functional.cross_entropy(output, target)) else ""
+    output = output.squeeze(-1) if output.shape == (*target.shape, 1) else output
+    if output.shape != target.shape:
+        return ""
+    target = target.float()
+    binary = bool(((target == 0) | (target == 1)).all())
+    if binary and close(functional.binary_cross_entropy_with_logits(output, target)):
+        return "chances"
+    return "squares" if close(functional.mse_loss(output, target)) else ""
+
+
+def _constant(kind: str, targets: list[Tensor]) -> tuple[float, int]:
+    """Return the loss of the best constant answer, and how many targets it is made of."""
+    if kind == "classes":
+        count = torch.stack(targets).sum(0)
+        share = count / count.sum()
+        return float(-(share * share.clamp(min=1e-30).log()).sum()), int(count.sum())
+    if len({t.shape[1] for t in targets}) > 1:
+        return 0.0, 0
+    rows = torch.cat(targets)
+    mean = rows.mean(0)
+    if kind == "chances":
+        p = mean.clamp(1e-12, 1 - 1e-12)
+        return float(-(p * p.log() + (1 - p) * (1 - p).log()).mean()), len(rows)
+    return float((rows - mean).square().mean()), len(rows)
+
+
+CALLS = 32  # calls of each kind that are looked at
+VALUES = 1 << 16  # of a batch, evenly spread
+SAMPLES = 16  # from which on a mean says something
+WIDER = 3.0  # times the spread of the other: training augments, but no augmentation does this
+BEYOND = 3.0  # spreads between the two means
+
+
+@dataclass
+class InputStats:
+    """The numbers of some inputs: how many samples and values, their sum and their sum of squares."""
+
+    calls: int = 0
+    rows: int = 0
+    count: float = 0.0
+    total: float = 0.0
+    squares: float = 0.0
+    shapes: set[tuple[int, ...]] = field(default_factory=set)  # channels, or columns
+
+    def add(self, tensor: Tensor) -> None:
+        """Add the values of a batch."""
+        flat = tensor.detach().flatten()
+        values = flat[:: (flat.numel() // VALUES) | 1].double()
+        self.calls += 1
+        self.rows += len(tensor)
+        self.count += values.numel()
+        self.total += float(values.sum())
+        self.squares += float(values.square().sum())
+        self.shapes.add((tensor.ndim, tensor.shape[1]))
+
+    @property
+    def mean(self) -> float:
+        """The mean of all values."""
+        return self.total / self.count if self.count else math.nan
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of all values."""
+        return math.sqrt(max(0.0, self.squares / self.count - self.mean**2)) if self.count else math.nan
+
+
+class InputScaleCheck(ModelCheck):
+    """Do validation samples look like training samples? `looking` is set in the training steps that are compared."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        super().__init__(models)
+        self.looking, self.stats = False, {id(model): (InputStats(), InputStats()) for model in models}
+        hook = CallHook(self._hook)
+        self.handles = [model.register_forward_pre_hook(hook, with_kwargs=True) for model in models]
+
+    def _hook(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not torch.compiler.is_dynamo_compiling() and (self.looking or not module.training):
+            self.entered(module, args, kwargs)
+
+    @guard
+    def entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Note what a module is called with, where this is a call to look at."""
+        training, validating = self.stats.get(id(module), (None, None))  # a copy shares the hooks of its original
+        graded = torch.is_grad_enabled()
+        stats = training if module.training and graded else None
+        stats = validating if not module.training and not graded else stats
+        if (
+            stats is None
+            or stats.calls >= CALLS
+            or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+        ):
+            return
+        first = next((t for _, t in dotted_tensors((args, kwargs))), None)
+        if first is not None and first.is_floating_point() and first.ndim >= 2 and is_readable(first):
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                stats.add(first)
+
+    def sentence(self) -> str:
+        """Return what is to be said where validation gets numbers of another size than training; else ''."""
+        for training, validating in self.stats.values():
+            if min(training.rows, validating.rows) < SAMPLES or training.shapes != validating.shapes:
+                continue
+            sizes = (training.spread, validating.spread)
+            least, most = min(sizes), max(sizes)
+            if not all(map(math.isfinite, sizes)) or least <= 0:
+                continue
+            if most > WIDER * least or abs(training.mean - validating.mean) > BEYOND * most:
+                return (
+                    f"validation gives the model other numbers than training: {validating.mean:.3g} in the mean with a"
+                    f" spread of {validating.spread:.3g}, in training {training.mean:.3g} and {training.spread:.3g}."
+                    " Normalise both in the same way: look at the transforms of the two data sets"
+                )
+        return ""
