@@ -146,7 +146,7 @@ def mean_step(model: Any, optimizer: Any, batches: Iterator[Any], steps: int, re
     taken = []
     for _ in range(steps):
         begun = time.perf_counter(), time.process_time()
-        one_step(model, optimizer, next(batches), rec, SPIN)
+        run_step(model, optimizer, next(batches), rec, SPIN)
         taken.append((time.perf_counter() - begun[0], time.process_time() - begun[1]))
     return statistics.fmean(figures[0] for figures in taken[SETTLE:]), statistics.fmean(
         figures[1] for figures in taken[SETTLE:]
@@ -185,7 +185,7 @@ def training(folder: Path, on: bool, steps: int) -> Iterator[float]:
     with recording(folder, model, optimizer, snapshot_every=None if on else NEVER) as rec:
         last = time.perf_counter()
         for batch in rec.batches(itertools.islice(itertools.cycle(batches), steps)):
-            one_step(model, optimizer, batch, rec, 0.0)
+            run_step(model, optimizer, batch, rec, 0.0)
             now = time.perf_counter()
             yield now - last
             last = time.perf_counter()
@@ -199,7 +199,7 @@ def parts(ballast: int = 250_000) -> tuple[Any, Any, list[Any]]:
     return model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9), batches
 
 
-def one_step(model: Any, optimizer: Any, batch: Any, rec: Any, spin: float) -> None:
+def run_step(model: Any, optimizer: Any, batch: Any, rec: Any, spin: float) -> None:
     """Make a step, with a recorder or None."""
     loss = cross_entropy(model(batch[0], batch[2]), batch[1])
     if rec is not None:

@@ -315,9 +315,9 @@ def row(smoke: bool, details: list[str]) -> tuple[str, str, str, bool | None]:
         print(f"{name}: {right(name, record)}, {seconds[-1]:.0f} s, {', '.join(cells)}", file=sys.stderr, flush=True)
     details += [f"Not named: {'; '.join(wrong)}"] if wrong else []
     count = len(examples) - len(wrong)
-    told = f"{count} of {len(examples)}, {short} of them from a snapshot, the rest from the beginning; slowest"
+    summary = f"{count} of {len(examples)}, {short} of them from a snapshot, the rest from the beginning; slowest"
     what = "faults that depend on what the program keeps, behind 600 steps and more: the fault, the losses bit for bit"
-    return what, "all", f"{told} {max(seconds):.0f} s", not wrong
+    return what, "all", f"{summary} {max(seconds):.0f} s", not wrong
 
 
 if __name__ == "__main__":

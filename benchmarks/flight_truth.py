@@ -93,7 +93,7 @@ def lines(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
     pattern = f"**/flight/replay-*/*/aside{path.absolute()}"
     copies = sorted(folder.glob(pattern), key=lambda copy: copy.stat().st_mtime)
     records: list[dict[str, Any]] = []
-    for text in (one for file in (path, *copies) if file.exists() for one in file.read_bytes().splitlines()):
+    for text in (raw_line for file in (path, *copies) if file.exists() for raw_line in file.read_bytes().splitlines()):
         try:
             line = json.loads(text)
         except ValueError:

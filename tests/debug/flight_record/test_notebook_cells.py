@@ -24,10 +24,10 @@ def shell(monkeypatch: pytest.MonkeyPatch, codes: list[str], raws: list[str] | N
 
 
 def test_cells_are_recorded_with_their_numbers_and_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = shell(monkeypatch, ["a = 1", "b = 2"], ["a = 1", "\n\nb = 2"])
+    fake_shell = shell(monkeypatch, ["a = 1", "b = 2"], ["a = 1", "\n\nb = 2"])
     notebook_cells.save_cells(tmp_path, 0)
-    made.history_manager.input_hist_parsed.append("c = 3")
-    made.history_manager.input_hist_raw.append("c = 3")
+    fake_shell.history_manager.input_hist_parsed.append("c = 3")
+    fake_shell.history_manager.input_hist_raw.append("c = 3")
     notebook_cells.save_cells(tmp_path, 0)
     content = json.loads((tmp_path / "cells-0.json").read_text())
     assert content["cells"] == [

@@ -237,15 +237,15 @@ def test_starts_are_counted_and_bounded(tmp_path):
 
 PROGRAM = """
 import os, signal, sys, threading, time
-from ocrlab.debug.flight_record import ring_writer as ring
-writer = ring.Writer(sys.argv[1], slots=8)
+from ocrlab.debug.flight_record import ring_format, ring_writer
+writer = ring_writer.Writer(sys.argv[1], slots=8)
 i = 0
 def die():
     time.sleep(float(sys.argv[3]))
     os._exit(3) if sys.argv[2] == "exit" else os.kill(os.getpid(), getattr(signal, sys.argv[2]))
 threading.Thread(target=die).start()
 while True:
-    writer.begin(ring.Step(i, i, samples=[str(i)], random={"torch": str(i).encode() * 1000}))
+    writer.begin(ring_format.Step(i, i, samples=[str(i)], random={"torch": str(i).encode() * 1000}))
     writer.stage(f"stage.{i}")
     writer.loss(float(i))
     i += 1

@@ -35,15 +35,17 @@ def test_stored_batches_are_bounded(tmp_path):
 def test_the_oldest_go_where_all_take_more_bytes_than_there_is_room_for(tmp_path, capsys, monkeypatch):
     store = batch_store.BatchStore(tmp_path, 0, most=512)
     store.keep(batch(0, 1000))
-    kept = batch_store.BatchStore(tmp_path, 0, most=512, limit=3 * store.total_bytes + 100)
-    names = [kept.keep(batch(i, 1000)) for i in range(6)]
-    assert there(kept) == names[3:] and kept.total_bytes == sum(path.stat().st_size for path in kept.folder.iterdir())
+    bounded = batch_store.BatchStore(tmp_path, 0, most=512, limit=3 * store.total_bytes + 100)
+    names = [bounded.keep(batch(i, 1000)) for i in range(6)]
+    assert there(bounded) == names[3:] and bounded.total_bytes == sum(
+        path.stat().st_size for path in bounded.folder.iterdir()
+    )
     assert capsys.readouterr().err.count("the last 3 are kept") == 1
-    kept.forget(5)
-    assert there(kept) == names[5:] and kept.total_bytes == store.total_bytes
+    bounded.forget(5)
+    assert there(bounded) == names[5:] and bounded.total_bytes == store.total_bytes
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * store.total_bytes))
-    names.append(kept.keep(batch(6, 1000)))
-    assert there(kept) == names[6:], "a tenth of what is free; the newest stays all the same"
+    names.append(bounded.keep(batch(6, 1000)))
+    assert there(bounded) == names[6:], "a tenth of what is free; the newest stays all the same"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert batch_store.BatchStore(tmp_path, 0, most=3).limit == batch_store.LIMIT // 4
 
@@ -71,14 +73,14 @@ def test_a_full_disk_is_reported_once_and_switches_off_nothing_else(tmp_path, ca
 FULL = """
 import resource, signal, sys, torch
 from pathlib import Path
-from ocrlab.debug.recorder import batch_store as raw
+from ocrlab.debug.recorder import batch_store
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-kept = raw.Raw(Path(sys.argv[1]), 0, 9)
-kept.keep(torch.ones(2000))
+store = batch_store.BatchStore(Path(sys.argv[1]), 0, 9)
+store.keep(torch.ones(2000))
 resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000))
 for size in (200000, 2):
-    kept.keep(torch.ones(size))
-print([path.name for path in kept.folder.iterdir()])
+    store.keep(torch.ones(size))
+print([path.name for path in store.folder.iterdir()])
 """
 
 

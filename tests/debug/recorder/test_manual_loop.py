@@ -245,12 +245,12 @@ def test_a_dead_worker_is_reported_with_its_sample(tmp_path, monkeypatch):
     again = lambda: train(tmp_path, Ends(), workers=2, snapshot_every=2)  # noqa: E731
     outcome = replay(tmp_path, monkeypatch, again, last=last)
     workers = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
-    known = [
+    statuses = [
         worker
         for worker in workers
         if worker.pid in outcome["exited"] or str(worker.pid) in outcome["error"]["message"]
     ]
-    assert [one.sample for one in known] == ["13"], "torch may have raised before it handed out its iterator"
+    assert [status.sample for status in statuses] == ["13"], "torch may have raised before it handed out its iterator"
 
 
 def test_a_stream_that_breaks_breaks_again_in_the_replay(tmp_path, monkeypatch):
@@ -301,8 +301,8 @@ def test_a_sample_that_cannot_be_collated_is_named_by_the_replay(tmp_path, monke
     again = lambda: train(tmp_path, Holes(), workers=workers, snapshot_every=2)  # noqa: E731
     result = replay(tmp_path, monkeypatch, again, last=flight.now.number + 1)
     assert not result["finished"] and "error" in result
-    seen = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
-    assert [worker.failed for worker in seen if worker.failed] == ["13"]
+    statuses = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
+    assert [worker.failed for worker in statuses if worker.failed] == ["13"]
 
 
 def test_names_phases_and_rates_are_in_the_record(tmp_path):

@@ -97,18 +97,18 @@ def test_a_state_read_while_other_threads_draw_is_consistent():
     np.random.seed(3)
     whole = 4 * 624  # bytes of words, with which both states begin
     turns: dict[str, dict[bytes, bytes]] = {"torch": {}, "numpy": {}}
-    while any(taken[-1][name][:64] not in known for name, known in turns.items()):
+    while any(taken[-1][name][:64] not in true_states for name, true_states in turns.items()):
         torch.rand(624)  # a turn of the Twister
         np.random.bytes(whole)
-        for name, known in turns.items():
+        for name, true_states in turns.items():
             state = rng_state.take(cuda=False)[name]
-            known[state[:64]] = state[:whole]
+            true_states[state[:64]] = state[:whole]
     changes = 0
     for states in taken:
-        for name, known in turns.items():
-            if states[name][:64] in known:
+        for name, true_states in turns.items():
+            if states[name][:64] in true_states:
                 changes += 1
-                assert states[name][:whole] == known[states[name][:64]]
+                assert states[name][:whole] == true_states[states[name][:64]]
     assert changes > 400
 
 

@@ -6,11 +6,13 @@ import collections
 import resource
 import signal
 import threading
+import zipfile
 
 import numpy as np
 import pytest
 import torch
 
+from ocrlab.debug.flight_record.ring_reader import SEAL, is_whole
 from ocrlab.debug.recorder import snapshots
 from ocrlab.debug.recorder.snapshots import OLDER, SHARE, Snapshots
 from ocrlab.errors import CheckpointError
@@ -211,3 +213,27 @@ def test_a_slow_disk_does_not_hold_the_interpreter(tmp_path, monkeypatch):
     monkeypatch.setattr(snapshots.torch, "save", lambda c, file, **k: (files.append(file), save(c, file, **k)))
     snapshots.write({"w": torch.zeros(4)}, tmp_path / "snapshot-0-a.pt", tmp_path / ".spare")
     assert not hasattr(files[0], "fileno")
+
+
+def test_a_file_without_its_end_is_torn(tmp_path):
+    path = tmp_path / "snapshot-0-a.pt"
+    path.write_bytes(b"weights" + SEAL)
+    assert is_whole(path)
+    path.write_bytes(b"weights" + SEAL[:-1])
+    assert not is_whole(path)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 30])
+def test_zip_files_have_an_end_of_their_own(tmp_path, cut):
+    path = tmp_path / "snapshot-0-a.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data", "x" * 100)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size - cut])
+    assert is_whole(path) == (cut == 0)
+
+
+def test_missing_and_empty_snapshots_are_incomplete(tmp_path):
+    path = tmp_path / "snapshot-0-a.pt"
+    assert not is_whole(path)
+    path.touch()
+    assert not is_whole(path)

@@ -155,7 +155,7 @@ def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, caps
     recorder = StepRecorder(tmp_path, "loop")
     begin(recorder, 0)
     recorder.transfer.send(recorder.micro, torch.ones(()), 1.0)
-    held = recorder.transfer.buffer
+    loss_buffer = recorder.transfer.buffer
     recorder.snapshots.buffers["w"] = buffer = torch.zeros(2)
     recorder.snapshots.pending = {}, 0.0, [Event()]
     before = sys.getrefcount(buffer)
@@ -168,7 +168,7 @@ def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, caps
     assert not recorder.cuda and not recorder.transfer and recorder.snapshots.pending is None
     assert sys.getrefcount(buffer) == before + 1
     del recorder
-    assert held[0] == 1
+    assert loss_buffer[0] == 1
     assert ("illegal" in capsys.readouterr().err) == (how != "told")
 
 
@@ -176,7 +176,7 @@ class Calls:
     """Stands for torch.cuda: counts each function that is called, and answers as a machine with a GPU in use."""
 
     def __init__(self, monkeypatch):
-        self.made = []
+        self.answers = []
         for name in [name for name in dir(torch.cuda) if not name.startswith("_")]:
             original = getattr(torch.cuda, name)
             if not isinstance(original, type | types.ModuleType) and callable(original):
@@ -185,7 +185,7 @@ class Calls:
             monkeypatch.setattr(torch.cuda, name, partial(self.answer, name))
 
     def answer(self, name, *_args, **_kwargs):
-        self.made.append(name)
+        self.answers.append(name)
         if name == "Event":
             return Event()
         if name == "device":
@@ -230,16 +230,16 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
         recorder.end_micro_batch(waits=True)
 
     step(0)
-    assert {"is_initialized", "get_rng_state", "Event"} <= set(cuda.made), "with a living context they are asked"
+    assert {"is_initialized", "get_rng_state", "Event"} <= set(cuda.answers), "with a living context they are asked"
     assert recorder.on and recorder.transfer and recorder.monitor is not None
     recorder.failed(error)
-    cuda.made.clear()
+    cuda.answers.clear()
     step(1)
     recorder.call_monitor("validate", True)
     recorder.validate(0, [torch.ones(1)], sample_recorder.BatchOrigin())
     recorder.failed(error)
     recorder.finish()
-    assert cuda.made == []
+    assert cuda.answers == []
     assert [record.micro for record in ring_reader.read_ring(ring_reader.find_rings(recorder.folder)[0]).steps] == [
         0,
         1,

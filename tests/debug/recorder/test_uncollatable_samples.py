@@ -82,8 +82,8 @@ def test_replay_names_the_broken_sample_of_a_batch_read_at_once(tmp_path, monkey
     flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     assert [w.failed.startswith("batch of ") for w in flight.workers if w.failed] == [True]
     replay(tmp_path, monkeypatch, again, last=flight.now.number + 1)
-    seen = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
-    assert [worker.failed for worker in seen if worker.failed] == ["13"]
+    statuses = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
+    assert [worker.failed for worker in statuses if worker.failed] == ["13"]
 
 
 def in_a_thread(folder: Path) -> None:

@@ -68,7 +68,7 @@ def slowest_samples(logs: Sequence[Log], count: int) -> list[dict[str, Any]]:
     every = [sample for log in logs for sample in log.samples]
     typical = median(every)
     samples: dict[tuple[str, str], Sample] = {}
-    for sample in sorted(every, key=lambda one: -one.seconds / one.of):
+    for sample in sorted(every, key=lambda candidate: -candidate.seconds / candidate.of):
         samples.setdefault((sample.name, sample.index if sample.name.startswith("index ") else ""), sample)
         if len(samples) >= count:
             break

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, get_worker_info
 
-from ocrlab.debug.instruments.dataloader import bottlenecks as reasons
-from ocrlab.debug.instruments.dataloader import loader_watch
+from ocrlab.debug.instruments.dataloader import bottlenecks, loader_watch
 from ocrlab.debug.instruments.dataloader.worker_log import FUTEX, RUNNING, LockStats, Log, Look, Memory, Sample
 
 
@@ -44,7 +43,7 @@ def last_is_slow(worker: int) -> None:
         info.dataset.seconds = 0.03  # type: ignore[attr-defined]
 
 
-def seen(dataset: Any, **options: Any) -> loader_watch.LoaderReport:
+def watch(dataset: Any, **options: Any) -> loader_watch.LoaderReport:
     if options.get("num_workers"):
         options["multiprocessing_context"] = "fork"
     source = DataLoader(dataset, batch_size=2, **options)
@@ -56,21 +55,21 @@ def seen(dataset: Any, **options: Any) -> loader_watch.LoaderReport:
 
 def test_a_worker_that_is_far_behind_the_others_is_named() -> None:
     [findings] = [
-        text for text in seen(Files(64), num_workers=2, worker_init_fn=last_is_slow).findings() if "worker 1" in text
+        text for text in watch(Files(64), num_workers=2, worker_init_fn=last_is_slow).findings() if "worker 1" in text
     ]
     assert "so that all wait for that one" in findings
-    even = seen(Files(64, 0.005), num_workers=2).finding()
+    even = watch(Files(64, 0.005), num_workers=2).finding()
     assert "so that all wait" not in even and "all 2 workers are busy" in even
 
 
 def test_workers_waiting_for_a_shared_lock_are_reported_and_more_are_not_recommended() -> None:
-    report = seen(Files(64, 0.01, multiprocessing.Lock()), num_workers=2)
+    report = watch(Files(64, 0.01, multiprocessing.Lock()), num_workers=2)
     if not report.locks.moments:
         pytest.skip("the kernel does not say in which system call a process is")
     # What workers wait for is sampled, so that a machine that does something else too needs another look.
-    again = (seen(Files(64, 0.01, multiprocessing.Lock()), num_workers=2).finding() for _ in range(3))
+    again = (watch(Files(64, 0.01, multiprocessing.Lock()), num_workers=2).finding() for _ in range(3))
     assert any("more workers do not help" in text for text in (report.finding(), *again))
-    free = (seen(Files(64, 0.01), num_workers=2).finding() for _ in range(4))
+    free = (watch(Files(64, 0.01), num_workers=2).finding() for _ in range(4))
     assert any("which more workers overlap" in text for text in free)
 
 
@@ -97,9 +96,9 @@ def test_a_sample_that_did_not_get_the_lock_is_not_blamed_nor_is_the_lack_of_cor
         log.looks = [Look(at, Memory(), 0, 0, 0.4 * at, 1, 0) for at in (0.0, 1.0)]
         logs.append(log)
     waits = [loader_watch.Step(0.0, 0.05, 0.001, False) for _ in range(12)]
-    findings = reasons.findings(waits, logs, [], 2, None, LockStats(30, 20, 0))[0]
+    findings = bottlenecks.findings(waits, logs, [], 2, None, LockStats(30, 20, 0))[0]
     assert "more workers do not help" in findings and "without a core for 40 % of the time" in findings
-    assert "the slowest is index 3" in reasons.findings(waits, logs, [], 2, None, LockStats(30, 0, 0))[0]
+    assert "the slowest is index 3" in bottlenecks.findings(waits, logs, [], 2, None, LockStats(30, 0, 0))[0]
 
 
 def test_a_sample_that_cannot_be_loaded_is_named_also_with_workers() -> None:
@@ -121,22 +120,22 @@ def steps(first: float, epochs: int = 3) -> list[loader_watch.Step]:
 
 
 def test_restarted_workers_come_first_where_they_cost_most() -> None:
-    findings = reasons.findings(steps(0.5), [], [], 2, None)
+    findings = bottlenecks.findings(steps(0.5), [], [], 2, None)
     assert (
         findings[0].startswith("The first batch of each of 3 epochs takes 500 ms")
         and "persistent_workers=True" in findings[0]
     )
-    assert "persistent_workers" not in reasons.findings(steps(0.5), [], [], 2, None, persistent=True)[0]
-    assert reasons.findings(steps(0.002), [], [], 2, None)[0].startswith("The loader keeps up")
+    assert "persistent_workers" not in bottlenecks.findings(steps(0.5), [], [], 2, None, persistent=True)[0]
+    assert bottlenecks.findings(steps(0.002), [], [], 2, None)[0].startswith("The loader keeps up")
 
 
 def test_samples_that_are_not_what_takes_the_time_are_not_blamed() -> None:
     samples = [Sample(-1, 0.0, (s := 0.001 if i == 3 else 1e-5), s, str(i), f"index {i}") for i in range(12)]
     log = Log(1, -1, 0.0, samples, count=12, seconds=sum(s.seconds for s in samples), cpu=1e-4, last=1.0)
     long = [loader_watch.Step(0.0, 0.01, 0.02, False) for _ in range(3)]
-    assert "is samples and collate_fn" in reasons.findings(long, [log], [], 0, None)[0]
+    assert "is samples and collate_fn" in bottlenecks.findings(long, [log], [], 0, None)[0]
     short = [loader_watch.Step(0.0, 0.0005, 0.001, False) for _ in range(3)]
-    assert "1 of 12 samples; the slowest is index 3" in reasons.findings(short, [log], [], 0, None)[0]
+    assert "1 of 12 samples; the slowest is index 3" in bottlenecks.findings(short, [log], [], 0, None)[0]
 
 
 def test_the_time_that_timing_takes_is_not_waiting() -> None:
@@ -154,15 +153,15 @@ def test_the_time_that_timing_takes_is_not_waiting() -> None:
 
 def test_cores_that_the_step_does_not_use_are_free() -> None:
     steps = [loader_watch.Step(0.0, 0.02, 0.02, False, cpu=0.02) for _ in range(3)]
-    assert reasons._cores_of(steps) == 1 and reasons._cores_of([]) == 1
+    assert bottlenecks._cores_of(steps) == 1 and bottlenecks._cores_of([]) == 1
     for step in steps:
         step.cpu = 0.06
-    assert reasons._cores_of(steps) == 3
-    assert "which more workers share" in reasons._room(0, 0) or reasons.cores() == 1
+    assert bottlenecks._cores_of(steps) == 3
+    assert "which more workers share" in bottlenecks._room(0, 0) or bottlenecks.cores() == 1
 
 
 def test_the_report_prints_as_text() -> None:
-    text = str(seen(Files(8), num_workers=0))
+    text = str(watch(Files(8), num_workers=0))
     assert "samples_per_second" in text and "object at" not in text and "None" not in text and "NaN" not in text
     with loader_watch.watch([1, 2]) as plain:
         list(plain)
@@ -200,22 +199,22 @@ def test_a_wrapper_that_says_that_it_is_a_loader(workers: int, capsys: pytest.Ca
 
 
 def test_memory_that_the_training_process_takes_at_first_is_no_leak() -> None:
-    def told(worker: int, *megabytes: int) -> list[str]:
+    def memory_findings(worker: int, *megabytes: int) -> list[str]:
         log = Log(1, worker, began=0.0, last=10.0)
         for at, own in enumerate(megabytes):
             memory = Memory(rss=own * 1_000_000, pss=0, private=own * 1_000_000)
             log.looks.append(Look(float(at), memory, 0, 0, 0, 1, 0))
-        return reasons._memory([log])
+        return bottlenecks._memory([log])
 
-    assert told(-1, 50, 320) == told(-1, 50, 300, 310, 315, 320) == []
-    assert "The training process took 400 MB" in told(-1, 50, 150, 250, 350, 450)[0]
-    assert "Worker 0 took 270 MB" in told(0, 50, 320)[0]
+    assert memory_findings(-1, 50, 320) == memory_findings(-1, 50, 300, 310, 315, 320) == []
+    assert "The training process took 400 MB" in memory_findings(-1, 50, 150, 250, 350, 450)[0]
+    assert "Worker 0 took 270 MB" in memory_findings(0, 50, 320)[0]
 
 
 def test_of_slow_samples_those_are_counted_that_hold_the_time() -> None:
     samples = [Sample(0, 0.0, 0.004, 0.004, "", f"page_{i}") for i in range(3)]
     samples.append(Sample(0, 0.0, 0.5, 0.1, "", "large"))
     slow = sorted(samples, key=lambda sample: -sample.seconds)
-    assert [sample.name for sample in reasons._most_of(slow)] == ["large"]
+    assert [sample.name for sample in bottlenecks._most_of(slow)] == ["large"]
     even = [Sample(0, 0.0, 0.1, 0.1, "", f"page_{i}") for i in range(4)]
-    assert reasons._most_of(even) == even and reasons._most_of([]) == []
+    assert bottlenecks._most_of(even) == even and bottlenecks._most_of([]) == []

@@ -20,13 +20,10 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, get_worker_info
 
-from ocrlab.debug.instruments import sample_names as names
-from ocrlab.debug.instruments.dataloader import bottlenecks as reasons
-from ocrlab.debug.instruments.dataloader import loader_watch
-from ocrlab.debug.instruments.dataloader import sample_timing as samples
-from ocrlab.debug.instruments.dataloader import tune_workers as measure
-from ocrlab.debug.instruments.dataloader import worker_log as journal
+from ocrlab.debug.instruments import sample_names
+from ocrlab.debug.instruments.dataloader import bottlenecks, loader_watch, sample_timing, tune_workers, worker_log
 from ocrlab.debug.instruments.dataloader.loader_proxy import DatasetProxy
+from ocrlab.debug.instruments.dataloader.tune_workers import Setting, TuningResult
 from ocrlab.errors import ConfigError
 from ocrlab.run_folder import fail_safe
 
@@ -63,13 +60,13 @@ class Growing(Dataset[Any]):
     """It keeps everything that it ever made."""
 
     def __init__(self) -> None:
-        self.kept: list[bytes] = []
+        self.stored: list[bytes] = []
 
     def __len__(self) -> int:
         return 24
 
     def __getitem__(self, index: int) -> int:
-        self.kept.append(os.urandom(8_000_000))
+        self.stored.append(os.urandom(8_000_000))
         time.sleep(0.1)
         return index
 
@@ -153,8 +150,8 @@ def test_a_dead_worker_is_reported_with_its_sample() -> None:
 
 
 def test_a_sample_without_a_name_is_reported_by_its_index() -> None:
-    assert names.index_text([1, 2], "33") == names.index_text(None, "33") == "index 33"
-    assert names.index_text(None, "") == "" and names.index_text(None, "collate_fn") == "collate_fn"
+    assert sample_names.index_text([1, 2], "33") == sample_names.index_text(None, "33") == "index 33"
+    assert sample_names.index_text(None, "") == "" and sample_names.index_text(None, "collate_fn") == "collate_fn"
 
 
 def test_an_exception_in_the_data_set_stays_the_users_and_names_the_sample() -> None:
@@ -182,7 +179,7 @@ def test_a_spawned_worker_is_watched() -> None:
 
 
 @pytest.mark.slow
-def test_memory_held_by_a_worker_is_reported_as_its_own() -> None:
+def test_the_memory_of_a_worker_is_reported() -> None:
     with loader_watch.watch(DataLoader(Growing(), num_workers=1, multiprocessing_context="fork")) as report:
         for _ in report:
             pass
@@ -193,11 +190,11 @@ def test_memory_held_by_a_worker_is_reported_as_its_own() -> None:
 
 def test_pages_copied_by_reference_counts_are_distinguished_from_a_leak() -> None:
     """A forked worker that touches its parent's objects: what it has alone grows, what is resident does not."""
-    log = journal.Log(1, 0, began=0.0, last=10.0)
+    log = worker_log.Log(1, 0, began=0.0, last=10.0)
     for at, own in ((0, 10), (5, 200), (10, 400)):
-        memory = journal.Memory(rss=900_000_000, pss=0, private=own * 1_000_000)
-        log.looks.append(journal.Look(float(at), memory, 0, 0, 0, 1, 0))
-    [finding] = reasons._memory([log])
+        memory = worker_log.Memory(rss=900_000_000, pss=0, private=own * 1_000_000)
+        log.looks.append(worker_log.Look(float(at), memory, 0, 0, 0, 1, 0))
+    [finding] = bottlenecks._memory([log])
     assert "390 MB of its own in 10 s" in finding and "counting references" in finding
 
 
@@ -219,12 +216,12 @@ def test_a_list_as_a_data_set_is_left_as_it_is() -> None:
 
 def test_the_proxy_has_the_attributes_of_the_data_set() -> None:
     pages = Pages()
-    proxy = samples.TimedDataset(pages, Path("nowhere"))
+    proxy = sample_timing.TimedDataset(pages, Path("nowhere"))
     assert len(proxy) == 24 and proxy[3][0] == 3 and proxy.files is pages.files and not proxy.__getitems__
     assert DatasetProxy(Subset(pages, [3])).__getitems__ is None and len(DatasetProxy(pages)) == 24
     again = pickle.loads(pickle.dumps(proxy))
-    assert type(again) is samples.TimedDataset and type(again.ocrlab_dataset) is Pages
-    assert list(samples.TimedDataset(Stream(), Path("nowhere"))) == list(Stream())
+    assert type(again) is sample_timing.TimedDataset and type(again.ocrlab_dataset) is Pages
+    assert list(sample_timing.TimedDataset(Stream(), Path("nowhere"))) == list(Stream())
 
 
 def state(source: DataLoader[Any]) -> list[Any]:
@@ -330,7 +327,7 @@ def test_what_a_signal_handler_raises_belongs_to_the_program() -> None:
 
 
 def test_a_full_disk_ends_the_journal_and_not_the_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log_file = journal.WorkerLog(tmp_path, 0)
+    log_file = worker_log.WorkerLog(tmp_path, 0)
     os.close(log_file.lines or 0)
     log_file.write(["sample"])
     assert log_file.lines is None and "the loader's journal ends" in capsys.readouterr().err
@@ -338,30 +335,30 @@ def test_a_full_disk_ends_the_journal_and_not_the_loading(tmp_path: Path, capsys
 
 
 def test_many_samples_share_lines_that_name_the_slowest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "SINGLE", 2)
-    monkeypatch.setattr(journal, "GROUP", 4)
-    log_file = journal.WorkerLog(tmp_path, 0)
+    monkeypatch.setattr(worker_log, "SINGLE", 2)
+    monkeypatch.setattr(worker_log, "GROUP", 4)
+    log_file = worker_log.WorkerLog(tmp_path, 0)
     for i in range(10):
         log_file.end(i, f"p{i}", time.monotonic(), 0.5 if i == 4 else 0.001, 0.0)
     log_file.close()
-    [log] = journal.read_logs(tmp_path)
+    [log] = worker_log.read_logs(tmp_path)
     assert (log.count, len(log.samples)) == (10, 4)
-    assert reasons.slowest_samples([log], 1)[0]["sample"] == "p4"
+    assert bottlenecks.slowest_samples([log], 1)[0]["sample"] == "p4"
 
 
 def test_a_torn_line_is_left_out(tmp_path: Path) -> None:
-    log_file = journal.WorkerLog(tmp_path, 3)
+    log_file = worker_log.WorkerLog(tmp_path, 3)
     log_file.end(0, "p0", time.monotonic(), 0.1, 0.1)
     log_file.close()
     with (tmp_path / f"{os.getpid()}.jsonl").open("ab") as file:
         file.write(b'["sample", 1.0, 0.')
-    assert [(log.worker, log.count) for log in journal.read_logs(tmp_path)] == [(3, 1)]
+    assert [(log.worker, log.count) for log in worker_log.read_logs(tmp_path)] == [(3, 1)]
 
 
 def test_a_sample_has_the_name_that_the_innermost_data_set_gives_it() -> None:
     inner = Pages()
     outer = ConcatDataset([Subset(inner, [5, 1]), inner])
-    assert names.index_text(outer, "1") == "page_001.png (index 1)"
+    assert sample_names.index_text(outer, "1") == "page_001.png (index 1)"
     with loader_watch.watch(DataLoader(outer, batch_size=13)) as report:
         assert len(list(report)) == 2
     assert set(report.slowest(26)["sample"]) == {f"page_{i:03}.png" for i in range(24)}
@@ -369,15 +366,15 @@ def test_a_sample_has_the_name_that_the_innermost_data_set_gives_it() -> None:
 
 def test_names() -> None:
     Row = namedtuple("Row", "image label")
-    assert names.name_in_item({"image": torch.ones(2), "image_id": 7}) == "7"
-    assert names.name_in_item((torch.ones(2), "cat")) is None
-    assert names.name_in_item((torch.ones(2), "a/b.png", 3)) == "a/b.png"
-    assert names.name_in_item(Row(torch.ones(2), 1)) is None
-    assert names.name_in_item((torch.ones(1), {"path": Path("x.png")})) == "x.png"
-    assert names.name_in_item(torch.ones(3)) is None and names.name_in_item("cat") is None
-    assert names.sample_name(Pages(), 3) == "page_003.png"
-    assert names.sample_name(Pages(), (5, 3)) == "page_003.png"
-    assert names.sample_name(Pages(), 99) is None and names.sample_name([1], 0) is None
+    assert sample_names.name_in_item({"image": torch.ones(2), "image_id": 7}) == "7"
+    assert sample_names.name_in_item((torch.ones(2), "cat")) is None
+    assert sample_names.name_in_item((torch.ones(2), "a/b.png", 3)) == "a/b.png"
+    assert sample_names.name_in_item(Row(torch.ones(2), 1)) is None
+    assert sample_names.name_in_item((torch.ones(1), {"path": Path("x.png")})) == "x.png"
+    assert sample_names.name_in_item(torch.ones(3)) is None and sample_names.name_in_item("cat") is None
+    assert sample_names.sample_name(Pages(), 3) == "page_003.png"
+    assert sample_names.sample_name(Pages(), (5, 3)) == "page_003.png"
+    assert sample_names.sample_name(Pages(), 99) is None and sample_names.sample_name([1], 0) is None
 
 
 def test_measuring_recommends_what_is_clearly_faster() -> None:
@@ -387,9 +384,7 @@ def test_measuring_recommends_what_is_clearly_faster() -> None:
             return index
 
     source = DataLoader(Sleepy(8), batch_size=2, shuffle=True)
-    measured = loader_watch.measure(
-        source, 0.0, workers=(0, 2), threads=(1,), used=loader_watch.Setting(0, 1), seconds=0.3, turns=1
-    )
+    measured = loader_watch.measure(source, 0.0, workers=(0, 2), threads=(1,), used=Setting(0, 1), seconds=0.3, turns=1)
     assert measured.best is not None and measured.now is not None
     assert [trial.setting.workers for trial in measured.trials] == [0, 2]
     assert measured.trials[0].waiting[0] > 0.8
@@ -405,16 +400,16 @@ def test_torch_is_silent_about_the_workers_that_are_tried(monkeypatch: pytest.Mo
         loader_watch.measure(source, 0.0, workers=(0, 2), threads=(1,), seconds=0.1, turns=1)
 
 
-def trial(workers: int, *seconds: float) -> measure.Trial:
-    return measure.Trial(measure.Setting(workers, 1), list(seconds), [0.1] * len(seconds))
+def trial(workers: int, *seconds: float) -> tune_workers.Trial:
+    return tune_workers.Trial(Setting(workers, 1), list(seconds), [0.1] * len(seconds))
 
 
 def test_a_difference_within_the_spread_changes_nothing() -> None:
-    alike = measure.TuningResult([trial(0, 1.0, 1.3, 1.1), trial(2, 0.9, 1.05, 1.0)], measure.Setting(0, 1), 3)
+    alike = TuningResult([trial(0, 1.0, 1.3, 1.1), trial(2, 0.9, 1.05, 1.0)], Setting(0, 1), 3)
     assert alike.best is alike.now and alike.share == 1
     assert alike.finding().startswith("Stay with 0 workers, 1 thread")
     assert alike.finding().endswith("the other one is not clearly faster")
-    apart = measure.TuningResult([trial(0, 1.0, 1.3, 1.1), trial(2, 0.5, 0.6, 0.55)], measure.Setting(0, 1), 3)
+    apart = TuningResult([trial(0, 1.0, 1.3, 1.1), trial(2, 0.5, 0.6, 0.55)], Setting(0, 1), 3)
     assert apart.share == pytest.approx(0.5)
     assert apart.finding() == (
         "2 workers, 1 thread: 550 ms (500 to 600 in 3 turns) a step instead of 1100 ms (1000 to 1300 in 3 turns) "
@@ -422,23 +417,21 @@ def test_a_difference_within_the_spread_changes_nothing() -> None:
     )
     assert apart.line() == "DataLoader(..., num_workers=2); torch.set_num_threads(1)"
     assert str(apart).splitlines()[:2] == [apart.finding(), apart.line()] and "step_ms" in str(apart)
-    assert (
-        "error" not in str(apart) and str(measure.TuningResult([], measure.Setting(0, 1), 3)) == "No setting was tried"
-    )
+    assert "error" not in str(apart) and str(TuningResult([], Setting(0, 1), 3)) == "No setting was tried"
 
 
 def test_what_seems_better_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Luck that does not come twice recommends nothing."""
     from ocrlab.debug.instruments.dataloader import tune_workers
 
-    def turn(trial: measure.Trial, *_: Any) -> None:
+    def turn(trial: tune_workers.Trial, *_: Any) -> None:
         lucky = trial.setting.workers == 2 and len(trial.seconds) < 3
         trial.seconds.append(0.5 if lucky else 1.0)
 
     monkeypatch.setattr(tune_workers, "_turn", turn)
     events: list[dict[str, Any]] = []
     measured = loader_watch.measure(
-        lambda workers: [], workers=(0, 2, 4), threads=(1,), used=loader_watch.Setting(0, 1), progress=events.append
+        lambda workers: [], workers=(0, 2, 4), threads=(1,), used=Setting(0, 1), progress=events.append
     )
     assert [len(trial.seconds) for trial in measured.trials] == [6, 6, 3]
     assert measured.best is measured.now

@@ -28,7 +28,7 @@ class Stream(IterableDataset[Any]):
             yield from ({"x": torch.full((2,), i if self.kind == "whole" else 7), "n": "a"} for i in range(40))
 
 
-def said(kind: str, workers: int) -> str:
+def findings_of(kind: str, workers: int) -> str:
     source = DataLoader(Stream(kind), batch_size=4, num_workers=workers, multiprocessing_context="fork")
     with loader_watch.watch(source) as report:
         for _ in source:
@@ -38,14 +38,14 @@ def said(kind: str, workers: int) -> str:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_a_stream_that_each_worker_yields_whole_comes_first(workers: int) -> None:
-    findings = said("whole", workers)
+    findings = findings_of("whole", workers)
     assert findings.startswith(f"All {workers} workers yield the same samples")
     assert f"each sample comes {workers} times an epoch" in findings
 
 
 @pytest.mark.parametrize("kind", ["shared", "random", "equal"])
 def test_other_streams_are_no_such_thing(kind: str) -> None:
-    assert "the same samples" not in said(kind, 2)
+    assert "the same samples" not in findings_of(kind, 2)
 
 
 def test_what_makes_batches_is_named_where_it_fails() -> None:

@@ -10,24 +10,24 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from ocrlab.debug.recorder.training_health.model_checks import OutputCollapseCheck
-from tests.debug.recorder.training_health.test_monitor import net, told
+from tests.debug.recorder.training_health.test_monitor import net, report
 
 
 def test_a_norm_over_a_single_value_makes_all_answers_equal(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(8, 1), nn.LayerNorm(1), nn.Linear(1, 4))
-    text = told(tmp_path, model=model)
+    text = report(tmp_path, model=model)
     assert "the model gave 16 different samples the same answer, in the last" in text
 
 
 def test_a_last_layer_that_begins_at_zero_is_right(tmp_path: Path) -> None:
     model = net()
     nn.init.zeros_(model[3].weight)
-    assert told(tmp_path, model=model) == ""
+    assert report(tmp_path, model=model) == ""
 
 
 def test_samples_that_are_all_equal(tmp_path: Path) -> None:
     loader = DataLoader(TensorDataset(torch.zeros(128, 8), torch.arange(128) % 4), 16)
-    text = told(tmp_path, model=nn.Linear(8, 4), loader=loader)
+    text = report(tmp_path, model=nn.Linear(8, 4), loader=loader)
     assert "all 16 samples that the model got were equal" in text
 
 
@@ -81,4 +81,4 @@ def test_a_bias_that_two_branches_cancel_is_not_called_dead(tmp_path: Path) -> N
 
     torch.manual_seed(0)
     model = nn.Linear(8, 4)
-    assert told(tmp_path, siamese, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)) == ""
+    assert report(tmp_path, siamese, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)) == ""

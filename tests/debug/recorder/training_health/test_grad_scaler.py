@@ -21,7 +21,7 @@ TARGETS = INPUTS[:, :1] - 2 * INPUTS[:, 1:2]
 Step = Callable[[Tensor, Any, Any, Any], None]  # loss, model, optimiser, scaler
 
 
-def said(folder: Path, step: Step, kind: Any = torch.optim.SGD, scale: float = 1024.0) -> str:
+def report(folder: Path, step: Step, kind: Any = torch.optim.SGD, scale: float = 1024.0) -> str:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
     optimizer = kind(model.parameters(), lr=1e-2)
@@ -69,12 +69,12 @@ def by_itself(_: Any, optimizer: Any, __: Any) -> None:
     ids=["plain", "clipped by value"],
 )
 def test_a_scaler_that_the_step_bypasses(tmp_path: Path, step: Step) -> None:
-    text = said(tmp_path, step, torch.optim.Adam)
+    text = report(tmp_path, step, torch.optim.Adam)
     assert "a GradScaler made the loss 1024 times larger" in text and "scaler.step(optimizer)" in text
 
 
 def test_gradients_that_are_clipped_in_the_scale_of_the_loss(tmp_path: Path) -> None:
-    text = said(tmp_path, after(clip, by_scaler))
+    text = report(tmp_path, after(clip, by_scaler))
     assert "clipped while the loss is scaled" in text and "0.5 in the scale of the loss (1024)" in text
     assert "unscale_" in text
 
@@ -109,14 +109,14 @@ RIGHT = {
 
 @pytest.mark.parametrize("case", list(RIGHT))
 def test_the_right_order_says_nothing(tmp_path: Path, case: str) -> None:
-    assert said(tmp_path, RIGHT[case], torch.optim.Adam) == ""
+    assert report(tmp_path, RIGHT[case], torch.optim.Adam) == ""
 
 
 def test_a_small_limit_that_is_meant_says_nothing(tmp_path: Path) -> None:
     def tight(model: Any, _: Any, __: Any) -> None:
         clip_grad_norm_(model.parameters(), 0.05)
 
-    assert said(tmp_path, after(unscale, tight, by_scaler)) == ""
+    assert report(tmp_path, after(unscale, tight, by_scaler)) == ""
 
 
 def test_gradients_of_several_batches(tmp_path: Path) -> None:
@@ -132,4 +132,4 @@ def test_gradients_of_several_batches(tmp_path: Path) -> None:
             by_scaler(model, optimizer, scaler)
             optimizer.zero_grad()
 
-    assert said(tmp_path, step, torch.optim.Adam) == ""
+    assert report(tmp_path, step, torch.optim.Adam) == ""

@@ -37,7 +37,7 @@ def right(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
     optimizer.step()
 
 
-def told(folder: Path, step: Step = right, *, model: Any = None, optimizer: Any = None, **options: Any) -> str:
+def report(folder: Path, step: Step = right, *, model: Any = None, optimizer: Any = None, **options: Any) -> str:
     """Train for two epochs and return what is said of it."""
     model = net() if model is None else model
     optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -51,7 +51,7 @@ def told(folder: Path, step: Step = right, *, model: Any = None, optimizer: Any 
 
 
 def test_a_training_that_learns_has_no_findings(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert told(tmp_path) == ""
+    assert report(tmp_path) == ""
     assert training_findings.read(tmp_path) == []
     assert "flight recorder" not in capfd.readouterr().err
 
@@ -108,16 +108,16 @@ def validating(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
     ],
 )
 def test_a_step_in_the_wrong_order_is_named(tmp_path: Path, step: Step, words: str) -> None:
-    text = told(tmp_path, step)
+    text = report(tmp_path, step)
     assert words in text
     assert "\n" not in text
 
 
 def test_steps_that_change_nothing(tmp_path: Path) -> None:
     model = net()
-    text = told(tmp_path / "a", clipped, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+    text = report(tmp_path / "a", clipped, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     assert "steps change" in text and "gradient clipping" in text
-    text = told(tmp_path / "b", model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.0))
+    text = report(tmp_path / "b", model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.0))
     assert "learning rate was 0 in all 16 steps" in text
 
 
@@ -134,13 +134,13 @@ def test_a_schedule_that_ends_early_is_named_and_a_warm_up_is_not(tmp_path: Path
             right(*args)
             schedule.step()
 
-        assert words in told(tmp_path / name, step, model=model, optimizer=optimizer)
+        assert words in report(tmp_path / name, step, model=model, optimizer=optimizer)
         assert bool(training_findings.read(tmp_path / name)) == bool(words)
 
 
 def test_parameters_that_nothing_moves_are_named(tmp_path: Path) -> None:
     model = net()
-    text = told(tmp_path / "a", model=model, optimizer=torch.optim.Adam(model[3].parameters(), lr=1e-2))
+    text = report(tmp_path / "a", model=model, optimizer=torch.optim.Adam(model[3].parameters(), lr=1e-2))
     assert text.startswith("0 (2 parameters), 1 (2 parameters): trainable, and in no group")
 
     class Cut(nn.Module):
@@ -151,7 +151,7 @@ def test_parameters_that_nothing_moves_are_named(tmp_path: Path) -> None:
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return self.head(self.body(inputs).detach())
 
-    assert told(tmp_path / "b", model=Cut()).startswith("body (2 parameters): no gradient in")
+    assert report(tmp_path / "b", model=Cut()).startswith("body (2 parameters): no gradient in")
 
 
 def test_gradients_that_are_not_finite_and_a_scaler_that_skips(tmp_path: Path) -> None:
@@ -167,17 +167,17 @@ def test_gradients_that_are_not_finite_and_a_scaler_that_skips(tmp_path: Path) -
         scaler.step(optimizer)
         scaler.update()
 
-    text = told(tmp_path, step, model=model, optimizer=optimizer, scaler=scaler)
+    text = report(tmp_path, step, model=model, optimizer=optimizer, scaler=scaler)
     assert "the gradient of gate is not finite, and GradScaler skips" in text
 
 
 def test_a_loss_that_rises_or_is_no_number(tmp_path: Path) -> None:
     model = net()
-    text = told(tmp_path / "a", model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e25))
+    text = report(tmp_path / "a", model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e25))
     assert "from batch" in text and "on: it learns nothing since" in text
     model = nn.Linear(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=10.0, maximize=True)
-    assert "the loss rose from" in told(tmp_path / "b", model=model, optimizer=optimizer)
+    assert "the loss rose from" in report(tmp_path / "b", model=model, optimizer=optimizer)
 
 
 def test_batches_that_hold_nothing_to_learn(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_batches_that_hold_nothing_to_learn(tmp_path: Path) -> None:
         "all 16 samples of a batch were the same": DataLoader(TensorDataset(inputs[:1].repeat(128, 1), targets), 16),
     }
     for number, (words, loader) in enumerate(cases.items()):
-        assert words in told(tmp_path / str(number), loader=loader), words
+        assert words in report(tmp_path / str(number), loader=loader), words
 
 
 class Augmented(TensorDataset):
@@ -206,21 +206,21 @@ class Augmented(TensorDataset):
 
 def test_a_generator_that_every_worker_copies(tmp_path: Path) -> None:
     loader = DataLoader(Augmented(), 16, shuffle=True, num_workers=1)
-    assert "a generator of its own (rng)" in told(tmp_path / "a", loader=loader)
+    assert "a generator of its own (rng)" in report(tmp_path / "a", loader=loader)
     loader = DataLoader(Augmented(), 16, shuffle=True, num_workers=1, worker_init_fn=lambda _: None)
-    assert told(tmp_path / "b", loader=loader) == ""
+    assert report(tmp_path / "b", loader=loader) == ""
 
 
 def test_another_model_and_a_decay_that_eats_the_weights(tmp_path: Path) -> None:
-    assert told(tmp_path / "a", optimizer=torch.optim.Adam(net().parameters())).startswith("the optimiser holds none")
+    assert report(tmp_path / "a", optimizer=torch.optim.Adam(net().parameters())).startswith("the optimiser holds none")
     model = net()
     decayed = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=100.0)
-    assert "takes 10.0% of the weights away" in told(tmp_path / "b", model=model, optimizer=decayed)
+    assert "takes 10.0% of the weights away" in report(tmp_path / "b", model=model, optimizer=decayed)
 
 
 def test_pages_without_text_may_be_all_of_a_small_batch(tmp_path: Path) -> None:
     inputs, targets = data().tensors
-    assert told(tmp_path, loader=DataLoader(TensorDataset(inputs[:24], targets[:24] * 0), 4)) == ""
+    assert report(tmp_path, loader=DataLoader(TensorDataset(inputs[:24], targets[:24] * 0), 4)) == ""
 
 
 def test_the_same_batch_is_named_where_the_loader_has_more(tmp_path: Path) -> None:
@@ -233,19 +233,19 @@ def test_the_same_batch_is_named_where_the_loader_has_more(tmp_path: Path) -> No
     assert "the same batch, to the last bit" in findings
     assert "12 walks over the loader was left after its first batch, of 8" in findings
     only = [next(iter(loader))] * 12
-    assert told(tmp_path / "b", loader=only) == "", "learned by heart on purpose"
+    assert report(tmp_path / "b", loader=only) == "", "learned by heart on purpose"
 
 
 def test_averaged_weights_that_are_never_updated(tmp_path: Path) -> None:
     model = net()
     average = torch.optim.swa_utils.AveragedModel(model)
-    assert told(tmp_path / "a", model=model, extra={"ema": average}).startswith("ema never changed")
+    assert report(tmp_path / "a", model=model, extra={"ema": average}).startswith("ema never changed")
 
     def step(*args: Any) -> None:
         right(*args)
         average.update_parameters(model)
 
-    assert told(tmp_path / "b", step, model=model, extra={"ema": average}) == ""
+    assert report(tmp_path / "b", step, model=model, extra={"ema": average}) == ""
 
 
 def test_a_backward_that_reaches_two_networks(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_closure_has_its_gradients_inside_of_the_step(tmp_path: Path) -> None:
 
         optimizer.step(closure)
 
-    assert told(tmp_path, step) == ""
+    assert report(tmp_path, step) == ""
 
 
 def test_an_exit_in_the_middle_is_reported(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_an_exit_in_the_middle_is_reported(tmp_path: Path) -> None:
             sys.exit(0)
 
     with pytest.raises(SystemExit):
-        told(tmp_path, step)
+        report(tmp_path, step)
     findings = (training_findings.read(tmp_path) or [""])[0]
     assert "ended the program in batch 3 of 8 of epoch 2 of 2" in findings
     assert "test_monitor.py:" in findings
@@ -318,6 +318,6 @@ def test_a_schedule_that_is_over_before_the_training_is(tmp_path: Path) -> None:
             schedule.step()
 
     loader = DataLoader(data(), 4, shuffle=True)
-    assert "below a thousandth of its largest (0.1)" in told(
+    assert "below a thousandth of its largest (0.1)" in report(
         tmp_path, step, model=model, optimizer=optimizer, loader=loader
     )

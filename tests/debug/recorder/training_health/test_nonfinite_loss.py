@@ -12,7 +12,7 @@ NAN = math.nan
 MODEL = nn.Linear(4, 2)
 
 
-def said(first: list[float], batch: int) -> str:
+def report(first: list[float], batch: int) -> str:
     stats = TrainingStats(batches=30, losses=30, steps=30, last=NAN, lost=batch, first_losses=first)
     stats.last_losses.append(NAN)
     [text] = [text for text in sentences(stats, MODEL) if "not finite" in text]
@@ -20,10 +20,10 @@ def said(first: list[float], batch: int) -> str:
 
 
 def test_a_loss_that_was_finite_at_first_may_be_the_rates_fault() -> None:
-    text = said([0.5, 0.7, NAN], 3)
+    text = report([0.5, 0.7, NAN], 3)
     assert "from batch 3 of 30 on: it learns nothing since" in text and "try a smaller rate first" in text
 
 
 def test_a_first_loss_that_is_not_finite_precedes_every_step() -> None:
-    text = said([NAN] * 3, 1)
+    text = report([NAN] * 3, 1)
     assert "no optimiser step came before it" in text and "smaller rate" not in text and "ocrlab replay" in text

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from ocrlab.debug.flight_record import training_findings
 from ocrlab.debug.recorder.manual_loop import recording
 from ocrlab.debug.recorder.training_health.rules import TrainingStats, sentences
-from tests.debug.recorder.training_health.test_monitor import data, net, right, told
+from tests.debug.recorder.training_health.test_monitor import data, net, report, right
 
 MODEL = nn.Linear(4, 2)
 
@@ -85,18 +85,18 @@ def cleared(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
 
 
 def test_gradients_that_are_filled_with_zeros_before_the_step(tmp_path: Path) -> None:
-    text = told(tmp_path, cleared)
+    text = report(tmp_path, cleared)
     assert "every one was 0 when the optimiser stepped" in text
     assert "dead" not in text
 
 
-def kept(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+def stored_weights(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
     right(model, optimizer, batch, rec)
     optimizer.zero_grad(set_to_none=False)
 
 
 def test_gradients_that_are_filled_with_zeros_after_the_step(tmp_path: Path) -> None:
-    assert told(tmp_path, kept) == ""
+    assert report(tmp_path, stored_weights) == ""
 
 
 def stepped_every(number: int, *, clear: bool) -> Callable[..., None]:
@@ -117,9 +117,9 @@ def stepped_every(number: int, *, clear: bool) -> Callable[..., None]:
 
 def test_gradients_that_are_thrown_away_and_gradients_that_are_collected(tmp_path: Path) -> None:
     loader = DataLoader(data(), 8, shuffle=True)
-    text = told(tmp_path / "a", stepped_every(16, clear=True), loader=loader)
+    text = report(tmp_path / "a", stepped_every(16, clear=True), loader=loader)
     assert "of 32 batches zero_grad() threw a gradient away that no step had used: 2 steps" in text
-    assert "threw" not in told(tmp_path / "b", stepped_every(8, clear=False), loader=loader)
+    assert "threw" not in report(tmp_path / "b", stepped_every(8, clear=False), loader=loader)
 
 
 class Average:
@@ -158,7 +158,7 @@ def test_an_average_with_a_state_that_stands_still(tmp_path: Path, share: float,
         right(model, optimizer, batch, rec)
         average.update(model)
 
-    text = told(tmp_path, body, model=model, extra={"average": average, "scale": Scale()})
+    text = report(tmp_path, body, model=model, extra={"average": average, "scale": Scale()})
     assert text.startswith(reported) and bool(text) == bool(reported)
 
 
@@ -171,7 +171,7 @@ def scheduled(folder: Path, factor: Callable[[int], float], rate: float = 1e-2) 
         right(model, optimizer, batch, rec)
         schedule.step()
 
-    return told(folder, body, model=model, optimizer=optimizer, loader=DataLoader(data(), 2, shuffle=True))
+    return report(folder, body, model=model, optimizer=optimizer, loader=DataLoader(data(), 2, shuffle=True))
 
 
 def test_rates_that_vanish_or_never_arrive_and_rates_that_do(tmp_path: Path) -> None:
@@ -209,8 +209,10 @@ class Copied(IterableDataset[Any]):
 def test_workers_that_draw_the_same(tmp_path: Path) -> None:
     for number, (init, wrong) in enumerate(((same_seed, True), (own_seed, False))):
         loader = DataLoader(Seeded(), 8, num_workers=2, worker_init_fn=init)
-        assert ("2 workers of the loader gave the same batches" in told(tmp_path / f"{number}", loader=loader)) == wrong
-    assert "gave the same batches" in told(tmp_path / "c", loader=DataLoader(Copied(), 8, num_workers=2))
+        assert (
+            "2 workers of the loader gave the same batches" in report(tmp_path / f"{number}", loader=loader)
+        ) == wrong
+    assert "gave the same batches" in report(tmp_path / "c", loader=DataLoader(Copied(), 8, num_workers=2))
 
 
 class Listed(nn.Module):
@@ -224,8 +226,8 @@ class Listed(nn.Module):
 
 
 def test_modules_in_a_plain_dict(tmp_path: Path) -> None:
-    assert "parts: 2 parameters get gradients and are in no" in told(tmp_path / "a", model=Listed(frozen=False))
-    assert told(tmp_path / "b", model=Listed(frozen=True)) == ""
+    assert "parts: 2 parameters get gradients and are in no" in report(tmp_path / "a", model=Listed(frozen=False))
+    assert report(tmp_path / "b", model=Listed(frozen=True)) == ""
 
 
 def test_no_finding_for_a_loss_of_zero_or_of_two_players(tmp_path: Path) -> None:
@@ -235,6 +237,6 @@ def test_no_finding_for_a_loss_of_zero_or_of_two_players(tmp_path: Path) -> None
         optimizer.step()
 
     losses = iter([1.0] * 8 + [0.0] * 56)
-    assert "to the last bit" not in told(tmp_path / "a", done, loader=DataLoader(data(), 4))
+    assert "to the last bit" not in report(tmp_path / "a", done, loader=DataLoader(data(), 4))
     losses = iter([0.0] * 64)
-    assert "to the last bit" in told(tmp_path / "b", done, loader=DataLoader(data(), 4))
+    assert "to the last bit" in report(tmp_path / "b", done, loader=DataLoader(data(), 4))

@@ -9,18 +9,18 @@ import torch
 from torch.utils.data import DataLoader, SubsetRandomSampler, WeightedRandomSampler
 
 from ocrlab.debug.recorder.training_health.pass_checks import MOST, SamplerCoverageCheck
-from tests.debug.recorder.training_health.test_monitor import data, told
+from tests.debug.recorder.training_health.test_monitor import data, report
 
 
 def test_weights_of_classes_in_place_of_weights_of_samples(tmp_path: Path) -> None:
     sampler = WeightedRandomSampler(torch.ones(4), 128)
-    text = told(tmp_path, loader=DataLoader(data(), 16, sampler=sampler))
+    text = report(tmp_path, loader=DataLoader(data(), 16, sampler=sampler))
     assert "only 4 of 128 samples were ever drawn, in 256 draws" in text
 
 
 def test_fair_samplers_are_right(tmp_path: Path) -> None:
     for number, sampler in enumerate((WeightedRandomSampler(torch.rand(128), 128), SubsetRandomSampler(range(40)))):
-        assert "drawn" not in told(tmp_path / str(number), loader=DataLoader(data(), 16, sampler=sampler))
+        assert "drawn" not in report(tmp_path / str(number), loader=DataLoader(data(), 16, sampler=sampler))
 
 
 def test_few_draws_of_many_samples_give_no_finding() -> None:

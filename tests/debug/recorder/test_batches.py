@@ -1,4 +1,4 @@
-"""A walk over the batches, also where a loop is left or goes wrong."""
+"""Passes over the batches of a loop, also where it is left or goes wrong."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_micro_batches_of_a_step_share_its_number(loop):
     for number, batch in enumerate(loop.batches(ones(100))):
         step(loop, batch, steps=number % 4 == 3)
     assert written(loop) == [(number // 4, number, 0) for number in range(100)]
-    assert loop.walks == [[100, 100]] and not loop.walking
+    assert loop.passes == [[100, 100]] and not loop.in_pass
 
 
 def test_a_loop_that_is_left_is_gone_on_with(loop):
@@ -51,7 +51,7 @@ def test_a_loop_that_is_left_is_gone_on_with(loop):
         step(loop, batch)
         if number == 69:
             break
-    assert loop.walks == [[70, 100]] and loop.walking
+    assert loop.passes == [[70, 100]] and loop.in_pass
     for batch in itertools.islice(loop.batches(ones(100)), 5):
         step(loop, batch)
     gc.collect()
@@ -75,7 +75,7 @@ def test_nothing_is_loaded_before_somebody_asks(loop):
             return batches()
 
     walk = iter(loop.batches(Lazy()))
-    assert not asked and loop.walks == []
+    assert not asked and loop.passes == []
     assert len(list(walk)) == 2 and asked == [1]
     assert next(walk, None) is None, "a walk that has ended stays there"
     assert loop.now.epoch == 1
@@ -86,14 +86,14 @@ def test_an_error_of_the_loader_is_the_programs_and_ends_the_walk(loop):
         yield from ones(70)
         raise OSError("no more pages")
 
-    seen = 0
+    count = 0
     walk = iter(loop.batches(batches()))
     with pytest.raises(OSError, match="no more pages"):
         for batch in walk:
             step(loop, batch)
-            seen += 1
-    assert seen == 70 and next(walk, "ended") == "ended"
-    assert loop.walking, "it did not come to its end"
+            count += 1
+    assert count == 70 and next(walk, "ended") == "ended"
+    assert loop.in_pass, "it did not come to its end"
     assert ring_reader.read_ring(ring_reader.find_rings(loop.folder)[0]).now.phase == "data"
 
 
@@ -158,3 +158,31 @@ def test_epochs_of_another_kind_end_nobody(loop):
 def test_a_loader_that_is_not_iterable_raises_pythons_own_error(loop):
     with pytest.raises(TypeError, match="not iterable"):
         next(loop.batches(5))
+
+
+DATA = [torch.full((1, 1), float(i)) for i in range(3)]
+
+
+def test_batches_that_are_asked_for_once_are_walked_over_each_epoch(loop):
+    batches = loop.batches(DATA)
+    assert len(batches) == 3
+    assert [[int(b) for b in batches] for _ in range(3)] == [[0, 1, 2]] * 3
+    assert [taken for taken, _ in loop.passes] == [3, 3, 3]
+
+
+def test_a_for_loop_continues_after_next_once(loop):
+    batches = loop.batches(DATA)
+    assert int(next(batches)) == 0
+    assert [int(b) for b in batches] == [1, 2]
+    assert [int(b) for b in batches] == [0, 1, 2]
+    assert [int(next(batches)) for _ in DATA] == [0, 1, 2]
+    assert next(batches, None) is None
+    assert next(batches, None) is None
+
+
+def test_a_generator_has_no_length_and_a_single_pass(loop):
+    batches = loop.batches(b for b in DATA)
+    with pytest.raises(TypeError):
+        len(batches)
+    assert len(list(batches)) == 3
+    assert list(batches) == []

@@ -18,7 +18,7 @@ from ocrlab.debug.replay.replay_job import replay
 from ocrlab.run_folder.atomic_files import write_json
 
 
-def drawn() -> tuple[float, float, float]:
+def draw() -> tuple[float, float, float]:
     return random.random(), np.random.rand(), float(torch.rand(1))  # noqa: NPY002
 
 
@@ -29,18 +29,18 @@ def test_the_states_of_the_beginning_and_of_the_import_are_put_back(
     folder.mkdir()
     monkeypatch.setattr(saved_rng_states, "AT_IMPORT", {})
     saved_rng_states.record_import()
-    first = drawn()
+    first = draw()
     saved_rng_states.save_start(folder, 0, 3)
-    second = drawn()
+    second = draw()
     saved_rng_states.restore_start(folder, 0, 3)
-    assert drawn() == second
+    assert draw() == second
     saved_rng_states.restore_start(folder, 1, 3)  # of another rank nothing was noted
-    assert drawn() != second
+    assert draw() != second
     job = {"schema": 1, "run": str(tmp_path), "rank": 0, "start": 3, "session": trial.SESSION}
     write_json(tmp_path / "job.json", job)
     monkeypatch.setenv(program_info.REPLAY, str(tmp_path / "job.json"))
     saved_rng_states.record_import()
-    assert drawn() == first and drawn() == second
+    assert draw() == first and draw() == second
 
 
 def test_a_job_that_cannot_be_read_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
