@@ -29,6 +29,7 @@ from ocrlab.debug.recorder.replay_registration import Session, session
 from ocrlab.debug.recorder.sample_recorder import BatchOrigin, StatusLocation
 from ocrlab.debug.recorder.step_recorder import StepRecorder, hook_optimizer
 from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
+from ocrlab.debug.recorder.training_state import first_learning_rate
 from ocrlab.run_folder import launcher
 from ocrlab.run_folder.fail_safe import guard, print_message, report, worker_ended
 
@@ -187,7 +188,7 @@ class Recorder(lightning.Callback):
         watched = None if self.several else step_recorder.loaders.get(0)
         origin = BatchOrigin() if watched is None else watched.take_origin()
         number = trainer.global_step
-        step_recorder.begin(number, micro, epoch, learning_rate(trainer.optimizers), origin, batch)
+        step_recorder.begin(number, micro, epoch, first_learning_rate(trainer.optimizers or ()), origin, batch)
         loop = trainer.fit_loop.epoch_loop
         fresh = (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0
         if fresh and micro > step_recorder.snapshots.quiet:
@@ -308,17 +309,6 @@ class Recorder(lightning.Callback):
             self.step_recorder.loss(loss, scale)
         elif self.replay is not None:
             self.replay.loss(loss, scale)
-
-
-def learning_rate(optimizers: Any) -> float | None:
-    """Return the learning rate of the first optimiser, None for none; one that lies on a device is not fetched."""
-    for optimizer in optimizers or ():
-        for group in optimizer.param_groups:
-            value = group.get("lr")
-            if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-                return None
-            return None if value is None else float(value)
-    return None
 
 
 def resume_state(trainer: Trainer) -> dict[str, Any]:

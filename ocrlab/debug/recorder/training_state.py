@@ -76,20 +76,8 @@ class TrainingState:
                 module.training = mode
 
     def rate(self) -> float | None:
-        """Return the learning rate of the first optimiser, None for none; a value on a device is not fetched."""
-        try:
-            rate = self.optimizers[0].param_groups[0]["lr"]
-            if type(rate) is float:
-                return rate
-        except (IndexError, KeyError, AttributeError):
-            pass
-        for optimizer in self.optimizers:
-            for group in getattr(optimizer, "param_groups", ()):
-                value = group.get("lr")
-                if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-                    return None
-                return None if value is None else float(value)
-        return None
+        """Return the learning rate of the first optimizer, None for none; a value on a device is not fetched."""
+        return first_learning_rate(self.optimizers)
 
 
 def _nonpersistent_buffers(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -104,3 +92,15 @@ def _as_list(value: Any) -> list[Any]:
     if isinstance(value, Sequence) and not isinstance(value, nn.Module):
         return [part for part in value if part is not None]
     return [value]
+
+
+def first_learning_rate(optimizers: Sequence[Any]) -> float | None:
+    """Return the learning rate of the first optimizer, None for none; a value on a device is not fetched."""
+    for optimizer in optimizers:
+        for group in getattr(optimizer, "param_groups", ()):
+            value = group.get("lr")
+            if type(value) is float:
+                return value
+            is_remote = isinstance(value, torch.Tensor) and value.device.type != "cpu"
+            return None if value is None or is_remote else float(value)
+    return None
