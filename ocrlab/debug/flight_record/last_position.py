@@ -1,4 +1,4 @@
-"""Where the flight record of a run ends, in one line: what it knows after SIGKILL, when nobody else has said a word."""
+"""Where the flight record of a run ends, in one line: what is known after SIGKILL, when nothing else was written."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def last_flights(run: Path) -> list[Flight]:
 
 
 def has_live_process(run: Path) -> bool:
-    """Tell whether a process has the number of one that has recorded; a number that was given again counts, too."""
+    """Tell whether a process has the number of one that has recorded; a reused number counts, too."""
     return any(Path(f"/proc/{flight.pid}").exists() for flight in last_flights(run))
 
 
 def flight_position(flight: Flight) -> str:
-    """Return where a record ends, without the first words of the sentence."""
+    """Return where a record ends, without the beginning of the sentence."""
     now = flight.now
-    assert now is not None, "only records with a step are told"
+    assert now is not None, "only records with a step have a position"
     phase, samples = now.phase, f"sample{'s' if len(now.samples) > 1 else ''} {_few(now.samples)}"
     if phase == "data":  # the samples are those of the batch before
         phase, samples = "data (the next batch was being loaded)", f"the batch before: {_few(now.samples)}"
@@ -57,7 +57,7 @@ def flight_position(flight: Flight) -> str:
     elif phase == "forward" and now.stage:
         phase = f"forward, {_short(now.stage)}"
     parts = [f"step {now.number}, {phase}".rstrip(", ")]
-    parts += [samples] if samples and not samples.endswith(" ") else []  # of no sample there is nothing to tell
+    parts += [samples] if samples and not samples.endswith(" ") else []  # without a sample there is nothing to report
     of = [worker for worker in flight.workers if worker.sample and (worker.loader == 0) == (now.phase != "validation")]
     own = [worker for worker in of if worker.pid == flight.pid]  # what the process loads itself
     if own and now.phase == "data":

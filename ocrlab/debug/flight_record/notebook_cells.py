@@ -79,7 +79,7 @@ def find_cells(run: Path, rank: int, pid: Any) -> tuple[Path, dict[str, Any]] | 
 
 
 def begin_recording() -> None:
-    """Say that a recording begins in a replay; raises LeftOut in a cell before the one that is replayed."""
+    """Note that a recording begins in a replay; raises CellSkipped in a cell before the one that is replayed."""
     if passing:
         raise CellSkipped
     begun.append(True)

@@ -76,9 +76,7 @@ def world_size() -> int:
 
 
 def command_line() -> list[str]:
-    """Return the words that this program was started with; of a process that multiprocessing has started anew those of
-    the program itself.
-    """
+    """Return the command line of this program; in a process that multiprocessing has spawned, that of the program."""
     own = list(getattr(sys, "orig_argv", [])) or [sys.executable, *sys.argv]
     words, process = own, multiprocessing.parent_process()
     pid = None if process is None else process.pid

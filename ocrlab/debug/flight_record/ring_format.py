@@ -31,22 +31,22 @@ from typing import Any
 MAGIC = b"OCRLABR4"
 HEADER = struct.Struct("<8sIIqIId")  # magic, slots, bytes of a slot, pid, rank, start, seconds since 1970
 PAGE = 4096
-NOW, WORDS, FIRST = PAGE, 2 * PAGE, 8 * PAGE  # offset of the page of now, of the words, of the first slot
+NOW, WORDS, FIRST = PAGE, 2 * PAGE, 8 * PAGE  # offset of the status page, of the words, of the first slot
 WORD_BYTES = 256  # of one: its length, and then it
 PHASE_AT, STAGE_AT = NOW, NOW + 1  # the number of a word, 0 for none
 # Number of the record, and again; checksum of all that follows the loss; whether a loss has come, and it; optimizer
 # step, micro-batch, epoch, walk, learning rate, loss before, time, which of these are known (1 rate, 2 loss before,
-# 4 the states before loading are those after it), place in the walk (-1: nobody knows), bytes of the text.
+# 4 the states before loading are those after it), place in the pass (-1: unknown), bytes of the text.
 SLOT = struct.Struct("<QQQQdqqqqdddQqQ")
 NUMBER, LOSS, FIGURES = struct.Struct("<Q"), struct.Struct("<Qd"), struct.Struct("<qqqqdddQqQ")
 AGAIN_AT, LOSS_AT, FIGURES_AT = 8, 24, 40  # offsets in a slot
 SLOT_BYTES = 1024
-SMALL = SLOT_BYTES - SLOT.size  # bytes of a text that lies in its slot
+SMALL = SLOT_BYTES - SLOT.size  # bytes of a text that fits into its slot
 BLOCK = struct.Struct("<QII")  # number, bytes, CRC-32
 BLOCK_BYTES = 5120  # of one
 WORDS_BYTES = 2496  # or twice as many: with what the state of a Mersenne Twister begins
 BLOCKS = 6  # that a micro-batch may fill: three generators, before its batch was loaded and after it
-MARGIN = 64  # micro-batches whose blocks are kept beyond those of the slots, for a reader whose writer goes on
+MARGIN = 64  # micro-batches whose blocks outlive their slots, for a reader beside a running writer
 TEXTS = {"op": (704, 250), "sample": (1216, 250)}  # offset, bytes of one value
 SAVED = struct.Struct("<Bqq")  # whether it is there, micro and number of the step that it was taken before
 SAVED_AT = 1792  # snapshot a, and b 32 bytes after it
@@ -55,7 +55,7 @@ ENCODER = json.JSONEncoder(separators=(",", ":"), default=str, check_circular=Fa
 
 
 def _make_encoder() -> Callable[[Any], str]:
-    """Return `ENCODER.encode`, without the encoder in C that it makes anew each time where there is one."""
+    """Return `ENCODER.encode`, with one encoder in C instead of a new one for each call, where Python has it."""
     make_c_encoder: Any = getattr(json.encoder, "c_make_encoder", None)
     with contextlib.suppress(Exception):
         in_c = make_c_encoder(None, str, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
@@ -127,7 +127,7 @@ def encode_step(step: Step, room: int, random: Mapping[str, Any], loaded: Mappin
 
 
 def no_block(number: int) -> bytes:
-    """Return the words in a block where there are none; raises Torn."""
+    """Return the words in a block where there are none; raises TornRecord."""
     raise TornRecord(f"no block {number}")
 
 
@@ -166,7 +166,7 @@ def _states(named: Mapping[str, Any], block: Callable[[int], bytes]) -> dict[str
 
 
 def read_block(blocks: bytes, number: int) -> bytes:
-    """Return the words in a block; raises Torn where it is another one, or damaged."""
+    """Return the words in a block; raises TornRecord where it is another one, or damaged."""
     at = (number % (len(blocks) // BLOCK_BYTES)) * BLOCK_BYTES if len(blocks) >= BLOCK_BYTES else 0
     stored, size, check = BLOCK.unpack_from(blocks, at) if blocks else (0, 0, 0)
     words = blocks[at + BLOCK.size : at + BLOCK.size + size]

@@ -51,7 +51,7 @@ class Snapshot:
 
 @dataclass
 class Flight:
-    """What a ring says: the steps that are kept, oldest first, and `now`, the newest of them as far as it came.
+    """The content of a ring: its steps, oldest first, and `now`, the newest of them as far as it came.
 
     `torn` counts records that were being written or are damaged; `sample` is what validation looked at.
     """
@@ -86,7 +86,7 @@ def find_rings(run_folder: Path | str) -> list[Path]:
 
 
 def read_ring(path: Path | str) -> Flight:
-    """Read a ring; raises DataError for a file that is none. A ring that is being written gives what was whole."""
+    """Read a ring, also while it is written; raises DataError for another file."""
     path = Path(path)
     try:
         with path.open("rb") as file:

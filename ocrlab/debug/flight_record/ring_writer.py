@@ -49,7 +49,7 @@ from ocrlab.run_folder import shared_file
 LARGE_BYTES = 16 * 1024  # some hundred sample ids
 PHASES = ("data", "forward", "loss", "backward", "optimiser", "validation")  # the first words
 FORWARD = 1 + PHASES.index("forward")
-MOST = (FIRST - WORDS) // WORD_BYTES  # words that there is room for
+MOST = (FIRST - WORDS) // WORD_BYTES  # number of words that fit
 CHANGING = 8  # of them, which are written over where there are more
 SIDES = 16  # micro-batches' worth of states that are not written again while they stay the same
 OLD = BLOCKS * SIDES  # blocks filled since, from which on a state is written again and its old block not named any more
@@ -72,7 +72,7 @@ class Writer:
         self.newest_loss: float | None = None  # of the newest record, where one has come
         self.newest_words: dict[tuple[Any, str], tuple[bytes, int]] = {}  # newest words, and their blocks
         self.words: dict[str, int] = {"": 0}  # and their numbers
-        self.turned = 0  # words that were written over others
+        self.turned = 0  # words that have replaced others
         for name in PHASES:
             self.word(name)
         self.has_op = False
@@ -120,7 +120,7 @@ class Writer:
         page[PHASE_AT] = FORWARD if step.phase in ("", "forward") else self.word(step.phase)
 
     def start_again(self) -> None:
-        """Forget the records that were written."""
+        """Discard the records written so far."""
         self.page[FIRST : FIRST + self.count * SLOT_BYTES] = bytes(self.count * SLOT_BYTES)
         self.count, self.number, self.micro, self.newest_loss = 0, -1, -1, None
 
@@ -155,20 +155,20 @@ class Writer:
         return number
 
     def phase(self, name: str) -> None:
-        """Say which part of the step begins, mostly in a word of PHASES."""
+        """Write which part of the step begins, mostly a word of PHASES."""
         self.page[PHASE_AT] = self.word(name)
 
     def stage(self, name: str) -> None:
-        """Say which stage of the model is entered."""
+        """Write which stage of the model is entered."""
         self.page[STAGE_AT] = self.word(name)
 
     def op(self, name: str) -> None:
-        """Say which operator begins (a replay does)."""
+        """Write which operator begins (a replay does)."""
         self.has_op = True
         self._text("op", name)
 
     def sample(self, name: str) -> None:
-        """Say which sample is looked at outside of a step: in validation, or where the process loads its own data."""
+        """Write which sample is used outside of a step: in validation, or where the process loads its own data."""
         self._text("sample", name)
 
     def loss(self, value: float, micro: int | None = None) -> None:
@@ -188,7 +188,7 @@ class Writer:
         self.page[at] = 1
 
     def close(self) -> None:
-        """Give the file back; what it says stays."""
+        """Close the file; its content stays."""
         with contextlib.suppress(BufferError, ValueError):
             self.page.close()
 

@@ -52,12 +52,12 @@ def read(run_folder: Path) -> list[str] | None:
 
 
 def ended_early(run_folder: Path) -> bool:
-    """Tell whether the program was seen to end itself, without an error, in the middle of its training."""
+    """Tell whether the program ended itself, without an error, in the middle of its training."""
     return any(bool(content.get("cut")) for content in _ranks(run_folder).values())
 
 
 def training_end(run_folder: Path, rank: int) -> dict[str, Any] | None:
-    """Return how the training of a rank ended, {"how": "success" or "failed", "error"}; None where nobody said it."""
+    """Return how the training of a rank ended, {"how": "success" or "failed", "error"}; None where it is unknown."""
     end = _ranks(run_folder).get(rank, {}).get("end")
     return dict(end) if isinstance(end, dict) else None
 

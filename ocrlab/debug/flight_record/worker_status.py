@@ -21,7 +21,7 @@ MAGIC = b"OCRLABW3"
 SIZE = 256 * 1024
 HEAD = struct.Struct("<8sqiid")  # magic, pid, worker, loader, seconds since 1970
 SAMPLE_AT, SAMPLE = 64, struct.Struct("<dH238s")  # selector, then two: when, length, text
-BATCH_AT, BATCH_BYTES = 4096, 120 * 1024  # selector, then two batches; the failed one lies where nobody writes again
+BATCH_AT, BATCH_BYTES = 4096, 120 * 1024  # selector, then two batches; the failed one is not overwritten
 BATCH = struct.Struct("<III")  # bytes of the order, of the states, and the CRC-32 of both, which follow
 LENGTH = struct.Struct("<I")
 FAILED_AT = 600  # 1 + the side of the batch that failed, and its sample follows
@@ -55,14 +55,14 @@ class StatusPage:
         self.has_failed = False  # the batch that failed stays
 
     def sample(self, name: str) -> None:
-        """Say which sample is being loaded."""
+        """Write which sample is being loaded."""
         side = 1 - self.page[SAMPLE_AT]
         at = SAMPLE_AT + 8 + side * SAMPLE.size
         self.page[at : at + SAMPLE.size] = _sample(name)
         self.page[SAMPLE_AT] = side
 
     def batch(self, order: str, states: States) -> None:
-        """Say which batch is being loaded, as JSON, and the states of the generators before it."""
+        """Write which batch is being loaded, as JSON, and the states of the generators before it."""
         if self.has_failed:
             return
         text, state_bytes = order.encode(), _pack_states(states)
@@ -77,7 +77,7 @@ class StatusPage:
         self.page[BATCH_AT] = side
 
     def fail(self, name: str) -> None:
-        """Keep the batch of now as the one that failed at sample `name`; only the first one is kept."""
+        """Mark the current batch as failed at sample `name`; only the first failure counts."""
         if not self.has_failed:
             self.has_failed = True
             self.page[FAILED_AT + 8 : FAILED_AT + 8 + SAMPLE.size] = _sample(name)
@@ -105,7 +105,7 @@ def last_batch_failed(workers: Sequence[WorkerStatus], newest: float) -> bool:
 
 
 def read_page(path: Path) -> WorkerStatus:
-    """Return what a worker's page says; raises ValueError for a file that is none, OSError."""
+    """Read a worker's page; raises ValueError for another file, OSError."""
     data = path.read_bytes()
     magic, pid, number, loader, when = HEAD.unpack_from(data)
     if magic != MAGIC:

@@ -70,12 +70,14 @@ class Recorder(lightning.Callback):
         self.kind, self.epoch_of, self.model_of = kind, epoch_of, model_of
         self.step_recorder: StepRecorder | None = None
         self.replay: Session | None = None
-        self.validating = 0  # loaders that have been prepared for the next validation
-        self.validated: dict[int, loader_recorder.LoaderRecorder] = {}  # of a validation that is made again
+        self.validation_loaders = 0  # loaders that have been prepared for the next validation
+        self.replayed_loaders: dict[int, loader_recorder.LoaderRecorder] = {}  # of a validation that is made again
         self.undo: list[Callable[[], Any]] = []
-        self.take_back: Callable[[], Any] = do_nothing  # the batch that a replayed step was given in place of its own
-        self.validations = -1  # batches of this validation, of all its loaders
-        self.several = False  # loaders for one batch (CombinedLoader), of which no record can rebuild a batch
+        self.undo_batch: Callable[[], Any] = do_nothing  # the batch that a replayed step was given in place of its own
+        self.validation_batch = -1  # batches of this validation, of all its loaders
+        self.has_several_loaders = (
+            False  # loaders for one batch (CombinedLoader), of which no record can rebuild a batch
+        )
 
     def give_up(self, error: Exception) -> None:
         """Switch the recording off; a replay fails by the error."""
@@ -90,17 +92,17 @@ class Recorder(lightning.Callback):
         if stage != "fit":
             return
         self.replay = session()
-        if self.replay is not None:  # what goes wrong in a replay must be seen
+        if self.replay is not None:  # a replay fails by its errors
             validates = self.kind == "lightning"
             undo = self.replay.start_lightning(trainer, self._model(pl_module), validates=validates)
             self.undo.append(undo)
-            self._see_loaders(trainer)
+            self._hook_loaders(trainer)
             return
         if program_info.is_replay():  # of another of its trainings
             return
         try:
             self._open(trainer, pl_module)
-            self._see_loaders(trainer)
+            self._hook_loaders(trainer)
         except Exception as error:
             if worker_ended(error):
                 raise
@@ -132,20 +134,20 @@ class Recorder(lightning.Callback):
         """Return what stages are named after."""
         return module if self.model_of is None else self.model_of(module)
 
-    def _see_loaders(self, trainer: Trainer) -> None:
+    def _hook_loaders(self, trainer: Trainer) -> None:
         """Look at each loader when Lightning has prepared it, before it is asked for an iterator."""
         strategy: Any = trainer.strategy
         process = strategy.process_dataloader
 
         def processed(loader: Any) -> Any:
             loader = process(loader)
-            number = 0 if trainer.training else 1 + self.validating
-            self.validating += not trainer.training
+            number = 0 if trainer.training else 1 + self.validation_loaders
+            self.validation_loaders += not trainer.training
             if self.replay is not None:
                 if number and loader_recorder.can_record(loader):
                     place = StatusLocation(self.replay.out, self.replay.rank, 0, number)
-                    self.validated[number] = loader_recorder.LoaderRecorder(loader, place)
-                    self.validated[number].start()
+                    self.replayed_loaders[number] = loader_recorder.LoaderRecorder(loader, place)
+                    self.replayed_loaders[number].start()
                 return loader if number else self.replay.feed(loader)
             if self.step_recorder is not None:
                 self.step_recorder.record_loader(loader, number)
@@ -156,8 +158,8 @@ class Recorder(lightning.Callback):
 
     @guard
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.several = isinstance(trainer.train_dataloader, dict | list | tuple | CombinedLoader)
-        if self.several and self.step_recorder is not None:
+        self.has_several_loaders = isinstance(trainer.train_dataloader, dict | list | tuple | CombinedLoader)
+        if self.has_several_loaders and self.step_recorder is not None:
             print_message(
                 "several loaders at once: steps are recorded, but their batches cannot be made again by a replay"
             )
@@ -185,7 +187,7 @@ class Recorder(lightning.Callback):
         if step_recorder is None or not step_recorder.on:
             return
         epoch = self.epoch_of(micro) if self.epoch_of else trainer.current_epoch
-        watched = None if self.several else step_recorder.loaders.get(0)
+        watched = None if self.has_several_loaders else step_recorder.loaders.get(0)
         origin = BatchOrigin() if watched is None else watched.take_origin()
         number = trainer.global_step
         step_recorder.begin(number, micro, epoch, first_learning_rate(trainer.optimizers or ()), origin, batch)
@@ -219,43 +221,43 @@ class Recorder(lightning.Callback):
             return
         if self.step_recorder is not None and (is_scaled or not self.step_recorder.has_loss()):
             self.step_recorder.loss(outputs)  # also of a manual optimisation that calls loss.backward() itself
-        self._phase("optimiser")  # averages are made by the hooks that follow; "data" is said by the loader
+        self._phase("optimiser")  # the following hooks average weights; the loader sets "data"
 
     def _hand_over(self, replay: Session, module: LightningModule, step: str, passed: Any, batch: Any) -> None:
-        self.take_back()
-        self.take_back = replay.hand_over(module, step, passed, batch)
+        self.undo_batch()
+        self.undo_batch = replay.hand_over(module, step, passed, batch)
 
     @guard
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.replay is not None:
             self.replay.over(leaving=True)
         elif self.step_recorder is not None:
-            self.step_recorder.phase("data")  # what fails from here on, fails behind the loop over the batches
+            self.step_recorder.phase("data")  # later failures are after the loop over the batches
 
     @guard
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.validations = -1
+        self.validation_batch = -1
         self._phase("validation")
 
     @guard
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        self.validations += 1
-        loaders = self.step_recorder.loaders if self.step_recorder is not None else self.validated
+        self.validation_batch += 1
+        loaders = self.step_recorder.loaders if self.step_recorder is not None else self.replayed_loaders
         watched = loaders.get(1 + dataloader_idx)
         origin = BatchOrigin() if watched is None else watched.take_origin()
         if self.replay is not None:
             loader = watched.loader() if isinstance(watched, loader_recorder.LoaderRecorder) else None
             named = sample_names.batch_names(batch) or origin.samples
-            chosen = self.replay.validate_loaded(batch, named, self.validations, loader, origin)
+            chosen = self.replay.validate_loaded(batch, named, self.validation_batch, loader, origin)
             self._hand_over(self.replay, pl_module, "validation_step", batch, chosen)
         if self.step_recorder is not None:
-            self.step_recorder.validate(self.validations, batch, origin)
+            self.step_recorder.validate(self.validation_batch, batch, origin)
 
     @guard
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.validating = 0
+        self.validation_loaders = 0
         self._phase("data")
 
     @guard

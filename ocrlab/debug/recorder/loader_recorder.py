@@ -23,7 +23,7 @@ COUNTED = {"kind": "walk"}  # what rebuilds a batch that is known by its positio
 
 
 class LoaderRecorder:
-    """Observes a DataLoader; `origins` are those of the batches that nobody has asked about yet."""
+    """Observes a DataLoader; `origins` are those of the batches that were not asked for yet."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class LoaderRecorder:
         return self.loader() is loader
 
     def take_origin(self) -> BatchOrigin:
-        """Return what is known of the oldest batch that nobody has asked about yet."""
+        """Return the origin of the oldest batch that was not asked for yet."""
         return self.origins.popleft() if self.origins else BatchOrigin()
 
     def start(self) -> None:

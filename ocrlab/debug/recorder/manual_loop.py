@@ -102,7 +102,7 @@ class LoopRecorder:
         self.now = StepPosition() if self.step_recorder is None else self.step_recorder.now  # how far the step is
         self.undo: list[Callable[[], Any]] = []
         self.passes: list[list[Any]] = []  # of each pass over a loader: batches taken, and its length
-        self.currenting = False
+        self.in_pass = False
         self.epoch_count: int | None = None
         self.mode = ""  # what marks the beginning of a step: "batches", "steps", "optimizer" for neither
         self.hooks = StepHooks(self)
@@ -256,7 +256,7 @@ class LoopRecorder:
             self.step_recorder.note_wait()
         if isinstance(recorder, loader_recorder.LoaderRecorder):
             recorder.on_wait = None  # the pass records its own waits
-        self.currenting = True
+        self.in_pass = True
         self.passes.append(taken)
         return recorder, taken
 
@@ -281,7 +281,7 @@ class LoopRecorder:
 
     def ends(self) -> None:
         """Record the end of a pass."""
-        self.currenting = False
+        self.in_pass = False
         self.now.epoch += 1
 
     def epochs(self, epochs: int | Iterable[int]) -> Iterator[int]:
@@ -356,7 +356,7 @@ class LoopRecorder:
             return
         monitor.stats.walks = [(taken, size) for taken, size in self.passes]
         monitor.stats.scaler = self.training.scaler is not None
-        if self.currenting and isinstance(error, SystemExit) and not error.code:
+        if self.in_pass and isinstance(error, SystemExit) and not error.code:
             taken, size = self.passes[-1]
             where = f"batch {taken}{'' if size is None else f' of {size}'} of epoch {self.now.epoch + 1}"
             monitor.stats.ended = early_exit_text(error, where, self.epoch_count)

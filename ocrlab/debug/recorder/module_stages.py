@@ -15,7 +15,7 @@ from ocrlab.debug.flight_record.ring_writer import Writer
 
 MAX_STAGES = 18  # and two on the whole model
 MAX_STAGES_OF_ALL = MAX_STAGES + 2  # of all models
-MAX_MODELS = 5  # models that are looked into; each of more is one stage
+MAX_MODELS = 5  # models with stages of their own; each of more is one stage
 LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called, their members are
 WRAPPERS = ("DataParallel", "DistributedDataParallel")
 LOSSES = ("loss", "criterion")

@@ -38,7 +38,7 @@ class BatchOrigin:
     states: States = field(default_factory=dict)
     samples: list[str] = field(default_factory=list)
     pass_number: int = 0
-    position: int = -1  # in the pass; -1: nobody has observed this batch leave its loader
+    position: int = -1  # in the pass; -1: not observed leaving its loader
 
     @property
     def order(self) -> dict[str, Any]:

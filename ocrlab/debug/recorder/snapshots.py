@@ -219,7 +219,7 @@ def write(content: dict[str, Any], path: Path, spare: Path, *, older: bool = Tru
     except BaseException as error:
         spare.unlink(missing_ok=True)
         if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
-            raise error.__context__ from error  # the zip writer's own words for a full disk say nothing about one
+            raise error.__context__ from error  # the zip writer's message does not name the full disk
         raise
 
 

@@ -26,7 +26,7 @@ class MemoryReader:
 
     def __init__(self) -> None:
         self.statm = -1
-        with contextlib.suppress(OSError):  # there is none outside of Linux
+        with contextlib.suppress(OSError):  # Linux only
             self.statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         self.last_read, self.figures = 0.0, dict[str, int]()
         self.page_bytes = os.sysconf("SC_PAGE_SIZE")

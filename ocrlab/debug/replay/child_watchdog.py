@@ -22,7 +22,7 @@ from ocrlab.hardware.processes import process_tree, stack_dumps
 from ocrlab.records import from_json
 from ocrlab.run_folder.fail_safe import guarded
 
-LOADS = "ocrlab/debug/recorder/dataset_proxy.py"  # on the stack of whoever loads
+LOADS = "ocrlab/debug/recorder/sample_recorder.py"  # on the stack of whoever loads
 LOADING = 3.0  # times longer that one sample may take to load
 LOOKS = 100  # places of a step that does not end: those of the last ten seconds
 SLOWER = 30.0  # times the longest time between two operators so far
@@ -32,7 +32,7 @@ STACK_SECONDS = 2.0
 STACKS = 5  # more of a loop, of which one may be in anything that it calls
 FOREIGN = re.compile(
     r"/(?:site|dist)-packages/|/lib/python\d|^<"
-    r"|ocrlab/(?:debug/(?:replay|recorder|flight_record)|run_folder)/(?:\w+/)*\w+\.py$"
+    r"|ocrlab/(?:debug/(?:replay|recorder|flight_record|instruments)|run_folder)/(?:\w+/)*\w+\.py$"
 )
 
 

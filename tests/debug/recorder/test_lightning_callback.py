@@ -317,4 +317,4 @@ def test_an_import_of_the_recorder_draws_no_numbers():
 def test_a_recorder_can_be_sent_to_the_processes_that_lightning_spawns():
     sent = pickle.loads(pickle.dumps(Recorder("runs/mine", steps=9)))
     assert (str(sent.folder), sent.steps) == ("runs/mine", 9)
-    sent.take_back()
+    sent.undo_batch()

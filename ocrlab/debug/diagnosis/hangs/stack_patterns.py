@@ -16,7 +16,8 @@ from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 QUEUES = re.compile(r"(^|/)(multiprocessing/\w+|selectors|threading|queue)\.py$")
 LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib/python\d|/python\d[\d.]*\.zip/|<frozen|<string>|^<__array"
-    r"|(?:^|/)ocrlab/(?:notebook/child_main|debug/recorder/[\w/]+)\.py$"  # they run the cell, and what a module does
+    # They run the cell, the hooks of a module and the loader.
+    r"|(?:^|/)ocrlab/(?:notebook/child_main|debug/(?:recorder|instruments)/[\w/]+)\.py$"
 )
 CELL = "<isolated cell>"  # what the user wrote
 OTHERS = frozenset(

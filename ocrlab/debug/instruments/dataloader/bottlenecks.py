@@ -1,4 +1,4 @@
-"""From what a watched loader did to words: what the training waits for, and why."""
+"""What a training waits for, and why, in sentences: from the logs of a watched loader."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ocrlab.debug.instruments.sample_names import index_text
 LITTLE = 0.05  # of the step; below it the loader keeps up
 ALIKE = 4  # items of a stream, different ones, that must be the same in all workers
 SLOW = 5.0  # times the median sample that make a sample slow
-NEARLY_ALL = 0.95  # of the time of slow samples: those that hold the rest are not told
+NEARLY_ALL = 0.95  # of the time of slow samples: the others are left out
 SLICE = 0.02  # seconds; a sample may be off its core for as long because others ran, which is not its fault
-STARVED = 0.25  # of the time without a core that is worth a word
-UNEVEN = 3.0  # times the others' time for a sample, from which on a worker is behind
+STARVED = 0.25  # of the time without a core, from which on it is reported
+UNEVEN = 3.0  # times the others' time for a sample, from which on a worker is slow
 BUSY, IDLE = 0.8, 0.6  # of its time, for a worker that the others wait for, and at most of theirs
 ASLEEP = 0.5  # of a sample's time on a processor; below it the sample waits for something else
 LOOKS = 4  # at the memory of the training process, from which on they say whether it goes on growing
@@ -143,7 +143,7 @@ def findings(
 
 
 def _same(logs: Sequence[Log]) -> list[str]:
-    """Return that workers yield the same items: each has the whole stream, and nobody shares it out."""
+    """Return that workers yield the same items: each goes through the whole stream."""
     marks = {log.worker: log.marks for log in logs if log.worker >= 0 and len(log.marks) >= ALIKE}
     if len(marks) < 2:
         return []
@@ -308,7 +308,7 @@ def _start(steps: Sequence[Step], workers: int, persistent: bool) -> list[str]:
 
 
 def _crowded(steps: Sequence[Step], logs: Sequence[Log], workers: int) -> list[str]:
-    """Return a sentence where more threads want to run than there are cores, and were seen to wait for one."""
+    """Return a sentence where more threads want to run than there are cores, and waited for one."""
     texts = []
     used = warm_steps(steps)
     computing = sum(step.compute or 0.0 for step in used)

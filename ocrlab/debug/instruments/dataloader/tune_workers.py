@@ -204,7 +204,7 @@ def is_clearly_faster(better: Trial, worse: Trial) -> bool:
 
 
 def step_text(trial: Trial) -> str:
-    """Return the time of a step in words, with the spread of the turns."""
+    """Return the time of a step as text, with the spread of the turns."""
     low, high = 1000 * min(trial.seconds), 1000 * max(trial.seconds)
     digits = 0 if high >= 10 else 1
     if len(trial.seconds) == 1:
@@ -226,7 +226,7 @@ def _maker(source: Any) -> Callable[[int], Iterable[Any]]:
 
 
 def _turn(trial: Trial, make: Callable[[int], Iterable[Any]], step: Callable[[Any], object], seconds: float) -> None:
-    """Take one turn; an error is kept, and ends this setting only."""
+    """Take one turn; an error is stored, and ends this setting only."""
     torch.set_num_threads(trial.setting.threads)
     began = time.perf_counter()
     batches = None

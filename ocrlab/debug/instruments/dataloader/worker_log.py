@@ -70,7 +70,7 @@ class Memory:
 
 
 class WorkerLog:
-    """The lines of this process; an error switches it off and is said once. Raises OSError where there is no room."""
+    """The log of this process; an error switches it off and is printed once. Raises OSError where there is no room."""
 
     def __init__(self, folder: Path, worker: int) -> None:
         self.folder, self.worker, self.pid = folder, worker, os.getpid()
@@ -86,7 +86,7 @@ class WorkerLog:
         self.look()
 
     def begin(self, index: Any) -> None:
-        """Say which sample is being loaded from now on."""
+        """Write which sample is being loaded."""
         self.now.beat(phase="load", sample=str(index)[:200])
 
     def end(self, index: Any, name: str, began: float, seconds: float, cpu: float, of: int = 1) -> None:
@@ -184,7 +184,7 @@ class Look:
 
 @dataclass
 class Log:
-    """What is known of one process that loads; `now` is the sample it was on when it last said something."""
+    """What one process that loads has logged; `now` is the sample it was on last."""
 
     pid: int
     worker: int = -1
@@ -197,7 +197,7 @@ class Log:
     batches: int = 0
     collating: float = 0.0  # seconds
     now: str = ""
-    last: float = 0.0  # when it last said something
+    last: float = 0.0  # when it last logged something
     failed: str = ""  # the sample that could not be loaded
     marks: list[str] = field(default_factory=list)  # what the first items of its stream hold, as digests
 
@@ -283,7 +283,7 @@ def open_schedstat() -> int | None:
 
 
 def runqueue_seconds(descriptor: int | None) -> float:
-    """Return the seconds that a thread was runnable without a core (proc(5), schedstat), 0 where nobody counts them."""
+    """Return the seconds that a thread was runnable without a core (proc(5), schedstat), 0 where unknown."""
     if descriptor is None:
         return 0.0
     try:
@@ -314,12 +314,12 @@ class LockStats:
 
     @property
     def shared(self) -> bool:
-        """Tell whether the workers wait for a lock that one of them holds; threads of their own are none."""
+        """Tell whether the workers wait for a lock that one of them holds; their own threads do not count."""
         return self.moments >= MOMENTS and self.some >= SOME * self.moments and self.all <= ALL * self.moments
 
 
 def current_syscall(pid: int) -> str:
-    """Return the number of the system call in which the main thread of a process waits; "" where nobody may know."""
+    """Return the number of the system call in which the main thread of a process waits; "" where it cannot be read."""
     try:
         with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
             return file.read().split()[0] if FUTEX else ""

@@ -1,6 +1,6 @@
 """Are gradients brought back to their size before they are used? Of losses that a GradScaler made larger for backward.
 
-Asked in steps that are looked at: a hook on the loss tells by how much it was made larger, one on a weight with which
+In inspected steps a hook on the loss tells by how much it was made larger, one on a weight with which
 gradient it came, and the optimiser's step with which it is used.
 """
 
@@ -26,7 +26,7 @@ FAINT = 1e-2  # norm of all gradients that is no limit of anybody's
 
 @dataclass
 class GradScalerCheck:
-    """What was seen of one weight's gradient, on its way from the loss to the step."""
+    """One weight's gradient on its way from the loss to the step."""
 
     parameter: Tensor | None
     scale: Tensor | None = None  # of the loss, in the step at hand
@@ -40,7 +40,7 @@ class GradScalerCheck:
     handles: list[Any] = field(default_factory=list)
 
     def loss(self, loss: Any) -> None:
-        """Listen to what backward does with a loss; to be called in a step that is looked at."""
+        """Hook the backward of a loss, in an inspected step."""
         self.close()
         if self.parameter is None or not isinstance(loss, Tensor) or loss.numel() != 1 or loss.grad_fn is None:
             return
@@ -77,7 +77,7 @@ class GradScalerCheck:
         self.close()
 
     def sentence(self) -> str:
-        """Return what is to be said of gradients that were used in the scale of the loss, or clipped in it; else ''."""
+        """Return the finding for gradients that were used in the scale of the loss, or clipped in it; else ''."""
         if self.direct >= ENOUGH and 2 * self.direct > self.looks:
             return (
                 f"a GradScaler made the loss {self.largest:g} times larger, and in {self.direct} of {self.looks} looks"
@@ -94,7 +94,7 @@ class GradScalerCheck:
         return ""
 
     def close(self) -> None:
-        """Take every hook out, and forget the step."""
+        """Remove every hook, and forget the step."""
         while self.handles:
             self.handles.pop().remove()
         self.scale = self.came = None

@@ -80,7 +80,7 @@ class OutputCollapseCheck(ModelCheck):
                 self.spreads.append(max(float((t - t.mean(0)).norm() / t.norm().clamp(min=1e-30)) for t in wide))
 
     def sentence(self) -> str:
-        """Return what is to be said where the answers of the last looks were all equal; else ''."""
+        """Return the finding for equal answers in the last inspected steps; else ''."""
         if self.blind < ENOUGH or 2 * self.blind < self.looks:
             return self._collapsed()
         if self.equal == self.blind:
@@ -95,7 +95,7 @@ class OutputCollapseCheck(ModelCheck):
         )
 
     def _collapsed(self) -> str:
-        """Return what is to be said of answers that began apart and are nearly one now; else ''."""
+        """Return the finding for answers that differed at first and are nearly equal now; else ''."""
         if len(self.spreads) < ENOUGH or self.spreads[0] < APART or max(self.spreads[-2:]) > TOGETHER:
             return ""
         return (
@@ -105,9 +105,9 @@ class OutputCollapseCheck(ModelCheck):
         )
 
 
-STEPS = 150  # losses from which on something is said
+STEPS = 150  # losses that are needed for a finding
 WALKS = 3  # over the loader: before that much is still to be learned
-TARGETS = 128  # that were looked at, from which on their frequencies say something
+TARGETS = 128  # that are needed for their frequencies
 COLUMNS = 256  # numbers of a target of one sample
 LAST = 50  # losses at the end
 BETTER = 0.97  # of the constant's loss: above it nothing was learned but how frequent each answer is
@@ -129,7 +129,7 @@ class ConstantBaseline(ModelCheck):
         self.count = 0
 
     def begin(self, tensors: Sequence[Tensor] | None) -> None:
-        """Keep the tensors of a batch that is looked at; None for one that is not."""
+        """Store the tensors of an inspected batch; None for another batch."""
         self.close()
         self.output, self.tensors = None, tensors or ()
         if tensors and len(self.models) == 1:
@@ -163,7 +163,7 @@ class ConstantBaseline(ModelCheck):
                 self.targets.append(target.detach().double().reshape(len(target), -1).cpu())
 
     def sentence(self, walks: int) -> str:
-        """Return what is to be said where the loss at the end is that of a constant answer; else ''."""
+        """Return the finding for a last loss like that of a constant answer; else ''."""
         if len(self.kinds) != 1 or "" in self.kinds or self.count < STEPS or walks < WALKS or not self.targets:
             return ""
         (kind,) = self.kinds
@@ -211,7 +211,7 @@ def _constant(kind: str, targets: list[Tensor]) -> tuple[float, int]:
     return float((rows - mean).square().mean()), len(rows)
 
 
-CALLS = 32  # calls of each kind that are looked at
+CALLS = 32  # inspected calls of each kind
 VALUES = 1 << 16  # of a batch, evenly spread
 SAMPLES = 16  # from which on a mean says something
 WIDER = 3.0  # times the spread of the other: training augments, but no augmentation does this
@@ -283,7 +283,7 @@ class InputScaleCheck(ModelCheck):
                 stats.add(first)
 
     def sentence(self) -> str:
-        """Return what is to be said where validation gets numbers of another size than training; else ''."""
+        """Return the finding for validation inputs of another scale than in training; else ''."""
         for training, validating in self.stats.values():
             if min(training.rows, validating.rows) < SAMPLES or training.shapes != validating.shapes:
                 continue

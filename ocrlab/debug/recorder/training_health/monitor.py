@@ -1,4 +1,4 @@
-"""Does a training learn? Looked at in few of its steps, by what the recorder hears anyway; said when it ends.
+"""Does a training learn? A few of its steps are inspected, and findings are reported when it ends.
 
 A look is taken at micro-batches 0 to 3 and at each power of two, so that it costs nothing in a long run; between looks
 some numbers are put down, and counted many at a time: code and data that are asked for once in a step have left the
@@ -139,7 +139,7 @@ class TrainingMonitor:
                 self.baseline.begin(None)
                 self.answers.close()
             return
-        self.count()  # of steps that were not looked at
+        self.count()  # of steps that were not inspected
         self.looking = not capturing()
         tensors = [(name, t.detach()) for name, t in dotted_tensors(batch) if is_readable(t)] if self.looking else []
         self.scales.looking = self.looking
@@ -151,7 +151,7 @@ class TrainingMonitor:
             stats.see_batch(tensors)
 
     def loss(self) -> None:
-        """Note the losses that were put down, where this step is looked at, one is not finite, or they are many."""
+        """Count the stored losses, where this step is inspected, one is not finite, or they are many."""
         value = self.losses[-1]
         if self.looking or len(self.losses) >= MANY or value - value != 0:  # not finite: batches are counted up to here
             self.count()
@@ -250,7 +250,7 @@ class TrainingMonitor:
                 self.stats.standing[finding] = self.stats.standing.get(finding, 0) + 1
 
     def _probe(self, optimizer: Any) -> None:
-        """See, up to the next step of this optimiser, whether its gradients were made anew."""
+        """Watch, until the next step of this optimizer, whether its gradients were reset."""
         mine = (p for group in optimizer.param_groups for p in group["params"])
         p = next((p for p in mine if p.requires_grad and p.is_leaf and p.grad is not None), None)
         if p is None or id(optimizer) in self.probes:
@@ -273,7 +273,7 @@ class TrainingMonitor:
             self.stats.zeroed += any(came for _, came in arrivals) and not capturing() and has_zero_gradients(optimizer)
 
     def close(self) -> None:
-        """Take every hook out."""
+        """Remove every hook."""
         for handle in (*self.handles, *(hook for hook, _ in self.probes.values())):
             handle.remove()
         for part in (self.answers, self.scales, self.baseline, self.scaled):
@@ -281,7 +281,7 @@ class TrainingMonitor:
         self.handles, self.probes = [], {}
 
     def sentences(self, loader: Any) -> list[str]:
-        """Return what is said of a training that has ended, with the DataLoader of its data, None for another."""
+        """Return the findings of a training that has ended, with the DataLoader of its data, None for another."""
         self.close()
         stats = self.stats
         stats.larger, stats.generator = (

@@ -9,11 +9,11 @@ from typing import Any
 
 from ocrlab.debug.recorder import rng_state
 
-TIMES = 2  # walks behind the first one, from which on it is no chance
+TIMES = 2  # passes after the first one, from which on it is no coincidence
 
 
 class WeightResetCheck:
-    """The sum of all weights' bits at the first batch of each walk, until two walks begin with other weights."""
+    """The sum of all weights' bits at the first batch of each pass, until two passes begin with other weights."""
 
     def __init__(self) -> None:
         self.first: int | None = None
@@ -22,7 +22,7 @@ class WeightResetCheck:
         self.over = False
 
     def begin(self, steps: int, weights: Callable[[], int]) -> None:
-        """Note that a walk begins after so many steps; `weights` computes the sum."""
+        """Note that a pass begins after so many steps; `weights` computes the sum."""
         new_steps, self.steps = steps - self.steps, steps
         if self.over or (self.first is not None and not new_steps):
             return
@@ -35,7 +35,7 @@ class WeightResetCheck:
             self.over = True
 
     def sentence(self, weights: Mapping[int, int]) -> str:
-        """Return what is to be said where every walk began with the weights of the first; `weights` are those after
+        """Return the finding where every pass began with the weights of the first; `weights` are those after
         some steps, of which one must have moved them. Else ''.
         """
         if self.over or self.times < TIMES or all(after == self.first for after in weights.values()):
@@ -47,8 +47,8 @@ class WeightResetCheck:
         )
 
 
-MOST = 1 << 16  # samples that are told apart; who draws more of them draws enough
-ENOUGH = 100  # draws from which on something is said
+MOST = 1 << 16  # samples that are counted; more are enough
+ENOUGH = 100  # draws that are needed for a finding
 MANY = 64  # batches that are counted at a time
 LITTLE = 0.1  # of the samples that as many draws by chance would have met
 
@@ -76,7 +76,7 @@ class SamplerCoverageCheck:
         self.noted = []
 
     def sentence(self, samples: int) -> str:
-        """Return what is to be said where far fewer of `samples` were drawn than chance would have; else ''."""
+        """Return the finding for far fewer of `samples` drawn than by chance; else ''."""
         self._add()
         met = samples * -math.expm1(-self.count / samples) if samples else 0.0
         if self.count < ENOUGH or len(self.indices) >= MOST or len(self.indices) > LITTLE * met:

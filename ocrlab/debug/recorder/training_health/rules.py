@@ -1,4 +1,4 @@
-"""From what was noted of a training to what is said of it: what was seen, what it means, what to do."""
+"""From the statistics of a training to its findings: what happened, what it means, what to do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from ocrlab.debug.instruments.step_check.findings import Finding, listing, not_finite, position_text, value_at
 
 MODES = (_BatchNorm, _DropoutNd)  # what is another thing in eval mode
-ENOUGH = 4  # steps, or looks, from which on something is said: one or two may be a test
+ENOUGH = 4  # steps, or inspected steps, that are needed for a finding: fewer may be a test
 LONG = 20  # losses that are the same to the last bit
 HALF = 0.5  # of all steps with a learning rate of 0
 FAINT, LOW = 1e-6, 0.9e-3  # of the largest learning rate; a thousandth is where schedules by tenths end
@@ -29,7 +29,7 @@ REPLAY = "`ocrlab replay` on this folder names the operator"
 
 @dataclass
 class InspectedStep:
-    """One step that was looked at: trainable parameters, those of the optimiser, norms of gradients, what moved."""
+    """One inspected step: trainable parameters, those of the optimiser, norms of gradients, what moved."""
 
     trainable: set[str]
     owned: set[str] = field(default_factory=set)
@@ -40,7 +40,7 @@ class InspectedStep:
 
 @dataclass
 class TrainingStats:
-    """All that was noted of a training."""
+    """The statistics of a training."""
 
     batches: int = 0
     looks: int = 0
@@ -59,7 +59,7 @@ class TrainingStats:
     followed: int = 0  # batches whose gradient was looked at again at the next one, and thrown: it was another one
     thrown: int = 0
     trained: int = 0  # steps in train mode
-    evaled: int = 0  # steps in eval mode, behind the first one in train mode
+    evaled: int = 0  # steps in eval mode, after the first one in train mode
     workers: int = 0
     hidden: list[Finding] = field(default_factory=list)  # modules in plain lists
     same: int = 0  # losses that were as the one before, to the last bit
@@ -79,11 +79,11 @@ class TrainingStats:
     standing: dict[Finding, int] = field(default_factory=dict)  # rules of the contract, and in how many looks
     broken: str = ""  # the first batch with a value that is not finite
     generator: str = ""  # of the data set, of which each worker has a copy
-    answers: str = ""  # what is to be said of answers that are all equal
-    scales: str = ""  # what is to be said of validation data of another size
-    constant_answer: str = ""  # what is to be said of a loss like that of a constant answer
-    weight_reset: str = ""  # what is to be said of walks that begin with the same weights
-    coverage: str = ""  # what is to be said of samples that are never drawn
+    answers: str = ""  # finding: equal answers
+    scales: str = ""  # finding: validation data of another scale
+    constant_answer: str = ""  # finding: the loss of a constant answer
+    weight_reset: str = ""  # finding: passes that begin with the same weights
+    coverage: str = ""  # finding: samples that are never drawn
     weights: dict[int, int] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)  # norms of the gradients that are there at the end
     averages: list[str] = field(default_factory=list)  # what never changed
@@ -92,7 +92,7 @@ class TrainingStats:
     walks: list[tuple[int, int | None]] = field(default_factory=list)  # batches that were taken, those that there are
     ended: str = ""  # where the program ended itself in the middle
     scaler: bool = False
-    scaled: str = ""  # what is to be said of gradients in the scale of a GradScaler
+    scaled: str = ""  # finding: gradients in the scale of a GradScaler
 
     def see_rate(self, rate: float) -> None:
         """Note the learning rate of a step."""
@@ -131,7 +131,7 @@ def targets_of(tensors: Sequence[tuple[str, Tensor]]) -> Tensor | None:
 
 
 def sentences(stats: TrainingStats, model: nn.Module) -> list[str]:
-    """Return what is to be said, the most telling first; nothing for a training that does what it should."""
+    """Return the findings, the most important first; none for a training that does what it should."""
     first = [stats.ended] if stats.ended else []
     if not stats.batches:
         return [*first, *_no_data(stats)]
@@ -151,7 +151,7 @@ def _no_data(stats: TrainingStats) -> Iterator[str]:
 
 
 def _steps(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
-    """Say whether steps were made, and found gradients."""
+    """Yield findings about missing steps and gradients."""
     if stats.batches >= ENOUGH and not stats.steps and stats.owned is not None:
         yield _stepless(stats)
     elif stats.steps >= ENOUGH and stats.bare == stats.steps and stats.owned:
@@ -179,7 +179,7 @@ def _steps(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
 
 
 def _rates(stats: TrainingStats) -> Iterator[str]:
-    """Say what is wrong with the learning rate."""
+    """Yield findings about the learning rate."""
     if stats.unrated >= ENOUGH and stats.unrated >= HALF * stats.steps:
         which = "all" if stats.unrated == stats.steps else f"the last {stats.unrated} of"
         yield (
@@ -226,7 +226,7 @@ def _stepless(stats: TrainingStats) -> str:
 
 
 def _weights(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
-    """Say which parameters no step moves, and why."""
+    """Yield findings about parameters that no step moves."""
     steps = [step for step in stats.inspected if step.norms]
     if stats.steps and stats.owned is not None and len(stats.inspected) >= 2:
         trainable = set.union(*(step.trainable for step in stats.inspected))
@@ -283,7 +283,7 @@ def _ordered(model: nn.Module, names: Iterable[str]) -> list[str]:
 
 
 def _modes(stats: TrainingStats) -> Iterator[str]:
-    """Say what of the contract was violated in every look, and how validation was done."""
+    """Yield findings about train and eval mode, and rules violated in every inspected step."""
     looks = len(stats.inspected)
     if stats.evaled >= ENOUGH:
         yield (
@@ -303,7 +303,7 @@ def _modes(stats: TrainingStats) -> Iterator[str]:
 
 
 def _data(stats: TrainingStats) -> Iterator[str]:
-    """Say what is wrong with the batches that were looked at."""
+    """Yield findings about the inspected batches."""
     if stats.looks >= ENOUGH and stats.larger and len(set(stats.contents)) == 1 and stats.contents[0]:
         yield (
             f"the same batch, to the last bit, in all {stats.looks} looks, though the loader has more samples than one "
@@ -379,7 +379,7 @@ def _losses(stats: TrainingStats) -> Iterator[str]:
 
 
 def nonfinite_text(last: float, batch: int, batches: int, losses: Sequence[float]) -> str:
-    """Return what is said of `last`, not finite as that of `batch` of `batches` was first; `losses` are the earliest.
+    """Return the finding for a last loss that is not finite, first at `batch` of `batches`; `losses` are the earliest.
 
     Before the very first loss no step was made, so that no learning rate can be to blame.
     """

@@ -18,7 +18,11 @@ from ocrlab.debug.replay.tracing.operator_trace import OperatorTrace, is_foreign
 Rebuild = Callable[[], tuple[list[str], Callable[[Sequence[int]], Any]] | None]
 KINDS = {"NaN": ("invalid value", "divide by zero"), "+Inf": ("overflow", "divide by zero")}
 KINDS["-Inf"] = KINDS["+Inf"]
-INSTRUMENTS = ("/ocrlab/debug/recorder/", "/ocrlab/debug/replay/child/")  # no line of the user's
+INSTRUMENTS = (
+    "/ocrlab/debug/recorder/",
+    "/ocrlab/debug/instruments/dataloader/",
+    "/ocrlab/debug/replay/child/",
+)  # no line of the user's
 
 
 class LoadingObserver:
