@@ -66,7 +66,7 @@ class Cache:
 
     def __getstate__(self) -> dict[str, Any]:
         # A spawned worker starts empty, instead of being sent gigabytes.
-        return {**self.__dict__, "_kept": {}, "_room": self.limit if self.mode == "memory" else 0}
+        return {**self.__dict__, "_images": {}, "_room": self.limit if self.mode == "memory" else 0}
 
     def get(self, path: Path | Member | str, loader: Callable[[Any], Image]) -> Image:
         """Return `loader(path)`, from the cache if it is there; the array is read-only.

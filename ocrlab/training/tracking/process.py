@@ -145,10 +145,6 @@ def short(error: Exception) -> str:
     return f"{type(error).__name__}: {text}"[:160]
 
 
-if __name__ == "__main__":
-    serve()
-
-
 FOLDER = "tensorboard"
 
 
@@ -204,3 +200,7 @@ def flat_settings(config: Mapping[str, Any], start: str = "") -> dict[str, Any]:
         else:
             settings[start + key] = value if isinstance(value, bool | int | float | str) else str(value)
     return settings
+
+
+if __name__ == "__main__":
+    serve()

@@ -179,7 +179,7 @@ def test_what_nobody_foresaw_is_an_error_of_a_single_page(
 ) -> None:
     for seed, name in enumerate("ab"):
         draw(seed).write(tmp_path, name)
-    whole = audit_job.ink_mask.sheet
+    whole = audit_job.page_image.sheet
 
     def broken(image: Any, polygons: Any) -> Any:
         if len(polygons) == 28 and not calls:
@@ -188,7 +188,7 @@ def test_what_nobody_foresaw_is_an_error_of_a_single_page(
         return whole(image, polygons)
 
     calls: list[int] = []
-    monkeypatch.setattr(audit_job.ink_mask, "sheet", broken)
+    monkeypatch.setattr(audit_job.page_image, "sheet", broken)
     [finding] = problems(tmp_path)
     assert (finding.kind, finding.severity, finding.page) == ("unreadable_annotation", "error", "a")
     assert "ValueError: a case of its own" in finding.why

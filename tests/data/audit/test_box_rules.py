@@ -1,29 +1,78 @@
-"""The rules for single boxes of one page."""
+"""The rules for single boxes at their limits; test_audit_job.py has each kind of mistake on a whole page."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from ocrlab.data.audit import box_rules
-from ocrlab.data.audit.finding import KINDS, SEVERITIES, Finding
 from ocrlab.data.audit.raw_annotations import Box, Raw
 
+SQUARE = np.float32([[10, 10], [50, 10], [50, 30], [10, 30]])
 QUAD = np.array([[10, 10], [110, 10], [110, 30], [10, 30]], np.float32)
+TEXTS = ["TOTAL AMOUNT", "CASH", "12.50", "THANK YOU", "INVOICE", "DATE", "99.90", "ROUNDING", "TAX", "CHANGE DUE"]
+
+
+def box(polygon: object, line: int = 1, text: str = "a", ignored: bool = False) -> Box:
+    return Box(line, None if polygon is None else np.asarray(polygon, np.float32), text, ignored)
 
 
 def page(*quads: np.ndarray) -> Raw:
     return Raw("p", "val", None, None, [Box(line, quad, "TOTAL 12.5", False) for line, quad in enumerate(quads, 1)])
 
 
-def test_what_is_no_region_is_left_out_of_the_rest() -> None:
-    findings, good = box_rules.usable(page(QUAD, QUAD * np.nan, QUAD * 0))
-    assert [(finding.kind, finding.box) for finding in findings] == [("invalid", 2), ("zero_area", 3)]
-    assert good == [0]
+def fit(texts: list[str], change: dict[int, float] | None = None) -> box_rules.Fit:
+    widths = np.array([10 * box_rules.units(text) + 6 for text in TEXTS])
+    for index, factor in (change or {}).items():
+        widths[index] *= factor
+    return box_rules.Fit(texts, widths, np.full(len(TEXTS), 20.0))
 
 
-def test_a_pair_names_the_other_line() -> None:
-    [finding] = box_rules.numbers(page(QUAD, QUAD + 200, QUAD + 1), [0, 1, 2], (400, 400))
-    assert (finding.kind, finding.box, finding.other) == ("duplicate_box", 3, "p:1")
+@pytest.mark.parametrize(
+    ("polygon", "kind"),
+    [
+        (None, "invalid"),
+        ([[0, 0], [np.nan, 0], [1, 1]], "invalid"),
+        ([[0, 0], [9, 9]], "invalid"),
+        ([[0, 0], [9, 9], [18, 18], [3, 3]], "zero_area"),
+        ([[5, 5]] * 4, "zero_area"),
+        (SQUARE[[0, 2, 1, 3]], "self_crossing"),
+    ],
+)
+def test_what_is_no_region_is_named(polygon: object, kind: str) -> None:
+    problem = box_rules.broken(box(polygon))
+    assert problem is not None
+    assert problem[0] == kind
+
+
+def test_outside_is_reported_by_how_much() -> None:
+    assert box_rules.outside(SQUARE, 60, 40) is None
+    assert box_rules.outside(SQUARE, 49, 40) is None
+    slight = box_rules.outside(SQUARE, 48, 40)
+    half = box_rules.outside(SQUARE, 35, 40)
+    gone = box_rules.outside(SQUARE, 5, 5)
+    assert slight is not None
+    assert half is not None
+    assert gone is not None
+    assert [slight[1], half[1], gone[1]] == ["note", "warn", "error"]
+
+
+def test_order_is_judged_by_where_it_runs_and_starts() -> None:
+    assert box_rules.backwards(SQUARE) is None
+    upward = np.float32([[10, 100], [10, 20], [30, 20], [30, 100]])  # text that runs up the page
+    assert box_rules.backwards(upward) is None
+    for wrong, word in ((SQUARE[::-1], "counter"), (np.roll(SQUARE, 2, 0), "right"), (np.roll(SQUARE, 1, 0), "short")):
+        problem = box_rules.backwards(np.asarray(wrong, np.float32))
+        assert problem is not None
+        assert word in problem[2]
+
+
+def test_small_boxes_of_a_single_text_need_less_of_each_other() -> None:
+    digit = np.float32([[10, 10], [18, 10], [18, 20], [10, 20]])
+    off = digit + np.float32([3, 2])  # IoU 0.33
+    assert [pair[:2] for pair in box_rules.twice([box(digit), box(off, 2)], [0, 1])] == [(1, 0)]
+    assert list(box_rules.twice([box(digit), box(off, 2, text="b")], [0, 1])) == []
+    assert list(box_rules.twice([box(digit), box(digit + np.float32([6, 0]), 2)], [0, 1])) == []  # neighbours
 
 
 def test_a_box_as_narrow_as_a_stroke_holds_no_text_that_runs_down() -> None:
@@ -32,8 +81,20 @@ def test_a_box_as_narrow_as_a_stroke_holds_no_text_that_runs_down() -> None:
     assert (finding.kind, finding.severity, finding.box) == ("narrow", "error", 13)
 
 
-def test_a_finding_is_of_a_listed_kind() -> None:
-    findings, _ = box_rules.usable(page(QUAD * np.nan))
-    assert isinstance(findings[0], Finding)
-    assert findings[0].kind in KINDS
-    assert findings[0].severity in SEVERITIES
+def test_narrow_and_wide_report_their_numbers() -> None:
+    [narrow] = box_rules.judge(fit(TEXTS, {3: 0.2}))
+    assert narrow[:3] == (3, "narrow", "error")
+    assert "9 characters in 19 px: 2.1 px a character, page median 10" in narrow[3]
+    [wide] = box_rules.judge(fit(TEXTS, {3: 6}))
+    assert wide[:2] == (3, "wide")
+
+
+def test_double_width_letters_are_honest() -> None:
+    assert list(box_rules.judge(fit(TEXTS, {0: 2.0}))) == []
+
+
+def test_without_text_or_with_few_boxes_nothing_is_judged() -> None:
+    assert np.isnan(fit([""] * len(TEXTS)).deviation()).all()
+    few = box_rules.Fit(["AB", "C"], np.array([5.0, 900.0]), np.array([20.0, 20.0]))
+    assert list(box_rules.judge(few)) == []
+    assert list(box_rules.exchanged(few)) == []

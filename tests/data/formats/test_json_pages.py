@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from ocrlab.data.annotations import Boxes, Page, PageError
 from ocrlab.data.folder_layouts import Source
 from ocrlab.data.formats import sniff
+from ocrlab.data.formats.json_pages import cord, labelme
+from ocrlab.data.formats.reader import load
+from ocrlab.errors import DataError
 
 POINTS = [[10, 20], [60.5, 20], [60.5, 40], [10, 40]]
 BOX = {"points": POINTS}
@@ -169,3 +173,187 @@ def test_real_ufo(shared: Path) -> None:
     assert sum(len(page.boxes.polygons) for page in pages) == 146
     assert not any(any(page.boxes.ignored) for page in pages)
     assert [page.name for page in pages] == sorted(path.stem for path in folder.glob("*.png"))
+
+
+SHAPE_POINTS = [[10, 20], [60.5, 20], [60.5, 40], [10, 40]]
+SHAPE = {"label": "TOTAL", "points": SHAPE_POINTS, "group_id": None, "shape_type": "polygon", "flags": {}}
+
+
+def page(*shapes: dict[str, Any], image: Any = "a.png") -> dict[str, Any]:
+    return {"version": "5.0.1", "flags": {}, "shapes": list(shapes), "imagePath": image, "imageData": "AAAA"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, SHAPE_POINTS),
+        ({"shape_type": "rectangle", "points": [[60, 40], [10, 20.5]]}, [[10, 20.5], [60, 20.5], [60, 40], [10, 40]]),
+        ({"shape_type": "rectangle"}, SHAPE_POINTS),
+        ({"shape_type": "rotation", "direction": 0.4}, SHAPE_POINTS),
+        ({"shape_type": None}, SHAPE_POINTS),
+        ({"shape_type": None, "points": [[10, 20], [60, 40]]}, [[10, 20], [60, 20], [60, 40], [10, 40]]),
+        ({"points": [[n, n * n] for n in range(14)]}, [[n, n * n] for n in range(14)]),
+    ],
+)
+def test_shapes(changes: dict[str, Any], expected: list[list[float]]) -> None:
+    name, boxes = labelme(page({**SHAPE, **changes}))
+    assert (name, boxes.texts, boxes.ignored) == ("a.png", ["TOTAL"], [False])
+    np.testing.assert_array_equal(boxes.polygons[0], np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "ignored"),
+    [
+        ({"label": "text", "description": "RM 5, 00"}, "RM 5, 00", False),
+        ({"description": ""}, "TOTAL", False),
+        ({"description": None, "flags": None}, "TOTAL", False),
+        ({"label": "###"}, "###", True),
+        ({"label": "###", "description": "blurred"}, "blurred", True),
+        ({"flags": {"ignore": True}}, "TOTAL", True),
+        ({"flags": {"ignore": False, "seen": True}}, "TOTAL", False),
+        ({"difficult": True}, "TOTAL", True),
+    ],
+)
+def test_texts_and_flags(changes: dict[str, Any], text: str, ignored: bool) -> None:
+    _, boxes = labelme(page({**SHAPE, **changes}))
+    assert (boxes.texts, boxes.ignored) == ([text], [ignored])
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        ({**SHAPE, "shape_type": "circle"}, "shapes.1.: a circle is no area of text.*polygon"),
+        ({**SHAPE, "shape_type": "linestrip"}, "a linestrip is no area"),
+        ({**SHAPE, "shape_type": "mask"}, "a mask is no area"),
+        ({**SHAPE, "shape_type": "rectangle", "points": SHAPE_POINTS[:3]}, "a rectangle is no area"),
+        ({**SHAPE, "points": [[1]]}, "shapes.1.: points.0. is not a point"),
+        ({**SHAPE, "label": 4}, "label is not a string"),
+        ([], "not an object"),
+    ],
+)
+def test_what_is_no_area_is_named(shape: Any, says: str) -> None:
+    with pytest.raises(PageError, match=says):
+        labelme(page(SHAPE, shape))
+
+
+def test_a_folder_of_pages_beside_their_images(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        Image.new("L", (100, 90)).save(tmp_path / f"{name}.png")
+    (tmp_path / "a.json").write_text(json.dumps(page(SHAPE)))
+    (tmp_path / "b.json").write_text(json.dumps(page(image="renamed_since.png")))
+    index = load(tmp_path, "train")
+    assert [(sample.name, len(sample.polygons)) for sample in index.samples] == [("a", 1), ("b", 0)]
+    (problem,) = index.problems
+    assert "c.png: has no annotation" in str(problem) and "no text" in str(problem) and "forgotten" in str(problem)
+
+
+def test_images_and_pages_in_two_folders(tmp_path: Path) -> None:
+    for folder in ("train/images", "train/labels"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("a", "b"):
+        Image.new("L", (100, 90)).save(tmp_path / "train" / "images" / f"{name}.png")
+    labels = tmp_path / "train" / "labels"
+    (labels / "a.json").write_text(json.dumps(page(SHAPE, image="..\\images\\a.png")))
+    (labels / "other.json").write_text(json.dumps(page(SHAPE, SHAPE, image="../images/b.png")))
+    index = load(tmp_path, "train")
+    assert {sample.name: len(sample.polygons) for sample in index.samples} == {"a": 1, "b": 2}
+    assert index.problems == []
+
+
+@pytest.mark.parametrize("image", ["../../secret.png", "/etc/passwd", "..\\..\\secret.png", "C:\\a.png"])
+def test_no_page_leads_out_of_the_folder(tmp_path: Path, image: str) -> None:
+    data = tmp_path / "data" / "train"
+    data.mkdir(parents=True)
+    Image.new("L", (100, 90)).save(tmp_path / "secret.png")
+    for name in ("a", "b"):
+        Image.new("L", (100, 90)).save(data / f"{name}.png")
+    (data / "a.json").write_text(json.dumps(page(SHAPE, image=image)))
+    (data / "b.json").write_text(json.dumps(page(SHAPE, image="b.png")))
+    index = load(tmp_path / "data", "train")
+    assert [sample.name for sample in index.samples] == ["b"]
+    (problem,) = index.problems
+    assert "a.json" in str(problem) and "leaves the data folder" in str(problem)
+
+
+CORNERS = [[10, 20], [60, 21], [60, 41], [10, 40]]
+
+
+def quad(shift: int = 0) -> dict[str, int]:
+    return {f"{axis}{n + 1}": xy[k] + shift for n, xy in enumerate(CORNERS) for k, axis in enumerate("xy")}
+
+
+def truth(**changes: Any) -> dict[str, Any]:
+    words = [{"quad": quad(), "is_key": 0, "row_id": 1, "text": "2"}, {"quad": quad(9), "text": "KOPI, SUSU"}]
+    line = {"words": words, "category": "menu.nm", "group_id": 3, "sub_group_id": 0}
+    meta = {"version": "2.0.0", "split": "train", "image_id": 0, "image_size": {"width": 100, "height": 90}}
+    return {"valid_line": [line], "meta": meta, "roi": {}, "repeating_symbol": [], "dontcare": [], **changes}
+
+
+@pytest.mark.parametrize("wrap", ["none", "object", "string"])
+def test_words(wrap: str) -> None:
+    data: dict[str, Any] = truth(gt_parse={"menu": []})
+    if wrap != "none":
+        data = {"file_name": "a.png", "ground_truth": data if wrap == "object" else json.dumps(data)}
+    name, boxes = cord(data)
+    assert name == (None if wrap == "none" else "a.png")
+    assert (boxes.texts, boxes.ignored) == (["2", "KOPI, SUSU"], [False, False])
+    np.testing.assert_array_equal(boxes.polygons[0], np.array(CORNERS, np.float32))
+
+
+def test_what_does_not_count() -> None:
+    rows = {"repeating_symbol": [[{"quad": quad(1), "text": "-----"}]], "dontcare": [[quad(2), quad(3)]]}
+    _, boxes = cord(truth(**rows))
+    assert boxes.ignored == [False, False, True, True, True]
+    np.testing.assert_array_equal(boxes.polygons[4], np.array(CORNERS, np.float32) + 3)
+    assert boxes.texts[2] == "-----"
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"gt_parse": {}}, "without valid_line.*what was read and not where"),
+        ({"ground_truth": "{"}, "not JSON"),
+        ({"ground_truth": "[]"}, "without valid_line. Given: a list of 0"),
+        ({"valid_line": [{"category": "x"}]}, "valid_line.0. has no words"),
+        ({"valid_line": [{"words": [{"text": "x"}]}]}, "valid_line.0., word 0: no quad"),
+        ({"valid_line": [{"words": [{"quad": {**quad(), "y4": "4"}}]}]}, "word 0: no quad"),
+        ({"valid_line": [{"words": [7]}]}, "word 0: no quad"),
+    ],
+)
+def test_a_bad_page_is_named(data: dict[str, Any], says: str) -> None:
+    with pytest.raises(PageError, match=says):
+        cord(data)
+
+
+def test_the_published_folders(tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        for sub in ("image", "json"):
+            (tmp_path / "CORD" / split / sub).mkdir(parents=True)
+        for name in ("receipt_00000", "receipt_00001"):
+            Image.new("RGB", (100, 90)).save(tmp_path / "CORD" / split / "image" / f"{name}.png")
+            (tmp_path / "CORD" / split / "json" / f"{name}.json").write_text(json.dumps(truth()))
+    for split in ("train", "dev"):
+        index = load(tmp_path / "CORD", split)
+        assert [sample.name for sample in index.samples] == ["receipt_00000", "receipt_00001"]
+        assert index.problems == [] and index.samples[0].texts == ("2", "KOPI, SUSU")
+    with pytest.raises(DataError, match="no split 'val'.*splits dev, train"):
+        load(tmp_path / "CORD", "val")
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    rows = []
+    for name in ("a", "b"):
+        Image.new("RGB", (100, 90)).save(tmp_path / "train" / f"{name}.png")
+        rows.append({"file_name": f"{name}.png", "ground_truth": json.dumps({"gt_parse": {}, **truth()})})
+    (tmp_path / "train" / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    index = load(tmp_path, "train")
+    assert [sample.name for sample in index.samples] == ["a", "b"] and index.problems == []
+    assert len(index.samples[0].polygons) == 2
+
+
+def test_parquet_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "train-00000-of-00001.parquet").write_bytes(b"PAR1")
+    for path in (tmp_path, tmp_path / "train-00000-of-00001.parquet"):
+        with pytest.raises(DataError, match=r"Parquet.*pyarrow.*metadata\.jsonl"):
+            load(path, "train")

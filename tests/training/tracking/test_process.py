@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from ocrlab import run_folder
+from ocrlab.config.schema import Tracking
 from ocrlab.hardware.processes import process_tree
-from ocrlab.training.tracking import process
+from ocrlab.training import loop
+from ocrlab.training.tracking import client, process
+from tests.training.test_loop import pages, tiny  # noqa: F401  # a fixture
 
 
 def test_an_error_is_a_single_line_without_advice_that_is_not_ours() -> None:
@@ -59,3 +66,63 @@ time.sleep(600)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "training lives\n")
+
+
+accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+
+def read(folder: Path):  # type: ignore[no-untyped-def]
+    events = accumulator.EventAccumulator(str(folder / "tensorboard"), size_guidance={"images": 0})
+    return events.Reload()
+
+
+def test_a_training_leaves_scalars_pages_and_settings(pages: Path, runs: Path, capfd) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    result = loop.fit(tiny(pages, runs, "tracking=tensorboard", "tracking.deadline=120"))
+    assert "tensorboard" not in capfd.readouterr().err
+    events = read(result.folder)
+    losses = events.Scalars("loss")
+    assert [event.step for event in losses] == [1, 2, 3, 4]
+    assert all(math.isfinite(event.value) for event in losses)
+    assert [event.step for event in events.Scalars("val/hmean")][:1] == [3]
+    assert events.Tags()["images"] == ["val/p0", "val/p1"]
+    [image] = events.Images("val/p0")
+    assert (image.step, image.encoded_image_string[:4], max(image.width, image.height) <= 640) == (3, b"\x89PNG", True)
+    hparams = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    for words in (b"batch_size", b"optim.lr", b"<path>/"):
+        assert words in hparams
+    assert str(runs).encode() not in hparams
+    assert list((result.folder / "flight" / "pictures").iterdir()) == []
+    assert run_folder.status(result.folder).status == "success"
+
+
+@pytest.mark.slow
+def test_a_resumed_run_counts_each_step_once(tmp_path: Path) -> None:
+    settings = Tracking(mode="tensorboard", deadline=120)
+    for steps, value in (((1, 2, 3), 1.0), ((3, 4), 2.0)):
+        tracker = client.start(settings, "first", [], tmp_path, {"a": {"b": 1}, "c": None}, steps[0] - 1)
+        for step in steps:
+            tracker.log({"loss": value}, step)
+        tracker.finish("failed" if value == 1 else "completed")
+        assert tracker.warning is None
+    events = read(tmp_path).Scalars("loss")
+    assert [(event.step, event.value) for event in events] == [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0)]
+
+
+def test_a_package_that_is_not_there_is_a_single_sentence(tmp_path: Path, monkeypatch, capfd) -> None:  # type: ignore[no-untyped-def]
+    place = tmp_path / "path" / "tensorboard"
+    place.mkdir(parents=True)
+    (place / "__init__.py").write_text("raise ModuleNotFoundError('No module', name='tensorboard')\n")
+    monkeypatch.setenv("PYTHONPATH", str(place.parent))
+    (tmp_path / "run").mkdir()
+    tracker = client.start(Tracking(mode="tensorboard", deadline=60), "first", [], tmp_path / "run", {})
+    tracker.log({"loss": 1.0}, 1)
+    tracker.finish("completed")
+    stderr = capfd.readouterr().err
+    assert stderr == (
+        "ocrlab: tensorboard: tracking is off: tensorboard is not installed; "
+        "pip install 'ocrlab[tensorboard]', or tracking=disabled\n"
+    )
+
+
+def test_settings_are_flat() -> None:
+    assert process.flat_settings({"a": {"b": 1, "c": [2]}, "d": None}) == {"a.b": 1, "a.c": "[2]", "d": "None"}
