@@ -36,7 +36,7 @@ def build_shards(folder: Path, copies: int) -> int:
     """Write the pages of data_samples `copies` times into shards; return how many there are."""
 
     def records() -> Iterator[writers.Record]:
-        readers, _, _ = reader.opened(ROOT / "data_samples", "train")
+        readers, _, _ = reader.open_pages(ROOT / "data_samples", "train")
         pages = [read() for read in readers]
         for copy in range(copies):
             for page in pages:
@@ -45,7 +45,7 @@ def build_shards(folder: Path, copies: int) -> int:
                 yield replace(record, name=f"{page.name}-{copy}")
 
     writer.to_shards(records(), folder, "train", Counter())
-    readers, _, _ = reader.opened(ROOT / "data_samples", "train")
+    readers, _, _ = reader.open_pages(ROOT / "data_samples", "train")
     return copies * len(readers)
 
 
@@ -146,7 +146,7 @@ def main() -> None:
         start = time.perf_counter()
         real = build_shards(folder, 10)
         written, start = (time.perf_counter() - start) / real, time.perf_counter()
-        reader.opened(folder, "train")
+        reader.open_pages(folder, "train")
         indexed = (time.perf_counter() - start) / real
         few = child("open", place)
         file = repeated(folder, args.pages)

@@ -14,8 +14,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from ocrlab._version import __version__
-from ocrlab.cli.parser import Answer, Parser, harmless
-from ocrlab.cli.streams_and_signals import answers, names_of_any_bytes, open_streams, outputs_to_stderr, stop_signals
+from ocrlab.cli.parser import Answer, Parser, escape_control
+from ocrlab.cli.streams_and_signals import (
+    allow_any_bytes,
+    is_answering_process,
+    open_streams,
+    outputs_to_stderr,
+    stop_signals,
+)
 from ocrlab.errors import ConfigError, OcrlabError
 from ocrlab.hardware import openmp
 from ocrlab.records import SCHEMA, finite
@@ -54,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     open_streams()
-    names_of_any_bytes()
+    allow_any_bytes()
     wants_json = "--json" in before_dashes(words)
     with stop_signals() as stopped:
         try:
@@ -66,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 answer, wants_json = Answer({}), False  # --help and --version, which argparse has printed
             else:
                 answer = Answer(_failure(error, status), status=status)
-                complain(error, status, EXTRAS.get(words[0] if words else "", "train"))
+                print_error(error, status, EXTRAS.get(words[0] if words else "", "train"))
         answer.status = 128 + stopped[0] if stopped else answer.status
         return _print(answer, wants_json)
 
@@ -75,7 +81,7 @@ def perform(words: list[str]) -> Answer:
     """Run the command that the first word names and return its answer; raises ConfigError if there is none."""
     name = words[0] if words else "--help"
     if name not in COMMANDS:
-        _top(words or ["--help"])
+        _show_help(words or ["--help"])
     command: Any = importlib.import_module(f"ocrlab.cli.{name}")
     parser = Parser(f"ocrlab {name}", COMMANDS[name], command.EXAMPLES)
     command.arguments(parser)
@@ -96,7 +102,7 @@ def before_dashes(words: list[str]) -> list[str]:
     return words[: words.index("--")] if "--" in words else words
 
 
-def _top(words: list[str]) -> None:
+def _show_help(words: list[str]) -> None:
     """Answer `--help` and `--version` by SystemExit; raises ConfigError for anything else."""
     listing = "\n".join(f"  {name:<10} {what}" for name, what in COMMANDS.items())
     parser = Parser("ocrlab", "Train a text detector, and know why training failed.", "  ocrlab train data=DIR")
@@ -120,7 +126,7 @@ def exit_status(error: BaseException) -> int:
     return WRONG_USE if isinstance(error, OcrlabError) and error.wrong_use else FAILED
 
 
-def complain(error: BaseException, status: int, extra: str = "train") -> None:
+def print_error(error: BaseException, status: int, extra: str = "train") -> None:
     """Say on stderr what went wrong, in one message; with OCRLAB_TRACEBACK=1 the traceback too.
 
     `extra` is what brings a package that is not installed: the base alone holds what watches.
@@ -132,7 +138,7 @@ def complain(error: BaseException, status: int, extra: str = "train") -> None:
     if status > 128:
         print(f"ocrlab: {_signal(status)}", file=sys.stderr)
     elif isinstance(error, OcrlabError) or (isinstance(error, SystemExit) and isinstance(error.code, str)):
-        print(f"ocrlab: {harmless(str(error))}", file=sys.stderr)
+        print(f"ocrlab: {escape_control(str(error))}", file=sys.stderr)
     elif isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("ocrlab"):
         brings = error.name if error.name in ALONE else f"'ocrlab[{extra}]'"
         print(f"ocrlab: {error.name} is not installed; pip install {brings} brings it", file=sys.stderr)
@@ -140,11 +146,11 @@ def complain(error: BaseException, status: int, extra: str = "train") -> None:
         full = error.errno in FULL
         what = f"{error.filename or 'A file'} could not be written" if full else f"{error.filename} cannot be used"
         what = what if full or error.filename else "The system refused"
-        print(f"ocrlab: {harmless(what)}. Given: {error.strerror}.{SPACE if full else ''}", file=sys.stderr)
+        print(f"ocrlab: {escape_control(what)}. Given: {error.strerror}.{SPACE if full else ''}", file=sys.stderr)
     elif not isinstance(error, SystemExit):
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}:{frame.lineno} in {frame.name}"
-        print(harmless(f"ocrlab: {type(error).__name__}: {error}\n  at {place}"), file=sys.stderr)
+        print(escape_control(f"ocrlab: {type(error).__name__}: {error}\n  at {place}"), file=sys.stderr)
         print("  OCRLAB_TRACEBACK=1 shows the whole way there.", file=sys.stderr)
 
 
@@ -159,7 +165,7 @@ def _signal(status: int) -> str:
     return f"stopped by {signal.Signals(status - 128).name}"
 
 
-def in_json(record: dict[str, Any], encoding: str | None) -> str:
+def json_line(record: dict[str, Any], encoding: str | None) -> str:
     """Return a record as one line of JSON that a stream of this encoding takes, whatever bytes file names hold."""
     try:
         text = json.dumps(finite(record), allow_nan=False, ensure_ascii=False)
@@ -171,9 +177,9 @@ def in_json(record: dict[str, Any], encoding: str | None) -> str:
 
 def _print(answer: Answer, wants_json: bool) -> int:
     """Print the answer and return the exit status; a reader that has gone away, or a full disk, has one of its own."""
-    text = in_json(answer.record, sys.stdout.encoding) if wants_json else answer.text
+    text = json_line(answer.record, sys.stdout.encoding) if wants_json else answer.text
     try:
-        if not answers():
+        if not is_answering_process():
             return answer.status
         if text:
             print(text)
@@ -181,6 +187,6 @@ def _print(answer: Answer, wants_json: bool) -> int:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit is quiet too
         status = exit_status(error)
-        complain(OSError(error.errno, error.strerror, "stdout"), status)
+        print_error(OSError(error.errno, error.strerror, "stdout"), status)
         return status
     return answer.status

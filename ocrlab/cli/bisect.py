@@ -77,16 +77,16 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Bisect and answer with the culprit, its evidence, and the table of what failed and what passed."""
     limits = _limits(args)
-    folder, rest = _words(args)
+    folder, rest = _split_arguments(args)
     if args.program:
-        return _search(_program(args, folder, rest, limits), folder, Path("runs"))
+        return _search(_program_job(args, folder, rest, limits), folder, Path("runs"))
     if args.factor or args.samples:
         what = "--factor" if args.factor else "--samples"
         raise ConfigError(f"{what} is for a program of yours", need="-- COMMAND behind it, or --against key=value")
-    return _training(args, folder, rest, limits)
+    return _bisect_training(args, folder, rest, limits)
 
 
-def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> Answer:
+def _bisect_training(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> Answer:
     from ocrlab.config import schema as configs
     from ocrlab.debug.bisect import training_trials
     from ocrlab.debug.bisect.bisect_job import BisectJob, digest, file_stamps
@@ -105,18 +105,18 @@ def _training(args: argparse.Namespace, folder: Path | None, rest: list[str], li
     at = training_trials.find_failed_step(folder) if folder else None
     steps = args.steps or (at[0] + 1 + training_trials.MARGIN if at else training_trials.STEPS)
     steps = min(steps, config.trainer.max_steps)
-    with _home(folder, Path(config.runs)) as home:
+    with _open_home(folder, Path(config.runs)) as home:
         place = home / "flight" / FOLDER
         data = file_stamps([Path(config.data)])
         mark = digest(configs.dump(config), steps, [(flip.name, flip.good) for flip in flips], data)
         job = BisectJob(flips, [], training_trials.starter(config, flips, place, steps), place, limits, mark)
-        job.earlier_folders = [] if folder else _unfinished(Path(config.runs))
+        job.earlier_folders = [] if folder else _unfinished_folders(Path(config.runs))
         plan = f"{steps} optimiser step{'' if steps == 1 else 's'} a run"
         plan += f"; it failed in step {at[0]}" if at else ""
-        return _done(job, folder, home, plan, at[1] if at else ())
+        return _run_job(job, folder, home, plan, at[1] if at else ())
 
 
-def _program(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> BisectJob:
+def _program_job(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> BisectJob:
     from ocrlab.debug.bisect import factors, program_trials
     from ocrlab.debug.bisect import sample_lists as lists
     from ocrlab.debug.bisect.bisect_job import BisectJob, digest, file_stamps
@@ -140,13 +140,13 @@ def _program(args: argparse.Namespace, folder: Path | None, rest: list[str], lim
 
 
 def _search(job: BisectJob, folder: Path | None, runs: Path) -> Answer:
-    with _home(folder, runs) as home:
+    with _open_home(folder, runs) as home:
         job.folder = home / "flight" / FOLDER
-        job.earlier_folders = [] if folder else _unfinished(runs)
-        return _done(job, folder, home, "", ())
+        job.earlier_folders = [] if folder else _unfinished_folders(runs)
+        return _run_job(job, folder, home, "", ())
 
 
-def _done(job: BisectJob, folder: Path | None, home: Path, plan: str, samples: Sequence[str]) -> Answer:
+def _run_job(job: BisectJob, folder: Path | None, home: Path, plan: str, samples: Sequence[str]) -> Answer:
     """Say what is going to happen, hunt, go on to the pages where the data is guilty, and write down what was found."""
     from ocrlab.debug.bisect import bisect_summary, factors
     from ocrlab.debug.bisect.bisect_job import run_bisect
@@ -160,10 +160,10 @@ def _done(job: BisectJob, folder: Path | None, home: Path, plan: str, samples: S
     _report(bisect_summary.plan(job.factors, job.limits, len(job.names), job.unit))
     _report(plan)
     outcome = run_bisect(job, lambda row: _row(job, row))
-    names = job.names or _names(job.folder)
+    names = job.names or _page_names(job.folder)
     guilt = _samples(job, outcome, names, samples)
     record = clean_record(bisect_summary.record(job, outcome, guilt, names))
-    file = _numbered(home / "incident")
+    file = _next_record_path(home / "incident")
     file.parent.mkdir(parents=True, exist_ok=True)
     run_folder.write_json(file, record)
     rows = "\n".join(filter(None, [bisect_summary.legend(job), table(bisect_summary.table(job))]))
@@ -215,7 +215,7 @@ def _limits(args: argparse.Namespace) -> Limits:
     return Limits(args.runs, args.error, args.timeout, seconds, args.rate, args.again)
 
 
-def _words(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
+def _split_arguments(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
     """Return the run folder, if one is named, and the other words: a config file and settings."""
     misplaced = [word for word in args.against if "=" not in word]
     args.against = [word for word in args.against if "=" in word]
@@ -230,7 +230,7 @@ def _words(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
     return (folders[0] if folders else None), rest
 
 
-def _names(folder: Path) -> list[str]:
+def _page_names(folder: Path) -> list[str]:
     """Return the names of the training pages where a training has written them down; none for any other program."""
     if not (folder / "pages.json").is_file():
         return []
@@ -248,7 +248,7 @@ def _verdict(folder: Path) -> Verdict | None:
 
 
 @contextlib.contextmanager
-def _home(folder: Path | None, runs: Path) -> Iterator[Path]:
+def _open_home(folder: Path | None, runs: Path) -> Iterator[Path]:
     """Give the run folder that everything is written into: that of the run, or a new one, closed in the end."""
     if folder is not None:
         if run_folder.status(folder).status == "running":
@@ -260,7 +260,7 @@ def _home(folder: Path | None, runs: Path) -> Iterator[Path]:
         run.succeed({})
 
 
-def _unfinished(runs: Path) -> list[Path]:
+def _unfinished_folders(runs: Path) -> list[Path]:
     """Return where bisects that were interrupted, or ran out of runs or time, keep what they have made."""
     folders = []
     for place in sorted(runs.glob(f"*-{FOLDER}*/flight/{FOLDER}")):
@@ -274,7 +274,7 @@ def _unfinished(runs: Path) -> list[Path]:
     return folders
 
 
-def _numbered(folder: Path) -> Path:
+def _next_record_path(folder: Path) -> Path:
     """Return where the record goes: bisect.json, bisect-2.json and so on, never over an old one."""
     names = [RECORD, *(f"bisect-{number}.json" for number in range(2, 10_000))]
     return next(folder / name for name in names if not (folder / name).exists())

@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> Answer:
         checks = doctor_job.run(options)
         seconds = time.monotonic() - began
         return Answer(record(checks, options, seconds), status=int(worst(checks) == "fail"))
-    look = terminal()
-    shown = Shown(look)
+    look = terminal_look()
+    shown = LiveReport(look)
     print(look.encode(f"ocrlab doctor looks at {clean(options.python)}\n"), flush=True)
     checks = doctor_job.run(options, shown)
     seconds = time.monotonic() - began
@@ -69,7 +69,7 @@ def record(checks: list[Check], options: Options, seconds: float) -> dict[str, A
     }
 
 
-def terminal() -> text_table.TerminalStyle:
+def terminal_look() -> text_table.TerminalStyle:
     """Return how stdout may be written to: colours only on a terminal that has not declined them (no-color.org)."""
     tty = sys.stdout.isatty()
     colours = tty and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "") != "dumb"
@@ -81,7 +81,7 @@ def terminal() -> text_table.TerminalStyle:
     return text_table.TerminalStyle(shutil.get_terminal_size((80, 24)).columns, colours, rich)
 
 
-class Shown:
+class LiveReport:
     """Prints findings as they come, in the order of the steps; on a terminal the last line says what runs."""
 
     def __init__(self, look: text_table.TerminalStyle) -> None:

@@ -15,7 +15,7 @@ from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA, finite
 
 if TYPE_CHECKING:
-    from ocrlab.evaluation.metrics.page_scores import Scored
+    from ocrlab.evaluation.metrics.page_scores import DatasetScores
 
 EXAMPLES = """
   ocrlab evaluate data=receipts                           the newest run's detector, else the shipped one
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> Answer:
         if args.per_image:
             raise ConfigError("--per-image has no effect on --oracle", do="Its --json names every box that is lost")
         return upper_bound.run(args)
-    refuse_oracle_words(args)
+    refuse_oracle_options(args)
     words = [word for word in args.settings if not word.startswith("split=")]
     splits = [word.removeprefix("split=") for word in args.settings if word.startswith("split=")]
     split = splits[-1] if splits else args.split
@@ -68,17 +68,17 @@ def run(args: argparse.Namespace) -> Answer:
     if not any(word.startswith("data=") for word in words):
         raise ConfigError("evaluate was not told on which pages", need="data=DIR", do="See ocrlab evaluate --help")
     check_target(args.per_image)
-    scored, about = of_predictions(args, words, split) if args.predictions else of_checkpoint(args, words, split)
+    scored, about = score_predictions(args, words, split) if args.predictions else score_checkpoint(args, words, split)
     figures = scored.record()
     record = {"schema": SCHEMA, **figures, "pages": int(figures["pages"]), **about, "worst": scored.worst(WORST)}
     if no_box(figures):
         record["warning"] = NOTHING
     if args.per_image:
         write_rows(args.per_image, scored)
-    return Answer(record, shown(scored, figures))
+    return Answer(record, scores_text(scored, figures))
 
 
-def refuse_oracle_words(args: argparse.Namespace) -> None:
+def refuse_oracle_options(args: argparse.Namespace) -> None:
     """Raise ConfigError for an option that only --oracle takes: here it would change nothing."""
     defaults: dict[str, object] = {"config": None, "shape": None}
     defaults |= {"long_side": upper_bound.LONG_SIDES, "shrink": upper_bound.SHRINKS, "unclip": upper_bound.UNCLIPS}
@@ -100,7 +100,7 @@ def check_target(path: Path | None) -> None:
         raise ConfigError(f"There is no folder {path.parent}", do="Make it, or name another file for --per-image")
 
 
-def of_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tuple[Scored, dict[str, str]]:
+def score_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tuple[DatasetScores, dict[str, str]]:
     """Score a detector; returns every page, and what was scored on what."""
     asked = detector_options.check(words, also=("data",))
     from ocrlab.data import folder_layouts
@@ -111,12 +111,12 @@ def of_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tup
     detector = detector_options.open_detector(args.checkpoint, words, asked)
     from ocrlab.inference import scoring
 
-    with progress.of_pages("evaluating") as tick:
+    with progress.page_progress("evaluating") as tick:
         scored = scoring.score(detector, asked.data, split, exif=detector.config.exif, tick=tick)
     return scored, {"checkpoint": str(detector.checkpoint), "data": asked.data, "split": split}
 
 
-def of_predictions(args: argparse.Namespace, words: list[str], split: str) -> tuple[Scored, dict[str, str]]:
+def score_predictions(args: argparse.Namespace, words: list[str], split: str) -> tuple[DatasetScores, dict[str, str]]:
     """Score predictions that are there already; returns every page, and what was scored on what."""
     others = [word for word in words if not word.startswith(("data=", "exif="))]
     if others:
@@ -131,7 +131,7 @@ def of_predictions(args: argparse.Namespace, words: list[str], split: str) -> tu
     return scored, {"predictions": str(args.predictions), "data": asked.data, "split": split}
 
 
-def write_rows(path: Path, scored: Scored) -> None:
+def write_rows(path: Path, scored: DatasetScores) -> None:
     """Write one line a page; raises FileExistsError if the file has appeared meanwhile."""
     rows = scored.rows()
     text = io.StringIO(newline="")
@@ -145,7 +145,7 @@ def write_rows(path: Path, scored: Scored) -> None:
         file.write(text.getvalue())
 
 
-def shown(scored: Scored, figures: dict[str, float]) -> str:
+def scores_text(scored: DatasetScores, figures: dict[str, float]) -> str:
     """Return the figures for people: by protocol, by size of text, and the worst pages."""
     from ocrlab.evaluation.metrics.page_scores import EDGES, SIZES
 

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.ncu:
         return profile(args.ncu)
     build = read(args.ptxas) if args.ptxas else ""
-    limits = limits_of(args)
+    limits = find_limits(args)
     if not (args.grid or args.block or args.ptxas or args.shared or args.registers):
         rows = [(name.replace("_", " "), value) for name, value in asdict(limits).items() if value is not None]
         return Answer({"schema": SCHEMA, "limits": asdict(limits)}, table(rows))
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> Answer:
             kernel.name: launch_limits.check(
                 replace(launch, registers=kernel.registers, static_shared=kernel.static_shared), limits
             )
-            + spills(kernel)
+            + spill_warnings(kernel)
             for kernel in kernels
         }
     failed = any(check.judgement == "fail" for checks in checked.values() for check in checks)
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(record, text, int(failed))
 
 
-def limits_of(args: argparse.Namespace) -> launch_limits.Limits:
+def find_limits(args: argparse.Namespace) -> launch_limits.Limits:
     """Return the limits of the capability that was named or else of the device; raises ConfigError without either."""
     if args.capability:
         return launch_limits.of_capability(args.capability)
@@ -84,7 +84,7 @@ def limits_of(args: argparse.Namespace) -> launch_limits.Limits:
     return launch_limits.of_device(reading.value)
 
 
-def spills(kernel: launch_limits.Kernel) -> list[Check]:
+def spill_warnings(kernel: launch_limits.Kernel) -> list[Check]:
     """Return a warning where registers of a kernel were moved to local memory."""
     spilled = kernel.spill_stores + kernel.spill_loads
     if not spilled:

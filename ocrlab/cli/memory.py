@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ocrlab.cli.parser import Answer, Parser, add_words, of_word
+from ocrlab.cli.parser import Answer, Parser, add_subcommands, import_subcommand
 
 WORDS = {
     "fit": "find the largest batch that fits, by short trainings in children",
@@ -25,10 +25,10 @@ EXAMPLES = """
 
 def arguments(parser: Parser) -> None:
     """Add a subcommand for each word; `ocrlab memory WORD --help` says more."""
-    add_words(parser, "memory", WORDS)
+    add_subcommands(parser, "memory", WORDS)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Run the subcommand."""
-    answer: Answer = of_word("memory", args.word).run(args)
+    answer: Answer = import_subcommand("memory", args.word).run(args)
     return answer

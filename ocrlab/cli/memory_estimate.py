@@ -12,7 +12,7 @@ from typing import Any
 from ocrlab.cli import train_preflight
 from ocrlab.cli.memory_fit import add_settings, on_cuda, report_progress
 from ocrlab.cli.parser import Answer, Parser, add_json, table
-from ocrlab.cli.train import loaded
+from ocrlab.cli.train import load_config
 from ocrlab.debug.memory import memory_limit
 from ocrlab.records import SCHEMA
 
@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> Answer:
     from ocrlab.debug.memory import largest_batch
     from ocrlab.debug.memory.fit_trials import TrialRunner
 
-    config = loaded(args)
-    train_preflight.look_at(config)
+    config = load_config(args)
+    train_preflight.check_config(config)
     limit = memory_limit.find_limit(None, cuda=on_cuda(config))
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-estimate-"))
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ocrlab.cli import train_preflight
 from ocrlab.cli.parser import Answer, Parser, add_json, table
-from ocrlab.cli.train import loaded
+from ocrlab.cli.train import load_config
 from ocrlab.debug.memory import memory_limit
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> Answer:
         raise ConfigError("--margin is a part of the limit", got=args.margin, need="0 or more, less than 1")
     if not args.minutes > 0:
         raise ConfigError("--minutes is no time", got=args.minutes, need="minutes, more than 0")
-    config = loaded(args)
-    train_preflight.look_at(config)
+    config = load_config(args)
+    train_preflight.check_config(config)
     limit = memory_limit.find_limit(args.limit, cuda=on_cuda(config))
-    report_progress(f"limit {words_of(limit)}")
+    report_progress(f"limit {limit_text(limit)}")
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-fit-"))
     try:
         result = largest_batch.fit(
@@ -123,7 +123,7 @@ def text(result: Fit) -> str:
 
 def sentence(result: Fit) -> str:
     """Return what was found in one or two sentences."""
-    limit = words_of(result.limit)
+    limit = limit_text(result.limit)
     if result.batch:
         peak = f"{(result.peak or 0) / MIB:,.0f} MiB"
         why = {
@@ -149,7 +149,7 @@ def changes_text(attempt: MemoryTrial) -> str:
     return " ".join([*settings, "for longer"] if attempt.long else settings)
 
 
-def words_of(limit: memory_limit.Limit) -> str:
+def limit_text(limit: memory_limit.Limit) -> str:
     """Return a limit in words."""
     if limit.kind == "device" and not limit.chosen:
         return limit.source

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> Answer:
 
     Raises ConfigError for a process that is not there and for a time that is none.
     """
-    pid, what = _whom(args)
+    pid, what = _find_process(args)
     monitor, screen = Monitor(pid, args.seconds), Screen(args.json)
     last_sample: dict[str, Any] = {}
     try:
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(last_sample, text(last_sample, what) if last_sample else "")
 
 
-def _whom(args: argparse.Namespace) -> tuple[int | None, str]:
+def _find_process(args: argparse.Namespace) -> tuple[int | None, str]:
     if args.seconds < FASTEST:
         raise ConfigError("--seconds is too short", got=args.seconds, need=f"{FASTEST} or more")
     if args.count is not None and args.count < 1:

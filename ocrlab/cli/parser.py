@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=prog,
             description=what[0].upper() + what[1:],
-            epilog=examples(example_lines),
+            epilog=examples_text(example_lines),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{self.prog.removeprefix('ocrlab ')}: {message}", do=hint)
 
 
-class Word(Parser):
+class SubcommandParser(Parser):
     """The parser of a subcommand, whose file is imported when it is meant: another one may lack its packages."""
 
     def __init__(self, prog: str, what: str, file: Callable[[], Any]) -> None:
@@ -62,7 +62,7 @@ class Word(Parser):
         """Add the arguments and the examples of the file, and read the words; what is none of them ends it here."""
         if self.file is not None:
             file, self.file = self.file(), None
-            self.epilog = examples(file.EXAMPLES)
+            self.epilog = examples_text(file.EXAMPLES)
             file.arguments(self)
         parsed, rest = super().parse_known_args(args, namespace)
         if rest:
@@ -70,19 +70,19 @@ class Word(Parser):
         return parsed, rest
 
 
-def examples(text: str) -> str:
+def examples_text(text: str) -> str:
     """Return what stands at the end of a command's help."""
     return f"examples:\n{text.strip(chr(10))}"
 
 
-def add_words(parser: Parser, command: str, words: Mapping[str, str]) -> None:
+def add_subcommands(parser: Parser, command: str, words: Mapping[str, str]) -> None:
     """Add a subcommand for each word; the file of a word has `EXAMPLES`, `arguments(parser)` and `run(args)`."""
-    commands = parser.add_subparsers(dest="word", metavar="WORD", required=True, parser_class=Word)
+    commands = parser.add_subparsers(dest="word", metavar="WORD", required=True, parser_class=SubcommandParser)
     for word, what in words.items():
-        commands.add_parser(word, help=what, what=what, file=partial(of_word, command, word))
+        commands.add_parser(word, help=what, what=what, file=partial(import_subcommand, command, word))
 
 
-def of_word(command: str, word: str) -> ModuleType:
+def import_subcommand(command: str, word: str) -> ModuleType:
     """Return the file of a subcommand."""
     return importlib.import_module(f"ocrlab.cli.{command}_{word}")
 
@@ -92,7 +92,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, everything else to stderr")
 
 
-def harmless(text: str) -> str:
+def escape_control(text: str) -> str:
     """Return a text for a terminal: a control character, in a stranger's file name, is shown and not obeyed."""
     return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 

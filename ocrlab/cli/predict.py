@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab.cli import detector_options, output_paths, progress
-from ocrlab.cli.parser import Answer, Parser, add_json, harmless
+from ocrlab.cli.parser import Answer, Parser, add_json, escape_control
 from ocrlab.config.overrides import is_override
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import SCHEMA, Prediction
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> Answer:
     files = _files(paths)
     detector = detector_options.open_detector(args.checkpoint, settings, asked, args.device)
     start = time.perf_counter()
-    with _lines(args.jsonl) as write:
+    with _open_lines(args.jsonl) as write:
         record = _predict(detector, args, files, out, write)
     record["seconds"] = time.perf_counter() - start
     where = f", in {out}" if out else f", in {args.jsonl}" if args.jsonl != "-" else ""
@@ -135,18 +135,18 @@ def _predict(
     count = regions = 0
     formats = args.format or list(FORMATS)
     stream = prediction_files.predict_files(detector, files, out, formats)
-    with progress.of_pages("predicting") as tick, contextlib.closing(stream):
+    with progress.page_progress("predicting") as tick, contextlib.closing(stream):
         for done, result in enumerate(stream, 1):
             write(result.record())
             if isinstance(result.page, Prediction):
                 count, regions = count + 1, regions + len(result.page.detections)
                 predictions += [result.record()] if args.json else []
-                problem = _more(result.file)
+                problem = _skipped_pages(result.file)
             else:
                 problem = str(result.page)
             if problem:
                 left_out.append(problem)
-                print(harmless(f"left out: {problem}"), file=sys.stderr)
+                print(escape_control(f"left out: {problem}"), file=sys.stderr)
             tick(done, len(files))
     return {
         "schema": SCHEMA,
@@ -161,7 +161,7 @@ def _predict(
     }
 
 
-def _more(file: Path) -> str:
+def _skipped_pages(file: Path) -> str:
     """Say which pages of a file were not looked at, empty where there is only one."""
     if file.suffix.lower() not in (".tif", ".tiff", ".gif"):
         return ""
@@ -172,12 +172,12 @@ def _more(file: Path) -> str:
     return f"{file}: all but the first of its {pages} pages, as a file is one page; {do}" if pages > 1 else ""
 
 
-def _new(path: str) -> int:
+def _create(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 @contextlib.contextmanager
-def _lines(target: str | None) -> Iterator[Callable[[Any], None]]:
+def _open_lines(target: str | None) -> Iterator[Callable[[Any], None]]:
     """Yield what writes a record as one line of JSON to a new file or to stdout (-), each in one piece.
 
     It goes straight to the operating system: a run that is killed leaves whole lines.
@@ -186,7 +186,7 @@ def _lines(target: str | None) -> Iterator[Callable[[Any], None]]:
         yield lambda _record: None
         return
     try:
-        place = os.dup(sys.stdout.fileno()) if target == "-" else _new(target)
+        place = os.dup(sys.stdout.fileno()) if target == "-" else _create(target)
     except OSError as error:
         raise ConfigError(f"--jsonl {target} cannot be written", got=error.strerror, need="a new file") from error
 

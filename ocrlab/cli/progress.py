@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ocrlab.cli.parser import harmless
+from ocrlab.cli.parser import escape_control
 from ocrlab.reports.progress_view import duration
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ Event = dict[str, Any]
 
 
 @contextlib.contextmanager
-def of_pages(label: str) -> Iterator[Callable[[int, int], None]]:
+def page_progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """Yield `tick(done, total)` that shows how many pages are done."""
-    with of_training() as show:
+    with training_progress() as show:
         yield lambda done, total: show({"kind": label, "step": done, "total": total})
 
 
 @contextlib.contextmanager
-def of_training() -> Iterator[Callable[[Event], None]]:
+def training_progress() -> Iterator[Callable[[Event], None]]:
     """Yield `show(event)` for events {"kind", "step", "total", figures...} and {"kind": "warning", "text"}."""
     from rich.console import Console
     from rich.progress import (
@@ -56,14 +56,14 @@ def _bar(bar: Progress) -> Callable[[Event], None]:
 
     def show(event: Event) -> None:
         if event["kind"] == "warning":
-            bar.console.print(harmless(event["text"]), style="yellow", markup=False, highlight=False)
+            bar.console.print(escape_control(event["text"]), style="yellow", markup=False, highlight=False)
         elif "step" in event:
             label = str(LABELS.get(event["kind"], event["kind"]))
             figures.update({name: event[name] for name in FIGURES if name in event})
             if event["kind"] != "end":
                 if label not in tasks:
                     tasks[label] = bar.add_task(label)
-                text = _described(label, figures if label == LABELS["train"] else {})
+                text = _description(label, figures if label == LABELS["train"] else {})
                 bar.update(tasks[label], completed=event["step"], total=event["total"], description=text)
 
     return show
@@ -77,7 +77,7 @@ def _lines() -> Callable[[Event], None]:
     def show(event: Event) -> None:
         nonlocal last
         if event["kind"] == "warning":
-            print(harmless(event["text"]), file=sys.stderr, flush=True)
+            print(escape_control(event["text"]), file=sys.stderr, flush=True)
             return
         if "step" not in event or event["kind"] == "end":
             return
@@ -88,11 +88,11 @@ def _lines() -> Callable[[Event], None]:
             last = time.monotonic()
             start, first = began.setdefault(label, (last, step))
             left = duration((last - start) / (step - first) * (total - step)) if first < step < total else ""
-            line = f"{_described(label, event)}: {step}/{total}{f', about {left} left' if left else ''}"
+            line = f"{_description(label, event)}: {step}/{total}{f', about {left} left' if left else ''}"
             print(line, file=sys.stderr, flush=True)
 
     return show
 
 
-def _described(label: str, figures: Event) -> str:
+def _description(label: str, figures: Event) -> str:
     return " ".join([label, *(form.format(figures[name]) for name, form in FIGURES.items() if name in figures)])

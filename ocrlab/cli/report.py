@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ocrlab.cli.parser import Answer, Parser, add_words, of_word
+from ocrlab.cli.parser import Answer, Parser, add_subcommands, import_subcommand
 
 WORDS = {
     "html": "write an executed notebook as one HTML file that needs no network and no script",
@@ -20,10 +20,10 @@ EXAMPLES = """
 
 def arguments(parser: Parser) -> None:
     """Add a subcommand for each word; `ocrlab report WORD --help` says more."""
-    add_words(parser, "report", WORDS)
+    add_subcommands(parser, "report", WORDS)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Run the subcommand."""
-    answer: Answer = of_word("report", args.word).run(args)
+    answer: Answer = import_subcommand("report", args.word).run(args)
     return answer

@@ -54,15 +54,15 @@ def run(args: argparse.Namespace) -> Answer:
     if args.verify < 0 or not args.timeout > 0:
         raise ConfigError("--verify N runs it N times, --timeout S gives each S seconds", need="numbers above 0")
     if args.out:
-        for file in _both(args.out):
+        for file in _target_files(args.out):
             output_paths.new_file(file, "--out")
     sources = collect(args.path)
-    verified = _verified(sources, args) if args.verify else None
+    verified = _verify(sources, args) if args.verify else None
     report = build.build(sources, verified)
     record: dict[str, Any] = {"schema": SCHEMA, "front": report.front, "status": report.status}
     record |= {"redacted": report.redacted, "verified": clean(verified), "markdown": None, "html": None}
     if not sources.failed and not args.out:
-        return Answer(record, _nothing(sources), 1)
+        return Answer(record, _nothing_text(sources), 1)
     written = _write(report, sources, args.out)
     record |= {"markdown": str(written[0]), "html": str(written[1])}
     return Answer(record, _answer_text(report, verified, written))
@@ -76,7 +76,7 @@ def _write(report: build.Report, sources: Sources, out: Path | None) -> tuple[Pa
     return build.write_beside(report, sources)
 
 
-def _verified(sources: Sources, args: argparse.Namespace) -> dict[str, Any]:
+def _verify(sources: Sources, args: argparse.Namespace) -> dict[str, Any]:
     from ocrlab.debug.replay.reproduce import rerun_command
 
     words = command(sources)
@@ -107,7 +107,7 @@ def _answer_text(report: build.Report, verified: dict[str, Any] | None, written:
     return clean("\n".join(lines)) + "\n" + "\n".join(map(str, written))
 
 
-def _nothing(sources: Sources) -> str:
+def _nothing_text(sources: Sources) -> str:
     if sources.record and sources.record.status == "running":
         return f"{sources.path} is still running, and nothing says that it fails. ocrlab watch tells a hang."
     do = "If it did something else than you expected: --out FILE writes a report all the same, for you to say what."
@@ -115,7 +115,7 @@ def _nothing(sources: Sources) -> str:
     return f"{fact}, so that there is nothing to report. {do}"
 
 
-def _both(out: Path) -> tuple[Path, Path]:
+def _target_files(out: Path) -> tuple[Path, Path]:
     return out.parent / f"{_stem(out)}.md", out.parent / f"{_stem(out)}.html"
 
 

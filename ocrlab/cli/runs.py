@@ -68,13 +68,13 @@ def run(args: argparse.Namespace) -> Answer:
 def _answer(args: argparse.Namespace) -> Answer:
     terminal = sys.stdout.isatty() and not args.json
     limit = _limit(args.limit, SCREEN if terminal else 0)
-    places, conditions = split(args.words)
+    places, conditions = split_words(args.words)
     if not places:
-        places, _ = split([DEFAULT])
+        places, _ = split_words([DEFAULT])
     runs = run_list.list_runs(places)
     if importlib.util.find_spec("yaml") is None:
         print("ocrlab runs: no settings: they need a YAML parser (pip install pyyaml)", file=sys.stderr)
-    chosen = filtered(runs, args, conditions)
+    chosen = filter_runs(runs, args, conditions)
     ordered = query.sort_runs(chosen, args.sort, args.reverse)
     groups = query.group_failures(chosen)
     shown = ordered[:limit] if limit else ordered
@@ -84,7 +84,7 @@ def _answer(args: argparse.Namespace) -> Answer:
     return Answer(record, text)
 
 
-def split(words: list[str]) -> tuple[list[str], list[query.Condition]]:
+def split_words(words: list[str]) -> tuple[list[str], list[query.Condition]]:
     """Return the folders and the conditions among words; raises ConfigError for what is neither."""
     places, conditions = [], []
     for word in words:
@@ -99,7 +99,7 @@ def split(words: list[str]) -> tuple[list[str], list[query.Condition]]:
     return places, conditions
 
 
-def filtered(runs: list[Run], args: argparse.Namespace, conditions: list[query.Condition]) -> list[Run]:
+def filter_runs(runs: list[Run], args: argparse.Namespace, conditions: list[query.Condition]) -> list[Run]:
     """Return the runs that the words of the command ask for; raises ConfigError."""
     chosen = query.filter_by_conditions(runs, conditions)
     chosen = query.filter_by_status(chosen, args.status) if args.status else chosen

@@ -22,7 +22,7 @@ STAMPED = re.compile(r"\d{8}-\d{6}")
 
 
 @dataclass(frozen=True)
-class Differing:
+class SettingDifferences:
     """The settings in which some runs differ: their short names, and the value of each that most of the runs have."""
 
     names: dict[str, str]
@@ -42,41 +42,41 @@ def page(
     if not runs:
         return "There are no runs here."
     keys = query.differing_settings(shown)
-    differing = Differing(query.short_names(keys, shown), query.common_settings(shown, keys))
+    differing = SettingDifferences(query.short_names(keys, shown), query.common_settings(shown, keys))
     if width is None:
         parts = [tabbed_runs(shown, differing)] if shown else []
         return "\n\n".join([*parts, *([tabbed_groups(groups)] if groups else [])])
     few = 1 < len(shown) <= SIDE_BY_SIDE and bool(keys)
-    parts = [table(shown, Differing({}, {}) if few else differing, width)] if shown else []
+    parts = [table(shown, SettingDifferences({}, {}) if few else differing, width)] if shown else []
     parts += [_side_by_side(shown, differing, width)] if few else []
     parts += [_common_settings(differing, width)] if differing.common and not few else []
     parts += [groups_table(groups, width)] if groups else []
     return "\n\n".join([*parts, _count(runs, chosen, shown, width)])
 
 
-def table(runs: Sequence[Run], differing: Differing, width: int) -> str:
+def table(runs: Sequence[Run], differing: SettingDifferences, width: int) -> str:
     """Return a line a run: name, status, hmean, time, why it failed, and where its settings are not the usual ones."""
     dated = width >= WIDE or not all(STAMPED.match(run.name) for run in runs)
     rows = [["run", "status", "hmean@0.5", "time", *(["started"] if dated else []), "why; settings"]]
     for run in runs:
         description = GAP.join(filter(None, (run.why or run.problem, differing.of(run))))
-        begun = [local(run.started, width)] if dated else []
-        rows.append([run.name, run.status, figure(run), clock(run.seconds), *begun, description])
-    return fitted(rows, width, right=(2, 3))
+        begun = [local_time(run.started, width)] if dated else []
+        rows.append([run.name, run.status, hmean_text(run), duration_text(run.seconds), *begun, description])
+    return fit_rows(rows, width, right=(2, 3))
 
 
 def groups_table(groups: Sequence[FailureGroup], width: int) -> str:
     """Return the failures by fingerprint: how often, first and last seen, and what."""
     rows = [["fingerprint", "runs", "first seen", "last seen", "failure"]]
     for group in groups:
-        times = (local(group.first, width), local(group.last, width))
+        times = (local_time(group.first, width), local_time(group.last, width))
         rows.append([group.failure.id, str(len(group.runs)), *times, group.failure.title])
-    return fitted(rows, width, right=(1,))
+    return fit_rows(rows, width, right=(1,))
 
 
-def fitted(rows: Sequence[Sequence[str]], width: int, right: Sequence[int] = ()) -> str:
+def fit_rows(rows: Sequence[Sequence[str]], width: int, right: Sequence[int] = ()) -> str:
     """Return rows in columns as wide as the terminal: the last column is wrapped, the first cut in its middle."""
-    texts = [[_plain(cell) for cell in row] for row in rows]
+    texts = [[_printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     fixed = sum(widths[1:-1]) + len(GAP) * (len(widths) - 1)
     room = max(16, width - fixed)
@@ -106,9 +106,9 @@ def wrap(text: str, width: int) -> list[str]:
     return lines
 
 
-def tabbed(rows: Sequence[Sequence[object]]) -> str:
+def tabbed_text(rows: Sequence[Sequence[object]]) -> str:
     """Return rows with tabs between their cells, whole."""
-    return "\n".join("\t".join(_plain(str(cell), " ") for cell in row) for row in rows)
+    return "\n".join("\t".join(_printable(str(cell), " ") for cell in row) for row in rows)
 
 
 def cut(text: str, width: int, middle: bool = False) -> str:
@@ -121,14 +121,14 @@ def cut(text: str, width: int, middle: bool = False) -> str:
     return text[: width - 1 - end] + "…" + text[len(text) - end :]
 
 
-def figure(run: Run) -> str:
+def hmean_text(run: Run) -> str:
     """Return hmean@0.5 with four digits; in brackets while it is not final."""
     if run.hmean is None or run.hmean != run.hmean:
         return "-"
     return f"{run.hmean:.4f}" if run.final else f"({run.hmean:.4f})"
 
 
-def clock(seconds: float | None) -> str:
+def duration_text(seconds: float | None) -> str:
     """Return seconds as 0:42, 12:05 or 3:20:00."""
     if seconds is None or not 0 <= seconds < 1e9:
         return "-"
@@ -137,7 +137,7 @@ def clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def local(time: str, width: int) -> str:
+def local_time(time: str, width: int) -> str:
     """Return a time of a record in the zone of whoever looks, without the year where there is little room."""
     instant = moment(time)
     return (
@@ -147,12 +147,12 @@ def local(time: str, width: int) -> str:
     )
 
 
-def _plain(text: str, instead: str = "?") -> str:
+def _printable(text: str, instead: str = "?") -> str:
     """Return a text without control characters, with which a stranger's name could move the cursor."""
     return text if text.isprintable() else HARMFUL.sub(instead, text)
 
 
-def tabbed_runs(runs: Sequence[Run], differing: Differing) -> str:
+def tabbed_runs(runs: Sequence[Run], differing: SettingDifferences) -> str:
     """Return the runs for a program: tabs, ISO times, whole paths."""
     rows: list[Sequence[object]] = [
         ("run", "status", "hmean@0.5", "seconds", "started", "fingerprint", "why", "settings")
@@ -162,28 +162,28 @@ def tabbed_runs(runs: Sequence[Run], differing: Differing) -> str:
         seconds = "" if run.seconds is None else f"{run.seconds:.1f}"
         failure = run.failure.id if run.failure else ""
         rows.append((run.path, run.status, hmean, seconds, run.started, failure, run.why, differing.of(run)))
-    return tabbed(rows)
+    return tabbed_text(rows)
 
 
 def tabbed_groups(groups: Sequence[FailureGroup]) -> str:
     """Return the failures for a program, each with its newest run."""
     rows = [(g.failure.id, len(g.runs), g.first, g.last, g.failure.title, g.runs[0].path) for g in groups]
-    return tabbed([("fingerprint", "runs", "first", "last", "failure", "newest"), *rows])
+    return tabbed_text([("fingerprint", "runs", "first", "last", "failure", "newest"), *rows])
 
 
-def _side_by_side(runs: Sequence[Run], differing: Differing, width: int) -> str:
+def _side_by_side(runs: Sequence[Run], differing: SettingDifferences, width: int) -> str:
     """Return the settings in which a few runs differ, a column a run."""
     rows = [["setting", *(run.name for run in runs)]]
     for key, name in differing.names.items():
         rows.append([name, *(query.format_value(run.settings[key]) if key in run.settings else "-" for run in runs)])
     room = max(8, (width - max(len(row[0]) for row in rows)) // len(runs) - len(GAP))
-    return fitted([[row[0], *(cut(cell, room) for cell in row[1:])] for row in rows], width)
+    return fit_rows([[row[0], *(cut(cell, room) for cell in row[1:])] for row in rows], width)
 
 
-def _common_settings(differing: Differing, width: int) -> str:
+def _common_settings(differing: SettingDifferences, width: int) -> str:
     """Return the settings that most runs have, of those in which they differ."""
     words = [f"{differing.names[key]}={query.format_value(value)}" for key, value in differing.common.items()]
-    lines = wrap(_plain(" ".join(words)), max(8, width - 11))
+    lines = wrap(_printable(" ".join(words)), max(8, width - 11))
     return "\n".join(f"{'most have: ' if number == 0 else ' ' * 11}{line}"[:width] for number, line in enumerate(lines))
 
 

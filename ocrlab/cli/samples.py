@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ocrlab.cli.parser import Answer, Parser, add_words, of_word
+from ocrlab.cli.parser import Answer, Parser, add_subcommands, import_subcommand
 
 WORDS = {
     "make": "write synthetic receipts, with exact polygons",
@@ -24,10 +24,10 @@ EXAMPLES = """
 
 def arguments(parser: Parser) -> None:
     """Add a subcommand for each word; `ocrlab samples WORD --help` says more."""
-    add_words(parser, "samples", WORDS)
+    add_subcommands(parser, "samples", WORDS)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Run the subcommand."""
-    answer: Answer = of_word("samples", args.word).run(args)
+    answer: Answer = import_subcommand("samples", args.word).run(args)
     return answer

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> Answer:
 
     if args.clean is not None and args.clean.exists() and (not args.clean.is_dir() or any(args.clean.iterdir())):
         raise ConfigError(f"--clean {args.clean} is there already", need="a new or empty folder", do="Name another one")
-    out = args.out or _free(Path("reports") / f"check-{args.data.resolve().stem}")
+    out = args.out or _unused_folder(Path("reports") / f"check-{args.data.resolve().stem}")
     if out.exists() and (not out.is_dir() or _sheets(out)):
         raise ConfigError(
             f"--out {out} holds sheets already", need="a folder without sheet-NNN.png", do="Name another one"
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> Answer:
     output_paths.folder(out, "--out")
     if args.clean is not None:
         output_paths.folder(args.clean, "--clean")
-    with progress.of_pages("checking") as tick:
+    with progress.page_progress("checking") as tick:
         findings = audit.check(args.data, args.split, tick)
     problems = [finding for finding in findings if finding.severity != "note"]
     pictures = draw(args.data, problems, args.split, out) if problems else []
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> Answer:
         "findings": [finite(asdict(finding)) for finding in findings],
         "pictures": [str(picture) for picture in pictures],
     }
-    texts = [_table(findings) if findings else "nothing is wrong", *_where(pictures)]
+    texts = [_table(findings) if findings else "nothing is wrong", *_picture_lines(pictures)]
     if args.clean is not None:
         done = repaired_copy.copy(args.data, args.clean, findings, args.split)
         record["clean"] = {
@@ -102,7 +102,7 @@ def _sheets(folder: Path) -> list[Path]:
     return sorted(folder.glob("sheet-*.png"))
 
 
-def _free(folder: Path) -> Path:
+def _unused_folder(folder: Path) -> Path:
     """Return `folder`, or the first of folder-2, folder-3 ... without sheets of an earlier check."""
     number = 2
     free = folder
@@ -134,7 +134,7 @@ def _table(findings: list[Finding]) -> str:
     return table(rows)
 
 
-def _where(pictures: list[Path]) -> list[str]:
+def _picture_lines(pictures: list[Path]) -> list[str]:
     if not pictures:
         return []
     return [f"{pictures[0]}" + (f" to {pictures[-1].name}" if len(pictures) > 1 else "")]

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> Answer:
     """Convert, and answer with what was written, what was lost and what was left out."""
     from ocrlab.data.formats.convert import convert
 
-    with progress.of_pages("converting") as tick:
+    with progress.page_progress("converting") as tick:
         converted = convert(
             args.source,
             args.target,

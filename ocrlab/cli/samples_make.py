@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> Answer:
     output_paths.folder(args.folder, "DIR")
     from ocrlab.data.synthetic import generate
 
-    with progress.of_pages("making") as tick:
+    with progress.page_progress("making") as tick:
         data_set = generate.make(args.folder, train=args.train, val=args.val, seed=args.seed, progress=tick)
     record = {
         "schema": SCHEMA,

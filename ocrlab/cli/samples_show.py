@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> Answer:
     """Count pages and boxes of a split and draw its first pages."""
     if args.pages < 1:
         raise ConfigError("samples show was given too few pages", got=args.pages, need="--pages from 1")
-    picture = args.out or unused(Path("reports") / f"samples-{args.folder.resolve().name}-{args.split}.png")
+    picture = args.out or unused_path(Path("reports") / f"samples-{args.folder.resolve().name}-{args.split}.png")
     if picture.suffix.lower() != ".png":
         raise ConfigError("The sheet is a PNG picture", got=str(picture), need="a name that ends in .png")
     output_paths.new_file(picture, "--out")
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(record, "\n".join([table(shown), *map(str, index.problems)]))
 
 
-def unused(picture: Path) -> Path:
+def unused_path(picture: Path) -> Path:
     """Return NAME.png, or NAME-2.png ... where that is there already."""
     numbered = (picture.with_stem(f"{picture.stem}-{number}") for number in itertools.count(2))
     return next(path for path in itertools.chain([picture], numbered) if not os.path.lexists(path))

@@ -50,7 +50,7 @@ def open_streams() -> None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
-def names_of_any_bytes() -> None:
+def allow_any_bytes() -> None:
     """Let stdout take what it cannot encode: Linux's file names may hold any bytes, and a terminal's set may be small.
 
     Python's stderr does so by itself.
@@ -59,7 +59,7 @@ def names_of_any_bytes() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def answers() -> bool:
+def is_answering_process() -> bool:
     """Tell whether this process is the one that prints the answer: of several ranks the first one is."""
     return not any(os.environ.get(name, "0") not in ("", "0") for name in ("RANK", "SLURM_PROCID"))
 

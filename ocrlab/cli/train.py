@@ -66,10 +66,10 @@ def run(args: argparse.Namespace) -> Answer:
     if args.keys:
         return list_keys()
     mine = run_folder_launcher.detect_ranks()
-    count = processes(args, mine)
+    count = count_processes(args, mine)
     if not (args.in_process or mine.several) and (count > 1 or not watcher_link.watched()):
-        return watched(args, count, look_first(args))
-    config = resumed(args) if args.resume else loaded(args)
+        return train_watched(args, count, check_first(args))
+    config = load_resumed_config(args) if args.resume else load_config(args)
     config.trainer.devices = config.trainer.devices if args.nproc is None else count
     watcher_link.report_runs(config.runs if args.resume is None else args.resume.absolute().parent)
     from ocrlab.cli import progress
@@ -77,11 +77,11 @@ def run(args: argparse.Namespace) -> Answer:
 
     if cuda_debug_info.wanted(config):
         config.runtime.debug_cuda = True
-        switch_on(Path(config.runs).absolute())
+        enable_cuda_debugging(Path(config.runs).absolute())
         cuda_debug_info.block_launches()  # before anything else imports torch
     from ocrlab.training.loop import fit
 
-    with progress.of_training() as show:
+    with progress.training_progress() as show:
         result = fit(config, resume=args.resume, progress=show)
     if not mine.first:
         return Answer({}, "")  # rank 0 answers
@@ -99,26 +99,26 @@ def run(args: argparse.Namespace) -> Answer:
     return Answer(record, table(rows), 0 if result.status == "success" else 1)
 
 
-def look_first(args: argparse.Namespace) -> Path:
+def check_first(args: argparse.Namespace) -> Path:
     """Return where the run folder will be; raises what is wrong that can be seen without torch."""
     from ocrlab.cli import train_preflight
 
     if args.resume:
-        train_preflight.look_again(args.resume, resumed(args))
+        train_preflight.check_resume(args.resume, load_resumed_config(args))
         return Path(args.resume).absolute().parent
     from ocrlab.config.overrides import is_override
 
     places = train_preflight.read_places(config_file(args), list(filter(is_override, args.settings)))
     try:
-        train_preflight.look(places)
+        train_preflight.check_places(places)
         folder(Path(places["runs"]), "runs")
     except OcrlabError:
-        loaded(args)  # a wrong setting is told first: whoever mends the path would only then hear of it
+        load_config(args)  # a wrong setting is told first: whoever mends the path would only then hear of it
         raise
     return Path(places["runs"]).absolute()
 
 
-def processes(args: argparse.Namespace, mine: run_folder_launcher.Ranks) -> int:
+def count_processes(args: argparse.Namespace, mine: run_folder_launcher.Ranks) -> int:
     """Return how many ranks this command is to start, 1 for none but itself; raises ConfigError."""
     count = 1
     if args.nproc is not None:
@@ -127,7 +127,7 @@ def processes(args: argparse.Namespace, mine: run_folder_launcher.Ranks) -> int:
         count = int(args.nproc)
     elif not mine.launcher and may_set_devices(args):
         with contextlib.suppress(OcrlabError):  # what is wrong with the config is said where it is used
-            count = (resumed(args) if args.resume else loaded(args)).trainer.devices
+            count = (load_resumed_config(args) if args.resume else load_config(args)).trainer.devices
     if mine.launcher:  # which has started all there are
         if args.nproc is not None:
             what = f"--nproc inside of {mine.launcher}, which has started the ranks already"
@@ -152,7 +152,7 @@ def may_set_devices(args: argparse.Namespace) -> bool:
     return bool(files) or any("devices" in word for word in args.settings)
 
 
-def watched(args: argparse.Namespace, count: int, runs: Path) -> Answer:
+def train_watched(args: argparse.Namespace, count: int, runs: Path) -> Answer:
     """Train in a child under watch, or in `count` of them: whatever kills one leaves a verdict in its run folder."""
     from ocrlab.debug.watch.supervisor import Options, watch
 
@@ -190,14 +190,14 @@ def child_record(child_output: bytes, ended: Ended) -> dict[str, Any]:
     return dict(record)
 
 
-def switch_on(folder: Path) -> None:
+def enable_cuda_debugging(folder: Path) -> None:
     """Switch on what makes CUDA errors speak, and say on stderr what it costs; dumps go into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.update(cuda_debug_env.environment(folder, os.environ))
     print(cuda_debug_env.words(folder), file=sys.stderr, flush=True)
 
 
-def loaded(args: argparse.Namespace) -> Config:
+def load_config(args: argparse.Namespace) -> Config:
     """Return the config that the words describe; raises ConfigError."""
     from ocrlab.config import schema as configs
     from ocrlab.config.overrides import is_override
@@ -205,7 +205,7 @@ def loaded(args: argparse.Namespace) -> Config:
     return configs.load(config_file(args), list(filter(is_override, args.settings)))
 
 
-def resumed(args: argparse.Namespace) -> Config:
+def load_resumed_config(args: argparse.Namespace) -> Config:
     """Return the config of the run to go on with; raises ConfigError for settings beside it, RunError for no run."""
     from ocrlab.config import schema as configs
 
@@ -244,12 +244,12 @@ def list_keys() -> Answer:
 
     keys = configs.keys()
     rows: list[tuple[Any, ...]] = [("setting", "default", "takes", "what it is")]
-    rows += [(name, spoken(key.default), key.need, key.help) for name, key in keys.items()]
+    rows += [(name, default_text(key.default), key.need, key.help) for name, key in keys.items()]
     listing = {name: {"default": key.default, "takes": key.need, "help": key.help} for name, key in keys.items()}
     return Answer({"schema": SCHEMA, "keys": listing}, table(rows))
 
 
-def spoken(value: Any) -> str:
+def default_text(value: Any) -> str:
     """Return a default as it would be written on the command line."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"

@@ -32,7 +32,7 @@ def read_places(file: Path | None, words: list[str]) -> dict[str, str]:
     return {**DEFAULTS, **{key: value if isinstance(value, str) else "" for key, value in values.items()}}
 
 
-def look(places: Mapping[str, str]) -> None:
+def check_places(places: Mapping[str, str]) -> None:
     """Raise DataError for a split that is not there, CheckpointError for weights that are not, or are no checkpoint."""
     data = places["data"]
     if data == SAMPLES and not os.path.exists(SAMPLES):
@@ -43,28 +43,30 @@ def look(places: Mapping[str, str]) -> None:
             missing=True,
         )
     for split in filter(None, (places["train_split"], places["val_split"])) if data else ():
-        _find(Path(data).expanduser(), split)
+        _check_split(Path(data).expanduser(), split)
     if places["weights"].endswith(".ckpt"):  # of any other word the child says what it may be
-        pretrained.look(Path(places["weights"]))
+        pretrained.check_file(Path(places["weights"]))
 
 
-def look_at(config: Config, *, begun: bool = False) -> None:
+def check_config(config: Config, *, begun: bool = False) -> None:
     """Raise what `look` raises, of a config; a training that has begun needs its first weights no more."""
     weights = "" if begun or is_nothing(config.weights or "") else str(config.weights)
-    look({"data": config.data, "train_split": config.train_split, "val_split": config.val_split, "weights": weights})
+    check_places(
+        {"data": config.data, "train_split": config.train_split, "val_split": config.val_split, "weights": weights}
+    )
 
 
-def look_again(run: Path, config: Config) -> None:
+def check_resume(run: Path, config: Config) -> None:
     """Raise RunError for a run that cannot go on, DataError and CheckpointError where its data or last step is gone."""
     resumable(run)
     last = run / "checkpoints" / "last.ckpt"
     there = last.is_file()
     if there:
-        pretrained.look(last)
-    look_at(config, begun=there)
+        pretrained.check_file(last)
+    check_config(config, begun=there)
 
 
-def _find(data: Path, split: str) -> None:
+def _check_split(data: Path, split: str) -> None:
     from ocrlab.data import folder_layouts
 
     try:

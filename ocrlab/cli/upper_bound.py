@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> Answer:
 
     index = reader.load(args.oracle, split, exif=config.exif)
     current = (config.evaluate.long_side, config.targets.shrink_ratio, config.post.unclip)
-    with progress.of_pages("drawing perfect maps") as tick:
+    with progress.page_progress("drawing perfect maps") as tick:
         rows = upper_bound.sweep(
             index,
             long_sides=sorted({*args.long_side, current[0]}),
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> Answer:
         )
     best, mine = upper_bound.best(rows), next(row for row in rows if row.setting == current)
     boxes = sum(int((~sample.ignored).sum()) for sample in index.samples)
-    lines = findings(rows, best, mine)
+    lines = finding_lines(rows, best, mine)
     record = {
         "schema": SCHEMA,
         "data": str(args.oracle),
@@ -76,17 +76,17 @@ def run(args: argparse.Namespace) -> Answer:
         "pages": len(index.samples),
         "boxes": boxes,
         "skipped": len(index.problems),
-        "best": short(best),
-        "config": {**short(mine), "bins": mine.bins, **losses(mine)},
-        "warning": warning(best, mine),
+        "best": row_record(best),
+        "config": {**row_record(mine), "bins": mine.bins, **loss_record(mine)},
+        "warning": config_warning(best, mine),
         "findings": lines,
-        "rows": [short(row) for row in rows],
+        "rows": [row_record(row) for row in rows],
     }
     about = f"{len(index.samples)} pages, {boxes} boxes that count, shape {shape}: what perfect maps reach"
-    return Answer(record, "\n\n".join([about, shown(rows, best, mine), "\n".join(lines)]))
+    return Answer(record, "\n\n".join([about, rows_table(rows, best, mine), "\n".join(lines)]))
 
 
-def short(row: Row) -> dict[str, Any]:
+def row_record(row: Row) -> dict[str, Any]:
     """Return a row for JSON, with numbers of boxes lost instead of the boxes."""
     figures = {f"hmean@{at}": value for at, value in row.hmean.items()}
     figures |= {f"hmean@{at} at stride 4": value for at, value in row.coarse.items()}
@@ -94,14 +94,14 @@ def short(row: Row) -> dict[str, Any]:
     return {"long_side": row.long_side, "shrink_ratio": row.shrink_ratio, "unclip": row.unclip, **figures, **lost}
 
 
-def losses(row: Row) -> dict[str, Any]:
+def loss_record(row: Row) -> dict[str, Any]:
     """Return the boxes that a row loses, by name, for JSON."""
     merged = [[dataclasses.asdict(box) for box in group] for group in row.merged]
     alone = {name: [dataclasses.asdict(box) for box in getattr(row, name)] for name in ("vanished", "thin")}
     return {**alone, "merged": merged}
 
 
-def shown(rows: Sequence[Row], best: Row, mine: Row) -> str:
+def rows_table(rows: Sequence[Row], best: Row, mine: Row) -> str:
     """Return the rows as a table; the best one and that of the config are marked."""
     head = ["long side", "shrink", "unclip", "hmean@0.5", "@0.7", "@0.8", "at stride 4: @0.5", "@0.7", "@0.8"]
     lines: list[list[object]] = [[*head, "vanished", "thin", "merged", ""]]
@@ -113,23 +113,25 @@ def shown(rows: Sequence[Row], best: Row, mine: Row) -> str:
     return table(lines)
 
 
-def findings(rows: Sequence[Row], best: Row, mine: Row) -> list[str]:
+def finding_lines(rows: Sequence[Row], best: Row, mine: Row) -> list[str]:
     """Return what the sweep found, one sentence each, the verdict on the config first."""
-    lines = [warning(best, mine) or f"The config is within {WORTH} of the best: hmean@{AIM} {mine.hmean[AIM]:.4f}."]
-    lines += costs(rows, best)
+    lines = [
+        config_warning(best, mine) or f"The config is within {WORTH} of the best: hmean@{AIM} {mine.hmean[AIM]:.4f}."
+    ]
+    lines += cost_lines(rows, best)
     coarse = mine.hmean[AIM] - mine.coarse[AIM]
     if coarse > WORTH:
         lines.append(
             f"With maps of stride 4 the config loses {coarse:.2f} hmean@{AIM}: small text wants a larger page."
         )
-    lines += lost_boxes(mine)
+    lines += lost_box_lines(mine)
     weak = [f"{name}: {hits} of {count}" for name, (count, hits) in mine.bins.items() if hits < (1 - WORTH) * count]
     if weak:
         lines.append(f"Found by the config at IoU {AIM}, by short side on the page: {', '.join(weak)}.")
     return lines
 
 
-def warning(best: Row, mine: Row) -> str | None:
+def config_warning(best: Row, mine: Row) -> str | None:
     """Return a warning if the config is more than 0.01 below the best row at an IoU, else None."""
     behind = {at: best.hmean[at] - mine.hmean[at] for at in mine.hmean}
     if max(behind.values()) <= WORTH:
@@ -145,7 +147,7 @@ def warning(best: Row, mine: Row) -> str | None:
     return f"WARNING: no network can make up for what this config loses: {lost}. Try {' '.join(changes)}."
 
 
-def costs(rows: Sequence[Row], best: Row) -> list[str]:
+def cost_lines(rows: Sequence[Row], best: Row) -> list[str]:
     """Return what each setting costs, all else as in the best row, and what each unclip costs at its worst shrink."""
     at = {row.setting: row.hmean[AIM] for row in rows}
     top = best.hmean[AIM]
@@ -170,7 +172,7 @@ def costs(rows: Sequence[Row], best: Row) -> list[str]:
     return lines
 
 
-def lost_boxes(row: Row) -> list[str]:
+def lost_box_lines(row: Row) -> list[str]:
     """Return which boxes the config loses before anything is learned, and why."""
     lines = []
     for boxes, why in (
@@ -178,30 +180,30 @@ def lost_boxes(row: Row) -> list[str]:
         (row.thin, "are thinner on the map than post.min_size once shrunk"),
     ):
         if boxes:
-            lines.append(f"{counted(len(boxes), 'box', 'boxes')} {why}: {listed(boxes, named)}.")
+            lines.append(f"{count_text(len(boxes), 'box', 'boxes')} {why}: {list_text(boxes, box_name)}.")
     if row.merged:
-        groups = counted(len(row.merged), "group", "groups")
-        lines.append(f"{groups} of boxes touch on the map and come back as one: {listed(row.merged, joined)}.")
+        groups = count_text(len(row.merged), "group", "groups")
+        lines.append(f"{groups} of boxes touch on the map and come back as one: {list_text(row.merged, group_name)}.")
     return lines
 
 
-def counted(count: int, singular: str, plural: str) -> str:
+def count_text(count: int, singular: str, plural: str) -> str:
     """Return a number with its noun."""
     return f"{count} {singular if count == 1 else plural}"
 
 
-def listed(items: Sequence[Any], word: Callable[[Any], str]) -> str:
+def list_text(items: Sequence[Any], word: Callable[[Any], str]) -> str:
     """Return the first few items in words, and how many more there are."""
     more = f" and {len(items) - NAMED} more (--json has all)" if len(items) > NAMED else ""
     return "; ".join(map(word, items[:NAMED])) + more
 
 
-def named(box: Box) -> str:
+def box_name(box: Box) -> str:
     """Return a box in words; positions count from 1, as lines of an annotation file do."""
     return f"{box.page} box {box.index + 1} ({box.short:g} px)"
 
 
-def joined(boxes: Iterable[Box]) -> str:
+def group_name(boxes: Iterable[Box]) -> str:
     """Return a group of boxes of one page in words."""
     group = list(boxes)
     return f"{group[0].page} boxes {' + '.join(str(box.index + 1) for box in group)}"

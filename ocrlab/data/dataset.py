@@ -174,7 +174,7 @@ def name_at(samples: Sequence[Sample], place: int) -> str:
     return samples.name_at(place) if isinstance(samples, Samples) else samples[place].name
 
 
-def readable(
+def readable_pages(
     samples: Sequence[Sample], config: Config, cache: Path | None = None
 ) -> tuple[Sequence[Sample], list[Problem]]:
     """Return the pages whose image can be decoded, and why others cannot; raises DataError if `strict` or if none can.
@@ -232,14 +232,14 @@ def collate(items: Sequence[Crop]) -> Batch:
 
 
 @functools.cache
-def leaving(_process: int) -> Tensor:
+def exit_flag(_process: int) -> Tensor:
     """Return a flag (1,) uint8 that a process shares with its loader workers: it is 1 once the process leaves."""
     flag = torch.zeros(1, dtype=torch.uint8).share_memory_()
     multiprocessing.util.Finalize(None, flag.fill_, args=(1,), exitpriority=100)  # before its children get SIGTERM
     return flag
 
 
-def spared(flag: Tensor, number: int, _frame: object) -> None:
+def ignore_first_sigterm(flag: Tensor, number: int, _frame: object) -> None:
     """Let the first SIGTERM be for the training, which stops in order and ends its workers; the second ends this.
 
     When the training's process leaves, Python sends one to the workers that are still up, and waits for them for ever.
@@ -249,15 +249,15 @@ def spared(flag: Tensor, number: int, _frame: object) -> None:
     signal.signal(number, signal.SIG_DFL)
 
 
-def single_threaded() -> Callable[[int], None]:
+def worker_init() -> Callable[[int], None]:
     """Return what a loader worker begins with: it keeps to one thread, tells of crashes, and spares a first SIGTERM.
 
     Two busy thread pools on few cores make steps many times slower.
     """
-    return partial(_begin, leaving(os.getpid()))
+    return partial(_start_worker, exit_flag(os.getpid()))
 
 
-def _begin(flag: Tensor, _worker: int) -> None:
+def _start_worker(flag: Tensor, _worker: int) -> None:
     """Begin a loader worker.
 
     torch's signal handlers have just silenced faulthandler in it; with both a crash says what, and where. And its own
@@ -265,7 +265,7 @@ def _begin(flag: Tensor, _worker: int) -> None:
     """
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
-    signal.signal(signal.SIGTERM, partial(spared, flag))
+    signal.signal(signal.SIGTERM, partial(ignore_first_sigterm, flag))
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
     heartbeat.beat(phase="load")

@@ -25,7 +25,7 @@ from ocrlab.data.annotations import read_text
 from ocrlab.data.formats.icdar import read_icdar
 from ocrlab.data.formats.reader import Index, Sample
 from ocrlab.errors import DataError
-from ocrlab.evaluation.metrics.page_scores import PageScores, Scored, judge
+from ocrlab.evaluation.metrics.page_scores import DatasetScores, PageScores, judge
 from ocrlab.records import from_json
 
 PREFIXES = ("res_", "gt_")  # as the Robust Reading Competition names them
@@ -33,7 +33,7 @@ NEED = '{"image": NAME, "detections": [{"polygon": [[x, y], ...]}]}'
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PagePrediction:
     """What was found on one page: polygons, however broken, and their texts where there are any."""
 
     file: Path
@@ -43,7 +43,7 @@ class Predicted:
     failed: bool = False  # the page could not be read when it was predicted
 
 
-def score(index: Index, predictions: dict[str, Predicted]) -> Scored:
+def score(index: Index, predictions: dict[str, PagePrediction]) -> DatasetScores:
     """Judge predictions by name against the pages of a split.
 
     Raises DataError if a page has no prediction, a prediction no page, or another image size than its page.
@@ -66,10 +66,10 @@ def score(index: Index, predictions: dict[str, Predicted]) -> Scored:
     }
     if not judged:
         raise DataError("No page was predicted", got="an error for each page", need="one page with detections or none")
-    return Scored(judged, len(index.problems) + len(names) - len(judged), time.perf_counter() - start)
+    return DatasetScores(judged, len(index.problems) + len(names) - len(judged), time.perf_counter() - start)
 
 
-def _in_full(predictions: dict[str, Predicted], names: Iterable[str]) -> dict[str, Predicted]:
+def _in_full(predictions: dict[str, PagePrediction], names: Iterable[str]) -> dict[str, PagePrediction]:
     """Return predictions by the names that pages have: with folders, where only one page ends in what was said."""
     names = list(names)
     ends = Counter(PurePosixPath(name).name for name in names)
@@ -81,14 +81,14 @@ def _in_full(predictions: dict[str, Predicted], names: Iterable[str]) -> dict[st
     }
 
 
-def _judge(sample: Sample, predicted: Predicted) -> PageScores:
+def _judge(sample: Sample, predicted: PagePrediction) -> PageScores:
     if predicted.size is not None and predicted.size != (sample.width, sample.height):
         got, need = (f"{width} x {height} pixels" for width, height in (predicted.size, (sample.width, sample.height)))
         raise DataError(f"{predicted.file} is of another image than {sample.image}", got=got, need=need)
     return judge(sample.polygons, sample.ignored, sample.texts, predicted.polygons, predicted.texts)
 
 
-def read(path: Path) -> dict[str, Predicted]:
+def read(path: Path) -> dict[str, PagePrediction]:
     """Return the predictions in a folder or a file by page; raises DataError naming the file that is no prediction."""
     path = path.expanduser()
     if path.is_dir():
@@ -111,8 +111,8 @@ def read(path: Path) -> dict[str, Predicted]:
     return _by_name([_page(path)])
 
 
-def _by_name(pages: Iterable[tuple[str, Predicted]]) -> dict[str, Predicted]:
-    predictions: dict[str, Predicted] = {}
+def _by_name(pages: Iterable[tuple[str, PagePrediction]]) -> dict[str, PagePrediction]:
+    predictions: dict[str, PagePrediction] = {}
     for name, page in pages:
         if _nfc(name) in predictions:
             raise DataError(f"Page {name!r} is predicted twice", got=str(page.file), need="one prediction a page")
@@ -120,11 +120,11 @@ def _by_name(pages: Iterable[tuple[str, Predicted]]) -> dict[str, Predicted]:
     return predictions
 
 
-def _icdar(file: Path) -> tuple[str, Predicted]:
+def _icdar(file: Path) -> tuple[str, PagePrediction]:
     boxes = read_icdar(file)
     name = next((file.stem.removeprefix(prefix) for prefix in PREFIXES if file.stem.startswith(prefix)), file.stem)
     texts = boxes.texts if any(boxes.texts) and not all(map(_confidence, boxes.texts)) else None
-    return name, Predicted(file, boxes.polygons, texts, None)
+    return name, PagePrediction(file, boxes.polygons, texts, None)
 
 
 def _confidence(text: str) -> bool:
@@ -134,11 +134,11 @@ def _confidence(text: str) -> bool:
         return False
 
 
-def _page(file: Path) -> tuple[str, Predicted]:
+def _page(file: Path) -> tuple[str, PagePrediction]:
     return _prediction(read_text(file), file, str(file))
 
 
-def _prediction(text: str, file: Path, place: str) -> tuple[str, Predicted]:
+def _prediction(text: str, file: Path, place: str) -> tuple[str, PagePrediction]:
     """Return the name of the page and what was found on it, from one JSON object."""
     content = from_json(text, source=place)
     image, detections = content.get("image"), content.get("detections")
@@ -153,7 +153,7 @@ def _prediction(text: str, file: Path, place: str) -> tuple[str, Predicted]:
     texts = [str(detection.get("text") or "") for detection in detections]
     polygons = [detection["polygon"] for detection in detections]
     name = str(PurePosixPath(image).with_suffix("")) if image else ""
-    return name, Predicted(file, polygons, texts if any(texts) else None, size, failed)
+    return name, PagePrediction(file, polygons, texts if any(texts) else None, size, failed)
 
 
 def _nfc(name: str) -> str:

@@ -53,7 +53,7 @@ def save(content: dict[str, Any], path: Path) -> None:
             os.close(folder)
 
 
-def sweep(folder: Path) -> None:
+def remove_torn_files(folder: Path) -> None:
     """Remove what a process that was killed while it saved has left in a folder that nobody else writes to."""
     for torn in folder.glob(".*.ckpt.*.tmp"):
         torn.unlink(missing_ok=True)
@@ -61,7 +61,7 @@ def sweep(folder: Path) -> None:
 
 def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint to the host with `weights_only=True` (no stranger's pickle runs); raises CheckpointError."""
-    pretrained.look(path)
+    pretrained.check_file(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # zip, unpickling and truncation errors share no base class
@@ -124,7 +124,7 @@ def save_detector(model: Detector, path: Path, config: Config, step: int, metric
     save({"ocrlab": card(config, step, metrics), "detector": weights}, path)
 
 
-def share(source: Path, out: Path) -> None:
+def write_shareable(source: Path, out: Path) -> None:
     """Write a best checkpoint again without what its settings say of this machine; raises CheckpointError, OSError."""
     content, fresh = load(source), Config().model_dump(mode="json")
     about = content["ocrlab"]
@@ -163,7 +163,7 @@ def load_detector(path: Path) -> tuple[Detector, Config, dict[str, Any]]:
     return model.to(memory_format=torch.channels_last).eval(), config, about
 
 
-def begin_from(weights: str, *detectors: Detector) -> None:
+def load_initial_weights(weights: str, *detectors: Detector) -> None:
     """Give detectors the weights of a checkpoint, or of `receipts`, the shipped one; raises CheckpointError.
 
     What was learned on other pages is a better beginning than random numbers; steps and rates begin anew.

@@ -20,7 +20,7 @@ from ocrlab.errors import CheckpointError, ConfigError, ShapeError
 from ocrlab.evaluation import postprocess
 from ocrlab.hardware import host
 from ocrlab.inference import checkpoint, page_inference, pretrained
-from ocrlab.inference.page_stream import Source, checked, flow
+from ocrlab.inference.page_stream import Source, check_image, stream_pages
 from ocrlab.model.dbnet import Detector as Network
 from ocrlab.records import Prediction
 
@@ -45,7 +45,7 @@ class Detector:
         Without a path it is the best one of the newest successful run in `runs`, and the shipped one where there is no
         run. Raises CheckpointError, and ConfigError for a device that is not there.
         """
-        file, origin = choose(path, Path(runs))
+        file, origin = choose_checkpoint(path, Path(runs))
         net, config, card = checkpoint.load_detector(file)
         origin += _weakness(card) if origin.endswith(NEWEST) else ""
         try:
@@ -73,7 +73,7 @@ class Detector:
         if isinstance(image, Path | str):
             name = name or Path(image).name
             image = image_io.read_image(image, exif=self.config.exif)
-        image = checked(image)
+        image = check_image(image)
         regions = self.regions(image)
         height, width = image.shape[:2]
         return Prediction(name or "", width, height, regions.to_detections())
@@ -92,10 +92,10 @@ class Detector:
         if got:  # the letters of its name, or its rows, would be taken for pages
             do = "Put it into a list, or use detect"
             raise ShapeError("This is one page", got=got, need="a list of pages", do=do)
-        return flow(self, pages, lambda page, regions: page.prediction(regions), ahead=ahead, batch=batch)
+        return stream_pages(self, pages, lambda page, regions: page.prediction(regions), ahead=ahead, batch=batch)
 
 
-def choose(path: Path | str | None, runs: Path) -> tuple[Path, str]:
+def choose_checkpoint(path: Path | str | None, runs: Path) -> tuple[Path, str]:
     """Return the checkpoint to use and which one that is, in words; raises CheckpointError."""
     if path is not None:
         if str(path) == pretrained.NAME and not Path(path).is_file():

@@ -35,7 +35,7 @@ def probability(model: Detector, canvas: NDArray[np.uint8], *, bf16: bool) -> ND
 
 def probabilities(model: Detector, canvases: NDArray[np.uint8], *, bf16: bool) -> NDArray[np.float32]:
     """Return the probability maps (B, H, W) float32 of canvases (B, H, W, 3) of one size; see `probability`."""
-    network = fused_once(model, bf16=bf16)
+    network = cached_fused(model, bf16=bf16)
     images = torch.from_numpy(canvases).to(model.mean.device).permute(0, 3, 1, 2)  # (B, 3, H, W), channels last
     with torch.inference_mode(), torch.autocast(images.device.type, enabled=False):  # `bf16` alone decides
         maps: NDArray[np.float32] = network.probability(images)[:, 0].cpu().numpy()
@@ -49,7 +49,7 @@ def probabilities(model: Detector, canvases: NDArray[np.uint8], *, bf16: bool) -
     return maps
 
 
-def fused_once(model: Detector, *, bf16: bool) -> Fused:
+def cached_fused(model: Detector, *, bf16: bool) -> Fused:
     """Return the inference form of a detector, made anew only where its weights have changed since the last page.
 
     Changes are known by torch's version counters, which see every change in place but one behind `.data`.
@@ -58,12 +58,12 @@ def fused_once(model: Detector, *, bf16: bool) -> Fused:
     weights = (bf16, *((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors))
     cached = _FUSED.get(model)
     if cached is None or cached[0] != weights:
-        forget(model)  # the old one goes before the new one comes
+        free_fused(model)  # the old one goes before the new one comes
         cached = _FUSED[model] = (weights, fused(model, bf16=bf16))
     return cached[1]
 
 
-def forget(model: Detector) -> None:
+def free_fused(model: Detector) -> None:
     """Free the inference form of a detector whose weights are about to change."""
     _FUSED.pop(model, None)
 
@@ -98,10 +98,12 @@ def detect(
 
 def judge(model: Detector, page: Page, config: Config, *, bf16: bool) -> scores.PageScores:
     """Return how IoU, DetEval and CLEval judge what the detector finds on an annotated page."""
-    return examine(model, page, config, bf16=bf16)[0]
+    return judge_with_polygons(model, page, config, bf16=bf16)[0]
 
 
-def examine(model: Detector, page: Page, config: Config, *, bf16: bool) -> tuple[scores.PageScores, list[Polygon]]:
+def judge_with_polygons(
+    model: Detector, page: Page, config: Config, *, bf16: bool
+) -> tuple[scores.PageScores, list[Polygon]]:
     """Return the judgement of `judge`, and the polygons that it is about, in pixels of the page."""
     heat = probability(model, page.canvas, bf16=bf16)
     size = (page.sample.width, page.sample.height)

@@ -62,7 +62,7 @@ class Page:
 
 
 @dataclass
-class Flight(Generic[T]):
+class PageInFlight(Generic[T]):
     """A page on its way: first it is read, then its map is made, then it is finished."""
 
     source: Source
@@ -70,7 +70,7 @@ class Flight(Generic[T]):
     result: Future[T | Problem] | None = None
 
 
-def flow(
+def stream_pages(
     detector: Detector,
     sources: Iterable[Source],
     finish: Callable[[Page, postprocess.Regions], T],
@@ -86,12 +86,12 @@ def flow(
     batch = batch or (BATCH if next(detector.model.parameters()).is_cuda else 1)
     ahead = max(1, ahead or 2 * batch + THREADS)
     workers = max(1, min(THREADS, ahead, host.cores()))
-    feed, window = iter(sources), deque[Flight[T]]()
+    feed, window = iter(sources), deque[PageInFlight[T]]()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="ocrlab-pages")
     try:
         while True:
             for source in _take(feed, ahead - len(window)):
-                window.append(Flight(source, pool.submit(read, source, detector.config, keep_images)))
+                window.append(PageInFlight(source, pool.submit(read, source, detector.config, keep_images)))
             if not window:
                 return
             if waiting := [flight for flight in window if flight.result is None]:
@@ -119,7 +119,7 @@ def read(source: Source, config: Config, keep_image: bool) -> Page | Problem:
         if isinstance(source, Path | str):
             image = image_io.read_image(source, exif=config.exif)
         else:
-            image = checked(source)
+            image = check_image(source)
         size = (image.shape[1], image.shape[0])
         warp, canvas = transforms.letterbox(size, config.evaluate)
         return Page(source, size, image if keep_image else None, transforms.warp_image(image, warp, canvas), warp)
@@ -129,7 +129,7 @@ def read(source: Source, config: Config, keep_image: bool) -> Page | Problem:
         return problem or Problem(file, None, str(error) or "is too large for the memory that is left")
 
 
-def checked(image: Image) -> Image:
+def check_image(image: Image) -> Image:
     """Return an image (H, W, 3) uint8 with its pixels in a row; raises ShapeError for anything else."""
     array = isinstance(image, np.ndarray)
     if not array or image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
@@ -141,7 +141,7 @@ def checked(image: Image) -> Image:
 
 def _compute(
     detector: Detector,
-    waiting: Sequence[Flight[T]],
+    waiting: Sequence[PageInFlight[T]],
     batch: int,
     pool: ThreadPoolExecutor,
     finish: Callable[[Page, postprocess.Regions], T],

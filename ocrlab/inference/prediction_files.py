@@ -22,7 +22,7 @@ from ocrlab.data.formats import reader
 from ocrlab.errors import DataError
 from ocrlab.evaluation import postprocess
 from ocrlab.inference.detector import Detector
-from ocrlab.inference.page_stream import Page, flow
+from ocrlab.inference.page_stream import Page, stream_pages
 from ocrlab.records import SCHEMA, Prediction, to_json
 
 ENDINGS = {"json": ".json", "icdar": ".txt", "overlay": ".overlay.jpg"}
@@ -124,7 +124,7 @@ def predict_files(
         file, prediction = Path(page.source), page.prediction(regions)
         return file, prediction, {ENDINGS[form]: WRITERS[form](file, page, prediction, regions) for form in formed}
 
-    done = flow(detector, files, finish, keep_images="overlay" in formed, ahead=ahead, batch=batch)
+    done = stream_pages(detector, files, finish, keep_images="overlay" in formed, ahead=ahead, batch=batch)
     with contextlib.closing(done):
         for result in done:
             if isinstance(result, Problem):

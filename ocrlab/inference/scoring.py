@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ocrlab.data.dataset import Pages, readable
+from ocrlab.data.dataset import Pages, readable_pages
 from ocrlab.data.formats import reader
-from ocrlab.evaluation.metrics.page_scores import Scored
+from ocrlab.evaluation.metrics.page_scores import DatasetScores
 from ocrlab.inference import page_inference
 from ocrlab.inference.detector import Detector
 
@@ -21,16 +21,18 @@ def evaluate(
     return score(detector, data, split, exif=exif, tick=tick).record()
 
 
-def score(detector: Detector, data: str, split: str = "val", *, exif: bool = False, tick: Tick | None = None) -> Scored:
+def score(
+    detector: Detector, data: str, split: str = "val", *, exif: bool = False, tick: Tick | None = None
+) -> DatasetScores:
     """Return every page of a split as IoU, DetEval and CLEval judge it; `tick(done, pages)` is called after each."""
     index = reader.load(data, split, exif=exif)
     start = time.perf_counter()
     plain = detector.config.model_copy(update={"exif": exif})
-    samples, unreadable = readable(index.samples, plain)
+    samples, unreadable = readable_pages(index.samples, plain)
     whole = Pages(samples, plain)
     judged = {}
     for i, sample in enumerate(samples):
         judged[sample.name] = page_inference.judge(detector.model, whole.page(i), plain, bf16=detector.bf16)
         if tick:
             tick(i + 1, len(whole))
-    return Scored(judged, len(index.problems) + len(unreadable), time.perf_counter() - start)
+    return DatasetScores(judged, len(index.problems) + len(unreadable), time.perf_counter() - start)

@@ -77,7 +77,7 @@ def compare(config: Config, places: Sequence[str], data: str, pages: int, progre
     from ocrlab.data import dataset
     from ocrlab.data.formats import reader
     from ocrlab.inference import Detector
-    from ocrlab.training.prediction_review import spread
+    from ocrlab.training.prediction_review import spread_samples
 
     folders = chosen(places) if places else trained(config, progress)
     checkpoints = [best(folder) for folder in folders]
@@ -85,8 +85,8 @@ def compare(config: Config, places: Sequence[str], data: str, pages: int, progre
     about = settings[0]
     source = data or about.data
     notes = _notes(folders, settings, data)
-    chosen_pages = spread(reader.load(source, about.val_split, exif=about.exif).samples, pages)
-    samples, unreadable = dataset.readable(chosen_pages, about)
+    chosen_pages = spread_samples(reader.load(source, about.val_split, exif=about.exif).samples, pages)
+    samples, unreadable = dataset.readable_pages(chosen_pages, about)
     notes += [f"Left out: {problem}" for problem in unreadable]
     results: list[list[PageResult]] = []
     total = len(folders) * len(samples)

@@ -53,7 +53,7 @@ def measure_loading(
 
     samples = reader.load(config.data, config.train_split, exif=config.exif)
     machine = choose(config)
-    config = loop.settled(configs.apply(config, {"trainer.max_steps": ENDLESS}), machine, len(samples.samples))
+    config = loop.settle_config(configs.apply(config, {"trainer.max_steps": ENDLESS}), machine, len(samples.samples))
     _, _, step = training_step(config)
     settings = len(dict.fromkeys([machine.workers, *workers])) * max(1, len(threads))
     tick = _ticker(progress, sum(PROFILED) + 1 + 10 + turns * settings)

@@ -89,12 +89,12 @@ def learn(config: Config, module: str, every: int, progress: Progress) -> ShortT
     from ocrlab.training import loop
     from ocrlab.training.auto_settings import Machine
     from ocrlab.training.lightning_module import Training  # it loads Lightning, which a look at one page does without
-    from ocrlab.training.optimizer import shortened
+    from ocrlab.training.optimizer import shorten_warmup
 
     _limit_threads()
     torch.manual_seed(config.seed)
     config.runtime.workers = 0
-    config.optim.warmup_steps = shortened(config.optim.warmup_steps, config.trainer.max_steps)
+    config.optim.warmup_steps = shorten_warmup(config.optim.warmup_steps, config.trainer.max_steps)
     training = Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={}))
     [named] = find_module(training.detector, module)
     learned, total = ShortTraining(named.name), config.trainer.max_steps

@@ -110,7 +110,7 @@ def steps(config: Config, workers: int, count: int) -> FollowedSteps:
         fixed |= {"runtime.channels_last": True} if config.runtime.channels_last == "auto" else {}
         config = configs.apply(config, fixed)
     index = reader.load(config.data, config.train_split, exif=config.exif)
-    config = loop.settled(config, choose(config), len(index.samples))
+    config = loop.settle_config(config, choose(config), len(index.samples))
     config = configs.apply(config, {"runtime.workers": workers, "trainer.max_steps": count + 1})
     model, optimiser, step = training_step(config)
     batches = islice(iter(loop.loader(index, config, None)), count)
@@ -138,7 +138,7 @@ def needed(config: Config) -> dict[str, Any]:
 
     if not torch.cuda.is_available():
         config = configs.apply(config, {"trainer.precision": "fp32", "runtime.channels_last": True})
-    return estimate_memory.of_config(config)
+    return estimate_memory.estimate_config(config)
 
 
 @dataclass

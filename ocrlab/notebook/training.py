@@ -17,7 +17,7 @@ from ocrlab.reports.view import View
 
 if TYPE_CHECKING:
     from ocrlab.training.loop import RunResult
-    from ocrlab.training.prediction_review import Review, Reviewed, Unclip
+    from ocrlab.training.prediction_review import Review, ReviewedPage, Unclip
 
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7)
 UNCLIPS: tuple[Unclip, ...] = ("exact", 1.25, 1.5, 2.0)
@@ -33,7 +33,7 @@ def pages(config: Config, split: str | None = None, count: int = 3) -> View:
     split = split or config.train_split
     index = reader.load(config.data, split, exif=config.exif)
     pictures, every = [], []
-    for sample in reviews.spread(index.samples, count):
+    for sample in reviews.spread_samples(index.samples, count):
         image = image_io.read_image(sample.image, exif=config.exif)
         text = f"{len(sample.polygons)} boxes"
         text += f", {int(sample.ignored.sum())} of them ignored" if sample.ignored.any() else ""
@@ -54,7 +54,7 @@ def targets(config: Config) -> View:
     from ocrlab.training import prediction_review as reviews
 
     samples = reader.load(config.data, config.train_split, exif=config.exif).samples
-    sample, crop, maps = reviews.example(config, samples)
+    sample, crop, maps = reviews.example_crop(config, samples)
     low, high = config.targets.threshold_range
     border = (maps.threshold_map - low) / ((high - low) or 1)
     share = 100 * float(maps.shrink_map.mean())
@@ -109,9 +109,9 @@ def look(run: RunResult, progress: progress_view.Live) -> Review:
 
     config = configs.load(run.folder / "config.yaml")
     detector = Detector.load(run.checkpoint, device=config.trainer.accelerator)
-    samples, _ = dataset.readable(reader.load(config.data, config.val_split, exif=config.exif).samples, config)
+    samples, _ = dataset.readable_pages(reader.load(config.data, config.val_split, exif=config.exif).samples, config)
     tick = _ticks(progress)
-    return reviews.look(detector.model, detector.config, samples, bf16=detector.bf16, keep=SWEPT, tick=tick)
+    return reviews.review_pages(detector.model, detector.config, samples, bf16=detector.bf16, keep=SWEPT, tick=tick)
 
 
 def extremes(review: Review, count: int = 2) -> tuple[View, View]:
@@ -134,7 +134,7 @@ def sweep(review: Review, progress: progress_view.Live) -> View:
     return tables.grid(figures, ("threshold", "unclip"), (post.threshold, post.unclip), "hmean@0.5", "hmean@0.7", note)
 
 
-def _compared(title: str, pages: Sequence[Reviewed], config: Config) -> View:
+def _compared(title: str, pages: Sequence[ReviewedPage], config: Config) -> View:
     from ocrlab.data import image_io
 
     pictures, every = [], []

@@ -28,7 +28,7 @@ from ocrlab.model.memory_saving import freeze
 from ocrlab.run_folder.launcher import Ranks
 from ocrlab.training.auto_settings import Machine
 from ocrlab.training.distributed import collectives
-from ocrlab.training.optimizer import adamw, rate
+from ocrlab.training.optimizer import adamw, learning_rate
 
 CURVES = {"hmean": "hmean@0.5", "deteval": "deteval_hmean", "cleval": "cleval_hmean"}  # val/hmean and so on
 
@@ -44,7 +44,7 @@ class Training(lightning.LightningModule):
         if machine.channels_last:
             self.detector = self.detector.to(memory_format=torch.channels_last)
         self.averaged = copy.deepcopy(self.detector).eval().requires_grad_(False)
-        lean(self.detector, config)
+        save_memory(self.detector, config)
         # Kept out of the module tree: a compiled module would change every name in the checkpoint.
         self._run = [torch.compile(self.detector) if config.runtime.compile else self.detector]
         self.judged: dict[int, NDArray[np.float64]] = {}  # the pages of this validation that are this rank's
@@ -76,7 +76,7 @@ class Training(lightning.LightningModule):
         self.micro += 1
         self.crops_done += self.ranks.world * self.config.batch_size
         if self.micro % self.trainer.accumulate_grad_batches == 0:
-            collectives.mean_buffers(self.ranks, self.detector, collectives.among(self.trainer.strategy))
+            collectives.mean_buffers(self.ranks, self.detector, collectives.strategy_group(self.trainer.strategy))
             average(self.averaged, self.detector, self.config.optim.ema, self.trainer.global_step)
         if self.finish_batch is not None:
             self.finish_batch(self.trainer)
@@ -86,14 +86,16 @@ class Training(lightning.LightningModule):
 
     def validation_step(self, page: Page | None, index: int) -> None:
         if page is not None:
-            score, self.detections = page_inference.examine(self.averaged, page, self.config, bf16=self.machine.bf16)
+            score, self.detections = page_inference.judge_with_polygons(
+                self.averaged, page, self.config, bf16=self.machine.bf16
+            )
             self.judged[index * self.ranks.world + self.ranks.rank] = score.counts
 
     def on_validation_epoch_end(self) -> None:
-        page_inference.forget(self.averaged)
+        page_inference.free_fused(self.averaged)
         if not self.trainer.sanity_checking:  # of which not every rank may have a page
             loaders: Any = self.trainer.val_dataloaders
-            self.scores = figures(collectives.added(self.ranks, self.judged, len(loaders.dataset)))
+            self.scores = figures(collectives.sum_scores(self.ranks, self.judged, len(loaders.dataset)))
             self.scored = self.trainer.global_step
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, _loader: int) -> Any:
@@ -106,7 +108,7 @@ class Training(lightning.LightningModule):
         optim, wanted = self.config.optim, self.config.trainer  # asked at each step: a Budget may change them
         optimiser = adamw(self.detector, optim)
         schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimiser, lambda step: rate(step, optim.warmup_steps, wanted.max_steps)
+            optimiser, lambda step: learning_rate(step, optim.warmup_steps, wanted.max_steps)
         )
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
@@ -141,7 +143,7 @@ class Training(lightning.LightningModule):
         self._pending = None
 
 
-def lean(detector: Detector, config: Config) -> None:
+def save_memory(detector: Detector, config: Config) -> None:
     """Let a detector train in less memory as the config says, after its copies for validation were made."""
     detector.encoder.again = config.runtime.activation_checkpointing  # type: ignore[assignment]
     if config.optim.freeze_batchnorm:

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from ocrlab import redaction, run_folder
 from ocrlab.config import schema as configuration
 from ocrlab.config.schema import Config
-from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, name_at, readable, single_threaded
+from ocrlab.data.dataset import Crops, PageOrder, Pages, collate, name_at, readable_pages, worker_init
 from ocrlab.data.formats.reader import Index, Sample, load
 from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.recorder.lightning_callback import Recorder
@@ -41,9 +41,9 @@ from ocrlab.training.auto_settings import Machine, choose, keep_freed_memory
 from ocrlab.training.distributed import collectives, shared_run_folder
 from ocrlab.training.distributed.stop_together import WATCHED, StopDeadline
 from ocrlab.training.lightning_module import Training, figures
-from ocrlab.training.optimizer import shortened
-from ocrlab.training.run_callback import Progress, Watcher, handled
-from ocrlab.training.time_budget import budgeted
+from ocrlab.training.optimizer import shorten_warmup
+from ocrlab.training.run_callback import Progress, RunCallback, install_stop_handlers
+from ocrlab.training.time_budget import make_budget
 from ocrlab.training.tracking import client
 
 
@@ -66,7 +66,7 @@ def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: in
         logging.getLogger(name).setLevel(logging.WARNING)
     spread = collectives.strategy(module.ranks, machine.accelerator, folder)
     if config.trainer.sync_batchnorm and module.ranks.several:
-        torch.nn.SyncBatchNorm.convert_sync_batchnorm(module.detector, collectives.among(spread["strategy"]))
+        torch.nn.SyncBatchNorm.convert_sync_batchnorm(module.detector, collectives.strategy_group(spread["strategy"]))
     trainer = lightning.Trainer(
         accelerator="gpu" if machine.accelerator == "cuda" else "cpu",
         **spread,
@@ -89,7 +89,7 @@ def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: in
         use_distributed_sampler=False,
         benchmark=True if machine.accelerator == "cuda" else None,
     )
-    collectives.alone_with_signals(trainer, module.ranks)
+    collectives.disable_lightning_signals(trainer, module.ranks)
     return trainer
 
 
@@ -138,7 +138,7 @@ def fit(
     run. The folder is made before anything can fail; an error is written to `.FAILURE` and raised as it was.
     """
     if (job := program_info.job()) is not None:
-        again(recorded(job))
+        replay_steps(recorded_config(job))
     if resume is not None:
         config = configuration.of_run(resume)
         before, config.trainer.devices = config.trainer.devices, detect_ranks().on_node
@@ -149,7 +149,10 @@ def fit(
             progress({"kind": "warning", "text": f"{change} optimiser step sees another number of crops than before"})
     slug = config.name or f"{config.encoder}-{config.decoder}"
     mine = detect_ranks()
-    with collectives.together(mine) as member, shared_run_folder.opened(member, config.runs, slug, resume) as folder:
+    with (
+        collectives.join_ranks(mine) as member,
+        shared_run_folder.open_shared(member, config.runs, slug, resume) as folder,
+    ):
         shown = progress if mine.first else silent
         return _fit(config, folder, mine, resume is not None, shown, load_pages or load, callbacks)
 
@@ -173,15 +176,15 @@ def _fit(
     last = folder.checkpoints / "last.ckpt"
     before = checkpoint.to_resume(last, config) if again and last.is_file() else None
     if mine.first:
-        checkpoint.sweep(folder.checkpoints)
+        checkpoint.remove_torn_files(folder.checkpoints)
         configuration.save(config, folder.config_file)  # also when the next line fails
     keep_freed_memory()
     lightning.seed_everything(config.seed, verbose=False)
-    train, val = data_of(config, mine, progress, load_pages)
-    machine = agreed(config, mine)
-    config = settled(config, machine, len(train.samples), mine)
+    train, val = load_data(config, mine, progress, load_pages)
+    machine = agree_on_machine(config, mine)
+    config = settle_config(config, machine, len(train.samples), mine)
     if before is None:  # one that goes on keeps its schedule, also where fewer steps were planned since
-        config.optim.warmup_steps = shortened(config.optim.warmup_steps, config.trainer.max_steps)
+        config.optim.warmup_steps = shorten_warmup(config.optim.warmup_steps, config.trainer.max_steps)
     if mine.first:
         configuration.save(config, folder.config_file)
         environment = {"schema": 1, **host.environment(), "gpu": nvidia_driver.present(Path("/"))}
@@ -196,9 +199,9 @@ def _fit(
     tracker = client.start(tracked, name(), [], folder.path, config.model_dump(mode="json"), step)
     status, metrics = "failed", {}
     try:
-        module, watcher = Training(config, machine, mine), Watcher(config, folder, tracker, progress, mine)
+        module, watcher = Training(config, machine, mine), RunCallback(config, folder, tracker, progress, mine)
         if before is None and config.weights not in (None, "imagenet"):
-            checkpoint.begin_from(config.weights, module.detector, module.averaged)
+            checkpoint.load_initial_weights(config.weights, module.detector, module.averaged)
         module.finish_batch = watcher.finish_batch
         _run(module, watcher, train, val, before, last if before else None, callbacks)
         metrics = final_metrics(module, watcher, val, progress)
@@ -217,36 +220,36 @@ def _fit(
     return RunResult(folder.path, "success", metrics, watcher.best_path)
 
 
-def data_of(config: Config, mine: Ranks, progress: Progress, load_pages: Callable[..., Index]) -> tuple[Index, Index]:
+def load_data(config: Config, mine: Ranks, progress: Progress, load_pages: Callable[..., Index]) -> tuple[Index, Index]:
     """Return the pages to learn from and to measure on; raises DataError, also where ranks see other pages."""
     splits = (config.train_split, config.val_split)
     train, val = (load_pages(config.data, s, exif=config.exif, strict=config.runtime.strict) for s in splits)
-    val.samples, unreadable = readable(val.samples, config, cache_folder(config))
+    val.samples, unreadable = readable_pages(val.samples, config, cache_folder(config))
     val.problems += unreadable
     for index in (train, val):
         if mine.several:
             some = np.linspace(0, len(index.samples) - 1, min(1000, len(index.samples)))  # there may be a million
             names = "\n".join(name_at(index.samples, int(i)) for i in some)
             fingerprint = f"{len(index.samples)} pages, names {hashlib.sha256(names.encode()).hexdigest()[:8]}"
-            collectives.same_everywhere(mine, f"pages in {index.split}", fingerprint)
+            collectives.require_same(mine, f"pages in {index.split}", fingerprint)
     report_data(train, val, progress)
     return train, val
 
 
-def agreed(config: Config, mine: Ranks) -> Machine:
+def agree_on_machine(config: Config, mine: Ranks) -> Machine:
     """Return the choices for this machine; of several ranks the first one measures, alone, and all do the same."""
-    collectives.same_everywhere(mine, "settings", hashlib.sha256(configuration.dump(config).encode()).hexdigest()[:8])
-    machine: Machine = collectives.of_rank_0(mine, choose(config, mine.on_node) if mine.first else None)
+    collectives.require_same(mine, "settings", hashlib.sha256(configuration.dump(config).encode()).hexdigest()[:8])
+    machine: Machine = collectives.broadcast(mine, choose(config, mine.on_node) if mine.first else None)
     torch.set_num_threads(machine.threads)
     return machine
 
 
-def recorded(job: Mapping[str, Any]) -> Config:
+def recorded_config(job: Mapping[str, Any]) -> Config:
     """Return the config that a run went by, with the settings of a replay: what is settled in a run is part of it."""
     return configuration.apply(configuration.of_run(Path(job["run"])), (job.get("cell") or {}).get("config") or {})
 
 
-def again(config: Config) -> NoReturn:
+def replay_steps(config: Config) -> NoReturn:
     """Run recorded steps of a training again, as OCRLAB_REPLAY says: no run folder, no tracker, no checkpoint.
 
     The process ends when the last of them is done; raises what the training raises.
@@ -257,7 +260,7 @@ def again(config: Config) -> NoReturn:
     train, val = (load(config.data, split, exif=config.exif) for split in (config.train_split, config.val_split))
     module = Training(config, choose(config))
     if config.weights not in (None, "imagenet"):
-        checkpoint.begin_from(str(config.weights), module.detector, module.averaged)
+        checkpoint.load_initial_weights(str(config.weights), module.detector, module.averaged)
     with expected_warnings():
         recorders = [recorder(config, Path(config.runs), len(train.samples), lambda _micro: 0)]
         trainer = trainer_for(module, recorders, Path(config.runs))
@@ -279,7 +282,7 @@ def recorder(config: Config, folder: Path, page_count: int, position_of: Callabl
     )
 
 
-def settled(config: Config, machine: Machine, page_count: int, mine: Ranks | None = None) -> Config:
+def settle_config(config: Config, machine: Machine, page_count: int, mine: Ranks | None = None) -> Config:
     """Return the config with every choice made for this machine written in, so that the same file runs it again."""
     mine = mine or Ranks()
     configuration.check(config)
@@ -329,7 +332,7 @@ def report_data(train: Index, val: Index, progress: Progress) -> None:
 def _announce(config: Config, machine: Machine, mine: Ranks, before: dict[str, Any] | None, progress: Progress) -> None:
     """Print the loud lines: how many ranks, GPUs that are not used or not there, and CUDA facts when asked for."""
     if mine.several:
-        progress({"kind": "warning", "text": collectives.spoken(config, mine)})
+        progress({"kind": "warning", "text": collectives.ranks_text(config, mine)})
     reason = machine.reasons["accelerator"]
     if machine.accelerator == "cpu" and "smoke" in reason:
         progress({"kind": "warning", "text": f"TRAINING ON THE CPU: {reason}"})
@@ -346,7 +349,7 @@ def _announce(config: Config, machine: Machine, mine: Ranks, before: dict[str, A
 
 def _run(
     module: Training,
-    watcher: Watcher,
+    watcher: RunCallback,
     train: Index,
     val: Index,
     before: dict[str, Any] | None,
@@ -355,13 +358,13 @@ def _run(
 ) -> None:
     """Build loaders and trainer, and fit."""
     config, folder, mine = module.config, watcher.folder, module.ranks
-    old = handled(watcher)
+    old = install_stop_handlers(watcher)
 
     def position_of(micro_batch: int) -> int:  # `module.crops_done` is that of `module.micro`
         return module.crops_done + ((micro_batch - module.micro) * mine.world + mine.rank) * config.batch_size
 
     black_box = recorder(config, folder.path, len(train.samples), position_of) if config.recorder.on else None
-    budget = budgeted(config, folder, watcher.progress, black_box, before["step"] if before else 0)
+    budget = make_budget(config, folder, watcher.progress, black_box, before["step"] if before else 0)
     callbacks = [*(callback for callback in (watcher, black_box, budget) if callback is not None), *others]
     who, more = f"rank {mine.rank}: " if mine.several else "", WATCHED * watcher_link.watched()
     try:
@@ -400,7 +403,7 @@ def loader(train: Index, config: Config, before: dict[str, Any] | None, mine: Ra
         sampler=order,
         num_workers=workers,
         collate_fn=collate,
-        worker_init_fn=single_threaded() if workers else None,
+        worker_init_fn=worker_init() if workers else None,
         persistent_workers=workers > 0,
         prefetch_factor=4 if workers else None,
         pin_memory=config.trainer.accelerator == "cuda",
@@ -423,11 +426,11 @@ def validated_pages(val: Index, config: Config) -> Sequence[Sample]:
 def validation_loader(val: Index, config: Config, mine: Ranks | None = None) -> DataLoader[Any]:
     """Return the loader of a rank's whole pages: its share of those that training is validated on."""
     samples = validated_pages(val, config)
-    turns: Any = collectives.share(len(samples), mine or Ranks())
+    turns: Any = collectives.page_share(len(samples), mine or Ranks())
     return DataLoader(Pages(samples, config, cache_folder(config)), batch_size=None, sampler=turns, num_workers=0)
 
 
-def final_metrics(module: Training, watcher: Watcher, val: Index, progress: Progress) -> dict[str, float]:
+def final_metrics(module: Training, watcher: RunCallback, val: Index, progress: Progress) -> dict[str, float]:
     """Return the figures of the best weights on all pages of `val`.
 
     The last weights compete with the best checkpoint on the pages, and the device, that training was validated on:
@@ -444,7 +447,7 @@ def final_metrics(module: Training, watcher: Watcher, val: Index, progress: Prog
         watcher.best, best = last["hmean@0.5"], last
         watcher.save_best(module, last)
     else:
-        saved = collectives.of_rank_0(module.ranks, checkpoint.load(watcher.best_path) if module.ranks.first else None)
+        saved = collectives.broadcast(module.ranks, checkpoint.load(watcher.best_path) if module.ranks.first else None)
         best = saved["ocrlab"]["metrics"]
         module.averaged.load_state_dict(saved["detector"])
     if len(some) == len(val.samples):
@@ -457,9 +460,9 @@ def measure_pages(module: Training, samples: Sequence[Sample], progress: Progres
     config, mine = module.config, module.ranks
     module.averaged.eval()
     dataset, judged = Pages(samples, config, cache_folder(config)), {}
-    for turn, i in enumerate(collectives.share(len(dataset), mine)):
+    for turn, i in enumerate(collectives.page_share(len(dataset), mine)):
         if i is not None:
             page = dataset.page(i)
             judged[i] = page_inference.judge(module.averaged, page, config, bf16=module.machine.bf16).counts
         progress({"kind": "measure", "step": min((turn + 1) * mine.world, len(dataset)), "total": len(dataset)})
-    return figures(collectives.added(mine, judged, len(dataset)))
+    return figures(collectives.sum_scores(mine, judged, len(dataset)))

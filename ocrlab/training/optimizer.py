@@ -19,12 +19,12 @@ def adamw(model: nn.Module, optim: Optim) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=optim.lr, fused=True)
 
 
-def shortened(warmup: int, steps: int) -> int:
+def shorten_warmup(warmup: int, steps: int) -> int:
     """Return how many steps a run warms up for: a short one for a tenth of it at the most."""
     return min(warmup, max(1, steps // 10))
 
 
-def rate(step: int, warmup: int, steps: int) -> float:
+def learning_rate(step: int, warmup: int, steps: int) -> float:
     """Return the share of the learning rate at a step: linear warm-up, then cosine (Loshchilov and Hutter 2017)."""
     if step < warmup:
         return (step + 1) / warmup

@@ -39,7 +39,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Reviewed:
+class ReviewedPage:
     """One page with what was found on it, and the (H, W) probability map that this was read from, if it was kept."""
 
     sample: Sample
@@ -59,17 +59,17 @@ class Review:
     """Every page of a split as a detector saw it, and the settings it was read with."""
 
     config: Config
-    pages: list[Reviewed]
+    pages: list[ReviewedPage]
 
 
-def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
+def spread_samples(samples: Sequence[Sample], count: int) -> list[Sample]:
     """Return `count` samples from all over a split, or all of them."""
     if count >= len(samples):
         return list(samples)
     return [samples[int(at)] for at in np.linspace(0, len(samples) - 1, count)]
 
 
-def example(config: Config, samples: Sequence[Sample]) -> tuple[Sample, NDArray[np.uint8], target_maps.Targets]:
+def example_crop(config: Config, samples: Sequence[Sample]) -> tuple[Sample, NDArray[np.uint8], target_maps.Targets]:
     """Return one page, a crop (crop, crop, 3) of it as training sees it, and its target maps; raises DataError."""
     sample = random.Random(config.seed).choice(samples)
     image = read_image(sample.image, exif=config.exif)
@@ -90,7 +90,7 @@ def stages(config: Config) -> list[Stage]:
     return rows
 
 
-def look(
+def review_pages(
     net: Detector,
     config: Config,
     samples: Sequence[Sample],
@@ -100,7 +100,7 @@ def look(
     tick: Tick | None = None,
 ) -> Review:
     """Return every page with what `net` finds on it; the maps of `keep` pages, evenly spread, stay for `sweep`."""
-    names = {sample.name for sample in spread(samples, keep)}
+    names = {sample.name for sample in spread_samples(samples, keep)}
     reviewed = []
     for number, sample in enumerate(samples, 1):
         image = read_image(sample.image, exif=config.exif)
@@ -109,7 +109,7 @@ def look(
         size = (sample.width, sample.height)
         regions = page_inference.regions(heat, warp, size, config.post, config.targets.shrink_ratio)
         match = iou.match(sample.polygons, sample.ignored, regions.polygons)
-        reviewed.append(Reviewed(sample, regions, match, warp, heat if sample.name in names else None))
+        reviewed.append(ReviewedPage(sample, regions, match, warp, heat if sample.name in names else None))
         if tick:
             tick(number, len(samples))
     return Review(config, reviewed)
@@ -139,7 +139,7 @@ def sweep(
     return {setting: iou.summary(page_matches) for setting, page_matches in matches.items()}
 
 
-def best_and_worst(review: Review, count: int) -> tuple[list[Reviewed], list[Reviewed]]:
+def best_and_worst(review: Review, count: int) -> tuple[list[ReviewedPage], list[ReviewedPage]]:
     """Return the `count` best pages, best first, and of the others the `count` worst, worst first."""
     ranked = sorted(review.pages, key=lambda page: page.hmean, reverse=True)
     best = ranked[:count]

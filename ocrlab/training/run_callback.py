@@ -24,7 +24,7 @@ from ocrlab.losses.db_loss import LossParts
 from ocrlab.run_folder import heartbeat
 from ocrlab.run_folder.launcher import Ranks
 from ocrlab.training.auto_settings import spread
-from ocrlab.training.distributed.collectives import mean
+from ocrlab.training.distributed.collectives import mean_over_ranks
 from ocrlab.training.distributed.stop_together import REACHED, StopAgreement, StopDeadline, allowed
 from ocrlab.training.lightning_module import Training
 from ocrlab.training.tracking import client
@@ -35,7 +35,7 @@ MOST = 0.5  # of all micro-batches: a run with more of them has learned from the
 DO = "Look at these pages and their boxes (ocrlab samples check DIR); `ocrlab replay` names the module and operator"
 
 
-class Numbers:
+class NonFiniteLosses:
     """What was seen of losses that are not finite; of several ranks each one sees its own."""
 
     def __init__(self, ranks: Ranks) -> None:
@@ -71,7 +71,7 @@ class Numbers:
         """Raise RunError, on all ranks, where a weight is not finite: no later step can mend that."""
         weights = [getattr(p, "_local_tensor", p).detach() for p in model.parameters()]
         broken = any(not bool(p.isfinite().all()) for p in weights)
-        if mean(self.ranks, [float(broken)])[0]:
+        if mean_over_ranks(self.ranks, [float(broken)])[0]:
             got = (
                 f"NaN or infinity in weights at step {step}; {self}" if broken else f"it is so on another rank; {self}"
             )
@@ -80,7 +80,7 @@ class Numbers:
 
     def judge(self) -> None:
         """Raise RunError at the end, on all ranks, where most of the losses were not finite."""
-        share = mean(self.ranks, [self.count / max(1, self.total)])[0]
+        share = mean_over_ranks(self.ranks, [self.count / max(1, self.total)])[0]
         if share > MOST:
             what = "The loss was no finite number in most of the training"
             raise RunError(what, got=str(self), need="a finite loss", do=DO)
@@ -106,7 +106,7 @@ RECENT = 50  # micro-batches, of which the longest tells how long the next may t
 UNEVEN = 3.0  # a 95th percentile of so many medians is worth a word
 
 
-class Watcher(lightning.Callback):
+class RunCallback(lightning.Callback):
     """Writes down what a run does, and stops it between two micro-batches, or two pages of a validation, when SIGINT or
     SIGTERM asks for it."""
 
@@ -131,7 +131,7 @@ class Watcher(lightning.Callback):
         self.fit_seconds = 0.0  # in fit with data, without validation
         self.losses: list[LossParts] = []  # since the last row; read from the device only then
         self.named: list[list[str]] = []  # the pages of each of them
-        self.numbers = Numbers(self.ranks)
+        self.numbers = NonFiniteLosses(self.ranks)
         self.clock = self.saved = time.perf_counter()
         self.saved_step = -1
         self.bad_pages: set[str] = set()
@@ -175,7 +175,7 @@ class Watcher(lightning.Callback):
     def _own_signals(self) -> None:
         """Take SIGTERM back from Lightning, whose handler would wait in a collective; see `alone_with_signals`."""
         if self.ranks.several:
-            handled(self)
+            install_stop_handlers(self)
 
     def on_train_start(self, trainer: Trainer, module: lightning.LightningModule) -> None:
         self._own_signals()
@@ -299,7 +299,7 @@ class Watcher(lightning.Callback):
         count = len(self.losses)
         fields = {"loss": "total", "bce": "bce", "dice": "dice", "l1": "l1"}
         sums = [float(sum(getattr(parts, field).detach() for parts in self.losses)) for field in fields.values()]
-        means = dict(zip(fields, mean(self.ranks, [total / count for total in sums]), strict=True))
+        means = dict(zip(fields, mean_over_ranks(self.ranks, [total / count for total in sums]), strict=True))
         self._look(trainer, not math.isfinite(means["loss"]))
         median, _ = spread(self.seconds[-count:])
         rate = trainer.optimizers[0].param_groups[0]["lr"]
@@ -338,7 +338,7 @@ class Watcher(lightning.Callback):
             self.progress({"kind": "warning", "text": text})
 
 
-def handled(watcher: Watcher) -> dict[int, Any]:
+def install_stop_handlers(watcher: RunCallback) -> dict[int, Any]:
     """Install the stop handlers (main thread only) and return the old ones, to be put back after the fit."""
     try:
         return {s: signal.signal(s, watcher.ask_to_stop) for s in (signal.SIGINT, signal.SIGTERM)}

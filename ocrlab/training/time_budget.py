@@ -22,7 +22,7 @@ from ocrlab.config.schema import Config
 from ocrlab.debug.recorder.lightning_callback import Recorder
 from ocrlab.training.distributed import collectives
 from ocrlab.training.lightning_module import Training
-from ocrlab.training.optimizer import shortened
+from ocrlab.training.optimizer import shorten_warmup
 from ocrlab.training.run_callback import Progress
 
 LOOK = 30  # optimiser steps before the plan, if the warm-up is as long: until then no step depends on it
@@ -30,7 +30,7 @@ TIMED = 20  # of them, the last ones: the first read the pages and compile kerne
 SHARE = 0.95  # of the time that is planned
 
 
-def fitting(steps: int, done: int, seconds: float, step: float, validation: float, every: int) -> int:
+def steps_that_fit(steps: int, done: int, seconds: float, step: float, validation: float, every: int) -> int:
     """Return the largest number of steps, from `done` to `steps`, that fits into `seconds` more.
 
     `step` and `validation` are seconds of one; there is a validation after each `every` steps and at the end.
@@ -90,22 +90,24 @@ class Budget(lightning.Callback):
             callback.time_elapsed() for callback in callbacks if isinstance(callback, Timer)
         ]  # earlier starts count
         left = SHARE * 60 * minutes - max([time.monotonic() - self.started, *before])
-        fit = fitting(wanted.max_steps, trainer.global_step, left, step, self.page * len(loaders), wanted.val_every)
-        fit = int(collectives.of_rank_0(module.ranks, fit))
+        fit = steps_that_fit(
+            wanted.max_steps, trainer.global_step, left, step, self.page * len(loaders), wanted.val_every
+        )
+        fit = int(collectives.broadcast(module.ranks, fit))
         if fit >= wanted.max_steps:
             return
         text = f"trainer.max_minutes={minutes:g} is enough for {fit} of {wanted.max_steps} steps of {step:.2f} s"
         text += ": as many are planned"
         self.progress({"kind": "warning", "text": text})
         wanted.max_steps = trainer.fit_loop.epoch_loop.max_steps = fit
-        self.config.optim.warmup_steps = max(trainer.global_step, shortened(self.config.optim.warmup_steps, fit))
+        self.config.optim.warmup_steps = max(trainer.global_step, shorten_warmup(self.config.optim.warmup_steps, fit))
         if self.recorder is not None:
             self.recorder.start_anew()
         if module.ranks.first:
             configuration.save(self.config, self.folder.config_file)
 
 
-def budgeted(
+def make_budget(
     config: Config, folder: run_folder.RunFolder, progress: Progress, recorder: Recorder | None, begun: int
 ) -> Budget | None:
     """Return what plans a run that has made `begun` steps; None without max_minutes, or if it was planned before."""

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ocrlab.cli import main
-from ocrlab.cli.parser import Parser, add_json, add_words, table
+from ocrlab.cli.parser import Parser, add_json, add_subcommands, table
 from ocrlab.errors import ConfigError
 
 
@@ -44,10 +44,10 @@ def test_a_word_is_read_by_its_own_file_and_by_no_other(monkeypatch):
 
     def read(*words):
         parser = Parser("ocrlab x", "do x", "")
-        add_words(parser, "x", {"look": "look at it", "train": "needs more"})
+        add_subcommands(parser, "x", {"look": "look at it", "train": "needs more"})
         return parser.parse_args(words)
 
-    monkeypatch.setattr("ocrlab.cli.parser.of_word", of_word)
+    monkeypatch.setattr("ocrlab.cli.parser.import_subcommand", of_word)
     assert read("look", "--json").json
     with pytest.raises(ConfigError, match="^x look: unrecognized arguments: --jso"):
         read("look", "--jso")

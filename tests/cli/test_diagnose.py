@@ -12,6 +12,7 @@ import pytest
 
 from ocrlab.cli import diagnose
 from ocrlab.cli.parser import Answer, Parser
+from ocrlab.debug.diagnosis import catalogue
 from ocrlab.debug.flight_record import ring_format, ring_writer, training_findings
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.run_folder import write_json

@@ -13,7 +13,7 @@ import pytest
 
 from ocrlab.cli import evaluate, main
 from ocrlab.cli.parser import Answer
-from ocrlab.evaluation.metrics.page_scores import Scored, judge
+from ocrlab.evaluation.metrics.page_scores import DatasetScores, judge
 
 FIGURES = {f"{figure}@{at}" for figure in ("hmean", "precision", "recall") for at in (0.5, 0.7, 0.8)}
 FIGURES |= {f"{name}_{figure}" for name in ("deteval", "cleval") for figure in ("hmean", "precision", "recall")}
@@ -29,7 +29,7 @@ def calls(calls, monkeypatch):
         calls.evaluate = SimpleNamespace(detector=detector, data=data, split=split, exif=exif)
         tick(1, 1)
         judged = {f"page{hits}": judge(BOXES, [False] * 4, None, BOXES[:hits]) for hits in range(7)}
-        return Scored(judged, 0, 1.5)
+        return DatasetScores(judged, 0, 1.5)
 
     monkeypatch.setattr(sys.modules["ocrlab.inference.scoring"], "score", score, raising=False)
     return calls
@@ -141,10 +141,10 @@ def test_the_oracle_takes_over(monkeypatch):
 
 
 def test_a_split_without_a_box_that_counts_is_reported(calls, monkeypatch, capsys):
-    from ocrlab.evaluation.metrics.page_scores import Scored, judge
+    from ocrlab.evaluation.metrics.page_scores import DatasetScores, judge
 
     def score(*_args, **_kwargs):
-        return Scored({"empty": judge([], np.zeros(0, bool), [], [], None)}, 0, 0.5)
+        return DatasetScores({"empty": judge([], np.zeros(0, bool), [], [], None)}, 0, 0.5)
 
     monkeypatch.setattr(sys.modules["ocrlab.inference.scoring"], "score", score, raising=False)
     assert main(["evaluate", "--checkpoint", "c.ckpt", "data=receipts", "--json"]) == 0

@@ -84,8 +84,8 @@ def test_lost_boxes_are_named_and_counted_from_1(data: Path) -> None:
 
 
 def test_a_long_list_is_cut() -> None:
-    assert upper_bound.listed(range(7), str) == "0; 1; 2; 3; 4 and 2 more (--json has all)"
-    assert upper_bound.listed(range(5), str) == "0; 1; 2; 3; 4"
+    assert upper_bound.list_text(range(7), str) == "0; 1; 2; 3; 4 and 2 more (--json has all)"
+    assert upper_bound.list_text(range(5), str) == "0; 1; 2; 3; 4"
 
 
 def test_the_settings_of_a_file_are_judged(data: Path, tmp_path: Path) -> None:

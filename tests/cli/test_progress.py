@@ -11,7 +11,7 @@ from ocrlab.cli import progress
 
 
 def test_a_log_gets_few_lines(capsys):
-    with progress.of_training() as show:
+    with progress.training_progress() as show:
         for step in range(1, 101):
             show({"kind": "train", "step": step, "total": 100, "loss": 0.5})
         show({"kind": "validate", "step": 100, "total": 100, "hmean@0.5": 0.25})
@@ -30,7 +30,7 @@ def test_a_log_gets_few_lines(capsys):
 def test_a_log_says_how_fast_and_how_long(capsys, monkeypatch):
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    with progress.of_training() as show:
+    with progress.training_progress() as show:
         for step in (0, 25):
             now += 60
             show({"kind": "train", "step": step, "total": 100, "loss": 0.5, "images_per_second": 6.84})
@@ -57,7 +57,7 @@ def test_a_terminal_gets_a_single_bar_with_the_last_figures():
 
 
 def test_pages_tick(capsys):
-    with progress.of_pages("predicting") as tick:
+    with progress.page_progress("predicting") as tick:
         tick(1, 3)
         tick(2, 3)
         tick(3, 3)
@@ -65,7 +65,7 @@ def test_pages_tick(capsys):
 
 
 def test_a_log_does_not_repeat_its_last_step(capsys, monkeypatch):
-    with progress.of_training() as show:
+    with progress.training_progress() as show:
         show({"kind": "measure", "step": 1, "total": 1})
         show({"kind": "measure", "step": 1, "total": 1})
         monkeypatch.setattr(progress, "LINE_EVERY", 0.0)

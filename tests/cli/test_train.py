@@ -281,7 +281,7 @@ def test_nproc_starts_torchrun_under_watch(watched, calls, capsys, monkeypatch):
 
 
 def test_a_config_that_cannot_ask_for_ranks_is_read_by_the_child_alone(watched, monkeypatch):
-    monkeypatch.setattr("ocrlab.cli.train.loaded", None)
+    monkeypatch.setattr("ocrlab.cli.train.load_config", None)
     assert main(["train", "crop=64", "+hardware=cpu_2core"]) == 0
     assert watched.words == ["-m", "ocrlab", "train", "crop=64", "+hardware=cpu_2core"]
 

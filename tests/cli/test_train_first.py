@@ -31,7 +31,7 @@ def test_it_reads_the_places_as_the_config_does(text: str, words: list[str], tmp
 
 
 def test_a_value_that_is_no_text_is_left_to_the_child(tmp_path: Path) -> None:
-    train_preflight.look(train_preflight.read_places(None, ["data=[a, b]"]))
+    train_preflight.check_places(train_preflight.read_places(None, ["data=[a, b]"]))
     with pytest.raises(ConfigError, match="No such file"):
         train_preflight.read_places(tmp_path / "none.yaml", [])
 
@@ -39,11 +39,11 @@ def test_a_value_that_is_no_text_is_left_to_the_child(tmp_path: Path) -> None:
 def test_a_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(DataError, match=f"{tmp_path}/pages does not exist"):
-        train_preflight.look(train_preflight.read_places(None, ["data=~/pages"]))
+        train_preflight.check_places(train_preflight.read_places(None, ["data=~/pages"]))
     for split in ("train", "val"):
         for kind in ("images", "gts"):
             (tmp_path / "pages" / split / kind).mkdir(parents=True)
-    train_preflight.look(train_preflight.read_places(None, ["data=~/pages"]))
+    train_preflight.check_places(train_preflight.read_places(None, ["data=~/pages"]))
 
 
 def test_a_wrong_setting_is_reported_before_data_that_is_missing(
@@ -72,7 +72,7 @@ def test_an_unusable_place_for_runs_is_reported_before_torch(
 
 def test_it_costs_no_heavy_import() -> None:
     code = (
-        "import sys; from ocrlab.cli import train_preflight as f; f.look(f.read_places(None, ['data=data_samples']))\n"
+        "import sys; from ocrlab.cli import train_preflight as f; f.check_places(f.read_places(None, ['data=data_samples']))\n"
     )
     code += "print(sorted({'torch', 'numpy', 'cv2', 'pydantic'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])

@@ -84,7 +84,7 @@ def test_workers_of_a_rank_keep_its_order(samples, config, workers):
 
 
 def test_a_signal_to_all_processes_does_not_take_the_workers_first():
-    loader = DataLoader(range(64), num_workers=2, worker_init_fn=dataset.single_threaded(), prefetch_factor=1)
+    loader = DataLoader(range(64), num_workers=2, worker_init_fn=dataset.worker_init(), prefetch_factor=1)
     walk = iter(loader)
     first = [next(walk), next(walk)]  # one from each worker: both are up
     workers = walk._workers
@@ -117,7 +117,7 @@ def test_a_program_that_leaves_with_its_workers_up_ends(tmp_path, method):
 
 
 def test_a_second_signal_of_others_ends_a_worker():
-    walk = iter(DataLoader(range(64), num_workers=1, worker_init_fn=dataset.single_threaded()))
+    walk = iter(DataLoader(range(64), num_workers=1, worker_init_fn=dataset.worker_init()))
     next(walk)
     (worker,) = walk._workers
     ask = ["kill", "-TERM", str(worker.pid)]

@@ -29,7 +29,7 @@ class Dark(nn.Module):
 
 @pytest.fixture
 def detector(monkeypatch: pytest.MonkeyPatch) -> Detector:
-    monkeypatch.setattr(page_inference, "fused_once", lambda model, **_: model)
+    monkeypatch.setattr(page_inference, "cached_fused", lambda model, **_: model)
     return Detector(Dark(), Config(), bf16=False, origin="dark is text")  # type: ignore[arg-type]
 
 

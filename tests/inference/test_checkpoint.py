@@ -93,7 +93,7 @@ def test_what_a_kill_left_half_written_is_removed_and_nothing_else(tmp_path: Pat
     (tmp_path / ".last.ckpt.123.tmp").write_bytes(b"half")
     checkpoint.save({"ocrlab": CARD}, tmp_path / "last.ckpt")
     (tmp_path / ".notes.tmp").touch()
-    checkpoint.sweep(tmp_path)
+    checkpoint.remove_torn_files(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".notes.tmp", "last.ckpt"]
 
 

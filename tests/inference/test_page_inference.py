@@ -42,18 +42,18 @@ def test_a_map_with_nan_is_reported(model):
 
 def test_the_detector_is_fused_once_for_its_weights(model):
     mine, canvas = copy.deepcopy(model), np.full((32, 64, 3), 90, np.uint8)
-    before = page_inference.fused_once(mine, bf16=False)
+    before = page_inference.cached_fused(mine, bf16=False)
     first = page_inference.probability(mine, canvas, bf16=False)
-    assert page_inference.fused_once(mine, bf16=False) is before
+    assert page_inference.cached_fused(mine, bf16=False) is before
     with torch.no_grad():
         mine.head.probability[-1].bias.add_(3)
-    assert page_inference.fused_once(mine, bf16=False) is not before
+    assert page_inference.cached_fused(mine, bf16=False) is not before
     assert (page_inference.probability(mine, canvas, bf16=False) > first).all()
-    assert page_inference.fused_once(mine, bf16=True) is not page_inference.fused_once(mine, bf16=False)
-    form = weakref.ref(page_inference.fused_once(mine, bf16=False))
-    page_inference.forget(mine)
+    assert page_inference.cached_fused(mine, bf16=True) is not page_inference.cached_fused(mine, bf16=False)
+    form = weakref.ref(page_inference.cached_fused(mine, bf16=False))
+    page_inference.free_fused(mine)
     assert form() is None, "what nobody uses before the next validation takes no memory"
-    page_inference.forget(mine)
+    page_inference.free_fused(mine)
 
 
 @pytest.mark.parametrize("bf16", [False, True])
@@ -61,10 +61,10 @@ def test_a_caller_s_autocast_changes_no_map(model, bf16):
     """Lightning validates inside of autocast, and the measurement at the end is made outside of it."""
     canvas = np.random.default_rng(1).integers(0, 256, (64, 96, 3), dtype=np.uint8)
     plain = page_inference.probability(model, canvas, bf16=bf16)
-    page_inference.forget(model)
+    page_inference.free_fused(model)
     with torch.autocast("cpu", torch.bfloat16):
         assert np.array_equal(page_inference.probability(model, canvas, bf16=bf16), plain)
-    page_inference.forget(model)
+    page_inference.free_fused(model)
 
 
 def test_pages_of_a_single_size_go_together(model):

@@ -18,7 +18,7 @@ from ocrlab.config.schema import Config, load
 from ocrlab.notebook import sanity
 from ocrlab.records import Check
 from ocrlab.training.sanity import sanity_checks as checks
-from ocrlab.training.sanity.model_checks import Learned
+from ocrlab.training.sanity.model_checks import LearnedPage
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def report(config: Config) -> sanity.SanityReport:
     curve = [{"step": float(i), "loss": 5.0 / i} for i in range(1, 11)]
     curve[-1]["hmean@0.5"] = 2 / 3
     blank = np.full((256, 256, 3), 200, np.uint8)
-    report.learned = Learned("page_1", blank, [box, box + 90], np.zeros(2, bool), [box + 1], curve)
+    report.learned = LearnedPage("page_1", blank, [box, box + 90], np.zeros(2, bool), [box + 1], curve)
     return sanity.summarize(report, config)
 
 
@@ -97,7 +97,7 @@ def test_a_report_without_anything(config: Config) -> None:
     empty = sanity.summarize(checks.Report(), config)
     assert sanity.targets(empty).text == "No batch could be loaded"
     assert sanity.learned(empty).text == "No page was learned by heart"
-    bare = checks.Report(learned=Learned("page_1", np.zeros((8, 8, 3), np.uint8)))
+    bare = checks.Report(learned=LearnedPage("page_1", np.zeros((8, 8, 3), np.uint8)))
     assert "no legible box" in sanity.learned(sanity.summarize(bare, config)).text
     assert sanity.gradients(empty).text == "No gradient was measured"
     assert "0 of 0" in sanity.table(empty).text

@@ -112,7 +112,7 @@ def test_perfect_maps_make_the_sweep_find_the_exact_unclip(
         heat = np.ascontiguousarray(maps.shrink_map, dtype=np.float32)
         nothing = Regions([], np.zeros(0, np.float32))
         pages.append(
-            prediction_review.Reviewed(sample, nothing, iou.match(sample.polygons, sample.ignored, []), warp, heat)
+            prediction_review.ReviewedPage(sample, nothing, iou.match(sample.polygons, sample.ignored, []), warp, heat)
         )
     scores = prediction_review.sweep(prediction_review.Review(settings, pages), (0.5,), ("exact", 1.5))
     assert scores[0.5, "exact"]["hmean@0.7"] > 0.9

@@ -26,7 +26,7 @@ from ocrlab.run_folder.launcher import Ranks, detect_ranks
 from ocrlab.training import loop
 from ocrlab.training.distributed import collectives
 from ocrlab.training.lightning_module import Training
-from ocrlab.training.run_callback import Watcher
+from ocrlab.training.run_callback import RunCallback
 
 TINY = (
     "width=32",
@@ -118,9 +118,9 @@ def train(
     """
     mine = detect_ranks()
     record: dict[str, Any] = {"losses": [], "pages": [], "gradients": [], "weights": {}, "micro": 0}
-    ended = Watcher.on_train_batch_end
+    ended = RunCallback.on_train_batch_end
 
-    def see(self: Watcher, trainer: Any, module: Training, out: Any, batch: Any, index: int) -> None:
+    def see(self: RunCallback, trainer: Any, module: Training, out: Any, batch: Any, index: int) -> None:
         ended(self, trainer, module, out, batch, index)
         record["losses"].append(float(module.parts.total))
         record["pages"].append(list(batch.pages))
@@ -132,7 +132,7 @@ def train(
         gradients = [p.grad for p in self.detector.parameters() if p.grad is not None]
         record["gradients"].append(torch.cat([grad.flatten() for grad in gradients]))
 
-    Watcher.on_train_batch_end = see  # type: ignore[method-assign]
+    RunCallback.on_train_batch_end = see  # type: ignore[method-assign]
     Training.configure_gradient_clipping = gradients  # type: ignore[method-assign]
     modules: list[Training] = []
     begin = Training.on_train_start
@@ -200,13 +200,13 @@ def judge(place: Path, world: int) -> None:
     shape = (63, len(scores.SIZES), len(scores.COLUMNS))
     counts = rng.integers(0, 9, shape) + rng.random(shape) * (rng.random(shape) < 0.3)
     mine = detect_ranks() if world > 1 else Ranks()
-    with collectives.together(mine):
-        turns = collectives.share(63, mine)
-        running = collectives.added(mine, {page: counts[page] for page in turns if page is not None}, 63)
+    with collectives.join_ranks(mine):
+        turns = collectives.page_share(63, mine)
+        running = collectives.sum_scores(mine, {page: counts[page] for page in turns if page is not None}, 63)
         np.save(place / f"state-{world}-{mine.rank}.npy", running.state)
         for twice in (0, 62):
             try:
-                collectives.added(
+                collectives.sum_scores(
                     mine, {page: counts[page] for page in [*turns, twice] if page is not None and page != 5}, 63
                 )
             except OcrlabError as error:

@@ -113,7 +113,7 @@ def test_smoke_passes_on_the_cpu():
 
 
 def test_step_gives_a_finite_loss():
-    assert 0 < replay_step.run("cpu")["loss"] < 100
+    assert 0 < replay_step.smoke_step("cpu")["loss"] < 100
 
 
 def test_spread():

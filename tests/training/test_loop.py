@@ -29,7 +29,7 @@ from ocrlab.losses.db_loss import LossParts
 from ocrlab.run_folder.launcher import Ranks
 from ocrlab.training import lightning_module, loop, run_callback
 from ocrlab.training.loop import AtomicIO
-from ocrlab.training.run_callback import Watcher
+from ocrlab.training.run_callback import RunCallback
 
 
 @pytest.fixture(scope="session")
@@ -98,7 +98,7 @@ def whole(pages, tmp_path_factory):
 
 def interrupted(pages: Path, runs: Path, after: int | None, *more: str) -> Path:
     """Run to the end, or stop after micro-batch `after` as a signal would; return the run folder."""
-    finish = run_callback.Watcher.finish_batch
+    finish = run_callback.RunCallback.finish_batch
 
     def stop(self, trainer):
         if trainer.lightning_module.micro == after:
@@ -108,7 +108,7 @@ def interrupted(pages: Path, runs: Path, after: int | None, *more: str) -> Path:
         finish(self, trainer)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_callback.Watcher, "finish_batch", stop)
+        patch.setattr(run_callback.RunCallback, "finish_batch", stop)
         if after is None:
             return loop.fit(tiny(pages, runs, *more)).folder
         with pytest.raises(SystemExit) as left:
@@ -117,7 +117,7 @@ def interrupted(pages: Path, runs: Path, after: int | None, *more: str) -> Path:
         ((folder, record),) = run_folder.list_runs(runs)
         assert record.status == "failure"
         patch.setattr(
-            run_callback.Watcher,
+            run_callback.RunCallback,
             "finish_batch",
             lambda self, trainer: self.save_last(trainer) if trainer.lightning_module.micro == 8 else None,
         )
@@ -136,7 +136,7 @@ def test_resume_is_exact_after_any_micro_batch(pages, whole, tmp_path, after):
 @pytest.mark.parametrize("sanity", [False, True])
 def test_a_stop_waits_for_no_validation_and_resume_is_exact_all_the_same(pages, whole, tmp_path, sanity, monkeypatch):
     """Thousands of pages may take minutes. The validation that was left is not made again: no step depends on it."""
-    ended, looked_at = run_callback.Watcher.on_validation_batch_end, []
+    ended, looked_at = run_callback.RunCallback.on_validation_batch_end, []
 
     def asked(self, trainer, *rest):
         looked_at.append(trainer.sanity_checking)
@@ -145,14 +145,14 @@ def test_a_stop_waits_for_no_validation_and_resume_is_exact_all_the_same(pages, 
         ended(self, trainer, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_callback.Watcher, "on_validation_batch_end", asked)
+        patch.setattr(run_callback.RunCallback, "on_validation_batch_end", asked)
         with pytest.raises(SystemExit, match="130"):
             loop.fit(tiny(pages, tmp_path))
     assert looked_at.count(sanity) == 1
     ((folder, _),) = run_folder.list_runs(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(
-            run_callback.Watcher,
+            run_callback.RunCallback,
             "finish_batch",
             lambda self, trainer: self.save_last(trainer) if trainer.lightning_module.micro == 8 else None,
         )
@@ -182,7 +182,7 @@ def test_a_run_of_more_gpus_goes_on_with_fewer_and_says_so(pages, tmp_path, monk
 def test_losses_of_the_host_and_of_a_device_are_saved_together(pages, tmp_path):
     """A resumed run begins with some on the host; a second stop before the next log row saves both."""
     folder = run_folder.RunFolder(tmp_path, run_folder.now())
-    watcher = run_callback.Watcher(tiny(pages, tmp_path), folder, None, loop.silent)
+    watcher = run_callback.RunCallback(tiny(pages, tmp_path), folder, None, loop.silent)
     with FakeTensorMode():  # a CUDA tensor without a GPU
         watcher.losses = [LossParts(*torch.zeros(4, device=device).unbind()) for device in ("cpu", "cuda")]
         saved = watcher.state_dict()["losses"]
@@ -191,14 +191,14 @@ def test_losses_of_the_host_and_of_a_device_are_saved_together(pages, tmp_path):
 
 def interrupted_once(pages: Path, runs: Path) -> Path:
     """Stop a run after its third micro-batch; return its folder."""
-    finish = run_callback.Watcher.finish_batch
+    finish = run_callback.RunCallback.finish_batch
 
     def stop(self, trainer):
         self.stop_signal = signal.SIGTERM if trainer.lightning_module.micro == 3 else None
         finish(self, trainer)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_callback.Watcher, "finish_batch", stop)
+        patch.setattr(run_callback.RunCallback, "finish_batch", stop)
         with pytest.raises(SystemExit):
             loop.fit(tiny(pages, runs))
     ((folder, _),) = run_folder.list_runs(runs)
@@ -487,14 +487,14 @@ def test_the_last_measurement_is_done_on_the_device_of_the_training(pages, tmp_p
 
     monkeypatch.setattr(loop, "measure", measure)
     monkeypatch.setattr(loop, "_run", elsewhere)
-    monkeypatch.setattr(Watcher, "save_best", lambda *_: None)
+    monkeypatch.setattr(RunCallback, "save_best", lambda *_: None)
     loop.fit(tiny(pages, tmp_path, "trainer.max_steps=1", "trainer.val_every=100", "trainer.val_pages=1"))
     assert devices == [{"meta"}]
 
 
 def test_figures_of_an_earlier_step_are_not_those_of_the_last_weights(pages, tmp_path, monkeypatch):
     """The validation at the last step is left by a signal; the run that is resumed has no step to make any more."""
-    ended = run_callback.Watcher.on_validation_batch_end
+    ended = run_callback.RunCallback.on_validation_batch_end
 
     def asked(self, trainer, *rest):
         if trainer.global_step == 4 and not trainer.sanity_checking:
@@ -502,7 +502,7 @@ def test_figures_of_an_earlier_step_are_not_those_of_the_last_weights(pages, tmp
         ended(self, trainer, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_callback.Watcher, "on_validation_batch_end", asked)
+        patch.setattr(run_callback.RunCallback, "on_validation_batch_end", asked)
         with pytest.raises(SystemExit, match="130"):
             loop.fit(tiny(pages, tmp_path, "trainer.val_every=2"))
     ((folder, _),) = run_folder.list_runs(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from ocrlab.config.schema import Optim
-from ocrlab.training.optimizer import adamw, rate, shortened
+from ocrlab.training.optimizer import adamw, learning_rate, shorten_warmup
 
 
 def test_vectors_are_not_decayed():
@@ -24,7 +24,7 @@ def test_vectors_are_not_decayed():
 
 
 def test_rate_warms_up_then_falls_to_zero():
-    curve = [rate(step, 10, 100) for step in range(101)]
+    curve = [learning_rate(step, 10, 100) for step in range(101)]
     assert curve[0] == pytest.approx(0.1)
     assert max(curve) == 1.0
     assert curve[100] == pytest.approx(0)
@@ -32,7 +32,7 @@ def test_rate_warms_up_then_falls_to_zero():
 
 
 def test_a_short_run_warms_up_for_a_tenth_of_it():
-    assert [shortened(100, steps) for steps in (7000, 1000, 300, 5)] == [100, 100, 30, 1]
+    assert [shorten_warmup(100, steps) for steps in (7000, 1000, 300, 5)] == [100, 100, 30, 1]
 
 
 def test_neither_it_nor_the_sanity_checks_load_lightning():

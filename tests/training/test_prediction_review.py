@@ -15,7 +15,7 @@ from ocrlab.evaluation.metrics import iou
 from ocrlab.inference import page_inference
 from ocrlab.model.dbnet import Detector
 from ocrlab.training import prediction_review
-from ocrlab.training.prediction_review import Review, Reviewed
+from ocrlab.training.prediction_review import Review, ReviewedPage
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def net(config: Config) -> Detector:
 
 
 def test_spread_takes_both_ends() -> None:
-    assert prediction_review.spread(range(10), 3) == [0, 4, 9]  # type: ignore[arg-type, comparison-overlap]
-    assert prediction_review.spread(range(2), 3) == [0, 1]  # type: ignore[arg-type, comparison-overlap]
+    assert prediction_review.spread_samples(range(10), 3) == [0, 4, 9]  # type: ignore[arg-type, comparison-overlap]
+    assert prediction_review.spread_samples(range(2), 3) == [0, 1]  # type: ignore[arg-type, comparison-overlap]
 
 
 def test_an_example_is_seeded_and_fits(config: Config, samples: list[Sample]) -> None:
-    sample, crop, maps = prediction_review.example(config, samples)
-    again = prediction_review.example(config, samples)
+    sample, crop, maps = prediction_review.example_crop(config, samples)
+    again = prediction_review.example_crop(config, samples)
     assert again[0] is sample
     assert np.array_equal(crop, again[1])
     assert crop.shape == (128, 128, 3)
@@ -61,7 +61,9 @@ def test_stages_count_every_parameter_once(config: Config, encoder: str, decoder
 
 def test_looking_gives_the_figures_of_validation(config: Config, samples: list[Sample], net: Detector) -> None:
     ticks: list[tuple[int, int]] = []
-    review = prediction_review.look(net, config, samples[:3], bf16=False, keep=2, tick=lambda *done: ticks.append(done))
+    review = prediction_review.review_pages(
+        net, config, samples[:3], bf16=False, keep=2, tick=lambda *done: ticks.append(done)
+    )
     assert ticks == [(1, 3), (2, 3), (3, 3)]
     assert [page.heat is not None for page in review.pages] == [True, False, True]
     for page in review.pages:
@@ -78,17 +80,17 @@ def test_looking_gives_the_figures_of_validation(config: Config, samples: list[S
 
 def test_the_sweep_contains_the_settings_in_use(config: Config, samples: list[Sample], net: Detector) -> None:
     config.post.unclip = 1.7
-    review = prediction_review.look(net, config, samples[:2], bf16=False)
+    review = prediction_review.review_pages(net, config, samples[:2], bf16=False)
     detected = prediction_review.sweep(review, (0.3, 0.6), ("exact",))
     assert set(detected) == {(t, u) for t in (0.3, 0.45, 0.6) for u in ("exact", 1.7)}
     assert detected[0.45, 1.7] == iou.summary([page.match for page in review.pages])
 
 
 def test_best_and_worst_share_no_page(samples: list[Sample], config: Config) -> None:
-    def page(hits: int) -> Reviewed:
+    def page(hits: int) -> ReviewedPage:
         sample = samples[0]
         match = iou.match(sample.polygons, sample.ignored, sample.polygons[:hits])
-        return Reviewed(sample, None, match, np.eye(2, 3), None)  # type: ignore[arg-type]
+        return ReviewedPage(sample, None, match, np.eye(2, 3), None)  # type: ignore[arg-type]
 
     ranked = [page(hits) for hits in (3, 9, 1)]
     best, worst = prediction_review.best_and_worst(Review(config, ranked), 2)

@@ -12,14 +12,14 @@ from ocrlab.config import schema as configs
 from ocrlab.errors import RunError
 from ocrlab.run_folder.launcher import Ranks
 from ocrlab.training import loop
-from ocrlab.training.run_callback import Numbers
+from ocrlab.training.run_callback import NonFiniteLosses
 from tests.training.test_loop import interrupted_once, pages  # noqa: F401  # a fixture
 
 FINE, WRONG = torch.tensor(1.0), torch.tensor(float("nan"))
 
 
 def test_each_loss_that_is_not_finite_is_counted_with_its_pages():
-    numbers = Numbers(Ranks())
+    numbers = NonFiniteLosses(Ranks())
     assert not numbers.see([FINE, FINE], [["a"], ["b"]], 2)
     assert numbers.see([FINE, WRONG], [["c"], ["d", "e"]], 4)
     assert not numbers.see([WRONG / 1, torch.tensor(float("inf"))], [["d"]], 6), "only the first is told at once"
@@ -30,7 +30,7 @@ def test_each_loss_that_is_not_finite_is_counted_with_its_pages():
 
 
 def test_finite_losses_are_not_reported():
-    numbers = Numbers(Ranks())
+    numbers = NonFiniteLosses(Ranks())
     numbers.see([FINE] * 4, [["a"]] * 4, 4)
     numbers.check(nn.Linear(2, 2), 4)
     numbers.judge()
@@ -38,7 +38,7 @@ def test_finite_losses_are_not_reported():
 
 
 def test_weights_that_are_not_finite_end_the_training():
-    numbers, model = Numbers(Ranks()), nn.Linear(2, 2)
+    numbers, model = NonFiniteLosses(Ranks()), nn.Linear(2, 2)
     numbers.see([WRONG], [["bad.jpg"]], 1)
     numbers.check(model, 1)
     model.weight.data[0, 0] = float("inf")
@@ -47,14 +47,14 @@ def test_weights_that_are_not_finite_end_the_training():
 
 
 def test_mostly_no_number_is_no_success():
-    numbers = Numbers(Ranks())
+    numbers = NonFiniteLosses(Ranks())
     numbers.see([WRONG, WRONG, FINE], [["a"], ["b"], ["c"]], 3)
     with pytest.raises(RunError, match="no finite number in most"):
         numbers.judge()
 
 
 def test_a_resumed_run_goes_on_counting(tmp_path):
-    before, after, other = Numbers(Ranks()), Numbers(Ranks()), Numbers(Ranks(rank=1, world=2))
+    before, after, other = NonFiniteLosses(Ranks()), NonFiniteLosses(Ranks()), NonFiniteLosses(Ranks(rank=1, world=2))
     before.see([WRONG, FINE, FINE], [["a"], ["b"], ["c"]], 3)
     torch.save(before.state(), tmp_path / "state")
     state = torch.load(tmp_path / "state", weights_only=True)

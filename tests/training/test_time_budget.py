@@ -12,7 +12,7 @@ import pytest
 from ocrlab.config import schema as configs
 from ocrlab.inference import checkpoint
 from ocrlab.training import loop, time_budget
-from ocrlab.training.time_budget import budgeted, fitting
+from ocrlab.training.time_budget import make_budget, steps_that_fit
 from tests.training.test_loop import pages, tiny  # noqa: F401  # a fixture
 
 
@@ -22,16 +22,16 @@ from tests.training.test_loop import pages, tiny  # noqa: F401  # a fixture
 )
 def test_as_many_steps_as_fit_never_more_than_asked_nor_fewer_than_done(seconds, steps):
     whole = 100.0 / (800 - 30)
-    planned = fitting(800, 30, seconds, whole, 0.0, 200)
+    planned = steps_that_fit(800, 30, seconds, whole, 0.0, 200)
     assert abs(planned - (30 + min(770, max(0.0, seconds) / whole))) < 1
     assert abs(planned - steps) <= 30 or seconds < 99
 
 
 def test_validations_are_paid_for():
-    assert fitting(100, 0, 100.0, 1.0, 0.0, 10) == 100
-    assert fitting(100, 0, 100.0, 1.0, 10.0, 10) == 50  # 50 steps and 5 validations
-    assert fitting(100, 0, 109.9, 1.0, 10.0, 10) == 50  # one step more needs a sixth one, at its end
-    assert fitting(100, 0, 111.0, 1.0, 10.0, 10) == 51
+    assert steps_that_fit(100, 0, 100.0, 1.0, 0.0, 10) == 100
+    assert steps_that_fit(100, 0, 100.0, 1.0, 10.0, 10) == 50  # 50 steps and 5 validations
+    assert steps_that_fit(100, 0, 109.9, 1.0, 10.0, 10) == 50  # one step more needs a sixth one, at its end
+    assert steps_that_fit(100, 0, 111.0, 1.0, 10.0, 10) == 51
 
 
 def test_the_schedule_comes_to_its_end_in_the_time_there_is(pages, tmp_path, monkeypatch):  # noqa: F811
@@ -56,7 +56,7 @@ def test_the_schedule_comes_to_its_end_in_the_time_there_is(pages, tmp_path, mon
 
 def test_the_time_limit_holds_whatever_was_planned(pages, tmp_path, monkeypatch):  # noqa: F811
     """Other work may come after the plan: then the steps end with the minutes."""
-    monkeypatch.setattr(time_budget, "fitting", lambda wanted, *_: wanted)
+    monkeypatch.setattr(time_budget, "steps_that_fit", lambda wanted, *_: wanted)
     result = loop.fit(tiny(pages, tmp_path, "trainer.max_steps=100000", "trainer.max_minutes=0.1"))
     assert 1 < result.metrics["steps"] < 100000
 
@@ -66,15 +66,15 @@ def test_the_time_limit_holds_whatever_was_planned(pages, tmp_path, monkeypatch)
 )
 def test_a_run_that_goes_on_is_planned_before_its_warm_up_ends(warmup, begun, after, tmp_path):
     config = configs.load(overrides=[f"optim.warmup_steps={warmup}", "trainer.max_minutes=1"])
-    budget = budgeted(config, None, print, None, begun)
+    budget = make_budget(config, None, print, None, begun)
     assert budget.times == after + 1
 
 
 def test_what_was_planned_or_has_no_limit_is_not_planned():
     config = configs.load(overrides=["optim.warmup_steps=500", "trainer.max_minutes=1"])
-    assert budgeted(config, None, print, None, 29) is None
+    assert make_budget(config, None, print, None, 29) is None
     config.trainer.max_minutes = None
-    assert budgeted(config, None, print, None, 0) is None
+    assert make_budget(config, None, print, None, 0) is None
 
 
 def test_where_there_is_time_enough_nothing_is_changed(pages, tmp_path):  # noqa: F811

@@ -43,8 +43,8 @@ def check(path: Path | str, splits: Sequence[str] | None = None, progress: Progr
     """
     readers = pages(path, splits)
     looked: list[PageFindings] = []
-    prints: list[page_rules.Print] = []
-    strangers: list[page_rules.Stranger] = []
+    prints: list[page_rules.PageFingerprint] = []
+    strangers: list[page_rules.MisfitPage] = []
     for number, read in enumerate(readers, 1):
         looked.append(_guarded(read(), prints, strangers))
         if progress:
@@ -56,7 +56,9 @@ def check(path: Path | str, splits: Sequence[str] | None = None, progress: Progr
     return findings + notes + whole + list(page_rules.duplicate_pages(prints))
 
 
-def _guarded(raw: Raw, prints: list[page_rules.Print], strangers: list[page_rules.Stranger]) -> PageFindings:
+def _guarded(
+    raw: Raw, prints: list[page_rules.PageFingerprint], strangers: list[page_rules.MisfitPage]
+) -> PageFindings:
     """Return the findings of one page; what nobody foresaw is an error of this page and does not end the check."""
     try:
         return page(raw, prints, strangers)
@@ -87,11 +89,11 @@ def _reported(page: PageFindings, silent: bool) -> list[Finding]:
     return [f for f in page.by_numbers if f.box is None or f.box not in flipped] + page.by_pixels
 
 
-def page(raw: Raw, prints: list[page_rules.Print], strangers: list[page_rules.Stranger]) -> PageFindings:
+def page(raw: Raw, prints: list[page_rules.PageFingerprint], strangers: list[page_rules.MisfitPage]) -> PageFindings:
     """Return what one page is like; adds its fingerprint, and the page itself if its boxes seem another page's."""
     findings = [_whole(raw, "unreadable_annotation", ERROR, why, line) for line, why in raw.faults]
     findings += [_whole(raw, "unreadable_annotation", NOTE, why) for why in raw.notes]
-    broken, good = box_rules.usable(raw)
+    broken, good = box_rules.split_usable(raw)
     findings += broken
     image = header = None
     if raw.image is None:
@@ -108,7 +110,8 @@ def page(raw: Raw, prints: list[page_rules.Print], strangers: list[page_rules.St
     prints.append(_print(raw, image))
     if image is None or header is None or raw.annotation is None:
         return PageFindings(
-            raw.split, findings + list(box_rules.numbers(raw, good, None)) + list(box_rules.texts(raw, good))
+            raw.split,
+            findings + list(box_rules.number_findings(raw, good, None)) + list(box_rules.text_findings(raw, good)),
         )
     polygons = [polygon for index in good if (polygon := raw.boxes[index].polygon) is not None]
     image, tag = page_rules.exif(raw, image, header, polygons)
@@ -121,7 +124,7 @@ def _judge_pixels(
     good: list[int],
     image: page_image.Image,
     polygons: list[Polygon],
-    strangers: list[page_rules.Stranger],
+    strangers: list[page_rules.MisfitPage],
 ) -> PageFindings:
     """Return what the pixels say: about the page as a whole, or, where it is the right one, about its boxes."""
     size = (image.shape[1], image.shape[0])
@@ -141,35 +144,35 @@ def _judge_pixels(
             )
             whole.append(_whole(raw, "misplaced", NOTE, why))
         elif explanation is None and raw.image is not None:
-            strangers.append(page_rules.Stranger(raw, raw.image, chosen, well / len(counted), size))
-        whole += list(box_rules.numbers(raw, good, None)) + list(box_rules.texts(raw, good))
+            strangers.append(page_rules.MisfitPage(raw, raw.image, chosen, well / len(counted), size))
+        whole += list(box_rules.number_findings(raw, good, None)) + list(box_rules.text_findings(raw, good))
         return PageFindings(raw.split, whole, boxed=boxed)
-    findings = list(box_rules.numbers(raw, good, size)) + list(box_rules.texts(raw, good))
-    flipped = list(box_rules.mirrored(raw, places, sheet))
+    findings = list(box_rules.number_findings(raw, good, size)) + list(box_rules.text_findings(raw, good))
+    flipped = list(box_rules.mirrored_findings(raw, places, sheet))
     lines_flipped = {finding.box for finding in flipped}
     pairs = [(finding.box, finding.other or "") for finding in findings if finding.kind == "duplicate_box"]
     twice = {line for later, other in pairs for line in (later, int(other.rpartition(":")[2]))}
     lines = missing_boxes.lines(sheet)
-    wrong = [f for f in box_rules.placed(raw, places, sheet.text) if f.box not in twice | lines_flipped]
+    wrong = [f for f in box_rules.placement_findings(raw, places, sheet.text) if f.box not in twice | lines_flipped]
     reported = twice | lines_flipped | {finding.box for finding in wrong}
-    wrong += [f for f in box_rules.strays(raw, places, lines, sheet) if f.box not in reported]
+    wrong += [f for f in box_rules.displaced_findings(raw, places, lines, sheet) if f.box not in reported]
     at: dict[int | None, Place | None] = {raw.boxes[index].line: place for index, place in places.items()}
     beside = [(np.array(finding.polygon, np.float32), at.get(finding.box)) for finding in wrong][: missing_boxes.MOST]
     return PageFindings(
         raw.split,
         findings,
-        flipped + wrong + list(box_rules.unboxed(raw, lines, sheet, beside, box_rules.margin(places))),
+        flipped + wrong + list(box_rules.unboxed_findings(raw, lines, sheet, beside, box_rules.margin(places))),
         boxed,
     )
 
 
-def _print(raw: Raw, image: page_image.Image | None) -> page_rules.Print:
+def _print(raw: Raw, image: page_image.Image | None) -> page_rules.PageFingerprint:
     texts = frozenset(box.text.strip() for box in raw.boxes if len(box.text.strip()) > 2 and not box.ignored)
     if raw.image is None or image is None:
-        return page_rules.Print(raw.name, raw.split, None, None, None, None, texts)
+        return page_rules.PageFingerprint(raw.name, raw.split, None, None, None, None, texts)
     digest = hashlib.sha256(raw.image.read_bytes()).hexdigest()
     bits, thumb = page_image.fingerprint(image)
-    return page_rules.Print(raw.name, raw.split, os.path.realpath(str(raw.image)), digest, bits, thumb, texts)
+    return page_rules.PageFingerprint(raw.name, raw.split, os.path.realpath(str(raw.image)), digest, bits, thumb, texts)
 
 
 def _whole(raw: Raw, kind: str, severity: str, why: str, line: int | None = None) -> Finding:

@@ -34,7 +34,7 @@ MOST_QUADS = 0.9  # of the quads of a page start at the top left, from which ano
 SLANT = 0.5  # |vertical| / |horizontal| part of the first edge, below which it has a direction
 
 
-def broken(box: Box) -> Problem | None:
+def shape_problem(box: Box) -> Problem | None:
     """Say why a box is no region at all, or crosses itself; None if it is a simple polygon with an area."""
     p = box.polygon
     if p is None:
@@ -56,7 +56,7 @@ def broken(box: Box) -> Problem | None:
     return None
 
 
-def outside(polygon: Polygon, width: int, height: int) -> Problem | None:
+def outside_problem(polygon: Polygon, width: int, height: int) -> Problem | None:
     """Say how far a box (P, 2) leaves an image of width x height pixels; a pixel is a sloppy edge and nothing."""
     low, high = polygon.min(axis=0), polygon.max(axis=0)
     beyond = float(max(-low[0], -low[1], high[0] - width, high[1] - height))
@@ -68,7 +68,7 @@ def outside(polygon: Polygon, width: int, height: int) -> Problem | None:
     return "outside", ERROR if share > 0.5 else WARN if share > OUT_SHARE else NOTE, why
 
 
-def habits(boxes: list[Box], good: list[int]) -> bool:
+def start_at_top_left(boxes: list[Box], good: list[int]) -> bool:
     """Tell whether the quads of a page start at the top left with an edge to the right, nearly all of them."""
     quads = [p for i in good if (p := boxes[i].polygon) is not None and len(p) == 4]
     if len(quads) < 10:
@@ -77,7 +77,7 @@ def habits(boxes: list[Box], good: list[int]) -> bool:
     return bool(((first[:, 0] > 0) & (np.abs(first[:, 1]) < SLANT * first[:, 0])).mean() >= MOST_QUADS)
 
 
-def backwards(polygon: Polygon, text: str = "", *, upright: bool = False) -> Problem | None:
+def order_problem(polygon: Polygon, text: str = "", *, upright: bool = False) -> Problem | None:
     """Say whether a quad's points run counter-clockwise or start elsewhere than at the top left.
 
     Text that runs down or up the page starts at its own top left, so a quarter turn counts only where the first edge is
@@ -102,7 +102,7 @@ def backwards(polygon: Polygon, text: str = "", *, upright: bool = False) -> Pro
     return None
 
 
-def swallowing(boxes: list[Box], good: list[int]) -> Iterator[tuple[int, str, str, str]]:
+def swallowing_boxes(boxes: list[Box], good: list[int]) -> Iterator[tuple[int, str, str, str]]:
     """Yield boxes (index) with text that lie over several others with text: kind, severity, why."""
     counted = [i for i in good if not boxes[i].ignored and boxes[i].text.strip()]
     if len(counted) <= SWALLOWED:
@@ -118,7 +118,7 @@ def swallowing(boxes: list[Box], good: list[int]) -> Iterator[tuple[int, str, st
             yield counted[at], "wide", WARN, f"it lies over {number} other boxes and has {letters} characters"
 
 
-def twice(boxes: list[Box], good: list[int]) -> Iterator[tuple[int, int, str, str]]:
+def doubled_boxes(boxes: list[Box], good: list[int]) -> Iterator[tuple[int, int, str, str]]:
     """Yield pairs of boxes (indices, the later one first) that box one line, with severity and why."""
     shapes = np.array([shapely.convex_hull(shapely.Polygon(boxes[i].polygon)) for i in good], object)
     if len(good) < 2:
@@ -269,11 +269,11 @@ def finding(raw: Raw, box: Box, kind: str, severity: str, why: str, other: str |
     return Finding(kind, raw.name, raw.split, box.line, points, severity, why, other)
 
 
-def usable(raw: Raw) -> tuple[list[Finding], list[int]]:
+def split_usable(raw: Raw) -> tuple[list[Finding], list[int]]:
     """Return the findings about boxes that are no regions, and the indices of the others; crossed quads are usable."""
     findings, good = [], []
     for index, box in enumerate(raw.boxes):
-        problem = broken(box)
+        problem = shape_problem(box)
         if problem:
             findings.append(finding(raw, box, *problem))
         else:
@@ -281,24 +281,24 @@ def usable(raw: Raw) -> tuple[list[Finding], list[int]]:
     return findings, good
 
 
-def numbers(raw: Raw, good: list[int], size: tuple[int, int] | None) -> Iterator[Finding]:
+def number_findings(raw: Raw, good: list[int], size: tuple[int, int] | None) -> Iterator[Finding]:
     """Yield what is wrong with the positions of boxes: outside of `size` (width, height), backwards, boxed twice."""
-    upright = habits(raw.boxes, good)
+    upright = start_at_top_left(raw.boxes, good)
     for index in good:
         box = raw.boxes[index]
         assert box.polygon is not None, "usable boxes have a polygon"
-        order = backwards(box.polygon, box.text, upright=upright)
-        for problem in (outside(box.polygon, *size) if size else None, order):
+        order = order_problem(box.polygon, box.text, upright=upright)
+        for problem in (outside_problem(box.polygon, *size) if size else None, order):
             if problem:
                 yield finding(raw, box, *problem)
-    for index, kind, severity, why in swallowing(raw.boxes, good):
+    for index, kind, severity, why in swallowing_boxes(raw.boxes, good):
         yield finding(raw, raw.boxes[index], kind, severity, why)
-    for later, earlier, severity, why in twice(raw.boxes, good):
+    for later, earlier, severity, why in doubled_boxes(raw.boxes, good):
         other = f"{raw.name}:{raw.boxes[earlier].line}"
         yield finding(raw, raw.boxes[later], "duplicate_box", severity, why, other)
 
 
-def texts(raw: Raw, good: list[int]) -> Iterator[Finding]:
+def text_findings(raw: Raw, good: list[int]) -> Iterator[Finding]:
     """Yield boxes whose characters do not fit their width, and pairs whose texts would fit each other's boxes."""
     judged = [index for index in good if not raw.boxes[index].ignored]
     quads = [turned(polygon) for index in judged if (polygon := raw.boxes[index].polygon) is not None]
@@ -322,7 +322,7 @@ def texts(raw: Raw, good: list[int]) -> Iterator[Finding]:
             yield finding(raw, raw.boxes[judged[i]], kind, severity, why)
 
 
-def placed(raw: Raw, places: dict[int, Place | None], text: float) -> Iterator[Finding]:
+def placement_findings(raw: Raw, places: dict[int, Place | None], text: float) -> Iterator[Finding]:
     """Yield the boxes that lie beside their ink, or on none; `places` by index, `text` a box's height in pixels."""
     for index, place in places.items():
         box = raw.boxes[index]
@@ -384,13 +384,13 @@ def _way(place: Place) -> str:
     return " and ".join(steps) or "at its best"
 
 
-def strays(
+def displaced_findings(
     raw: Raw, places: dict[int, Place | None], lines: list[missing_boxes.Line], sheet: Sheet
 ) -> Iterator[Finding]:
     """Yield boxes that lie on the ink of other boxes, or on none, and near by is an unboxed line of their width."""
     for index, place in places.items():
         box = raw.boxes[index]
-        if place is None or box.polygon is None or box.ignored or not _homeless(place):
+        if place is None or box.polygon is None or box.ignored or not _is_displaced(place):
             continue
         low, high = box.polygon.min(axis=0) * sheet.scale, box.polygon.max(axis=0) * sheet.scale
         wide, tall = high - low
@@ -408,7 +408,7 @@ def strays(
                 break
 
 
-def _homeless(place: Place) -> bool:
+def _is_displaced(place: Place) -> bool:
     """Tell whether a box lies on the ink of other boxes, or on none."""
     return place.own <= FOREIGN_INK or place.inside <= 2 * BLANK
 
@@ -419,7 +419,7 @@ def margin(places: dict[int, Place | None]) -> tuple[float, float]:
     return (float(np.median(blank[:, ::2])), float(np.median(blank[:, 1::2]))) if len(blank) else (0.0, 0.0)
 
 
-def unboxed(
+def unboxed_findings(
     raw: Raw, lines: list[missing_boxes.Line], sheet: Sheet, wrong: list[Wrong], paper: tuple[float, float]
 ) -> Iterator[Finding]:
     """Yield lines of text without a box; those that boxes in a `wrong` place were meant for are explained.
@@ -427,7 +427,7 @@ def unboxed(
     A finding has as much `paper` around its ink as the boxes of the page have around theirs (see margin). Of HABIT
     signs that come again and again below each other (stamped, or written in) only the first is a warning.
     """
-    meant = explained(lines, wrong, sheet)
+    meant = explained_lines(lines, wrong, sheet)
     unexplained = [
         line
         for line in lines
@@ -450,7 +450,7 @@ def unboxed(
         yield Finding("missing_box", raw.name, raw.split, None, points, severity, why)
 
 
-def explained(lines: list[missing_boxes.Line], wrong: list[Wrong], sheet: Sheet) -> list[missing_boxes.Line]:
+def explained_lines(lines: list[missing_boxes.Line], wrong: list[Wrong], sheet: Sheet) -> list[missing_boxes.Line]:
     """Return the lines that misplaced boxes were meant for: what is at their best place, or the nearest like them.
 
     The nearest is that of a box without ink of its own; one that cuts its line has claimed it, and it is no free line.
@@ -464,7 +464,7 @@ def explained(lines: list[missing_boxes.Line], wrong: list[Wrong], sheet: Sheet)
         all_bounds = [_bounds(line) for line in lines]
         goal = (*(low + way).tolist(), *(high + way).tolist())
         there = [line for line, bounds in zip(lines, all_bounds, strict=True) if _covered(bounds, goal) > 0.5]
-        if not there and (place is None or _homeless(place)):
+        if not there and (place is None or _is_displaced(place)):
             apart = [float(np.abs(np.add(bounds[:2], bounds[2:]) - low - high).max() / 2) for bounds in all_bounds]
             near = [
                 (far, at)
@@ -497,7 +497,7 @@ def _alike(first: tuple[int, int, int, int], second: tuple[int, int, int, int]) 
     )
 
 
-def mirrored(raw: Raw, places: dict[int, Place | None], sheet: Sheet) -> Iterator[Finding]:
+def mirrored_findings(raw: Raw, places: dict[int, Place | None], sheet: Sheet) -> Iterator[Finding]:
     """Yield boxes that lie well only when x and y change places, which also turns the way their points run."""
     for index, place in places.items():
         box = raw.boxes[index]

@@ -29,7 +29,7 @@ FEWEST_TEXTS = 8  # texts a page, below which they prove nothing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Print:
+class PageFingerprint:
     """What is kept of a page to know it again; without an image there are texts only."""
 
     name: str
@@ -41,7 +41,7 @@ class Print:
     texts: frozenset[str]
 
 
-def duplicate_pages(prints: list[Print]) -> Iterator[Finding]:
+def duplicate_pages(prints: list[PageFingerprint]) -> Iterator[Finding]:
     """Yield one finding a pair of pages that are alike."""
     reported: set[tuple[int, int]] = set()
     for i, j, kind, severity, why in (*_same_pictures(prints), *_same_texts(prints)):
@@ -58,7 +58,7 @@ def duplicate_pages(prints: list[Print]) -> Iterator[Finding]:
             yield Finding(kind, second.name, second.split, None, None, severity, why, first.name)
 
 
-def _same_pictures(prints: list[Print]) -> Iterator[tuple[int, int, str, str, str]]:
+def _same_pictures(prints: list[PageFingerprint]) -> Iterator[tuple[int, int, str, str, str]]:
     at = [n for n, page in enumerate(prints) if page.bits is not None]
     if len(at) < 2:
         return
@@ -80,7 +80,7 @@ def _same_pictures(prints: list[Print]) -> Iterator[tuple[int, int, str, str, st
                 yield n, m, "near_duplicate_page", WARN, why
 
 
-def _same_texts(prints: list[Print]) -> Iterator[tuple[int, int, str, str, str]]:
+def _same_texts(prints: list[PageFingerprint]) -> Iterator[tuple[int, int, str, str, str]]:
     """Yield pairs whose texts are mostly the same; found through the texts, so that strangers are never compared."""
     holders: dict[str, list[int]] = {}
     for n, page in enumerate(prints):
@@ -106,7 +106,7 @@ SCALES = np.exp(np.linspace(np.log(0.15), np.log(6), 120))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stranger:
+class MisfitPage:
     """A page whose boxes do not fit its image."""
 
     raw: Raw
@@ -185,7 +185,7 @@ def exif(raw: Raw, image: Image, header: Header, polygons: list[Polygon]) -> tup
     return image, Finding("exif", raw.name, raw.split, None, None, NOTE, why)
 
 
-def exchanged_pages(strangers: list[Stranger]) -> list[Finding]:
+def exchanged_pages(strangers: list[MisfitPage]) -> list[Finding]:
     """Return one finding a stranger: whose boxes it bears, found by trying the strangers' boxes on its image."""
     findings = []
     for stranger in strangers:
@@ -207,7 +207,7 @@ def exchanged_pages(strangers: list[Stranger]) -> list[Finding]:
     return findings
 
 
-def _unknown(stranger: Stranger) -> Finding:
+def _unknown(stranger: MisfitPage) -> Finding:
     """Return the finding of a page whose boxes fit nothing that was tried."""
     raw, (width, height) = stranger.raw, stranger.size
     low = np.min([polygon.min(axis=0) for polygon in stranger.polygons], axis=0)

@@ -113,7 +113,7 @@ def _add(raw: Raw, number: int, line: str) -> None:
 def _split(path: Path, split: str) -> list[Callable[[], Raw]]:
     """Return the pages of one split of a known layout."""
     pages: list[Callable[[], Raw]]
-    readers, errors, _ = format_reader.opened(path, split)
+    readers, errors, _ = format_reader.open_pages(path, split)
     if isinstance(readers, Readers):
         pages = [partial(_unpaired, error, split) for error in errors]
         return pages + [partial(_from_page, read, split, None, readers.tar(n)) for n, read in enumerate(readers)]

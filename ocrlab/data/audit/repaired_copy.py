@@ -14,7 +14,7 @@ from ocrlab import geometry
 from ocrlab.data.annotations import IGNORED, PageError
 from ocrlab.data.audit.finding import ERROR, Finding
 from ocrlab.data.audit.raw_annotations import Box, Raw, pages
-from ocrlab.data.formats.convert import whole
+from ocrlab.data.formats.convert import write_whole
 from ocrlab.data.formats.icdar import write_icdar
 from ocrlab.data.image_io import read_header
 from ocrlab.errors import DataError
@@ -24,7 +24,7 @@ DROPPED = ("invalid", "zero_area", "duplicate_box", "no_ink", "narrow")  # with 
 
 
 @dataclass(slots=True)
-class Cleaned:
+class CleanedCopy:
     """What a cleaned copy holds, and every change as `split/page:line: what`."""
 
     folder: Path
@@ -36,7 +36,7 @@ class Cleaned:
 
 def copy(
     path: Path | str, folder: Path | str, findings: Iterable[Finding], splits: Sequence[str] | None = None
-) -> Cleaned:
+) -> CleanedCopy:
     """Write the data set that was checked, without its certain mistakes, to a new `folder`; raises DataError if it is.
 
     All of it is written or nothing. Images are copied byte for byte, annotations are written as ICDAR text (quads;
@@ -44,13 +44,13 @@ def copy(
     used and copies of pages are left out, boxes without area, twice, or on nothing are dropped, those outside the image
     are clipped, the others put in order.
     """
-    done = Cleaned(Path(folder).expanduser())
+    done = CleanedCopy(Path(folder).expanduser())
     if done.folder.exists() and (not done.folder.is_dir() or any(done.folder.iterdir())):
         raise DataError(f"{done.folder} is there already", need="a new or empty folder", do="Name another one")
     by_page: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         by_page.setdefault((finding.split, finding.page), []).append(finding)
-    with whole(done.folder) as place:
+    with write_whole(done.folder) as place:
         for read in pages(path, splits):
             raw = read()
             _page(raw, by_page.get((raw.split, raw.name), []), place, done)
@@ -58,7 +58,7 @@ def copy(
     return done
 
 
-def _page(raw: Raw, findings: list[Finding], folder: Path, done: Cleaned) -> None:
+def _page(raw: Raw, findings: list[Finding], folder: Path, done: CleanedCopy) -> None:
     """Write one page, unless something is wrong with all of it."""
     whole = [f for f in findings if f.box is None and f.severity == ERROR and f.kind in GONE]
     whole += [f for f in findings if f.kind == "unreadable_annotation" and f.severity == ERROR]
@@ -87,7 +87,7 @@ def _page(raw: Raw, findings: list[Finding], folder: Path, done: Cleaned) -> Non
     done.boxes += len(boxes)
 
 
-def _box(raw: Raw, box: Box, findings: list[Finding], size: tuple[int, int], done: Cleaned) -> Box | None:
+def _box(raw: Raw, box: Box, findings: list[Finding], size: tuple[int, int], done: CleanedCopy) -> Box | None:
     """Return a box as it should be, or None if it is dropped."""
     mine = [f for f in findings if f.box == box.line and f.severity == ERROR and f.kind in DROPPED]
     if mine or box.polygon is None:
@@ -108,6 +108,6 @@ def _box(raw: Raw, box: Box, findings: list[Finding], size: tuple[int, int], don
     return Box(box.line, mended, box.text, box.ignored)
 
 
-def _note(done: Cleaned, what: str, raw: Raw, line: int | None, why: str) -> None:
+def _note(done: CleanedCopy, what: str, raw: Raw, line: int | None, why: str) -> None:
     done.counts[what] += 1
     done.changes.append(f"{raw.split}/{raw.name}{f':{line}' if line else ''}: {what}: {why}")

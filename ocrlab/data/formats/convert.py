@@ -30,7 +30,7 @@ LEFT_OUT = "pages, left out for a problem named below"
 
 
 @dataclass
-class Converted:
+class Conversion:
     """What was written: pages by split, boxes, what the new format could not hold, and what was left out and why."""
 
     folder: Path
@@ -49,7 +49,7 @@ def convert(
     images: Images = "copy",
     quads: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> Converted:
+) -> Conversion:
     """Write the pages of a data folder, or of one annotation file, as a new folder in format `to` (see writers.py).
 
     Without `splits` it takes all that there are. `images` are copied, linked (hard links: the same file under a second
@@ -59,19 +59,19 @@ def convert(
     source, target = Path(source).expanduser(), Path(target).expanduser()
     _check(source, target, to, images)
     names = list(splits) or reader.splits(source) or ["train"]
-    result = Converted(target)
-    with whole(target) as folder:
+    result = Conversion(target)
+    with write_whole(target) as folder:
         for split in names:
-            readers, errors, notes = reader.opened(source, split)
+            readers, errors, notes = reader.open_pages(source, split)
             result.problems += [*notes, *(error.problem for error in errors)]
             result.lost[LEFT_OUT] += len(errors)
             place = folder / PLACES[to].format(split=split)
             place.mkdir(parents=True, exist_ok=True)
             brought = images if to != "shards" else "none"  # they are put into the tars
             records = _records(readers, place, brought, quads, result, progress)
-            WRITERS[to](_counted(records, result, split), folder, split, result.lost)
+            WRITERS[to](_count(records, result, split), folder, split, result.lost)
             if to == "shards" and result.pages[split]:
-                reader.opened(folder, split)  # makes the index
+                reader.open_pages(folder, split)  # makes the index
         if not any(result.pages.values()):
             got = str(result.problems[0]) if result.problems else "an empty list of pages"
             raise DataError(f"No page of {source} can be converted", got=got.rstrip("."), need="one good page")
@@ -88,14 +88,14 @@ def _check(source: Path, target: Path, to: str, images: Images) -> None:
             f"{target} is there already", need="a new folder", do="Name another one; nothing is overwritten"
         )
     if not source.exists():
-        reader.opened(source, "train")  # says what is there instead
+        reader.open_pages(source, "train")  # says what is there instead
     home = (source if source.is_dir() else source.parent).resolve()
     if target.resolve().is_relative_to(home):
         raise DataError(f"{target} lies inside {home}", need="a folder outside the source, which stays as it is")
 
 
 @contextmanager
-def whole(target: Path) -> Iterator[Path]:
+def write_whole(target: Path) -> Iterator[Path]:
     """Yield a folder to write into, that becomes `target` if all goes well and is removed if not; raises DataError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ def _records(
     place: Path,
     images: Images,
     quads: bool,
-    result: Converted,
+    result: Conversion,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[writers.Record]:
     """Yield each page that can be read, its image in its place."""
@@ -135,7 +135,7 @@ def _records(
             header = read_header(page.image)
             names.add(page.name)
             file = page.name + page.image.suffix
-            _bring(page.image, place / file, images)
+            _place_image(page.image, place / file, images)
             yield writers.record(page, file, (header.width, header.height), quads, result.lost)
         except PageError as error:
             result.problems.append(error.problem)
@@ -144,7 +144,7 @@ def _records(
             progress(number, len(readers))
 
 
-def _counted(records: Iterator[writers.Record], result: Converted, split: str) -> Iterator[writers.Record]:
+def _count(records: Iterator[writers.Record], result: Conversion, split: str) -> Iterator[writers.Record]:
     result.pages[split] = 0
     for record in records:
         result.pages[split] += 1
@@ -152,7 +152,7 @@ def _counted(records: Iterator[writers.Record], result: Converted, split: str) -
         yield record
 
 
-def _bring(image: Path | Member, place: Path, how: Images) -> None:
+def _place_image(image: Path | Member, place: Path, how: Images) -> None:
     if how == "none":
         return
     place.parent.mkdir(parents=True, exist_ok=True)

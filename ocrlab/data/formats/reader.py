@@ -44,7 +44,7 @@ def load(
     shards = dataset.find(path, split)
     if shards:
         return dataset.load(path, split, shards, exif, strict, progress)
-    readers, errors, notes = opened(path, split)
+    readers, errors, notes = open_pages(path, split)
     samples: dict[str, Sample] = {}
     dropped: Counter[str] = Counter()
     for number, read in enumerate(readers, 1):
@@ -67,12 +67,12 @@ def load(
     return Index(list(samples.values()), dropped, notes + [error.problem for error in errors], path, split)
 
 
-def opened(path: Path, split: str) -> tuple[Sequence[sniff.Reader], list[PageError], list[Problem]]:
+def open_pages(path: Path, split: str) -> tuple[Sequence[sniff.Reader], list[PageError], list[Problem]]:
     """Return one function a page as it is annotated, the errors known already, and notes; raises DataError."""
     try:
         shards = dataset.find(path, split)
         if shards:
-            return dataset.opened(shards)
+            return dataset.open_readers(shards)
         source = folder_layouts.find(path, split)
         readers, errors, notes = sniff.pages(source, split)
     except OSError as error:

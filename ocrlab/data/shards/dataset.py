@@ -71,7 +71,7 @@ def splits(path: Path) -> list[str]:
 
 def load(path: Path, split: str, shards: ShardFiles, exif: bool, strict: bool, progress: Progress | None) -> Index:
     """Open one split; raises DataError if no page of it can be used, PageError for a bad page with `strict`."""
-    index = shard_index.opened(shards.tars, shards.index, progress)
+    index = shard_index.open_index(shards.tars, shards.index, progress)
     problems = index.problems(exif)
     if strict and problems:
         raise PageError(problems[0].message.rstrip("."), file=problems[0].file)
@@ -82,9 +82,9 @@ def load(path: Path, split: str, shards: ShardFiles, exif: bool, strict: bool, p
     return Index(Samples(index, exif), Counter(index.about["dropped"][exif]), notes + problems, path, split)
 
 
-def opened(shards: ShardFiles) -> tuple[Sequence[Reader], list[PageError], list[Problem]]:
+def open_readers(shards: ShardFiles) -> tuple[Sequence[Reader], list[PageError], list[Problem]]:
     """Return one function a page, the errors known already, and notes, as `formats.opened` does."""
-    index = shard_index.opened(shards.tars, shards.index)
+    index = shard_index.open_index(shards.tars, shards.index)
     usable = np.flatnonzero(index.rows["usable"])
     errors = [PageError(problem.message.rstrip("."), file=problem.file) for problem in index.problems(exif=False)]
     notes = [Problem(shards.tars[0], None, shards.note)] if shards.note else []
@@ -153,7 +153,7 @@ class Samples(Sequence[Sample]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         index = self.pages
-        return _again, (index.file, index.tars[0].parent, index.about["id"], self.exif, self.chosen)
+        return _reopen, (index.file, index.tars[0].parent, index.about["id"], self.exif, self.chosen)
 
     def _row(self, place: int) -> int:
         if not -len(self) <= place < len(self):
@@ -162,7 +162,7 @@ class Samples(Sequence[Sample]):
         return place if self.chosen is None else int(self.chosen[place])
 
 
-def _again(file: Path, place: Path, stamp: str, exif: bool, chosen: NDArray[np.intp] | None) -> Samples:
+def _reopen(file: Path, place: Path, stamp: str, exif: bool, chosen: NDArray[np.intp] | None) -> Samples:
     """Open an index in another process; raises DataError where it is another one by now."""
     try:
         index = shard_index.load(file, place)

@@ -107,7 +107,7 @@ def read(image: Member, annotation: Member, name: str) -> Page:
     return Page(name, image, _path(annotation), None, boxes)
 
 
-def opened(files: Sequence[Path], name: str, progress: Progress | None = None) -> ShardIndex:
+def open_index(files: Sequence[Path], name: str, progress: Progress | None = None) -> ShardIndex:
     """Return the index of these tars, made anew where there is none that fits; raises DataError.
 
     `progress(done, tars)` is called after each tar of a new one.
@@ -124,7 +124,7 @@ def _fitting(places: Sequence[Path], files: Sequence[Path]) -> ShardIndex | None
     for place in places:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             index = load(place, files[0].parent)
-            if index.about["shards"] == described(files):
+            if index.about["shards"] == describe_shards(files):
                 return index
     return None
 
@@ -176,7 +176,7 @@ def load(file: Path, folder: Path) -> ShardIndex:
     return ShardIndex(file, files, about, rows, keys)
 
 
-def described(files: Sequence[Path]) -> list[list[Any]]:
+def describe_shards(files: Sequence[Path]) -> list[list[Any]]:
     """Return name, size and time of tars: when one differs, the index is not of them."""
     return [[file.name, (stat := file.stat()).st_size, stat.st_mtime_ns] for file in files]
 
@@ -202,7 +202,7 @@ class _Counts:
 
 def build(files: Sequence[Path], out: Path, progress: Progress | None = None) -> None:
     """Walk over tars and write their index, whole or not at all; raises OSError, and DataError for what is no tar."""
-    counts, shards = _Counts(), described(files)
+    counts, shards = _Counts(), describe_shards(files)
     with tempfile.TemporaryFile(dir=out.parent) as rows, tempfile.TemporaryFile(dir=out.parent) as keys:
         for number, tar in enumerate(files):
             try:

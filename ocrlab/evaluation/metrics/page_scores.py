@@ -233,7 +233,7 @@ def _marked(places: Indices, count: int) -> Floats:
 
 
 @dataclass(frozen=True)
-class Scored:
+class DatasetScores:
     """Every page that was judged, by name, how many were left out, and the seconds that it took."""
 
     pages: Mapping[str, PageScores]
@@ -263,7 +263,7 @@ class Scored:
         return sorted(self.rows(), key=lambda row: (row["hmean@0.5"], row["cleval_hmean"], row["page"]))[:count]
 
 
-def score(pages: Mapping[str, tuple[Any, ...]]) -> Scored:
+def score(pages: Mapping[str, tuple[Any, ...]]) -> DatasetScores:
     """Score detections against the ground truth of the same pages: IoU hmean, DetEval and CLEval.
 
     `pages` maps the name of a page to (truth, detections) or (truth, detections, ignored): two lists of polygons
@@ -281,4 +281,4 @@ def score(pages: Mapping[str, tuple[Any, ...]]) -> Scored:
             )
         truth, detections = page[0], page[1]
         judged[name] = judge(truth, page[2] if len(page) == 3 else [False] * len(truth), None, detections)
-    return Scored(judged, seconds=time.perf_counter() - start)
+    return DatasetScores(judged, seconds=time.perf_counter() - start)

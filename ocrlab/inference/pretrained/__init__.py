@@ -28,7 +28,7 @@ def find() -> Path:
     return path
 
 
-def look(path: Path) -> None:
+def check_file(path: Path) -> None:
     """Raise CheckpointError where a file is not there, or is none of torch's, which are zips; torch is not needed."""
     if not path.is_file():
         need = "a .ckpt file written by ocrlab train"

@@ -43,12 +43,12 @@ if "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__)
 
 
 @contextlib.contextmanager
-def together(ranks: Ranks) -> Iterator[RankRecord]:
+def join_ranks(ranks: Ranks) -> Iterator[RankRecord]:
     """Join the other ranks around a `with` block and leave them; how this rank ended is written down before it goes."""
     member = RankRecord(ranks)
     member.begin(gpu=nvidia_driver.present(Path("/")))
     try:
-        meet(ranks)
+        meet_ranks(ranks)
         yield member
         if ranks.several:
             group.barrier()  # whoever leaves first would be missed by the others
@@ -61,7 +61,7 @@ def together(ranks: Ranks) -> Iterator[RankRecord]:
         group.destroy_process_group()
 
 
-def meet(ranks: Ranks) -> None:
+def meet_ranks(ranks: Ranks) -> None:
     """Join the group of all ranks; raises RunError where the others do not come."""
     if not ranks.several or group.is_initialized():
         return
@@ -69,7 +69,7 @@ def meet(ranks: Ranks) -> None:
         # By default gloo takes the interface of the host's name, which without a network resolves to nothing, or to
         # the address of a tunnel. Ranks on one machine meet on the one interface that every machine has.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    environment = cluster(ranks)
+    environment = launcher_environment(ranks)
     where = f"{environment.main_address}:{environment.main_port}"
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = where.rsplit(":", 1)
     message = (
@@ -91,7 +91,7 @@ def meet(ranks: Ranks) -> None:
         timer.cancel()
 
 
-def cluster(ranks: Ranks) -> ClusterEnvironment:
+def launcher_environment(ranks: Ranks) -> ClusterEnvironment:
     """Return Lightning's reader of the launcher's environment; requeueing is the business of the job's owner."""
     if ranks.launcher == "torchrun":
         return TorchElasticEnvironment()
@@ -126,16 +126,16 @@ def strategy(ranks: Ranks, accelerator: str, folder: Path) -> dict[str, Any]:
         within = group.new_group(backend="nccl", timeout=TIMEOUT)
     more: dict[str, Any] = {WITHOUT_BUFFERS: False} | ({} if within is None else {"process_group": within})
     ddp = DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT, **more)
-    ddp.cluster_environment = cluster(ranks)
+    ddp.cluster_environment = launcher_environment(ranks)
     return {"devices": ranks.on_node, "num_nodes": ranks.nodes, "strategy": ddp}
 
 
-def among(strategy: Any) -> Any:
+def strategy_group(strategy: Any) -> Any:
     """Return the process group of a strategy, None for gloo's group of all ranks and for a rank alone."""
     return getattr(strategy, "_ddp_kwargs", {}).get("process_group")
 
 
-def alone_with_signals(trainer: Any, ranks: Ranks) -> None:
+def disable_lightning_signals(trainer: Any, ranks: Ranks) -> None:
     """Keep Lightning from its own way of stopping several ranks.
 
     It sends a collective from inside its signal handler, where another one may be under way, and one more before each
@@ -147,7 +147,7 @@ def alone_with_signals(trainer: Any, ranks: Ranks) -> None:
             loop._broadcast_sigterm_tensor = lambda: None
 
 
-def of_rank_0(ranks: Ranks, value: Any) -> Any:
+def broadcast(ranks: Ranks, value: Any) -> Any:
     """Return what rank 0 has given for `value`, on every rank."""
     if not ranks.several:
         return value
@@ -156,7 +156,7 @@ def of_rank_0(ranks: Ranks, value: Any) -> Any:
     return values[0]
 
 
-def of_all(ranks: Ranks, value: Any) -> list[Any]:
+def gather(ranks: Ranks, value: Any) -> list[Any]:
     """Return what every rank has given, by rank."""
     if not ranks.several:
         return [value]
@@ -165,7 +165,7 @@ def of_all(ranks: Ranks, value: Any) -> list[Any]:
     return values
 
 
-def mean(ranks: Ranks, values: Sequence[float]) -> list[float]:
+def mean_over_ranks(ranks: Ranks, values: Sequence[float]) -> list[float]:
     """Return the mean over the ranks of each number."""
     if not ranks.several:
         return list(values)
@@ -190,9 +190,9 @@ def mean_buffers(ranks: Ranks, model: torch.nn.Module, within: Any = None) -> No
         buffer.copy_(mine.view_as(buffer))
 
 
-def same_everywhere(ranks: Ranks, what: str, value: object) -> None:
+def require_same(ranks: Ranks, what: str, value: object) -> None:
     """Raise DataError on every rank where this one's `value` is not that of all, naming those that differ."""
-    values = of_all(ranks, value)
+    values = gather(ranks, value)
     differing = [rank for rank, other in enumerate(values) if other != values[0]]
     if differing:
         odd, like = differing[0], 0
@@ -200,22 +200,22 @@ def same_everywhere(ranks: Ranks, what: str, value: object) -> None:
             odd, like = like, odd
         count = ranks.world - len(differing) if odd else len(differing)
         got, need = f"{values[odd]} on rank {odd}", f"{values[like]}, as on {count} others"
-        raise about(odd, DataError(f"Rank {odd} has {what} of its own", got=got, need=need))
+        raise about_rank(odd, DataError(f"Rank {odd} has {what} of its own", got=got, need=need))
 
 
-def about(rank: int, error: OcrlabError) -> OcrlabError:
+def about_rank(rank: int, error: OcrlabError) -> OcrlabError:
     """Return an error that several ranks raise, marked for their records as one about this rank."""
     error.rank = rank  # type: ignore[attr-defined]  # see flight/ranks.py
     return error
 
 
-def share(count: int, ranks: Ranks) -> list[int | None]:
+def page_share(count: int, ranks: Ranks) -> list[int | None]:
     """Return the pages of `count` that are this rank's, as many on each: None fills the last turn up."""
     rows = -(-count // ranks.world)
     return [page if page < count else None for page in range(ranks.rank, rows * ranks.world, ranks.world)]
 
 
-def added(ranks: Ranks, judged: Mapping[int, NDArray[np.float64]], count: int) -> Running:
+def sum_scores(ranks: Ranks, judged: Mapping[int, NDArray[np.float64]], count: int) -> Running:
     """Return the figures of `count` pages, each judged by one rank, added up in the order of the pages.
 
     Not sums of sums: so every bit is that of a process alone. Raises RunError for a page that is missing or was judged
@@ -238,7 +238,7 @@ def added(ranks: Ranks, judged: Mapping[int, NDArray[np.float64]], count: int) -
     return running
 
 
-def spoken(config: Config, ranks: Ranks) -> str:
+def ranks_text(config: Config, ranks: Ranks) -> str:
     """Return what the log says once of the ranks: how many, and what that makes of the batch."""
     accumulate, batch = config.trainer.accumulate_grad_batches, config.batch_size
     on = f" on {ranks.nodes} machines" if ranks.nodes > 1 else ""

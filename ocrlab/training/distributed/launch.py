@@ -31,7 +31,7 @@ def main(words: list[str]) -> int:
     count, logs, *rest = words
     threads = max(1, host.cores() // int(count))
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))  # a pool of all cores in each rank is ten times slower
-    config, program, args = configured(int(count), logs, rest)
+    config, program, args = configure_launch(int(count), logs, rest)
     try:
         elastic_launch(config, program)(*args)
     except ChildFailedError as error:
@@ -41,7 +41,9 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def configured(count: int, logs: str, words: list[str]) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
+def configure_launch(
+    count: int, logs: str, words: list[str]
+) -> tuple[LaunchConfig, Callable[..., Any] | str, list[str]]:
     """Return what starts the ranks as `torchrun --standalone` does; all but rank 0 say `[default1]:` before a line."""
     own = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", str(uuid.uuid4())]
     own += ["--local-addr", "127.0.0.1", "--nproc-per-node", str(count)]
@@ -55,7 +57,7 @@ def report_failures(failures: dict[int, ProcessFailure]) -> int:
     """Write down how each rank has ended, say it of the first one, and return its exit status as a shell would."""
     ended = {rank: (failure.local_rank, failure.exitcode, failure.pid) for rank, failure in failures.items()}
     launcher.report_exits([{"rank": rank, "exit_code": code, "pid": pid} for rank, (_, code, pid) in ended.items()])
-    blamed = named_by_all()
+    blamed = blamed_rank()
     # Who was killed has left no word; of errors, all ranks may have met the same one, which says whose it is.
     rank, (_, code, pid) = min(ended.items(), key=lambda item: (item[1][1] >= 0, item[0] != blamed, item[0]))
     how = f"was killed by {signal_names.name(-code)}" if code < 0 else f"ended with exit status {code}"
@@ -63,7 +65,7 @@ def report_failures(failures: dict[int, ProcessFailure]) -> int:
     return 128 - code if code < 0 else code
 
 
-def named_by_all() -> int:
+def blamed_rank() -> int:
     """Return the rank to look at, by what the ranks have told their watcher."""
     folder = os.environ.get(watcher_link.FOLDER)
     return launcher.blamed(launcher.read(Path(folder))) if folder else 0

@@ -14,13 +14,13 @@ from ocrlab.run_folder import watcher_link
 from ocrlab.run_folder.exception_record import describe
 from ocrlab.run_folder.launcher import RankRecord, Ranks, brief, others_word, secondary
 from ocrlab.run_folder.owner_process import signals_exit
-from ocrlab.training.distributed.collectives import about, of_all, of_rank_0
+from ocrlab.training.distributed.collectives import about_rank, broadcast, gather
 
 VISIBLE_WITHIN = 20.0  # seconds until a file that rank 0 has made must be seen on every machine
 
 
 @contextlib.contextmanager
-def opened(member: RankRecord, runs: str, slug: str, again: Path | None) -> Iterator[run_folder.RunFolder]:
+def open_shared(member: RankRecord, runs: str, slug: str, again: Path | None) -> Iterator[run_folder.RunFolder]:
     """Open the one run folder of all ranks: rank 0 makes and closes it, the others are told where it is."""
     ranks = member.ranks
     if not ranks.several:
@@ -35,11 +35,11 @@ def opened(member: RankRecord, runs: str, slug: str, again: Path | None) -> Iter
                 place = {"path": str(folder.path), "started": folder.started}
                 watcher_link.report_run(folder.path)
             except Exception as error:
-                of_rank_0(ranks, {"error": brief(error)})
+                broadcast(ranks, {"error": brief(error)})
                 raise
-        place = of_rank_0(ranks, place)
+        place = broadcast(ranks, place)
         if "error" in place:
-            raise about(0, RunError("Rank 0 has no run folder", got=place["error"]))
+            raise about_rank(0, RunError("Rank 0 has no run folder", got=place["error"]))
         if not ranks.first:
             stack.enter_context(signals_exit())
             folder = run_folder.RunFolder(Path(place["path"]), place["started"])
@@ -64,7 +64,7 @@ def _check_visible(ranks: Ranks, folder: run_folder.RunFolder) -> None:
         time.sleep(0.1)
     if not why and not os.access(folder.flight, os.W_OK):
         why = "it cannot be written"
-    problems = of_all(ranks, (why, os.uname().nodename))
+    problems = gather(ranks, (why, os.uname().nodename))
     for rank, (problem, host) in enumerate(problems):
         if problem:
             error = RunError(
@@ -73,7 +73,7 @@ def _check_visible(ranks: Ranks, folder: run_folder.RunFolder) -> None:
                 need="a folder that all machines share",
                 do="Choose one with runs=DIR",
             )
-            raise about(rank, error)
+            raise about_rank(rank, error)
 
 
 def _first_cause(error: BaseException, folder: run_folder.RunFolder, ranks: Ranks) -> BaseException:

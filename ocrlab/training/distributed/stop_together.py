@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ocrlab.errors import DataError, OcrlabError, RunError
 from ocrlab.run_folder.launcher import Ranks
-from ocrlab.training.distributed.collectives import about
+from ocrlab.training.distributed.collectives import about_rank
 
 WITHIN, TIMES, MOST = 10.0, 3.0, 120.0  # seconds to the end of a micro-batch, or so many of the longest, at most these
 WATCHED = 8.0  # seconds more where somebody watches from outside: who sees all processes, and judges
@@ -165,7 +165,7 @@ class StopAgreement:
         majority = max(batches, key=batches.count)
         for rank, batch in enumerate(batches):
             if batch != majority:
-                raise about(rank, _difference(rank, batch, majority))
+                raise about_rank(rank, _difference(rank, batch, majority))
         return max(row[0] for row in rows), any(row[1] for row in rows)
 
 

@@ -25,7 +25,7 @@ from ocrlab.data.synthetic import generate
 from ocrlab.records import from_json
 from ocrlab.run_folder import watcher_link
 from ocrlab.training import loop
-from ocrlab.training.run_callback import Watcher
+from ocrlab.training.run_callback import RunCallback
 
 VAL_PAGES = 2  # that are looked at: what is searched for happens in training
 SYNTHETIC = 8  # pages that are known to be good
@@ -41,17 +41,17 @@ def main(path: Path) -> None:
             generate.make(folder, train=SYNTHETIC, val=VAL_PAGES)
         config = configs.apply(config, {"data": str(folder), "train_split": "train", "val_split": "val"})
     watcher_link.report_runs(config.runs)
-    loaders(pin_memory=job.get("pin_memory"), start_method=job.get("start_method"))
+    patch_loaders(pin_memory=job.get("pin_memory"), start_method=job.get("start_method"))
     if job.get("cudnn") is False:
         torch.backends.cudnn.enabled = False
     if job.get("opencv_threads") is not None:
         cv2.setNumThreads(job["opencv_threads"])
-    pages(job.get("pages"), job.get("names"))
-    ending(job["crops"], config.batch_size)
+    patch_pages(job.get("pages"), job.get("names"))
+    patch_ending(job["crops"], config.batch_size)
     loop.fit(config)
 
 
-def loaders(*, pin_memory: bool | None, start_method: str | None) -> None:
+def patch_loaders(*, pin_memory: bool | None, start_method: str | None) -> None:
     """Let every loader made from now on pin no memory, or start its workers in another way."""
     original = DataLoader.__init__
 
@@ -65,7 +65,7 @@ def loaders(*, pin_memory: bool | None, start_method: str | None) -> None:
     DataLoader.__init__ = make  # type: ignore[method-assign]
 
 
-def pages(chosen: Sequence[int] | None, names: str | None) -> None:
+def patch_pages(chosen: Sequence[int] | None, names: str | None) -> None:
     """Let training see the chosen pages only, in their order and as they would be cut; write down all their names.
 
     A page keeps its number, from which its crops are drawn.
@@ -90,11 +90,11 @@ def pages(chosen: Sequence[int] | None, names: str | None) -> None:
         PageOrder.__iter__ = some  # type: ignore[method-assign]
 
 
-def ending(crops: int, batch_size: int) -> None:
+def patch_ending(crops: int, batch_size: int) -> None:
     """Let training end with status 0 once it has seen so many crops, and fail at a loss that is not finite."""
-    finish = Watcher.finish_batch
+    finish = RunCallback.finish_batch
 
-    def finish_batch(self: Watcher, trainer: Any) -> None:
+    def finish_batch(self: RunCallback, trainer: Any) -> None:
         finish(self, trainer)
         module: Any = trainer.lightning_module
         loss = float(module.parts.total.detach())
@@ -103,7 +103,7 @@ def ending(crops: int, batch_size: int) -> None:
         if module.micro * batch_size >= crops:
             raise SystemExit(0)
 
-    Watcher.finish_batch = finish_batch  # type: ignore[method-assign]
+    RunCallback.finish_batch = finish_batch  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

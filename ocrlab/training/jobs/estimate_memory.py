@@ -26,7 +26,7 @@ from ocrlab.model.inference_graph import Fused, joined
 from ocrlab.training import loop
 from ocrlab.training.auto_settings import choose
 from ocrlab.training.jobs import measure_memory, memory_meter
-from ocrlab.training.lightning_module import lean
+from ocrlab.training.lightning_module import save_memory
 
 LIBRARIES = 22 << 20  # bytes that Lightning, OpenCV, oneDNN take later: with one crop of 64 px, half of it in the heap
 # Bytes of free pieces that nothing fits into, for each byte at the highest moment of a step: graph nodes and gradients
@@ -39,26 +39,28 @@ MAP_BYTES = 3 + 4 * 4  # a pixel of a crop: uint8 RGB, and four float32 maps
 
 def main(path: Path) -> None:
     """Estimate as the job says, and write the answer to its `out`; raises DataError, ConfigError."""
-    job, config = measure_memory.begun(path)
-    run_folder.write_json(job["out"], {"schema": 1, **of_config(config)}, private=True)
+    job, config = measure_memory.load_job(path)
+    run_folder.write_json(job["out"], {"schema": 1, **estimate_config(config)}, private=True)
 
 
-def of_config(config: Config) -> dict[str, Any]:
+def estimate_config(config: Config) -> dict[str, Any]:
     """Return the estimate of a config as plain data: its parts in bytes, and a line through two batch sizes."""
     machine = choose(config)
     count = len(loop.load(config.data, config.train_split, exif=config.exif).samples)
-    settled = loop.settled(config, machine, count)
+    settled = loop.settle_config(config, machine, count)
     size = config.batch_size
     asked = sorted({size, 2 * size} if size > 1 else {1, 4})
-    steps = {batch: of_step(settled, batch) for batch in asked}  # without validation, which does not grow with them
+    steps = {
+        batch: estimate_step(settled, batch) for batch in asked
+    }  # without validation, which does not grow with them
     first, last = asked[0], asked[-1]
-    high = {batch: step.peak + holes(settled, step) for batch, step in steps.items()}
+    high = {batch: step.peak + heap_holes(settled, step) for batch, step in steps.items()}
     slope = (high[last] - high[first]) / (last - first)
-    step = of_step(settled, size, largest_canvas(settled))
-    parts = whole(settled, step)
+    step = estimate_step(settled, size, largest_canvas(settled))
+    parts = all_parts(settled, step)
     peak = sum(parts.values())
     values = flat(settled)
-    base = memory_meter.Scales(measure_memory.NOWHERE).base
+    base = memory_meter.MemoryMeter(measure_memory.NOWHERE).base
     return {
         "pages": count,
         "settled": {key: values[key] for key in measure_memory.SETTLED},
@@ -70,7 +72,7 @@ def of_config(config: Config) -> dict[str, Any]:
         "base": base,
         "slope": slope,
         "offset": peak - slope * size + base,
-        "space": memory_meter.Scales(measure_memory.NOWHERE, kind="address").base - base,
+        "space": memory_meter.MemoryMeter(measure_memory.NOWHERE, kind="address").base - base,
     }
 
 
@@ -81,7 +83,7 @@ def largest_canvas(config: Config) -> tuple[int, int]:
     return max(canvases, key=lambda size: size[0] * size[1], default=(32, 32))
 
 
-def of_step(config: Config, batch: int, page: tuple[int, int] | None = None) -> Estimate:
+def estimate_step(config: Config, batch: int, page: tuple[int, int] | None = None) -> Estimate:
     """Return the estimate of one training step as train/module.py makes it, and of a page (width, height) behind it."""
     side = config.crop
     bf16 = config.trainer.precision == "bf16"
@@ -98,7 +100,7 @@ def of_step(config: Config, batch: int, page: tuple[int, int] | None = None) -> 
         return db_loss(out.probability_logits, out.threshold_logits, targets).total
 
     form = joined(model, torch.bfloat16 if bf16 else torch.float32) if page else None
-    lean(model, config)
+    save_memory(model, config)
 
     def validate(network: nn.Module) -> None:
         """Build the inference form and give it a page, as train/pages.py does."""
@@ -124,17 +126,17 @@ def of_step(config: Config, batch: int, page: tuple[int, int] | None = None) -> 
     )
 
 
-def holes(config: Config, step: Estimate) -> int:
+def heap_holes(config: Config, step: Estimate) -> int:
     """Return the bytes that the heap of a training on the CPU takes beyond what is alive in it."""
     if config.trainer.accelerator != "cpu":
         return 0
     return round(sum(share * step.parts[name] for name, share in HOLES.items()))
 
 
-def whole(config: Config, step: Estimate) -> dict[str, int]:
+def all_parts(config: Config, step: Estimate) -> dict[str, int]:
     """Return the parts of a whole training in bytes: those of its step, and what lies around it."""
     parts = dict(step.parts)
-    parts["holes of the heap"] = holes(config, step)
+    parts["holes of the heap"] = heap_holes(config, step)
     weights = parts["parameters"]
     parts["snapshots"] = 4 * weights if config.recorder.on else 0  # weights, averaged ones, and what AdamW keeps
     workers = config.runtime.workers or 0
@@ -147,4 +149,4 @@ def whole(config: Config, step: Estimate) -> dict[str, int]:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    measure_memory.ended()
+    measure_memory.end_process()

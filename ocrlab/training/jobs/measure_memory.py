@@ -39,27 +39,27 @@ SETTLED = ("trainer.accelerator", "trainer.precision", "runtime.threads", "runti
 
 def main(path: Path) -> None:
     """Measure as the job says, and write the answer to its `out`; raises what training raises."""
-    job, config = begun(path)
+    job, config = load_job(path)
     measure(config, Path(job["out"]), job.get("usable"), job.get("kind", "resident"), long=job.get("long", False))
 
 
-def begun(path: Path) -> tuple[dict[str, Any], Config]:
+def load_job(path: Path) -> tuple[dict[str, Any], Config]:
     """Return a job and its config, in a process that is ready to be weighed."""
     job: dict[str, Any] = from_json(path.read_bytes(), source=str(path))
     with contextlib.suppress(OSError):  # where memory ends, the kernel shall choose this process
         Path("/proc/self/oom_score_adj").write_text("1000")
-    memory_meter.settle()
+    memory_meter.import_late_modules()
     return job, configs.load(job["config"], job["overrides"])
 
 
 def measure(config: Config, out: Path, usable: int | None, kind: str, *, long: bool = False) -> None:
     """Train some steps and write what they needed; `usable` are the bytes that it may need, None for no limit."""
-    scales = memory_meter.Scales(out, usable, kind)
+    scales = memory_meter.MemoryMeter(out, usable, kind)
     needed = later_pages(config)
 
     def worst_only(*args: Any, **options: Any) -> Index:
         index = load(*args, **options)
-        index.samples = worst(index.samples)
+        index.samples = worst_pages(index.samples)
         return index
 
     crops = config.batch_size * config.trainer.accumulate_grad_batches
@@ -72,15 +72,15 @@ def measure(config: Config, out: Path, usable: int | None, kind: str, *, long: b
     with scales:
         ballast = np.full(needed, 1, np.uint8)
         scales.later_pages = needed
-        loop.fit(config, load_pages=worst_only, callbacks=[Marks(scales)])
+        loop.fit(config, load_pages=worst_only, callbacks=[PhaseMarks(scales)])
         del ballast
         scales.mark("final")
 
 
-class Marks(lightning.Callback):
+class PhaseMarks(lightning.Callback):
     """Says at which part of a training it is."""
 
-    def __init__(self, scales: memory_meter.Scales) -> None:
+    def __init__(self, scales: memory_meter.MemoryMeter) -> None:
         self.scales = scales
         self.seconds: list[float] = []
         self.began = time.perf_counter()
@@ -114,7 +114,7 @@ class Marks(lightning.Callback):
             self.scales.phase = "final"
 
 
-def worst(samples: Sequence[Sample]) -> list[Sample]:
+def worst_pages(samples: Sequence[Sample]) -> list[Sample]:
     """Return the pages that need most memory: the largest, the longest and the widest, and that of most points."""
     if not len(samples):
         raise DataError("There is no page to measure with", need="annotated pages")
@@ -134,7 +134,7 @@ def worst(samples: Sequence[Sample]) -> list[Sample]:
 def resident_pages(config: Config) -> int:
     """Return the bytes of decoded pages that a measurement holds itself: those of the worst pages."""
     splits = (config.train_split, config.val_split)
-    pages = [s for split in splits for s in worst(load(config.data, split, exif=config.exif).samples)]
+    pages = [s for split in splits for s in worst_pages(load(config.data, split, exif=config.exif).samples)]
     return sum(3 * s.width * s.height for s in pages)
 
 
@@ -145,13 +145,13 @@ def later_pages(config: Config) -> int:
     total = 0
     for split, copies in ((config.train_split, max(1, config.runtime.workers or 0)), (config.val_split, 1)):
         samples = load(config.data, split, exif=config.exif).samples
-        measured = {sample.name for sample in worst(samples)}
+        measured = {sample.name for sample in worst_pages(samples)}
         rest = sum(3 * s.width * s.height for s in samples if s.name not in measured)
         total += min(int(config.runtime.cache_gb * 1e9), rest * copies)
     return total
 
 
-def ended() -> None:
+def end_process() -> None:
     """End this process at once: what ends threads and libraries could take longer than the job."""
     sys.stdout.flush()
     os._exit(0)
@@ -159,4 +159,4 @@ def ended() -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    ended()
+    end_process()

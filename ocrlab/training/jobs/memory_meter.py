@@ -28,7 +28,7 @@ LATE = ("ocrlab.losses.db_loss_numba", "ocrlab.data.target_maps_numba", "ocrlab.
 FIELD = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
 
 
-def settle() -> None:
+def import_late_modules() -> None:
     """Import what a training imports late, so that what imports need is not taken for what training needs."""
     for name in LATE:
         with contextlib.suppress(ImportError):
@@ -36,7 +36,7 @@ def settle() -> None:
     keep_freed_memory()
 
 
-class Scales:
+class MemoryMeter:
     """Weighs this process and its workers from the `with` on; over `usable` bytes it writes that down and ends it."""
 
     def __init__(self, out: Path, usable: int | None = None, kind: str = "resident") -> None:
@@ -54,7 +54,7 @@ class Scales:
         self._end = threading.Event()
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Scales:
+    def __enter__(self) -> MemoryMeter:
         self._reset()
         threading.Thread(target=self._watch, name="ocrlab scales", daemon=True).start()
         return self
@@ -114,7 +114,7 @@ class Scales:
         looks = 0
         while not self._end.wait(LOOK):
             if looks % FAMILY == 0:
-                self._workers = max(self._workers, _below())
+                self._workers = max(self._workers, _worker_memory())
             looks += 1
             with self._lock:
                 self._peak = max(self._peak, usage := self.now() + self._workers)
@@ -150,7 +150,7 @@ def out_of_memory(error: BaseException | None) -> bool:
     return False
 
 
-def _below() -> int:
+def _worker_memory() -> int:
     """Return what the processes below this one hold that this one does not, in bytes, without the files of libraries.
 
     The shares of all in every page sum up to what all hold together: a forked worker shares what it has not written to,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 
-def run(device: str) -> dict[str, object]:
+def smoke_step(device: str) -> dict[str, object]:
     """Do one forward, backward and optimiser step on `device`; return loss and seconds; raises what it raises."""
     import torch
 
@@ -52,9 +52,9 @@ def replay(path: Path) -> NoReturn:
     job = from_json(path.read_bytes(), source=str(path))
     os.environ[program_info.REPLAY] = str(path.absolute())
 
-    from ocrlab.training.loop import again, recorded
+    from ocrlab.training.loop import recorded_config, replay_steps
 
-    again(recorded(job))
+    replay_steps(recorded_config(job))
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.job is not None:
         replay(args.job)
-    print(json.dumps(run(args.device)))
+    print(json.dumps(smoke_step(args.device)))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ocrlab.config.schema import Config
 from ocrlab.data import target_maps, transforms
-from ocrlab.data.dataset import Batch, PageOrder, collate, single_threaded
+from ocrlab.data.dataset import Batch, PageOrder, collate, worker_init
 from ocrlab.data.formats.reader import Sample
 from ocrlab.debug.instruments.dataloader.tune_workers import MANY_WORKERS
 from ocrlab.debug.instruments.step_check.checker import Finding, Range
@@ -28,7 +28,7 @@ from ocrlab.debug.instruments.step_check.findings import position_text
 from ocrlab.evaluation.metrics import iou
 from ocrlab.inference import page_inference
 from ocrlab.records import Check
-from ocrlab.training.sanity.reference_loss import judged
+from ocrlab.training.sanity.reference_loss import make_check
 
 ROUNDED = 1e-6  # of float32
 LOST = 0.5  # share of the text that ignored boxes may cover before the mask is more likely the wrong way round
@@ -101,7 +101,7 @@ def first_batch(data: Data, samples: Sequence[Sample], config: Config, workers: 
             sampler=order,
             num_workers=workers,
             collate_fn=collate,
-            worker_init_fn=single_threaded() if workers else None,
+            worker_init_fn=worker_init() if workers else None,
             **more,
         )
         return next(iter(loaded))  # type: ignore[no-any-return]
@@ -120,7 +120,7 @@ def order(make: Order, count: int, config: Config) -> Check:
     if any(pages != list(range(count)) for pages in epochs):
         wrong.append("not every page once in an epoch")
     do = "Draw the order from a generator of its own, seeded with seed and epoch"
-    return judged(
+    return make_check(
         "page order",
         not wrong,
         "; ".join(wrong) or f"{count} pages, each once in an epoch",
@@ -132,9 +132,9 @@ def order(make: Order, count: int, config: Config) -> Check:
 def augmentation(data: Data, samples: Sequence[Sample], config: Config) -> Check:
     """Judge the augmentation: a function of seed, epoch and page alone, and another one in the next epoch."""
     few = range(min(3, len(samples)))
-    with scattered(1):
+    with random_state(1):
         first = [data(samples, config)[0, i] for i in few]  # type: ignore[index]
-    with scattered(2):
+    with random_state(2):
         again = [data(samples, config)[0, i] for i in few]  # type: ignore[index]
         later = [data(samples, config)[1, i] for i in few]  # type: ignore[index]
     differ = sum(not same_crop(a, b) for a, b in zip(first, again, strict=True))
@@ -143,14 +143,14 @@ def augmentation(data: Data, samples: Sequence[Sample], config: Config) -> Check
     result += f", {still} are the same in the next epoch" if still else ""
     do = "Draw from the generator that is handed over, never from the global ones"
     need = "none differs, and each epoch has its own"
-    return judged("augmentation", not differ and not still, result, need, do, warn=not differ)
+    return make_check("augmentation", not differ and not still, result, need, do, warn=not differ)
 
 
 def workers(data: Data, samples: Sequence[Sample], config: Config) -> Check:
     """Judge whether two loader workers give the batch that none gives."""
-    with scattered(1):
+    with random_state(1):
         alone = first_batch(data, samples, config, 0)
-    with scattered(2):
+    with random_state(2):
         both = first_batch(data, samples, config, 2)
     named = {"images": (alone.images, both.images)}
     kinds = ("shrink map", "shrink mask", "threshold map", "threshold mask")
@@ -163,7 +163,7 @@ def workers(data: Data, samples: Sequence[Sample], config: Config) -> Check:
         else f"{len(alone.pages)} crop{'s' * (len(alone.pages) > 1)}, equal bit for bit"
     )
     do = "Draw from a generator seeded by seed, epoch and page: a worker's global one is seeded by its number"
-    return judged("workers 0 and 2", not wrong, result, "the same batch", do)
+    return make_check("workers 0 and 2", not wrong, result, "the same batch", do)
 
 
 def alignment(data: Data, samples: Sequence[Sample], config: Config) -> list[Check]:
@@ -196,7 +196,7 @@ def alignment(data: Data, samples: Sequence[Sample], config: Config) -> list[Che
         far = max(abs(x), abs(y))
         offset = f"{x:+.2f} px across, {y:+.2f} px down"
         do = "Give image and polygons one warp; OpenCV's pixel centres have whole numbers"
-        checks.append(judged(f"alignment: {name}", far <= SHIFT, offset, f"{SHIFT} px or less", do))
+        checks.append(make_check(f"alignment: {name}", far <= SHIFT, offset, f"{SHIFT} px or less", do))
     return checks
 
 
@@ -231,7 +231,7 @@ def round_trip(samples: Sequence[Sample], config: Config) -> Check:
     value = iou.summary(matches)[f"hmean@{AIM}"]
     do = "See what is lost, and which settings keep it: ocrlab evaluate --oracle DIR"
     result, need = f"hmean@{AIM} {value:.3f} over {len(matches)} pages", f"{ENOUGH}"
-    return judged(name, value >= ENOUGH, result, need, do, warn=value >= NEARLY)
+    return make_check(name, value >= ENOUGH, result, need, do, warn=value >= NEARLY)
 
 
 def paint(sample: Sample, path: Path) -> Sample:
@@ -290,7 +290,7 @@ def same_crop(a: Any, b: Any) -> bool:
 
 
 @contextlib.contextmanager
-def scattered(seed: int) -> Iterator[None]:
+def random_state(seed: int) -> Iterator[None]:
     """Set the global generators to some state for a block, and put them back: what draws from them will be seen."""
     states = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
     random.seed(seed)

@@ -26,7 +26,7 @@ from ocrlab.inference import page_inference
 from ocrlab.losses.db_loss import TargetMaps
 from ocrlab.model.dbnet import Detector
 from ocrlab.records import Check
-from ocrlab.training.sanity.reference_loss import Loss, judged
+from ocrlab.training.sanity.reference_loss import Loss, make_check
 
 SAME_MAP = 1e-3  # largest difference of a probability between the path of training and that of prediction
 HALF_LOSS, HALF_ANGLE = (
@@ -44,7 +44,7 @@ Progress = Callable[[dict[str, Any]], None]
 
 
 @dataclass
-class Learned:
+class LearnedPage:
     """A part of a page (H, W, 3) that was learned by heart: what is on it, what was found, and the way there."""
 
     page: str = ""
@@ -92,7 +92,7 @@ def inference(model: nn.Module, batch: Batch) -> Check:
         model.train(before)
     apart = float(np.abs(trained - used).max())
     do = "Look at what head.forward returns first: prediction reads head.probability alone"
-    return judged(name, apart <= SAME_MAP, f"{apart:.1e} apart at most", need, do)
+    return make_check(name, apart <= SAME_MAP, f"{apart:.1e} apart at most", need, do)
 
 
 def blank_pages(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> list[Check]:
@@ -112,7 +112,7 @@ def blank_pages(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> l
         result = f"loss {value:.3g}, gradient {norm:.3g}"
         need = "finite, a gradient above 0" if name == "empty page" else "finite, no gradient"
         do = "Guard the divisions of the loss, and let a page without text count some negatives"
-        checks.append(judged(name, finite and teaches, result, need, do))
+        checks.append(make_check(name, finite and teaches, result, need, do))
     return checks
 
 
@@ -164,7 +164,7 @@ def _agree(
     cosine = float((a @ b) / (a.norm() * b.norm()).clamp_min(1e-30))
     result = f"loss {off:.1e} apart, cosine of the gradients {cosine:.4f}"
     need = f"{limit:g} or less, {angle:g} or more"
-    return judged(
+    return make_check(
         name, off <= limit and cosine >= angle, result, need, do, warn=few and off <= limit and cosine > 0
     )  # NaN is none
 
@@ -215,7 +215,7 @@ def legible(sample: Sample, corners: NDArray[np.float64], scale: float) -> NDArr
 
 def learn(
     make: Callable[[], nn.Module], loss: Loss, samples: Sequence[Sample], config: Config, progress: Progress
-) -> Learned:
+) -> LearnedPage:
     """Learn a part of one page by heart, until everything on it is found or 240 steps are done.
 
     Where no box on it counts nothing is learned: that all of nothing was found would say nothing.
@@ -226,7 +226,7 @@ def learn(
     visible = [bool((p.max(axis=0) > 0).all() and (p.min(axis=0) < SIDE).all()) for p in moved]
     polygons, ignored = [p for p, s in zip(moved, visible, strict=True) if s], ~counts[np.asarray(visible, bool)]
     canvas = transforms.warp_image(read_image(sample.image, exif=config.exif), warp, (SIDE, SIDE))
-    learned = Learned(sample.name, canvas, polygons, ignored)
+    learned = LearnedPage(sample.name, canvas, polygons, ignored)
     if ignored.all():
         return learned
     chosen = config.targets
@@ -255,14 +255,14 @@ def learn(
         if not math.isfinite(row["loss"]):
             break
         if number % EVERY == 0:
-            row["hmean@0.5"] = look(model, batch, learned, config)
+            row["hmean@0.5"] = measure_page(model, batch, learned, config)
             progress({"kind": "train", "total": STEPS, **row})
             if row["hmean@0.5"] == 1.0:
                 break
     return learned
 
 
-def look(model: nn.Module, batch: Batch, learned: Learned, config: Config) -> float:
+def measure_page(model: nn.Module, batch: Batch, learned: LearnedPage, config: Config) -> float:
     """Return hmean@0.5 of what a model finds on the part of a page, and keep what it found."""
     model.eval()
     with torch.no_grad():
@@ -275,7 +275,7 @@ def look(model: nn.Module, batch: Batch, learned: Learned, config: Config) -> fl
     return iou.match(learned.polygons, learned.ignored, regions.polygons).hmean(0.5)
 
 
-def by_heart(learned: Learned, seconds: float) -> Check:
+def by_heart(learned: LearnedPage, seconds: float) -> Check:
     """Judge whether everything on the part of a page is found."""
     count = int((~learned.ignored).sum())
     if not count:
@@ -284,4 +284,4 @@ def by_heart(learned: Learned, seconds: float) -> Check:
     result = f"hmean@0.5 {learned.hmean:.3f} over {count} boxes after {steps} steps, {seconds:.0f} s"
     do = "Look at the found polygons: what one page cannot teach, no data will"
     good, near = learned.hmean == 1.0, learned.hmean >= 0.9
-    return judged("one page by heart", good, result, f"1.0 within {STEPS} steps", do, warn=near)
+    return make_check("one page by heart", good, result, f"1.0 within {STEPS} steps", do, warn=near)

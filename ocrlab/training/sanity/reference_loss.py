@@ -114,7 +114,7 @@ def compare(loss: Loss, maps: TargetMaps, weights: tuple[float, float, float], r
         value, name = worst[kind]
         result = f"{value:.1e} apart from the float64 reference (worst: {name})"
         do = "Compare the order of the maps, the masks and the weights with ocrlab/losses"
-        checks.append(judged(f"loss: {kind}", value <= limit, result, f"{limit:.0e} or less", do))
+        checks.append(make_check(f"loss: {kind}", value <= limit, result, f"{limit:.0e} or less", do))
     return checks
 
 
@@ -134,7 +134,7 @@ def counts(loss: Loss, maps: TargetMaps, ratio: float) -> list[Check]:
             result += f" ({got[1] / got[0]:.2f} to 1)"
         need = f"{want.positives} and {want.hard}"
         do = "Look at the masks, and at how many hard negatives the loss takes"
-        checks.append(judged(f"BCE counts{name}", off == 0, result, need, do))
+        checks.append(make_check(f"BCE counts{name}", off == 0, result, need, do))
     return checks
 
 
@@ -148,7 +148,7 @@ def masks(loss: Loss, maps: TargetMaps, weights: tuple[float, float, float], rat
     off = (half == 0).cpu().numpy()
     leak = int(((np.abs(gx) > NOTICEABLE) & off).sum() + ((np.abs(gy) > NOTICEABLE) & off).sum())
     do = "Multiply each term of the loss by its mask, and count only pixels under it"
-    return judged("masked pixels", leak == 0, f"{leak} of {2 * int(off.sum())} pixels taught", "none", do)
+    return make_check("masked pixels", leak == 0, f"{leak} of {2 * int(off.sum())} pixels taught", "none", do)
 
 
 def blank(maps: TargetMaps) -> TargetMaps:
@@ -164,7 +164,7 @@ def ignored(maps: TargetMaps) -> TargetMaps:
     return blank(maps)._replace(shrink_mask=zeros)
 
 
-def judged(name: str, good: bool, result: str, need: str, do: str, *, warn: bool = False) -> Check:
+def make_check(name: str, good: bool, result: str, need: str, do: str, *, warn: bool = False) -> Check:
     """Return a check: ok, or with `warn` warn, or fail."""
     return Check(name, "ok" if good else "warn" if warn else "fail", result, need, "" if good else do)
 

@@ -33,8 +33,8 @@ from ocrlab.records import Check
 from ocrlab.training.optimizer import adamw
 from ocrlab.training.sanity import data_checks, model_checks, reference_loss
 from ocrlab.training.sanity.data_checks import ranges, relations
-from ocrlab.training.sanity.model_checks import Learned
-from ocrlab.training.sanity.reference_loss import Loss, judged
+from ocrlab.training.sanity.model_checks import LearnedPage
+from ocrlab.training.sanity.reference_loss import Loss, make_check
 
 Progress = Callable[[dict[str, Any]], None]
 LONGEST = 80  # characters of a finding in the row of its check
@@ -47,7 +47,7 @@ class Report:
     checks: list[Check] = field(default_factory=list)
     contract: checker.Report | None = None
     batch: Batch | None = None
-    learned: Learned | None = None
+    learned: LearnedPage | None = None
 
     @property
     def ok(self) -> bool:
@@ -136,7 +136,7 @@ def _contract(subject: Subject, report: Report, _progress: Progress) -> Iterator
         worst = (wrong or step_report.findings)[0]
         result += f"; first {worst.rule} at {worst.where}: {shorten(worst.got, LONGEST, placeholder=' …')}"
     do = "Each finding stands below the checks, with what to do"
-    yield judged("contract of a step", not step_report.findings, result, "none", do, warn=not wrong)
+    yield make_check("contract of a step", not step_report.findings, result, "none", do, warn=not wrong)
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     bad = [f for f in step_report.findings if f.rule.startswith(("gradient.", "backward.", "loss."))]
     reached = sum(step_report.norms.get(name, 0.0) > 0 for name in trainable)
@@ -146,7 +146,7 @@ def _contract(subject: Subject, report: Report, _progress: Progress) -> Iterator
         yield Check("gradients", "skip", f"{result}; no text in this batch", "text")
         return
     do = "Look for detach(), an unused branch, or a loss term that is masked out"
-    yield judged("gradients", reached == len(trainable) and not bad, result, "all, finite", do)
+    yield make_check("gradients", reached == len(trainable) and not bad, result, "all, finite", do)
 
 
 def _loss(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:

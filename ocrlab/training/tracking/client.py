@@ -333,7 +333,7 @@ def send_best(tracker: Tracker, best: Path | None, metrics: Mapping[str, float])
         return
     copy = tracker.folder / "flight" / "artifact" / best.name
     try:
-        checkpoint.share(best, copy)
+        checkpoint.write_shareable(best, copy)
         tracker.artifact(copy, pretrained.sha256(copy), metrics)
     except (OSError, OcrlabError) as error:
         tracker.warn(f"the best checkpoint is not sent: {error}")

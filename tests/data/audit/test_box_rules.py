@@ -40,17 +40,17 @@ def fit(texts: list[str], change: dict[int, float] | None = None) -> box_rules.F
     ],
 )
 def test_what_is_no_region_is_named(polygon: object, kind: str) -> None:
-    problem = box_rules.broken(box(polygon))
+    problem = box_rules.shape_problem(box(polygon))
     assert problem is not None
     assert problem[0] == kind
 
 
 def test_outside_is_reported_by_how_much() -> None:
-    assert box_rules.outside(SQUARE, 60, 40) is None
-    assert box_rules.outside(SQUARE, 49, 40) is None
-    slight = box_rules.outside(SQUARE, 48, 40)
-    half = box_rules.outside(SQUARE, 35, 40)
-    gone = box_rules.outside(SQUARE, 5, 5)
+    assert box_rules.outside_problem(SQUARE, 60, 40) is None
+    assert box_rules.outside_problem(SQUARE, 49, 40) is None
+    slight = box_rules.outside_problem(SQUARE, 48, 40)
+    half = box_rules.outside_problem(SQUARE, 35, 40)
+    gone = box_rules.outside_problem(SQUARE, 5, 5)
     assert slight is not None
     assert half is not None
     assert gone is not None
@@ -58,11 +58,11 @@ def test_outside_is_reported_by_how_much() -> None:
 
 
 def test_order_is_judged_by_where_it_runs_and_starts() -> None:
-    assert box_rules.backwards(SQUARE) is None
+    assert box_rules.order_problem(SQUARE) is None
     upward = np.float32([[10, 100], [10, 20], [30, 20], [30, 100]])  # text that runs up the page
-    assert box_rules.backwards(upward) is None
+    assert box_rules.order_problem(upward) is None
     for wrong, word in ((SQUARE[::-1], "counter"), (np.roll(SQUARE, 2, 0), "right"), (np.roll(SQUARE, 1, 0), "short")):
-        problem = box_rules.backwards(np.asarray(wrong, np.float32))
+        problem = box_rules.order_problem(np.asarray(wrong, np.float32))
         assert problem is not None
         assert word in problem[2]
 
@@ -70,14 +70,14 @@ def test_order_is_judged_by_where_it_runs_and_starts() -> None:
 def test_small_boxes_of_a_single_text_need_less_of_each_other() -> None:
     digit = np.float32([[10, 10], [18, 10], [18, 20], [10, 20]])
     off = digit + np.float32([3, 2])  # IoU 0.33
-    assert [pair[:2] for pair in box_rules.twice([box(digit), box(off, 2)], [0, 1])] == [(1, 0)]
-    assert list(box_rules.twice([box(digit), box(off, 2, text="b")], [0, 1])) == []
-    assert list(box_rules.twice([box(digit), box(digit + np.float32([6, 0]), 2)], [0, 1])) == []  # neighbours
+    assert [pair[:2] for pair in box_rules.doubled_boxes([box(digit), box(off, 2)], [0, 1])] == [(1, 0)]
+    assert list(box_rules.doubled_boxes([box(digit), box(off, 2, text="b")], [0, 1])) == []
+    assert list(box_rules.doubled_boxes([box(digit), box(digit + np.float32([6, 0]), 2)], [0, 1])) == []  # neighbours
 
 
 def test_a_box_as_narrow_as_a_stroke_holds_no_text_that_runs_down() -> None:
     raw = page(*(QUAD + 40 * row for row in range(12)), np.array([[5, 5], [6, 5], [6, 40], [5, 40]], np.float32))
-    [finding] = box_rules.texts(raw, list(range(13)))
+    [finding] = box_rules.text_findings(raw, list(range(13)))
     assert (finding.kind, finding.severity, finding.box) == ("narrow", "error", 13)
 
 

@@ -31,8 +31,10 @@ def test_a_page_saved_again_at_half_size_is_recognised(draw: Callable[..., Any],
 
 def test_texts_alone_identify_pages_without_images() -> None:
     texts = frozenset(f"line {number}" for number in range(10))
-    first, two = (page_rules.Print(name, "train", None, None, None, None, texts) for name in "ab")
-    other = page_rules.Print("c", "train", None, None, None, None, frozenset(f"other {number}" for number in range(10)))
+    first, two = (page_rules.PageFingerprint(name, "train", None, None, None, None, texts) for name in "ab")
+    other = page_rules.PageFingerprint(
+        "c", "train", None, None, None, None, frozenset(f"other {number}" for number in range(10))
+    )
     [finding] = page_rules.duplicate_pages([first, other, two])
     assert (finding.kind, finding.page, finding.other) == ("near_duplicate_page", "b", "a")
 
@@ -41,5 +43,5 @@ def test_blank_pages_are_not_copies_of_each_other(draw: Callable[..., Any]) -> N
     page = draw(3).image
     page[:] = 255
     bits, thumb = fingerprint(page)
-    prints = [page_rules.Print(name, "train", name, name, bits, thumb, frozenset()) for name in "ab"]
+    prints = [page_rules.PageFingerprint(name, "train", name, name, bits, thumb, frozenset()) for name in "ab"]
     assert list(page_rules.duplicate_pages(prints)) == []

@@ -45,7 +45,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def annotated(path: Path, split: str) -> dict[str, Page]:
-    readers, errors, _ = reader.opened(path, split)
+    readers, errors, _ = reader.open_pages(path, split)
     assert not errors
     return {page.name: page for page in (read() for read in readers)}
 

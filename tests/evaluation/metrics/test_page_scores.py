@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from ocrlab.errors import ShapeError
 from ocrlab.evaluation.metrics import cleval, deteval, iou, page_scores
-from ocrlab.evaluation.metrics.page_scores import COLUMNS, SIZES, PageScores, Running, Scored, interval, judge, summary
+from ocrlab.evaluation.metrics.page_scores import (
+    COLUMNS,
+    SIZES,
+    DatasetScores,
+    PageScores,
+    Running,
+    interval,
+    judge,
+    summary,
+)
 
 HMEANS = ("hmean@0.5", "hmean@0.7", "hmean@0.8", "deteval_hmean", "cleval_hmean")
 Quad = NDArray[np.float64]
@@ -246,9 +255,11 @@ def test_the_interval_of_few_pages_is_wide_enough(count: int) -> None:
 BOXES = [np.array([[0, 0], [50, 0], [50, 20], [0, 20]], float) + np.array((0, 40 * i)) for i in range(4)]
 
 
-def pages(detected: dict[str, int]) -> Scored:
+def pages(detected: dict[str, int]) -> DatasetScores:
     """Return pages of four boxes, of which so many are found."""
-    return Scored({name: judge(BOXES, [False] * 4, None, BOXES[:hits]) for name, hits in detected.items()}, 2, 1.5)
+    return DatasetScores(
+        {name: judge(BOXES, [False] * 4, None, BOXES[:hits]) for name, hits in detected.items()}, 2, 1.5
+    )
 
 
 def test_rows_list_what_was_missed_and_wrong_on_each_page() -> None:

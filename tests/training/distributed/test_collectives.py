@@ -28,7 +28,7 @@ from ocrlab.run_folder.launcher import Ranks, read
 from ocrlab.run_folder.launcher import detect_ranks as ranks_of
 from ocrlab.training.distributed import collectives
 from ocrlab.training.loop import silent
-from ocrlab.training.run_callback import Watcher
+from ocrlab.training.run_callback import RunCallback
 
 PROGRAM = Path(__file__).parents[1].joinpath("forked_ranks.py")
 
@@ -115,7 +115,7 @@ def test_there_is_a_single_run_folder_with_a_record_of_each_rank(quick):
     pairs = zip(*(rank_state(quick / "equal" / "ranks", rank)["losses"] for rank in (0, 1)), strict=True)
     assert figures == pytest.approx([sum(pair) / 2 for pair in pairs], rel=1e-7)
     assert configs.load(folder / "config.yaml").trainer.devices == 2
-    assert "2 x batch_size 2 x accumulate_grad_batches 1 = 4 crops" in collectives.spoken(
+    assert "2 x batch_size 2 x accumulate_grad_batches 1 = 4 crops" in collectives.ranks_text(
         configs.load(folder / "config.yaml"), Ranks(0, 2, 0, 2, "torchrun")
     )
 
@@ -171,7 +171,7 @@ def test_63_pages_over_ranks_add_up_to_the_last_bit(quick, world):
 @pytest.mark.parametrize("count", [1, 5, 63])
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
 def test_every_page_is_the_share_of_a_single_rank_and_all_have_as_many_turns(count, world):
-    shares = [collectives.share(count, Ranks(rank, world, rank, world)) for rank in range(world)]
+    shares = [collectives.page_share(count, Ranks(rank, world, rank, world)) for rank in range(world)]
     assert len({len(pages) for pages in shares}) == 1
     assert sorted(page for pages in shares for page in pages if page is not None) == list(range(count))
 
@@ -190,7 +190,7 @@ def test_a_page_that_any_rank_leaves_out_is_reported_once(rank, tmp_path, capsys
     events: list[dict[str, Any]] = []
     mine = Ranks(rank, 2, rank, 2, "torchrun")
     folder = run_folder.RunFolder(tmp_path, run_folder.now())
-    watcher = Watcher(configs.load(), folder, None, events.append if rank == 0 else silent, mine)
+    watcher = RunCallback(configs.load(), folder, None, events.append if rank == 0 else silent, mine)
     batch = Batch(torch.zeros(1, 3, 8, 8), (), ["p1"], ["p0: is damaged", "p0: is damaged"])
     trainer = SimpleNamespace(global_step=1, accumulate_grad_batches=2)
     for index in (0, 2):
@@ -201,9 +201,9 @@ def test_a_page_that_any_rank_leaves_out_is_reported_once(rank, tmp_path, capsys
 
 def test_what_a_single_rank_has_of_its_own_is_about_that_rank(monkeypatch):
     for values, odd in (("aab", 2), ("abb", 0), ("ab", 1)):
-        monkeypatch.setattr(collectives, "of_all", lambda _ranks, _value, values=values: list(values))
+        monkeypatch.setattr(collectives, "gather", lambda _ranks, _value, values=values: list(values))
         with pytest.raises(DataError, match=f"Rank {odd} has settings of its own") as caught:
-            collectives.same_everywhere(Ranks(0, len(values), 0, len(values), "torchrun"), "settings", "a")
+            collectives.require_same(Ranks(0, len(values), 0, len(values), "torchrun"), "settings", "a")
         assert caught.value.rank == odd
 
 

@@ -52,7 +52,7 @@ def test_the_exit_status_is_that_of_the_rank(failures, status, message, tmp_path
 
 @pytest.mark.parametrize("count", [2, 12])
 def test_every_rank_but_the_first_marks_its_lines(count, tmp_path):
-    config, _, args = launch.configured(count, str(tmp_path), ["crop=64"])
+    config, _, args = launch.configure_launch(count, str(tmp_path), ["crop=64"])
     logs = config.logs_specs.reify({rank: {"LOCAL_RANK": str(rank)} for rank in range(count)})
     assert set(logs.tee_stdouts) == set(logs.tee_stderrs) == set(range(1, count))
     assert (config.nproc_per_node, args[-4:]) == (count, ["-m", "ocrlab", "train", "crop=64"])

@@ -35,7 +35,7 @@ def test_a_lost_connection_is_reported_as_what_ended_the_other_rank(tmp_path):
 
 
 def test_a_process_alone_has_its_run_folder_as_ever(tmp_path):
-    with shared_run_folder.opened(RankRecord(Ranks()), str(tmp_path), "x", None) as folder:
+    with shared_run_folder.open_shared(RankRecord(Ranks()), str(tmp_path), "x", None) as folder:
         folder.succeed({})
     assert (folder.path / ".SUCCESS").exists()
 
@@ -45,7 +45,7 @@ def test_an_own_error_goes_out_as_it_was_raised(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_run_folder, "of_all", lambda _ranks, value: [value])
     mine = RankRecord(Ranks(0, 2, 0, 2, "torchrun"))
     mine.begin()
-    with pytest.raises(WeightsError) as caught, shared_run_folder.opened(mine, str(tmp_path), "x", None):
+    with pytest.raises(WeightsError) as caught, shared_run_folder.open_shared(mine, str(tmp_path), "x", None):
         raise WeightsError("no weights", got="<urlopen error [Errno 111] Connection refused>")
     assert caught.value.__cause__ is None, "not itself: whoever walks along causes would never arrive"
 

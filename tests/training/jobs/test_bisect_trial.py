@@ -11,18 +11,23 @@ from ocrlab.data.dataset import PageOrder
 from ocrlab.data.formats.reader import load
 from ocrlab.training import loop
 from ocrlab.training.jobs import bisect_trial
-from ocrlab.training.run_callback import Watcher
+from ocrlab.training.run_callback import RunCallback
 
 
 @pytest.fixture(autouse=True)
 def put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put back what a flipped run changes for good: it is the last thing that its process does."""
-    for owner, name in ((DataLoader, "__init__"), (PageOrder, "__iter__"), (Watcher, "finish_batch"), (loop, "load")):
+    for owner, name in (
+        (DataLoader, "__init__"),
+        (PageOrder, "__iter__"),
+        (RunCallback, "finish_batch"),
+        (loop, "load"),
+    ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
 
 
 def test_loaders_start_workers_otherwise_only_where_there_are_any() -> None:
-    bisect_trial.loaders(pin_memory=False, start_method="spawn")
+    bisect_trial.patch_loaders(pin_memory=False, start_method="spawn")
     data = TensorDataset(torch.zeros(4))
     assert DataLoader(data, num_workers=1, pin_memory=True).multiprocessing_context.get_start_method() == "spawn"
     assert DataLoader(data, num_workers=1, pin_memory=True).pin_memory is False
@@ -31,7 +36,7 @@ def test_loaders_start_workers_otherwise_only_where_there_are_any() -> None:
 
 def test_chosen_pages_keep_their_order_and_their_numbers(root: Path, tmp_path: Path) -> None:
     before = [place for place in PageOrder(6, 0, 30) if place[1] in (1, 4)]
-    bisect_trial.pages([1, 4], str(tmp_path / "names.json"))
+    bisect_trial.patch_pages([1, 4], str(tmp_path / "names.json"))
     assert list(PageOrder(6, 0, 30)) == before
     names = [sample.name for sample in load(root / "data_samples", "train").samples]
     assert [sample.name for sample in loop.load(root / "data_samples", "train").samples] == names

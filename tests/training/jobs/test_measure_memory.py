@@ -55,11 +55,11 @@ def test_the_worst_pages_are_chosen() -> None:
     small = [sample(f"small{n}", 100, 100) for n in range(9)]
     big, long, wide = sample("big", 900, 900), sample("long", 50, 4000), sample("wide", 4000, 50)
     many, fine = sample("many", 90, 90, polygons=70), sample("fine", 90, 90, polygons=2, points=500)
-    result = {page.name for page in measure_memory.worst([*small, big, long, wide, many, fine])}
+    result = {page.name for page in measure_memory.worst_pages([*small, big, long, wide, many, fine])}
     assert result == {"big", "long", "wide", "many", "fine"}
-    assert len(measure_memory.worst(small)) == 1
+    assert len(measure_memory.worst_pages(small)) == 1
     with pytest.raises(DataError, match="no page"):
-        measure_memory.worst([])
+        measure_memory.worst_pages([])
 
 
 def test_what_the_cache_will_hold_is_counted(pages: Path) -> None:
@@ -114,7 +114,7 @@ def test_an_estimate_says_its_parts(tmp_path: Path, pages: Path) -> None:
 
 def test_the_parts_are_those_of_the_detector() -> None:
     config = configs.load(None, SMALL)
-    step = estimate_memory.of_step(config, 2)
+    step = estimate_memory.estimate_step(config, 2)
     from ocrlab.model.dbnet import Detector
 
     tensors = [*Detector("resnet18_slim", "fpn", 16).parameters()]
@@ -122,7 +122,7 @@ def test_the_parts_are_those_of_the_detector() -> None:
     assert step.parts["parameters"] == pytest.approx(weights, rel=0.02)
     assert step.parts["averaged weights"] == pytest.approx(weights, rel=0.02)
     assert step.parts["optimiser state"] == pytest.approx(2 * weights, rel=0.02)
-    assert estimate_memory.of_step(config, 8).parts["activations"] > 3 * step.parts["activations"]
+    assert estimate_memory.estimate_step(config, 8).parts["activations"] > 3 * step.parts["activations"]
 
 
 def test_the_scales_end_a_process_that_is_over_its_limit(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_workers_are_weighed_by_what_they_hold_beside_this_process() -> None:
 
 
 def test_a_peak_is_that_of_its_part(tmp_path: Path) -> None:
-    scales = memory_meter.Scales(tmp_path / "out.json")
+    scales = memory_meter.MemoryMeter(tmp_path / "out.json")
     with scales:
         block = mmap.mmap(-1, 48 * MIB)  # not from the heap, which may hold as much that was freed
         for page in range(0, 48 * MIB, mmap.PAGESIZE):
