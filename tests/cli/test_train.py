@@ -118,13 +118,13 @@ def test_in_process_trains_here(calls, monkeypatch):
 
 @pytest.fixture
 def watched(monkeypatch) -> SimpleNamespace:
-    """Train under a watcher that only notes the command; `said` is what its child prints, `ended` how it ends."""
-    child = SimpleNamespace(output=b"", ended=Ended("success", 0, None, None, Path("runs/x"), 0))
+    """Train under a watcher that only notes the command; `printed` is what its child prints, `ended` how it ends."""
+    child = SimpleNamespace(printed=b"", ended=Ended("success", 0, None, None, Path("runs/x"), 0))
 
     def watch(words, options, *, output=None):
         child.words, child.options, child.output = words[1:], options, output
         if output:
-            output(1, child.output)
+            output(1, child.printed)
         return child.ended
 
     monkeypatch.delenv("OCRLAB_WATCH")
@@ -241,7 +241,7 @@ def test_a_run_whose_data_or_last_step_is_gone_is_not_resumed(watched, tmp_path,
 
 
 def test_json_is_the_answer_of_the_child(watched, capsys):
-    watched.output = b'{"schema": 1, "status": "success", "metrics": {"hmean@0.5": 0.5}}\n'
+    watched.printed = b'{"schema": 1, "status": "success", "metrics": {"hmean@0.5": 0.5}}\n'
     assert main(["train", "--json"]) == 0
     assert watched.words[-1] == "--json"
     record = json.loads(capsys.readouterr().out)

@@ -101,7 +101,7 @@ from torch.utils.data import DataLoader
 from ocrlab.data import dataset
 
 if __name__ == "__main__":
-    begin = dataset.single_threaded()
+    begin = dataset.worker_init()
     walk = iter(DataLoader(range(64), num_workers=2, worker_init_fn=begin, multiprocessing_context=sys.argv[1]))
     held = [next(walk), next(walk), walk]  # one from each worker: both are up
     held.append(held)  # as a traceback holds its frames: nothing ends the workers before Python does

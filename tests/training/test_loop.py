@@ -445,7 +445,7 @@ def ended(tmp_path, monkeypatch, on_some: float, best: float, on_all: float, val
         asked.append((len(samples), module.averaged.weight.item()))
         return {"hmean@0.5": on_some if len(asked) == 1 else on_all}
 
-    monkeypatch.setattr(loop, "measure", measure)
+    monkeypatch.setattr(loop, "measure_pages", measure)
     return loop.final_metrics(module, watcher, of(["a", "b", "c"]), loop.silent), asked, written
 
 
@@ -485,7 +485,7 @@ def test_the_last_measurement_is_done_on_the_device_of_the_training(pages, tmp_p
         run(module, *rest)
         module.trainer.strategy._root_device = torch.device("meta")  # stands for a GPU
 
-    monkeypatch.setattr(loop, "measure", measure)
+    monkeypatch.setattr(loop, "measure_pages", measure)
     monkeypatch.setattr(loop, "_run", elsewhere)
     monkeypatch.setattr(RunCallback, "save_best", lambda *_: None)
     loop.fit(tiny(pages, tmp_path, "trainer.max_steps=1", "trainer.val_every=100", "trainer.val_pages=1"))

@@ -129,8 +129,8 @@ def test_the_scales_end_a_process_that_is_over_its_limit(tmp_path: Path) -> None
     code = f"""
 import time
 from pathlib import Path
-from ocrlab.training.jobs.memory_meter import Scales
-scales = Scales(Path({str(tmp_path / "out.json")!r}), 1 << 20)
+from ocrlab.training.jobs.memory_meter import MemoryMeter
+scales = MemoryMeter(Path({str(tmp_path / "out.json")!r}), 1 << 20)
 with scales:
     held = bytearray(64 << 20)
     time.sleep(30)
