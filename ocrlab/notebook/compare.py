@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab.evaluation.metrics.page_scores import AT
-from ocrlab.evaluation.metrics.paired_comparison import Comparison, by_page, level
+from ocrlab.evaluation.metrics.paired_comparison import PairedDifference, by_page, level
 from ocrlab.evaluation.metrics.paired_comparison import compare as paired
 from ocrlab.notebook import compare_job
 from ocrlab.notebook.compare_job import ComparedPage, Comparison
@@ -121,7 +121,7 @@ def _lines(axes: Axes, runs: Sequence[Sequence[dict[str, float]]], name: str, al
     return title
 
 
-def differences(comparison: Comparison, number: int) -> dict[str, Comparison]:
+def differences(comparison: Comparison, number: int) -> dict[str, PairedDifference]:
     """Return how a run differs from the first one in hmean at each IoU, by bootstrap over the same pages.
 
     Of several runs each is compared with the first, and the intervals hold together.
@@ -133,7 +133,7 @@ def differences(comparison: Comparison, number: int) -> dict[str, Comparison]:
     }
 
 
-def sentence(name: str, difference: Comparison, measure: str = "hmean@0.5") -> str:
+def sentence(name: str, difference: PairedDifference, measure: str = "hmean@0.5") -> str:
     """Return a difference in words; "cannot tell" is one of them."""
     if math.isnan(difference.low):
         few = f"{name}: {difference.pages} pages are too few to tell whether"
@@ -190,7 +190,7 @@ def real(comparison: Comparison) -> View:
     return join_views([finding, plot, tables.table(head, rows, "In figures", note)])
 
 
-def _ends(difference: Comparison) -> tuple[str, str, str]:
+def _ends(difference: PairedDifference) -> tuple[str, str, str]:
     if math.isnan(difference.low):
         return "", "", ""
     return f"{difference.low:+.4f}", f"{difference.high:+.4f}", _p(difference.p)

@@ -71,9 +71,8 @@ def test_an_unusable_place_for_runs_is_reported_before_torch(
 
 
 def test_it_costs_no_heavy_import() -> None:
-    code = (
-        "import sys; from ocrlab.cli import train_preflight as f; f.check_places(f.read_places(None, ['data=data_samples']))\n"
-    )
+    code = "import sys\nfrom ocrlab.cli import train_preflight\n"
+    code += "train_preflight.check_places(train_preflight.read_places(None, ['data=data_samples']))\n"
     code += "print(sorted({'torch', 'numpy', 'cv2', 'pydantic'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.stdout == "[]\n", done.stderr

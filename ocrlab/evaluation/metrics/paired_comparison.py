@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedDifference:
     """A figure of two detectors on the same pages: `difference` is second minus first, with a confidence interval.
 
     `low` to `high` is that interval, of 95 % for one comparison; `ahead` is the share of draws in which the second is
@@ -63,7 +63,7 @@ def level(among: int) -> float:
 
 def compare(
     first: npt.ArrayLike, second: npt.ArrayLike, *, among: int = 1, rounds: int = ROUNDS, seed: int = 0
-) -> Comparison:
+) -> PairedDifference:
     """Return how hmean differs between two detectors; rows (pages, 3) as `counts` gives them, in the same order.
 
     Where it is one of several comparisons, `among` is how many: of twenty runs that are all the same, one would else
@@ -81,7 +81,7 @@ def compare(
     plain = (float(both[0]), float(both[1]), float(both[1] - both[0]))
     nothing = float("nan")
     if len(first_counts) < FEWEST:
-        return Comparison(*plain, nothing, nothing, nothing, nothing, len(first_counts))
+        return PairedDifference(*plain, nothing, nothing, nothing, nothing, len(first_counts))
     outside = 1 - level(among)
     differences = _differences(first_counts, second_counts, rounds, np.random.default_rng(seed))
     differences = plain[2] + widened(len(first_counts), outside) * (differences - plain[2])
@@ -90,10 +90,10 @@ def compare(
     above, below = np.count_nonzero(differences > 0), np.count_nonzero(differences < 0)
     ahead = (above + (rounds - above - below) / 2) / rounds
     p = min(1.0, among * 2 * (rounds - max(above, below) + 1) / (rounds + 1))
-    return Comparison(*plain, float(low), float(high), float(ahead), float(p), len(first_counts))
+    return PairedDifference(*plain, float(low), float(high), float(ahead), float(p), len(first_counts))
 
 
-def compare_scores(a: DatasetScores, b: DatasetScores, *, iou: float = 0.5) -> Comparison:
+def compare_scores(a: DatasetScores, b: DatasetScores, *, iou: float = 0.5) -> PairedDifference:
     """Compare two detectors that were scored on the same pages by their hmean at `iou` (0.5, 0.7 or 0.8).
 
     Raises ShapeError where the pages differ, ConfigError for another threshold.
