@@ -1,11 +1,11 @@
-"""The memory of a training as Linux counts it: each process of its tree, shared memory, page cache, its control group.
+"""The memory of a training as Linux counts it, of each process, its control group and the whole machine.
 
 Resident memory (RSS) counts a shared page once for each process; the proportional share (PSS) adds up to what is really
-used. Source: proc_pid_smaps_rollup in proc(5), Documentation/filesystems/proc.rst, cgroup-v2.rst.
-"""
+used. Source: proc_pid_smaps_rollup in proc(5), Documentation/filesystems/proc.rst, cgroup-v2.rst."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from dataclasses import asdict, dataclass
@@ -122,3 +122,31 @@ def _stat(path: Path) -> dict[str, int]:
         return {}
     pairs = [line.split() for line in lines]
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def machine_memory(root: Path = ROOT) -> Reading:
+    """Return {"total", "available", "used"} in bytes; available is what can be had without swapping."""
+    try:
+        fields = dict(FIELD.findall((root / "proc/meminfo").read_text(encoding="ascii", errors="replace")))
+        total, free = int(fields["MemTotal"]) * 1024, int(fields["MemAvailable"]) * 1024
+    except (OSError, KeyError) as error:
+        return Reading("machine_memory", missing=f"/proc/meminfo: {error}")
+    return Reading("machine_memory", {"total": total, "available": free, "used": total - free})
+
+
+def largest_processes(count: int) -> list[dict[str, Any]]:
+    """Return the processes with most resident memory, largest first: pid, role, name, rss in bytes."""
+    table = process_tree.snapshot()
+    sizes = [(_resident(process.pid), process) for process in table.values()]
+    order = sorted(sizes, key=lambda pair: -pair[0])[:count]
+    return [{"pid": p.pid, "role": p.role, "name": p.name, "rss": size} for size, p in order if size]
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * PAGE
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -2,8 +2,7 @@
 
 The launcher tells by environment variables: torchrun (that of `ocrlab train --nproc` too) and SLURM's srun. Each rank
 keeps a small record, `rank-N.json`, in the folder of its watcher and in the run's flight/, so that the one that failed
-first can be told from those that only lost their connection to it. Standard library only.
-"""
+first can be told from those that only lost their connection to it. Standard library only."""
 
 from __future__ import annotations
 
@@ -275,3 +274,21 @@ def exits(folder: Path) -> list[dict[str, Any]]:
     with suppress(OSError, DataError, ValueError):
         return [row for row in from_json(path.read_bytes(), source=str(path))["ranks"] if isinstance(row, dict)]
     return []
+
+
+FAILED = re.compile(
+    r"^\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)",
+    re.MULTILINE,
+)
+MARK = re.compile(r"(?m)^\[default\d+\]:")
+
+
+def torchrun_failures(log: str) -> list[dict[str, Any]]:
+    """Return the ranks of the last summary in a log, by number: {"rank", "pid", "exit_code" (negative for a signal),
+    "line"}."""
+    text = MARK.sub("", log)
+    ranks = {}
+    for hit in FAILED.finditer(text):
+        line = text.count("\n", 0, hit.start("code")) + 1
+        ranks[int(hit["rank"])] = {"pid": int(hit["pid"]), "exit_code": int(hit["code"]), "line": line}
+    return [{"rank": rank, **failure} for rank, failure in sorted(ranks.items())]

@@ -1,4 +1,4 @@
-"""Memory as Linux counts it: of a process, of a tree with workers, of the page cache in both kinds of groups."""
+"""The memory of processes, of a control group and of the machine."""
 
 from __future__ import annotations
 
@@ -75,3 +75,17 @@ def test_the_page_cache_of_the_machine_or_of_nothing(tmp_path: Path) -> None:
 def test_shared_memory(tmp_path: Path) -> None:
     assert process_memory.shared_memory(str(tmp_path)).value["total"] > 0
     assert process_memory.shared_memory(str(tmp_path / "none")).missing
+
+
+def test_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal:  2000 kB\nMemFree: 10 kB\nMemAvailable:  500 kB\n")
+    assert process_memory.machine_memory(tmp_path).value == {"total": 2048000, "available": 512000, "used": 1536000}
+    assert process_memory.machine_memory(tmp_path / "nowhere").missing
+
+
+def test_the_largest_come_first() -> None:
+    processes = process_memory.largest_processes(5)
+    assert [process["rss"] for process in processes] == sorted((process["rss"] for process in processes), reverse=True)
+    everyone = process_memory.largest_processes(100_000)
+    assert os.getpid() in {process["pid"] for process in everyone}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ocrlab.run_folder import torchrun_summary
+from ocrlab.run_folder import launcher
 
 BLOCK = """[{number}]:
   time      : 2026-01-02_03:04:05
@@ -21,17 +21,17 @@ def summary(*codes: int) -> str:
 
 def test_each_rank_of_a_summary_is_read_with_its_line():
     log = summary(1, -9)
-    first, second = torchrun_summary.failures(log)
+    first, second = launcher.torchrun_failures(log)
     assert first == {"rank": 0, "pid": 40, "exit_code": 1, "line": 10}
     assert (second["rank"], second["exit_code"], second["line"]) == (1, -9, 16)
     assert log.split("\n")[second["line"] - 1].strip() == "exitcode  : -9 (pid: 41)"
     marked = "".join(f"[default0]:{line}\n" for line in log.splitlines())
-    assert torchrun_summary.failures(marked) == [first, second], "of an agent below another one"
-    assert torchrun_summary.failures("rank 1 is ready\n") == []
+    assert launcher.torchrun_failures(marked) == [first, second], "of an agent below another one"
+    assert launcher.torchrun_failures("rank 1 is ready\n") == []
 
 
 def test_of_several_starts_the_last_counts():
-    assert [failure["exit_code"] for failure in torchrun_summary.failures(summary(1, -15) + summary(-15, -11))] == [
+    assert [failure["exit_code"] for failure in launcher.torchrun_failures(summary(1, -15) + summary(-15, -11))] == [
         -15,
         -11,
     ]

@@ -13,7 +13,7 @@ from ocrlab.debug.diagnosis.evidence import Hit
 from ocrlab.debug.diagnosis.final_exception import RELAYED
 from ocrlab.debug.diagnosis.next_steps import NOTHING, OWN
 from ocrlab.records import Evidence, Incident, Verdict
-from ocrlab.run_folder import torchrun_summary
+from ocrlab.run_folder import launcher
 from ocrlab.run_folder.launcher import secondary, title
 
 FILE = "ranks.txt"
@@ -120,7 +120,7 @@ def _summed_up(incident: Incident) -> list[Mapping[str, Any]]:
     """Return the ranks of torchrun's summary in a pasted log, where the log tells which one the others complain about:
     the only one with an error of its own, else one that crashed or was killed."""
     for name, text in incident.texts.items() if incident.status == "log" else ():
-        ended = torchrun_summary.failures(text)
+        ended = launcher.torchrun_failures(text)
         for row in ended:
             code = row["exit_code"]
             row |= {

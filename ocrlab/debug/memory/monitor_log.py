@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import run_folder
-from ocrlab.debug.memory.growth import growth
-from ocrlab.hardware import cgroup, machine_memory, process_memory
+from ocrlab.debug.memory.memory_series import growth
+from ocrlab.hardware import cgroup, process_memory
 from ocrlab.hardware.gpu_monitor import Stream
 from ocrlab.hardware.processes import process_tree
 from ocrlab.records import SCHEMA, Reading
@@ -110,13 +110,13 @@ def _thin(curve: deque[tuple[float, float]]) -> None:
 
 def _tree(pid: int) -> dict[str, Any]:
     """Return the memory of a process tree, and what the machine could still give it."""
-    return {**process_memory.process(pid), "available": (machine_memory.machine().value or {}).get("available")}
+    return {**process_memory.process(pid), "available": (process_memory.machine_memory().value or {}).get("available")}
 
 
 def _machine() -> dict[str, Any]:
     """Return the memory of the whole machine, with the largest processes."""
-    memory = machine_memory.machine().value or {}
-    return {"processes": machine_memory.largest(LARGEST), "pss": None, "rss": memory.get("used", 0), **memory}
+    memory = process_memory.machine_memory().value or {}
+    return {"processes": process_memory.largest_processes(LARGEST), "pss": None, "rss": memory.get("used", 0), **memory}
 
 
 def _gpus(reading: Reading, pids: set[int]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Everything that is known about a run that may have run out of memory, in one place: what the seven checks look at."""
+"""What a run that may have run out of memory left behind: messages, memory over time, phase and limits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,48 @@ from typing import Any
 
 from ocrlab.debug.diagnosis import classify, oom_message
 from ocrlab.debug.diagnosis.evidence import CONTEXT
+from ocrlab.debug.diagnosis.oom_message import UNITS
 from ocrlab.debug.flight_record import ring_reader
-from ocrlab.debug.memory import host_oom_message, memory_series
-from ocrlab.debug.memory.growth import Growth, growth
-from ocrlab.debug.memory.memory_series import Series
+from ocrlab.debug.memory import memory_series
+from ocrlab.debug.memory.memory_series import Growth, Series, growth
 from ocrlab.errors import OcrlabError
 from ocrlab.records import Incident, Verdict
+
+REFUSED = re.compile(
+    r"you tried to allocate (?P<torch>\d+) bytes"
+    r"|Unable to allocate (?P<array>\d+(?:\.\d+)? ?[KMGTPE]?i?B)\b[^\n]{0,40}"
+    r"for an array with shape (?P<shape>\([^)]*\))"
+    r"|Failed to allocate (?P<opencv>\d+) bytes|memory allocation of (?P<rust>\d+) bytes failed"
+    r"|unable to mmap (?P<mapped>\d+) bytes"
+    r"|(?P<python>^(?:\w+\.)*MemoryError\b|std::bad_alloc|Cannot allocate memory)",
+    re.MULTILINE,
+)
+SIZED = re.compile(r"(\d+(?:\.\d+)?) ?(\w+)")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """An allocation that was refused: its bytes where they are told, the shape of the array, its place in the text."""
+
+    request: int | None
+    shape: str
+    offset: int
+
+
+def find_refusals(text: str) -> list[Refused]:
+    """Return every refused allocation of host memory in a text, in order; those with a size count first."""
+    requests = []
+    for match in REFUSED.finditer(text):
+        number = next((match[name] for name in ("torch", "opencv", "rust", "mapped") if match[name]), None)
+        size = int(number) if number else _size(match["array"])
+        requests.append(Refused(size, match["shape"] or "", match.start()))
+    return [request for request in requests if request.request is not None] or requests
+
+
+def _size(text: str | None) -> int | None:
+    parts = SIZED.fullmatch(text or "")
+    return int(float(parts[1]) * UNITS[parts[2].lower()]) if parts else None
+
 
 MEMORY = ("gpumem.", "host.oom_kill", "host.alloc_fail", "host.shm", "wsl.limits")
 LEAK = re.compile(
@@ -51,7 +87,7 @@ class OomRun:
     message: oom_message.Oom | None = None
     judged: list[oom_message.Judgement] = field(default_factory=list)
     message_at: SourceLine | None = None  # of the message
-    refused: host_oom_message.Refused | None = None
+    refused: Refused | None = None
     refused_at: SourceLine | None = None
     grown: list[tuple[Series, Growth]] = field(default_factory=list)
     leak: SourceLine | None = None  # the line of a leak that was found while it ran
@@ -132,7 +168,7 @@ def _messages(run: OomRun) -> None:
             run.message, run.message_at = whole, _line_at(name, text, whole.offset)
             run.judged = oom_message.judge(whole)
             run.place = _frame(name, text, whole.offset)
-        refused = host_oom_message.refused(text)
+        refused = find_refusals(text)
         if refused and run.refused is None:
             run.refused, run.refused_at = refused[0], _line_at(name, text, refused[0].offset)
             run.place = run.place or _frame(name, text, refused[0].offset)

@@ -19,7 +19,7 @@ from ocrlab.debug.flight_record import last_position
 from ocrlab.debug.watch import error_hook, experiment_commands, kernel_log_filter
 from ocrlab.debug.watch.child_process import Child
 from ocrlab.debug.watch.hang_detector import HangDetector
-from ocrlab.debug.watch.oom_kill_counters import OomKillCounters
+from ocrlab.debug.watch.memory_tracker import OomKillCounters
 from ocrlab.hardware.processes import kernel_log, process_tree, signal_names, stack_dumps
 from ocrlab.records import Cause, Incident, Verdict, to_json
 from ocrlab.redaction import clean

@@ -13,7 +13,7 @@ from ocrlab.debug.flight_record import training_findings
 from ocrlab.debug.watch import clean_exit_hints, error_hook, experiment_commands, incident, incident_folder, rank_status
 from ocrlab.debug.watch.child_process import Child, CommandRefused
 from ocrlab.debug.watch.io_loop import LINGER, OBEYED, Session
-from ocrlab.debug.watch.oom_kill_counters import OomKillCounters
+from ocrlab.debug.watch.memory_tracker import OomKillCounters
 from ocrlab.errors import RunError
 from ocrlab.hardware.processes import process_tree, signal_names
 from ocrlab.records import Incident, Verdict

@@ -11,7 +11,7 @@ from typing import Any
 from ocrlab.errors import ConfigError
 from ocrlab.hardware.processes import signal_names
 from ocrlab.hardware.processes.process_tree import Process, environment
-from ocrlab.run_folder import heartbeat, launcher, torchrun_summary, watcher_link
+from ocrlab.run_folder import heartbeat, launcher, watcher_link
 
 FILE = "ranks.txt"
 
@@ -23,7 +23,7 @@ def gather(scratch: Path, beats: Path, family: Sequence[Process], log: str) -> l
     (letter of proc(5), empty when gone), "step", "phase", "sample", "age" (seconds since its last heartbeat)}
     """
     ranks = {rank_record["rank"]: dict(rank_record) for rank_record in launcher.read(scratch)}
-    for ended in launcher.exits(scratch) or torchrun_summary.failures(log):
+    for ended in launcher.exits(scratch) or launcher.torchrun_failures(log):
         rank_record = ranks.setdefault(ended["rank"], {"rank": ended["rank"], "pid": ended["pid"], "end": None})
         rank_record["exit_code"] = ended["exit_code"]
     for rank_record in _living(family):

@@ -9,22 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ocrlab.hardware.doctor import (
-    check_cpu,
-    check_dataloader,
-    check_gpu_health,
-    check_imports,
-    check_libraries,
-    check_limits,
-    check_packages,
-    check_smoke_test,
-    check_torch_gpus,
-    check_tracker,
-    check_wsl,
-    failed_probe,
-    probe_runner,
-)
-from ocrlab.hardware.doctor import check_driver as drivers
+from ocrlab.hardware.doctor import check_gpus, check_machine, check_packages, check_training, failed_probe, probe_runner
 from ocrlab.hardware.doctor.check_spec import Answers, Options, Probe, fail, interpreter, skip
 from ocrlab.records import Check
 from ocrlab.redaction import clean
@@ -73,20 +58,20 @@ class _State:
 def asks(options: Options) -> list[Probe]:
     """Return everything that is asked, in the order of the ten steps."""
     groups = (
-        check_packages,
-        check_imports,
-        check_cpu,
-        drivers,
-        check_torch_gpus,
-        check_libraries,
-        check_smoke_test,
-        check_gpu_health,
-        check_wsl,
-        check_limits,
-        check_dataloader,
-        check_tracker,
+        check_packages.package_probes,
+        check_packages.import_probes,
+        check_machine.processor_probes,
+        check_gpus.driver_probes,
+        check_gpus.torch_gpu_probes,
+        check_training.library_probes,
+        check_training.smoke_probes,
+        check_gpus.health_probes,
+        check_machine.wsl_probes,
+        check_machine.limit_probes,
+        check_training.loader_probes,
+        check_training.tracker_probes,
     )
-    every = [ask for group in groups for ask in group.asks(options)]
+    every = [probe for probes in groups for probe in probes(options)]
     return sorted(every, key=lambda ask: ask.step)
 
 
@@ -188,9 +173,12 @@ def _judge(ask: Probe, ran: probe_runner.ProbeResult, state: _State) -> list[Che
     """Return the findings on what a child answered, or on what became of it."""
     failures = failed_probe.checks(ask, ran)
     if not failed_probe.ended_well(ran):
-        return [check_packages.first_cause(check, state.answered) for check in failures]
+        return [check_packages.explain_by_shadowing(check, state.answered) for check in failures]
     try:
-        checks = [check_packages.first_cause(check, state.answered) for check in ask.judge(ran.answers, state.answered)]
+        checks = [
+            check_packages.explain_by_shadowing(check, state.answered)
+            for check in ask.judge(ran.answers, state.answered)
+        ]
         judged = [replace(check, step=ask.step) for check in checks]
     except Exception as error:
         what = f"its answer is garbage ({type(error).__name__}: {error}): {str(ran.answers)[:120]}"

@@ -13,7 +13,7 @@ if sys.path and sys.path[0] == __file__.rpartition("/")[0]:
     del sys.path[0]  # Python puts the folder of this file there, whose modules have names that others have too
 
 if sys.version_info < (3, 8):  # noqa: UP036 - it is another Python that runs this
-    sys.exit("SyntaxError: boot.py needs Python 3.8")  # as an even older one says by itself
+    sys.exit("SyntaxError: probe_child.py needs Python 3.8")  # as an even older one says by itself
 
 import contextlib
 import ctypes

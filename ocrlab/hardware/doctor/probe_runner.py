@@ -216,7 +216,8 @@ class _Child:
 def in_sigill(pid: int) -> bool:
     """Tell whether a thread of a process is in its handler of SIGILL, which blocks that signal meanwhile (proc(5)).
 
-    `boot.py` handles it in Python and so waits for the GIL, in vain where the thread that holds it waits for this one.
+    `probe_child.py` handles it in Python and so waits for the GIL, in vain where the thread that holds it waits for
+    this one.
     """
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         with contextlib.suppress(OSError, ValueError, IndexError):

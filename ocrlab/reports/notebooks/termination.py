@@ -10,7 +10,7 @@ from typing import Any
 
 from ocrlab.debug.diagnosis.hangs import hang_cause
 from ocrlab.debug.watch.incident import judge
-from ocrlab.debug.watch.oom_kill_counters import OomKillCounters
+from ocrlab.debug.watch.memory_tracker import OomKillCounters
 from ocrlab.hardware.processes import kernel_log, process_tree, signal_names, stack_dumps
 from ocrlab.records import Incident, Verdict
 from ocrlab.reports.notebooks.jupyter_kernel import Kernel

@@ -14,7 +14,7 @@ from ocrlab.debug.flight_record import ring_format, ring_writer
 from ocrlab.debug.watch import incident
 from ocrlab.debug.watch.child_process import Child
 from ocrlab.debug.watch.hang_detector import HangDetector
-from ocrlab.debug.watch.oom_kill_counters import OomKillCounters
+from ocrlab.debug.watch.memory_tracker import OomKillCounters
 from ocrlab.records import Cause, Evidence, Incident, Verdict
 
 

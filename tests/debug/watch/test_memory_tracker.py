@@ -1,4 +1,4 @@
-"""What the watcher keeps of a program's memory, and that it asks the driver only where there is one."""
+"""Memory and OOM kills of a watched program, as its watcher counts them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import pytest
 
 from ocrlab.debug.diagnosis import load_input
 from ocrlab.debug.watch import memory_tracker
+from ocrlab.debug.watch.memory_tracker import OomKillCounters
 from ocrlab.debug.watch.supervisor import Options, watch
+from ocrlab.hardware import cgroup
+from ocrlab.records import Reading
 
 MIB = 1 << 20
 
@@ -62,15 +65,15 @@ def test_the_driver_is_asked_at_the_first_message_where_a_driver_exists(
 ) -> None:
     tracker = memory_tracker.MemoryTracker()
     monkeypatch.setattr(memory_tracker, "DRIVER", (str(tmp_path / "none"),))
-    tracker.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
+    tracker.note_output(b"RuntimeError: CUDA out of memory. Tried to allocate")
     assert tracker.asked is None
     monkeypatch.setattr(memory_tracker, "DRIVER", (str(tmp_path),))
-    tracker.heard(b"step 1\n")
+    tracker.note_output(b"step 1\n")
     assert tracker.asked is None
-    tracker.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
+    tracker.note_output(b"RuntimeError: CUDA out of memory. Tried to allocate")
     first = tracker.asked
     assert first is not None
-    tracker.heard(b"RuntimeError: CUDA out of memory. Tried to allocate")
+    tracker.note_output(b"RuntimeError: CUDA out of memory. Tried to allocate")
     assert tracker.asked is first
     gpus = tracker.facts()["gpus"]
     assert "cards" in gpus or "missing" in gpus
@@ -107,3 +110,44 @@ def test_a_limit_that_a_program_sets_itself_is_read() -> None:
         tracker.look(0.0, os.getpid())
         child.communicate(b"\n")
     assert tracker.facts()["address_space_bytes"] == 3 << 30
+
+
+@pytest.fixture
+def groups(tmp_path, monkeypatch):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "memory.events").write_text("oom_kill 5\n")
+    monkeypatch.setattr(cgroup, "memory_group", lambda pid: tmp_path / str(pid))
+    return tmp_path
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    counts = [9]
+    monkeypatch.setattr(cgroup, "machine_oom_kills", lambda: Reading("machine_oom_kills", counts[-1]))
+    return counts
+
+
+def test_what_grew_is_counted(groups, machine):
+    kills = OomKillCounters()
+    machine.append(20)
+    assert kills.count() is None
+    for group in ("a", "b", "a"):
+        kills.note(group)
+    assert kills.count() == 0
+    (groups / "a" / "memory.events").write_text("oom_kill 7\n")
+    assert kills.count() == 2
+    kills.note("a")
+    assert kills.count() == 2, "the first look counts"
+    (groups / "a" / "memory.events").unlink()
+    assert kills.count() == 0
+
+
+def test_a_kill_elsewhere_on_the_machine_proves_nothing(groups, machine):
+    (groups / "a" / "cgroup.sane_behavior").write_text("0\n")  # the root of version 1
+    kills = OomKillCounters()
+    kills.note("a")
+    assert kills.count() == 0, "the machine has killed nobody"
+    (groups / "a" / "memory.events").write_text("oom_kill 6\n")
+    machine.append(10)
+    assert kills.count() is None, "the root counts everybody's"

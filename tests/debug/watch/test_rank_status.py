@@ -10,8 +10,7 @@ from pathlib import Path
 
 from ocrlab.debug.watch import rank_status
 from ocrlab.hardware.processes.process_tree import Process
-from ocrlab.run_folder import heartbeat, watcher_link
-from ocrlab.run_folder import launcher as records
+from ocrlab.run_folder import heartbeat, launcher, watcher_link
 
 SUMMARY = """
 [default1]:boom
@@ -28,7 +27,7 @@ Root Cause (first observed failure):
 def test_records_heartbeats_and_processes_are_put_together(tmp_path, monkeypatch):
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
     monkeypatch.setattr("ocrlab.run_folder.launcher.os.getpid", lambda: 77)
-    member = records.RankRecord(records.Ranks(1, 2, 1, 2, "torchrun"))
+    member = launcher.RankRecord(launcher.Ranks(1, 2, 1, 2, "torchrun"))
     member.begin()
     beats = tmp_path / "heartbeat"
     beats.mkdir()
@@ -94,6 +93,6 @@ def test_exits_of_ranks_are_written_to_their_run_folder(tmp_path, monkeypatch):
     monkeypatch.setenv(watcher_link.FOLDER, str(scratch))
     watcher_link.report_run(run)
     rank_status.keep(scratch, [{"rank": 0, "pid": 41, "state": "S"}])
-    assert records.exits(run / "flight") == [], "they live"
+    assert launcher.exits(run / "flight") == [], "they live"
     rank_status.keep(scratch, rows)
-    assert [row["exit_code"] for row in records.exits(run / "flight")] == [1, -9]
+    assert [row["exit_code"] for row in launcher.exits(run / "flight")] == [1, -9]

@@ -108,7 +108,9 @@ def test_a_python_that_is_too_old_is_reported_so(tmp_path: Path) -> None:
         "#!/bin/sh\necho 'File probe_child.py, line 9' >&2\necho 'SyntaxError: future feature' >&2\nexit 1\n"
     )
     old.chmod(0o755)
-    checks = doctor_job.run(Options(str(old), tmp_path), planned=check_packages.asks(Options(str(old), tmp_path)))
+    checks = doctor_job.run(
+        Options(str(old), tmp_path), planned=check_packages.package_probes(Options(str(old), tmp_path))
+    )
     assert [(check.judgement, check.need) for check in checks] == [("fail", "Python 3.8 or newer")]
 
 

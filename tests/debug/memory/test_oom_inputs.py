@@ -1,10 +1,12 @@
-"""Checks, split and remedy on incidents that are built here."""
+"""Messages and measurements of an out-of-memory failure, and the kind and the remedy that follow."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from ocrlab.debug.memory import oom_checks, oom_inputs, oom_kinds, oom_remedies
+from ocrlab.debug.memory import explain_oom, oom_inputs
+from ocrlab.debug.memory.oom_inputs import find_refusals
 from ocrlab.records import Incident
 
 MIB = 1 << 20
@@ -20,9 +22,9 @@ def test_a_start_under_watch_is_no_leak() -> None:
     }
     facts = {"oom_kills": 1, "memory": memory, "memory_peak_bytes": 188 * MIB}
     run = oom_inputs.collect(Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts=facts))
-    kind = oom_kinds.classify_oom(run)
+    kind = explain_oom.classify_oom(run)
     assert kind.kind == "control group"
-    marks = [check.judgement for check in oom_checks.checks(run, kind, oom_remedies.find_remedy(run, kind))]
+    marks = [check.judgement for check in explain_oom.checks(run, kind, explain_oom.find_remedy(run, kind))]
     assert marks == ["fail", "skip", "skip", "warn", "skip", "fail", "warn"]
 
 
@@ -31,9 +33,9 @@ def test_a_host_that_grows_for_minutes_is_a_leak() -> None:
     memory = {"seconds": seconds, "tree": [(100 + 20 * n) * MIB for n in range(60)], "shm": [0] * 60, "group": None}
     facts = {"oom_kills": 1, "memory": memory}
     run = oom_inputs.collect(Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts=facts))
-    kind = oom_kinds.classify_oom(run)
+    kind = explain_oom.classify_oom(run)
     assert (kind.kind, kind.cause) == ("leak", "host.oom_kill")
-    assert "watch_leaks" in oom_remedies.find_remedy(run, kind).do
+    assert "watch_leaks" in explain_oom.find_remedy(run, kind).do
 
 
 def test_the_kernel_tells_the_limit_of_a_group_whose_program_lived_too_short_to_be_measured() -> None:
@@ -51,7 +53,7 @@ def test_a_plain_sigkill_is_no_memory_failure() -> None:
     run = oom_inputs.collect(
         Incident("killed", signal="SIGKILL", texts={"log_tail.txt": "step 1\n"}, facts={"oom_kills": 0})
     )
-    assert oom_kinds.classify_oom(run).kind == ""
+    assert explain_oom.classify_oom(run).kind == ""
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_a_smaller_batch_of_the_same_effective_size(
     batch: int, steps: int, share: float, line: tuple[str, ...]
 ) -> None:
     config = {"batch_size": batch, "trainer.accumulate_grad_batches": steps, "crop": 512}
-    assert oom_remedies.smaller_batch(config, share) == line
+    assert explain_oom.smaller_batch(config, share) == line
 
 
 def test_a_batch_of_1_checkpoints_activations_before_its_crop_shrinks() -> None:
@@ -76,10 +78,26 @@ def test_a_batch_of_1_checkpoints_activations_before_its_crop_shrinks() -> None:
     text += "11.76 GiB of which 310.25 MiB is free. Process 7 has 11.44 GiB memory in use. Of the allocated memory "
     text += "11.00 GiB is allocated by PyTorch, and 90.00 MiB is reserved by PyTorch but unallocated.\n"
     run = oom_inputs.collect(Incident("failed", exit_code=1, texts={"log_tail.txt": text}))
-    assert oom_kinds.classify_oom(run).kind == "capacity"
+    assert explain_oom.classify_oom(run).kind == "capacity"
     for again, changed in ((False, "runtime.activation_checkpointing"), (True, "crop")):
         run.config.clear()
         run.config |= {"batch_size": 1, "crop": 512, "runtime.activation_checkpointing": again}
-        settings = oom_remedies.find_remedy(run, oom_kinds.classify_oom(run)).settings
+        settings = explain_oom.find_remedy(run, explain_oom.classify_oom(run)).settings
         assert [word.partition("=")[0] for word in settings] == [changed]
-    assert not oom_remedies.find_remedy(oom_inputs.collect(run.incident), oom_kinds.classify_oom(run)).settings
+    assert not explain_oom.find_remedy(oom_inputs.collect(run.incident), explain_oom.classify_oom(run)).settings
+
+
+def test_torch_numpy_and_python() -> None:
+    text = "MemoryError\nDefaultCPUAllocator: can't allocate memory: you tried to allocate 21474836480 bytes. Error 12"
+    [refusal] = find_refusals(text)
+    assert (refusal.request, refusal.shape) == (20 << 30, "")
+    assert find_refusals("MemoryError")[0].request is None
+    assert find_refusals("nothing of it") == []
+
+
+def test_the_message_of_this_numpy() -> None:
+    with pytest.raises(MemoryError) as caught:
+        np.empty((1 << 30, 1 << 12))
+    [refusal] = find_refusals(f"numpy._core._exceptions._ArrayMemoryError: {caught.value}")
+    assert refusal.request == 1 << 45
+    assert refusal.shape == "(1073741824, 4096)"
