@@ -19,13 +19,12 @@ from ocrlab.evaluation.metrics.paired_comparison import PairedDifference, by_pag
 from ocrlab.evaluation.metrics.paired_comparison import compare as paired
 from ocrlab.notebook import compare_job
 from ocrlab.notebook.compare_job import ComparedPage, Comparison
-from ocrlab.notebook.layers import Slider
 from ocrlab.redaction import clean
 from ocrlab.reports import plots
 from ocrlab.reports.html import page_images, tables
 from ocrlab.reports.html.page_images import Layer
 from ocrlab.reports.run_history import query, run_list
-from ocrlab.reports.view import BAD, GOOD, IGNORED, INK, MISSED, MUTED, View, heading, join_views
+from ocrlab.reports.view import BAD, GOOD, IGNORED, INK, MISSED, MUTED, View, WidgetView, heading, join_views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -292,7 +291,7 @@ def _picture(comparison: Comparison, at: int, number: int, layers: Sequence[Laye
     )
 
 
-def browse(comparison: Comparison, number: int = -1) -> Slider:
+def browse(comparison: Comparison, number: int = -1) -> WidgetView:
     """Return a list of all pages to choose from, for JupyterLab; in a report, a table of what changed most."""
     number %= len(comparison.runs)
     order = ranked(comparison, number)
@@ -309,7 +308,7 @@ def browse(comparison: Comparison, number: int = -1) -> Slider:
         for at in ends
     ]
     view = tables.table(("page", "A", letter(number), "gain"), rows, f"The pages that changed most, of {len(order)}")
-    return Slider(view.html, view.text, _widget(comparison, order, number))
+    return WidgetView(view.html, view.text, _widget(comparison, order, number))
 
 
 def _widget(comparison: Comparison, order: Sequence[int], number: int) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from ocrlab.config.schema import Config
 from ocrlab.notebook.layers_messages import LayersReport, PageMaps, PlantedFault, Progress, ShortTraining
 from ocrlab.reports import plots
 from ocrlab.reports.html import page_images, tables
-from ocrlab.reports.view import BAD, INK, View, heading, join_views
+from ocrlab.reports.view import BAD, INK, View, WidgetView, heading, join_views
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,19 +91,7 @@ def maps(page_maps: PageMaps) -> View:
     return page_images.row(finding, pictures, note=note)
 
 
-@dataclass(frozen=True)
-class Slider(View):
-    """A sheet of all maps; where a kernel runs, a slider over them instead."""
-
-    widget: Any = None
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
-        live = self.widget._repr_mimebundle_() if self.widget is not None else {}
-        kind = "application/vnd.jupyter.widget-view+json"
-        return super()._repr_mimebundle_() | {name: value for name, value in live.items() if name == kind}
-
-
-def slider(page_maps: PageMaps) -> Slider:
+def slider(page_maps: PageMaps) -> WidgetView:
     """Return a slider over the maps for JupyterLab, which is a sheet of all of them in a report."""
     many = len(page_maps.maps) > 1
     finding = f"All {len(page_maps.maps)} maps" if many else "The only map"
@@ -120,7 +107,7 @@ def slider(page_maps: PageMaps) -> Slider:
         for channel in page_maps.strongest
     ]
     row = page_images.row(finding, sheet)
-    return Slider(row.html, row.text, _widget(page_maps))
+    return WidgetView(row.html, row.text, _widget(page_maps))
 
 
 def _widget(page_maps: PageMaps) -> Any:

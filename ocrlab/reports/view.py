@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from ocrlab import plot_style
 
@@ -53,6 +54,7 @@ DARK = {  # by day -> name, and the same by night: text is read on its ground at
     "#1f4e79": ("deep", "#3f78b0"),
     "#16324f": ("deepest", "#6f8fb0"),
 }
+WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 NIGHT = "".join(f"--ocr-{name}:{dark};" for name, dark in DARK.values())
 DAY = "".join(f"--ocr-{name}:initial;" for name, _ in DARK.values())
 THEME_COLOURS = re.compile(rf"(?<![a-z],)(?:{'|'.join(DARK)})(?![0-9a-f])", re.IGNORECASE)
@@ -88,6 +90,17 @@ class View:
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"text/html": page(self.html), "text/plain": self.text}
+
+
+@dataclass(frozen=True)
+class WidgetView(View):
+    """A view that stands in a report, and a widget that takes its place where a kernel runs."""
+
+    widget: Any = None
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
+        live = self.widget._repr_mimebundle_() if self.widget is not None else {}
+        return super()._repr_mimebundle_() | {kind: data for kind, data in live.items() if kind == WIDGET_MIME}
 
 
 def page(html: str, css: str = "") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ocrlab.notebook.page_viewer import drawing
 from ocrlab.notebook.page_viewer.connection import Link
@@ -13,7 +13,7 @@ from ocrlab.notebook.page_viewer.widgets import Panel
 from ocrlab.redaction import clean
 from ocrlab.reports.html import page_images, tables
 from ocrlab.reports.html.page_images import Layer
-from ocrlab.reports.view import View, heading
+from ocrlab.reports.view import View, WidgetView, heading
 
 if TYPE_CHECKING:
     from ocrlab.notebook.lab_session import Lab
@@ -77,26 +77,14 @@ def _scores_text(judged: Detections) -> str:
     return f"{len(judged.pairs)} of {len(judged.polygons)} detections are right, hmean@0.5 {judged.figures[0]:.3f}"
 
 
-@dataclass(frozen=True)
-class Live(View):
-    """A page in a report; where a kernel runs, sliders beside it instead."""
-
-    widget: Any = None
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, Any]:
-        live = self.widget._repr_mimebundle_() if self.widget is not None else {}
-        kind = "application/vnd.jupyter.widget-view+json"
-        return super()._repr_mimebundle_() | {name: value for name, value in live.items() if name == kind}
-
-
-def page(viewer: Viewer) -> Live:
+def page(viewer: Viewer) -> WidgetView:
     """Return the page with its sliders for JupyterLab and voila, which in a report are the page and its maps."""
     names: dict[str, list[str]] = {split: [] for split in viewer.opened.splits} | {
         viewer.pages.split: viewer.pages.names
     }
     panel = Panel(viewer.link, viewer.opened, names, viewer.source, viewer.page, viewer.judged, viewer.judged)
     still = static(viewer)
-    return Live(still.html, still.text, panel.root)
+    return WidgetView(still.html, still.text, panel.root)
 
 
 def static(viewer: Viewer) -> View:

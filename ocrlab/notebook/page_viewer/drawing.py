@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ocrlab.notebook.page_viewer.messages import Detections, ViewedPage
 from ocrlab.records import Prediction, to_json
-from ocrlab.reports.html.page_images import Layer
+from ocrlab.reports.html.page_images import Layer, path_data
 from ocrlab.reports.view import ACCENT, BAD, GOOD, IGNORED, MISSED, PAPER
 
 RIGHT, WRONG, LOST, NOT_COUNTED, SPARE, PLAIN, NOTED = (
@@ -99,7 +99,7 @@ def overlay(
     page: ViewedPage, layers: Sequence[Layer], labels: Mapping[int, str], numbered: Sequence[NDArray[np.float32]]
 ) -> str:
     """Return the polygons as an SVG that lies over the page; `labels` are written at the polygons of `numbered`."""
-    halo = "".join(_path(layer.polygons) for layer in layers if len(layer.polygons))
+    halo = "".join(path_data(layer.polygons) for layer in layers if len(layer.polygons))
     paths = "".join(_layer(layer) for layer in layers if len(layer.polygons))
     size = max(page.width, page.height) / 62
     words = "".join(
@@ -121,11 +121,7 @@ def _layer(layer: Layer) -> str:
     dash = f' stroke-dasharray="{layer.dash}"' if layer.dash else ""
     fill = f'fill="{layer.colour}" fill-opacity="{layer.fill:g}"' if layer.fill else 'fill="none"'
     line = f'stroke="{layer.colour}" stroke-width="2" vector-effect="non-scaling-stroke"{dash}'
-    return f'<path class="{layer.name.replace(" ", "-")}" d="{_path(layer.polygons)}" {fill} {line}/>'
-
-
-def _path(polygons: Iterable[NDArray[np.floating]]) -> str:
-    return "".join("M" + "L".join(f"{x:.0f} {y:.0f}" for x, y in polygon.tolist()) + "Z" for polygon in polygons)
+    return f'<path class="{layer.name.replace(" ", "-")}" d="{path_data(layer.polygons)}" {fill} {line}/>'
 
 
 def base(page: ViewedPage, picture: str, what: str) -> str:

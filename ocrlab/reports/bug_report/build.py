@@ -66,13 +66,14 @@ def write(report: Report, folder: Path, stem: str) -> tuple[Path, Path]:
 
     Somebody may have written into the older one. Raises OSError.
     """
+    texts = (report.markdown, report.html)
     for number in range(1, MOST + 1):
         name = stem if number == 1 else f"{stem}-{number}"
         places = (folder / f"{name}.md", folder / f"{name}.html")
-        if all(not path.exists() or _same(path, text) for path, text in zip(places, _forms(report), strict=True)):
+        if all(not path.exists() or _same(path, text) for path, text in zip(places, texts, strict=True)):
             break
     folder.mkdir(parents=True, exist_ok=True)
-    for path, text in zip(places, _forms(report), strict=True):
+    for path, text in zip(places, texts, strict=True):
         run_folder.write_text(path, text)
     return places
 
@@ -93,10 +94,6 @@ def write_beside(report: Report, sources: Sources, folder: Path | None = None) -
     if sources.kind in ("notebook", "log"):
         return write(report, folder or sources.path.parent, f"{sources.path.stem}-{stem}")
     return write(report, folder or (sources.path if sources.kind == "incident" else sources.path / INCIDENT), stem)
-
-
-def _forms(report: Report) -> tuple[str, str]:
-    return report.markdown, report.html
 
 
 def _same(path: Path, text: str) -> bool:

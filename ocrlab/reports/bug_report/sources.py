@@ -24,6 +24,7 @@ from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.errors import DataError, OcrlabError, RunError
 from ocrlab.hardware.processes.stack_types import Frame
 from ocrlab.records import Cause, Incident, RunRecord, Verdict, to_json
+from ocrlab.reports.notebooks import results
 from ocrlab.reports.run_history import fingerprint
 from ocrlab.run_folder.status_file import SENTINELS
 
@@ -155,7 +156,9 @@ def collect(path: Path) -> Sources:
     unread: list[str] = []
     own_verdict = _json(path / "verdict.json", unread) if not (path / INCIDENT).is_dir() else None
     if own_verdict:  # an incident folder of its own
-        incident = _of_incident(path, incident, own_verdict, unread)
+        status, facts = str(own_verdict.get("status") or incident.status), _json(path / "facts.json", unread) or {}
+        exit_code, signal = load_input.exit_code(own_verdict), load_input.signal(own_verdict)
+        incident = Incident(status, exit_code, signal, incident.texts, "", facts)
     sources = Sources(path, "incident" if own_verdict else "run", incident, Verdict(), unread=unread)
     sources.record = _record(path, unread)
     sources.verdict = _verdict(incident, sources.record)
@@ -185,33 +188,10 @@ def _file(path: Path) -> Sources:
         notebook = _json(path, sources.unread) or {}
         about = notebook.get("metadata")
         sources.notebook = about if isinstance(about, dict) else {}
-        sources.environment = _of_result(notebook)
+        with contextlib.suppress(DataError):  # somebody else's notebook, which has no result
+            environment = results.load(path).environment if notebook else None
+            sources.environment = environment if isinstance(environment, dict) else {}
     return sources
-
-
-def _of_result(notebook: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the environment that the result of an executed notebook holds."""
-    cells = notebook.get("cells")
-    for cell in cells if isinstance(cells, list) else ():
-        outputs = cell.get("outputs") if isinstance(cell, dict) else None
-        for output in outputs if isinstance(outputs, list) else ():
-            data = output.get("data") if isinstance(output, dict) else None
-            result = data.get(load_input.RESULT) if isinstance(data, dict) else None
-            if isinstance(result, dict) and isinstance(result.get("environment"), dict):
-                return dict(result["environment"])
-    return {}
-
-
-def _of_incident(path: Path, incident: Incident, own_verdict: Mapping[str, Any], unread: list[str]) -> Incident:
-    facts = _json(path / "facts.json", unread) or {}
-    return Incident(
-        str(own_verdict.get("status") or incident.status),
-        load_input.exit_code(own_verdict),
-        load_input.signal(own_verdict),
-        incident.texts,
-        "",
-        facts,
-    )
 
 
 def _verdict(incident: Incident, record: RunRecord | None) -> Verdict:

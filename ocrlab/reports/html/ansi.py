@@ -146,17 +146,9 @@ def _hex(colour: tuple[int, ...]) -> str:
     return "#" + bytes(colour).hex()
 
 
-def palette() -> str:
-    """Return the rules of the sixteen named colours, by day; `night` has those of the dark."""
-    return _rules({name: _hex(_legible(_rgb(value), _rgb(GROUNDS[0]))) for name, value in NAMED.items()}) + GROUNDED
-
-
-def night() -> str:
-    """Return the rules of the sixteen named colours in the dark."""
-    return _rules({name: _hex(_legible(_rgb(value), _rgb(GROUNDS[1]))) for name, value in NAMED.items()})
-
-
-def _rules(colours: dict[str, str]) -> str:
+def palette(ground: str) -> str:
+    """Return the rules of the sixteen named colours, legible on a ground of `GROUNDS`."""
+    colours = {name: _hex(_legible(_rgb(value), _rgb(ground))) for name, value in NAMED.items()}
     return "".join(f".ansi-{name}-fg{{color:{value}}}" for name, value in colours.items())
 
 

@@ -20,9 +20,9 @@ from typing import Any
 from ocrlab.reports.html import ansi, sanitizer
 from ocrlab.reports.html import markdown as html_markdown
 from ocrlab.reports.notebooks import results
+from ocrlab.reports.view import WIDGET_MIME
 
 SKIPPED = "this cell never ran"
-WIDGET = "application/vnd.jupyter.widget-view+json"
 RASTER = ("image/png", "image/jpeg", "image/gif", "image/webp")
 NUMBER = re.compile(  # no part of it can be read in two ways, so that time is linear
     r"<td((?: [\w-]+=\"[^\"]*\")*)>(\s{0,40}[-+−]?"
@@ -182,9 +182,9 @@ def _plain(data: Mapping[str, Any], text: str, page: Page, ran: bool) -> str:
     if "application/json" in data:
         text = json.dumps(data["application/json"], indent=1, ensure_ascii=False)
     body = ansi.block(text, "", page.limits.text) if text.strip() else ""
-    scripted = ran or any(kind in data for kind in ("application/javascript", "text/html")) or WIDGET in data
+    scripted = ran or any(kind in data for kind in ("application/javascript", "text/html")) or WIDGET_MIME in data
     if scripted:
-        what = "A widget" if WIDGET in data else "An output"
+        what = "A widget" if WIDGET_MIME in data else "An output"
         body += f'<p class="gone">{what} that needs scripts; it lives in the notebook only.</p>'
     elif not body and results.MIME not in data and data:
         body = f'<p class="gone">An output of type {escape(", ".join(data))}; it is in the notebook.</p>'

@@ -139,13 +139,16 @@ def scale(low: float, high: float) -> str:
     )
 
 
+def path_data(polygons: Iterable[NDArray[np.floating]]) -> str:
+    """Return polygons as the data of an SVG path, in whole pixels."""
+    points = (np.asarray(polygon).reshape(-1, 2) for polygon in polygons)
+    return "".join("M" + "L".join(f"{x:.0f} {y:.0f}" for x, y in polygon) + "Z" for polygon in points)
+
+
 def _path(layer: Layer) -> str:
     if not len(layer.polygons):
         return ""
-    path = "".join(
-        "M" + "L".join(f"{x:.0f} {y:.0f}" for x, y in np.asarray(polygon).reshape(-1, 2)) + "Z"
-        for polygon in layer.polygons
-    )
+    path = path_data(layer.polygons)
     dash = f' stroke-dasharray="{layer.dash}"' if layer.dash else ""
     fill = f'fill="{layer.colour}" fill-opacity="{layer.fill:g}"' if layer.fill else 'fill="none"'
     return (

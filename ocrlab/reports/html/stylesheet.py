@@ -153,10 +153,11 @@ def sheet() -> str:
     by_night = "".join(_syntax(classes, night) for classes, (_, night) in SYNTAX.items())
     dark = (
         f":root{{{NIGHT}--ground:#22282f;--red:#ff9494;--red-ground:#331b1c;--amber-ground:#2b2618}}"
-        f"[style*=--night]{{--ansi:var(--night)}}{by_night}{ansi.night()}"
+        f"[style*=--night]{{--ansi:var(--night)}}{by_night}{ansi.palette(ansi.GROUNDS[1])}"
         ".picture img,.html img,.sheet:is(img){filter:brightness(.92)}"
     )
-    text = f"{themed(SHEET)}{by_day}{ansi.palette()}@media screen and (prefers-color-scheme:dark){{{dark}}}"
+    light = f"{themed(SHEET)}{by_day}{ansi.palette(ansi.GROUNDS[0])}{ansi.GROUNDED}"
+    text = f"{light}@media screen and (prefers-color-scheme:dark){{{dark}}}"
     return re.sub(r"\s*\n\s*", " ", text).replace("; }", "}").replace(" { ", "{").replace(": ", ":").strip()
 
 

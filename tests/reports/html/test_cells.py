@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_output
 from PIL import Image
 
 from ocrlab.reports.html import cells
-from ocrlab.reports.html.cells import WIDGET, Limits, Page
+from ocrlab.reports.html.cells import WIDGET_MIME, Limits, Page
 
 CELL = new_code_cell("x", execution_count=3)
 
@@ -22,8 +22,8 @@ CELL = new_code_cell("x", execution_count=3)
     ("data", "shown", "never"),
     [
         ({"text/html": "<p>html</p>", "text/plain": "plain"}, "<p>html</p>", "plain"),
-        ({WIDGET: {}, "text/html": "<p>static</p>", "text/plain": "plain"}, "<p>static</p>", "scripts"),
-        ({WIDGET: {}, "text/plain": "IntSlider()"}, "IntSlider()", "<script"),
+        ({WIDGET_MIME: {}, "text/html": "<p>static</p>", "text/plain": "plain"}, "<p>static</p>", "scripts"),
+        ({WIDGET_MIME: {}, "text/plain": "IntSlider()"}, "IntSlider()", "<script"),
         ({"text/html": "<script>x()</script>", "text/plain": "Figure"}, "needs scripts", "<script"),
         ({"text/html": "<script>x()</script>", "image/png": "AAAA"}, "data:image/png;base64,AAAA", "<script"),
         ({"image/png": "AA\nAA", "text/plain": "<Figure>"}, 'alt="picture of cell [3]"', "Figure"),
