@@ -53,18 +53,6 @@ def test_the_allocator_and_its_summary() -> None:
     assert "Tensors hold" in memory_watch.summary()
 
 
-def test_a_snapshot_is_written_in_torchs_format_and_read_back(tmp_path: Path) -> None:
-    path = tmp_path / "snapshot.pickle"
-    torch.empty(1, device="cuda")
-    with memory_watch.recorded(path):
-        block = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
-    snapshot = memory_watch.read_snapshot(path)
-    assert snapshot["largest"][0]["bytes"] >= block.numel()
-    assert any(Path(__file__).name in entry["line"] for entry in snapshot["largest"])
-    assert snapshot["devices"][0]["allocated"] >= block.numel()
-    assert snapshot["events"].get("alloc", 0) >= 1
-
-
 def test_a_leak_on_the_device_has_its_line() -> None:
     model, leaked = net(), []
     with leak_watch.watch(model) as watch:

@@ -28,8 +28,8 @@ def name_of_part(name: str, tensor: str) -> str:
 
 
 def batch_size(batch: Any, names: Sequence[str] = ()) -> int | None:
-    """Return B: how many names there are where a tensor or list has so many, else what most parts of the batch have as
-    many of, else the most frequent first dimension.
+    """Return B: the number of names if a tensor or list has that size, else the size of most parts of the batch, else
+    the most frequent first dimension.
     """
     counts = Counter(tensor.shape[0] for _, tensor in tensors(batch) if tensor.dim())
     listed = [len(part) for part in [batch, *(inner for _, inner in parts(batch))] if isinstance(part, list | tuple)]
@@ -65,9 +65,9 @@ def _length(value: Any) -> int | None:
 
 
 def tensors_by_sample(batch: Any, count: int | None, name: str = "batch", depth: int = 0) -> dict[str, int]:
-    """Return the names of the tensors that lie in lists with one entry for each of `count` samples, and whose they are.
+    """Return the names of the tensors in lists with one entry for each of `count` samples, each with its sample.
 
-    Their dimension 0 is none of samples, whatever its size.
+    Their dimension 0 does not count samples, whatever its size.
     """
     if isinstance(batch, (*SIMPLE, Tensor)) or not count or depth >= DEEPEST:
         return {}
@@ -104,7 +104,7 @@ def row_text(batch: Any, tensor: str, row: int) -> str:
 
 
 def is_partial(batch: Any, count: int) -> bool:
-    """Tell whether a batch holds a tensor that is no one's of its `count` samples: another batch, class weights."""
+    """Tell whether a batch holds a tensor that belongs to none of its `count` samples: another batch, class weights."""
     in_lists = tensors_by_sample(batch, count)
     return any(tensor.dim() and tensor.shape[0] != count for name, tensor in tensors(batch) if name not in in_lists)
 
@@ -123,9 +123,9 @@ def select(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> 
 
 
 def narrow_in_place(batch: Any, positions: Sequence[int], count: int, depth: int = 0) -> Any:
-    """Leave in a batch only the samples at `positions`, in place: who called us holds the same batch.
+    """Leave in a batch only the samples at `positions`, in place, since the caller holds the same batch.
 
-    Returns it; where a tuple would have to change, a new one.
+    Returns it; if a tuple would have to change, a new one.
     """
     if isinstance(batch, Tensor):
         if batch.dim() and batch.shape[0] == count:
@@ -160,7 +160,7 @@ def _equal(first: Tensor, second: Tensor) -> bool:
 
 
 def is_start_of(part: Any, length: int, batch: Any, count: int) -> bool:
-    """Tell whether the `length` rows of a part are those with which a batch of `count` begins, padding aside."""
+    """Tell whether the `length` rows of a part are the first ones of a batch of `count`, without padding."""
     ours, batch_tensors = dict(tensors(part)), dict(tensors(batch))
     part_lists, batch_lists = tensors_by_sample(part, length), tensors_by_sample(batch, count)
     pairs = [(ours[name], batch_tensors[name]) for name in part_lists if name in batch_lists]
@@ -178,7 +178,7 @@ def _first_sizes(*several: Tensor) -> tuple[int, ...]:
 
 
 def _equal_within(first: Tensor, second: Tensor) -> bool:
-    """Tell whether two tensors are equal as far as both reach: the longest sample says how far all are padded."""
+    """Tell whether two tensors are equal in their common part: the longest sample decides how far all are padded."""
     if first.dim() != second.dim():
         return False
     common = tuple(slice(0, min(sizes)) for sizes in zip(first.shape, second.shape, strict=True))
@@ -186,7 +186,7 @@ def _equal_within(first: Tensor, second: Tensor) -> bool:
 
 
 def changes_order(collate: Callable[[Sequence[int]], Any], count: int) -> bool:
-    """Tell whether samples do not lie in a batch in the order in which they were given (a sort by length)."""
+    """Tell whether a collate function changes the order of samples (a sort by length)."""
     order = list(range(count))
     forward, backward = collate(order), collate(order[::-1])
     rows = [tensor for _, tensor in tensors(forward) if tensor.dim() and tensor.shape[0] == count]
@@ -209,7 +209,7 @@ def _replace_values(batch: Any, values: list[Any]) -> Any:
 
 
 def _are_whole_batches(items: Sequence[Any], count: int) -> bool:
-    """Tell (images, labels) from a list with one entry for each sample."""
+    """Tell whether a list is (images, labels), and not one entry for each sample."""
     if all(isinstance(item, Mapping) and item.keys() == items[0].keys() for item in items):
         return False  # a mapping for each sample, though each may hold as many of something as there are samples
     arrays = [item for item in items if isinstance(item, Tensor)]
@@ -249,7 +249,7 @@ def positions(bad: Tensor, count: int | None, merged: bool) -> list[int] | None:
 
 
 def is_in_first_dimension(shape: Sequence[int], count: int | None) -> bool:
-    """Tell whether `positions` has read samples off dimension 0 itself, and not guessed where they lie."""
+    """Tell whether dimension 0 itself has the size of the batch, so that `positions` did not have to guess."""
     return bool(shape) and shape[0] == count
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 
 class CallHook:
-    """A hook for `Module.register_forward_hook` and its relatives, which calls `look` with the hook's arguments."""
+    """A hook for `Module.register_forward_hook` and its relatives, which calls `call` with the hook's arguments."""
 
-    def __init__(self, look: Callable[..., None]) -> None:
-        self.look = look
+    def __init__(self, call: Callable[..., None]) -> None:
+        self.call = call
 
     def __call__(self, *args: Any) -> None:
-        self.look(*args)
+        self.call(*args)
 
     def __reduce__(self) -> Any:
-        """Return what a copy gets: a function of the standard library that does nothing, found without ocrlab."""
+        """Return what a copy gets: a function of the standard library that does nothing, importable without ocrlab."""
         return getattr, (contextlib.nullcontext(), "__exit__")

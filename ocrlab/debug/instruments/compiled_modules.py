@@ -1,4 +1,4 @@
-"""Does a module run as a graph, of torch.compile or torch.jit, so that hooks inside of it do not run?"""
+"""Modules that run as a graph, of torch.compile or torch.jit, inside of which no hooks run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def is_jit(module: nn.Module) -> bool:
-    """Tell whether torch.jit made a module, by script or by trace: it takes no hooks, nor do those inside of it."""
+    """Tell whether a module comes from torch.jit, by script or by trace: neither it nor its children take hooks."""
     return isinstance(module, torch.jit.ScriptModule)
 
 
 def any_compiled() -> bool:
-    """Tell whether any module that lives in this process runs as a graph; looks at all objects if one was ever made."""
+    """Tell whether any module of this process runs as a graph; scans all objects if one was ever compiled."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     if not counters.get("stats", {}).get("unique_graphs"):
         return False
@@ -37,7 +37,7 @@ def _any_alive() -> bool:
 
 
 def is_compiled_module(module: nn.Module) -> bool:
-    """Tell whether this very module was given to torch.compile, or compiled in place."""
+    """Tell whether this module itself was passed to torch.compile, or compiled in place."""
     return (
         vars(module).get(SLOT) is not None or type(module).__name__ == "OptimizedModule" or hasattr(module, "_orig_mod")
     )

@@ -16,11 +16,11 @@ DEAD = re.compile(
     r"CUDA (?:driver )?error|HIP error|Triton Error|cuDNN error|CUBLAS_STATUS|CUDNN_STATUS|CUDA_ERROR_|cudaError"
     r"|unhandled cuda error|device-side assert|illegal memory access|misaligned address"
 )
-DEEPEST = 10  # errors behind each other
+DEEPEST = 10  # errors in a chain
 
 
 def is_cuda_error(error: BaseException | None) -> bool:
-    """Tell whether an error, or one behind it, says that a CUDA context may be dead; out of memory does not."""
+    """Tell whether an error, or a cause of it, shows that a CUDA context may be dead; out of memory does not."""
     accelerator = getattr(torch, "AcceleratorError", ())  # since torch 2.8
     for _ in range(DEEPEST):
         if error is None:

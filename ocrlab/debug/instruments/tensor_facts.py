@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = 1 << 18  # values looked at together on a CPU: as float32 they stay in its cache
+CHUNK = 1 << 18  # values read together on a CPU: as float32 they stay in its cache
 CHUNK_ON_DEVICE = 1 << 24  # fewer times waiting for a device
 
 
@@ -133,7 +133,7 @@ def values(tensor: Tensor) -> Tensor | str:
     if tensor.numel() == 0:
         return "empty"
     if tensor.is_complex():
-        return torch.view_as_real(tensor.resolve_conj())  # real and imaginary parts are looked at alike
+        return torch.view_as_real(tensor.resolve_conj())  # real and imaginary parts count alike
     return tensor.resolve_neg()
 
 
@@ -241,12 +241,12 @@ def device_figures(tensor: Tensor) -> Tensor:
 def unpack_figures(
     read: Sequence[float], shape: Sequence[int], stride: Sequence[int]
 ) -> tuple[Figures, tuple[int, ...] | None]:
-    """Return what `on_device` found in a tensor, and the index of its first non-finite value in memory, or None.
+    """Return what `device_figures` computed, and the index of its first non-finite value in memory, or None.
 
     Here min, max, mean and std are NaN where any value is not finite: to leave those out the host would have to wait.
     """
     low, high, mean, variance, zeros, nan, bad, first = read
-    there = [1 if step == 0 else size for size, step in zip(shape, stride, strict=True)]  # what `flat` kept
+    there = [1 if step == 0 else size for size, step in zip(shape, stride, strict=True)]  # what `flatten` leaves
     times = math.prod(shape) // math.prod(there)
     ends = (math.nan,) * 4 if bad else (low, high, mean, math.sqrt(max(0.0, variance)))
     zeros, nan, inf = (int(number) * times for number in (zeros, nan, bad - nan))

@@ -23,6 +23,8 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ocrlab.debug.instruments import cuda_sticky_errors
+from ocrlab.debug.instruments.call_hook import CallHook
 from ocrlab.debug.instruments.compiled_modules import is_compiled
 from ocrlab.debug.instruments.layers import module_selection as names
 from ocrlab.debug.instruments.layers import table as rows
@@ -89,7 +92,7 @@ class LayerWatch:
         self._local = threading.local()  # DataParallel calls replicas of the same modules in threads
         self._stance: Any = None
         self._live = False
-        self._blind = False  # the optimiser made a step that was to be looked at, and no module was called in it
+        self._blind = False  # the optimiser made a watched step, and no module was called in it
 
     def __enter__(self) -> LayerWatch:
         """Put the hooks on; raises ConfigError where they are on already or the model is gone."""
@@ -123,7 +126,7 @@ class LayerWatch:
             self._store.lose()
         self._guarded(self._store.flush)
         if self._blind and not self._store.rows and error is None and not self.fault:
-            print(f"ocrlab: {self.note()}", file=sys.stderr)  # else nothing seen would read as nothing found
+            print(f"ocrlab: {self.note()}", file=sys.stderr)  # else an empty table would read as a clean one
 
     def step(self) -> None:
         """End this step by hand, where no torch optimiser does; from then on only this counts steps, and optimisers."""
@@ -131,7 +134,7 @@ class LayerWatch:
 
     @property
     def fault(self) -> str:
-        """Why nothing is looked at any more; "" where all is well."""
+        """Why the watch has ended early; "" where all is well."""
         return self._guard.problem or self._end_reason
 
     @property
@@ -148,11 +151,11 @@ class LayerWatch:
         return table
 
     def history(self) -> DataFrame:
-        """Return one row a tensor over all steps that were looked at, the newest 50,000; see `rows`."""
+        """Return one row a tensor over all watched steps, the newest 50,000; see `rows`."""
         return rows.history(self._read())
 
     def plot(self) -> LayerFigure:
-        """Return a figure of the outputs and gradients of the watched modules; its title says what was found."""
+        """Return a figure of the outputs and gradients of the watched modules; its title names the fault."""
         from ocrlab.debug.instruments.layers import plots
 
         return plots.plot_layers([name for name, _ in self.modules], self._read(), self.first_nonfinite)
@@ -190,12 +193,27 @@ class LayerWatch:
         return self._store.rows
 
     def _hook(self, module: nn.Module, name: str) -> None:
-        hook = _Before(self, name, type(module).__name__)
-        self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+        who = _Watched(name, type(module).__name__)
+        enter, leave = CallHook(partial(self._on_enter, who)), CallHook(partial(self._on_leave, who))
+        self._handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         if name:
-            self._handles.append(module.register_forward_hook(_After(self, hook)))
+            self._handles.append(module.register_forward_hook(leave))
 
-    def _enter(self, who: _Before, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _on_enter(self, who: _Watched, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not torch.compiler.is_compiling():  # nothing in the graph, and no break in it
+            try:
+                self._enter(who, module, args, kwargs)
+            except Exception as error:
+                self._guard.handle(error)
+
+    def _on_leave(self, who: _Watched, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
+        if not torch.compiler.is_compiling():
+            try:
+                self._leave(who, output)
+            except Exception as error:
+                self._guard.handle(error)
+
+    def _enter(self, who: _Watched, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._steps.count_call(who)
         if not self._live or not who.name or self._capturing():
             return
@@ -215,7 +233,7 @@ class LayerWatch:
         call.allocated = clock.memory()
         call.begin, call.own = clock.done(begin), (len(clock.own), 0)
 
-    def _leave(self, who: _Before, output: Any) -> None:
+    def _leave(self, who: _Watched, output: Any) -> None:
         stack = self._stack()
         if not self._live or all(entered is not who for entered, _ in stack):
             return
@@ -243,7 +261,7 @@ class LayerWatch:
         self._stack().clear()
 
     def _begin_step(self) -> None:
-        """Begin a step: look at it, or let it pass."""
+        """Begin a step, which is watched or passes."""
         live = self._steps.is_watched and not self.fault
         if live:
             self._store.read(wait=False)
@@ -251,7 +269,7 @@ class LayerWatch:
             first = next(iter(()) if model is None else model.parameters(), None)  # a compiled model has no truth value
             self._store.clock = StepClock(first is not None and first.is_cuda)
         self._live = live
-        if not live and self._steps.counted:  # else nobody would see the next call
+        if not live and self._steps.counted:  # else the next call would not count
             self._compile_again()
         elif live and self._compiled and self._stance is None:
             self._stance = torch.compiler.set_stance("force_eager")
@@ -273,15 +291,15 @@ class LayerWatch:
         model = self._steps.model()
         return None if model is None else names.unwrap(model)
 
-    def _stack(self) -> list[tuple[_Before, Call]]:
+    def _stack(self) -> list[tuple[_Watched, Call]]:
         """Return the calls of this thread that were entered and not left."""
         if not hasattr(self._local, "stack"):
             self._local.stack = []
-        stack: list[tuple[_Before, Call]] = self._local.stack
+        stack: list[tuple[_Watched, Call]] = self._local.stack
         return stack
 
     def _capturing(self) -> bool:
-        """Tell whether a CUDA graph is being recorded: what was done here would be done in each replay of it."""
+        """Tell whether a CUDA graph is being recorded: our work would become part of each of its replays."""
         return self._store.clock.cuda and torch.cuda.is_current_stream_capturing()
 
     def _guarded(self, act: Callable[[], object]) -> None:
@@ -293,51 +311,12 @@ class LayerWatch:
         self._store.lose() if cuda_sticky_errors.is_cuda_error(error) else self._store.forget()
 
 
-class _Before:
-    """The hook before a module's forward; a copy of the module, like averaged weights, gets one that does nothing."""
+@dataclass(eq=False)
+class _Watched:
+    """A module by its name and class; "" is the model itself, whose calls are only counted."""
 
-    def __init__(self, watch: LayerWatch, name: str, kind: str) -> None:
-        self.watch, self.name, self.kind = watch, name, kind
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.compiler.is_compiling():  # nothing in the graph, and no break in it
-            return
-        try:
-            self.watch._enter(self, module, args, kwargs)
-        except Exception as error:
-            self.watch._guard.handle(error)
-
-    def __deepcopy__(self, _: object) -> Callable[..., None]:
-        return _do_nothing
-
-    def __reduce__(self) -> tuple[Callable[[], Callable[..., None]], tuple[()]]:
-        return _inactive_hook, ()
-
-
-class _After:
-    """The hook after a module's forward."""
-
-    def __init__(self, watch: LayerWatch, before: _Before) -> None:
-        self.watch, self.before = watch, before
-
-    def __call__(self, _module: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        try:
-            self.watch._leave(self.before, output)
-        except Exception as error:
-            self.watch._guard.handle(error)
-
-    __deepcopy__ = _Before.__deepcopy__
-    __reduce__ = _Before.__reduce__
-
-
-def _do_nothing(*_: object, **__: object) -> None:
-    """Be a hook that does nothing."""
-
-
-def _inactive_hook() -> Callable[..., None]:
-    return _do_nothing
+    name: str
+    kind: str
 
 
 def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Tensor]]:

@@ -52,7 +52,7 @@ def _walk(module: nn.Module, name: str, above: frozenset[int]) -> Iterator[tuple
 
 
 def jit_module_names(model: nn.Module) -> list[str]:
-    """Return the names of the outermost parts of a model that torch.jit made, whose insides run no hooks."""
+    """Return the names of the outermost parts of a model that come from torch.jit, whose insides run no hooks."""
     jit_names = [name for name, module in _walk(model, "", frozenset()) if is_jit(module)]
     return [name for name in jit_names if not any(name.startswith(f"{other}.") for other in jit_names)]
 
@@ -66,7 +66,7 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def is_callable(module: nn.Module) -> bool:
-    """Tell whether a module has a forward that hooks can see; a ModuleList has none, what torch.jit made takes none."""
+    """Tell whether a module has a forward that runs hooks; a ModuleList has none, a module of torch.jit takes none."""
     if is_jit(module):
         return False
     return "forward" in vars(module) or type(module).forward is not nn.Module.forward

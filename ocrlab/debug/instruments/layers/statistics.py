@@ -22,7 +22,7 @@ from ocrlab.debug.instruments import cuda_sticky_errors, tensor_facts
 from ocrlab.debug.instruments.layers.table import GRADIENT, INPUT, OUTPUT, WEIGHT, Call, Row, Slot, worst_rows
 from ocrlab.debug.instruments.tensor_facts import Figures
 
-MOST = 50_000  # rows kept; above it the oldest go, but for the first fault and the worst of each module
+MOST = 50_000  # rows that are stored; above it the oldest go, but for the first fault and the worst of each module
 WAITING = 4  # steps whose figures may be on their way from a device
 
 Mark = Any  # seconds on the CPU, a torch.cuda.Event on a GPU
@@ -64,7 +64,7 @@ class StepClock:
         return float(begin.elapsed_time(end)) if self.cuda else 1000.0 * (end - begin)
 
     def memory(self) -> int | None:
-        """Return the bytes that tensors take on the current GPU, None on the CPU, where nobody counts them."""
+        """Return the bytes that tensors take on the current GPU, None on the CPU, which does not count them."""
         if not self.cuda:
             return None
         return int(torch.cuda.memory_stats_as_nested_dict()["allocated_bytes"]["all"]["current"])
@@ -142,7 +142,7 @@ class StatisticsStore:
                 call.back_begin, call.back_own = end, (len(self.clock.own), 0)
 
     def weights(self, call: Call, module: nn.Module) -> None:
-        """Take rows of the module's own parameters and buffers that hold NaN or Inf: a sum tells that there are any."""
+        """Take rows of the module's own parameters and buffers that hold NaN or Inf: a sum shows that there are any."""
         counts = isinstance(module, nn.modules.batchnorm._NormBase)
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)):
             if nn.parameter.is_lazy(tensor) or not tensor.is_floating_point():
@@ -246,7 +246,7 @@ def _slot_to_read(tensor: Tensor, read: Tensor, vector: Tensor) -> Slot:
 
 
 def _may_mask(tensor: Tensor) -> bool:
-    """Tell whether a tensor could say where attention may look: it is not learned and nothing before it is."""
+    """Tell whether a tensor could be a mask of attention: it is not learned and nothing before it is."""
     return not tensor.requires_grad and not isinstance(tensor, nn.Parameter)
 
 

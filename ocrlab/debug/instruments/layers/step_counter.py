@@ -43,7 +43,7 @@ class StepCounter:
         return self._leader is not None
 
     def count_call(self, who: object) -> None:
-        """Note that a module was called; `who` stands for it."""
+        """Count a call of a module, for which `who` stands."""
         if self.opener is None:
             self.opener = who
         elif who is self.opener and not in_backward():
@@ -90,5 +90,5 @@ class StepCounter:
 
 
 def in_backward() -> bool:
-    """Tell whether this thread is inside of a backward: a forward there is one that checkpointing does again."""
+    """Tell whether this thread is inside of a backward pass: a forward there is one that checkpointing repeats."""
     return bool(torch._C._current_graph_task_id() != -1)

@@ -19,9 +19,9 @@ FIXES = {
 
 @dataclass(frozen=True)
 class Leak:
-    """What grows: MiB a step (`low` to `high` with 95 %), how sure it is (0..1), who keeps it, and on which line.
+    """What grows: MiB a step (`low` to `high` with 95 %), how sure it is (0..1), what holds it, and on which line.
 
-    `location` is the line that lets it grow ("train.py:42"), `code` its text, `origin` the line that made what is kept.
+    `location` is the line that lets it grow ("train.py:42"), `code` its text, `origin` the line that created it.
     """
 
     kind: str

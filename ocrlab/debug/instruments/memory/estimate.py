@@ -68,7 +68,7 @@ def estimate(
     """Return what a training step of `model` needs; neither the model nor the batch is touched, no memory is taken.
 
     `batch` is any nesting of tensors, which may be on the meta device: only shapes and types count. `loss(model,
-    batch)` returns the scalar that is trained on, and `after(model)` is what comes before the first step and behind
+    batch)` returns the scalar that is trained on, and `after(model)` runs before the first step and after
     each one, such as validation, with the averaged weights if there are such. Raises ConfigError where the step depends
     on values.
     """
@@ -172,7 +172,7 @@ def _step(
 
 
 def _run_after(live: FakeTensorTracker, model: nn.Module, after: After | None) -> None:
-    """Do what comes between two steps, and name the storages that it makes."""
+    """Run what comes between two steps, and name the storages that it creates."""
     if after is None:
         return
     began = live.event
@@ -189,7 +189,7 @@ def _name_tensors(live: StorageTracker, model: nn.Module, kind: str) -> None:
 
 
 def _name_optimizer_state(live: StorageTracker, model: nn.Module, stepper: torch.optim.Optimizer) -> None:
-    """Note which of the storages that were made are gradients, and which the optimiser's."""
+    """Name the storages that are gradients, and those of the optimiser."""
     for name, p in model.named_parameters():
         if p.grad is not None:
             live.classify(p.grad, "gradients", name)
@@ -200,7 +200,7 @@ def _name_optimizer_state(live: StorageTracker, model: nn.Module, stepper: torch
 
 def estimate_of_blocks(blocks: list[Block]) -> Estimate:
     """Return the estimate of a step from the life of its storages."""
-    for block in blocks:  # gradients of the first step were gone before anybody asked
+    for block in blocks:  # gradients of the first step are gone before they can be named
         if block.kind == "workspace" and block.phase == "backward" and block.died is None:
             block.kind = "gradients"
     changes = [(b.born, b.bytes) for b in blocks] + [(b.died, -b.bytes) for b in blocks if b.died is not None]

@@ -1,4 +1,4 @@
-"""What this process holds, in microseconds: resident, private, in use by malloc. Linux; 0 where it cannot be told."""
+"""What this process holds, in microseconds: resident, private, in use by malloc. Linux; 0 where it is unknown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def high_water() -> int:
 
 
 def dirty_pages(pid: int) -> tuple[int, int]:
-    """Return (private, shared) dirty memory of a process in bytes, which takes milliseconds; (0, 0) if not told."""
+    """Return (private, shared) dirty memory of a process in bytes, which takes milliseconds; (0, 0) if unknown."""
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -44,13 +44,13 @@ def dirty_pages(pid: int) -> tuple[int, int]:
 
 
 def malloc_in_use() -> int:
-    """Return the bytes that malloc has given out, without what it keeps for later; 0 where it is not glibc's."""
+    """Return the bytes that malloc has allocated, without its own cache; 0 where it is not glibc's."""
     return _allocated()()
 
 
 @functools.cache
 def _allocated() -> Callable[[], int]:
-    """Return a function that asks malloc (mallinfo2 of glibc 2.33 and later)."""
+    """Return a function that reads malloc's figures (mallinfo2 of glibc 2.33 and later)."""
     try:
         ask = ctypes.CDLL(None).mallinfo2
     except (OSError, AttributeError):

@@ -107,9 +107,9 @@ def _parts(axes: Axes, segments: Sequence[Segment], count: int) -> None:
 
 
 def _place(step: Step) -> str:
-    """Return where the peak is, as one says it beside a mark."""
+    """Return the label of the peak."""
     direction = {"backward": "backward", "forward": "forward", "recompute": "recomputed", "optimizer": "optimiser"}
-    words = direction.get(step.peak.phase, step.peak.phase)
+    phase = direction.get(step.peak.phase, step.peak.phase)
     if step.peak.module == OUTSIDE:
-        return "outside the model" if words in ("outside", "") else words
-    return f"{step.peak.module}, {words}"
+        return "outside the model" if phase in ("outside", "") else phase
+    return f"{step.peak.module}, {phase}"

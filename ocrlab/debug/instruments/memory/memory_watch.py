@@ -28,16 +28,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ocrlab.debug.instruments.compiled_modules import is_jit
 from ocrlab.debug.instruments.memory import host_memory, memory_text
-from ocrlab.debug.instruments.memory.cuda_snapshot import read_snapshot, recorded, snapshot
 from ocrlab.debug.instruments.memory.module_attribution import ModuleTracker
 from ocrlab.debug.instruments.memory.storage_tracker import StorageTracker, unpack_saved
 from ocrlab.debug.instruments.memory.timeline import OUTSIDE, Process, Row, Step, group_rows, summarise
 from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
 
-__all__ = ["MemoryWatch", "allocator", "read_snapshot", "recorded", "snapshot", "summary", "watch"]
-
-MOST_STEPS = 64  # steps whose figures are kept
+MOST_STEPS = 64  # steps whose figures are stored
 POOL = (0, 0)  # the memory that all tensors share
 
 
@@ -194,7 +191,7 @@ class MemoryWatch:
 
     def _find_border(self, name: str, entered: bool) -> None:
         if entered and self._modules.depth == 0 and torch._C._current_autograd_node() is None:
-            alone = not self._optimizers and self._backward  # nobody steps: each backward pass is a step's
+            alone = not self._optimizers and self._backward  # without an optimiser each backward pass is a step
             if torch.is_grad_enabled() and (self._stepped or alone):
                 self.step()
         if not entered and torch._C._current_autograd_node() is None and torch.is_grad_enabled():
@@ -217,11 +214,11 @@ class MemoryWatch:
         with self._live.guard():
             self._modules.optimising = False
             self._stepped = self._stepped or optimizer in self._optimizers
-            if self._stepped and is_jit(self.model):  # nobody tells where its next forward pass begins
+            if self._stepped and is_jit(self.model):  # its next forward pass calls no hook
                 self.step()
 
     def _classify(self) -> None:
-        """Find out whose the storages are: parameters, buffers, gradients, optimiser state."""
+        """Name the storages of parameters, buffers, gradients and optimiser state."""
         live = self._live
         for name, module in self._modules.names.items():
             for p in module.parameters(recurse=False):
@@ -285,7 +282,7 @@ def allocator(device: Any = None) -> dict[str, int]:
 
 
 def summary(device: Any = None) -> str:
-    """Return what torch.cuda.memory_summary() says, in words; a sentence where CUDA is not in use."""
+    """Return what torch.cuda.memory_summary() means, in sentences; a single one where CUDA is not in use."""
     if not torch.cuda.is_initialized():
         return "CUDA is not in use in this process: there is nothing in its allocator."
     return memory_text.summary(torch.cuda.memory_stats(device), allocator(device))

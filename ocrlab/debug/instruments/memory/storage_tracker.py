@@ -201,11 +201,11 @@ def stored_bytes(tensor: Tensor) -> float:
 
 
 def is_fake(storage: Any) -> bool:
-    """Tell whether a storage is one that a compiler only thinks of, whatever device its tensor names."""
+    """Tell whether a storage is a compiler's fake without memory, whatever device its tensor names."""
     return bool(storage.device.type == "meta")
 
 
 def _short(op: str) -> str:
-    """Return an operator as one says it: aten.convolution.default -> convolution."""
+    """Return the short name of an operator: aten.convolution.default -> convolution."""
     parts = op.split(".")
     return parts[1] if len(parts) == 3 else op

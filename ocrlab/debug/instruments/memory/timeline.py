@@ -1,4 +1,4 @@
-"""What one step held, block by block, made into a timeline, a peak and a table by module; plain data, no torch.
+"""The memory of one step, block by block, as a timeline, a peak and a table by module; plain data, no torch.
 
 A block is one storage from its birth to its death, counted in events: births and deaths in their order.
 """
@@ -29,7 +29,7 @@ LARGEST = 8  # blocks named at the peak
 
 @dataclass(slots=True)
 class Block:
-    """One storage: its bytes, who made it (module, op, phase), its kind, and the events between which it lived."""
+    """One storage: its bytes, what created it (module, op, phase), its kind, and the events between which it lived."""
 
     bytes: int
     device: str
@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Peak:
-    """The moment of a step at which most was alive: bytes, what was being made and where, and what it was made of."""
+    """The moment of a step at which most was alive: bytes, the operator and module that ran, and the parts."""
 
     bytes: int = 0
     module: str = OUTSIDE
@@ -113,11 +113,6 @@ class Step:
     process: Process = Process()
     seconds: float = 0.0
     events: int = 0
-
-    @property
-    def retained(self) -> int:
-        """Return the bytes that lived through the step and are neither the model's nor the optimiser's."""
-        return self.end.get("kept", 0)
 
 
 def summarise(number: int, blocks: Iterable[Block], begin: int, end: int, device: str) -> Step:
@@ -178,7 +173,7 @@ def _picked(total: np.ndarray) -> np.ndarray:
 
 
 def _segments(blocks: Sequence[Block], begin: int, end: int, picked: np.ndarray) -> list[Segment]:
-    """Return which part of the model ran from where to where, as told by the births."""
+    """Return which part of the model ran from where to where, according to the births."""
     births = sorted((b.born, group(b.module), b.phase) for b in blocks if begin <= b.born <= end and b.phase)
     stretches: list[list[object]] = []
     for event, module, phase in births:

@@ -98,7 +98,7 @@ def on_device(event: Any) -> bool:
 
 
 def operator_name(name: str) -> str:
-    """Return an operator's name without the part that only says how it was reached."""
+    """Return an operator's name without the prefix of autograd or torch.library."""
     if name.startswith("enumerate(DataLoader)"):
         return "next batch of the DataLoader"
     custom = re.fullmatch(r"GeneratedBackwardFor_(\w+?)_default", name)  # how torch.library calls an operator's forward
@@ -130,6 +130,6 @@ def is_compiled(events: Iterable[Any]) -> bool:
 
 
 def _shapes(event: Any) -> str:
-    """Return the shapes of the tensors that an operator was given."""
+    """Return the shapes of an operator's input tensors."""
     shapes = [shape for shape in (event.input_shapes or []) if shape]
     return " ".join("×".join(str(size) for size in shape) for shape in shapes[:3] if not isinstance(shape[0], list))

@@ -1,4 +1,4 @@
-"""torch.profiler around chosen steps of any program: what the time goes into, in which module, and who waits where.
+"""torch.profiler around chosen steps of any program: where the time goes, in which module, and which line waits.
 
     with profile_steps(skip=2, steps=3, folder="runs/mine") as profile:
         for batch in loader:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 MOST_EVENTS = 400_000  # of a trace that is written: some 15 MB as gz, which Perfetto still opens
 DISPATCH, OURS = "PythonDispatchMode", 0.05  # an instrument around each operator, and its share worth a word
 OTHERS = "Python, other libraries, or the profiler itself (skip=2 tells)"
-LITTLE = 0.05  # of a step: less of it in one operator says nothing
-OUTSIDE = 0.3  # of a step, from which on what is no operator is worth a word
+LITTLE = 0.05  # of a step: less of it in one operator is not reported
+OUTSIDE = 0.3  # of a step outside of operators, from which on it is reported
 SLOWED = 0.8  # the same where no step was timed without the profiler, which takes time between operators itself
 QUIET = "KINETO_LOG_LEVEL"  # else it writes lines of its own to stderr
 
@@ -65,7 +65,7 @@ class StepProfile:
         self._began = 0.0
         self._closing: WaitFinder | None = None
         self._over = False
-        self._unfinished = False  # the step that is looked at by source line has not ended
+        self._unfinished = False  # the step that is traced by source line has not ended
         self._plain = 0.0  # seconds of the last step that was skipped: what one takes without the profiler
         self._modules = model
 
@@ -145,7 +145,7 @@ class StepProfile:
         return rate / most if most else None
 
     def finding(self) -> str:
-        """Return what the time goes into, and who waits where, in one sentence."""
+        """Return what the time goes into, and where the host waits, in one sentence."""
         if not self.operators:
             return f"Nothing was profiled: {self.problem or self._missing_steps()}"
         sentences = [self._python_share(), self._largest_operator()]
@@ -182,7 +182,7 @@ class StepProfile:
         return f"{many} fewer than skip={self.skip} + 1"
 
     def _missing_lines(self) -> str:
-        """Return why no line is told that waits, where none was looked for."""
+        """Return why no line is listed that waits, where none was looked for."""
         if self.lines is None or self._unfinished:
             need = self.skip + self.wanted + 1
             return f"no step was looked at by source line, as {need} steps are needed and {self.number} came"
@@ -191,7 +191,7 @@ class StepProfile:
         return ""
 
     def _python_share(self) -> str:
-        """Return how much of a step is outside of operators, where it is most of all; on a device this is not asked.
+        """Return how much of a step is outside of operators, where that is the largest part; not computed on a device.
 
         Without a step that ran before the profiler, and was not the first, it is a share of the profiled ones.
         """
@@ -308,7 +308,7 @@ class StepProfile:
         return path
 
     def close(self) -> None:
-        """End whatever still looks; raises nothing."""
+        """End whatever still runs; raises nothing."""
         self._over = True
         with self._guard():
             if self._closing is not None:
@@ -317,7 +317,7 @@ class StepProfile:
             self._end_profile()
 
     def _stop(self, _error: BaseException) -> None:
-        """End whatever still looks after an error of this instrument."""
+        """End whatever still runs after an error of this instrument."""
         self._over, self.problem = True, self._guard.problem
         with contextlib.suppress(Exception):
             self.ranges.stop()

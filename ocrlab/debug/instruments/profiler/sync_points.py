@@ -41,7 +41,7 @@ SYNC = {
 }
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}  # by a mask: nonzero
 READS = {torch.Tensor.tolist: "tolist", torch.Tensor.cpu: "cpu"}  # of tensors that are on the CPU already
-DEEPEST = 200  # frames that are looked at
+DEEPEST = 200  # frames of a stack that are read
 ON_THE_HOST = (  # (file in torch, function or "" for any): what is read there is on the CPU also where a GPU computes
     ("optim/optimizer.py", "_get_value"),  # the optimiser's count of steps
     ("nn/modules/rnn.py", ""),  # batch sizes of packed sequences, which have to be on the CPU
@@ -69,7 +69,7 @@ class Place:
 
 
 class HostReads(TorchFunctionMode):
-    """While it is entered, what a step computed and then reads on the host is told: on the CPU no operator does it."""
+    """While it is entered, records what a step computed and then reads on the host: on the CPU no operator does it."""
 
     def __init__(self, lines: WaitFinder) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class HostReads(TorchFunctionMode):
 
 
 class WaitFinder(TorchDispatchMode):
-    """Look at one step, from `start` to `stop`; `dispatch` is False where torch.compile would notice."""
+    """Records one step, from `start` to `stop`; `dispatch` is False where torch.compile would notice."""
 
     def __init__(self, dispatch: bool = True) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class WaitFinder(TorchDispatchMode):
 
 
 class WarnedWaits:
-    """While it is entered, torch's warnings that a CUDA call waited are kept; at its end all others are shown."""
+    """While it is entered, records torch's warnings that a CUDA call waited; at its end all others are shown."""
 
     def __init__(self) -> None:
         self.log: list[warnings.WarningMessage] = []
@@ -192,7 +192,7 @@ def find_place(operator: str) -> Place | None:
             break
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         if user_line is None and file.startswith(HERE) and not (file == __file__ or name.startswith("__torch_")):
-            return None  # another instrument of ours reads it, not the user
+            return None  # another of our instruments reads it, not the user
         if file.startswith(ROOT) and (file[len(ROOT) :], name) in ONLY_ON_THE_CPU:
             return None
         if file.startswith(TORCH):
@@ -219,7 +219,7 @@ def source_line(place: Place) -> str:
 
 
 def short_path(file: str) -> str:
-    """Return a path as short as it can be told: from here, else its last two parts."""
+    """Return a short path: relative to the working directory, else its last two parts."""
     path = Path(file)
     with contextlib.suppress(ValueError, OSError):
         return str(path.relative_to(Path.cwd()))
