@@ -36,8 +36,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from ocrlab.debug.instruments import cuda_sticky_errors
 from ocrlab.debug.instruments.call_hook import CallHook
 from ocrlab.debug.instruments.compiled_modules import is_compiled
-from ocrlab.debug.instruments.layers import module_selection as names
-from ocrlab.debug.instruments.layers import table as rows
+from ocrlab.debug.instruments.layers import module_selection, table
 from ocrlab.debug.instruments.layers.statistics import StatisticsStore, StepClock
 from ocrlab.debug.instruments.layers.step_counter import StepCounter, in_backward
 from ocrlab.debug.instruments.layers.table import INPUT, OUTPUT, Call, FirstNonFinite, Row
@@ -56,7 +55,9 @@ MOST_SHOWN = 60  # modules that are printed
 MOST_TENSORS = 32  # of one argument or output: of a list of a thousand boxes the first ones
 
 
-def watch(model: nn.Module, which: names.Wanted = DEFAULT, *, every: int = 1, backward: bool = True) -> LayerWatch:
+def watch(
+    model: nn.Module, which: module_selection.Wanted = DEFAULT, *, every: int = 1, backward: bool = True
+) -> LayerWatch:
     """Watch what modules compute inside the block: shapes, statistics, gradients, time, and the first NaN or Inf.
 
     model      any nn.Module; where it is compiled, the steps that are looked at run eagerly
@@ -71,13 +72,13 @@ def watch(model: nn.Module, which: names.Wanted = DEFAULT, *, every: int = 1, ba
         raise ConfigError("Only a torch module can be watched", got=type(model).__name__, need="an nn.Module")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ConfigError("every says in which steps statistics are taken", got=repr(every), need="a whole number >= 1")
-    return LayerWatch(model, names.select_modules(model, which), every, backward)
+    return LayerWatch(model, module_selection.select_modules(model, which), every, backward)
 
 
 class LayerWatch:
     """The figures of the modules of one model; the hooks are there inside its `with` block only."""
 
-    def __init__(self, model: nn.Module, named: list[names.NamedModule], every: int, backward: bool) -> None:
+    def __init__(self, model: nn.Module, named: list[module_selection.NamedModule], every: int, backward: bool) -> None:
         self.modules = [(module.name, type(module.module).__name__) for module in named]
         self._guard = InstrumentGuard("layers.watch", self._stop)
         self._end_reason = ""  # why an error of the program ended it early
@@ -87,7 +88,7 @@ class LayerWatch:
         self._named = [(module.name, weakref.ref(module.module)) for module in named]
         self._backward = backward
         self._compiled = is_compiled(model)
-        self._jit = names.jit_module_names(model)
+        self._jit = module_selection.jit_module_names(model)
         self._handles: list[Any] = []
         self._local = threading.local()  # DataParallel calls replicas of the same modules in threads
         self._stance: Any = None
@@ -103,8 +104,8 @@ class LayerWatch:
         watched = [(name, module) for name, ref in self._named if (module := ref()) is not None]
         for name, module in watched:
             self._hook(module, name)
-        if all(module is not names.unwrap(model) for _, module in watched):
-            self._hook(names.unwrap(model), "")  # only to count its calls
+        if all(module is not module_selection.unwrap(model) for _, module in watched):
+            self._hook(module_selection.unwrap(model), "")  # only to count its calls
         self._handles.append(register_optimizer_step_post_hook(self._on_optimizer))
         self._begin_step()
         if self._compiled:
@@ -140,19 +141,19 @@ class LayerWatch:
     @property
     def first_nonfinite(self) -> FirstNonFinite | None:
         """The first tensor with a NaN or Inf in the order of computing; None where all is finite."""
-        return rows.first_nonfinite([*([self._store.first] if self._store.first else []), *self._read()])
+        return table.first_nonfinite([*([self._store.first] if self._store.first else []), *self._read()])
 
     def table(self) -> DataFrame:
         """Return one row a module with the figures of its last output and gradient, and the worst; see `rows`."""
         read = self._read()
-        bad = rows.worst_rows(sorted([*self._store.worst.values(), *read], key=lambda row: row.order))
-        table = rows.table(self.modules, read, bad)
-        table.attrs["note"] = self.note()
-        return table
+        bad = table.worst_rows(sorted([*self._store.worst.values(), *read], key=lambda row: row.order))
+        summary = table.table(self.modules, read, bad)
+        summary.attrs["note"] = self.note()
+        return summary
 
     def history(self) -> DataFrame:
         """Return one row a tensor over all watched steps, the newest 50,000; see `rows`."""
-        return rows.history(self._read())
+        return table.history(self._read())
 
     def plot(self) -> LayerFigure:
         """Return a figure of the outputs and gradients of the watched modules; its title names the fault."""
@@ -222,7 +223,7 @@ class LayerWatch:
         begin = clock.mark()
         root = self._root()
         phase = "recompute" if in_backward() else "forward" if root is None or root.training else "eval"
-        is_root = root is not None and module is names.unwrap(root)
+        is_root = root is not None and module is module_selection.unwrap(root)
         first = bool(getattr(module, "batch_first", True))
         call = Call(who.name, who.kind, is_root, steps.number, steps.micro, phase, store.next(), first)
         store.calls.append(call)
@@ -289,7 +290,7 @@ class LayerWatch:
 
     def _root(self) -> nn.Module | None:
         model = self._steps.model()
-        return None if model is None else names.unwrap(model)
+        return None if model is None else module_selection.unwrap(model)
 
     def _stack(self) -> list[tuple[_Watched, Call]]:
         """Return the calls of this thread that were entered and not left."""

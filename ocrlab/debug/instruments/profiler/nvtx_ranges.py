@@ -14,7 +14,7 @@ import weakref
 from typing import Any
 
 import torch
-from torch.nn.modules import module as hooks
+from torch.nn.modules import module as module_hooks
 
 PREFIX = "module: "
 ROOT = "model"  # what the outermost module is called where it has no name
@@ -32,8 +32,8 @@ class ModuleRanges:
         """Begin; raises nothing."""
         if not self.handles:
             self.handles = [
-                hooks.register_module_forward_pre_hook(self._enter),
-                hooks.register_module_forward_hook(self._leave, always_call=True),
+                module_hooks.register_module_forward_pre_hook(self._enter),
+                module_hooks.register_module_forward_hook(self._leave, always_call=True),
             ]
 
     def stop(self) -> None:

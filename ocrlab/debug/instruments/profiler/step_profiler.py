@@ -24,7 +24,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from ocrlab.debug.instruments.compiled_modules import any_compiled, is_compiled
-from ocrlab.debug.instruments.profiler import operators as ops
+from ocrlab.debug.instruments.profiler import operators
 from ocrlab.debug.instruments.profiler.device_peaks import peak
 from ocrlab.debug.instruments.profiler.nvtx_ranges import ModuleRanges
 from ocrlab.debug.instruments.profiler.sync_points import Place, WaitFinder, short_path, source_line
@@ -50,7 +50,7 @@ class StepProfile:
         self.skip, self.wanted, self.folder = skip, steps, folder
         self.number = 0
         self.seconds: list[float] = []  # of the profiled steps
-        self.operators: list[ops.Operator] = []
+        self.operators: list[operators.Operator] = []
         self.trace: Path | None = None
         self.problem = ""  # why nothing, or not everything, was profiled
         self._guard = InstrumentGuard("profile.steps", self._stop)
@@ -285,11 +285,11 @@ class StepProfile:
             return
         profiler.stop()
         events: Sequence[Any] = profiler.events() or []
-        self.compiled = ops.is_compiled(events)
-        self.busy, self.waited = ops.busy_seconds(events), ops.waiting_seconds(events)
+        self.compiled = operators.is_compiled(events)
+        self.busy, self.waited = operators.busy_seconds(events), operators.waiting_seconds(events)
         total = self.busy if self.device else sum(self.seconds)
         if self.seconds:
-            self.operators = ops.operators(events, total, bool(self.device))
+            self.operators = operators.operators(events, total, bool(self.device))
         if self.folder is not None:
             self.trace = self._write_trace(profiler, len(events))
 

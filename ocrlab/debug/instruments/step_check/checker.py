@@ -19,17 +19,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ocrlab.debug.instruments.compiled_modules import is_jit
-from ocrlab.debug.instruments.step_check import findings as words
-from ocrlab.debug.instruments.step_check import static_rules as before
-from ocrlab.debug.instruments.step_check import step_rules as rules
+from ocrlab.debug.instruments.step_check import static_rules, step_rules
 from ocrlab.debug.instruments.step_check.call_checks import CallWatch, DropoutWatch, Stopped
 from ocrlab.debug.instruments.step_check.findings import (
     Finding,
     Range,
+    advice,
     check_empty_batch,
     check_values,
     error_of,
     is_sticky,
+    last_line,
     names_in,
     table_lines,
 )
@@ -126,7 +126,7 @@ def check(
         need = "a function of (model, batch), or a loss of torch"
         raise ConfigError("The loss cannot be called", got=type(loss).__name__, need=need)
     optimizers = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-    report = Report(findings=list(before.check_model(model, optimizers)))
+    report = Report(findings=list(static_rules.check_model(model, optimizers)))
     if any(finding.rule in ("weights.lazy", "weights.meta") for finding in report.findings):
         report.unchecked.append("the step: there are no weights yet")
         return report
@@ -137,8 +137,8 @@ def check(
     names = names_in(batch, next((t.shape[0] for _, t in named if t.ndim), 0))
     report.findings += [*check_empty_batch(named), *check_values(named, ranges, names, "batch")]
     report.findings += [
-        *before.check_batch_types(model, named),
-        *before.check_box_scale(model, named),
+        *static_rules.check_batch_types(model, named),
+        *static_rules.check_box_scale(model, named),
         *check_untrained_part(model),
         *check_images(named),
     ]
@@ -213,11 +213,14 @@ class _Step:
             error = error_of(lambda: back.append(self.loss(self.model, self.batch)))
         self.report.stages, self.watchers, self.noise = forward.stages, (forward, calls), draws.wanted
         findings += forward.findings
-        findings += [*rules.check_batch_written(self.state), *calls.corners.findings(list(dotted_tensors(self.batch)))]
+        findings += [
+            *step_rules.check_batch_written(self.state),
+            *calls.corners.findings(list(dotted_tensors(self.batch))),
+        ]
         if error is None:
             findings += [*forward.missing(), *check_shared_blocks(self.model, forward.alike)]
             total = loss_value(back[0])
-            wrong = list(rules.check_loss(total))
+            wrong = list(step_rules.check_loss(total))
             findings += wrong
             if isinstance(total, Tensor) and total.numel() == 1 and total.device.type != "meta":
                 self.report.loss = float(total.detach())
@@ -227,9 +230,9 @@ class _Step:
                 self.report.unchecked.append("gradients and weights: the loss cannot be differentiated")
             return (total if usable else None), None
         if not isinstance(error, Stopped):
-            place = f"{forward.place()}, {words.last_line(error)}"
+            place = f"{forward.place()}, {last_line(error)}"
             text = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:400]
-            findings.append(Finding("step.raised", place, text, "a loss", words.advice(error, self.batch, self.model)))
+            findings.append(Finding("step.raised", place, text, "a loss", advice(error, self.batch, self.model)))
         self.report.unchecked.append("loss, gradients and weights: the forward pass did not end")
         self.ended = True
         return None, error
@@ -257,17 +260,17 @@ class _Step:
             self.report.findings += check_inverted_mask(forward.output_tensors, named)
             self.report.findings += check_target_order(calls.losses.pairs, forward.calls, forward.output_tensors, named)
         called = {stage.name for stage in self.report.stages}
-        self.report.findings += rules.check_gradients(self.model, called)
-        self.report.findings += rules.check_unlisted_weights(self.model, self.optimizers)
-        self.zero = rules.zero_gradients(self.model)
-        self.report.norms = rules.gradient_norms(self.model)
-        self.report.findings += rules.check_vanishing_gradients(self.model)
+        self.report.findings += step_rules.check_gradients(self.model, called)
+        self.report.findings += step_rules.check_unlisted_weights(self.model, self.optimizers)
+        self.zero = step_rules.zero_gradients(self.model)
+        self.report.norms = step_rules.gradient_norms(self.model)
+        self.report.findings += step_rules.check_vanishing_gradients(self.model)
         return None
 
     def _move(self) -> BaseException | None:
         """Make the optimiser's step and compare the weights."""
-        self.report.findings += rules.check_batchnorm_statistics(self.model, self.state)
-        moved_before = rules.self_moving_parameters(self.model, self.state)
+        self.report.findings += step_rules.check_batchnorm_statistics(self.model, self.state)
+        moved_before = step_rules.self_moving_parameters(self.model, self.state)
         if not self.optimizers:
             self.report.unchecked.append("whether weights move: no optimizer was given")
             return None
@@ -281,7 +284,7 @@ class _Step:
                 do = "Look at the optimiser's groups and its options"
                 self.report.findings.append(Finding("optimizer.raised", type(optimizer).__name__, text, "a step", do))
                 return error
-        self.report.findings += rules.check_weights_moved(self.model, self.optimizers, self.state, moved_before)
+        self.report.findings += step_rules.check_weights_moved(self.model, self.optimizers, self.state, moved_before)
         if not any(learning_rates(self.optimizers).values()):
             self.report.unchecked.append("whether weights move: the learning rate is 0 now")
         return self._again()
@@ -294,7 +297,7 @@ class _Step:
         with torch.no_grad():
             error = error_of(lambda: values.append(loss_value(self.loss(self.model, self.batch))))
         if error is None and isinstance(values[0], Tensor) and values[0].numel() == 1 and self.report.loss is not None:
-            self.report.findings += rules.check_loss_fell(self.report.loss, float(values[0]))
+            self.report.findings += step_rules.check_loss_fell(self.report.loss, float(values[0]))
         return error
 
     def _sleeping(self, error: BaseException | None) -> None:
@@ -304,7 +307,7 @@ class _Step:
                 self.model, lambda: loss_value(self.loss(self.model, self.batch)), self.state
             )
             self.zero = [name for name in self.zero if name not in woken]
-        self.report.findings += rules.check_zero_gradients(self.model, self.zero)
+        self.report.findings += step_rules.check_zero_gradients(self.model, self.zero)
 
     def _evaluate(self) -> BaseException | None:
         """Look whether eval mode leaves all as it is and gives the same twice."""
@@ -326,7 +329,7 @@ class _Step:
             if not self.ended:
                 self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")
             return error
-        self.report.findings += rules.check_evaluation(self.model, self.state, values if drops.on else [])
+        self.report.findings += step_rules.check_evaluation(self.model, self.state, values if drops.on else [])
         return self._asked()
 
     def _asked(self) -> BaseException | None:

@@ -17,10 +17,7 @@ from torch.nn.modules import module as hooks
 
 from ocrlab.debug.instruments.layers import layer_watch
 from ocrlab.debug.instruments.memory import memory_watch
-from ocrlab.debug.instruments.profiler import device_peaks as peak
-from ocrlab.debug.instruments.profiler import nvtx_ranges as ranges
-from ocrlab.debug.instruments.profiler import operators, step_profiler
-from ocrlab.debug.instruments.profiler import sync_points as waits
+from ocrlab.debug.instruments.profiler import device_peaks, nvtx_ranges, operators, step_profiler, sync_points
 from ocrlab.errors import ConfigError
 
 
@@ -65,7 +62,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[step_profiler.StepPr
 def test_nothing_that_is_computed_changes_and_every_hook_is_out(done: Any) -> None:
     assert done[1] == train(6)[0]
     assert not hooks._global_forward_pre_hooks and not hooks._global_forward_hooks
-    assert waits.torch.utils._python_dispatch._get_current_dispatch_mode() is None
+    assert sync_points.torch.utils._python_dispatch._get_current_dispatch_mode() is None
 
 
 def test_operators_belong_to_modules_also_in_the_backward_pass(done: Any) -> None:
@@ -107,7 +104,7 @@ def test_perfetto_can_read_the_trace_with_module_names(done: Any) -> None:
 
 
 def test_arithmetic_is_counted_forward_and_backward() -> None:
-    lines = waits.WaitFinder()
+    lines = sync_points.WaitFinder()
     lines.start()
     left, right = torch.ones(8, 16), torch.ones(16, 4, requires_grad=True)
     (left @ right).sum().backward()
@@ -165,7 +162,7 @@ def test_ranges_survive_a_module_that_raises() -> None:
             raise ArithmeticError
 
     model = nn.Sequential(nn.Identity(), Fails())
-    marks = ranges.ModuleRanges()
+    marks = nvtx_ranges.ModuleRanges()
     marks.start()
     with pytest.raises(ArithmeticError):
         model(torch.ones(1))
@@ -175,11 +172,11 @@ def test_ranges_survive_a_module_that_raises() -> None:
 
 
 def test_the_peak_is_of_the_whole_card_and_its_format() -> None:
-    assert peak.peak("NVIDIA H200", "bfloat16") == 989e12
-    assert peak.peak("NVIDIA GeForce RTX 4090", "float32") == 82.6e12
-    assert peak.peak("NVIDIA A100-SXM4-80GB", "float32", tf32=True) == 156e12
-    assert peak.peak("Tesla T4", "float32", tf32=True) == 8.1e12
-    assert peak.peak("NVIDIA RTX A4000", "float16") == 76.7e12
+    assert device_peaks.peak("NVIDIA H200", "bfloat16") == 989e12
+    assert device_peaks.peak("NVIDIA GeForce RTX 4090", "float32") == 82.6e12
+    assert device_peaks.peak("NVIDIA A100-SXM4-80GB", "float32", tf32=True) == 156e12
+    assert device_peaks.peak("Tesla T4", "float32", tf32=True) == 8.1e12
+    assert device_peaks.peak("NVIDIA RTX A4000", "float16") == 76.7e12
 
 
 @pytest.mark.parametrize(
@@ -197,7 +194,7 @@ def test_the_peak_is_of_the_whole_card_and_its_format() -> None:
     ],
 )
 def test_a_peak_that_is_not_certain_is_none(name: str, dtype: str) -> None:
-    assert peak.peak(name, dtype) is None and peak.peak(name, dtype, tf32=True) is None
+    assert device_peaks.peak(name, dtype) is None and device_peaks.peak(name, dtype, tf32=True) is None
 
 
 def test_device_time_that_overlaps_counts_once() -> None:

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ocrlab.debug.instruments.profiler import sync_points as waits
+from ocrlab.debug.instruments.profiler import sync_points
 from ocrlab.losses import db_loss
 from ocrlab.losses.db_loss import TargetMaps
 
 
 def operators(act: object) -> dict[str, int]:
-    lines = waits.WaitFinder()
+    lines = sync_points.WaitFinder()
     lines.start()
     try:
         act()  # type: ignore[operator]
@@ -67,7 +67,7 @@ def test_what_the_loss_reads_where_the_maps_lie_on_the_cpu_is_no_wait_for_a_gpu(
     assert operators(lambda: (2 * total.detach()).item()) == {"item": 1}
 
 
-def warn(warned: waits.WarnedWaits) -> list[str]:
+def warn(warned: sync_points.WarnedWaits) -> list[str]:
     with warned:
         for _ in range(2):
             warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
@@ -78,5 +78,5 @@ def warn(warned: waits.WarnedWaits) -> list[str]:
 def test_warnings_of_a_wait_are_recorded_and_all_others_are_shown() -> None:
     show, filters = warnings.showwarning, list(warnings.filters)
     with pytest.warns(UserWarning, match="of the user") as shown:
-        assert warn(waits.WarnedWaits()) == [__file__] * 2
+        assert warn(sync_points.WarnedWaits()) == [__file__] * 2
     assert len(shown) == 1 and warnings.showwarning is show and list(warnings.filters) == filters
