@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from step_sides import made_up, ours
+from step_sides import noise_batch, ours
 from table import figure, judged, markdown, page, parser, publish
 from torch import nn
 
@@ -58,7 +58,7 @@ def watched_step(size: int, threads: int) -> tuple[Callable[[], float], nn.Modul
     """Return a training step of ours in fp32, ResNet-18, and the detector that it trains."""
     modules: list[nn.Module] = []
     handle = nn.modules.module.register_module_forward_pre_hook(lambda module, _: modules.append(module))
-    step, _ = ours(made_up(size), threads, bf16=False)
+    step, _ = ours(noise_batch(size), threads, bf16=False)
     step()  # the first module that is called is the detector
     handle.remove()
     return step, modules[0]
