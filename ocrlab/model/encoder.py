@@ -27,13 +27,32 @@ CHANNELS = {
 STRIDES = (4, 8, 16, 32)
 
 
-class ResNetEncoder(nn.Module):
-    """ResNet (He et al. 2016) up to `layer4`; stage names are torchvision's.
+class Encoder(nn.Module):
+    """Four stages, whose outputs are the features; stage names are torchvision's.
 
-    With `again` only what the stages hand on is kept for the backward pass.
+    With `checkpoint_activations` only what the stages hand on is kept for the backward pass.
     """
 
-    again = False
+    checkpoint_activations = False
+    layer1: nn.Module
+    layer2: nn.Module
+    layer3: nn.Module
+    layer4: nn.Module
+
+    def run_stage(self, stage: nn.Module, x: Tensor) -> Tensor:
+        """Return `stage(x)`, computed again in the backward pass where activations are checkpointed."""
+        return recomputed(stage, x) if self.checkpoint_activations else cast(Tensor, stage(x))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        features = []
+        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
+            x = self.run_stage(layer, x)  # (B, C, H/s, W/s) for s in 4, 8, 16, 32
+            features.append(x)
+        return features
+
+
+class ResNetEncoder(Encoder):
+    """ResNet (He et al. 2016) up to `layer4`."""
 
     def __init__(self, net: zoo.ResNet) -> None:
         super().__init__()
@@ -41,19 +60,11 @@ class ResNetEncoder(nn.Module):
         self.layer1, self.layer2, self.layer3, self.layer4 = net.layer1, net.layer2, net.layer3, net.layer4
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        run = recomputed if self.again else called
-        x = run(self.stem, x)  # (B, 64, H/4, W/4)
-        features = []
-        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
-            x = run(layer, x)  # (B, C, H/s, W/s) for s in 4, 8, 16, 32
-            features.append(x)
-        return features
+        return super().forward(self.run_stage(self.stem, x))  # the stem gives (B, 64, H/4, W/4)
 
 
-class MobileNetEncoder(nn.Module):
-    """MobileNetV3-large (Howard et al. 2019), cut where the stride doubles; `again` as of ResNetEncoder."""
-
-    again = False
+class MobileNetEncoder(Encoder):
+    """MobileNetV3-large (Howard et al. 2019), cut where the stride doubles."""
 
     def __init__(self, net: zoo.MobileNetV3) -> None:
         super().__init__()
@@ -62,19 +73,6 @@ class MobileNetEncoder(nn.Module):
         self.layer2 = nn.Sequential(*blocks[4:7])
         self.layer3 = nn.Sequential(*blocks[7:13])
         self.layer4 = nn.Sequential(*blocks[13:])
-
-    def forward(self, x: Tensor) -> list[Tensor]:
-        run = recomputed if self.again else called
-        features = []
-        for layer in (self.layer1, self.layer2, self.layer3, self.layer4):
-            x = run(layer, x)  # (B, C, H/s, W/s) for s in 4, 8, 16, 32
-            features.append(x)
-        return features
-
-
-def called(stage: nn.Module, x: Tensor) -> Tensor:
-    """Return `stage(x)`."""
-    return cast(Tensor, stage(x))
 
 
 def build(name: str, *, weights: str | None = None) -> nn.Module:

@@ -145,7 +145,7 @@ class Training(lightning.LightningModule):
 
 def save_memory(detector: Detector, config: Config) -> None:
     """Let a detector train in less memory as the config says, after its copies for validation were made."""
-    detector.encoder.again = config.runtime.activation_checkpointing  # type: ignore[assignment]
+    detector.encoder.checkpoint_activations = config.runtime.activation_checkpointing  # type: ignore[assignment]
     if config.optim.freeze_batchnorm:
         freeze(detector.encoder)
 

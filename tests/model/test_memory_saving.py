@@ -42,7 +42,7 @@ def step(model: nn.Module, kind: torch.dtype | None = None) -> tuple[Tensor, dic
 @pytest.mark.parametrize("encoder", ["resnet18_slim", "resnet50", "mobilenet_v3_large"])
 def test_stages_computed_again_give_the_same_bits(encoder: str, kind: torch.dtype | None) -> None:
     plain, again = detector(encoder), detector(encoder)
-    again.encoder.again = True
+    again.encoder.checkpoint_activations = True
     for expected, actual in zip(step(plain, kind), step(again, kind), strict=True):
         torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
@@ -63,7 +63,7 @@ def test_both_need_less_than_a_plain_step() -> None:
 @pytest.mark.slow
 def test_a_compiled_model_counts_a_batch_once() -> None:
     plain, again = detector(), detector()
-    again.encoder.again = True
+    again.encoder.checkpoint_activations = True
     loss, _, buffers = step(plain)
     actual, _, counted = step(torch.compile(again))
     torch.testing.assert_close(actual, loss, rtol=1e-4, atol=1e-5)

@@ -74,8 +74,8 @@ def test_less_memory_is_for_what_trains_alone():
     lean = Config(weights="receipts", optim={"freeze_batchnorm": True}, runtime={"activation_checkpointing": True})
     machine = Machine("cpu", 1, 0, bf16=False, channels_last=False, reasons={})
     training, plain = lightning_module.Training(lean, machine), lightning_module.Training(Config(), machine)
-    assert training.detector.encoder.again
-    assert not training.averaged.encoder.again
+    assert training.detector.encoder.checkpoint_activations
+    assert not training.averaged.encoder.checkpoint_activations
     assert isinstance(training.averaged.encoder.stem[1], torch.nn.BatchNorm2d)
     assert not training.detector.encoder.stem[1].weight.requires_grad
     assert training.state_dict().keys() == plain.state_dict().keys()
