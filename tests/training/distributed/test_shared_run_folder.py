@@ -41,8 +41,8 @@ def test_a_process_alone_has_its_run_folder_as_ever(tmp_path):
 
 
 def test_an_own_error_goes_out_as_it_was_raised(tmp_path, monkeypatch):
-    monkeypatch.setattr(shared_run_folder, "of_rank_0", lambda _ranks, value: value)
-    monkeypatch.setattr(shared_run_folder, "of_all", lambda _ranks, value: [value])
+    monkeypatch.setattr(shared_run_folder, "broadcast", lambda _ranks, value: value)
+    monkeypatch.setattr(shared_run_folder, "gather", lambda _ranks, value: [value])
     mine = RankRecord(Ranks(0, 2, 0, 2, "torchrun"))
     mine.begin()
     with pytest.raises(WeightsError) as caught, shared_run_folder.open_shared(mine, str(tmp_path), "x", None):
@@ -51,7 +51,7 @@ def test_an_own_error_goes_out_as_it_was_raised(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_a_single_rank_cannot_use_is_about_that_rank(tmp_path, monkeypatch):
-    monkeypatch.setattr(shared_run_folder, "of_all", lambda _ranks, value: [value, ("it is not there", "far")])
+    monkeypatch.setattr(shared_run_folder, "gather", lambda _ranks, value: [value, ("it is not there", "far")])
     folder = RunFolder(tmp_path, now())
     (tmp_path / "flight").mkdir()
     (tmp_path / ".RUNNING").touch()
