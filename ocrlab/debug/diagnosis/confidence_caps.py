@@ -1,4 +1,4 @@
-"""Messages that many things print: what they speak for only beside the words or frames that belong to it."""
+"""Caps on messages that many things print: what they support without the words or frames that belong to the cause."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""Which module of a network, and which operator, a traceback ends in: read off the calls that its frames show.
+"""Where it happened: the module of the network, the operator, and the frame in the program's own code.
 
-A frame is followed by torch's own `Module._call_impl` where the expression in it calls a module, so that the way of a
-call through a network spells the module's name: `self.bert(`, `self.embeddings(`, `self.word_embeddings(`.
-
-
-Where in the program's own code it happened: a traceback or a faulthandler dump beside the line that says why."""
+Torch's own `Module._call_impl` follows a frame whose expression calls a module, so that the calls of a traceback spell
+the module's name: `self.bert(`, `self.embeddings(`, `self.word_embeddings(`.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +35,17 @@ MODULE_TEXT = re.compile(rf"^module [\w.*?]+(?:, operator \w+)?(?:{re.escape(SUR
 MARKS = re.compile(r"^\s*[~^]+[~^ ]*$")
 WRAPPERS = {"module", "_orig_mod", "_forward_module", "_fsdp_wrapped_module"}  # DataParallel, compile, Lightning, FSDP
 NO_OPERATORS = {"checkpoint", "compile", "no_grad", "autocast", "tensor", "load", "save", "manual_seed"}
+FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,500})", line (?P<line>\d+),? in (?P<function>\S+)')
+TRACEBACK = "Traceback (most recent call last):"
+DUMP = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+[^\n]{0,60}\(most recent call first\)")
+RELAYED = re.compile(r"Caught \w+ in \w[\w ]{0,40}\d")  # torch/_utils.py: another process's exception, told again
+ANONYMOUS = re.compile(r"in <(?!module)\w+>")
+HANDLER = "_utils/signal_handling.py"  # torch raises there for a dead worker, wherever the main process is just then
+FATAL = "Current thread"
+ABORTED = "Fatal Python error: Aborted"
+LAST_WORDS = re.compile(r"^\s*what\(\): +\S|^terminate called|: Assertion `")  # of the C library before it aborts
+CHAINED = 4  # lines from a traceback to the one that it was the cause of
+MOST = 4  # lines of evidence
 
 
 @dataclass(frozen=True)
@@ -128,19 +137,6 @@ def _callee(code: str) -> str:
     if len(mine) != 1 and not (mine and code.startswith(f"{mine[0]}(") and code.endswith(")")):
         return "self.?" if mine and mine[0].startswith("self.") else ""
     return re.sub(r"\[(\w+)\]", r".\1", mine[0])
-
-
-FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,500})", line (?P<line>\d+),? in (?P<function>\S+)')
-TRACEBACK = "Traceback (most recent call last):"
-DUMP = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+[^\n]{0,60}\(most recent call first\)")
-RELAYED = re.compile(r"Caught \w+ in \w[\w ]{0,40}\d")  # torch/_utils.py: another process's exception, told again
-ANONYMOUS = re.compile(r"in <(?!module)\w+>")
-HANDLER = "_utils/signal_handling.py"  # torch raises there for a dead worker, wherever the main process is just then
-FATAL = "Current thread"
-ABORTED = "Fatal Python error: Aborted"
-LAST_WORDS = re.compile(r"^\s*what\(\): +\S|^terminate called|: Assertion `")  # of the C library before it aborts
-CHAINED = 4  # lines from a traceback to the one that it was the cause of
-MOST = 4  # lines of evidence
 
 
 @dataclass

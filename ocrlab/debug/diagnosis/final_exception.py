@@ -1,6 +1,7 @@
-"""The exception that ended a program, and what of the lines before it can have caused it.
+"""The exception that ended a program, and which lines before it can have caused it.
 
-Warnings that a program prints at every start: they explain nothing where something later says how it ended."""
+Warnings that a program prints at every start explain nothing where a later line says how it ended.
+"""
 
 from __future__ import annotations
 
@@ -97,6 +98,8 @@ TRIED = re.compile(
 )
 CLEANED = ("io.missing", "io.permission")  # what a handler fails of that removes or writes a file
 SHOWN = 3  # lines above an exception in which the source of its innermost frame stands
+SILENT_FAULTS = ("num.", "hw.", "wsl.")  # what ends no program: only a warning tells it
+LASTING_FAULTS = (*SILENT_FAULTS, "build.arch", "gpumem.", "kernel.", "data.index_range", "hang.")
 
 
 @dataclass(frozen=True)
@@ -309,10 +312,6 @@ def ended_well(texts: list[LogText]) -> bool:
 def keep_nan_losses(hits: list[Hit]) -> list[Hit]:
     """Return what still counts in a log that ended well: a loss that became NaN."""
     return [hit for hit in hits if hit.evidence.line is None or NAN_LOSS.search(hit.evidence.text)]
-
-
-SILENT_FAULTS = ("num.", "hw.", "wsl.")  # what ends no program: only a warning tells it
-LASTING_FAULTS = (*SILENT_FAULTS, "build.arch", "gpumem.", "kernel.", "data.index_range", "hang.")
 
 
 def cap_benign_warnings(hits: list[Hit], texts: list[LogText]) -> list[Hit]:

@@ -1,10 +1,8 @@
-"""What the source of a program says about a line of it: in which `except` block it stands, and which one guards it.
-
-The first error of a program that hid it: from what its Python wrote down, a traceback as it should have been shown.
+"""The first error of a program that hid it, as the traceback that should have been shown.
 
 A handler can fail itself, raise something else `from None`, print one line and leave, or go on until the program fails
-of what was never done. What is told here are errors that were seen, never guesses; where nothing shows that the last
-error comes from an earlier one, nothing is told.
+because something was never made. Only errors that the error hook recorded are shown; where nothing links the last error
+to an earlier one, there is no text. The source shows in which `except` block a line stands, and which one guards it.
 """
 
 from __future__ import annotations
@@ -25,6 +23,22 @@ LARGEST = 2 << 20  # bytes of a source file that is read
 BROAD = {"Exception", "BaseException", ""}
 LEAVES = re.compile(r"\b(?:sys\.exit|os\._exit|exit|quit)\(|\breturn\b|SystemExit|\bbreak\b")
 MUTATES = {"append", "add", "extend", "update", "insert", "setdefault"}
+FILE = "errors.txt"
+Link = dict[str, Any]  # of a chain: type, kinds, says, frames, by
+Record = dict[str, Any]
+PRINTED = 60  # characters of a message that are looked for in the output
+# Of an error that something was never made: bound, written or filled.
+UNBOUND = re.compile(r"\bname '(\w+)' is not defined|local variable '(\w+)'")
+UNMADE = ("FileNotFoundError", "NotADirectoryError")
+EMPTY = ("ZeroDivisionError", "IndexError", "KeyError", "AttributeError", "TypeError", "ValueError", "StatisticsError")
+COUNTED = 1000  # times up to which `watch.inside` counts each
+MANY = 3  # times from which an error that any handler takes is worth a word at a good end
+ENDS = ("exit", "uncaught")
+TRIES = {"OSError", "LookupError", "ImportError"}
+# They end a task, a generator or a loop: the error is what was raised after them.
+CONTROL_FLOW = {"CancelledError", "GeneratorExit", "StopIteration", "StopAsyncIteration"}
+SYNTAX = re.compile(r" \([^()\n]*, line \d+\)$")  # in the text of a SyntaxError, and not in what Python prints of it
+INSTEAD = "its handler raised another one"
 
 
 @dataclass(frozen=True)
@@ -148,24 +162,6 @@ def _text(file: str) -> str:
         return path.read_text(encoding="utf-8", errors="replace") if path.stat().st_size < LARGEST else ""
     except (OSError, ValueError):
         return ""
-
-
-FILE = "errors.txt"
-Link = dict[str, Any]  # of a chain: type, kinds, says, frames, by
-Record = dict[str, Any]
-PRINTED = 60  # characters of a message that are looked for in the output
-# Of an error that something was never made: bound, written or filled.
-UNBOUND = re.compile(r"\bname '(\w+)' is not defined|local variable '(\w+)'")
-UNMADE = ("FileNotFoundError", "NotADirectoryError")
-EMPTY = ("ZeroDivisionError", "IndexError", "KeyError", "AttributeError", "TypeError", "ValueError", "StatisticsError")
-COUNTED = 1000  # times up to which `watch.inside` counts each
-MANY = 3  # times from which an error that any handler takes is worth a word at a good end
-ENDS = ("exit", "uncaught")
-TRIES = {"OSError", "LookupError", "ImportError"}
-# They end a task, a generator or a loop: the error is what was raised after them.
-CONTROL_FLOW = {"CancelledError", "GeneratorExit", "StopIteration", "StopAsyncIteration"}
-SYNTAX = re.compile(r" \([^()\n]*, line \d+\)$")  # in the text of a SyntaxError, and not in what Python prints of it
-INSTEAD = "its handler raised another one"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""What was found out before: the verdict that `ocrlab run` stored in its notebook, the answer of `ocrlab replay`.
+"""A log, run folder, notebook or standard input as an Incident, with earlier verdicts and replays of the same run.
 
-What somebody hands in (log, run folder, executed notebook, stdin) as an Incident; never all of a huge file."""
+Of a huge file only an excerpt is read.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +22,11 @@ from ocrlab.run_folder import launcher
 ENDINGS = ("failed", "killed", "hung", "suspected")
 REPLAYED = {"nonfinite": "num.nonfinite", "target": "data.index_range", "index": "data.index_range"}
 OURS = ("KernelDied", "CellStuck")  # errors that ocrlab itself puts into a notebook: its words, not the program's
+LOGS = ("*.log", "log.txt", "logs.txt", "output.txt", "stdout.txt", "stderr.txt", "*.out", "*.err", "slurm-*")
+SENTINELS = (".FAILURE", ".RUNNING", ".SUCCESS")
+BINARY = ("\x7fELF", "\ufffdPNG", "PK\x03\x04", "\x1f\ufffd\x08", "BZh9", "\ufffd7zXZ", "(\ufffd/\ufffd")  # as UTF-8
+WATCHERS = ("Killed", "Failed", "Hung")  # types of the records that `ocrlab watch` writes: no exception of the program
+RESULT = "application/vnd.ocrlab.result+json"
 
 
 def status(ending: Mapping[str, Any]) -> str:
@@ -119,13 +125,6 @@ def add_replay(causes: list[Cause], facts: Mapping[str, Any]) -> list[Cause]:
     sure = max(catalogue.Level.DECISIVE.value, *(cause.confidence for cause in causes), 0.0)  # it failed again
     shown = replace(old, confidence=sure, evidence=[line, *old.evidence], experiment="")
     return [shown, *(cause for cause in causes if cause.id != shown_cause)]
-
-
-LOGS = ("*.log", "log.txt", "logs.txt", "output.txt", "stdout.txt", "stderr.txt", "*.out", "*.err", "slurm-*")
-SENTINELS = (".FAILURE", ".RUNNING", ".SUCCESS")
-BINARY = ("\x7fELF", "\ufffdPNG", "PK\x03\x04", "\x1f\ufffd\x08", "BZh9", "\ufffd7zXZ", "(\ufffd/\ufffd")  # as UTF-8
-WATCHERS = ("Killed", "Failed", "Hung")  # types of the records that `ocrlab watch` writes: no exception of the program
-RESULT = "application/vnd.ocrlab.result+json"
 
 
 def read_incident(path: str) -> Incident:

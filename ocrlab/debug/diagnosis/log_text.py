@@ -1,17 +1,11 @@
-"""What a logger, a scheduler or a person has put before every line of a traceback or a dump of stacks.
+"""The text of a program as numbered lines: without terminal noise, prefixes and shown source; of a huge log an excerpt.
 
-Nobody can list the forms. But a frame of Python has a known shape: what stands before it stands before its
-neighbours.
+Nobody can list the prefixes that loggers, schedulers and people put before a line. But a frame of Python has a known
+shape: what stands before it stands before its neighbours.
 
-
-Source code that tracebacks show: it names what a program could do, not what happened.
-
-So it is never evidence, but for what is asserted above a bare AssertionError: that is what happened.
-
-
-Text of a program as numbered lines, without what terminals and launchers add.
-
-The part of a huge log that a diagnosis needs: its head, its tail, and the surroundings of its first errors."""
+Source that tracebacks show names what a program could do, not what happened. It is blank, except for the assertion
+above a bare AssertionError.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +34,77 @@ PIECE = re.compile(
 )
 BOX = ("│", "|", "║", "┃")  # round a traceback, on both sides
 MOST_FORMS = 8  # of prefixes in one text
+FRAME = re.compile(r'^(\s*)File "[^"\n]{1,500}", line \d+')
+NOTEBOOK = re.compile(r"^[A-Z]\w{1,60} +Traceback \(most recent call last\)")
+NOTEBOOK_CODE = re.compile(r"^(?:-+> *|\s+)\d+(?:\s|$)")
+TEST = re.compile(r"^_{5,}.{1,200}_{5,}$")
+TEST_CODE = re.compile(r"^(?:>\s|\s{4})")
+RAISES = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?::|$)")
+ASSERTED = re.compile(r"^\s+assert\s")
+UNMET = re.compile(r"^(?:\w+\.){0,6}AssertionError:?\s*$")
+# What a handler does to report, and a step to leave something for later.
+WRITES = re.compile(
+    r"open\([^)\n]*['\"][wax]b?\+?['\"]|\.write\w*\(|\bmakedirs\(|\.mkdir\(|\.touch\(|\bsave\w*\(|\.to_\w+\(|dump\w*\("
+    r"|FileHandler\(|SummaryWriter\(|\bexport\w*\("
+)
+MARK_LINE = re.compile(r"^[\s~^]+$")
+LONGEST = 4000  # characters of a line that are looked at: bounds every regular expression
+FEW_LINES, ALIKE = 200, 6  # shorter logs are kept whole; of lines alike the first and the last six are searched
+MOST_ODD = 0.3  # of the characters of a text
+DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+LEFT_OUT = "[... {} lines left out by ocrlab ...]"
+GAP = re.compile(re.escape(LEFT_OUT).replace(r"\{\}", r"(\d{1,15})"))
+PROGRESS = re.compile(
+    r"(?i)^\W{0,3}(?:epoch|step|iter(?:ation)?|batch)\b\W{0,3}\[?\d|%\||\d(?:it/s|s/it)|\bloss\W{1,3}\d"
+)
+# What a program's line begins with: spaces, brackets, a date, an exception, a level, the name of a tool.
+PRINTED = re.compile(
+    r"\s|[\[>]|\d{4}[-/]|[DIWEF]\d{4} "
+    r"|(?:\w+\.)*\w*(?:Error|Warning|Exception)\b(?! (?:about|for|in|on|when|while|after|with|at)\b)"
+    r"|(?:INFO|WARN|DEBUG|ERROR)\w*\b|(?:ssh|wandb|git|fatal|nvcc|gcc|ld|make|kernel|NVRM|systemd\S*)\b: "
+    r"|[A-Z]\w+ing\b[^\n]{0,200}\.{3}$"  # says what it is about to do
+)
+WORD = re.compile(r"[^\W\d_]{2,}(?:['’][a-z]+)?[.,;:!?)]*|[Ia],?")
+FEW_WORDS, MOSTLY = 4, 0.75  # words of a sentence, and how much of its line they are
+MOST_LINES = 0.8  # of a text that a person wrote
+PERSON = re.compile(
+    r"(?<![\w./-])(?:I(?:'m|'ve| am| have| had| get| got| run| ran| use| tried| try| set| think| don't| do| see| train)"
+    r"|[Ww]e(?: have| had| get| got| run| ran| use| tried| see| train)|[Mm]y|[Oo]ur|me|[Hh]elp|[Tt]hanks"
+    r"|[Aa]ny(?:one|body)|[Ss]ome(?:one|body))(?![\w./-])|我"
+)
+ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+ENTITY = re.compile(r"&(?:quot|lt|gt|amp|#x?27|#39|nbsp);")
+TAG = re.compile(r"</?(?:br|pre|code|p|div|span|tt|samp)\b[^<>\n]{0,80}>")
+# A traceback or a dump of stacks in one line: of JSON, a repr or an error file.
+ESCAPED = re.compile(r'\\n  File \\*"|\\n(?:Thread (?:0x[0-9a-f]+|\d+)|Process \d+:) ')
+FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\s*[\w+-]{0,20}\s*")  # of code in a page of Markdown
+# An exception behind a logger's or a person's own words, unless these say that it was handled.
+EXCEPTION_AFTER_WORDS = re.compile(
+    r"(?! |\t|ocrlab: |(?:E {3,})?(?:\w+\.){0,6}(?!Error:|ERROR:|Traceback:|Exception:)[A-Z]\w{0,60}(?:[:(]|$))"
+    r"(?!.{0,200}(?:WARN|Warning|INFO|DEBUG|[Ii]gnor|[Rr]etry|[Ss]kip|[Cc]aught|[Ff]all(?:s|ing)? ?back|except ))"
+    r"(?P<lead>.{1,160}?(?<![\w.(\[]))(?P<raised>(?:\w+\.){0,6}[A-Z]\w{1,60}(?:Error|Exception|Exit): \S)",
+    re.ASCII,
+)
+# What torchrun, srun --label, mpirun, kubectl, docker compose and logging put before a program's own words.
+PREFIX = re.compile(
+    r"^(?:\[(?:rank)?\d{1,5}(?:,\d+)?\](?:<std(?:out|err)>)?:\s?"
+    r"|\[default\d+\]:\s?"
+    r"|\(\w[\w.-]{0,40} pid=\d+(?:, ip=[\d.]+)?\)\s"
+    r"|\d{1,5}:\s(?=\S*(?:Error|Traceback|  File))"
+    r"|[\w.-]{1,40}\s+\|\s)"
+)
+HEAD, TAIL, AROUND, CHUNK = 64 * 1024, 256 * 1024, 8 * 1024, 1024 * 1024  # bytes
+MOST_WINDOWS = 12
+# Literals that stand in the first error of nearly every failure; bytes.find is fast enough for gigabytes.
+ERROR_MARKS: tuple[bytes, ...] = (
+    b"Traceback (most recent call last)",
+    b"CUDA error",
+    b"Error:",
+    b"out of memory",
+    b"Fatal Python error",
+)
+ERROR_MARKS += (b"terminate called", b"Killed", b"Xid", b"Assertion", b"oom-kill", b"CANCELLED", b"Segmentation fault")
 
 
 def strip_prefixes(lines: list[str]) -> list[str]:
@@ -103,24 +168,6 @@ def _prefix_piece(piece: re.Match[str]) -> str:
     return kinds.get(piece.lastgroup or "", re.escape(piece[0]))
 
 
-FRAME = re.compile(r'^(\s*)File "[^"\n]{1,500}", line \d+')
-NOTEBOOK = re.compile(r"^[A-Z]\w{1,60} +Traceback \(most recent call last\)")
-NOTEBOOK_CODE = re.compile(r"^(?:-+> *|\s+)\d+(?:\s|$)")
-TEST = re.compile(r"^_{5,}.{1,200}_{5,}$")
-TEST_CODE = re.compile(r"^(?:>\s|\s{4})")
-RAISES = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?::|$)")
-
-
-ASSERTED = re.compile(r"^\s+assert\s")
-UNMET = re.compile(r"^(?:\w+\.){0,6}AssertionError:?\s*$")
-# What a handler does to report, and a step to leave something for later.
-WRITES = re.compile(
-    r"open\([^)\n]*['\"][wax]b?\+?['\"]|\.write\w*\(|\bmakedirs\(|\.mkdir\(|\.touch\(|\bsave\w*\(|\.to_\w+\(|dump\w*\("
-    r"|FileHandler\(|SummaryWriter\(|\bexport\w*\("
-)
-MARK_LINE = re.compile(r"^[\s~^]+$")
-
-
 def blank_source(page: LogText) -> LogText:
     """Return a page whose shown source (below frames of Python, in IPython's and pytest's listings) is blank."""
     lines = page.text.split("\n")
@@ -153,54 +200,6 @@ def _is_failed_assertion(lines: list[str], index: int) -> bool:
         return False
     below = next((line for line in lines[index + 1 : index + 3] if not MARK_LINE.match(line)), "")
     return UNMET.match(below) is not None
-
-
-LONGEST = 4000  # characters of a line that are looked at: bounds every regular expression
-FEW_LINES, ALIKE = 200, 6  # shorter logs are kept whole; of lines alike the first and the last six are searched
-MOST_ODD = 0.3  # of the characters of a text
-DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-LEFT_OUT = "[... {} lines left out by ocrlab ...]"
-GAP = re.compile(re.escape(LEFT_OUT).replace(r"\{\}", r"(\d{1,15})"))
-PROGRESS = re.compile(
-    r"(?i)^\W{0,3}(?:epoch|step|iter(?:ation)?|batch)\b\W{0,3}\[?\d|%\||\d(?:it/s|s/it)|\bloss\W{1,3}\d"
-)
-# What a program's line begins with: spaces, brackets, a date, an exception, a level, the name of a tool.
-PRINTED = re.compile(
-    r"\s|[\[>]|\d{4}[-/]|[DIWEF]\d{4} "
-    r"|(?:\w+\.)*\w*(?:Error|Warning|Exception)\b(?! (?:about|for|in|on|when|while|after|with|at)\b)"
-    r"|(?:INFO|WARN|DEBUG|ERROR)\w*\b|(?:ssh|wandb|git|fatal|nvcc|gcc|ld|make|kernel|NVRM|systemd\S*)\b: "
-    r"|[A-Z]\w+ing\b[^\n]{0,200}\.{3}$"  # says what it is about to do
-)
-WORD = re.compile(r"[^\W\d_]{2,}(?:['’][a-z]+)?[.,;:!?)]*|[Ia],?")
-FEW_WORDS, MOSTLY = 4, 0.75  # words of a sentence, and how much of its line they are
-MOST_LINES = 0.8  # of a text that a person wrote
-PERSON = re.compile(
-    r"(?<![\w./-])(?:I(?:'m|'ve| am| have| had| get| got| run| ran| use| tried| try| set| think| don't| do| see| train)"
-    r"|[Ww]e(?: have| had| get| got| run| ran| use| tried| see| train)|[Mm]y|[Oo]ur|me|[Hh]elp|[Tt]hanks"
-    r"|[Aa]ny(?:one|body)|[Ss]ome(?:one|body))(?![\w./-])|我"
-)
-ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\)|[@-Z\\^_])")
-CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-ENTITY = re.compile(r"&(?:quot|lt|gt|amp|#x?27|#39|nbsp);")
-TAG = re.compile(r"</?(?:br|pre|code|p|div|span|tt|samp)\b[^<>\n]{0,80}>")
-# A traceback or a dump of stacks in one line: of JSON, a repr or an error file.
-ESCAPED = re.compile(r'\\n  File \\*"|\\n(?:Thread (?:0x[0-9a-f]+|\d+)|Process \d+:) ')
-FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\s*[\w+-]{0,20}\s*")  # of code in a page of Markdown
-# An exception behind a logger's or a person's own words, unless these say that it was handled.
-EXCEPTION_AFTER_WORDS = re.compile(
-    r"(?! |\t|ocrlab: |(?:E {3,})?(?:\w+\.){0,6}(?!Error:|ERROR:|Traceback:|Exception:)[A-Z]\w{0,60}(?:[:(]|$))"
-    r"(?!.{0,200}(?:WARN|Warning|INFO|DEBUG|[Ii]gnor|[Rr]etry|[Ss]kip|[Cc]aught|[Ff]all(?:s|ing)? ?back|except ))"
-    r"(?P<lead>.{1,160}?(?<![\w.(\[]))(?P<raised>(?:\w+\.){0,6}[A-Z]\w{1,60}(?:Error|Exception|Exit): \S)",
-    re.ASCII,
-)
-# What torchrun, srun --label, mpirun, kubectl, docker compose and logging put before a program's own words.
-PREFIX = re.compile(
-    r"^(?:\[(?:rank)?\d{1,5}(?:,\d+)?\](?:<std(?:out|err)>)?:\s?"
-    r"|\[default\d+\]:\s?"
-    r"|\(\w[\w.-]{0,40} pid=\d+(?:, ip=[\d.]+)?\)\s"
-    r"|\d{1,5}:\s(?=\S*(?:Error|Traceback|  File))"
-    r"|[\w.-]{1,40}\s+\|\s)"
-)
 
 
 @dataclass(frozen=True)
@@ -379,19 +378,6 @@ def _shorten(text: str) -> str:
         return text
     half = LONGEST // 2 - 5
     return f"{text[:half]} [...] {text[-half:]}"
-
-
-HEAD, TAIL, AROUND, CHUNK = 64 * 1024, 256 * 1024, 8 * 1024, 1024 * 1024  # bytes
-MOST_WINDOWS = 12
-# Literals that stand in the first error of nearly every failure; bytes.find is fast enough for gigabytes.
-ERROR_MARKS: tuple[bytes, ...] = (
-    b"Traceback (most recent call last)",
-    b"CUDA error",
-    b"Error:",
-    b"out of memory",
-    b"Fatal Python error",
-)
-ERROR_MARKS += (b"terminate called", b"Killed", b"Xid", b"Assertion", b"oom-kill", b"CANCELLED", b"Segmentation fault")
 
 
 def read_excerpt(file: BinaryIO) -> str:

@@ -1,6 +1,4 @@
-"""What is said where no cause is sure: the program's own error, its last words, and what would make it certain.
-
-What is left to find out where `ocrlab watch` has seen the failure: watching it again tells nothing new."""
+"""What to do next: the evidence that is missing where no cause is sure, and the experiments that are left."""
 
 from __future__ import annotations
 
@@ -41,6 +39,23 @@ MODULE = re.compile(
     r"(?:partially initialized )?module '(?P<of>\w+)[\w.]*' has no attribute"
     r"|cannot import name '\w+' from (?:partially initialized module )?'(?P<name>\w+)[\w.]*'"
 )
+SENDER = 'journalctl -k --since "1 hour ago" | grep -iE "oom|killed"'
+READS = (
+    "a line of the OOM killer: memory; none: somebody sent it, and the scheduler's log or `ocrlab diagnose --explain "
+    "ext.signal`, which has the command that catches the sender, tells who"
+)
+COPIES = "COMMAND with num_workers=0    (fits: copies in the workers; killed again: the main process)"
+LEFT = {
+    "host.oom_kill": f"{SENDER}    ({READS})",
+    "ext.signal": f"{SENDER}    ({READS})",
+    "loader.worker_killed": f"{SENDER}    ({READS}); then {COPIES}",
+    "loader.worker_crash": "COMMAND with worker_init_fn=lambda _: faulthandler.enable()    (names the line); each "
+    "index of that worker alone with num_workers=0 names the sample",
+    "loader.hang_sample": "dataset[INDEX] of the sample that the evidence names, alone, with num_workers=0    (stands "
+    "still too: that sample or its file; returns: the worker)",
+    "hang.deadlock": "py-spy dump --native --pid PID ; gdb -p PID -batch -ex 'thread apply all bt'    (native frames: "
+    "which lock, and which thread holds it)",
+}
 
 
 def own_error(verdict: Verdict) -> str:
@@ -153,25 +168,6 @@ def _modules(texts: list[LogText]) -> list[str]:
         return []
     asks = f'python -c "import {name}; print({name})"'
     return [f"which `{name}` that is: another version than the program needs, or a file {name}.py beside it ({asks})"]
-
-
-SENDER = 'journalctl -k --since "1 hour ago" | grep -iE "oom|killed"'
-READS = (
-    "a line of the OOM killer: memory; none: somebody sent it, and the scheduler's log or `ocrlab diagnose --explain "
-    "ext.signal`, which has the command that catches the sender, tells who"
-)
-COPIES = "COMMAND with num_workers=0    (fits: copies in the workers; killed again: the main process)"
-LEFT = {
-    "host.oom_kill": f"{SENDER}    ({READS})",
-    "ext.signal": f"{SENDER}    ({READS})",
-    "loader.worker_killed": f"{SENDER}    ({READS}); then {COPIES}",
-    "loader.worker_crash": "COMMAND with worker_init_fn=lambda _: faulthandler.enable()    (names the line); each "
-    "index of that worker alone with num_workers=0 names the sample",
-    "loader.hang_sample": "dataset[INDEX] of the sample that the evidence names, alone, with num_workers=0    (stands "
-    "still too: that sample or its file; returns: the worker)",
-    "hang.deadlock": "py-spy dump --native --pid PID ; gdb -p PID -batch -ex 'thread apply all bt'    (native frames: "
-    "which lock, and which thread holds it)",
-}
 
 
 def replace_experiments(causes: list[Cause], incident: Incident) -> list[Cause]:

@@ -1,13 +1,11 @@
-"""The numbers inside an out-of-memory message, and what they say about whose memory is missing.
+"""The numbers inside an out-of-memory message or an nvidia-smi table, and whose memory is missing.
 
 Formats: c10/cuda/CUDACachingAllocator.cpp of torch 1.0 (cached), 1.6 to 2.0 (reserved in total) and 2.1 to 2.15
-(of the allocated memory ...), CUDAMallocAsyncAllocator.cpp, the MPS and XPU allocators; PaddlePaddle's and
-TensorFlow's messages of the same disease.
+(of the allocated memory ...), CUDAMallocAsyncAllocator.cpp, the MPS and XPU allocators; PaddlePaddle's and TensorFlow's
+messages of the same problem.
 
-What decides is what would have made room: a cause is named whose end would have let this very request through.
-
-
-A pasted nvidia-smi table: memory that is in use while no process of it is shown."""
+A cause is named if its end would have made room for this very request.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +41,16 @@ OTHERS = re.compile(rf"Process (\d+) has {SIZE} memory in use")
 DEVICE = re.compile(r"\bGPU (\d+)")
 REACH = 1600  # characters of a message, which launchers sometimes wrap over lines
 WRAPPED_UNSIGNED = 2**60  # bytes; 17179869184.00 GiB is a negative number that WSL's driver reported
-
 GIB = 2**30
 CONTEXT = 0.8 * GIB  # of a process on the device, with the libraries' kernels: nobody's fault, and nobody can take it
 MATERIAL = 0.1  # of the device: what is less explains no error, even where it would have been enough
 TORN = 0.05  # of what is reserved: less lies between the blocks of every training
 LARGEST_CARD = 192 * GIB  # where the message does not name the device
 NOWHERE = 2**50  # bytes; no machine has them, so it is a negative number or an overflow
+MEMORY = re.compile(r"(\d{1,7})Mi?B\s*/\s*(\d{2,7})Mi?B")
+PROCESSES = re.compile(r"\|\s*Processes:")
+ROW = re.compile(r"^\|\s*\d+\s+(?:N/A\s+N/A\s+)?\d+\s+[CG+]+\s", re.MULTILINE)
+IN_USE = 0.1  # of the card; a desktop and contexts take less
 
 
 @dataclass(frozen=True)
@@ -310,12 +311,6 @@ def size_text(size: int | None) -> str:
         if size >= power:
             return f"{size / power:.2f} {unit}"
     return f"{size} bytes"
-
-
-MEMORY = re.compile(r"(\d{1,7})Mi?B\s*/\s*(\d{2,7})Mi?B")
-PROCESSES = re.compile(r"\|\s*Processes:")
-ROW = re.compile(r"^\|\s*\d+\s+(?:N/A\s+N/A\s+)?\d+\s+[CG+]+\s", re.MULTILINE)
-IN_USE = 0.1  # of the card; a desktop and contexts take less
 
 
 @dataclass(frozen=True)

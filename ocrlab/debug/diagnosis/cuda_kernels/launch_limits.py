@@ -1,9 +1,7 @@
-"""What `nvcc -Xptxas -v` (or `ptxas -v`) says of each kernel: registers, shared memory, stack, spills.
-
-A CUDA launch configuration against the limits of a device: which one is broken, and what the kernel may use.
+"""A CUDA launch configuration against the limits of a device, with the registers and shared memory that ptxas reports.
 
 The table is that of the CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the register and
-shared-memory arithmetic is that of NVIDIA's occupancy calculator, which the tests run beside this one.
+shared-memory arithmetic is that of NVIDIA's occupancy calculator, which a test runs for comparison.
 """
 
 from __future__ import annotations

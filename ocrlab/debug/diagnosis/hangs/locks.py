@@ -1,16 +1,11 @@
-"""A lock that a thread waits for though it has taken it itself, by the source of the frames that it is in.
+"""Hangs that no library's frames explain: locks, endless loops, full pipes, threads and processes in a ring.
 
-Looked for are `with lock:` around a call that comes to `with lock:` again, `lock.acquire()` behind another one of the
-same function, and `lock.acquire()` in a file that never lets the lock go. A lock is known by how it is written there.
-That it is waited for says that it is none which a thread may take twice (threading.RLock).
+A lock that a thread has taken itself is read from the source of its frames: `with lock:` around a call that reaches
+`with lock:` again, `lock.acquire()` after another one of the same function, and `lock.acquire()` in a file that never
+releases the lock. A lock is identified by how it is written. As the thread waits, the lock cannot be reentrant.
 
-
-Hangs that no library's frames explain: locks, endless loops, full pipes, threads that wait for each other.
-
-Processes that wait for each other in a ring: nobody outside of it can wake them, however long one waits.
-
-A process is in it if everybody who could wake it is in it too. Who that is stands in its system call, as
-`probes.held` and `probes.threads` write it: the other end of a pipe, the holder of a lock, the child waited for.
+Processes wait in a ring if everybody who could wake one of them is in it too. Their system calls name who that is: the
+other end of a pipe, the holder of a lock, the child waited for.
 """
 
 from __future__ import annotations
@@ -29,6 +24,33 @@ from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
 LARGEST = 1 << 20  # bytes of a source
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+WAITS_FOR_A_CHILD = re.compile(
+    r"(^|/)(subprocess|multiprocessing/popen_\w+)\.py|torch/multiprocessing/spawn\.py|torch/distributed/(elastic|run|launch)"
+)
+JOINS = re.compile(r"^(wait|_wait|_try_wait|poll|join|communicate|_communicate|_invoke_run|run|check_output)$")
+WAITS_IN_PYTHON = ("threading.py", "queue.py", "concurrent/futures/_base.py", "synchronize.py", "queues.py")
+ENDS = re.compile(r"(^|/)threading\.py _shutdown$|(^|/)concurrent/futures/thread\.py _python_exit$")
+POOL = re.compile(r"(^|/)multiprocessing/pool\.py (\w+\.)?(wait|get|next)$")
+POOLED = re.compile(r"(^|/)multiprocessing/pool\.py$")
+DEAD = re.compile(  # what threading prints of a thread that an exception has ended
+    r"^Exception in thread ([^\n]{1,80}):\n(?:Traceback [^\n]*\n)(?:[ \t][^\n]*\n){0,200}(\w[^\n]{0,300})", re.MULTILINE
+)
+FETCHES = re.compile(
+    r"(^|/)(http/client|urllib/request|ftplib|torch/hub)\.py|(^|/)(urllib3|requests|httpx|httpcore|aiohttp|botocore|"
+    r"huggingface_hub|fsspec|gdown)/"
+)
+MESSAGES = ("multiprocessing/connection.py", "selectors.py")
+EVENT_LOOP = re.compile(r"(^|/)(asyncio/base_events|trio/_core/_run)\.py$")
+ON_A_FILE = re.compile(r"^(?:flock|fcntl) \d+ (.+?)(?:, held by (.+))?$")
+OPENMP = re.compile(
+    r"gomp|omp_|kmp|libomp|libiomp|mkl|openblas|at::parallel|cv::|libopencv|OpenCL|pthread_mutex|pool", re.I
+)
+LOCKS = re.compile(r"PyThread_acquire_lock|lock_PyThread|_thread_lock|rlock_acquire|lock_acquire|PySemaphore|sem_wait")
+LOGGING = ("logging/__init__.py", "threading.py")
+SHARED = "multiprocessing/synchronize.py"  # these locks are meant for several processes: fork copies none of them
+NAMED = re.compile(r"^(read|write|flock|fcntl) .*, (?:written|read|held) by (\d+(?:, \d+)*)$")
+CHILD = re.compile(r"^wait4(?: (\d+))?$")
+MOST = 4  # processes that are told
 
 
 def explain_self_deadlock(frames: Sequence[Frame]) -> str:
@@ -142,32 +164,6 @@ def _place(node: ast.AST) -> tuple[int, int]:
 
 def _end(node: ast.AST) -> int:
     return int(getattr(node, "end_lineno", None) or node.lineno)  # type: ignore[attr-defined]
-
-
-WAITS_FOR_A_CHILD = re.compile(
-    r"(^|/)(subprocess|multiprocessing/popen_\w+)\.py|torch/multiprocessing/spawn\.py|torch/distributed/(elastic|run|launch)"
-)
-JOINS = re.compile(r"^(wait|_wait|_try_wait|poll|join|communicate|_communicate|_invoke_run|run|check_output)$")
-WAITS_IN_PYTHON = ("threading.py", "queue.py", "concurrent/futures/_base.py", "synchronize.py", "queues.py")
-ENDS = re.compile(r"(^|/)threading\.py _shutdown$|(^|/)concurrent/futures/thread\.py _python_exit$")
-POOL = re.compile(r"(^|/)multiprocessing/pool\.py (\w+\.)?(wait|get|next)$")
-POOLED = re.compile(r"(^|/)multiprocessing/pool\.py$")
-DEAD = re.compile(  # what threading prints of a thread that an exception has ended
-    r"^Exception in thread ([^\n]{1,80}):\n(?:Traceback [^\n]*\n)(?:[ \t][^\n]*\n){0,200}(\w[^\n]{0,300})", re.MULTILINE
-)
-FETCHES = re.compile(
-    r"(^|/)(http/client|urllib/request|ftplib|torch/hub)\.py|(^|/)(urllib3|requests|httpx|httpcore|aiohttp|botocore|"
-    r"huggingface_hub|fsspec|gdown)/"
-)
-MESSAGES = ("multiprocessing/connection.py", "selectors.py")
-EVENT_LOOP = re.compile(r"(^|/)(asyncio/base_events|trio/_core/_run)\.py$")
-ON_A_FILE = re.compile(r"^(?:flock|fcntl) \d+ (.+?)(?:, held by (.+))?$")
-OPENMP = re.compile(
-    r"gomp|omp_|kmp|libomp|libiomp|mkl|openblas|at::parallel|cv::|libopencv|OpenCL|pthread_mutex|pool", re.I
-)
-LOCKS = re.compile(r"PyThread_acquire_lock|lock_PyThread|_thread_lock|rlock_acquire|lock_acquire|PySemaphore|sem_wait")
-LOGGING = ("logging/__init__.py", "threading.py")
-SHARED = "multiprocessing/synchronize.py"  # these locks are meant for several processes: fork copies none of them
 
 
 def fork_lock(stack: Stack, parent: Stack | None) -> HangFinding | None:
@@ -406,11 +402,6 @@ def _file(thread: Thread) -> str:
 def _has_gpu(stack: Stack) -> bool:
     native = " ".join(frame.file for frame in stack.threads[0].frames if not frame.line)
     return "libcuda" in native or any("/dev/nvidia" in thread.call for thread in stack.threads)
-
-
-NAMED = re.compile(r"^(read|write|flock|fcntl) .*, (?:written|read|held) by (\d+(?:, \d+)*)$")
-CHILD = re.compile(r"^wait4(?: (\d+))?$")
-MOST = 4  # processes that are told
 
 
 def find_wait_cycle(stacks: list[Stack], before: Mapping[int, Stack]) -> list[HangFinding]:
