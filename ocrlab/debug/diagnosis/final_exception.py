@@ -343,7 +343,8 @@ def _cap_warning(hit: Hit, grave: Iterable[Hit], pages: dict[str, LogText]) -> H
         return hit.capped(Level.POSSIBLE)
     if not fits and any(at > number for at in page.progress):
         return hit.capped(Level.POSSIBLE)
-    spoken = any(at > number and not _continues(text) for at, text in _lines(page))
+    after = (text for at, text in _lines(page) if at > number and text.strip() and not text.startswith((" ", "\t")))
+    spoken = any(not HARMLESS.search(text) for text in after)
     return hit.capped(Level.LIKELY) if spoken and not fits else hit
 
 
@@ -353,10 +354,6 @@ def _leads(hit: Hit, later: Hit) -> bool:
         return True
     # What a person says of ranks that stand still is what a connection does that is tried for ever.
     return later.evidence.file == CONTEXT and all(side.cause.startswith("dist.") for side in (hit, later))
-
-
-def _continues(text: str) -> bool:
-    return not text.strip() or text.startswith((" ", "\t")) or HARMLESS.search(text) is not None
 
 
 def _lines(page: LogText) -> Iterable[tuple[int, str]]:

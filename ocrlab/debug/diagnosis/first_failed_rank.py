@@ -105,7 +105,12 @@ def own_lines(log: str, rank: int) -> str:
     """
     lines = log.split("\n")
     if not any(MARK.match(line) for line in lines):
-        return "\n".join("" if _of_another(line, rank) else line for line in lines)
+        losses = map(LOST.match, lines)
+        others = [
+            bool((loss and int(loss[1]) != rank) or LAUNCHER.search(line))
+            for line, loss in zip(lines, losses, strict=True)
+        ]
+        return "\n".join("" if other else line for line, other in zip(lines, others, strict=True))
     marked, unmarked, launcher = [], [], False
     for line in lines:
         mark = MARK.match(line)
@@ -143,11 +148,6 @@ def _is_secondary(traceback: str) -> bool:
     return bool(raised) and (not own or secondary({"type": own[-1][1], "message": own[-1][2] or ""}))
 
 
-def _of_another(line: str, rank: int) -> bool:
-    loss = LOST.match(line)
-    return (loss is not None and int(loss[1]) != rank) or LAUNCHER.search(line) is not None
-
-
 def rank_hits(failed: FailedRank | None) -> list[Hit]:
     """Return what the ranks alone tell: one that went its own way."""
     if failed is None or failed.how not in ("left", "silent"):
@@ -169,8 +169,12 @@ def name_rank(verdict: Verdict, failed: FailedRank | None, incident: Incident) -
         return verdict
     numbers = {pid: row["rank"] for row in incident.facts.get("ranks") or () for pid in (row["pid"], *row["pids"])}
 
+    def rank_of(match: re.Match[str]) -> str:
+        rank = numbers.get(int(match[1]))
+        return match[0] if rank is None else f"rank {rank} (process {match[1]})"
+
     def with_rank(text: str) -> str:
-        return re.sub(r"\b(?:process|rank) (\d+)", lambda match: _with_rank_number(match, numbers), text)
+        return re.sub(r"\b(?:process|rank) (\d+)", rank_of, text)
 
     if failed.vanished:
         asks = f"how rank {failed.rank} ended: what its launcher has printed tells the signal or the exit code"
@@ -186,11 +190,6 @@ def name_rank(verdict: Verdict, failed: FailedRank | None, incident: Incident) -
     rest = [item for item in lines if item.text != with_rank(failed.why)]
     best = replace(best, evidence=[failed.evidence, *rest])
     return replace(verdict, causes=[best, *verdict.causes[1:]])
-
-
-def _with_rank_number(match: re.Match[str], numbers: Mapping[int, int]) -> str:
-    rank = numbers.get(int(match[1]))
-    return match[0] if rank is None else f"rank {rank} (process {match[1]})"
 
 
 def _killed(rows: list[Mapping[str, Any]]) -> FailedRank | None:

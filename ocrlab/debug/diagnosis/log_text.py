@@ -149,7 +149,8 @@ def _prefix_stripper(before: str) -> Callable[[str], str | None]:
     """Return what takes a prefix of the same form from a line, with other numbers and times; None where it has none."""
     tail = len(before) - len(before.rstrip())
     head = before[: len(before) - tail]
-    parts = [_prefix_piece(piece) for piece in PIECE.finditer(head)]
+    kinds = {"level": LEVEL, "id": r"[0-9a-f-]+", "number": r"\d+", "space": r"\s+"}
+    parts = [kinds.get(piece.lastgroup or "", re.escape(piece[0])) for piece in PIECE.finditer(head)]
     pattern = re.compile(r"\s*" * bool(head) + "".join(parts).removeprefix(r"\s+") + rf"(?:\s{{{tail}}}|\s*$)")
     levels = re.findall(LEVEL, head)
 
@@ -161,11 +162,6 @@ def _prefix_stripper(before: str) -> Callable[[str], str | None]:
         return rest.rstrip().removesuffix(head).rstrip() if head in BOX else rest
 
     return bare
-
-
-def _prefix_piece(piece: re.Match[str]) -> str:
-    kinds = {"level": LEVEL, "id": r"[0-9a-f-]+", "number": r"\d+", "space": r"\s+"}
-    return kinds.get(piece.lastgroup or "", re.escape(piece[0]))
 
 
 def blank_source(page: LogText) -> LogText:

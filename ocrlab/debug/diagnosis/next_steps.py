@@ -175,16 +175,13 @@ def replace_experiments(causes: list[Cause], incident: Incident) -> list[Cause]:
     if not watched(incident):
         return causes
     left = {**LEFT, "host.oom_kill": COPIES} if incident.facts.get("oom_kills") else LEFT
-    return [
-        replace(cause, experiment=left.get(cause.id, cause.experiment)) if _general(cause) else cause
+    entries = catalogue.load().entries
+    return [  # an experiment of the form that was seen here stays
+        replace(cause, experiment=left.get(cause.id, cause.experiment))
+        if cause.id in entries and cause.experiment == entries[cause.id].experiment
+        else cause
         for cause in causes
     ]
-
-
-def _general(cause: Cause) -> bool:
-    """Tell whether the experiment is that of the cause, and not of the form in which it was seen here."""
-    entry = catalogue.load().entries.get(cause.id)
-    return entry is not None and cause.experiment == entry.experiment
 
 
 def watched(incident: Incident) -> bool:

@@ -106,7 +106,9 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
         parts += ["## Ruled out", "\n".join(f"- {out.id}: {out.why}" for out in verdict.ruled_out)]
     if verdict.causes:
         first = verdict.causes[0]
-        parts += ["## Next experiment", _experiment(first)] if first.experiment else []
+        command, _, meaning = first.experiment.partition("    ")
+        parts += ["## Next experiment", f"    {command}"] if command else []
+        parts += [meaning.strip()] if meaning.strip() else []
         parts += ["## Fix", first.fix] if first.fix else []
     # What the first sentence says is not repeated.
     repeated = (
@@ -174,11 +176,6 @@ def _within(title: str) -> str:
     """Return a title as it stands inside a sentence: small, unless it begins with a name or an acronym."""
     word = title.partition(" ")[0]
     return title if word[1:] != word[1:].lower() else title[:1].lower() + title[1:]
-
-
-def _experiment(cause: Cause) -> str:
-    command, _, tells = cause.experiment.partition("    ")
-    return f"    {command}" + (f"\n\n{tells.strip()}" if tells.strip() else "")
 
 
 def _line(file: str, number: int | None) -> str:

@@ -221,7 +221,8 @@ def explain_wait(
         return [full]
     inner = stack_patterns.python(frames)[:1]
     file = inner[0].file if inner else ""
-    if main.call.startswith("wait") or any(_waits_for_a_child(frame) for frame in frames):
+    joins = (JOINS.match(f.function.rpartition(".")[2]) for f in frames if WAITS_FOR_A_CHILD.search(f.file))
+    if main.call.startswith("wait") or any(joins):
         return []  # what the child does is the answer, and it is judged by itself
     others = [
         thread
@@ -332,14 +333,12 @@ def _called(thread: Thread) -> str:
     return thread.name or str(thread.id)
 
 
-def _waits_for_a_child(frame: Frame) -> bool:
-    return bool(WAITS_FOR_A_CHILD.search(frame.file) and JOINS.match(frame.function.rpartition(".")[2]))
-
-
 def _loops(stack: Stack, main: Thread, old: Stack | None, seconds: float | None) -> list[HangFinding]:
     """Return where the main thread uses the CPU: a suspicion at most, for a long computation looks the same."""
     pid, at = stack.process.pid, stack_patterns.place(stack_patterns.best(main.frames))
-    if stack_patterns.synchronises(stack_patterns.own(main.frames)) and not main.gil and _has_gpu(stack):
+    has_gpu = any("libcuda" in frame.file for frame in main.frames if not frame.line)
+    has_gpu |= any("/dev/nvidia" in thread.call for thread in stack.threads)
+    if has_gpu and not main.gil and stack_patterns.synchronises(stack_patterns.own(main.frames)):
         return [HangFinding("hang.gpu_kernel", Level.LIKELY, pid, f"it waits for the GPU in {at}", main.frames[:6])]
     if main.gil and not main.active:
         level = Level.POSSIBLE if stack_patterns.moved(main, old) else Level.LIKELY
@@ -397,11 +396,6 @@ def _sleeps_on_a_lock(thread: Thread, file: str) -> bool:
 
 def _file(thread: Thread) -> str:
     return thread.frames[0].file if thread.frames else ""
-
-
-def _has_gpu(stack: Stack) -> bool:
-    native = " ".join(frame.file for frame in stack.threads[0].frames if not frame.line)
-    return "libcuda" in native or any("/dev/nvidia" in thread.call for thread in stack.threads)
 
 
 def find_wait_cycle(stacks: list[Stack], before: Mapping[int, Stack]) -> list[HangFinding]:
