@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from torch import nn
 
 from ocrlab.debug.flight_record.ring_format import PHASE_AT, STAGE_AT
 from ocrlab.debug.flight_record.ring_writer import Writer
+from ocrlab.debug.instruments.call_hook import CallHook
 
 MAX_STAGES = 18  # and two on the whole model
 MAX_STAGES_OF_ALL = MAX_STAGES + 2  # of all models
@@ -34,10 +34,10 @@ class StepPosition:
     epoch: int = 0
 
 
-class StageHook:
+class StageHook(CallHook):
     """A forward pre-hook that writes one byte: the number of a stage, or of a phase within a step.
 
-    Copies and pickles of the module get a function of the standard library that does nothing in its place.
+    Like any `CallHook`, copies and pickles of the module do not take it along.
     """
 
     def __init__(self, stages: StageHooks, at: int, number: int) -> None:
@@ -52,9 +52,6 @@ class StageHook:
                 stages.writer.page[self.at] = self.number
             except (ValueError, OSError):  # the ring is closed, or its disk is full
                 stages.on = False
-
-    def __reduce__(self) -> Any:
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class StageHooks:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ocrlab.debug.instruments.memory import host_memory
 from ocrlab.run_folder import heartbeat
 
 SINGLE = 20_000  # samples that have a line each; from then on GROUP of them share one, which names the slowest
@@ -128,7 +129,7 @@ class WorkerLog:
         self.last_look = now = time.monotonic()
         if not self.folder.is_dir():
             return self.close()
-        memory = Memory(rss=resident_bytes())
+        memory = Memory(rss=host_memory.resident())
         if now >= self.next_full:
             memory = shared_memory() or memory
             self.next_full = now + max(1.0, (time.monotonic() - now) / PSS_SHARE)
@@ -244,15 +245,6 @@ def _take(log: Log, line: list[Any]) -> None:
         log.batches, log.collating = log.batches + 1, log.collating + rest[0]
     elif kind == "look":
         log.looks.append(Look(rest[0], Memory(*rest[1:4]), *rest[4:]))
-
-
-def resident_bytes(pid: int | str = "self") -> int:
-    """Return the resident bytes of a process, 0 where the kernel does not say (proc(5), statm)."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def shared_memory(pid: int | str = "self") -> Memory | None:
