@@ -22,7 +22,7 @@ LIMITS = {  # of memory, and what is used of each; above memory.high nobody is k
 
 def memory_group(pid: int | str = "self", root: Path = ROOT) -> Path | None:
     """Return the folder of the memory control group of a process, or None where there is none or it is gone."""
-    return next((place for place in _groups(root, "memory", pid) if place.is_dir()), None)
+    return next((place for place in group_folders(root, "memory", pid) if place.is_dir()), None)
 
 
 def oom_kills(group: Path | None = None, root: Path = ROOT) -> Reading:
@@ -67,7 +67,7 @@ def memory_use(pid: int | str = "self", root: Path = ROOT) -> Reading:
     Reclaimable is file cache that nobody has used lately: it counts as used, and is given up before anybody is killed.
     """
     groups = []
-    for place in _groups(root, "memory", pid):
+    for place in group_folders(root, "memory", pid):
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             texts = [_read(place / name).strip() for name in (limit, used)]
             if all(text.isdigit() for text in texts) and int(texts[0]) < UNLIMITED:
@@ -85,7 +85,7 @@ def memory_left(pid: int | str = "self", root: Path = ROOT) -> Reading:
     What others in a group hold is not left; their file cache is, as it is given up when it is needed.
     """
     groups = []
-    for place in _groups(root, "memory", pid):
+    for place in group_folders(root, "memory", pid):
         cache = _cache(_read(place / "memory.stat"))
         for limit, used in LIMITS.items():
             texts = [_read(place / name).strip() for name in (limit, used)]
@@ -113,7 +113,7 @@ def memory_peak(group: Path | None = None, root: Path = ROOT) -> Reading:
 
 
 def _smallest(name: str, controller: str, files: tuple[str, ...], pid: int | str, root: Path) -> Reading:
-    texts = [_read(place / file).strip() for place in _groups(root, controller, pid) for file in files]
+    texts = [_read(place / file).strip() for place in group_folders(root, controller, pid) for file in files]
     limits = [int(text) for text in texts if text.isdigit() and int(text) < UNLIMITED]
     if limits:
         return Reading(name, min(limits))
@@ -126,7 +126,7 @@ def _cache(stat: str) -> int:
     return sum(counts.get(f"total_{name}", counts.get(name, 0)) for name in ("inactive_file", "active_file"))
 
 
-def _groups(root: Path, controller: str, pid: int | str) -> Iterator[Path]:
+def group_folders(root: Path, controller: str, pid: int | str = "self") -> Iterator[Path]:
     """Yield the folder of a process's control group and of those above it; in a container some are not there."""
     mount = root / "sys/fs/cgroup"
     for entry in _read(root / f"proc/{pid}/cgroup").splitlines():

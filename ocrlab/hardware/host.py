@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ocrlab.hardware import cgroup
 from ocrlab.records import Reading
 
 ROOT = Path("/")
-UNLIMITED = 2**60  # bytes; control groups of version 1 write "no limit" as a number near 2**63
 
 
 def cores(root: Path = ROOT) -> int:
@@ -47,11 +47,8 @@ def memory_bytes(root: Path = ROOT) -> Reading:
     """Return the memory that this process and its children may use, in bytes: the machine's or its control group's."""
     match = re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo") or "", re.MULTILINE)
     limits = [int(match[1]) * 1024] if match else []
-    for group in _groups(root, "memory"):
-        for file in ("memory.max", "memory.limit_in_bytes"):
-            limit = _read(group / file) or "max"
-            if limit.isdigit() and int(limit) < UNLIMITED:
-                limits.append(int(limit))
+    group = cgroup.memory_limit(root=root).value
+    limits += [group] if group is not None else []
     if not limits:
         return Reading("memory_bytes", missing="neither /proc/meminfo nor a control group can be read")
     return Reading("memory_bytes", min(limits))
@@ -139,30 +136,12 @@ def revision() -> Reading:
 
 def _quotas(root: Path) -> Iterator[float]:
     """Yield, in cores, every CPU quota that stands above this process; version 2 of control groups, then version 1."""
-    for group in _groups(root, "cpu"):
+    for group in cgroup.group_folders(root, "cpu"):
         quota, _, period = (_read(group / "cpu.max") or "max").partition(" ")
         if quota == "max":
             quota, period = _read(group / "cpu.cfs_quota_us") or "-1", _read(group / "cpu.cfs_period_us") or "100000"
         if quota.isdigit() and period.isdigit() and int(period):
             yield int(quota) / int(period)
-
-
-def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folder of this process's control group and of every group above it, in both versions."""
-    mount = root / "sys/fs/cgroup"
-    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        if names == "":
-            tops = [mount, mount / "unified"]
-        elif controller in names.split(","):
-            tops = [mount / controller, mount / names]
-        else:
-            continue
-        parts = [part for part in path.split("/") if part]
-        for top in tops:
-            for depth in range(len(parts), -1, -1):
-                yield top.joinpath(*parts[:depth])
 
 
 def _read(path: Path) -> str | None:

@@ -157,17 +157,17 @@ def _write(folder: str, count: int) -> dict[str, Any]:
 def _group_number(controller: str, names: tuple[str, ...], root: Path) -> int | None:
     """Return the smallest number that the control groups above this process have in any of these files."""
     numbers = []
-    for group in host._groups(root, controller):
+    for group in cgroup.group_folders(root, controller):
         for name in names:
             text = (_lines(group / name) or [""])[0]
-            if text.isdigit() and int(text) < host.UNLIMITED:
+            if text.isdigit() and int(text) < cgroup.UNLIMITED:
                 numbers.append(int(text))
     return min(numbers, default=None)
 
 
 def _reclaimable(root: Path) -> int:
     """Return the bytes of file cache in this process's control group: used, but given up when asked for."""
-    for group in host._groups(root, "memory"):
+    for group in cgroup.group_folders(root, "memory"):
         for line in _lines(group / "memory.stat"):
             name, _, number = line.partition(" ")
             if name in ("total_inactive_file", "inactive_file") and number.isdigit():

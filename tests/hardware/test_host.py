@@ -24,7 +24,7 @@ def eight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
 
 
-GROUP2 = {"proc/self/cgroup": "0::/pod/box\n"}
+GROUP2 = {"proc/self/cgroup": "0::/pod/box\n", "sys/fs/cgroup/cgroup.controllers": "cpu memory\n"}
 GROUP1 = {"proc/self/cgroup": "5:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n1:name=systemd:/x\n"}
 
 

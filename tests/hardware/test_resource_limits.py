@@ -61,6 +61,7 @@ def test_memory_of_a_container(tmp_path: Path) -> None:
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     for name, text in (
+        ("cgroup.controllers", "memory"),
         ("memory.max", "5000"),
         ("memory.current", "3000"),
         ("memory.stat", "anon 1\ninactive_file 700"),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-CONTENTS = "skip_global_memory,skip_shared_memory,skip_local_memory,skip_abort"
+DUMP_CONTENTS = "skip_global_memory,skip_shared_memory,skip_local_memory,skip_abort"
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ def switches(folder: Path) -> list[Switch]:
         Switch("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "1", "a core dump of the GPU for cuda-gdb; seconds at the error"),
         Switch("CUDA_COREDUMP_FILE", dump, "where that goes"),
         Switch(
-            "CUDA_COREDUMP_GENERATION_FLAGS", CONTENTS, "small dumps, and no abort: the program tells its own error"
+            "CUDA_COREDUMP_GENERATION_FLAGS",
+            DUMP_CONTENTS,
+            "small dumps, and no abort: the program tells its own error",
         ),
         Switch("CUDA_ENABLE_USER_TRIGGERED_COREDUMP", "1", "a dump of a kernel that hangs, when asked for; free"),
         Switch("CUDA_COREDUMP_PIPE", pipe, "write a byte into it to ask"),

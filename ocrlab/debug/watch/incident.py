@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import resource
 import shlex
 import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import last_position
-from ocrlab.debug.watch import error_hook, experiment_commands, kernel_log_filter
+from ocrlab.debug.watch import error_hook, kernel_log_filter
 from ocrlab.debug.watch.child_process import Child
 from ocrlab.debug.watch.hang_detector import HangDetector
 from ocrlab.debug.watch.memory_tracker import OomKillCounters
@@ -166,7 +168,7 @@ def summary(what: str, verdict: Verdict, place: Path, folder: Path | None = None
         lines.append(f"  evidence {where}: {shown.text.strip()[:LONGEST]}")
         own = _own(best, place.parent)
         lines += [f"  in       {own}"] if own else []
-    run = experiment_commands.recorded(place.parent, folder)
+    run = find_recorded(place.parent, folder)
     ends = record(run).get("record", "")
     lines += [f"  record   {ends.removeprefix('the record ')}"] if ends else []
     hid = error_hook.hid(place)
@@ -272,3 +274,32 @@ def short(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):
         return os.fspath(path)
+
+
+REPLAY = re.compile(r"ocrlab replay RUN[^;]*(?:; (?:else )?)?")
+OF_REPLAY = re.compile(
+    r"the first: it names module, operator and sample, where the run has a flight record; (?:then )?"
+)
+COMMAND = re.compile(r"\bCOMMAND\b")
+LONGEST_COMMAND = 160  # characters of a command that still make a line that can be read
+
+
+def find_recorded(*runs: Path | None) -> Path | None:
+    """Return the first of some run folders that holds a flight record."""
+    return next((run for run in runs if run and next(run.glob("flight/ring-*.bin"), None)), None)
+
+
+def fit_experiments(verdict: Verdict, command: Sequence[str], run: str = "") -> Verdict:
+    """Return a verdict whose experiments name the command, and the run to replay; without one no replay is proposed.
+
+    No command, one of several lines and a very long one stay the word COMMAND.
+    """
+    typed = shlex.join(command)
+    typed = typed if 0 < len(typed) <= LONGEST_COMMAND and typed.isprintable() else "COMMAND"
+
+    def fit(experiment: str) -> str:
+        if not run:
+            experiment = OF_REPLAY.sub("", REPLAY.sub("", experiment))
+        return COMMAND.sub(lambda _: typed, experiment.replace("replay RUN", f"replay {shlex.quote(run)}"))
+
+    return replace(verdict, causes=[replace(cause, experiment=fit(cause.experiment)) for cause in verdict.causes])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import training_findings
-from ocrlab.debug.watch import clean_exit_hints, error_hook, experiment_commands, incident, incident_folder, rank_status
+from ocrlab.debug.watch import clean_exit_hints, error_hook, incident, incident_folder, rank_status
 from ocrlab.debug.watch.child_process import Child, CommandRefused
 from ocrlab.debug.watch.io_loop import LINGER, OBEYED, Session
 from ocrlab.debug.watch.memory_tracker import OomKillCounters
@@ -264,9 +264,9 @@ class WatchedRun:
 
     def _judge(self, folder: run_folder.RunFolder, case: Incident) -> Verdict:
         """Return the verdict, with experiments that can be typed as they stand: a person's own command, this run."""
-        record = experiment_commands.recorded(folder.path, watcher_link.read_record(self.scratch))
+        record = incident.find_recorded(folder.path, watcher_link.read_record(self.scratch))
         ours = self.options.own_folder or self.session.output is not None  # a command that nobody has typed
-        return experiment_commands.fitted(
+        return incident.fit_experiments(
             incident.judge(case, folder.path), () if ours else self.command, incident.short(record) if record else ""
         )
 
@@ -297,7 +297,7 @@ class WatchedRun:
         home = self._home().path
         gathered = incident.gather(self.child, session.quiet, self.kills, log, status, by, home)
         facts, texts = {**gathered.facts, **session.memory.facts()}, {**self.stuck, **gathered.texts}
-        facts |= incident.record(experiment_commands.recorded(home, watcher_link.read_record(self.scratch)))
+        facts |= incident.record(incident.find_recorded(home, watcher_link.read_record(self.scratch)))
         several = rank_status.gather(self.scratch, session.quiet.heartbeats, family, log)
         if status == "failed":
             records = error_hook.read(self.scratch)

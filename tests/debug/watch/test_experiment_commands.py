@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ocrlab.debug.diagnosis import catalogue
-from ocrlab.debug.watch import experiment_commands
+from ocrlab.debug.watch import incident
 from ocrlab.records import Cause, Verdict
 
 ENTRIES = catalogue.load().entries
@@ -13,7 +13,7 @@ ENTRIES = catalogue.load().entries
 
 def fitted(experiment: str, command: list[str], run: str = "") -> str:
     return (
-        experiment_commands.fitted(Verdict(causes=[Cause("x", 0.5, [], experiment, "")]), command, run)
+        incident.fit_experiments(Verdict(causes=[Cause("x", 0.5, [], experiment, "")]), command, run)
         .causes[0]
         .experiment
     )
