@@ -77,7 +77,7 @@ def _write(report: build.Report, sources: Sources, out: Path | None) -> tuple[Pa
 
 
 def _verify(sources: Sources, args: argparse.Namespace) -> dict[str, Any]:
-    from ocrlab.debug.replay.reproduce import rerun_command
+    from ocrlab.debug.trials.trial import rerun_command
 
     words = command(sources)
     if sources.kind != "run" or words is None:

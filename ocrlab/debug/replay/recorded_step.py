@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import math
 import os
 import re
 import shutil
 import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,6 @@ from ocrlab.debug.flight_record import notebook_cells, program_info, ring_reader
 from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.flight_record.ring_reader import Flight, is_whole
 from ocrlab.debug.flight_record.worker_status import last_batch_failed
-from ocrlab.debug.replay import environment_diff
 from ocrlab.debug.replay.child import file_sandbox
 from ocrlab.debug.watch import error_hook
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
@@ -31,6 +33,8 @@ ASIDE = "_ocrlab_aside"
 ORDER = {"forward": 1, "backward": 2, "optimiser": 3, "validation": 4}  # of phases in a step
 VALIDATED = re.compile(r"validation batch (\d+)")
 CHANGE_DIRECTORY = ("/bin/sh", "-c", 'cd "$0" && exec "$@" </dev/null')
+NAMED_CHANGES = 4  # names that a warning tells
+FOLDER = re.compile(r"^data:\s*(?P<folder>\S.*?)\s*$", re.MULTILINE)
 
 
 @dataclass
@@ -423,7 +427,7 @@ def _warnings(subject: RecordedStep) -> list[str]:
         texts.append("the run still lives: what is replayed is its newest step")
     if subject.flight.torn:
         texts.append(f"{subject.flight.torn} records of steps are torn")
-    texts += environment_diff.find_changes(subject.run, program, subject.samples)
+    texts += find_changes(subject.run, program, subject.samples)
     if not Path(str(program.get("cwd") or ".")).is_dir():
         texts.append(f"the folder that it was started in is gone: {program.get('cwd')}")
     if subject.world > 1:
@@ -432,3 +436,55 @@ def _warnings(subject: RecordedStep) -> list[str]:
         text += "; the run spread its weights over the ranks, so that not even that is" if program.get("spread") else ""
         texts.append(f"{text}; --rank N takes another one")
     return texts
+
+
+def find_changes(run: Path, program: Mapping[str, Any], samples: Sequence[str]) -> list[str]:
+    """Return a warning for each kind of thing that is not what it was when the run began."""
+    began = float(program.get("time") or 0)
+    folder = Path(str(program.get("cwd") or "."))
+    words = [str(word) for word in list(program.get("argv") or ())[1:4] if str(word).endswith((".py", ".yaml", ".yml"))]
+    warnings = [f"{Path(word).name} has changed since the run began" for word in words if _newer(folder / word, began)]
+    warnings += [f"{word} is gone: it was started with it" for word in words if not (folder / word).is_file()]
+    pages = [name for name in samples if any(_newer(place / name, began) for place in [folder, *_data(run, folder)])]
+    if pages:
+        more = f" and {len(pages) - NAMED_CHANGES} more" if len(pages) > NAMED_CHANGES else ""
+        warnings.append(f"written after the run began: {', '.join(pages[:NAMED_CHANGES])}{more}")
+    packages = _packages(run)
+    if packages:
+        more = f" and {len(packages) - NAMED_CHANGES} more" if len(packages) > NAMED_CHANGES else ""
+        warnings.append(f"packages have changed: {', '.join(packages[:NAMED_CHANGES])}{more}")
+    return warnings
+
+
+def _newer(path: Path, began: float) -> bool:
+    try:
+        return bool(began) and path.is_file() and path.stat().st_mtime > began
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _data(run: Path, folder: Path) -> list[Path]:
+    """Return the folder of the data set that the run's config names."""
+    try:
+        match = FOLDER.search((run / "config.yaml").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [folder / match["folder"].strip("'\"")] if match else []
+
+
+def _packages(run: Path) -> list[str]:
+    """Return the packages of environment.json that have another version in this Python, or are gone."""
+    try:
+        recorded = json.loads((run / "environment.json").read_bytes())["packages"]
+        pairs = [(str(name), str(version)) for name, version in recorded.items()]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return []
+    changes = []
+    for name, version in pairs:
+        try:
+            now = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            now = "none"
+        if now != version:
+            changes.append(f"{name} {version} is {now} now")
+    return sorted(changes, key=lambda text: not text.startswith(("torch", "lightning", "numpy", "opencv")))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import redaction, run_folder
-from ocrlab.debug.replay import anomaly_mode, compute_sanitizer, replay_summary, variants
+from ocrlab.debug.replay import replay_summary, tool_reports, variants
 from ocrlab.debug.replay.recorded_step import RecordedStep, find
 from ocrlab.debug.replay.trial import TrialResult, run_variant
 from ocrlab.debug.replay.variants import Variant
@@ -71,8 +71,8 @@ def replay(
                 break
             report(f"{variant.name} ...")
             where = place / f"{len(outcomes)}-{_slug(variant.name)}"
-            outcome = run_variant(subject, compute_sanitizer.with_log_file(variant, where), where, left)
-            outcomes.append(anomaly_mode.add_forward_line(compute_sanitizer.add_reports(outcome, where), where))
+            outcome = run_variant(subject, tool_reports.with_log_file(variant, where), where, left)
+            outcomes.append(tool_reports.add_forward_line(tool_reports.add_reports(outcome, where), where))
     finally:
         if not outcomes:
             shutil.rmtree(place, ignore_errors=True)

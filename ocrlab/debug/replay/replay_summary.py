@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from ocrlab.debug.replay import compute_sanitizer, fault_match, variants
+from ocrlab.debug.replay import fault_match, tool_reports, variants
 from ocrlab.debug.replay.recorded_step import RecordedStep
 from ocrlab.debug.replay.trial import TrialResult
 from ocrlab.records import SCHEMA, finite
@@ -248,7 +248,7 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
     """Return what went wrong there."""
     kind = fault.get("kind")
     if fault.get("report"):
-        return [compute_sanitizer.reports_text(fault["report"])]
+        return [tool_reports.reports_text(fault["report"])]
     if kind == "nonfinite":
         place = f" at {list(fault['index'])}" if fault.get("index") else ""
         by = f", {fault['by']}" if fault.get("by") else ""

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ocrlab.debug.replay import anomaly_mode, replay_summary, variants
+from ocrlab.debug.replay import replay_summary, tool_reports, variants
 from ocrlab.debug.replay.trial import TrialResult
 
 PROGRAM = """
@@ -27,11 +27,11 @@ def test_the_line_of_the_forward_is_told(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
     (tmp_path / "output.txt").write_text(ended.stderr)
     fault = {"kind": "nonfinite", "phase": "backward", "tensor": "gradient", "value": "NaN"}
-    found = anomaly_mode.add_forward_line(TrialResult(variants.ANOMALY, dict(fault)), tmp_path)
+    found = tool_reports.add_forward_line(TrialResult(variants.ANOMALY, dict(fault)), tmp_path)
     assert found.fault is not None and found.fault["forward"] == f"{program}:5 length", ended.stderr
     (said,) = replay_summary._apart([TrialResult(variants.TRACED, fault), found])
     assert said == f"anomaly mode names `SqrtBackward0`, made in the forward at `{program}:5 length`"
     (tmp_path / "output.txt").write_text("RuntimeError: Function 'SqrtBackward0' returned nan values")
-    silent = anomaly_mode.add_forward_line(TrialResult(variants.ANOMALY, dict(fault)), tmp_path)
+    silent = tool_reports.add_forward_line(TrialResult(variants.ANOMALY, dict(fault)), tmp_path)
     assert replay_summary._apart([TrialResult(variants.TRACED, fault), silent]) == ["stays under anomaly mode"]
-    assert anomaly_mode.add_forward_line(TrialResult(variants.TRACED, dict(fault)), tmp_path).fault == fault
+    assert tool_reports.add_forward_line(TrialResult(variants.TRACED, dict(fault)), tmp_path).fault == fault

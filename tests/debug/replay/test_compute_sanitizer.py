@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.replay import compute_sanitizer, recorded_step, replay_summary, variants
+from ocrlab.debug.replay import recorded_step, replay_summary, tool_reports, variants
 from ocrlab.debug.replay.trial import TrialResult, run_variant
 
 ROOT = Path(__file__).parents[3]
@@ -70,9 +70,9 @@ ILLEGAL = {"kind": "exception", "exception": "RuntimeError: CUDA error: an illeg
 
 
 def test_a_report_names_kernel_line_thread_and_address() -> None:
-    reports = compute_sanitizer.parse_reports(NEW)
+    reports = tool_reports.parse_reports(NEW)
     assert [(report["times"], report["thread"], report["block"]) for report in reports] == [(2, "(65,0,0)", "(2,0,0)")]
-    assert compute_sanitizer.reports_text(reports) == (
+    assert tool_reports.reports_text(reports) == (
         "Invalid __global__ read of size 4 bytes in kernel `void gather<float>(const float *, const long *, int)` at "
         "`scan.cu:61`, thread (65,0,0) of block (2,0,0), address 0x7bd889c03044 is out of bounds, 3,141 bytes after "
         "the nearest allocation at 0x7bd889c02000 of size 1,024 bytes, 1 more like it"
@@ -80,39 +80,35 @@ def test_a_report_names_kernel_line_thread_and_address() -> None:
 
 
 def test_reports_of_older_versions_and_of_the_hardware_are_read() -> None:
-    reports = compute_sanitizer.parse_reports(OLD)
+    reports = tool_reports.parse_reports(OLD)
     assert [(one["what"], one["kernel"], one.get("file")) for one in reports] == [
         ("Invalid __shared__ write of size 8 bytes", "unaligned_kernel(void)", "demo.cu:6"),
         ("Out-of-range Shared or Local Address", "spill(int*)", None),
     ]
-    assert compute_sanitizer.reports_text(reports).endswith("address 0x401 is misaligned, and 1 other report")
+    assert tool_reports.reports_text(reports).endswith("address 0x401 is misaligned, and 1 other report")
 
 
 def test_reports_of_races_of_memory_that_nobody_wrote_and_of_barriers_are_read() -> None:
-    _, race = compute_sanitizer.parse_reports(RACE)
-    assert compute_sanitizer.reports_text([race]) == (
+    _, race = tool_reports.parse_reports(RACE)
+    assert tool_reports.reports_text([race]) == (
         "Error: Race reported between Write access in kernel `sum(float *, int)` at `sum.cu:25` "
         "and Read access at sum(float *, int)+0x890 in sum.cu:31"
     )
-    unwritten, barrier = compute_sanitizer.parse_reports(UNWRITTEN)
+    unwritten, barrier = tool_reports.parse_reports(UNWRITTEN)
     assert (unwritten["kernel"], unwritten["address"]) == ("vectorAdd(int *)", "0x7f3c7ec000fc")
     assert (barrier["what"], barrier["kernel"]) == (
         "Barrier error detected. Divergent thread(s) in warp.",
         "kernel(float *)",
     )
-    assert (
-        compute_sanitizer.parse_reports(CLEAN)
-        == compute_sanitizer.parse_reports("Invalid __global__ read of size 4\n")
-        == []
-    )
-    long = compute_sanitizer.parse_reports(OLD.replace("spill(int*)", "k<" + "at::native::f, " * 90 + ">"))[1]
-    assert len(long["kernel"]) <= compute_sanitizer.LONGEST
+    assert tool_reports.parse_reports(CLEAN) == tool_reports.parse_reports("Invalid __global__ read of size 4\n") == []
+    long = tool_reports.parse_reports(OLD.replace("spill(int*)", "k<" + "at::native::f, " * 90 + ">"))[1]
+    assert len(long["kernel"]) <= tool_reports.LONGEST
 
 
 def told(tmp_path: Path, text: str | None, **more: object) -> TrialResult:
     if text is not None:
-        (tmp_path / compute_sanitizer.LOGS.format(7)).write_text(text)
-    return compute_sanitizer.add_reports(TrialResult(variants.MEMCHECK, **more), tmp_path)  # type: ignore[arg-type]
+        (tmp_path / tool_reports.LOGS.format(7)).write_text(text)
+    return tool_reports.add_reports(TrialResult(variants.MEMCHECK, **more), tmp_path)  # type: ignore[arg-type]
 
 
 def test_a_report_is_a_fault_and_is_told_with_the_fault_that_it_explains(tmp_path: Path) -> None:
@@ -139,13 +135,13 @@ def test_a_tool_that_reports_nothing_is_believed_only_where_it_ran(tmp_path: Pat
     assert told(tmp_path, CLEAN, fault=dict(ILLEGAL)).fault == ILLEGAL
     refused = told(tmp_path, CLEAN.replace("========= E", "========= Error: Device not supported. Please\n========= E"))
     assert "Device not supported" in refused.error_text and replay_summary._apart([shown, refused]) == []
-    assert compute_sanitizer.NOTHING in told(tmp_path, f"========= {compute_sanitizer.NOTHING} API call\n").error_text
-    (tmp_path / compute_sanitizer.LOGS.format(7)).unlink()
+    assert tool_reports.NOTHING in told(tmp_path, f"========= {tool_reports.NOTHING} API call\n").error_text
+    (tmp_path / tool_reports.LOGS.format(7)).unlink()
     assert told(tmp_path, None).error_text == "compute-sanitizer: it wrote no report"
     other = TrialResult(variants.CUDNN)
     assert (
-        compute_sanitizer.add_reports(other, tmp_path) is other
-        and compute_sanitizer.with_log_file(variants.CUDNN, tmp_path) is variants.CUDNN
+        tool_reports.add_reports(other, tmp_path) is other
+        and tool_reports.with_log_file(variants.CUDNN, tmp_path) is variants.CUDNN
     )
 
 
@@ -185,10 +181,10 @@ def test_what_the_tool_reports_of_a_step_that_goes_well_is_a_fault(
     monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("REPORT", str(tmp_path / "report.txt"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert variants.MEMCHECK in variants.contrasts(ILLEGAL, cuda=True)
+    assert variants.MEMCHECK in variants.contrasts(ILLEGAL, on_gpu=True)
     about, where = recorded_step.find(run, 2), tmp_path / "cell"
-    found = compute_sanitizer.add_reports(
-        run_variant(about, compute_sanitizer.with_log_file(variants.MEMCHECK, where), where, 60.0), where
+    found = tool_reports.add_reports(
+        run_variant(about, tool_reports.with_log_file(variants.MEMCHECK, where), where, 60.0), where
     )
     assert found.fault is not None and found.fault["report"][0]["file"] == "scan.cu:61" and not found.error_text
     told = replay_summary.record(about, [found], "", 1.0)["cells"][0]["fault"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ocrlab.debug.replay.reproduce import rerun_command
+from ocrlab.debug.trials.trial import rerun_command
 from ocrlab.debug.watch.supervisor import Options, watch
 
 

@@ -1,17 +1,29 @@
-"""The recorded batches again: from their indices and random states, from their files, or by walking to their place."""
+"""The recorded batches again: from their indices and random states, from their files, or by iterating to their place.
+
+A run that no snapshot leads to is made again from its beginning, with the batches of the program's own loader
+(FullRerunFeed). The record then only tells whether it is the same run.
+"""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import copy
+import io
 import itertools
+import pickle
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.utils.data._utils.pin_memory import pin_memory
+
 from ocrlab.debug.flight_record.ring_format import Step
+from ocrlab.debug.flight_record.ring_reader import Flight
+from ocrlab.debug.flight_record.worker_status import last_batch_failed
 from ocrlab.debug.instruments import sample_names
 from ocrlab.debug.recorder import batch_store, rng_state, saved_rng_states
 from ocrlab.debug.recorder.loader_recorder import LoaderRecorder, can_record
@@ -22,10 +34,10 @@ from ocrlab.debug.recorder.sample_recorder import (
     TaggedBatch,
     copy_with_recorder,
 )
-from ocrlab.debug.replay.child import stream_samples
 from ocrlab.errors import DataError
 
 Parts = tuple[list[str], Callable[[Sequence[int]], Any]]
+MOST_SAMPLE_BYTES = 64 << 20  # bytes of a batch's samples
 
 
 class BatchFeed:
@@ -101,9 +113,7 @@ class BatchFeed:
             return parts(self.loader, step.order, step.loaded)
         streamed = self.streamed
         return (
-            stream_samples.parts(self.loader.collate_fn, streamed[1])
-            if streamed is not None and streamed[0] is step
-            else None
+            stream_parts(self.loader.collate_fn, streamed[1]) if streamed is not None and streamed[0] is step else None
         )
 
     def _kind_of(self, step: Step) -> str:
@@ -151,7 +161,7 @@ class BatchFeed:
         rng_state.restore(saved_rng_states.load_states(self.flight, self.place.rank, self.start, steps[0].walk))
         if can_record(loader):
             self.loader = loader
-            loader = stream_samples.keep_samples(loader, min(wanted))
+            loader = keep_samples(loader, min(wanted))
             loader = self._recorded(loader)
         iterator = iter(loader)
         self.iterators.append(iterator)
@@ -170,7 +180,7 @@ class BatchFeed:
                 ) from None
             if step is not None:
                 batch = batch.data if isinstance(batch, TaggedBatch) else batch
-                if isinstance(batch, stream_samples.BatchWithSamples):
+                if isinstance(batch, BatchWithSamples):
                     batch, self.streamed = batch.data, (step, batch.samples)
                 yield batch
 
@@ -283,3 +293,169 @@ class FedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         return self.feed.batches(self.loader)
+
+
+class BatchWithSamples:
+    """A batch, and what it was made of, pickled: tensors by value, no shared memory."""
+
+    def __init__(self, data: Any, samples: bytes) -> None:
+        self.data, self.samples = data, samples
+
+    def pin_memory(self) -> BatchWithSamples:
+        """Return it with the batch in page-locked memory (called by DataLoader)."""
+        return BatchWithSamples(pin_memory(self.data), self.samples)
+
+
+class SampleKeepingCollate:
+    """The user's collate function, whose samples are kept from the batch `first` of a worker on."""
+
+    def __init__(self, collate: Callable[[Any], Any], first: int) -> None:
+        self.collate, self.first, self.count = collate, first, 0
+
+    def __call__(self, samples: Any) -> Any:
+        self.count += 1
+        pickled = b""
+        if self.count > self.first and isinstance(samples, list):
+            with contextlib.suppress(Exception):  # what cannot be pickled is not kept
+                pickled = _pickled(samples)
+        return BatchWithSamples(self.collate(samples), pickled)
+
+
+class Pickler(pickle.Pickler):
+    """Pickles tensors by value: torch's own way would share memory, or ask `torch.save`, which a replay keeps away."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how a tensor is made again (called by pickle)."""
+        if not isinstance(value, Tensor):
+            return NotImplemented
+        file = io.BytesIO()
+        torch.serialization.save(value, file)
+        return load_tensor, (file.getvalue(),)
+
+
+def load_tensor(data: bytes) -> Any:
+    """Return a tensor of its bytes."""
+    return torch.serialization.load(io.BytesIO(data), weights_only=True)
+
+
+def _pickled(samples: list[Any]) -> bytes:
+    """Return samples as bytes; none where they are too many."""
+    file = io.BytesIO()
+    Pickler(file, pickle.HIGHEST_PROTOCOL).dump(samples)
+    return file.getvalue() if file.tell() <= MOST_SAMPLE_BYTES else b""
+
+
+def keep_samples(loader: Any, first: int) -> Any:
+    """Return a copy of a DataLoader over a stream that gives a `Beside` for each batch, from position `first` on."""
+    copied = copy.copy(loader)
+    of_worker = first // max(loader.num_workers, 1) - 1  # streams of unequal length shift it
+    copied.__dict__["collate_fn"] = SampleKeepingCollate(loader.collate_fn, max(of_worker, 0))
+    return copied
+
+
+def stream_parts(
+    collate: Callable[[Any], Any], pickled: bytes
+) -> tuple[list[str], Callable[[Sequence[int]], Any]] | None:
+    """Return the names of the samples of a batch, and what puts a batch together of some of them; None without any."""
+    if not pickled:
+        return None
+
+    def make(positions: Sequence[int]) -> Any:
+        before, samples = rng_state.take(cuda=False), pickle.loads(pickled)
+        try:
+            return collate([samples[position] for position in positions])
+        finally:
+            rng_state.restore(before)
+
+    called = []
+    for position in range(len(pickle.loads(pickled))):
+        carried: list[str] = []
+        with contextlib.suppress(Exception):  # a batch of one need not be possible
+            carried = sample_names.batch_names(make([position]))
+        called.append(carried[0] if len(carried) == 1 else f"sample {position} of the batch")
+    return called, make
+
+
+class FullRerunFeed(BatchFeed):
+    """Stands where recorded batches are fed; `done` tells whether all recorded steps have been made."""
+
+    def __init__(self, *args: Any, done: Callable[[], bool], **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.done = done
+
+    def watched(self, loader: Any) -> Any:
+        """Have a loader say what its batches are made of, as when it was recorded."""
+        self.loader = loader if can_record(loader) else None
+        if self.loader is not None:
+            loader._ocrlab_entry = entry = LoaderRecorder(loader, self.place)  # lives as long as the loader
+            entry.start()
+        return loader
+
+    def batches(self, loader: Any) -> Iterator[Any]:
+        """Yield the batches of the next walk."""
+        iterator = iter(self.watched(loader))
+        self.iterators = [iterator]
+        try:
+            while True:
+                if not (self.goes_on or self.behind):
+                    self.ended()
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    return
+                yield batch
+        finally:
+            self.left()
+
+    def left(self) -> None:
+        """Note that the program has left its loop over the batches."""
+        self.is_behind = self.behind and self.done()
+
+
+def earlier_step(steps: Sequence[Step], micro: int) -> Step:
+    """Return what is known of a micro-batch that the record does not reach back to."""
+    first = steps[0]
+    return Step(max(0, first.number - (first.micro - micro)), micro, 0, 0)
+
+
+def check_steps(steps: Sequence[Step], pending: Sequence[Step], first: int) -> None:
+    """Raise DataError where the record has gaps between the snapshot, before micro-batch `first`, and the last step."""
+    if not steps and not pending:
+        raise DataError("There is nothing to replay", got=f"no recorded step between micro-batch {first} and the last")
+    if [step.micro for step in steps] != list(range(first, first + len(steps))):
+        raise DataError(
+            "The record does not reach back to the snapshot",
+            got=f"micro-batches {steps[0].micro} to {steps[-1].micro}",
+            need=f"all from {first} on",
+            do="Keep more steps: recorder.steps, or Recorder(steps=...)",
+        )
+
+
+def pending_batches(recorded: Flight, steps: Sequence[Step], last: int, folder: Path) -> list[Step]:
+    """Return the batches that were being loaded when the run ended while it waited for data: one of them failed.
+
+    `steps` are those to be made again, up to number `last`; `folder` is the flight/ of the run.
+    """
+    end = recorded.now
+    newest = steps[-1] if steps else Step(-1, -1, phase="data")
+    if end is None and not recorded.steps:  # it failed at its very first batch
+        is_stream = saved_rng_states.has_states(folder, recorded.rank, recorded.start, 0)
+        newest.order |= {"kind": "walk", "position": -1} if is_stream else {}
+    elif end is None or end.micro != newest.micro or last <= newest.number or not _ended_loading(recorded, end, newest):
+        return []
+    if newest.order.get("kind") == "walk":  # the batch behind the last one, if there is any
+        order = {**newest.order, "position": int(newest.order["position"]) + 1, "pending": True}
+        return [Step(newest.number + 1, newest.micro + 1, newest.epoch, newest.walk, order=order)]
+    done = {str(step.order.get("indices")) for step in recorded.steps}
+    waiting = [w for w in recorded.workers if w.loader == 0 and w.order.get("indices") and w.loaded]
+    waiting = [w for w in waiting if w.order["indices"] not in done or w.failed]
+    waiting.sort(key=lambda worker: not worker.failed)
+    return [
+        Step(newest.number + 1, newest.micro + 1 + i, newest.epoch, newest.walk, order=w.order, loaded=w.loaded)
+        for i, w in enumerate(waiting)
+    ]
+
+
+def _ended_loading(recorded: Flight, end: Step, newest: Step) -> bool:
+    """Tell whether the run ended while it waited for a batch, or after one that could not be loaded."""
+    return end.phase == "data" or last_batch_failed(recorded.workers, newest.time)

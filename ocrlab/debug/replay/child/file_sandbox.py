@@ -1,14 +1,14 @@
-"""What a replayed program writes, renames or removes in Python goes to the scratch folder of its replay, and trackers
-are off: a program that begins with `shutil.rmtree("runs/mine")` or `mlflow.set_tracking_uri(...)` changes nothing.
+"""Keep a replayed program from changing files of the user: its writes, renames and removals in Python go to a scratch
+folder, and experiment trackers are off.
 
 `ocrlab replay` copies this file to a folder on PYTHONPATH, where each Python of the program runs it before anything
-else. It needs nothing of ocrlab, and is never used in a recorded training. Files that are written lie below `aside/` in
-the folder of the replay and are read from there; what is removed stays, and may be removed again. Not held back are
-writers in C, C++ and Rust (cv2, h5py, safetensors, a database that is not SQLite), other programs, new files of the
-temporary folder, caches, and files of more than LARGE bytes that are changed in place.
+else. It imports nothing of ocrlab, and a recorded training never uses it. A written file lies below `aside/` in the
+folder of the replay and is read from there. A removed file stays, and can be removed again. These pass: writers in C,
+C++ and Rust (cv2, h5py, safetensors, databases other than SQLite), other programs, calls with `dir_fd`, new files of
+the temporary folder, caches, and changes in place to files of more than LARGE bytes.
 
-Until its first batch a program may meet files that were written after the run began: a checkpoint, from which it would
-go on where the run began anew. The ones that it reads are listed, or, where BEGAN says so, they are not there yet.
+Until its first batch a program may find files that were written after the run began, such as a checkpoint from which it
+would resume. Those that it reads are listed, or hidden where BEGAN says so.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ if TYPE_CHECKING:
 
 VARIABLE = "OCRLAB_ASIDE"  # the folder of the replay
 BEGAN = "OCRLAB_ASIDE_BEGAN"  # when the run began, `hide` or `note`, and its flight folder; until the first batch
-LATER = "later.txt"  # in the folder of the replay: files that were written later, and read before the first batch
+LATER = "later.txt"  # in the folder of the replay: later files that the program read before its first batch
 CODE = (".py", ".pyc", ".so")
 SYSTEM = ("/dev", "/proc", "/sys")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 OPEN, OS_OPEN, STAT, LSTAT, MKDIR, REMOVE = builtins.open, os.open, os.stat, os.lstat, os.mkdir, os.remove
-RMDIR, REPLACE, SYMLINK, RMTREE = os.rmdir, os.replace, os.symlink, shutil.rmtree
-ON_COPIES = ("truncate", "chmod", "utime", "symlink", "link")  # done to what was written, else not at all
+REPLACE, SYMLINK, RMTREE = os.replace, os.symlink, shutil.rmtree
+REMOVALS = ("remove", "unlink", "rmdir")
+ON_COPIES = ("truncate", "chmod", "utime", "symlink", "link")  # applied to a copy, ignored for a file of the user
 LARGE = 256 << 20  # bytes of a file of which no copy is made
 
-free: list[str] = []  # folders in which everything may be done
-removed: set[str] = set()  # what the program has removed, and is still there
-own: set[str] = set()  # what it has made in the temporary folder
-place = {"aside": "", "temporary": ""}
+folders = {"copies": "", "temporary": ""}
+writable_dirs: list[str] = []
+removed_paths: set[str] = set()  # the program removed them; they still exist
+created_paths: set[str] = set()  # the program made them in the temporary folder
 
 
 def tracker_variables(folder: str) -> dict[str, str]:
-    """Return the environment in which trackers are off, as they document it, or write into a folder."""
+    """Return the documented environment variables that switch trackers off, or have them write into a folder."""
     return {
         "WANDB_MODE": "disabled",
         "COMET_START_ONLINE": "0",
@@ -59,43 +60,39 @@ def tracker_variables(folder: str) -> dict[str, str]:
 
 
 def forced_arguments(folder: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return by module and function which arguments a program cannot set: what it says itself would win over its
-    environment.
-    """
+    """Return by module and function the arguments that a program cannot set; they would override its environment."""
     store = f"file://{folder}/mlruns"
+    clients = {"set_tracking_uri": {"uri": store}, "MlflowClient": {"tracking_uri": store, "registry_uri": store}}
     return {
         "wandb": {"init": {"mode": "disabled"}},
         "swanlab": {"init": {"mode": "disabled"}},
         "neptune": {"init_run": {"mode": "debug"}},
         "comet_ml": {"start": {"online": False}, "Experiment": {"disabled": True}},
-        "mlflow": {
-            "set_tracking_uri": {"uri": store},
-            "MlflowClient": {"tracking_uri": store, "registry_uri": store},
-        },
+        "mlflow": clients,
         "aim": {"Run": {"repo": folder, "run_hash": None}},
         "sqlite3": {},
         "tensorboard.compat": {},
     }
 
 
-class Finder:
+class TrackerFinder:
     """Changes a tracker when the program imports it (a finder of sys.meta_path)."""
 
     def __init__(self, forced: dict[str, dict[str, dict[str, Any]]]) -> None:
         self.forced = forced
-        self.under_way = ""
+        self.importing = ""
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
-        """Return the spec of a tracker, that of any other module is found by other finders."""
-        if name not in self.forced or name == self.under_way:
+        """Return the spec of a tracker; other finders find any other module."""
+        if name not in self.forced or name == self.importing:
             return None
         from importlib.util import find_spec
 
-        self.under_way = name
+        self.importing = name
         try:
             spec: Any = find_spec(name)
         finally:
-            self.under_way = ""
+            self.importing = ""
         run = getattr(getattr(spec, "loader", None), "exec_module", None)
         if run is None:
             return None
@@ -108,67 +105,62 @@ class Finder:
         return spec
 
     def change(self, module: Any) -> None:
-        """Change a module that has been imported."""
+        """Change an imported module."""
         for name, arguments in self.forced[module.__name__].items():
             real = getattr(module, name, None)
             if isinstance(real, type):
-                real.__init__ = forcing(real.__init__, arguments)  # type: ignore[misc]
+                real.__init__ = force(real.__init__, arguments)  # type: ignore[misc]
             elif real is not None:
-                setattr(module, name, forcing(real, arguments))
+                setattr(module, name, force(real, arguments))
         if module.__name__ == "sqlite3":
-            module.connect = module.dbapi2.connect = connecting(module.connect)
+            module.connect = module.dbapi2.connect = connect_to_copy(module.connect)
         elif module.__name__ == "tensorboard.compat":  # with TensorFlow it would write in C++
             sys.modules.setdefault("tensorboard.compat.notf", type(sys)("tensorboard.compat.notf"))
 
 
-def forcing(real: Any, arguments: dict[str, Any]) -> Any:
-    """Return a function that is always called with some arguments, of those that it has."""
+def force(real: Any, arguments: dict[str, Any]) -> Any:
+    """Return a function that calls `real` with those of the `arguments` that it takes."""
 
     def call(*args: Any, **named: Any) -> Any:
         from inspect import signature
 
-        given = signature(real).bind(*args, **named)
-        known = given.signature.parameters
-        given.arguments.update({name: value for name, value in arguments.items() if name in known})
-        return real(*given.args, **given.kwargs)
+        bound = signature(real).bind(*args, **named)
+        names = bound.signature.parameters
+        bound.arguments.update({name: value for name, value in arguments.items() if name in names})
+        return real(*bound.args, **bound.kwargs)
 
     return call
 
 
-def connecting(real: Any) -> Any:
-    """Return what takes the place of sqlite3.connect: a database of the user's is a copy."""
+def connect_to_copy(real: Any) -> Any:
+    """Return a replacement of sqlite3.connect that opens a copy of a database of the user."""
 
     def connect(database: Any, *args: Any, **named: Any) -> Any:
         text = "" if isinstance(database, int) else os.fsdecode(database)
-        start = "file:" if text.startswith("file:") and named.get("uri") else ""
-        path, mark, query = text[len(start) :].partition("?") if start else (text, "", "")
+        scheme = "file:" if text.startswith("file:") and named.get("uri") else ""
+        path, mark, query = text[len(scheme) :].partition("?") if scheme else (text, "", "")
         if path and not path.startswith(":memory:") and "mode=memory" not in query:
-            for more in ("-wal", "-journal"):
-                if there(path + more):
-                    to_write(absolute(path + more), keeps=True, new=False)
-            database = start + target(path, keeps=True) + mark + query
+            for journal in (path + "-wal", path + "-journal"):
+                if exists(journal):
+                    write_path(journal, keep_content=True)
+            database = scheme + write_path(path, keep_content=True) + mark + query
         return real(database, *args, **named)
 
     return connect
 
 
-def absolute(path: Any, folder: Any = None) -> str:
-    """Return an absolute path, '' for what is none: an open file, a path below an open folder that is not known."""
-    if isinstance(path, int) or path is None:
-        return ""
-    text = os.fsdecode(path)
-    if folder is not None and not os.path.isabs(text):
-        text = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), text)
-    return os.path.abspath(text)
+def absolute(path: Any) -> str:
+    """Return an absolute path, '' for an open file."""
+    return "" if path is None or isinstance(path, int) else os.path.abspath(os.fsdecode(path))
 
 
-def below(path: str, folders: Any) -> bool:
+def is_below(path: str, tops: Any) -> bool:
     """Tell whether a path is one of some folders, or in one of them."""
-    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+    return any(path == top or path.startswith(top.rstrip("/") + "/") for top in tops)
 
 
-def there(path: str) -> bool:
-    """Tell whether there is something at a path."""
+def exists(path: str) -> bool:
+    """Tell whether there is something at a path, be it a broken link."""
     try:
         LSTAT(path)
     except (OSError, ValueError):
@@ -176,94 +168,84 @@ def there(path: str) -> bool:
     return True
 
 
-def is_users(path: str) -> bool:
-    """Tell whether a path may not be changed; new files of the temporary folder are the program's own."""
-    if not path or below(path, free):
+def is_protected(path: str) -> bool:
+    """Tell whether a path must not be changed; new files of the temporary folder belong to the program."""
+    if not path or is_below(path, writable_dirs):
         return False
-    if below(path, (place["temporary"],)):
-        return path not in own and there(path) and not below(path, own)
-    return True
+    return not is_below(path, (folders["temporary"],)) or (exists(path) and not is_below(path, created_paths))
 
 
-def copy_of(path: str) -> str:
-    """Return where what is written to a path goes."""
-    return place["aside"] + path
-
-
-def written(path: Any, folder: Any = None) -> str:
-    """Return where a path was written to, '' where it was not."""
+def copy_of(path: Any) -> str:
+    """Return where the program wrote a path, '' where it did not."""
     try:
-        full = absolute(path, folder)
-    except (OSError, TypeError, ValueError):
+        full = absolute(path)
+    except (TypeError, ValueError):
         return ""
-    return copy_of(full) if full and not below(full, free) and there(copy_of(full)) else ""
+    return folders["copies"] + full if full and exists(folders["copies"] + full) else ""
 
 
-def is_later(path: Any, folder: Any = None) -> bool:
-    """Tell whether a file of the user's was written after the run began, as long as that is asked."""
+def is_later(path: Any) -> bool:
+    """Tell whether a file of the user was written after the run began; False after the first batch."""
     began, _, rest = os.environ.get(BEGAN, "").partition(" ")
     try:
-        full = absolute(path, folder) if began else ""
-        if not full or full.endswith(CODE) or below(full, (*free, rest.partition(" ")[2])) or there(copy_of(full)):
+        full = absolute(path) if began else ""
+        if not full or full.endswith(CODE) or is_below(full, (*writable_dirs, rest.partition(" ")[2])) or copy_of(full):
             return False
-        found = STAT(full)
+        status = STAT(full)
     except (OSError, TypeError, ValueError):
         return False
-    return found.st_mtime > float(began) and found.st_mode & 0o170000 == 0o100000
+    return status.st_mtime > float(began) and status.st_mode & 0o170000 == 0o100000
 
 
-def source(path: Any, folder: Any = None, *, note: bool = True) -> Any:
-    """Return what is read in place of a path; raises FileNotFoundError for a file that is not there yet."""
-    if isinstance(path, int):
-        return path
-    if at := written(path, folder):
-        return at
-    if BEGAN in os.environ and is_later(path, folder):
-        if " hide " in os.environ[BEGAN]:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        if note:
-            with OPEN(os.path.join(os.path.dirname(place["aside"]), LATER), "a") as file:
-                file.write(absolute(path, folder) + "\n")
-    return path
-
-
-def fed() -> None:
-    """Say that the program gets its first batch: what it reads from now on is as it lies there."""
-    os.environ.pop(BEGAN, None)
-
-
-def target(path: Any, folder: Any = None, *, keeps: bool, new: bool = False) -> Any:
-    """Return what is written in place of a path: a copy aside, of one that `keeps` its content with that."""
-    full = absolute(path, folder)
-    if is_users(full):
-        return to_write(full, keeps=keeps, new=new)
-    make_own(full)
-    return path
-
-
-def to_write(path: str, *, keeps: bool, new: bool) -> str:
-    """Return the file aside in place of one of the user's; of a folder Python says what it is."""
-    at = copy_of(path)
-    seen = there(at) or (there(path) and not below(path, removed) and not _is_hidden(path))
-    if new and seen:
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-    copies = keeps and seen and not there(at)
-    if os.path.isdir(path) or (copies and STAT(path).st_size > LARGE):
-        return path
-    make_folders(os.path.dirname(at))
-    if copies:
-        with OPEN(path, "rb") as content, OPEN(at, "wb") as copy:
-            shutil.copyfileobj(content, copy)
-    return at
-
-
-def _is_hidden(path: str) -> bool:
+def is_hidden(path: Any) -> bool:
+    """Tell whether a later file does not exist for the program."""
     return " hide " in os.environ.get(BEGAN, "") and is_later(path)
 
 
+def read_path(path: Any, *, note: bool = True) -> Any:
+    """Return the path to read in place of another one; raises FileNotFoundError for a hidden file."""
+    if isinstance(path, int):
+        return path
+    if copy := copy_of(path):
+        return copy
+    if is_hidden(path):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    if note and is_later(path):
+        with OPEN(os.path.join(os.path.dirname(folders["copies"]), LATER), "a") as file:
+            file.write(absolute(path) + "\n")
+    return path
+
+
+def end_hiding() -> None:
+    """Show all files from now on: the program gets its first batch."""
+    os.environ.pop(BEGAN, None)
+
+
+def write_path(path: Any, *, keep_content: bool, new: bool = False) -> Any:
+    """Return the path to write in place of another one: a copy of a file of the user, without its content unless
+    `keep_content`; raises FileExistsError for a `new` file that exists.
+    """
+    full = absolute(path)
+    if not is_protected(full):
+        note_created(full)
+        return path
+    copy = folders["copies"] + full
+    found_there = exists(full) and not is_below(full, removed_paths) and not is_hidden(full)
+    if new and (found_there or exists(copy)):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), full)
+    copies = keep_content and found_there and not exists(copy)
+    if os.path.isdir(full) or (copies and STAT(full).st_size > LARGE):
+        return full
+    make_folders(os.path.dirname(copy))
+    if copies:
+        with OPEN(full, "rb") as content, OPEN(copy, "wb") as file:
+            shutil.copyfileobj(content, file)
+    return copy
+
+
 def make_folders(path: str) -> None:
-    """Make a folder aside, and those that it is in."""
-    if not there(path):
+    """Make a folder and those that it is in."""
+    if not exists(path):
         make_folders(os.path.dirname(path))
         try:
             MKDIR(path, 0o700)
@@ -271,155 +253,150 @@ def make_folders(path: str) -> None:
             return
 
 
-def make_own(path: str) -> None:
-    """Note what the program makes in the temporary folder."""
-    if path and below(path, (place["temporary"],)) and not there(path):
-        own.add(path)
+def note_created(path: str) -> None:
+    """Note a path that the program is about to make in the temporary folder."""
+    if path and is_below(path, (folders["temporary"],)) and not exists(path):
+        created_paths.add(path)
 
 
 def open_file(file: Any, mode: Any = "r", *args: Any, **named: Any) -> Any:
-    """Take the place of open."""
+    """Replace open."""
     if isinstance(mode, str) and not isinstance(file, int):
-        writes = any(sign in mode for sign in "wax+")
-        keeps, new = "a" in mode or "r" in mode, "x" in mode
-        file = target(file, keeps=keeps, new=new) if writes else source(file)
+        if any(sign in mode for sign in "wax+"):
+            file = write_path(file, keep_content="a" in mode or "r" in mode, new="x" in mode)
+        else:
+            file = read_path(file)
     return OPEN(file, mode, *args, **named)
 
 
 def os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -> int:
-    """Take the place of os.open."""
-    unnamed = getattr(os, "O_TMPFILE", 0)
-    if not flags & WRITES or (unnamed and flags & unnamed == unnamed):
-        at = source(path, dir_fd)
-    elif flags & os.O_CREAT or there(absolute(path, dir_fd)) or written(path, dir_fd):
-        at = target(path, dir_fd, keeps=not flags & os.O_TRUNC, new=bool(flags & os.O_EXCL))
-    else:
-        at = path
-    return OS_OPEN(at, flags | (os.O_CREAT if at is not path and flags & WRITES else 0), mode, dir_fd=_fd(at, dir_fd))
-
-
-def _fd(path: Any, dir_fd: Any) -> Any:
-    """Return what a path is relative to: nothing where it is one aside."""
-    return None if isinstance(path, str) and below(path, (place["aside"],)) else dir_fd
+    """Replace os.open."""
+    if dir_fd is not None:
+        return OS_OPEN(path, flags, mode, dir_fd=dir_fd)
+    if not flags & WRITES:
+        return OS_OPEN(read_path(path), flags, mode)
+    if flags & os.O_CREAT or exists(absolute(path)) or copy_of(path):
+        target = write_path(path, keep_content=not flags & os.O_TRUNC, new=bool(flags & os.O_EXCL))
+        flags |= os.O_CREAT if is_below(os.fsdecode(target), (folders["copies"],)) else 0
+        path = target
+    return OS_OPEN(path, flags, mode)
 
 
 def stat(path: Any, *, dir_fd: Any = None, follow_symlinks: bool = True) -> Any:
-    """Take the place of os.stat."""
-    at = source(path, dir_fd, note=False)
-    return STAT(at, dir_fd=_fd(at, dir_fd), follow_symlinks=follow_symlinks)
+    """Replace os.stat."""
+    path = path if dir_fd is not None else read_path(path, note=False)
+    return STAT(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
 
 
 def lstat(path: Any, *, dir_fd: Any = None) -> Any:
-    """Take the place of os.lstat."""
-    at = source(path, dir_fd, note=False)
-    return LSTAT(at, dir_fd=_fd(at, dir_fd))
+    """Replace os.lstat."""
+    return LSTAT(path if dir_fd is not None else read_path(path, note=False), dir_fd=dir_fd)
 
 
 def mkdir(path: Any, mode: int = 0o777, *, dir_fd: Any = None) -> None:
-    """Take the place of os.mkdir: an empty folder more does no harm, and one that was removed is still there."""
-    full = absolute(path, dir_fd)
-    if below(full, removed) and os.path.isdir(full):
-        removed.discard(full)
+    """Replace os.mkdir: an empty folder more does no harm, and a removed folder still exists."""
+    full = absolute(path) if dir_fd is None else ""
+    if is_below(full, removed_paths) and os.path.isdir(full):
+        removed_paths.discard(full)
         return
-    make_own(full)
+    note_created(full)
     MKDIR(path, mode, dir_fd=dir_fd)
 
 
-def removing(usual: Any) -> Any:
-    """Return what takes the place of os.remove, os.unlink, os.rmdir or shutil.rmtree."""
+def remover(real: Any) -> Any:
+    """Return a replacement of os.remove, os.unlink, os.rmdir or shutil.rmtree."""
 
     def remove(path: Any, *args: Any, **named: Any) -> None:
-        full = absolute(path, named.get("dir_fd"))
-        at = copy_of(full)
-        if not is_users(full) or not (there(at) or there(full)):
-            usual(path, *args, **named)  # which says so, if there is nothing
-            return own.discard(full)
-        if there(at):
-            (RMTREE if os.path.isdir(at) else REMOVE)(at)
-        if there(full):
-            removed.add(full)
+        full = absolute(path) if named.get("dir_fd") is None else ""
+        copy = copy_of(full)
+        if not is_protected(full) or not (copy or exists(full)):
+            real(path, *args, **named)  # raises where there is nothing
+            return created_paths.discard(full)
+        if copy:
+            (RMTREE if os.path.isdir(copy) else REMOVE)(copy)
+        if exists(full):
+            removed_paths.add(full)
         return None
 
     return remove
 
 
 def replace(src: Any, dst: Any, *, src_dir_fd: Any = None, dst_dir_fd: Any = None) -> None:
-    """Take the place of os.rename and os.replace."""
-    start, end = absolute(src, src_dir_fd), absolute(dst, dst_dir_fd)
-    at = written(src, src_dir_fd)
-    if not at and not is_users(start) and not is_users(end):
-        make_own(end)
+    """Replace os.rename and os.replace."""
+    start, end, copy = absolute(src), absolute(dst), copy_of(src)
+    if src_dir_fd is not None or dst_dir_fd is not None or not (copy or is_protected(start) or is_protected(end)):
+        note_created(end)
         return REPLACE(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
-    if not at and not there(start):
+    if not copy and not exists(start):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), start)
-    if is_users(end):
-        end = copy_of(end)
+    if is_protected(end):
+        end = folders["copies"] + end
         make_folders(os.path.dirname(end))
-    if not at and is_users(start):  # it stays where it is, and is seen there too
-        if there(end):
+    if not copy and is_protected(start):  # it stays where it is, and also appears at its new name
+        if exists(end):
             REMOVE(end)
         SYMLINK(start, end)
-        removed.add(start)
+        removed_paths.add(start)
         return None
     try:
-        REPLACE(at or start, end)
+        REPLACE(copy or start, end)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        shutil.copyfile(at or start, end)
-        REMOVE(at or start)
+        shutil.copyfile(copy or start, end)
+        REMOVE(copy or start)
     return None
 
 
-def on_copies(usual: Any) -> Any:
-    """Return a function of os that does nothing to what may not be changed."""
+def on_copies(real: Any) -> Any:
+    """Return a replacement of a function of os that changes copies and ignores files of the user."""
 
     def call(*args: Any, **named: Any) -> Any:
         for number, path in enumerate(args[:2]):
-            is_path = isinstance(path, str | bytes | os.PathLike)
-            if is_path and (at := written(path)):
-                args = (*args[:number], at, *args[number + 1 :])
-            elif is_path and is_users(absolute(path, named.get("dir_fd"))):
-                return None
-        return usual(*args, **named)
+            if isinstance(path, str | bytes | os.PathLike):
+                if copy := copy_of(path):
+                    args = (*args[:number], copy, *args[number + 1 :])
+                elif is_protected(absolute(path)):
+                    return None
+        return real(*args, **named)
 
     return call
 
 
 class Function:
-    """What takes the place of a built-in function: no method of a class that keeps it, as one in Python would be."""
+    """Stands for a built-in function; as an attribute of a class it does not become a method."""
 
-    def __init__(self, call: Any, usual: Any) -> None:
-        self.call, self.__name__, self.__doc__ = call, usual.__name__, usual.__doc__
-        for known in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-            if usual in known:
-                known.add(self)
+    def __init__(self, call: Any, real: Any) -> None:
+        self.call, self.__name__, self.__doc__ = call, real.__name__, real.__doc__
+        for supporting in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+            if real in supporting:
+                supporting.add(self)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         return self.call(*args, **named)
 
 
 def is_active() -> bool:
-    """Tell whether what this process writes goes aside."""
+    """Tell whether this process writes into the scratch folder."""
     return type(builtins.open).__name__ == Function.__name__
 
 
 def begin(folder: str | None = None) -> None:
-    """Put everything aside from now on, in a process that is replayed; once."""
+    """Redirect this process, which is replayed, from now on; once."""
     folder = folder or os.environ.get(VARIABLE, "")
     if not folder or is_active() or os.name != "posix":
         return
-    place.update(aside=os.path.join(folder, "aside"), temporary=os.path.abspath(tempfile.gettempdir()))
+    folders.update(copies=os.path.join(folder, "aside"), temporary=os.path.abspath(tempfile.gettempdir()))
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    free[:] = [os.path.abspath(folder), *SYSTEM, os.path.abspath(cache)]
+    writable_dirs[:] = [os.path.abspath(folder), *SYSTEM, os.path.abspath(cache)]
     builtins.open = io.open = Function(open_file, OPEN)  # type: ignore[assignment]
     calls = {"open": os_open, "stat": stat, "lstat": lstat, "mkdir": mkdir, "rename": replace, "replace": replace}
-    calls |= {name: removing(getattr(os, name)) for name in ("remove", "unlink", "rmdir")}
-    calls |= {name: on_copies(getattr(os, name)) for name in ON_COPIES if hasattr(os, name)}
+    calls |= {name: remover(getattr(os, name)) for name in REMOVALS}
+    calls |= {name: on_copies(getattr(os, name)) for name in ON_COPIES}
     for name, call in calls.items():
         setattr(os, name, Function(call, getattr(os, name)))
-    shutil.rmtree = Function(removing(RMTREE), RMTREE)  # type: ignore[assignment]
-    finder = Finder(forced_arguments(os.path.abspath(folder)))
+    shutil.rmtree = Function(remover(RMTREE), RMTREE)  # type: ignore[assignment]
+    finder = TrackerFinder(forced_arguments(os.path.abspath(folder)))
     sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
     for name in finder.forced.keys() & sys.modules.keys():
         finder.change(sys.modules[name])

@@ -30,7 +30,7 @@ from ocrlab.debug.instruments import sample_names
 from ocrlab.debug.recorder import replay_registration, rng_state, saved_rng_states, snapshots
 from ocrlab.debug.recorder.loader_recorder import LoaderRecorder, can_record
 from ocrlab.debug.recorder.sample_recorder import BatchOrigin, StatusLocation
-from ocrlab.debug.replay.child import file_sandbox, full_rerun, replay_plan, single_rank
+from ocrlab.debug.replay.child import batch_feed, file_sandbox, single_rank
 from ocrlab.debug.replay.child.batch_feed import BatchFeed, feed_loader, parts
 from ocrlab.debug.replay.tracing import tracer
 from ocrlab.debug.replay.tracing.tracer import Rebuild
@@ -51,14 +51,14 @@ class ReplaySession:
         first = self.state["micro"] if self.state else 0
         last = int(job["last_step"])
         self.records = [step for step in self.recorded.steps if step.micro >= first and step.number <= last]
-        pending = replay_plan.pending(self.recorded, self.records, last, self.folder)
+        pending = batch_feed.pending_batches(self.recorded, self.records, last, self.folder)
         self.from_start = bool(program_info.read(self.folder, self.rank).get("from_start"))
         self.whole = bool(job.get("whole"))  # from its beginning on, with its own batches
         # The batch of a validation from which on it is looked at, -1 for none of them.
         self.validated = (job.get("cell") or {}).get("validate", job.get("validate"))
         self.is_before = self.validated is not None and not self.recorded.steps  # of a validation before all training
         if not self.whole and not self.is_before:
-            replay_plan.check(self.records, pending, first)
+            batch_feed.check_steps(self.records, pending, first)
         self.first_epoch = self.records[0].epoch if self.records and not self.whole else 0
         self.writer = ring_writer.Writer(self.out / "ring.bin", slots=64, rank=self.rank)
         place = StatusLocation(self.out, self.rank, 0, 0)
@@ -67,7 +67,7 @@ class ReplaySession:
         goes_on = self.validated is not None
         # It ended outside of its loop over the batches.
         ours = bool(self.records) and not pending and last > self.records[-1].number
-        make_feed = partial(full_rerun.FullRerunFeed, done=self.is_done) if self.whole else BatchFeed
+        make_feed = partial(batch_feed.FullRerunFeed, done=self.is_done) if self.whole else BatchFeed
         self.feeding = make_feed(
             recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours
         )
@@ -115,16 +115,16 @@ class ReplaySession:
 
     def feed(self, loader: Any) -> Any:
         """Return a loader that gives the recorded batches."""
-        file_sandbox.fed()
+        file_sandbox.end_hiding()
         return (
             self.feeding.watched(loader)
-            if isinstance(self.feeding, full_rerun.FullRerunFeed)
+            if isinstance(self.feeding, batch_feed.FullRerunFeed)
             else feed_loader(loader, self.feeding)
         )
 
     def batches(self, loader: Any, loop: Any) -> Iterator[Any]:
         """Yield the recorded batches of the next walk to a hand-written loop, restoring its state before the first."""
-        file_sandbox.fed()
+        file_sandbox.end_hiding()
         self._leave_step()
         self._load()
         for batch in self._fed(loader):
@@ -147,7 +147,7 @@ class ReplaySession:
 
     def steps(self, numbers: Iterable[Any], loop: Any) -> Iterator[Any]:
         """Yield those of the `numbers` of a hand-written loop that the replay makes, from its snapshot on."""
-        file_sandbox.fed()
+        file_sandbox.end_hiding()
         self._load()
         self._await_extra_step()
         first = 0 if self.whole else self.records[0].micro if self.records else 0
@@ -160,7 +160,7 @@ class ReplaySession:
 
     def next_step(self, loop: Any) -> None:
         """Begin the next step of a loop that draws its batches by itself: it ends with the step of its optimizer."""
-        file_sandbox.fed()
+        file_sandbox.end_hiding()
         self._leave_step()
         self._await_extra_step()
         self.over()
@@ -202,7 +202,7 @@ class ReplaySession:
         self.fetching = threading.get_ident()
         self.loss_value = self.tensor = None
         if self.index < 0:
-            self.now, self.batch = full_rerun.earlier_step(self.records, self.records[0].micro + self.index), batch
+            self.now, self.batch = batch_feed.earlier_step(self.records, self.records[0].micro + self.index), batch
             self.writer.begin(replace(self.now, phase="forward", time=time.time()))
             return self.now
         if self.index >= len(self.records):
@@ -226,7 +226,7 @@ class ReplaySession:
         """End the process if the last recorded step is done; where the run ended behind its loop, not while the program
         is `leaving` that.
         """
-        if leaving and isinstance(self.feeding, full_rerun.FullRerunFeed):
+        if leaving and isinstance(self.feeding, batch_feed.FullRerunFeed):
             self.feeding.left()
         if leaving and self.feeding.is_behind:
             self.trace.behind()

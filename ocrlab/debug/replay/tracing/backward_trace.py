@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ocrlab.debug.replay.tracing.autograd_functions import node_function
+from ocrlab.debug.replay.tracing.call_stack import node_function
 
 Place = dict[str, Any]
 COUNTED = 1 << 62  # sequence numbers above it are no numbers: gradients of leaves

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ocrlab.debug.instruments import batch_tree as traced_batch
 from ocrlab.debug.instruments import cuda_sticky_errors, tensor_tree
-from ocrlab.debug.replay.tracing.module_stack import Call, label
+from ocrlab.debug.replay.tracing.call_stack import Call, label
 from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, bad, pointer, root
 from ocrlab.debug.replay.tracing.operator_trace import innermost, is_of_package
 from ocrlab.debug.replay.tracing.step_trace import StepTrace

@@ -17,11 +17,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from ocrlab.debug.flight_record import replay_position
 from ocrlab.debug.instruments import batch_tree as traced_batch
 from ocrlab.debug.instruments import cuda_sticky_errors, tensor_tree
+from ocrlab.debug.replay.tracing import batch_rows as traced_rows
 from ocrlab.debug.replay.tracing import index_checks as traced_ranges
-from ocrlab.debug.replay.tracing import row_order as traced_rows
-from ocrlab.debug.replay.tracing.autograd_functions import AutogradFunctions
 from ocrlab.debug.replay.tracing.backward_trace import BackwardTrace
-from ocrlab.debug.replay.tracing.module_stack import Call, ModuleStack, kind
+from ocrlab.debug.replay.tracing.call_stack import AutogradFunctions, Call, ModuleStack, kind
 from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, NonFiniteTracker, Part, bad, extent, pointer
 from ocrlab.debug.replay.tracing.operator_trace import OperatorTrace, line
 from ocrlab.run_folder import fail_safe

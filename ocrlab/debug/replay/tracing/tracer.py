@@ -7,30 +7,36 @@ in `out/trace.json`. Shapes: B samples.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import replay_position
 from ocrlab.debug.instruments import batch_tree as traced_batch
+from ocrlab.debug.instruments import tensor_tree
 from ocrlab.debug.instruments.compiled_modules import is_compiled
-from ocrlab.debug.replay.tracing import dataset_nonfinite_line, row_origins
+from ocrlab.debug.replay.tracing import batch_rows, nonfinite_tracker
 from ocrlab.debug.replay.tracing import fault_report as traced_faults
 from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
+from ocrlab.debug.replay.tracing.backward_trace import BackwardTrace
 from ocrlab.debug.replay.tracing.fault_report import Fault
-from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin
+from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, pointer
 from ocrlab.debug.replay.tracing.per_sample_forks import BatchMaker
-from ocrlab.debug.replay.tracing.prefetched_batches import PrefetchedBatches
 from ocrlab.debug.replay.tracing.step_trace import StepTrace
-from ocrlab.debug.replay.tracing.variant_switches import prepare
 from ocrlab.run_folder import fail_safe
 
 Rebuild = Callable[[], tuple[list[str], Callable[[Sequence[int]], Any]] | None]
+MOST_PREFETCHED = 4  # batches that are fetched ahead and still known
+
+Fetched = tuple[Any, Sequence[str], Any]  # a batch, the names of its samples, what puts it together anew
 
 
 @contextlib.contextmanager
@@ -184,7 +190,7 @@ class Tracer:
         origins = None
         with contextlib.suppress(Exception):
             if way is not None and (way.names == self.names or len(self.names) != count):
-                origins = row_origins.name_rows(rows, self.batch, count, way.names, way.make)
+                origins = batch_rows.name_rows(rows, self.batch, count, way.names, way.make)
         if origins is None and self.names and len(self.names) != count:
             return [traced_batch.row_text(self.batch, "batch", row) or f"row {row} of the batch" for row in rows]
         return [traced_batch.name_of_part(name, str(fault.get("tensor") or "")) for name in origins or ()]
@@ -250,7 +256,7 @@ class Tracer:
             called = [] if before else self._origins(fault)
             if fault.get("kind") == "nonfinite" and str(fault.get("tensor")).startswith("input batch") and not before:
                 with _harmless():
-                    fault["made"] = dataset_nonfinite_line.find_loading_line(self.anew, str(fault.get("value")))
+                    fault["made"] = nonfinite_tracker.find_loading_line(self.anew, str(fault.get("value")))
             of = before or {**self.about, "names": self.names, "phase": self.phase}
             fault = {**of, **fault, "names": called or _names(of["names"], fault, None if before else self.batch)}
             fault |= {"phase": of["phase"]} if of["phase"] else {}
@@ -284,3 +290,81 @@ def _harmless() -> Iterator[None]:
         yield
     except Exception as error:
         fail_safe.report(error, "tracing failed", name="ocrlab replay")
+
+
+class PrefetchedBatches:
+    """The newest batches, and `by` how many the program is ahead, as the step before has shown."""
+
+    def __init__(self) -> None:
+        self.fetched: list[Fetched] = []  # the newest first; held, so that their storages are no others' meanwhile
+        self.lead = 0
+        self.thread = 0  # that has fetched
+
+    def add(self, batch: Any, names: Sequence[str], anew: Any) -> Fetched:
+        """Take in a batch that was fetched; returns the one that its step uses. One that the program has already got
+        cannot be made anew.
+        """
+        self.thread = threading.get_ident()
+        self.fetched = [(batch, names, anew), *self.fetched[:MOST_PREFETCHED]]
+        if not 0 < self.lead < len(self.fetched):
+            return batch, names, anew
+        batch, names, _ = self.fetched[self.lead]
+        return batch, names, None
+
+    def update(self, storages: set[int]) -> None:
+        """Take in which storages operators were given in the step at hand."""
+        self.lead = self._find_lead(storages)
+
+    def is_unknown(self, storages: set[int]) -> bool:
+        """Tell whether the step has used another batch than was thought, or may have, as another thread fetches."""
+        return self.thread != threading.get_ident() or self._find_lead(storages) != self.lead
+
+    def _find_lead(self, storages: set[int]) -> int:
+        if self.fetched and not _storages(self.fetched[0][0]):
+            return self.lead  # no tensors in it
+        touched = [by for by, (batch, _, _) in enumerate(self.fetched) if _storages(batch) & storages]
+        return self.lead if not touched or self.lead in touched else touched[0]
+
+
+def _storages(batch: Any) -> set[int]:
+    return {pointer(tensor) for _, tensor in tensor_tree.tensors(batch)} - {0}
+
+
+def prepare(variant: Mapping[str, Any]) -> None:
+    """Switch what a cell asks for, for the rest of this process: fp32, threads, mkldnn, cudnn, anomaly, eager, sync."""
+    if variant.get("eager") or variant.get("trace"):
+        with contextlib.suppress(AttributeError, RuntimeError):  # before torch 2.6
+            torch.compiler.set_stance("force_eager")
+    if variant.get("fp32"):
+        _without_autocast()
+    if variant.get("threads"):
+        torch.set_num_threads(int(variant["threads"]))
+    if variant.get("mkldnn") is False:
+        torch.backends.mkldnn.set_flags(False)
+    if variant.get("cudnn") is False:
+        torch.backends.cudnn.enabled = False
+    if variant.get("anomaly"):
+        torch.autograd.set_detect_anomaly(True)
+    if variant.get("sync") and torch.cuda.is_available():
+        _waiting()
+
+
+def _without_autocast() -> None:
+    original = torch.autocast.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args[:2], **{**kwargs, "enabled": False})
+
+    torch.autocast.__init__ = init  # type: ignore[method-assign]
+
+
+def _waiting() -> None:
+    """Wait for the device after each module, forward, and after each node of the graph, backward."""
+
+    def wait(*_: Any) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    register_module_forward_hook(wait)
+    BackwardTrace(wait, wait, wait).hook({})

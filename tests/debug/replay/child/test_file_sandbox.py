@@ -74,20 +74,16 @@ FILES = {"run/log.csv": "a whole night", "run/flight/ring": "steps", "notes.txt"
 FILES |= {"checkpoint-1.pt": "1", "checkpoint-2.pt": "2", "kept.txt": "kept", "best.txt": "best", "array.npy": "array"}
 
 
-def ran(folder: Path, program: str, out: Path, **more: str) -> list[str]:
+def run_sandboxed(folder: Path, program: str, out: Path, **more: str) -> list[str]:
     """Run a program in a folder as a replay would, and return its lines."""
     first = folder.parent / "first"
-    first.mkdir(exist_ok=True)
-    shutil.copyfile(file_sandbox.__file__, first / "_aside.py")
-    (first / "sitecustomize.py").write_text(error_hook.FIRST.replace(error_hook.MODULE, "_aside"))
+    for path in (first, out):
+        path.mkdir(exist_ok=True)
+    shutil.copyfile(file_sandbox.__file__, first / "_sandbox.py")
+    (first / "sitecustomize.py").write_text(error_hook.FIRST.replace(error_hook.MODULE, "_sandbox"))
     (folder / "program.py").write_text(program)
-    environment = {
-        **os.environ,
-        **file_sandbox.tracker_variables(str(out)),
-        file_sandbox.VARIABLE: str(out),
-        "TMPDIR": str(out),
-    }
-    environment |= {"PYTHONPATH": str(first), **more}
+    environment = os.environ | file_sandbox.tracker_variables(str(out)) | {file_sandbox.VARIABLE: str(out)}
+    environment |= {"TMPDIR": str(out), "PYTHONPATH": str(first), **more}
     done = subprocess.run(
         [sys.executable, "program.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
     )
@@ -104,26 +100,13 @@ def users(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("temporary", [True, False])
-def test_nothing_of_the_users_is_written_over_or_removed(tmp_path: Path, users: Path, temporary: bool) -> None:
-    first, out, other = tmp_path / "first", tmp_path / "out", tmp_path / "other"
-    for folder in (first, out, other):
-        folder.mkdir()
-    shutil.copyfile(file_sandbox.__file__, first / "_aside.py")
-    (first / "sitecustomize.py").write_text(error_hook.FIRST.replace(error_hook.MODULE, "_aside"))
+def test_no_file_of_the_user_is_written_over_or_removed(tmp_path: Path, users: Path, temporary: bool) -> None:
+    out, other = tmp_path / "out", tmp_path / "other"
+    other.mkdir()
     (users / "program.py").write_text(PROGRAM)
     before = {path: path.stat().st_mode for path in users.rglob("*")}
-    environment = {**os.environ, file_sandbox.VARIABLE: str(out), "PYTHONPATH": str(first)}
-    environment |= {"TMPDIR": str(tmp_path if temporary else other)}
-    done = subprocess.run(
-        [sys.executable, "program.py"],
-        cwd=users,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.stdout.split() == ["exclusive", "missing", "done"], done.stderr
+    lines = run_sandboxed(users, PROGRAM, out, TMPDIR=str(tmp_path if temporary else other))
+    assert lines == ["exclusive", "missing", "done"]
     assert {name: (users / name).read_text() for name in FILES} == FILES
     now = {path: path.stat().st_mode for path in users.rglob("*")}
     assert {path: now.get(path) for path in before} == before
@@ -132,20 +115,19 @@ def test_nothing_of_the_users_is_written_over_or_removed(tmp_path: Path, users: 
     assert (out / "aside" / str(users / "kept.txt").lstrip("/")).read_text() == "child"
 
 
-def test_without_its_variable_everything_is_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_variable_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(file_sandbox.VARIABLE, raising=False)
     file_sandbox.begin()
     assert open is file_sandbox.OPEN and os.remove is file_sandbox.REMOVE and shutil.rmtree is file_sandbox.RMTREE
 
 
 def test_a_large_file_that_is_changed_in_place_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_sandbox, "place", {"aside": str(tmp_path / "aside"), "temporary": "/nowhere"})
+    monkeypatch.setattr(file_sandbox, "folders", {"copies": str(tmp_path / "aside"), "temporary": "/nowhere"})
     monkeypatch.setattr(file_sandbox, "LARGE", 3)
     (tmp_path / "data").write_text("four")
-    assert file_sandbox.to_write(str(tmp_path / "data"), keeps=True, new=False) == str(tmp_path / "data")
-    assert file_sandbox.to_write(str(tmp_path / "data"), keeps=False, new=False).endswith(
-        "aside" + str(tmp_path / "data")
-    )
+    path = str(tmp_path / "data")
+    assert file_sandbox.write_path(path, keep_content=True) == path
+    assert file_sandbox.write_path(path, keep_content=False) == f"{tmp_path}/aside{path}"
 
 
 RESUMES = """
@@ -158,41 +140,25 @@ except FileNotFoundError:
     print("missing")
 open("log.csv", "a").write("1")
 print(open("log.csv").read(), open("old.pt").read())
-if "_aside" in sys.modules:
-    sys.modules["_aside"].fed()
+sys.modules["_sandbox"].end_hiding()
 print(os.path.exists("last.pt"), open("last.pt").read())
 """
 
 
 @pytest.mark.parametrize("how", ["hide", "note"])
-def test_what_was_written_since_the_run_began_is_not_there_until_the_first_batch(tmp_path: Path, how: str) -> None:
-    first, out, users = tmp_path / "first", tmp_path / "out", tmp_path / "users"
-    for folder in (first, out, users):
-        folder.mkdir()
-    shutil.copyfile(file_sandbox.__file__, first / "_aside.py")
-    (first / "sitecustomize.py").write_text(error_hook.FIRST.replace(error_hook.MODULE, "_aside"))
-    files = {"program.py": (RESUMES, 50), "old.pt": ("old", 50), "last.pt": ("last", 150), "log.csv": ("0", 150)}
+def test_files_written_after_the_run_began_are_hidden_or_listed_until_the_first_batch(
+    tmp_path: Path, users: Path, how: str
+) -> None:
+    files = {"old.pt": ("old", 50), "last.pt": ("last", 150), "log.csv": ("0", 150)}
     for name, (text, time) in files.items():
         (users / name).write_text(text)
         os.utime(users / name, (time, time))
-    environment = {
-        **os.environ,
-        file_sandbox.VARIABLE: str(out),
-        file_sandbox.BEGAN: f"100 {how} {users}/flight",
-        "TMPDIR": str(out),
-    }
-    told = subprocess.run(
-        [sys.executable, "program.py"],
-        cwd=users,
-        env=environment | {"PYTHONPATH": str(first)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout.splitlines()
+    out = tmp_path / "out"
+    lines = run_sandboxed(users, RESUMES, out, **{file_sandbox.BEGAN: f"100 {how} {users}/flight"})
     hidden = how == "hide"
-    assert told[:2] == [f"{not hidden} {not hidden}", "True True"]
-    assert told[2:] == [
+    assert lines == [
+        f"{not hidden} {not hidden}",
+        "True True",
         "missing" if hidden else "last",
         f"{'' if hidden else '0'}1 old",
         "True last",
@@ -221,27 +187,25 @@ TRACKERS = {  # module: what it is, how a program calls it with what it says its
 
 
 @pytest.mark.parametrize("name", TRACKERS)
-def test_a_tracker_is_off_whatever_the_program_says_itself(tmp_path: Path, users: Path, name: str) -> None:
+def test_a_tracker_is_off_whatever_the_program_sets(tmp_path: Path, users: Path, name: str) -> None:
     text, call, wanted = TRACKERS[name]
     (users / f"{name}.py").write_text(text)
     out = tmp_path / "out"
-    out.mkdir()
-    assert ran(users, f"import {name}\n{call}", out) == [wanted.format(out=out)]
+    assert run_sandboxed(users, f"import {name}\n{call}", out) == [wanted.format(out=out)]
 
 
 def test_trackers_are_off_by_the_variables_that_they_document(tmp_path: Path, users: Path) -> None:
     names = ("WANDB_MODE", "COMET_START_ONLINE", "NEPTUNE_MODE", "SWANLAB_MODE", "CLEARML_OFFLINE_MODE")
     names += ("MLFLOW_TRACKING_URI",)
     out = tmp_path / "out"
-    out.mkdir()
-    told = ran(users, f"import os\nfor name in {names}: print(os.environ[name])", out)
-    assert told == ["disabled", "0", "debug", "disabled", "1", f"file://{out}/mlruns"]
+    values = run_sandboxed(users, f"import os\nfor name in {names}: print(os.environ[name])", out)
+    assert values == ["disabled", "0", "debug", "disabled", "1", f"file://{out}/mlruns"]
 
 
 STORES = """
 import os, sqlite3
-for given in ("study.db", "file:study.db?mode=rwc"):
-    with sqlite3.connect(given, uri=given.startswith("file:")) as store:
+for name in ("study.db", "file:study.db?mode=rwc"):
+    with sqlite3.connect(name, uri=name.startswith("file:")) as store:
         store.execute("insert into trials values (2)")
     print(store.execute("select count(*) from trials").fetchone()[0])
     store.close()
@@ -249,15 +213,14 @@ print(sqlite3.connect(":memory:").execute("select 3").fetchone()[0])
 """
 
 
-def test_what_a_study_writes_into_its_database_is_written_into_a_copy(tmp_path: Path, users: Path) -> None:
+def test_a_sqlite_database_is_a_copy(tmp_path: Path, users: Path) -> None:
     with sqlite3.connect(users / "study.db") as store:
         store.execute("create table trials (number)")
         store.execute("insert into trials values (1)")
     store.close()
     before = (users / "study.db").read_bytes()
     out = tmp_path / "out"
-    out.mkdir()
-    assert ran(users, STORES, out) == ["2", "3", "3"]
+    assert run_sandboxed(users, STORES, out) == ["2", "3", "3"]
     assert (users / "study.db").read_bytes() == before
 
 
@@ -274,6 +237,5 @@ print(tensorboard.compat.tf.__version__)
 def test_tensorboard_writes_no_events_among_those_of_the_run(tmp_path: Path, users: Path) -> None:
     pytest.importorskip("tensorboard")
     out = tmp_path / "out"
-    out.mkdir()
-    assert ran(users, EVENTS, out) == ["stub"], "TensorFlow would write in C++"
+    assert run_sandboxed(users, EVENTS, out) == ["stub"], "TensorFlow would write in C++"
     assert not list(users.glob("logs/*")) and list(out.glob("aside/**/events.out*"))

@@ -9,7 +9,7 @@ import pytest
 from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.flight_record.ring_reader import Flight
 from ocrlab.debug.flight_record.worker_status import WorkerStatus
-from ocrlab.debug.replay.child import replay_plan
+from ocrlab.debug.replay.child import batch_feed
 from ocrlab.errors import DataError
 
 
@@ -24,12 +24,12 @@ def step(micro: int, phase: str = "forward") -> Step:
 
 
 def test_a_gap_in_the_record_is_refused() -> None:
-    replay_plan.check([step(3), step(4)], [], 3)
-    replay_plan.check([], [step(0)], 0)
+    batch_feed.check_steps([step(3), step(4)], [], 3)
+    batch_feed.check_steps([], [step(0)], 0)
     with pytest.raises(DataError, match="nothing to replay"):
-        replay_plan.check([], [], 0)
+        batch_feed.check_steps([], [], 0)
     with pytest.raises(DataError, match="does not reach back.*micro-batches 4 to 5"):
-        replay_plan.check([step(4), step(5)], [], 3)
+        batch_feed.check_steps([step(4), step(5)], [], 3)
 
 
 def test_batches_on_their_way_are_those_that_no_step_got_the_one_that_failed_first() -> None:
@@ -40,14 +40,14 @@ def test_batches_on_their_way_are_those_that_no_step_got_the_one_that_failed_fir
         WorkerStatus(9, 2, "d", 0.0, order={"indices": "[6]"}, loaded={"torch": b""}, loader=1),  # of a validation
     ]
     waiting = flight(step(2), step(3, "data"), workers=workers)
-    found = replay_plan.pending(waiting, waiting.steps, 4, Path())
+    found = batch_feed.pending_batches(waiting, waiting.steps, 4, Path())
     assert [(one.number, one.micro, one.order["indices"]) for one in found] == [(4, 4, "[5]"), (4, 5, "[4]")]
-    assert replay_plan.pending(waiting, waiting.steps, 3, Path()) == [], "a step before that was asked for"
+    assert batch_feed.pending_batches(waiting, waiting.steps, 3, Path()) == [], "a step before that was asked for"
     computing = flight(step(2), step(3), workers=workers[:1])
-    assert replay_plan.pending(computing, computing.steps, 4, Path()) == []
+    assert batch_feed.pending_batches(computing, computing.steps, 4, Path()) == []
 
 
 def test_of_a_stream_the_next_batch_is_asked_for() -> None:
     newest = Step(3, 3, phase="data", order={"kind": "walk", "position": 3})
-    (found,) = replay_plan.pending(flight(newest), [newest], 4, Path())
+    (found,) = batch_feed.pending_batches(flight(newest), [newest], 4, Path())
     assert (found.micro, found.order) == (4, {"kind": "walk", "position": 4, "pending": True})

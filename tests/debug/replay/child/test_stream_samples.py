@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ocrlab.debug.replay.child import stream_samples
+from ocrlab.debug.replay.child import batch_feed
 
 
 class Rows(IterableDataset):
@@ -22,8 +22,8 @@ def bags(rows):
 def test_a_batch_of_a_stream_is_put_together_of_some_of_its_samples(workers, monkeypatch):
     monkeypatch.setattr(torch, "save", lambda *_, **__: None)  # as in a replay
     loader = DataLoader(Rows(), 4, collate_fn=bags, num_workers=workers)
-    batches = list(stream_samples.keep_samples(loader, 2))
-    names, make = stream_samples.parts(bags, batches[2].samples)
+    batches = list(batch_feed.keep_samples(loader, 2))
+    names, make = batch_feed.stream_parts(bags, batches[2].samples)
     assert names == batches[2].data["key"] and len(names) == 4
     assert make([1, 3])["key"] == [names[1], names[3]]
     assert make(range(4))["values"].tolist() == batches[2].data["values"].tolist()
@@ -31,8 +31,8 @@ def test_a_batch_of_a_stream_is_put_together_of_some_of_its_samples(workers, mon
 
 
 def test_nothing_is_kept_of_what_is_no_list_or_too_much(monkeypatch):
-    assert stream_samples.parts(bags, b"") is None
-    keeping = stream_samples.SampleKeepingCollate(lambda one: one, 0)
+    assert batch_feed.stream_parts(bags, b"") is None
+    keeping = batch_feed.SampleKeepingCollate(lambda one: one, 0)
     assert keeping(torch.ones(1)).samples == b""
-    monkeypatch.setattr(stream_samples, "MOST", 3)
+    monkeypatch.setattr(batch_feed, "MOST_SAMPLE_BYTES", 3)
     assert keeping([torch.ones(1)]).samples == b""

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ocrlab.debug.replay.tracing import operator_trace
-from ocrlab.debug.replay.tracing.autograd_functions import AutogradFunctions, node_function
+from ocrlab.debug.replay.tracing.call_stack import AutogradFunctions, node_function
 from ocrlab.debug.replay.tracing.operator_trace import is_foreign
 
 

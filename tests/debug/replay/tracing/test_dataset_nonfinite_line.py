@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ocrlab.debug.replay.tracing import dataset_nonfinite_line
+from ocrlab.debug.replay.tracing import nonfinite_tracker
 
 
-def anew(load: Callable[[int], Tensor]) -> dataset_nonfinite_line.Rebuild:
+def anew(load: Callable[[int], Tensor]) -> nonfinite_tracker.Rebuild:
     def found() -> tuple[list[str], Callable[[Sequence[int]], Any]]:
         samples = [load(index) for index in range(3)]
         return ["0", "1", "2"], lambda chosen: torch.stack([samples[position] for position in chosen])
@@ -51,16 +51,16 @@ def masked(index: int) -> Tensor:
 )
 def test_what_made_it_is_told_with_its_line(load: Callable[[int], Tensor], told: str) -> None:
     line = load.__code__.co_firstlineno + 2
-    assert dataset_nonfinite_line.find_loading_line(anew(load), "NaN") == told.format(file=__file__, line=line)
+    assert nonfinite_tracker.find_loading_line(anew(load), "NaN") == told.format(file=__file__, line=line)
 
 
 def test_two_places_are_none_and_a_batch_that_cannot_be_had_is_none() -> None:
     def either(index: int) -> Tensor:
         return whitened(1) if index else torch.zeros(4) / 0
 
-    assert dataset_nonfinite_line.find_loading_line(anew(either), "NaN") == ""
-    assert dataset_nonfinite_line.find_loading_line(anew(whitened), "+Inf") == ""
+    assert nonfinite_tracker.find_loading_line(anew(either), "NaN") == ""
+    assert nonfinite_tracker.find_loading_line(anew(whitened), "+Inf") == ""
     assert (
-        dataset_nonfinite_line.find_loading_line(None, "NaN") == ""
-        and dataset_nonfinite_line.find_loading_line(lambda: None, "NaN") == ""
+        nonfinite_tracker.find_loading_line(None, "NaN") == ""
+        and nonfinite_tracker.find_loading_line(lambda: None, "NaN") == ""
     )

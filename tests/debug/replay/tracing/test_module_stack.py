@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from ocrlab.debug.replay.tracing import backward_trace as traced_backward
+from ocrlab.debug.replay.tracing import call_stack as traced_modules
 from ocrlab.debug.replay.tracing import fault_report as traced_faults
-from ocrlab.debug.replay.tracing import module_stack as traced_modules
 from ocrlab.debug.replay.tracing import nonfinite_tracker as traced_values
 from ocrlab.debug.replay.tracing import operator_trace as traced_ops
 from ocrlab.debug.replay.tracing import step_trace as traced_step

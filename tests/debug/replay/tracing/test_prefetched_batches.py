@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.replay.tracing.nonfinite_tracker import pointer
-from ocrlab.debug.replay.tracing.prefetched_batches import PrefetchedBatches
-from ocrlab.debug.replay.tracing.tracer import traced
+from ocrlab.debug.replay.tracing.tracer import PrefetchedBatches, traced
 
 
 def rows(number: int) -> tuple[Tensor, list[str]]:

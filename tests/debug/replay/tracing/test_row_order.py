@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ocrlab.debug.replay.tracing import row_order
+from ocrlab.debug.replay.tracing import batch_rows
 from ocrlab.debug.replay.tracing.tracer import traced
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
@@ -57,8 +57,8 @@ ORDER = torch.tensor([1, 3, 2, 0])
     ],
 )
 def test_what_moves_rows(name: str, args: Any, kwargs: dict[str, Any], moved: bool) -> None:
-    assert row_order.reorders_rows(name, args, kwargs, 4) is moved
-    assert not row_order.reorders_rows(name, args, kwargs, None)
+    assert batch_rows.reorders_rows(name, args, kwargs, 4) is moved
+    assert not batch_rows.reorders_rows(name, args, kwargs, None)
 
 
 def fault(out: Path, step: Callable[[nn.Module, Tensor, Tensor], Tensor], *given: Tensor) -> dict[str, Any]:

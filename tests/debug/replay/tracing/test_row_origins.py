@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import default_collate
 
-from ocrlab.debug.replay.tracing import row_origins
+from ocrlab.debug.replay.tracing import batch_rows
 from ocrlab.debug.replay.tracing.tracer import traced
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
@@ -91,5 +91,5 @@ def test_a_collate_function_that_wants_all_its_samples_tells_nothing() -> None:
             raise ValueError("a batch has four samples")
         return rows
 
-    assert row_origins.name_rows([2], rows, 6, NAMES, make) is None
-    assert row_origins.name_rows([2], rows, 6, NAMES[:1], make) == ["a.png"]
+    assert batch_rows.name_rows([2], rows, 6, NAMES, make) is None
+    assert batch_rows.name_rows([2], rows, 6, NAMES[:1], make) == ["a.png"]

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ocrlab.debug.replay.tracing import variant_switches
+from ocrlab.debug.replay.tracing import tracer
 
 CODE = """
 import torch
-from ocrlab.debug.replay.tracing.variant_switches import prepare
+from ocrlab.debug.replay.tracing.tracer import prepare
 prepare({"fp32": True, "threads": 1, "mkldnn": False, "anomaly": True})
 with torch.autocast("cpu", torch.bfloat16):
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
@@ -29,5 +29,5 @@ def test_a_cell_is_switched() -> None:
 
 def test_nothing_is_switched_where_nothing_is_asked_for() -> None:
     before = __import__("torch").autocast.__init__
-    variant_switches.prepare({})
+    tracer.prepare({})
     assert __import__("torch").autocast.__init__ is before

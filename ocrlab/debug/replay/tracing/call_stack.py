@@ -1,11 +1,14 @@
-"""Which module a replayed step is in: a stack that is right for modules called twice, shared ones, and user hooks.
+"""Which module and which autograd function of the user a replayed step is in.
 
-The entry hook is the first of a module and the exit hook its last, so that what somebody else's hooks do counts as
-the module's own. An exit hook is also called when the module raises.
+The stack is right for modules called twice, shared modules and user hooks. The entry hook of a module runs first and
+its exit hook last, so that the work of other hooks counts as the module's own. The exit hook also runs when the module
+raises. What a subclass of torch.autograd.Function computes may never reach torch's dispatcher (ctypes, NumPy, an
+extension), so that only its name says where the step is.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -156,3 +159,57 @@ def kind(tensor: Tensor) -> str:
     dtype = str(tensor.dtype).removeprefix("torch.")
     device = f" {tensor.device}" if tensor.device.type != "cpu" else ""
     return f"{tuple(tensor.shape)} {SHORT.get(dtype, dtype)}{device}"
+
+
+class AutogradFunctions:
+    """The functions of a step that have been entered; `changed` is called at each entry and exit."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self.changed = changed
+        self.stack: list[str] = []
+        self.raised: tuple[BaseException, str] | None = None  # the innermost that an exception left
+        self.original: Any = None
+
+    def hook(self) -> None:
+        """Look into every `apply` from now on."""
+        self.original = original = inspect.getattr_static(torch.autograd.Function, "apply")
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            bound = original.__get__(None, cls)
+            if is_of_torch(cls):
+                return bound(*args, **kwargs)
+            self.stack.append(cls.__name__)
+            self.changed()
+            try:
+                return bound(*args, **kwargs)
+            except BaseException as error:
+                if self.raised is None or self.raised[0] is not error:
+                    self.raised = (error, cls.__name__)
+                raise
+            finally:
+                self.stack.pop()
+                self.changed()
+
+        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
+
+    def unhook(self) -> None:
+        """Put the method of torch back."""
+        if self.original is not None:
+            torch.autograd.Function.apply = self.original
+            self.original = None
+
+    @property
+    def top(self) -> str | None:
+        """The innermost function."""
+        return self.stack[-1] if self.stack else None
+
+
+def node_function(node: Any) -> str | None:
+    """Return the name of the user's function whose backward a node of the graph is."""
+    owner = getattr(node, "_forward_cls", None)
+    return owner.__name__ if owner is not None and not is_of_torch(owner) else None
+
+
+def is_of_torch(owner: Any) -> bool:
+    """Tell whether a function is one of torch's own, such as those of checkpointing and of module hooks."""
+    return str(getattr(owner, "__module__", "")).partition(".")[0] == "torch"

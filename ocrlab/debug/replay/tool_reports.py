@@ -1,6 +1,7 @@
-"""What NVIDIA's compute-sanitizer reports of a replay: which kernel, which line, which thread, which address.
+"""What tools report of a replay: NVIDIA's compute-sanitizer (kernel, line, thread, address) and torch's anomaly mode.
 
-Source: the manual of Compute Sanitizer (options, and the reports of memcheck, racecheck, initcheck and synccheck).
+Sources: the manual of Compute Sanitizer (options, and the reports of memcheck, racecheck, initcheck and synccheck), and
+torch.autograd.detect_anomaly, which warns with the stack of the forward call.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from textwrap import shorten
 from typing import Any
 
 from ocrlab.debug.replay import variants
-from ocrlab.debug.replay.trial import TrialResult
+from ocrlab.debug.replay.trial import TrialResult, own_lines
 from ocrlab.debug.replay.variants import Variant
 
 LOGS = "sanitizer.{}.txt"  # one of each process
@@ -42,6 +43,9 @@ FAILED = re.compile(
 NOTHING = "Target application terminated before first instrumented"
 
 Report = dict[str, Any]
+DETECTED = re.compile(
+    r"Error detected in (?P<node>\w+)\. +Traceback of forward call that caused the error:\n(?P<stack>(?: {2}.*\n)+)"
+)
 
 
 def with_log_file(variant: Variant, place: Path) -> Variant:
@@ -144,3 +148,14 @@ def _text(path: Path) -> str:
             return file.read(LIMIT).decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def add_forward_line(outcome: TrialResult, place: Path) -> TrialResult:
+    """Take the line of the forward into the fault of the cell with anomaly mode; other outcomes stay as they are."""
+    if outcome.variant.name == variants.ANOMALY.name and outcome.fault is not None:
+        text = (place / "output.txt").read_text(encoding="utf-8", errors="replace")
+        match = DETECTED.search(text)
+        lines = own_lines(match["stack"]) if match else []
+        if match and lines:
+            outcome.fault = {**outcome.fault, "forward": lines[-1], "node": match["node"]}
+    return outcome
