@@ -1,7 +1,7 @@
 """A census taken on suspicion: what was created in a few steps, what of it never goes away, and what holds it.
 
 For PROBE steps every storage is followed with the lines that created it, and every container is measured before and
-after. What is still there WAIT steps later, from each of these steps, is held for ever.
+after. What is still there WAIT steps later, from each of these steps, is by_holder for ever.
 """
 
 from __future__ import annotations
@@ -119,23 +119,23 @@ class Probe:
         groups: dict[str, Members] = {}  # by the line that created them
         for key, block in alive.items():
             groups.setdefault(block.stack[0] if block.stack else block.op, []).append((key, block))
-        held: dict[str, tuple[str, Holder, list[Block]]] = {}
+        by_holder: dict[str, tuple[str, Holder, list[Block]]] = {}
         loose: dict[int, Block] = {}
         for members in sorted(groups.values(), key=lambda members: -sum(block.bytes for _, block in members)):
             holder = _holder_of_tensors(search, members, pointers)
             if holder is None:
                 loose.update(members)
             else:
-                entry = held.setdefault(holder.text, (_kind(holder, members, pointers), holder, []))
+                entry = by_holder.setdefault(holder.text, (_kind(holder, members, pointers), holder, []))
                 entry[2].extend(block for _, block in members)
         for holder, graph_blocks in self._holders_of_graphs(search, loose, pointers):
-            _, holder, known_blocks = held.get(holder.text, ("", holder, []))
-            held[holder.text] = ("graph", holder, known_blocks + graph_blocks)
+            _, holder, tensor_blocks = by_holder.get(holder.text, ("", holder, []))
+            by_holder[holder.text] = ("graph", holder, tensor_blocks + graph_blocks)
         candidates = []
-        for kind, holder, held_blocks in held.values():
-            if steps := self._bytes_by_step(held_blocks, probed):
-                largest = max(held_blocks, key=lambda block: block.bytes)
-                stack = largest.stack or next((block.stack for block in held_blocks if block.stack), ())
+        for kind, holder, holder_blocks in by_holder.values():
+            if steps := self._bytes_by_step(holder_blocks, probed):
+                largest = max(holder_blocks, key=lambda block: block.bytes)
+                stack = largest.stack or next((block.stack for block in holder_blocks if block.stack), ())
                 candidates.append(Candidate(kind, steps, holder, stack, largest.phase == "evaluation with gradients"))
         return candidates
 
