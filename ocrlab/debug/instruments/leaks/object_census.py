@@ -1,7 +1,7 @@
 """A census taken on suspicion: what was created in a few steps, what of it never goes away, and what holds it.
 
 For PROBE steps every storage is followed with the lines that created it, and every container is measured before and
-after. What is still there WAIT steps later, from each of these steps, is by_holder for ever.
+after. What is still there WAIT steps later, from each of these steps, is held for ever.
 """
 
 from __future__ import annotations
