@@ -21,16 +21,16 @@ with torch.autograd.set_detect_anomaly(True):
 """
 
 
-def test_the_line_of_the_forward_is_told(tmp_path: Path) -> None:
+def test_the_line_of_the_forward_is_reported(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
     ended = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, check=False)
     (tmp_path / "output.txt").write_text(ended.stderr)
     fault = {"kind": "nonfinite", "phase": "backward", "tensor": "gradient", "value": "NaN"}
-    found = tool_reports.add_forward_line(TrialResult(variants.ANOMALY, dict(fault)), tmp_path)
-    assert found.fault is not None and found.fault["forward"] == f"{program}:5 length", ended.stderr
-    (said,) = replay_summary._apart([TrialResult(variants.TRACED, fault), found])
-    assert said == f"anomaly mode names `SqrtBackward0`, made in the forward at `{program}:5 length`"
+    outcome = tool_reports.add_forward_line(TrialResult(variants.ANOMALY, dict(fault)), tmp_path)
+    assert outcome.fault is not None and outcome.fault["forward"] == f"{program}:5 length", ended.stderr
+    (sentence,) = replay_summary._apart([TrialResult(variants.TRACED, fault), outcome])
+    assert sentence == f"anomaly mode names `SqrtBackward0`, made in the forward at `{program}:5 length`"
     (tmp_path / "output.txt").write_text("RuntimeError: Function 'SqrtBackward0' returned nan values")
     silent = tool_reports.add_forward_line(TrialResult(variants.ANOMALY, dict(fault)), tmp_path)
     assert replay_summary._apart([TrialResult(variants.TRACED, fault), silent]) == ["stays under anomaly mode"]

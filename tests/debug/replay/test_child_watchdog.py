@@ -83,7 +83,7 @@ def test_a_loader_that_loads_nothing_any_more_is_ended_where_it_is_loading(
     writer.close()
 
 
-def test_who_is_in_the_middle_of_loading_is_seen_by_the_stack(tmp_path: Path) -> None:
+def test_who_is_in_the_middle_of_loading_is_identified_by_the_stack(tmp_path: Path) -> None:
     code = "import sys, time\nfrom ocrlab.debug.recorder.sample_recorder import SampleRecorder\n"
     code += "class Slow:\n    def __getitem__(self, i):\n        time.sleep(60)\n"
     code += "print(flush=True)\nSampleRecorder(Slow(), None, 0).guarded(lambda: Slow()[0])\n"
@@ -130,7 +130,7 @@ def test_a_program_that_waits_though_its_replayed_process_has_ended_is_ended(
         child.wait()
 
 
-def test_a_process_that_goes_on_is_not_taken_for_one_that_has_ended(tmp_path: Path) -> None:
+def test_a_process_that_goes_on_is_not_taken_for_an_ended_process(tmp_path: Path) -> None:
     writer = ring_writer.Writer(tmp_path / "ring.bin", slots=4)
     guard = guards.ChildWatchdog(tmp_path, patience=30.0, endless=30.0)
     assert not guard._is_gone(1.0) and not guard._is_gone(2.0) and guard.process is not None
@@ -148,7 +148,7 @@ def test_a_process_that_goes_on_is_not_taken_for_one_that_has_ended(tmp_path: Pa
         ([], False),
     ],
 )
-def test_who_waits_for_another_process_is_known_by_the_stack(inner: list[str], wanted: bool) -> None:
+def test_who_waits_for_another_process_is_identified_by_the_stack(inner: list[str], wanted: bool) -> None:
     outer = ["train.py", "/lib/python3.11/multiprocessing/process.py"]  # who has started this one
     frames = [stack_dumps.Frame("f", file, 3) for file in [*inner, *outer]]
     assert (

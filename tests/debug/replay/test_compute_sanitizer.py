@@ -81,7 +81,7 @@ def test_a_report_names_kernel_line_thread_and_address() -> None:
 
 def test_reports_of_older_versions_and_of_the_hardware_are_read() -> None:
     reports = tool_reports.parse_reports(OLD)
-    assert [(one["what"], one["kernel"], one.get("file")) for one in reports] == [
+    assert [(report["what"], report["kernel"], report.get("file")) for report in reports] == [
         ("Invalid __shared__ write of size 8 bytes", "unaligned_kernel(void)", "demo.cu:6"),
         ("Out-of-range Shared or Local Address", "spill(int*)", None),
     ]
@@ -111,17 +111,21 @@ def told(tmp_path: Path, text: str | None, **more: object) -> TrialResult:
     return tool_reports.add_reports(TrialResult(variants.MEMCHECK, **more), tmp_path)  # type: ignore[arg-type]
 
 
-def test_a_report_is_a_fault_and_is_told_with_the_fault_that_it_explains(tmp_path: Path) -> None:
+def test_a_report_is_a_fault_and_is_reported_with_the_fault_that_it_explains(tmp_path: Path) -> None:
     shown = TrialResult(variants.BLOCKING, {**ILLEGAL, "step": 212, "path": "scan"})
-    found = told(tmp_path, NEW, error_text="ended as failed, exit status 86")
-    assert found.error_text == "" and found.fault is not None and found.fault["kind"] == "report"
-    (said,) = replay_summary._apart([shown, found])
-    assert said.startswith("compute-sanitizer reports Invalid __global__ read of size 4 bytes in kernel `void gather")
-    assert variants.settles(found.variant, ILLEGAL, found.fault)
-    assert "Invalid __global__ read" in replay_summary.rows([shown, found])[2][1]
+    outcome = told(tmp_path, NEW, error_text="ended as failed, exit status 86")
+    assert outcome.error_text == "" and outcome.fault is not None and outcome.fault["kind"] == "report"
+    (sentence,) = replay_summary._apart([shown, outcome])
+    assert sentence.startswith(
+        "compute-sanitizer reports Invalid __global__ read of size 4 bytes in kernel `void gather"
+    )
+    assert variants.settles(outcome.variant, ILLEGAL, outcome.fault)
+    assert "Invalid __global__ read" in replay_summary.rows([shown, outcome])[2][1]
     raised = told(tmp_path, NEW, fault=dict(ILLEGAL))
     assert raised.fault is not None and raised.fault["kind"] == "exception" and raised.fault["report"]
-    assert replay_summary._apart([shown, raised]) == [said] and replay_summary.decided([shown, raised]) is shown.fault
+    assert (
+        replay_summary._apart([shown, raised]) == [sentence] and replay_summary.decided([shown, raised]) is shown.fault
+    )
     assert told(tmp_path, RACE).fault["report"][0]["what"].startswith("Error")  # type: ignore[index]
 
 
@@ -183,9 +187,9 @@ def test_what_the_tool_reports_of_a_step_that_goes_well_is_a_fault(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert variants.MEMCHECK in variants.contrasts(ILLEGAL, on_gpu=True)
     about, where = recorded_step.find(run, 2), tmp_path / "cell"
-    found = tool_reports.add_reports(
+    outcome = tool_reports.add_reports(
         run_variant(about, tool_reports.with_log_file(variants.MEMCHECK, where), where, 60.0), where
     )
-    assert found.fault is not None and found.fault["report"][0]["file"] == "scan.cu:61" and not found.error_text
-    told = replay_summary.record(about, [found], "", 1.0)["cells"][0]["fault"]
-    assert json.loads(json.dumps(told))["report"][0]["times"] == 2
+    assert outcome.fault is not None and outcome.fault["report"][0]["file"] == "scan.cu:61" and not outcome.error_text
+    fault = replay_summary.record(about, [outcome], "", 1.0)["cells"][0]["fault"]
+    assert json.loads(json.dumps(fault))["report"][0]["times"] == 2

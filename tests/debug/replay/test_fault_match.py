@@ -42,9 +42,9 @@ def test_an_error_of_cuda_is_compared_by_how_the_kernel_ended_and_others_by_thei
     assert not fault_match.same(raised("ValueError: 3"), raised("KeyError: 3"))
 
 
-def test_a_fault_elsewhere_is_another_one_where_both_cells_know_the_module() -> None:
-    one, other = raised(ILLEGAL), raised(ILLEGAL, path="body")
-    assert not fault_match.same(one, other) and fault_match.same(one, other, placed=False)
+def test_a_fault_in_another_module_differs_where_both_variants_name_it() -> None:
+    fault, other = raised(ILLEGAL), raised(ILLEGAL, path="body")
+    assert not fault_match.same(fault, other) and fault_match.same(fault, other, placed=False)
     bad = {"kind": "nonfinite", "path": "a", "exception": "AssertionError: nan"}
     assert fault_match.same(bad, {"kind": "nonfinite", "path": "_orig_mod.a"})
     assert not fault_match.same(bad, {**bad, "path": "b"}) and not fault_match.same(bad, {**bad, "kind": "crash"})

@@ -128,41 +128,41 @@ def recorded(tmp_path: Path, what: str, seconds: float = 120, text: str = LOOP) 
 
 
 def answered(tmp_path: Path, what: str, seconds: float = 120) -> tuple[Replayed, dict[str, Any]]:
-    found = replay(recorded(tmp_path, what, seconds))
-    assert found.path is not None
-    told = json.loads(found.path.read_text())
-    return found, told["fault"]
+    answer = replay(recorded(tmp_path, what, seconds))
+    assert answer.path is not None
+    record = json.loads(answer.path.read_text())
+    return answer, record["fault"]
 
 
-def test_nan_in_one_page_is_placed(tmp_path: Path) -> None:
-    found, fault = answered(tmp_path, "nan")
+def test_nan_in_a_page_is_placed(tmp_path: Path) -> None:
+    answer, fault = answered(tmp_path, "nan")
     assert (fault["path"], fault["op"], fault["phase"]) == ("0", "aten::convolution", "forward")
     assert (fault["names"], fault["pixel"], fault["value"]) == (["page_7.png"], [4, 5], "NaN")
-    assert found.path == tmp_path / "run" / "incident" / "replay.json"
-    assert "sample `page_7.png`" in found.sentence and "`0` (Conv2d 3->4)" in found.sentence
+    assert answer.path == tmp_path / "run" / "incident" / "replay.json"
+    assert "sample `page_7.png`" in answer.sentence and "`0` (Conv2d 3->4)" in answer.sentence
     assert not list((tmp_path / "run").glob("flight/ring-0-1.bin")), "a replay makes no record of its own"
 
 
 @pytest.mark.slow
 def test_a_target_out_of_range_is_placed_and_older_answers_stay(tmp_path: Path) -> None:
-    found, fault = answered(tmp_path, "target")
+    answer, fault = answered(tmp_path, "target")
     assert (fault["kind"], fault["op"], fault["value"]) == ("target", "aten::nll_loss2d_forward", "11")
     assert (fault["names"], fault["pixel"]) == (["page_7.png"], [2, 3])
     again = replay(tmp_path / "run")
-    assert again.sentence == found.sentence
+    assert again.sentence == answer.sentence
     assert again.path == tmp_path / "run" / "incident" / "replay-2.json"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["segv", "backward segv", "raise", "backward raise", "backward hang"])
-def test_what_dies_because_of_one_page_is_placed_with_it(tmp_path: Path, what: str) -> None:
-    found, fault = answered(tmp_path, what, 25 if "hang" in what else 120)
+def test_what_dies_because_of_a_page_is_placed_with_it(tmp_path: Path, what: str) -> None:
+    answer, fault = answered(tmp_path, what, 25 if "hang" in what else 120)
     assert fault["phase"] == ("backward" if "backward" in what else "forward")
     assert (fault["path"], fault["module"]) == ("0", "Conv2d 3->4")
-    assert "sample `page_7.png`" in found.sentence and fault["names"] == ["page_7.png"]
+    assert "sample `page_7.png`" in answer.sentence and fault["names"] == ["page_7.png"]
     assert fault.get("op") == ("LineFilter" if "backward" in what else None) and "boom" in fault["surfaced"]
-    said = {"segv": "killed by SIGSEGV", "raise": "RuntimeError: planted", "hang": "it never returned"}
-    assert said[what.split()[-1]] in found.sentence
+    texts = {"segv": "killed by SIGSEGV", "raise": "RuntimeError: planted", "hang": "it never returned"}
+    assert texts[what.split()[-1]] in answer.sentence
 
 
 @pytest.mark.slow
@@ -186,9 +186,9 @@ def test_a_replay_that_is_interrupted_leaves_nobody_behind(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_what_never_returns_is_placed_with_its_page(tmp_path: Path) -> None:
-    found, fault = answered(tmp_path, "hang", 20)
+    answer, fault = answered(tmp_path, "hang", 20)
     assert (fault["kind"], fault["path"]) == ("hang", "0")
-    assert "boom" in fault["surfaced"] and "sample `page_7.png`" in found.sentence
+    assert "boom" in fault["surfaced"] and "sample `page_7.png`" in answer.sentence
 
 
 @pytest.mark.slow
@@ -200,24 +200,24 @@ def test_a_page_that_cannot_be_loaded_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_cannot_load_its_first_batch_is_replayed(tmp_path: Path) -> None:
-    found, fault = answered(tmp_path, "first data")
+    answer, fault = answered(tmp_path, "first data")
     assert (fault["kind"], fault["step"]) == ("data", 0) and fault["line"].endswith(" __getitem__")
-    assert "OSError: a torn page" in found.sentence and fault["names"]
+    assert "OSError: a torn page" in answer.sentence and fault["names"]
 
 
 @pytest.mark.slow
-def test_a_program_that_notices_behind_its_loop_is_told_of_the_step_before(tmp_path: Path) -> None:
-    found, fault = answered(tmp_path, "late nan")
-    assert [row[0] for row in found.rows[1:]] == ["traced"], "the steps before are looked at in the same start"
+def test_a_program_that_notices_behind_its_loop_is_reported_for_the_step_before(tmp_path: Path) -> None:
+    answer, fault = answered(tmp_path, "late nan")
+    assert [row[0] for row in answer.rows[1:]] == ["traced"], "the steps before are looked at in the same start"
     assert (fault["path"], fault["op"], fault["names"]) == ("0", "aten::convolution", ["page_7.png"])
 
 
 @pytest.mark.slow
 def test_a_run_that_did_well_is_equal_bit_for_bit(tmp_path: Path) -> None:
-    found = replay(recorded(tmp_path, "nothing"), 2)
-    assert found.record["equal"] is True and not found.reproduced
-    assert not found.record["warnings"], "it begins at the snapshot"
-    assert "loss equal bit for bit" in found.sentence
+    answer = replay(recorded(tmp_path, "nothing"), 2)
+    assert answer.record["equal"] is True and not answer.reproduced
+    assert not answer.record["warnings"], "it begins at the snapshot"
+    assert "loss equal bit for bit" in answer.sentence
 
 
 def made(run: Path, *, steps: int = 3, **program: Any) -> Path:
@@ -232,9 +232,9 @@ def made(run: Path, *, steps: int = 3, **program: Any) -> Path:
     return run
 
 
-def test_the_step_that_was_being_made_is_the_one(tmp_path: Path) -> None:
-    found = recorded_step.find(made(tmp_path / "run"))
-    assert (found.number, found.samples, found.on_gpu, found.seconds) == (2, ["2.png"], False, 1.0)
+def test_the_step_that_in_progress_is_chosen(tmp_path: Path) -> None:
+    answer = recorded_step.find(made(tmp_path / "run"))
+    assert (answer.number, answer.samples, answer.on_gpu, answer.seconds) == (2, ["2.png"], False, 1.0)
     assert recorded_step.find(tmp_path / "run", 1).number == 1
 
 
@@ -256,7 +256,7 @@ def test_the_first_loss_that_is_not_finite_wins(tmp_path: Path) -> None:
         ("unbegun", None, RunError, "was ended before its first step"),
     ],
 )
-def test_what_cannot_be_replayed_is_said_in_one_sentence(
+def test_what_cannot_be_replayed_is_explained_in_a_sentence(
     tmp_path: Path, what: str, number: int | None, error: type[Exception], words: str
 ) -> None:
     made(tmp_path / "run")
@@ -275,9 +275,9 @@ def test_what_cannot_be_replayed_is_said_in_one_sentence(
     ],
 )
 def test_a_program_that_cannot_be_started_again_says_why(tmp_path: Path, program: Any, words: str) -> None:
-    found = recorded_step.find(made(tmp_path / "run", **program))
+    answer = recorded_step.find(made(tmp_path / "run", **program))
     with pytest.raises(RunError, match=words):
-        recorded_step.command(found, tmp_path / "job.json")
+        recorded_step.command(answer, tmp_path / "job.json")
 
 
 def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Path) -> None:
@@ -299,8 +299,8 @@ def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Pat
         tmp_path / "b", cwd=str(tmp_path), kind="ocrlab train", executable=sys.executable, argv=["python", "mine.py"]
     )
     assert recorded_step.command(recorded_step.find(script), Path("job"))[-2:] == [sys.executable, "mine.py"]
-    kept = recorded_step.environment(recorded_step.find(script), tmp_path / "job")
-    assert kept[program_info.REPLAY] == str(tmp_path / "job")
+    carried = recorded_step.environment(recorded_step.find(script), tmp_path / "job")
+    assert carried[program_info.REPLAY] == str(tmp_path / "job")
 
 
 def test_a_program_that_has_changed_since_is_a_warning(tmp_path: Path) -> None:
@@ -308,18 +308,18 @@ def test_a_program_that_has_changed_since_is_a_warning(tmp_path: Path) -> None:
     run = made(tmp_path / "run", cwd=str(tmp_path), time=time.time() - 1000)
     assert recorded_step.find(run).warnings == ["x.py has changed since the run began"]
     moved = made(tmp_path / "moved", cwd=str(tmp_path / "gone"), time=time.time() - 1000)
-    told = " ".join(recorded_step.find(moved).warnings)
-    assert "the folder that it was started in is gone" in told and "x.py is gone" in told
+    record = " ".join(recorded_step.find(moved).warnings)
+    assert "the folder that it was started in is gone" in record and "x.py is gone" in record
 
 
-def test_a_script_that_is_gone_is_said_before_it_is_started(tmp_path: Path) -> None:
+def test_a_script_that_is_gone_is_reported_before_it_is_started(tmp_path: Path) -> None:
     run = made(tmp_path / "run", cwd=str(tmp_path), executable=sys.executable)
     with pytest.raises(RunError, match="x.py"):
         recorded_step.command(recorded_step.find(run), Path("job"))
 
 
 @pytest.mark.parametrize("older", [True, False], ids=["torch's older form", "zip"])
-def test_a_torn_snapshot_is_passed_over_and_a_damaged_ring_said(
+def test_a_torn_snapshot_is_passed_over_and_a_damaged_ring_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: bool
 ) -> None:
     run = made(tmp_path / "run")
@@ -331,8 +331,8 @@ def test_a_torn_snapshot_is_passed_over_and_a_damaged_ring_said(
     monkeypatch.setattr(
         recorded_step.ring_reader, "read_ring", lambda path: dataclasses.replace(flown, snapshots=shots)
     )
-    found = recorded_step.find(run)
-    assert found.snapshot == whole and found.warnings[0] == "snapshot-0-b.pt is torn or gone"
+    answer = recorded_step.find(run)
+    assert answer.snapshot == whole and answer.warnings[0] == "snapshot-0-b.pt is torn or gone"
     monkeypatch.undo()
     ring_reader.find_rings(run)[0].write_bytes(b"no ring")
     with pytest.raises(DataError, match="is not a ring"):
@@ -362,8 +362,8 @@ def test_a_script_that_calls_fit_is_replayed_with_what_its_run_has_settled(tmp_p
     data, runs = ROOT / "data_samples", tmp_path / "runs"
     subprocess.run([sys.executable, script, data, runs], check=True, capture_output=True, timeout=120)
     (run,) = runs.iterdir()
-    found = replay(run, 3)
-    losses = [(step["loss"], step["recorded"]) for step in found.record["cells"][0]["steps"]]
+    answer = replay(run, 3)
+    losses = [(step["loss"], step["recorded"]) for step in answer.record["cells"][0]["steps"]]
     assert len(losses) == 4 and all(again == recorded for again, recorded in losses)
 
 
@@ -382,28 +382,28 @@ def test_a_run_without_a_step_can_be_replayed_where_a_batch_was_on_its_way(tmp_p
     run = made(tmp_path / "run", steps=0)
     page = StatusPage(run / "flight", 0, 0, 0, 0)
     page.batch('{"kind": "map", "indices": "[4, 5]"}', {})
-    found = recorded_step.find(run)
-    assert (found.number, found.step, found.snapshot, found.is_loading) == (0, None, None, True)
+    answer = recorded_step.find(run)
+    assert (answer.number, answer.step, answer.snapshot, answer.is_loading) == (0, None, None, True)
     with pytest.raises(RunError, match="ended before its first step"):
         recorded_step.find(run, 3)
 
 
-def test_a_value_that_a_validation_had_kept_is_looked_for_from_its_first_batch_on() -> None:
-    kept = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "step": 3, "micro": 7, "samples": None}
-    made = {**kept, "tensor": "output aten::div", "micro": 5, "samples": [5], "names": ["13"]}
+def test_a_value_that_a_validation_had_stored_is_looked_for_from_its_first_batch_on() -> None:
+    carried = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "step": 3, "micro": 7, "samples": None}
+    computed = {**carried, "tensor": "output aten::div", "micro": 5, "samples": [5], "names": ["13"]}
     about = SimpleNamespace(number=3, seconds=0.1, on_gpu=False, began_earlier=False, ended="failure", step=None)
     about.flight, about.from_start = SimpleNamespace(steps=[]), False
     outcomes: list[TrialResult] = []
     asked = []
     for cell in replaying._sequence(about, outcomes, 0.0, 0.0):  # type: ignore[arg-type]
         asked.append((cell.name, cell.options.get("validate")))
-        outcomes.append(TrialResult(cell, fault=kept if len(asked) == 1 else made, count=8))
+        outcomes.append(TrialResult(cell, fault=carried if len(asked) == 1 else computed, count=8))
     assert asked == [("traced", None), ("whole validation", 0)]
-    assert replay_summary.decided(outcomes) is made
+    assert replay_summary.decided(outcomes) is computed
 
 
 @pytest.mark.parametrize("what", ["counted", "called", "kept"])
 def test_a_fault_that_depends_on_what_the_program_keeps_comes_again(tmp_path: Path, what: str) -> None:
-    found = replay(recorded(tmp_path, what, text=KEEPING))
-    assert "first fault at step 29, loss" in found.sentence and "is 7 at [1], allowed 0 to 2" in found.sentence
-    assert any(row[0].endswith("from the beginning") for row in found.rows)
+    answer = replay(recorded(tmp_path, what, text=KEEPING))
+    assert "first fault at step 29, loss" in answer.sentence and "is 7 at [1], allowed 0 to 2" in answer.sentence
+    assert any(row[0].endswith("from the beginning") for row in answer.rows)

@@ -94,33 +94,33 @@ for number in rec.steps(80):
 def test_a_token_out_of_range_is_named_in_training_and_in_evaluation(
     tmp_path: Path, what: str, step: int, phase: str
 ) -> None:
-    found = replay(recorded(tmp_path, what, text=SCRIPT))
-    fault = found.record["fault"]
-    assert f"first fault at step {step}, {phase}, `embed` (Embedding 7->16" in found.sentence
+    answer = replay(recorded(tmp_path, what, text=SCRIPT))
+    fault = answer.record["fault"]
+    assert f"first fault at step {step}, {phase}, `embed` (Embedding 7->16" in answer.sentence
     assert (fault["path"], fault["op"], fault["phase"]) == ("embed", "aten::embedding", phase)
     assert (fault["kind"], fault["value"], fault["allowed"]) == ("index", "9", "0 to 6")
     assert fault["line"].startswith(str(tmp_path / "train.py:")) and fault["line"].endswith(" forward")
-    assert found.record["equal"] is True, "the losses that the model returned are those of the run"
+    assert answer.record["equal"] is True, "the losses that the model returned are those of the run"
 
 
 def test_an_error_that_nobody_catches_in_an_evaluation_is_named_with_its_line(tmp_path: Path) -> None:
-    found = replay(recorded(tmp_path, "metric", text=SCRIPT))
-    fault = found.record["fault"]
-    assert (fault["step"], fault["phase"], fault["kind"]) == (40, "validation", "exception"), found.sentence
-    assert "IndexError: list index out of range" in found.sentence
+    answer = replay(recorded(tmp_path, "metric", text=SCRIPT))
+    fault = answer.record["fault"]
+    assert (fault["step"], fault["phase"], fault["kind"]) == (40, "validation", "exception"), answer.sentence
+    assert "IndexError: list index out of range" in answer.sentence
     assert "train.py:" in fault["line"] and fault["line"].endswith("estimate_loss")
-    assert "the process ended itself" not in found.sentence
+    assert "the process ended itself" not in answer.sentence
 
 
 def test_a_loop_over_steps_is_replayed_from_a_snapshot(tmp_path: Path) -> None:
-    found = replay(recorded(tmp_path, "", text=STEPS))
-    fault = found.record["fault"]
-    assert (fault["step"], fault["op"], fault["value"]) == (66, "aten::embedding", "9"), found.sentence
-    steps = found.record["cells"][0]["steps"]
+    answer = replay(recorded(tmp_path, "", text=STEPS))
+    fault = answer.record["fault"]
+    assert (fault["step"], fault["op"], fault["value"]) == (66, "aten::embedding", "9"), answer.sentence
+    steps = answer.record["cells"][0]["steps"]
     assert 20 <= steps[0]["number"] <= 60 and all(step["equal"] for step in steps)
 
 
-def test_a_script_that_takes_longer_than_the_timeout_is_told_what_would_help(tmp_path: Path) -> None:
+def test_a_script_that_takes_longer_than_the_timeout_is_answered_with_what_would_help(tmp_path: Path) -> None:
     run = made(tmp_path / "run", from_start=True, cwd=str(tmp_path), time=0.0)
     with pytest.raises(ConfigError, match=r"rec\.steps\(n\).*extra=") as refused:
         replay(run, timeout=1)

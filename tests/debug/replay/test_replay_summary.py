@@ -40,22 +40,22 @@ def step(number: int, loss: float, equal: bool | None = True) -> dict[str, Any]:
 
 def test_the_sentence_of_an_overflow_that_goes_away_in_fp32() -> None:
     fault = {**CONV, "kind": "nonfinite", "tensor": "output aten::convolution", "value": "+Inf", "index": [1, 0, 2, 2]}
-    found = [outcome({**fault, "names": ["page_031.png"], "by": "overflow"}), outcome(None, variants.FP32)]
-    assert replay_summary.sentence(subject(), found) == (
+    outcomes = [outcome({**fault, "names": ["page_031.png"], "by": "overflow"}), outcome(None, variants.FP32)]
+    assert replay_summary.sentence(subject(), outcomes) == (
         "first fault at step 212, forward, `decoder.fusion.0` (Conv2d 256->64), op `aten::convolution`, "
         "input (4, 256, 160, 160) bf16; +Inf in output aten::convolution at [1, 0, 2, 2], overflow; "
         "sample `page_031.png`; goes away in fp32."
     )
-    assert replay_summary.record(subject(), found, "", 1.0)["reproduced"] is True
-    assert [row[0] for row in replay_summary.rows(found)] == ["cell", "traced", "fp32"]
+    assert replay_summary.record(subject(), outcomes, "", 1.0)["reproduced"] is True
+    assert [row[0] for row in replay_summary.rows(outcomes)] == ["cell", "traced", "fp32"]
 
 
 def test_the_sentence_of_a_target_names_sample_and_pixel() -> None:
     fault = {"kind": "target", "step": 3, "phase": "loss", "op": "aten::nll_loss2d_forward", "line": "train.py:9 loss"}
     fault |= {"tensor": "target batch[1]", "value": "9", "pixel": [3, 7], "allowed": "0 to 4", "names": ["b.png"]}
-    said = replay_summary.sentence(subject(), [outcome(fault)])
-    assert "loss, `train.py:9 loss`, op `aten::nll_loss2d_forward`" in said
-    assert "target batch[1] is 9 at pixel (3, 7), allowed 0 to 4; sample `b.png`." in said
+    sentence = replay_summary.sentence(subject(), [outcome(fault)])
+    assert "loss, `train.py:9 loss`, op `aten::nll_loss2d_forward`" in sentence
+    assert "target batch[1] is 9 at pixel (3, 7), allowed 0 to 4; sample `b.png`." in sentence
 
 
 def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> None:
@@ -67,20 +67,22 @@ def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> No
     ]
     crash = outcome({**CONV, "kind": "crash", "signal": "SIGSEGV", "samples": None, "drawn": True})
     alone = TrialResult(variants.per_sample(6), per_sample=tried, count=3)
-    said = replay_summary.sentence(subject(), [crash, alone])
-    assert said.endswith("killed by SIGSEGV; sample `b.png`, goes away without it.")
+    sentence = replay_summary.sentence(subject(), [crash, alone])
+    assert sentence.endswith("killed by SIGSEGV; sample `b.png`, goes away without it.")
     assert crash.fault is not None and replay_summary.name_samples(crash.fault, alone)
     assert (crash.fault["samples"], crash.fault["names"]) == ([1], ["b.png"])
     crash.fault |= {"samples": None, "names": None}
     every = TrialResult(
-        variants.per_sample(6), per_sample=[{**told, "same": True, "well": False} for told in tried[:2]], count=2
+        variants.per_sample(6),
+        per_sample=[{**agreement, "same": True, "well": False} for agreement in tried[:2]],
+        count=2,
     )
     assert "every sample of the batch does it alone" in replay_summary.sentence(subject(), [crash, every])
     none = TrialResult(variants.per_sample(6), per_sample=tried[:1], count=3)
     assert "no sample of the batch does it alone" in replay_summary.sentence(subject(), [crash, none])
 
 
-def test_parts_that_fail_in_another_way_tell_of_no_sample() -> None:
+def test_parts_that_fail_in_another_way_name_no_sample() -> None:
     tried = [{"samples": part, "names": [], "same": part == [0], "well": False} for part in ([0], [1], [2], [1, 2])]
     names, how = replay_summary.culprits(TrialResult(variants.per_sample(6), per_sample=tried, count=3))
     assert names is None and "cannot be tried one by one" in how
@@ -88,18 +90,18 @@ def test_parts_that_fail_in_another_way_tell_of_no_sample() -> None:
     assert replay_summary.failing_samples(TrialResult(variants.per_sample(6), per_sample=tried, count=3)) == ([0], "")
 
 
-def test_a_sample_that_needs_company_is_found_by_leaving_it_out() -> None:
+def test_a_sample_that_needs_company_is_identified_by_leaving_it_out() -> None:
     singles = [{"samples": [i], "names": [f"{i}.png"], "same": False, "well": True} for i in range(3)]
     pairs = [
         {"samples": [i for i in range(3) if i != out], "names": [], "same": out != 1, "well": out == 1}
         for out in range(3)
     ]
-    found = TrialResult(variants.per_sample(6), per_sample=singles + pairs, count=3)
-    assert replay_summary.culprits(found) == (["1.png"], "goes away without it, and needs company")
+    outcomes = TrialResult(variants.per_sample(6), per_sample=singles + pairs, count=3)
+    assert replay_summary.culprits(outcomes) == (["1.png"], "goes away without it, and needs company")
 
 
 @pytest.mark.parametrize("kind", ["exception", "crash", "nonfinite"])
-def test_the_only_sample_of_a_batch_is_the_one(kind: str) -> None:
+def test_the_only_sample_of_a_batch_is_named(kind: str) -> None:
     fault: dict[str, Any] = {**CONV, "kind": kind, "samples": None}
     assert not replay_summary.name_samples(fault, TrialResult(variants.TRACED, fault, count=1, names=["only.png"]))
     assert (fault["samples"], fault["names"]) == ([0], ["only.png"])
@@ -112,12 +114,12 @@ def test_a_weight_is_that_of_no_sample() -> None:
 
 
 def test_a_compiled_model_is_why_a_loss_differs() -> None:
-    found = [outcome(None, steps=[step(212, 1.0, False)], compiled=True)]
-    assert "the model is compiled" in replay_summary.sentence(subject("success"), found)
-    assert "packages" not in replay_summary.sentence(subject("success"), found)
+    outcomes = [outcome(None, steps=[step(212, 1.0, False)], compiled=True)]
+    assert "the model is compiled" in replay_summary.sentence(subject("success"), outcomes)
+    assert "packages" not in replay_summary.sentence(subject("success"), outcomes)
 
 
-def test_a_fault_of_an_earlier_step_is_the_first_one() -> None:
+def test_a_fault_of_an_earlier_step_comes_first() -> None:
     late = {**CONV, "kind": "nonfinite", "tensor": "weight a.weight", "value": "NaN", "before": True}
     early = {
         **CONV,
@@ -127,13 +129,13 @@ def test_a_fault_of_an_earlier_step_is_the_first_one() -> None:
         "tensor": "output aten::mul",
         "value": "NaN",
     }
-    said = replay_summary.sentence(
+    sentence = replay_summary.sentence(
         subject(), [outcome(late), outcome(early, variants.earlier(212, 1.0)), outcome(None, variants.FP32)]
     )
-    assert said.startswith("first fault at step 211, backward") and said.endswith("; goes away in fp32.")
+    assert sentence.startswith("first fault at step 211, backward") and sentence.endswith("; goes away in fp32.")
 
 
-def test_a_hang_and_an_exception_say_where() -> None:
+def test_a_hang_and_an_exception_have_a_place() -> None:
     hang = {**CONV, "kind": "hang", "surfaced": "train.py:7 wait"}
     assert "it never returned, in `train.py:7 wait`" in replay_summary.sentence(subject(), [outcome(hang)])
     raised = {
@@ -142,8 +144,8 @@ def test_a_hang_and_an_exception_say_where() -> None:
         "exception": "RuntimeError: shape mismatch",
         "given": ["(2, 3) fp32 from stem"],
     }
-    said = replay_summary.sentence(subject(), [outcome(raised)])
-    assert "RuntimeError: shape mismatch; got (2, 3) fp32 from stem" in said
+    sentence = replay_summary.sentence(subject(), [outcome(raised)])
+    assert "RuntimeError: shape mismatch; got (2, 3) fp32 from stem" in sentence
 
 
 @pytest.mark.parametrize(
@@ -167,60 +169,62 @@ def test_a_step_that_goes_well_is_compared_with_the_record(ended: str, steps: An
     assert wanted in replay_summary.sentence(subject(ended), [outcome(None, steps=steps)])
 
 
-def test_a_loss_that_is_another_one_each_time_is_told_with_its_samples() -> None:
+def test_a_loss_that_is_different_each_time_is_reported_with_its_samples() -> None:
     again = [[{**step(211, loss, False), "samples": ["a.bin", "b.bin"]}] for loss in (1.0, 1.5)]
-    found = [outcome(None, steps=again[0]), outcome(None, variants.AS_IT_WAS, steps=again[1])]
+    outcomes = [outcome(None, steps=again[0]), outcome(None, variants.AS_IT_WAS, steps=again[1])]
     wanted = "each time it is another one: the data of that step (samples a.bin, b.bin) or an operator is not"
-    assert wanted in replay_summary.sentence(subject("failure"), found)
+    assert wanted in replay_summary.sentence(subject("failure"), outcomes)
     begun = outcome(None, variants.begun(variants.TRACED), steps=again[1])  # may go another way by what it keeps
-    assert wanted not in replay_summary.sentence(subject("failure"), [found[0], begun])
+    assert wanted not in replay_summary.sentence(subject("failure"), [outcomes[0], begun])
 
 
-def test_a_step_that_may_never_have_been_is_not_said_to_have_run() -> None:
+def test_a_step_that_may_never_have_been_is_not_reported_to_have_run() -> None:
     run = subject("unknown")
     run.step, run.number = None, 213
-    said = replay_summary.sentence(run, [outcome(None, steps=[step(212, 0.5)])])
-    assert said.startswith("could not be reproduced: the steps up to 212 ran 1 time,") and "213" not in said
-    said = replay_summary.sentence(run, [outcome(None)])
-    assert said.startswith("could not be reproduced: what comes before the first step ran 1 time, no fault; nothing")
+    sentence = replay_summary.sentence(run, [outcome(None, steps=[step(212, 0.5)])])
+    assert sentence.startswith("could not be reproduced: the steps up to 212 ran 1 time,") and "213" not in sentence
+    sentence = replay_summary.sentence(run, [outcome(None)])
+    assert sentence.startswith(
+        "could not be reproduced: what comes before the first step ran 1 time, no fault; nothing"
+    )
 
 
-def test_what_stays_in_a_cell_that_was_none_is_not_said() -> None:
+def test_what_stays_in_a_cell_that_was_none_is_not_reported() -> None:
     fault = {"kind": "nonfinite", "step": 3, "inputs": ["(2, 3) fp16"], "tensor": "output aten::sum", "value": "+Inf"}
-    said = replay_summary.sentence(subject(), [outcome(fault), outcome(fault, variants.FP32)])
-    assert "stays" not in said and "fp32" not in said
+    sentence = replay_summary.sentence(subject(), [outcome(fault), outcome(fault, variants.FP32)])
+    assert "stays" not in sentence and "fp32" not in sentence
 
 
-def test_a_batch_that_could_not_be_put_together_is_told_whole() -> None:
+def test_a_batch_that_could_not_be_put_together_is_reported_whole() -> None:
     fault = {"kind": "data", "step": 3, "phase": "data", "exception": "ValueError: empty", "batch": "batch of 4, 9"}
-    said = replay_summary.sentence(subject(), [outcome(fault)])
-    assert said == "first fault at step 3, data; ValueError: empty; batch of 4, 9."
+    sentence = replay_summary.sentence(subject(), [outcome(fault)])
+    assert sentence == "first fault at step 3, data; ValueError: empty; batch of 4, 9."
 
 
-def test_what_another_operator_has_written_over_is_told() -> None:
+def test_what_another_operator_has_written_over_is_reported() -> None:
     changed = f"`add_` at {Path.cwd()}/gate.py:10 forward"
     fault = {"kind": "exception", "phase": "backward", "exception": "RuntimeError: modified", "changed": changed}
     assert "; changed in place by `add_` at gate.py:10 forward" in replay_summary.sentence(subject(), [outcome(fault)])
 
 
 def test_a_replay_that_failed_itself_says_so_and_nan_is_no_json() -> None:
-    found = [outcome(None, error_text="No module named train")]
-    assert replay_summary.sentence(subject(), found) == "step 212 could not be run again: No module named train."
-    told = replay_summary.record(subject(), [outcome(None, steps=[step(212, math.nan)])], "", 0.0)
-    assert told["cells"][0]["steps"][0]["loss"] is None
-    assert told["schema"] == 1
+    outcomes = [outcome(None, error_text="No module named train")]
+    assert replay_summary.sentence(subject(), outcomes) == "step 212 could not be run again: No module named train."
+    agreement = replay_summary.record(subject(), [outcome(None, steps=[step(212, math.nan)])], "", 0.0)
+    assert agreement["cells"][0]["steps"][0]["loss"] is None
+    assert agreement["schema"] == 1
 
 
-def test_one_rank_alone_goes_its_own_way_from_its_second_step() -> None:
+def test_a_rank_alone_goes_its_own_way_from_its_second_step() -> None:
     """No data has changed and no operator is random: the mean of the gradients over the ranks is missing."""
     of_two = subject()
     of_two.program["environment"] = {"WORLD_SIZE": "2"}
-    found = outcome(None, steps=[step(0, 7.5), step(1, 7.4, False)], world=2)
-    said = replay_summary.sentence(of_two, [found])
-    assert "differs from the record at step 1" in said
-    assert "as it must: gradients are those of one rank, and the run took the mean over 2" in said
-    assert "what came from another rank or from outside is not in it: ocrlab diagnose runs/x." in said
-    assert "have changed" not in said
+    outcomes = outcome(None, steps=[step(0, 7.5), step(1, 7.4, False)], world=2)
+    sentence = replay_summary.sentence(of_two, [outcomes])
+    assert "differs from the record at step 1" in sentence
+    assert "as it must: gradients are those of one rank, and the run took the mean over 2" in sentence
+    assert "what came from another rank or from outside is not in it: ocrlab diagnose runs/x." in sentence
+    assert "have changed" not in sentence
     early = outcome(None, steps=[step(0, 7.5, False), step(1, 7.4, False)], world=2)
     assert "data, code or packages have changed" in replay_summary.sentence(of_two, [early])
 
@@ -233,17 +237,17 @@ def trained(losses: list[float], sizes: list[int]) -> RecordedStep:
     )
 
 
-def test_a_loss_that_had_risen_is_told_with_an_overflow_and_no_sample() -> None:
+def test_a_loss_that_had_risen_is_reported_with_an_overflow_and_no_sample() -> None:
     fault = {"kind": "nonfinite", "step": 5, "phase": "loss", "op": "aten::mse_loss", "value": "+Inf", "by": "overflow"}
     fault |= {"tensor": "output aten::mse_loss", "line": "x.py:3 f", "everyone": 3e17}
-    said = replay_summary.sentence(trained([2.0, 1.0, 5e3, 1e9, 1e20, math.inf], [8] * 6), [outcome(fault)])
-    assert "it is no one sample's: in the middle their values are 3e+17 here" in said
-    assert said.endswith("the loss had risen from 1 at step 1 to 1e+20 at step 4.")
+    sentence = replay_summary.sentence(trained([2.0, 1.0, 5e3, 1e9, 1e20, math.inf], [8] * 6), [outcome(fault)])
+    assert "it is no one sample's: in the middle their values are 3e+17 here" in sentence
+    assert sentence.endswith("the loss had risen from 1 at step 1 to 1e+20 at step 4.")
     for losses in ([2.0, 1.0, 1.1, 1.0, 1.2], [0.0, -0.1, 0.2, 0.2, 0.3], [-2e-3, 1e-3, -1.0, -1.2, -1.1]):
         assert "had risen" not in replay_summary.sentence(trained([*losses, math.inf], [8] * 6), [outcome(fault)])
 
 
-def test_a_batch_that_is_smaller_than_those_before_is_told() -> None:
+def test_a_batch_that_is_smaller_than_those_before_is_reported() -> None:
     fault = {
         "kind": "exception",
         "step": 3,
@@ -253,15 +257,17 @@ def test_a_batch_that_is_smaller_than_those_before_is_told() -> None:
         "exception": "E: size",
     }
     fault |= {"line": "/x/lm.py:9 forward"}
-    said = replay_summary.sentence(trained([1.0] * 4, [8, 8, 8, 1]), [outcome(fault)])
-    assert "at `/x/lm.py:9 forward`" in said and said.endswith("this batch has 1 sample, those before it had 8.")
+    sentence = replay_summary.sentence(trained([1.0] * 4, [8, 8, 8, 1]), [outcome(fault)])
+    assert "at `/x/lm.py:9 forward`" in sentence and sentence.endswith(
+        "this batch has 1 sample, those before it had 8."
+    )
 
 
 def test_the_steps_before_are_no_contrast_and_advice_is_left_out() -> None:
     fault = {"kind": "exception", "step": 9, "phase": variants.AFTER_LOOP, "line": "x.py:3 f"}
     fault |= {"exception": "RuntimeError: it was modified. Hint: enable anomaly detection"}
-    said = replay_summary.sentence(subject(), [outcome(fault), outcome(dict(fault), variants.earlier(9, 1.0))])
-    assert said == "first fault at step 9, after the last batch, `x.py:3 f`; RuntimeError: it was modified."
+    sentence = replay_summary.sentence(subject(), [outcome(fault), outcome(dict(fault), variants.earlier(9, 1.0))])
+    assert sentence == "first fault at step 9, after the last batch, `x.py:3 f`; RuntimeError: it was modified."
 
 
 def test_several_samples_go_away_together_and_a_position_needs_no_quotes() -> None:
@@ -269,8 +275,8 @@ def test_several_samples_go_away_together_and_a_position_needs_no_quotes() -> No
     tried = [{"samples": [i], "names": [n], "same": i < 2, "well": i == 2, "signal": None} for i, n in enumerate("abc")]
     tried.append({"samples": [2], "names": ["c"], "same": False, "well": True})
     alone = TrialResult(variants.per_sample(6.0), per_sample=tried, count=3)
-    said = replay_summary._samples({"kind": "crash"}, [alone])
-    assert said == ["samples `a`, `b`, goes away without them"]
+    sentence = replay_summary._samples({"kind": "crash"}, [alone])
+    assert sentence == ["samples `a`, `b`, goes away without them"]
 
 
 def test_what_torch_compile_puts_before_a_path_is_left_out() -> None:
@@ -280,16 +286,16 @@ def test_what_torch_compile_puts_before_a_path_is_left_out() -> None:
 
 def test_batches_that_are_fetched_ahead_leave_step_and_sample_open() -> None:
     fault = {**CONV, "kind": "exception", "exception": "IndexError: Target 9", "names": ["a.png"], "ahead": True}
-    said = replay_summary.sentence(subject(), [outcome(fault)])
-    assert said.startswith("a fault that comes again, forward,") and "rec.batches around its prefetcher" in said
-    assert "step 212" not in said and "a.png" not in said
-    assert not variants.wants_alone(fault, 4, cuda=False)
+    sentence = replay_summary.sentence(subject(), [outcome(fault)])
+    assert sentence.startswith("a fault that comes again, forward,") and "rec.batches around its prefetcher" in sentence
+    assert "step 212" not in sentence and "a.png" not in sentence
+    assert not variants.wants_alone(fault, 4, on_gpu=False)
 
 
-@pytest.mark.parametrize(("drawn", "wanted"), [(True, replay_summary.EVERY), (False, replay_summary.ELSEWHERE)])
-def test_what_each_sample_does_may_come_from_elsewhere(drawn: bool, wanted: str) -> None:
+@pytest.mark.parametrize(("is_drawn", "wanted"), [(True, replay_summary.EVERY), (False, replay_summary.ELSEWHERE)])
+def test_what_each_sample_does_may_come_from_elsewhere(is_drawn: bool, wanted: str) -> None:
     tried = [{"samples": [i], "names": [], "same": True, "well": False} for i in range(2)]
-    fault = {**CONV, "kind": "nonfinite", "tensor": "output", "drawn": drawn}
+    fault = {**CONV, "kind": "nonfinite", "tensor": "output", "drawn": is_drawn}
     alone = TrialResult(variants.per_sample(6), per_sample=tried, count=2)
     assert wanted in replay_summary.sentence(subject(), [outcome(fault), alone])
     alone.partial = True  # a second batch beside it, say
@@ -299,32 +305,32 @@ def test_what_each_sample_does_may_come_from_elsewhere(drawn: bool, wanted: str)
 def test_a_step_that_the_run_has_left_behind_had_no_fault_to_reproduce() -> None:
     of = subject()
     of.flight.steps.append(Step(213, 213))
-    found = [outcome(None, steps=[step(212, 0.5)])] * 2
-    assert replay_summary.sentence(of, found).startswith(
+    outcomes = [outcome(None, steps=[step(212, 0.5)])] * 2
+    assert replay_summary.sentence(of, outcomes).startswith(
         "step 212 was run again 2 times: no fault, loss equal bit for bit"
     )
     of.flight.steps[0].loss = math.nan
-    assert replay_summary.sentence(of, found).startswith("could not be reproduced")
+    assert replay_summary.sentence(of, outcomes).startswith("could not be reproduced")
 
 
-def test_what_comes_not_again_is_told_with_the_error_that_the_run_ended_with(tmp_path: Path) -> None:
+def test_what_comes_not_again_is_reported_with_the_error_that_the_run_ended_with(tmp_path: Path) -> None:
     of = subject()
     of.run = tmp_path
     error = {"type": "OSError", "message": "[Errno 28] No space left on device: 'last.ckpt'", "where": "save.py:4 save"}
     (tmp_path / ".FAILURE").write_text(json.dumps({"schema": 1, "status": "failure", "started": "", "error": error}))
-    said = replay_summary.sentence(of, [outcome(None, steps=[step(212, 0.5)])])
-    assert said.endswith(
+    sentence = replay_summary.sentence(of, [outcome(None, steps=[step(212, 0.5)])])
+    assert sentence.endswith(
         "; the run ended with OSError: [Errno 28] No space left on device: 'last.ckpt', at `save.py:4 save`."
     )
     (tmp_path / ".FAILURE").write_text("no JSON")
     assert "ended with" not in replay_summary.sentence(of, [outcome(None, steps=[step(212, 0.5)])])
 
 
-def test_how_far_a_replay_agrees_with_the_record_is_said() -> None:
+def test_how_far_a_replay_agrees_with_the_record_is_reported() -> None:
     fault = {**CONV, "kind": "exception", "exception": "ValueError: x"}
     steps = [step(210, 1.0), step(211, 2.0), step(212, 3.0, None)]
-    told = "the 2 losses are equal to the record up to there, bit for bit"
-    assert replay_summary.agreement([outcome(fault, steps=steps)]) == told
+    agreement = "the 2 losses are equal to the record up to there, bit for bit"
+    assert replay_summary.agreement([outcome(fault, steps=steps)]) == agreement
     assert replay_summary.agreement([outcome(fault, steps=[*steps, step(213, 1.0, False)])]) == ""
     assert replay_summary.agreement([outcome(fault)]) == replay_summary.agreement([outcome(None, steps=steps)]) == ""
 
@@ -337,47 +343,47 @@ ILLEGAL = {
 
 
 def test_all_that_makes_a_fault_go_away_is_named_and_what_it_stays_with() -> None:
-    found = [outcome(dict(ILLEGAL), variants.BLOCKING), outcome(None, variants.CPU), outcome(None, variants.CUDNN)]
-    assert replay_summary.sentence(subject(), found).endswith("; goes away on the CPU and without cuDNN.")
+    outcomes = [outcome(dict(ILLEGAL), variants.BLOCKING), outcome(None, variants.CPU), outcome(None, variants.CUDNN)]
+    assert replay_summary.sentence(subject(), outcomes).endswith("; goes away on the CPU and without cuDNN.")
     ways = (variants.CUDNN, variants.FP32, variants.CACHING)
     inputs = {**ILLEGAL, "inputs": ["(4, 8) fp32"]}
-    found = [outcome(inputs, variants.BLOCKING), *(outcome(dict(inputs), cell) for cell in ways)]
-    assert replay_summary.sentence(subject(), found).endswith(
+    outcomes = [outcome(inputs, variants.BLOCKING), *(outcome(dict(inputs), cell) for cell in ways)]
+    assert replay_summary.sentence(subject(), outcomes).endswith(
         "; stays without cuDNN, in fp32 and without the caching allocator."
     )
 
 
-def test_another_fault_is_not_said_to_stay() -> None:
+def test_another_fault_is_not_reported_to_stay() -> None:
     value = {**CONV, "kind": "exception", "exception": "ValueError: no such size\nand more"}
-    found = [outcome(dict(ILLEGAL), variants.BLOCKING), outcome(value, variants.CPU)]
-    said = replay_summary.sentence(subject(), found)
-    assert said.endswith("; fails otherwise on the CPU: ValueError: no such size.") and "stays" not in said
-    found[1] = outcome({**ILLEGAL, "path": "stem"}, variants.CUDNN)
+    outcomes = [outcome(dict(ILLEGAL), variants.BLOCKING), outcome(value, variants.CPU)]
+    sentence = replay_summary.sentence(subject(), outcomes)
+    assert sentence.endswith("; fails otherwise on the CPU: ValueError: no such size.") and "stays" not in sentence
+    outcomes[1] = outcome({**ILLEGAL, "path": "stem"}, variants.CUDNN)
     assert "fails otherwise without cuDNN in `stem`: RuntimeError: CUDA error" in replay_summary.sentence(
-        subject(), found
+        subject(), outcomes
     )
     race = {"step": 0, "kind": "exception", "exception": "torch.cuda._sanitizer.CUDASanitizerErrors: detected 1 errors"}
-    found[1] = outcome(race, variants.SANITIZER)
+    outcomes[1] = outcome(race, variants.SANITIZER)
     assert "; a race between streams is seen under the stream sanitizer: torch" in replay_summary.sentence(
-        subject(), found
+        subject(), outcomes
     )
     target = {"kind": "target", "tensor": "target batch[1]", "value": "9", "index": [3], "allowed": "0 to 4"}
-    found[1] = outcome(target, variants.CPU)
-    assert replay_summary.sentence(subject(), found).endswith(
+    outcomes[1] = outcome(target, variants.CPU)
+    assert replay_summary.sentence(subject(), outcomes).endswith(
         "fails otherwise on the CPU: target batch[1] is 9 at [3], allowed 0 to 4."
     )
-    found[1] = outcome({"kind": "exception", "exception": "RuntimeError: No CUDA GPUs are available"}, variants.CPU)
-    assert "CPU" not in replay_summary.sentence(subject(), found)
+    outcomes[1] = outcome({"kind": "exception", "exception": "RuntimeError: No CUDA GPUs are available"}, variants.CPU)
+    assert "CPU" not in replay_summary.sentence(subject(), outcomes)
 
 
-def test_what_hides_a_fault_is_told_where_only_the_program_as_it_was_shows_it() -> None:
-    found = [
+def test_what_hides_a_fault_is_reported_where_only_the_program_as_it_was_shows_it() -> None:
+    outcomes = [
         outcome(None, variants.BLOCKING),
         outcome(dict(ILLEGAL), variants.AS_IT_WAS),
         outcome(None, variants.SANITIZER),
     ]
-    assert replay_summary.sentence(subject(), found).endswith(
+    assert replay_summary.sentence(subject(), outcomes).endswith(
         "; goes away with CUDA_LAUNCH_BLOCKING=1 and under the stream sanitizer; it depends on timing; no race is seen."
     )
-    found[0] = outcome(None, variants.TRACED, steps=[step(212, 1.0, False)])
-    assert "timing" not in replay_summary.sentence(subject(), found), "it went another way than the run"
+    outcomes[0] = outcome(None, variants.TRACED, steps=[step(212, 1.0, False)])
+    assert "timing" not in replay_summary.sentence(subject(), outcomes), "it went another way than the run"

@@ -18,20 +18,20 @@ def failed(tmp_path: Path, source: str) -> tuple[Path, list[str]]:
 
 def test_the_same_failure_comes_or_another_or_none(tmp_path: Path) -> None:
     run, command = failed(tmp_path, "x = {}\nx['boxes of page 12']\n")
-    seen = rerun_command(run, command, str(tmp_path), count=2, timeout=60)
-    assert seen["same"] == 2 and [one["same"] for one in seen["runs"]] == [True, True]
+    answer = rerun_command(run, command, str(tmp_path), count=2, timeout=60)
+    assert answer["same"] == 2 and [one["same"] for one in answer["runs"]] == [True, True]
     (tmp_path / "mine.py").write_text("raise ValueError('something else')\n")
     assert rerun_command(run, command, str(tmp_path), count=1, timeout=60)["same"] == 0
     (tmp_path / "mine.py").write_text("import os; open('here', 'w').close()\n")
-    seen = rerun_command(run, command, str(tmp_path), count=1, timeout=60)
-    assert seen["same"] == 0 and seen["runs"][0]["told"] == "passed" and (tmp_path / "here").exists()
+    answer = rerun_command(run, command, str(tmp_path), count=1, timeout=60)
+    assert answer["same"] == 0 and answer["runs"][0]["told"] == "passed" and (tmp_path / "here").exists()
 
 
 def test_what_hangs_is_ended(tmp_path: Path) -> None:
     run, command = failed(tmp_path, "raise KeyError('x')\n")
     (tmp_path / "mine.py").write_text("import time; time.sleep(600)\n")
-    seen = rerun_command(run, command, str(tmp_path), count=1, timeout=2)
-    assert seen["same"] == 0 and seen["runs"][0]["seconds"] < 30
+    answer = rerun_command(run, command, str(tmp_path), count=1, timeout=2)
+    assert answer["same"] == 0 and answer["runs"][0]["seconds"] < 30
 
 
 def test_why_it_cannot_be_run(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ WORKERS = [WorkerStatus(41, 0, "a.png", 0.0), WorkerStatus(42, 1, "sample 5 of t
     ("exited", "wanted"),
     [([41], ["a.png"]), ([41, 42], ["a.png", "sample 5 of worker 1's stream"]), ([43], []), ([], [])],
 )
-def test_a_worker_that_ended_is_known_by_its_process(exited: list[int], wanted: list[str]) -> None:
+def test_a_worker_that_ended_is_identified_by_its_process(exited: list[int], wanted: list[str]) -> None:
     assert trial._refused(WORKERS, exited) == wanted
 
 
@@ -31,21 +31,21 @@ def test_a_sample_that_was_refused_comes_before_what_others_were_on() -> None:
     assert trial._refused([*WORKERS, failed], [41]) == ["b.png"]
 
 
-def test_a_broken_pipe_is_told_as_the_end_of_the_worker_behind_it() -> None:
+def test_a_broken_pipe_is_reported_as_the_end_of_the_worker_behind_it() -> None:
     pipe = {"type": "ConnectionResetError", "message": "[Errno 104] Connection reset by peer"}
-    told = "a worker of the DataLoader "
-    assert trial._dead_worker(pipe, {"statuses": [-9]}) == f"{told}was killed by SIGKILL"
-    assert trial._dead_worker(pipe, {"statuses": [7]}) == f"{told}ended with 7"
-    assert trial._dead_worker(pipe, {"statuses": [1, -11]}) == f"{told}was killed by SIGSEGV"
+    text = "a worker of the DataLoader "
+    assert trial._dead_worker(pipe, {"statuses": [-9]}) == f"{text}was killed by SIGKILL"
+    assert trial._dead_worker(pipe, {"statuses": [7]}) == f"{text}ended with 7"
+    assert trial._dead_worker(pipe, {"statuses": [1, -11]}) == f"{text}was killed by SIGSEGV"
     assert trial._dead_worker(pipe, {"statuses": []}) == ""
     assert trial._dead_worker({**pipe, "type": "KeyError"}, {"statuses": [-9]}) == ""
     unexpected = {"type": "RuntimeError", "message": "DataLoader worker (pid(s) 3) exited unexpectedly"}
-    assert trial._dead_worker(unexpected, {"statuses": [-11]}) == f"{told}was killed by SIGSEGV"
+    assert trial._dead_worker(unexpected, {"statuses": [-11]}) == f"{text}was killed by SIGSEGV"
     torchs = {**pipe, "type": "EOFError", "message": "DataLoader worker (pid 3) is killed by signal: Killed."}
     assert trial._dead_worker(torchs, {"statuses": [-9]}) == ""
 
 
-def test_an_exception_of_a_worker_is_told_as_it_was_there() -> None:
+def test_an_exception_of_a_worker_is_reported_as_it_was_there() -> None:
     inner = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nOSError: image file is truncated'
     passed_on = {"type": "OSError", "message": f"Caught OSError in DataLoader worker process 1.\nOriginal {inner}"}
     assert trial._original(passed_on) == "OSError: image file is truncated"
@@ -67,28 +67,28 @@ RuntimeError: aborted
 """
 
 
-def test_an_exception_that_was_raised_from_another_one_is_told_with_that_one_s_line() -> None:
+def test_an_exception_that_was_with_a_cause_is_reported_with_the_line_of_the_cause() -> None:
     error = {"type": "RuntimeError", "message": "aborted", "traceback": CHAIN, "your_code": "x.py:1 f"}
-    told = trial._describe_error(error, "data")
-    assert told["exception"] == "OSError: torn, raised again as RuntimeError: aborted"
-    assert (told["line"], told["surfaced"]) == ("data.py:7 load", "train.py:3 run")
+    text = trial._describe_error(error, "data")
+    assert text["exception"] == "OSError: torn, raised again as RuntimeError: aborted"
+    assert (text["line"], text["surfaced"]) == ("data.py:7 load", "train.py:3 run")
     assert trial._describe_error({**error, "traceback": ""}, "data")["line"] is None
 
 
-def test_a_loop_is_in_the_module_that_calls_those_that_are_seen() -> None:
+def test_a_loop_is_in_the_module_that_calls_the_visible_modules() -> None:
     places = [{"step": 1, "phase": "forward", "path": path, "module": kind, "op": "aten::mm"} for path, kind in
               (("ponder.cell", "GRUCell 6->8"), ("ponder", "Ponder"), ("ponder.read", "Linear 8->1"))]  # fmt: skip
-    found = {"step": 1, "phase": "forward", "path": "ponder", "module": "Ponder"}
-    assert trial._around(places) == found
-    assert trial._around(places[:1]) == {**found, "path": "ponder.cell", "module": "GRUCell 6->8"}
+    place = {"step": 1, "phase": "forward", "path": "ponder", "module": "Ponder"}
+    assert trial._around(places) == place
+    assert trial._around(places[:1]) == {**place, "path": "ponder.cell", "module": "GRUCell 6->8"}
     assert trial._around([{**places[0], "path": "head"}, places[0]]) == {"step": 1, "phase": "forward"}
 
 
 def test_a_loop_over_forward_and_backward_is_in_neither() -> None:
     places = [{"step": 1, "phase": phase} for phase in ("forward", "backward", "forward")]
-    found = trial._around(places)
-    assert found == {"step": 1, "phases": ["forward", "backward"]}
-    assert replay_summary._place({**found, "kind": "hang"}) == "a loop over forward and backward"
+    place = trial._around(places)
+    assert place == {"step": 1, "phases": ["forward", "backward"]}
+    assert replay_summary._place({**place, "kind": "hang"}) == "a loop over forward and backward"
 
 
 def test_a_step_is_called_hung_only_if_it_lasts_longer_than_a_step_may(tmp_path: Path) -> None:
@@ -166,14 +166,14 @@ def test_an_error_that_depends_on_other_ranks_is_not_named_as_the_fault(
         (1, "train.py:3 f", "ValueError: a torn page", 5, ""),
     ],
 )
-def test_a_rank_that_may_wait_for_another_one_is_not_blamed_for_it(
+def test_a_rank_that_may_wait_for_another_rank_is_not_blamed_for_it(
     world: int, awaits: str, error: str, last: int, wanted: str
 ) -> None:
     record = SimpleNamespace(rank=1, steps=[SimpleNamespace(number=last)])
     subject: Any = SimpleNamespace(world=world, error=(error, ""), flight=record)
     guard: Any = SimpleNamespace(awaits=awaits, frame=awaits)
-    told = trial._waits(subject, {"kind": "hang", "step": 4}, guard)
-    assert told.startswith(wanted) if wanted else not told
+    text = trial._waits(subject, {"kind": "hang", "step": 4}, guard)
+    assert text.startswith(wanted) if wanted else not text
 
 
 def test_checkpoints_of_a_replay_do_not_fill_the_disk(tmp_path: Path) -> None:

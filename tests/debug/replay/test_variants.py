@@ -52,7 +52,7 @@ def test_nan_of_a_backward_pass_asks_for_anomaly_mode() -> None:
     assert len(set(names(half, on_gpu=True))) == len(names(half, on_gpu=True))
 
 
-def test_samples_alone_are_told_what_the_fault_of_all_is() -> None:
+def test_samples_alone_know_what_the_fault_of_all_is() -> None:
     options = variants.per_sample(6, {"kind": "hang", "path": "head", "micro": 3, "line": "x.py:1"}).options
     assert (options["like"], options["micro"]) == ({"kind": "hang", "path": "head"}, 3)
 
@@ -147,11 +147,11 @@ def test_samples_that_were_guessed_are_tried_alone_and_what_all_have_is_not() ->
     assert not variants.wants_alone({"kind": "nonfinite", "samples": None, "everyone": 1e17}, 8, on_gpu=False)
 
 
-def test_a_value_that_the_program_had_kept_is_no_samples_of_this_batch() -> None:
-    kept = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "micro": 4, "samples": None}
-    assert variants.is_carried_over(kept) and not variants.wants_alone(kept, 8, on_gpu=False)
-    assert not variants.is_carried_over({**kept, "tensor": "input batch[0]"})
-    assert variants.wants_alone({**kept, "tensor": "output aten::div"}, 8, on_gpu=False)
+def test_a_value_that_the_program_had_stored_is_no_samples_of_this_batch() -> None:
+    carried = {"kind": "nonfinite", "tensor": "input", "phase": "validation", "micro": 4, "samples": None}
+    assert variants.is_carried_over(carried) and not variants.wants_alone(carried, 8, on_gpu=False)
+    assert not variants.is_carried_over({**carried, "tensor": "input batch[0]"})
+    assert variants.wants_alone({**carried, "tensor": "output aten::div"}, 8, on_gpu=False)
 
 
 def test_a_program_that_fails_where_the_run_had_passed_has_another_fault() -> None:
@@ -187,28 +187,28 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_matrix_goes_on_behind_the_cpu_until_a_cell_of_the_gpu_answers(tools: None) -> None:
-    found = asked(CONV, {"on the CPU": None, "cuDNN off": None})
-    assert [one.variant.name for one in found] == ["CUDA_LAUNCH_BLOCKING=1", "on the CPU", "cuDNN off"]
-    assert replay_summary._apart(found) == ["goes away on the CPU and without cuDNN"]
+    results = asked(CONV, {"on the CPU": None, "cuDNN off": None})
+    assert [result.variant.name for result in results] == ["CUDA_LAUNCH_BLOCKING=1", "on the CPU", "cuDNN off"]
+    assert replay_summary._apart(results) == ["goes away on the CPU and without cuDNN"]
 
 
 def test_all_cells_are_asked_about_a_kernel_that_dies_in_each_of_them(tools: None) -> None:
-    found = asked(ILLEGAL, {"on the CPU": None})
-    assert [one.variant for one in found[1:3]] == [variants.CPU, variants.MEMCHECK] and len(found) == 7
-    gone, stays = replay_summary._apart(found)
+    results = asked(ILLEGAL, {"on the CPU": None})
+    assert [result.variant for result in results[1:3]] == [variants.CPU, variants.MEMCHECK] and len(results) == 7
+    gone, stays = replay_summary._apart(results)
     assert gone == "goes away on the CPU"
     assert stays.startswith("stays under compute-sanitizer, without the caching allocator, with a synchronise")
 
 
 def test_what_is_no_error_of_cuda_is_settled_by_the_cpu() -> None:
     plain = {**ILLEGAL, "exception": "ValueError: 3"}
-    assert [one.variant for one in asked(plain, {"on the CPU": None})[1:]] == [variants.CPU]
+    assert [result.variant for result in asked(plain, {"on the CPU": None})[1:]] == [variants.CPU]
 
 
-def test_the_value_that_an_assert_refuses_is_told_by_the_cpu_and_nothing_more_is_asked() -> None:
+def test_the_value_that_an_assert_refuses_is_reported_by_the_cpu_and_nothing_more_is_asked() -> None:
     asserted = {**ILLEGAL, "exception": "RuntimeError: CUDA error: device-side assert triggered"}
     target = {"kind": "target", "tensor": "target batch[1]", "value": "9", "index": [3], "allowed": "0 to 4", "step": 2}
-    found = asked(asserted, {"on the CPU": target})
-    assert [one.variant for one in found[1:]] == [variants.CPU]
-    assert replay_summary.decided(found) == asserted, "what another device shows at an earlier step is not the run's"
-    assert replay_summary._apart(found) == ["fails otherwise on the CPU: target batch[1] is 9 at [3], allowed 0 to 4"]
+    results = asked(asserted, {"on the CPU": target})
+    assert [result.variant for result in results[1:]] == [variants.CPU]
+    assert replay_summary.decided(results) == asserted, "what another device shows at an earlier step is not the run's"
+    assert replay_summary._apart(results) == ["fails otherwise on the CPU: target batch[1] is 9 at [3], allowed 0 to 4"]

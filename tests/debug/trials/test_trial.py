@@ -34,30 +34,30 @@ def test_a_worker_that_ended_is_the_same_whoever_says_so() -> None:
 
 def test_a_cause_goes_before_the_text_and_a_signal_where_nothing_else_speaks() -> None:
     cause = Cause("native.segv", 0.8, [Evidence("facts", None, "x")])
-    known = Verdict(status="killed", signal="SIGSEGV", causes=[cause])
-    assert ended("", known) == "native.segv"
+    verdict = Verdict(status="killed", signal="SIGSEGV", causes=[cause])
+    assert ended("", verdict) == "native.segv"
     assert ended("", Verdict(status="killed", signal="SIGKILL")) == "SIGKILL"
     assert ended("", Verdict(status="failed", exit_code=7)) == "exit status 7"
 
 
-def test_one_that_ends_itself_is_told_with_its_last_words() -> None:
+def test_a_program_that_ends_itself_is_reported_with_its_last_words() -> None:
     incident = Incident("failed", texts={"log_tail.txt": "loading\nno device 0:cpu\n\n"})
-    told = trial.fingerprint(Verdict(status="failed", exit_code=1), incident)
-    assert told == ("exit status 1", "exit status 1 after `no device 0:cpu`")
+    text = trial.fingerprint(Verdict(status="failed", exit_code=1), incident)
+    assert text == ("exit status 1", "exit status 1 after `no device 0:cpu`")
 
 
-def test_a_long_text_is_cut_where_one_sees_it() -> None:
+def test_a_long_text_is_cut_visibly() -> None:
     head = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    x()\n'
     log = f"{head}ValueError: {'y' * 300}\n"
-    told = trial.fingerprint(Verdict(status="failed", exit_code=1), Incident("failed", texts={"log_tail.txt": log}))[1]
-    assert len(told) <= trial.LONGEST and told.endswith("…")
+    text = trial.fingerprint(Verdict(status="failed", exit_code=1), Incident("failed", texts={"log_tail.txt": log}))[1]
+    assert len(text) <= trial.LONGEST and text.endswith("…")
 
 
 REPLAY = Evidence("replay.json", None, f"first fault at step 1, forward, {'input (2, 64), ' * 8}; goes away with less.")
 
 
 @pytest.mark.parametrize(
-    "lines, said",
+    "lines, line",
     [
         ([REPLAY, Evidence("log_tail.txt", 9, "FloatingPointError:  loss is nan")], "FloatingPointError: loss is nan"),
         ([REPLAY, Evidence("log_tail.txt", 9, "loss nan")], "loss nan"),
@@ -66,15 +66,15 @@ REPLAY = Evidence("replay.json", None, f"first fault at step 1, forward, {'input
         ([], ""),
     ],
 )
-def test_what_is_said_of_a_failure_is_the_exceptions_line(lines: list[Evidence], said: str) -> None:
-    assert trial.evidence_line(Cause("num.nonfinite", 0.9, lines)) == said
+def test_a_failure_is_described_by_the_line_of_its_exception(lines: list[Evidence], line: str) -> None:
+    assert trial.evidence_line(Cause("num.nonfinite", 0.9, lines)) == line
 
 
 def test_a_replays_line_alone_is_cut_between_words_and_marked() -> None:
-    found = Verdict(status="failed", causes=[Cause("num.nonfinite", 0.9, [REPLAY])])
-    what, told = trial.fingerprint(found, Incident("failed"))
-    assert what == "num.nonfinite" and told.startswith("num.nonfinite: first fault at step 1, forward, input")
-    assert told.endswith(" …") and "  " not in f"{told} comes from" and len(told) <= 120 + len("num.nonfinite: ")
+    place = Verdict(status="failed", causes=[Cause("num.nonfinite", 0.9, [REPLAY])])
+    what, text = trial.fingerprint(place, Incident("failed"))
+    assert what == "num.nonfinite" and text.startswith("num.nonfinite: first fault at step 1, forward, input")
+    assert text.endswith(" …") and "  " not in f"{text} comes from" and len(text) <= 120 + len("num.nonfinite: ")
 
 
 def test_a_hang_is_a_failure_and_being_slow_is_none() -> None:

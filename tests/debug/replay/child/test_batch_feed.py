@@ -74,9 +74,9 @@ def test_what_failed_behind_a_walk_fails_again(tmp_path, monkeypatch, stream):
     again = lambda: train(tmp_path, DataLoader(Stream() if stream else Drawn(), 4), behind)  # noqa: E731
     with pytest.raises(ZeroDivisionError):
         again()
-    found = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
     with pytest.raises(ZeroDivisionError):
-        replay(tmp_path, monkeypatch, again, last=found.now.number + 1)
+        replay(tmp_path, monkeypatch, again, last=flight.now.number + 1)
     result = json.loads((tmp_path / "replay" / "result.json").read_text())
     assert result["behind"] and result["error"]["message"] == "a metric of nothing"
     assert [step["equal"] for step in result["steps"]] == [True] * len(result["steps"])
@@ -113,5 +113,7 @@ def test_a_first_batch_that_cannot_be_loaded_is_loaded_again(tmp_path, monkeypat
     assert not ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).steps
     result = replay(tmp_path, monkeypatch, again, last=0)
     assert "a torn row" in result["error"]["message"] and not result["steps"]
-    failed = [one.failed for one in ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers if one.failed]
+    failed = [
+        worker.failed for worker in ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers if worker.failed
+    ]
     assert failed == (["row1"] if isinstance(data, Drawn) else []), "this stream breaks before its first sample"

@@ -64,22 +64,22 @@ def run(tmp_path: Path, what: str) -> Path:
 
 def test_what_a_data_set_keeps_in_its_worker_is_there_again(tmp_path: Path) -> None:
     """Python's random numbers, that nobody has seeded, too."""
-    found = replay(run(tmp_path, "worker"))
-    assert "first fault at step 23, data" in found.sentence and "is gone; sample `" in found.sentence
-    cell = found.record["cells"][-1]
+    answer = replay(run(tmp_path, "worker"))
+    assert "first fault at step 23, data" in answer.sentence and "is gone; sample `" in answer.sentence
+    cell = answer.record["cells"][-1]
     assert cell["cell"] == "traced, from the beginning"
     assert len(cell["steps"]) == 20 and all(step["equal"] for step in cell["steps"])
-    assert found.record["equal"] is True and not found.record["warnings"]
+    assert answer.record["equal"] is True and not answer.record["warnings"]
 
 
-def test_without_a_snapshot_a_run_is_made_again_from_its_beginning(tmp_path: Path) -> None:
+def test_without_a_snapshot_a_run_is_rerun_from_its_beginning(tmp_path: Path) -> None:
     folder = run(tmp_path, "torn")
     for path in folder.glob("flight/snapshot*"):
         path.unlink()
-    found = replay(folder)
-    assert "first fault at step 29, forward, `0` (Linear 4->3, call 2), op `aten::addmm`" in found.sentence
-    assert [row[0] for row in found.rows[1:]] == ["traced, from the beginning", "samples alone"]
-    assert found.record["equal"] is True
+    answer = replay(folder)
+    assert "first fault at step 29, forward, `0` (Linear 4->3, call 2), op `aten::addmm`" in answer.sentence
+    assert [row[0] for row in answer.rows[1:]] == ["traced, from the beginning", "samples alone"]
+    assert answer.record["equal"] is True
     with pytest.raises(ConfigError, match=r"time is too short.*run from the beginning.*--timeout \d+"):
         replay(folder, timeout=0.01)
 
@@ -97,6 +97,6 @@ def test_a_walk_asks_for_the_end_before_each_batch_and_notes_how_it_was_left(tmp
     assert behind.is_behind and len(asked) == 3
 
 
-def test_a_step_before_the_record_is_numbered_from_its_first_one() -> None:
+def test_a_step_before_the_record_is_numbered_from_its_first_step() -> None:
     assert batch_feed.earlier_step([Step(10, 40, 2, 2)], 38).number == 8
     assert batch_feed.earlier_step([Step(10, 40, 2, 2)], 0).number == 0

@@ -58,7 +58,7 @@ class Chosen(lightning.Callback):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_step_is_made_with_another_batch_until_that_is_taken_back() -> None:
+def test_a_step_uses_another_batch_until_that_is_taken_back() -> None:
     model, chosen = Detector(), Chosen()
     trainer = lightning.Trainer(
         accelerator="cpu", max_epochs=1, callbacks=[chosen], logger=False, enable_checkpointing=False,
@@ -66,9 +66,9 @@ def test_a_step_is_made_with_another_batch_until_that_is_taken_back() -> None:
     )  # fmt: skip
     data = DataLoader(IMAGES, 2, collate_fn=lambda samples: tuple(zip(*samples, strict=True)))  # type: ignore[arg-type]
     trainer.fit(model, data, data)
-    each = {kind: [seen[1:] for seen in model.seen if seen[0] == kind] for kind in ("training", "validation")}
-    assert sorted({str(seen) for seen in each["training"]}) == ["(0, [0, 1], 2)", "(1, [3], 1)", "(2, [4, 5], 2)"]
-    assert sum(seen[0] == 1 for seen in each["training"]) > 1, "each time that the step asks for its gradients"
+    each = {kind: [call[1:] for call in model.seen if call[0] == kind] for kind in ("training", "validation")}
+    assert sorted({str(call) for call in each["training"]}) == ["(0, [0, 1], 2)", "(1, [3], 1)", "(2, [4, 5], 2)"]
+    assert sum(call[0] == 1 for call in each["training"]) > 1, "each time that the step asks for its gradients"
     assert each["validation"] == [(0, [0, 1], 2), (1, [3], 1), (2, [4, 5], 2)]
     assert not {"training_step", "validation_step"} & model.__dict__.keys()
 
@@ -124,9 +124,9 @@ def test_it_validates_between_epochs_and_asks_workers_that_stay_again(tmp_path: 
     assert done.returncode == 1 and b"cannot be multiplied" in done.stderr
     for path in [] if reaches else run.glob("flight/snapshot*"):
         path.unlink()
-    found = replay(run)
-    assert "first fault at step 21, forward, `net.0` (Linear 4->8), op `aten::addmm`" in found.sentence
-    assert found.record["equal"] is True and len(found.record["cells"][0]["steps"]) >= 21 * (not reaches)
+    answer = replay(run)
+    assert "first fault at step 21, forward, `net.0` (Linear 4->8), op `aten::addmm`" in answer.sentence
+    assert answer.record["equal"] is True and len(answer.record["cells"][0]["steps"]) >= 21 * (not reaches)
 
 
 def test_an_error_in_a_process_that_lightning_has_started_reaches_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:

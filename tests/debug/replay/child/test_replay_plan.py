@@ -32,7 +32,7 @@ def test_a_gap_in_the_record_is_refused() -> None:
         batch_feed.check_steps([step(4), step(5)], [], 3)
 
 
-def test_batches_on_their_way_are_those_that_no_step_got_the_one_that_failed_first() -> None:
+def test_batches_on_their_way_are_those_that_no_step_got_the_rank_that_failed_first() -> None:
     workers = [
         WorkerStatus(7, 0, "a", 0.0, order={"indices": "[4]"}, loaded={"torch": b""}),
         WorkerStatus(8, 1, "b", 0.0, order={"indices": "[5]"}, loaded={"torch": b""}, failed="b", failed_at=9.0),
@@ -40,8 +40,11 @@ def test_batches_on_their_way_are_those_that_no_step_got_the_one_that_failed_fir
         WorkerStatus(9, 2, "d", 0.0, order={"indices": "[6]"}, loaded={"torch": b""}, loader=1),  # of a validation
     ]
     waiting = flight(step(2), step(3, "data"), workers=workers)
-    found = batch_feed.pending_batches(waiting, waiting.steps, 4, Path())
-    assert [(one.number, one.micro, one.order["indices"]) for one in found] == [(4, 4, "[5]"), (4, 5, "[4]")]
+    batches = batch_feed.pending_batches(waiting, waiting.steps, 4, Path())
+    assert [(step_made.number, step_made.micro, step_made.order["indices"]) for step_made in batches] == [
+        (4, 4, "[5]"),
+        (4, 5, "[4]"),
+    ]
     assert batch_feed.pending_batches(waiting, waiting.steps, 3, Path()) == [], "a step before that was asked for"
     computing = flight(step(2), step(3), workers=workers[:1])
     assert batch_feed.pending_batches(computing, computing.steps, 4, Path()) == []
@@ -49,5 +52,5 @@ def test_batches_on_their_way_are_those_that_no_step_got_the_one_that_failed_fir
 
 def test_of_a_stream_the_next_batch_is_asked_for() -> None:
     newest = Step(3, 3, phase="data", order={"kind": "walk", "position": 3})
-    (found,) = batch_feed.pending_batches(flight(newest), [newest], 4, Path())
-    assert (found.micro, found.order) == (4, {"kind": "walk", "position": 4, "pending": True})
+    (batches,) = batch_feed.pending_batches(flight(newest), [newest], 4, Path())
+    assert (batches.micro, batches.order) == (4, {"kind": "walk", "position": 4, "pending": True})

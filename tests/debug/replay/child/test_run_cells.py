@@ -81,19 +81,19 @@ def test_a_training_in_a_notebook_is_replayed_when_its_kernel_is_gone(
     assert "first fault at step 3, forward" in answer.sentence and "cell-2.py:16 forward" in answer.sentence
     assert "the model (Net)" in answer.sentence and "sample `13`" in answer.sentence
     assert fault["line"] == "cell-2.py:16 forward" and answer.record["equal"] is True
-    told = answer.record["warnings"]
-    assert "not executed again: !touch (In [1])" in told and not mark.exists()
-    assert "In [4] was executed up to its recording only" in told
-    assert any(text.startswith("In [3] raised ZeroDivisionError") for text in told)
+    warnings = answer.record["warnings"]
+    assert "not executed again: !touch (In [1])" in warnings and not mark.exists()
+    assert "In [4] was executed up to its recording only" in warnings
+    assert any(text.startswith("In [3] raised ZeroDivisionError") for text in warnings)
 
 
 @pytest.fixture
 def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    kept: list[str] = []
-    monkeypatch.setattr(notebook_cells, "warned", kept)
+    warnings: list[str] = []
+    monkeypatch.setattr(notebook_cells, "warned", warnings)
     monkeypatch.setattr(notebook_cells, "passing", [])
     monkeypatch.setattr(notebook_cells, "begun", [])
-    return kept
+    return warnings
 
 
 def test_a_cell_executed_twice_ends_at_its_recording_the_first_time(tmp_path: Path, warned: list[str]) -> None:
@@ -104,7 +104,7 @@ def test_a_cell_executed_twice_ends_at_its_recording_the_first_time(tmp_path: Pa
     assert warned == ["In [3] was executed up to its recording only"]
 
 
-def test_a_cell_that_raised_goes_on_and_the_last_one_does_not(tmp_path: Path, warned: list[str]) -> None:
+def test_a_cell_that_raised_goes_on_and_the_last_cell_does_not(tmp_path: Path, warned: list[str]) -> None:
     space: dict[str, Any] = {"begins": notebook_cells.begin_recording}
     cells = {1: "from __future__ import annotations", 2: "x = 1\n1 / 0", 3: "def f(", 4: "def f(a: gone): ..."}
     with pytest.raises(KeyError) as raised:

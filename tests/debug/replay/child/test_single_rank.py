@@ -110,7 +110,7 @@ def test_the_rank_that_failed_is_replayed_alone(tmp_path: Path, what: str, kind:
 
 
 @pytest.mark.slow
-def test_a_rank_that_needs_what_another_one_sends_says_so(tmp_path: Path) -> None:
+def test_a_rank_that_needs_what_another_rank_sends_is_explained(tmp_path: Path) -> None:
     done = replay(recorded(tmp_path, "seed", text=RANKS))
     assert done.record["fault"] is None and not done.reproduced
     assert "rank 1 of 2 takes values of other ranks (broadcast_object_list)" in done.sentence, done.sentence
@@ -121,25 +121,25 @@ def test_a_rank_that_needs_what_another_one_sends_says_so(tmp_path: Path) -> Non
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn", "ddp_fork"])
 def test_a_rank_that_lightning_starts_is_replayed_alone(tmp_path: Path, strategy: str) -> None:
     run = recorded(tmp_path, strategy, text=LIGHTNING)
-    ends = {one["rank"]: one["end"]["error"]["type"] for one in launcher.read(run / "flight") if one["end"]}
-    guilty = next(rank for rank, kind in ends.items() if kind == "IndexError")
+    ends = {record["rank"]: record["end"]["error"]["type"] for record in launcher.read(run / "flight") if record["end"]}
+    failed_rank = next(rank for rank, kind in ends.items() if kind == "IndexError")
     done = replay(run)
     fault = done.record["fault"]
     assert (fault["names"], fault["value"], fault["kind"]) == (["page_21.png"], "9", "target"), done.sentence
-    other = replay(run, rank=1 - guilty, timeout=120)
+    other = replay(run, rank=1 - failed_rank, timeout=120)
     assert other.record["fault"] is None and "could not be reproduced" in other.sentence, other.sentence
 
 
-def test_of_ranks_the_one_that_failed_by_itself_is_told(tmp_path: Path) -> None:
+def test_of_ranks_the_rank_that_failed_by_itself_is_reported(tmp_path: Path) -> None:
     for rank, error in ((0, RuntimeError("Connection closed by peer")), (1, ValueError("a torn page"))):
-        told = launcher.RankRecord(launcher.Ranks(rank, 2))
-        told.begin(watched=False)
-        told.keep(tmp_path)
-        told.end("failed", step=3, error=error)
+        member = launcher.RankRecord(launcher.Ranks(rank, 2))
+        member.begin(watched=False)
+        member.keep(tmp_path)
+        member.end("failed", step=3, error=error)
     assert launcher.blamed(launcher.read(tmp_path)) == 1
 
 
-def test_a_process_that_the_program_starts_is_another_one() -> None:
+def test_a_process_that_the_program_starts_is_another_process() -> None:
     assert program_info.process_path() == [] and program_info.world_size() == 1
     assert (
         not single_rank.is_other({})
@@ -200,10 +200,10 @@ def test_a_tensor_of_another_rank_is_refused(begun: Callable[..., None], how: st
             getattr(dist, how)(torch.zeros(1), 0)
 
 
-@pytest.mark.parametrize("told", [{"rank": 2, "world_size": 4}, {"init_method": "tcp://x:1?rank=2&world_size=4"}])
-def test_a_program_that_says_its_own_number_has_it(begun: Callable[..., None], told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("member", [{"rank": 2, "world_size": 4}, {"init_method": "tcp://x:1?rank=2&world_size=4"}])
+def test_a_program_that_says_its_own_number_has_it(begun: Callable[..., None], member: dict[str, Any]) -> None:
     begun()
-    dist.init_process_group("gloo", **told)
+    dist.init_process_group("gloo", **member)
     assert (dist.get_rank(), dist.get_world_size()) == (2, 4)
 
 

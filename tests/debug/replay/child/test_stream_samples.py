@@ -30,9 +30,9 @@ def test_a_batch_of_a_stream_is_put_together_of_some_of_its_samples(workers, mon
     assert batches[0].samples == b"" or workers
 
 
-def test_nothing_is_kept_of_what_is_no_list_or_too_much(monkeypatch):
+def test_nothing_is_stored_of_what_is_no_list_or_too_much(monkeypatch):
     assert batch_feed.stream_parts(bags, b"") is None
-    keeping = batch_feed.SampleKeepingCollate(lambda one: one, 0)
+    keeping = batch_feed.SampleKeepingCollate(lambda value: value, 0)
     assert keeping(torch.ones(1)).samples == b""
     monkeypatch.setattr(batch_feed, "MOST_SAMPLE_BYTES", 3)
     assert keeping([torch.ones(1)]).samples == b""

@@ -19,8 +19,8 @@ class Twice(torch.autograd.Function):
     """Doubles; raises for what is negative."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, seen: list[str | None], functions: AutogradFunctions) -> Tensor:
-        seen.append(functions.top)
+    def forward(ctx: Any, x: Tensor, inside: list[str | None], functions: AutogradFunctions) -> Tensor:
+        inside.append(functions.top)
         if float(x.min()) < 0:
             raise ValueError("negative")
         return x * 2
@@ -31,25 +31,25 @@ class Twice(torch.autograd.Function):
 
 
 def test_it_is_on_top_while_it_runs_and_what_it_computes_is_the_same() -> None:
-    told: list[str | None] = []
-    functions = AutogradFunctions(lambda: told.append(functions.top))
+    tops: list[str | None] = []
+    functions = AutogradFunctions(lambda: tops.append(functions.top))
     functions.hook()
     try:
         x = torch.ones(2, requires_grad=True)
-        seen: list[str | None] = []
-        y = Twice.apply(x, seen, functions)
+        inside: list[str | None] = []
+        y = Twice.apply(x, inside, functions)
         checkpoint(lambda x: x * 2, x, use_reentrant=True)
         with pytest.raises(ValueError, match="negative") as error:
-            Twice.apply(-x, seen, functions)
+            Twice.apply(-x, inside, functions)
     finally:
         functions.unhook()
     y.sum().backward()
-    assert seen == ["Twice", "Twice"] and told == ["Twice", None] * 2
+    assert inside == ["Twice", "Twice"] and tops == ["Twice", None] * 2
     assert x.grad is not None and x.grad.tolist() == [2.0, 2.0]
     assert node_function(y.grad_fn) == "Twice" and node_function((x * 2).grad_fn) is None
     assert functions.raised == (error.value, "Twice") and functions.top is None
     functions.unhook()
-    assert Twice.apply(x, seen, functions).tolist() == [2.0, 2.0] and len(told) == 4
+    assert Twice.apply(x, inside, functions).tolist() == [2.0, 2.0] and len(tops) == 4
 
 
 def test_lines_of_the_tracer_and_of_torch_are_nobodys() -> None:

@@ -40,7 +40,7 @@ def masked(index: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("load", "told"),
+    ("load", "message"),
     [
         (whitened, "`aten::div` at {file}:{line} whitened"),
         (whitened_by_numpy, "`NumPy, invalid value` at {file}:{line} whitened_by_numpy"),
@@ -49,9 +49,9 @@ def masked(index: int) -> Tensor:
         (lambda index: torch.zeros(4), ""),
     ],
 )
-def test_what_made_it_is_told_with_its_line(load: Callable[[int], Tensor], told: str) -> None:
+def test_the_operator_that_produced_it_is_reported_with_its_line(load: Callable[[int], Tensor], message: str) -> None:
     line = load.__code__.co_firstlineno + 2
-    assert nonfinite_tracker.find_loading_line(anew(load), "NaN") == told.format(file=__file__, line=line)
+    assert nonfinite_tracker.find_loading_line(anew(load), "NaN") == message.format(file=__file__, line=line)
 
 
 def test_two_places_are_none_and_a_batch_that_cannot_be_had_is_none() -> None:

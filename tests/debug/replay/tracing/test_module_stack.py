@@ -15,10 +15,10 @@ from ocrlab.debug.replay.tracing import operator_trace as traced_ops
 from ocrlab.debug.replay.tracing import step_trace as traced_step
 
 
-def test_modules_are_told_with_the_numbers_that_matter() -> None:
-    told = [nn.Conv2d(3, 8, 1), nn.Linear(2, 3), nn.BatchNorm2d(4), nn.Embedding(5, 6), nn.ReLU()]
+def test_modules_have_labels_with_the_numbers_that_matter() -> None:
+    labels = [nn.Conv2d(3, 8, 1), nn.Linear(2, 3), nn.BatchNorm2d(4), nn.Embedding(5, 6), nn.ReLU()]
     words = ["Conv2d 3->8", "Linear 2->3", "BatchNorm2d 4", "Embedding 5->6", "ReLU"]
-    assert [traced_modules.label(module) for module in told] == words
+    assert [traced_modules.label(module) for module in labels] == words
     assert traced_modules.kind(torch.zeros(2, 3, dtype=torch.bfloat16)) == "(2, 3) bf16"
 
 
@@ -37,15 +37,15 @@ def test_a_finite_tensor_whose_sum_overflows_is_good() -> None:
     assert not traced_values.bad(torch.tensor([1, 2]))
 
 
-def test_a_node_belongs_to_the_operator_that_made_it() -> None:
+def test_a_node_belongs_to_the_operator_that_produced_it() -> None:
     backward = traced_backward.BackwardTrace(lambda _name, _place: None, lambda: None, lambda: None)
     backward.hook({})
     try:
         backward.mark({"path": "stem"})
         before = traced_backward.sequence()
-        made = torch.ones(2, requires_grad=True).exp()
+        node_output = torch.ones(2, requires_grad=True).exp()
         backward.assign_last_node({"path": "stem", "line": "x.py:1"})
-        assert made.grad_fn is not None and traced_backward.sequence() == before + 1
+        assert node_output.grad_fn is not None and traced_backward.sequence() == before + 1
         assert backward.place(before)["line"] == "x.py:1"
     finally:
         backward.unhook()
@@ -69,6 +69,6 @@ def test_the_users_own_line_comes_before_a_packages() -> None:
 
 
 def test_what_vmap_wraps_is_not_read() -> None:
-    seen = []
-    torch.func.vmap(lambda x: (seen.append(traced_values.bad(x)), x)[1])(torch.full((2, 2), float("nan")))
-    assert seen == [False]
+    values = []
+    torch.func.vmap(lambda x: (values.append(traced_values.bad(x)), x)[1])(torch.full((2, 2), float("nan")))
+    assert values == [False]

@@ -25,15 +25,15 @@ def found(out: Path) -> dict[str, Any]:
     return dict(json.loads((out / "trace.json").read_text())["fault"])
 
 
-def test_what_the_program_kept_of_an_earlier_batch_is_told_with_that_batch(tmp_path: Path) -> None:
-    net, kept = nn.Linear(3, 5), []
+def test_what_the_program_stored_of_an_earlier_batch_is_reported_with_that_batch(tmp_path: Path) -> None:
+    net, stored = nn.Linear(3, 5), []
     with pytest.raises(ValueError, match="not finite"), traced(net, job(tmp_path)) as trace, torch.no_grad():
         for number in range(3):
-            given = torch.randn(4, 3)
-            trace.begin(given, [f"{number}-{name}" for name in NAMES], 3, 4 + number, phase="validation")
+            batch = torch.randn(4, 3)
+            trace.begin(batch, [f"{number}-{name}" for name in NAMES], 3, 4 + number, phase="validation")
             positive = torch.tensor([2.0, 0.0 if number == 1 else 1.0, 3.0, 1.0])
-            kept.append((net(given).sum(1) * 0 + positive - positive) / positive)
-        if not torch.cat(kept).isfinite().all():
+            stored.append((net(batch).sum(1) * 0 + positive - positive) / positive)
+        if not torch.cat(stored).isfinite().all():
             raise ValueError("recall is not finite")
     fault = found(tmp_path)
     assert (fault["op"], fault["by"], fault["micro"]) == ("aten::div", "0 / 0", 5)
@@ -44,58 +44,58 @@ def test_what_the_program_kept_of_an_earlier_batch_is_told_with_that_batch(tmp_p
 def test_what_is_met_again_behind_the_last_batch_is_followed_to_its_step(
     tmp_path: Path, speaks: bool, op: str | None
 ) -> None:
-    net, kept = nn.Linear(3, 5), []
+    net, stored = nn.Linear(3, 5), []
     with pytest.raises(ValueError, match="PSNR"), traced(net, job(tmp_path, trace_from=1)) as trace:
         for number in (1, 2, 3):
-            given = trace.begin(torch.rand(4, 3) + 1, [f"{number}-{name}" for name in NAMES], number, number)
-            kept.append(torch.log10(given.sum(1) * torch.tensor([1.0, 1.0, 0.0 if number == 2 else 1.0, 1.0])))
-            loss = net(given).square().mean()
+            batch = trace.begin(torch.rand(4, 3) + 1, [f"{number}-{name}" for name in NAMES], number, number)
+            stored.append(torch.log10(batch.sum(1) * torch.tensor([1.0, 1.0, 0.0 if number == 2 else 1.0, 1.0])))
+            loss = net(batch).square().mean()
             loss.backward()
             trace.end(loss)
         trace.behind()
-        if torch.isinf(torch.cat(kept)).any():
+        if torch.isinf(torch.cat(stored)).any():
             raise ValueError("PSNR is inf" if speaks else "no PSNR")
-    told = json.loads((tmp_path / "trace.json").read_text())["fault"]
-    assert (told and told["op"]) == op
-    assert told is None or (told["step"], told["names"]) == (2, ["2-c.png"])
+    fault = json.loads((tmp_path / "trace.json").read_text())["fault"]
+    assert (fault and fault["op"]) == op
+    assert fault is None or (fault["step"], fault["names"]) == (2, ["2-c.png"])
 
 
 def test_memory_that_is_used_anew_has_no_history() -> None:
     values = traced_values.NonFiniteTracker()
     values.begin({}, (), 4)
-    held = torch.tensor([1.0, float("nan")])
-    birth = values.new(held, "output", {"op": "aten::div"})
-    values.births[traced_values.pointer(held)] = birth
+    tensor = torch.tensor([1.0, float("nan")])
+    birth = values.new(tensor, "output", {"op": "aten::div"})
+    values.births[traced_values.pointer(tensor)] = birth
     later = traced_values.NonFiniteTracker()
     later.earlier = values.carry_over({"micro": 1})
     later.begin({}, (), 4)
-    assert later._older(held) is birth
+    assert later._older(tensor) is birth
     assert birth.batch == {"micro": 1}
-    held[1] = float("inf")
-    assert later._older(held) is None
-    later.begin({traced_values.pointer(held): "weight w"}, (), 4)
-    held[1] = float("nan")
-    assert later._older(held) is None
+    tensor[1] = float("inf")
+    assert later._older(tensor) is None
+    later.begin({traced_values.pointer(tensor): "weight w"}, (), 4)
+    tensor[1] = float("nan")
+    assert later._older(tensor) is None
 
 
-def test_a_sample_of_one_of_two_batches_has_its_own_name(tmp_path: Path) -> None:
+def test_a_sample_of_either_of_two_batches_has_its_own_name(tmp_path: Path) -> None:
     net = nn.Linear(3, 5)
-    given = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long)) for _ in range(2)]
-    given[1][1][2] = 11
+    batch = [(torch.randn(4, 3), torch.zeros(4, dtype=torch.long)) for _ in range(2)]
+    batch[1][1][2] = 11
     with pytest.raises(IndexError), traced(net, job(tmp_path)) as trace:
-        trace.begin(given, [f"{name} + other-{name}" for name in NAMES], 3, 3)
-        for rows, truth in given:
+        trace.begin(batch, [f"{name} + other-{name}" for name in NAMES], 3, 3)
+        for rows, truth in batch:
             F.cross_entropy(net(rows), truth)
     assert (found(tmp_path)["tensor"], found(tmp_path)["names"]) == ("target batch[1][1]", ["other-c.png"])
 
 
-def test_a_row_of_which_a_mask_leaves_nothing_is_told(tmp_path: Path) -> None:
+def test_a_row_of_which_a_mask_leaves_nothing_is_reported(tmp_path: Path) -> None:
     hidden = torch.zeros(4, 5, dtype=torch.bool)
     hidden[2] = True
     net = nn.Linear(3, 5)
     with traced(net, job(tmp_path)) as trace:
-        given = trace.begin(torch.randn(4, 3), NAMES, 3, 3)
-        loss = net(given).masked_fill(hidden, float("-inf")).softmax(-1).square().mean()
+        batch = trace.begin(torch.randn(4, 3), NAMES, 3, 3)
+        loss = net(batch).masked_fill(hidden, float("-inf")).softmax(-1).square().mean()
         trace.end(loss)
     assert (found(tmp_path)["by"], found(tmp_path)["names"]) == (traced_values.EMPTY, ["c.png"])
 
@@ -113,11 +113,11 @@ class Teacher(nn.Module):
 def test_a_teacher_beside_the_model_is_no_loss_and_has_a_path(tmp_path: Path, before: bool) -> None:
     net, teacher = nn.Linear(3, 5), Teacher()
     with pytest.raises(RuntimeError), traced(net, job(tmp_path)) as trace:
-        given = trace.begin(torch.randn(4, 3), NAMES, 3, 3)
+        batch = trace.begin(torch.randn(4, 3), NAMES, 3, 3)
         if not before:
-            net(given)
+            net(batch)
         with torch.set_grad_enabled(before):
-            teacher(given)
+            teacher(batch)
     fault = found(tmp_path)
     assert (fault["phase"], fault["path"], fault["module"]) == ("forward", "Teacher.heads.1", "Linear 4->5")
 
@@ -129,13 +129,13 @@ def test_a_network_of_the_loss_is_still_the_loss(tmp_path: Path) -> None:
     assert (found(tmp_path)["phase"], found(tmp_path)["path"]) == ("loss", "Teacher.heads.1")
 
 
-def test_infinite_sums_that_cancel_are_an_overflow_and_no_one_samples(tmp_path: Path) -> None:
+def test_infinite_sums_that_cancel_are_an_overflow_of_no_sample(tmp_path: Path) -> None:
     net = nn.Linear(4, 2)
     with torch.no_grad():
         net.weight.copy_(torch.tensor([[1e30, -1e30, 1e30, -1e30], [-1e30, 1e30, -1e30, 1e30]]))
     with traced(net, job(tmp_path)) as trace:
-        given = trace.begin(torch.ones(4, 4), NAMES, 3, 3)
-        loss = net(given * 1e20).square().mean()
+        batch = trace.begin(torch.ones(4, 4), NAMES, 3, 3)
+        loss = net(batch * 1e20).square().mean()
         trace.end(loss)
     fault = found(tmp_path)
     assert (fault["op"], fault["by"], fault["samples"]) == ("aten::addmm", traced_values.CANCELLED, None)
@@ -147,18 +147,18 @@ def rows_of(data: Tensor, *rows: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_of_samples_that_are_views_of_one_tensor_the_right_one_is_named(tmp_path: Path, apart: bool) -> None:
+def test_among_views_of_the_same_tensor_the_right_sample_is_named(tmp_path: Path, apart: bool) -> None:
     net, data = nn.Linear(3, 5), torch.randn(10, 3)
     data[4, 1] = float("nan")
     with traced(net, job(tmp_path)) as trace:
-        given = trace.begin(rows_of(data, 7, 4, 1, 9), NAMES, 3, 3)
-        outputs = torch.stack([net(row) for row in given]) if apart else net(torch.stack(given))
+        batch = trace.begin(rows_of(data, 7, 4, 1, 9), NAMES, 3, 3)
+        outputs = torch.stack([net(row) for row in batch]) if apart else net(torch.stack(batch))
         trace.end(outputs.square().mean())
     fault = found(tmp_path)
     assert (fault["tensor"], fault["index"], fault["names"]) == ("input batch[1]", [1], ["b.png"])
 
 
-def test_of_two_views_of_one_tensor_the_first_is_told(tmp_path: Path) -> None:
+def test_of_two_views_of_the_same_tensor_the_first_is_reported(tmp_path: Path) -> None:
     net, data = nn.Linear(3, 3), torch.randn(4, 8, 3)
     data[2, 5, 1] = float("nan")
     with traced(net, job(tmp_path)) as trace:
@@ -167,7 +167,7 @@ def test_of_two_views_of_one_tensor_the_first_is_told(tmp_path: Path) -> None:
     assert (found(tmp_path)["tensor"], found(tmp_path)["index"]) == ("input batch[0]", [2, 5, 1])
 
 
-def test_a_part_of_windows_that_overlap_is_no_one_sample_s() -> None:
+def test_a_part_of_windows_that_overlap_belongs_to_no_sample() -> None:
     data = torch.arange(12.0)
     parts = [(*traced_values.extent(data[at : at + 6]), at) for at in (0, 3, 6)]
     assert traced_values._owners(parts, data[3:9]) == [3]
@@ -178,21 +178,21 @@ def test_a_part_of_windows_that_overlap_is_no_one_sample_s() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:std")
-def test_the_spread_of_one_value_is_none(tmp_path: Path) -> None:
+def test_the_spread_of_a_single_value_is_none(tmp_path: Path) -> None:
     net = nn.Linear(3, 5)
     with traced(net, job(tmp_path)) as trace:
-        given = trace.begin(torch.rand(1, 3), NAMES[:1], 3, 3)
-        returns = given.sum(1)
-        trace.end((net(given) * ((returns - returns.mean()) / returns.std())).sum())
+        batch = trace.begin(torch.rand(1, 3), NAMES[:1], 3, 3)
+        returns = batch.sum(1)
+        trace.end((net(batch) * ((returns - returns.mean()) / returns.std())).sum())
     assert (found(tmp_path)["op"], found(tmp_path)["by"]) == ("aten::std", "std of one value")
 
 
-def test_a_learning_rate_that_is_infinite_is_told(tmp_path: Path) -> None:
+def test_a_learning_rate_that_is_infinite_is_reported(tmp_path: Path) -> None:
     net = nn.Linear(3, 5)
     optimizer = torch.optim.SGD(net.parameters(), float("inf"))
     with traced(net, job(tmp_path), optimizers=optimizer) as trace:
-        given = trace.begin(torch.rand(4, 3), NAMES, 3, 3)
-        loss = net(given).square().mean()
+        batch = trace.begin(torch.rand(4, 3), NAMES, 3, 3)
+        loss = net(batch).square().mean()
         loss.backward()
         optimizer.step()
         trace.end(loss)

@@ -30,15 +30,15 @@ os._exit(0)
 """
 
 
-def test_a_crash_and_a_hang_are_told_apart_and_the_rest_goes_well(tmp_path: Path) -> None:
+def test_a_crash_and_a_hang_are_distinguished_and_the_rest_goes_well(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", CODE, str(tmp_path)]
     subprocess.run(command, cwd=Path(__file__).parents[4], env=environment, check=True, timeout=120)
     tried = json.loads((tmp_path / "alone.json").read_text())["tried"]
-    assert [told["names"] for told in tried] == [["a"], ["b"], ["c"]]
-    assert [told["signal"] for told in tried] == [None, signal.Signals.SIGSEGV.name, None]
-    assert [told["hung"] for told in tried] == [False, False, True]
-    assert [told["same"] for told in tried] == [False, True, True]
+    assert [part["names"] for part in tried] == [["a"], ["b"], ["c"]]
+    assert [part["signal"] for part in tried] == [None, signal.Signals.SIGSEGV.name, None]
+    assert [part["hung"] for part in tried] == [False, False, True]
+    assert [part["same"] for part in tried] == [False, True, True]
 
 
 def tried_parts(count: int, bad: Callable[[list[int]], bool]) -> list[list[int]]:
@@ -48,7 +48,7 @@ def tried_parts(count: int, bad: Callable[[list[int]], bool]) -> list[list[int]]
     return [told["samples"] for told in tried]
 
 
-def test_after_the_culprit_the_rest_is_tried_and_where_none_is_one_each_is_left_out() -> None:
+def test_after_the_culprit_the_rest_is_tried_and_where_none_is_each_in_turn_is_left_out() -> None:
     assert tried_parts(3, lambda part: 1 in part) == [[0], [1], [2], [0, 2]]
     assert tried_parts(3, lambda part: len(part) > 1 and 2 in part)[3:] == [[1, 2], [0, 2], [0, 1]]
     assert tried_parts(2, lambda part: True) == [[0], [1]]
@@ -57,7 +57,7 @@ def test_after_the_culprit_the_rest_is_tried_and_where_none_is_one_each_is_left_
 
 
 @pytest.mark.parametrize(
-    ("told", "like", "wanted"),
+    ("part", "like", "wanted"),
     [
         ({"hung": True, "place": {"path": "a"}}, {"kind": "hang", "path": "a"}, True),
         ({"hung": True, "place": {"path": "b"}}, {"kind": "hang", "path": "a"}, False),
@@ -76,9 +76,9 @@ def test_after_the_culprit_the_rest_is_tried_and_where_none_is_one_each_is_left_
         ({"exit_code": 0}, {"kind": "nonfinite"}, False),
     ],
 )
-def test_what_a_part_does_counts_only_where_it_is_the_same_fault(told: Any, like: Any, wanted: bool) -> None:
+def test_what_a_part_does_counts_only_where_it_is_the_same_fault(part: Any, like: Any, wanted: bool) -> None:
     nothing = {"hung": False, "signal": None, "exit_code": None, "fault": None, "place": None}
-    assert traced_alone.same({**nothing, **told}, like) is wanted
+    assert traced_alone.same({**nothing, **part}, like) is wanted
 
 
 def test_a_long_part_has_a_short_name(tmp_path: Path) -> None:
@@ -88,17 +88,17 @@ def test_a_long_part_has_a_short_name(tmp_path: Path) -> None:
 
 def test_what_tells_is_some_samples_and_not_all() -> None:
     def tried(*same: bool, without: Sequence[bool] = ()) -> list[dict[str, Any]]:
-        single = [{"samples": [number], "same": one, "well": not one} for number, one in enumerate(same)]
-        rest = [{"samples": list(range(len(same) - 1)), "same": one, "well": not one} for one in without]
+        single = [{"samples": [number], "same": bad, "well": not bad} for number, bad in enumerate(same)]
+        rest = [{"samples": list(range(len(same) - 1)), "same": bad, "well": not bad} for bad in without]
         return [*single, *rest]
 
     assert traced_alone.tells(tried(False, True, False), 3)
     assert not traced_alone.tells(tried(True, True, True), 3)
     assert not traced_alone.tells(tried(False, False, False, without=[True, True, True]), 3)
     assert traced_alone.tells(tried(False, False, False, without=[True, False, True]), 3)
-    other = [{**told, "well": False} for told in tried(True, False, False, without=[False])]
+    other = [{**part, "well": False} for part in tried(True, False, False, without=[False])]
     assert not traced_alone.tells(other, 3), "a part that fails in another way was no batch"
-    assert not traced_alone.tells([{**told, "same": False} for told in other], 3)
+    assert not traced_alone.tells([{**part, "same": False} for part in other], 3)
 
 
 BOTH = """
@@ -113,14 +113,14 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize(("guilty", "names"), [(1, [["c"], ["d"], ["c"]]), (9, [["a"], ["b"]])])
+@pytest.mark.parametrize(("culprit", "names"), [(1, [["c"], ["d"], ["c"]]), (9, [["a"], ["b"]])])
 def test_a_second_way_is_tried_where_the_first_tells_nothing(
-    tmp_path: Path, guilty: int, names: list[list[str]]
+    tmp_path: Path, culprit: int, names: list[list[str]]
 ) -> None:
-    command = [sys.executable, "-c", BOTH, str(tmp_path), str(guilty)]
+    command = [sys.executable, "-c", BOTH, str(tmp_path), str(culprit)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command, cwd=Path(__file__).parents[4], env=environment, check=True, timeout=120)
-    assert [told["names"] for told in json.loads((tmp_path / "alone.json").read_text())["tried"]][:2] == names[:2]
+    assert [part["names"] for part in json.loads((tmp_path / "alone.json").read_text())["tried"]][:2] == names[:2]
 
 
 def test_a_process_that_has_initialised_cuda_is_not_forked(

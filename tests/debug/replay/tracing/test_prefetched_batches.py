@@ -18,14 +18,14 @@ def rows(number: int) -> tuple[Tensor, list[str]]:
     return torch.rand(3, 4) + 1, [f"{number}-{letter}" for letter in "abc"]
 
 
-def test_a_batch_that_is_used_one_step_later_is_followed() -> None:
+def test_a_batch_that_is_used_a_step_later_is_followed() -> None:
     ahead, batches = PrefetchedBatches(), [rows(number) for number in range(4)]
     assert ahead.add(*batches[0], None)[1] == batches[0][1]
     ahead.update(set())
     assert ahead.add(*batches[1], None)[1] == batches[1][1]
-    seen = {pointer(batches[0][0])}
-    assert ahead.is_unknown(seen), "nobody knew"
-    ahead.update(seen)
+    storages = {pointer(batches[0][0])}
+    assert ahead.is_unknown(storages), "nobody knew"
+    ahead.update(storages)
     used, names, anew = ahead.add(*batches[2], "how")
     assert (names, anew) == (batches[1][1], None) and used is batches[1][0]
     assert not ahead.is_unknown({pointer(used)}) and not ahead.is_unknown(set())

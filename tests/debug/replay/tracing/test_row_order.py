@@ -61,12 +61,12 @@ def test_what_moves_rows(name: str, args: Any, kwargs: dict[str, Any], moved: bo
     assert not batch_rows.reorders_rows(name, args, kwargs, None)
 
 
-def fault(out: Path, step: Callable[[nn.Module, Tensor, Tensor], Tensor], *given: Tensor) -> dict[str, Any]:
+def fault(out: Path, step: Callable[[nn.Module, Tensor, Tensor], Tensor], *inputs: Tensor) -> dict[str, Any]:
     net = nn.Linear(3, 5)
     try:
         with traced(net, {"out": str(out), "last_step": 3, "cell": {"trace": True}}) as trace:
-            trace.begin(given, NAMES, 3, 3)
-            trace.end(step(net, *given))
+            trace.begin(inputs, NAMES, 3, 3)
+            trace.end(step(net, *inputs))
     except (IndexError, ValueError):
         pass
     return dict(json.loads((out / "trace.json").read_text())["fault"])
@@ -95,8 +95,8 @@ def classes(net: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def of_classes(net: nn.Module, x: Tensor, lengths: Tensor) -> Tensor:
-    found = net(x + 1).softmax(1)[:, :4].mul(torch.tensor([1.0, 0.0, 1.0, 1.0]))  # as many classes as samples
-    overlap = found.sum(0)
+    scores = net(x + 1).softmax(1)[:, :4].mul(torch.tensor([1.0, 0.0, 1.0, 1.0]))  # as many classes as samples
+    overlap = scores.sum(0)
     return (overlap / overlap).mean()
 
 
@@ -143,7 +143,7 @@ class Strict(nn.Module):
 
 
 @pytest.mark.parametrize(("order", "samples"), [(None, [1]), (ORDER, None)])
-def test_a_module_is_not_given_moved_rows_one_by_one(
+def test_a_module_does_not_get_moved_rows_individually(
     tmp_path: Path, order: Tensor | None, samples: list[int] | None
 ) -> None:
     strict = Strict()
@@ -151,12 +151,12 @@ def test_a_module_is_not_given_moved_rows_one_by_one(
     x[1] = 0
     with pytest.raises(ValueError, match="empty"), traced(strict, {"out": str(tmp_path), "last_step": 3,
                                                                    "cell": {"trace": True}}) as trace:  # fmt: skip
-        given = trace.begin(x, NAMES, 3, 3)
-        strict(given if order is None else given[order])
+        inputs = trace.begin(x, NAMES, 3, 3)
+        strict(inputs if order is None else inputs[order])
     assert json.loads((tmp_path / "trace.json").read_text())["fault"]["samples"] == samples
 
 
-def test_what_is_made_of_weights_alone_is_no_sample_s(tmp_path: Path) -> None:
+def test_a_value_computed_from_weights_alone_belongs_to_no_sample(tmp_path: Path) -> None:
     def step(net: nn.Module, x: Tensor, _lengths: Tensor) -> Tensor:
         weight = net.weight
         assert isinstance(weight, Tensor)

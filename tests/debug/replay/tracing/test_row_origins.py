@@ -22,16 +22,16 @@ Collate = Callable[[list[Any]], Any]
 
 def sample(*rows: int) -> Any:
     """Return a sample of some rows; that of row 9 has a target out of range."""
-    made = torch.Generator().manual_seed(sum(rows))
-    return [(torch.rand(3, generator=made), 7 if row == 9 else 1) for row in rows] or None
+    generator = torch.Generator().manual_seed(sum(rows))
+    return [(torch.rand(3, generator=generator), 7 if row == 9 else 1) for row in rows] or None
 
 
 def flat(samples: list[Any]) -> Any:
-    return default_collate([row for one in samples if one is not None for row in one])
+    return default_collate([row for sample_rows in samples if sample_rows is not None for row in sample_rows])
 
 
 def lists(samples: list[Any]) -> Any:
-    rows = [row for one in samples if one is not None for row in one]
+    rows = [row for sample_rows in samples if sample_rows is not None for row in sample_rows]
     return [row[0] for row in rows], [torch.tensor(row[1]) for row in rows]
 
 
@@ -49,7 +49,7 @@ def mixed(samples: list[Any]) -> Any:
 def fault(out: Path, collate: Collate, samples: Sequence[Any], names: Sequence[str] = NAMES) -> dict[str, Any]:
     """Return the fault that a batch of samples has, put together anew by its collate function."""
     net = nn.Linear(3, 5)
-    anew = lambda: (list(names), lambda some: collate([samples[one] for one in some]))  # noqa: E731
+    anew = lambda: (list(names), lambda some: collate([samples[sample_rows] for sample_rows in some]))  # noqa: E731
     job = {"out": str(out), "last_step": 3, "cell": {"trace": True}}
     with pytest.raises(IndexError), traced(net, job) as trace:
         inputs, targets = trace.begin(collate(list(samples)), list(names), 3, 3, anew=anew)
@@ -72,7 +72,9 @@ def fault(out: Path, collate: Collate, samples: Sequence[Any], names: Sequence[s
         ([sample(1), sample(2), sample(9), sample(3)], "c.png"),
     ],
 )
-def test_the_sample_that_made_a_row_is_named(tmp_path: Path, collate: Collate, samples: list[Any], name: str) -> None:
+def test_the_sample_that_produced_a_row_is_named(
+    tmp_path: Path, collate: Collate, samples: list[Any], name: str
+) -> None:
     assert fault(tmp_path, collate, samples)["names"] == [name]
 
 
