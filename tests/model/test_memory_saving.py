@@ -56,7 +56,7 @@ def test_both_need_less_than_a_plain_step() -> None:
         return estimate(model, batch, lambda net, inputs: net(inputs).probability_logits.mean()).peak
 
     plain = peak(lambda _: None)
-    assert peak(lambda model: setattr(model.encoder, "again", True)) < 0.8 * plain
+    assert peak(lambda model: setattr(model.encoder, "checkpoint_activations", True)) < 0.8 * plain
     assert peak(lambda model: freeze(model.encoder)) < 0.9 * plain
 
 
