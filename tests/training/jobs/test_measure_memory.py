@@ -143,9 +143,9 @@ raise SystemExit(9)
 
 FAMILY = """
 import mmap, os, subprocess, sys, time
-from ocrlab.training.jobs import memory_meter as weighing
+from ocrlab.training.jobs import memory_meter
 MIB = 1 << 20
-held, batch = bytearray(os.urandom(MIB)) * 200, mmap.mmap(-1, 60 * MIB)
+block, batch = bytearray(os.urandom(MIB)) * 200, mmap.mmap(-1, 60 * MIB)
 ready, started = os.pipe()
 
 def forked(work):
@@ -160,9 +160,9 @@ forked(lambda: None)                                  # touches nothing
 held[:100 * MIB] = bytes(100 * MIB)                   # from now on the three alone share how it was
 for _ in range(3):
     os.read(ready, 1)
-young = weighing._below()
-time.sleep(weighing.YOUNG + 0.2)
-print(young // MIB, weighing._below() // MIB, flush=True)
+young = memory_meter._worker_memory()
+time.sleep(memory_meter.YOUNG + 0.2)
+print(young // MIB, memory_meter._worker_memory() // MIB, flush=True)
 os.killpg(0, 9)
 """
 
