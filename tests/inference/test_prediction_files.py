@@ -236,7 +236,7 @@ class Dark(torch.nn.Module):
         self.mean = torch.nn.Parameter(torch.zeros(1))
     def probability(self, images): return (images.float().mean(1, keepdim=True) < 100).float()
 dark = Detector(Dark(), Config(), False)
-pages.fused_once = lambda model, **_: model
+pages.cached_fused = lambda model, **_: model
 Detector.load = classmethod(lambda *_, **__: dark)
 files.collect = lambda paths: list(paths) * 100_000
 sys.exit(main(["predict", sys.argv[1], "--jsonl", "lines.jsonl", "--out", "out", "--device", "cpu"]))

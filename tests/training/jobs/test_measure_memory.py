@@ -157,7 +157,7 @@ def forked(work):
 forked(lambda: batch.write(b"x" * 60 * MIB))          # in shared memory that is mapped here as well
 forked(lambda: bytearray(os.urandom(MIB)) * 40)       # of its own
 forked(lambda: None)                                  # touches nothing
-held[:100 * MIB] = bytes(100 * MIB)                   # from now on the three alone share how it was
+block[:100 * MIB] = bytes(100 * MIB)                   # from now on the three alone share how it was
 for _ in range(3):
     os.read(ready, 1)
 young = memory_meter._worker_memory()
