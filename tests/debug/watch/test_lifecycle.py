@@ -173,7 +173,7 @@ with two: pass
 def test_a_deadlock_and_a_stopped_program_keep_their_names(code, cause, watched):
     done = watched(code, "--silence", "2", "--timeout", "8")
     best = done.verdict["causes"][0]
-    assert (best["id"], best["confidence"] >= 0.7, "busy" in done.err) == (cause, True, False)
+    assert (best["id"], best["confidence"] >= 0.6, "busy" in done.err) == (cause, True, False)
 
 
 def test_secrets_of_the_command_line_are_in_no_text_of_the_incident(watched):
