@@ -26,7 +26,7 @@ from typing import Any
 
 from ocrlab.debug.watch.supervisor import Ended, Options, watch
 from ocrlab.errors import ConfigError, RunError
-from ocrlab.hardware.processes import signal_names
+from ocrlab.hardware.processes import exit_codes
 from ocrlab.notebook.child_main import CALL, ERROR, EVENTS, VALUE
 from ocrlab.records import Verdict, to_json
 from ocrlab.redaction import clean
@@ -75,7 +75,7 @@ def sentence(ended: Ended, why: str = "") -> str:
     if ended.status == "hung":
         return f"The child was ended: {why or 'it made no progress any more'}"
     if ended.signal:
-        meaning = signal_names.meaning(ended.signal)
+        meaning = exit_codes.meaning(ended.signal)
         return f"The child died of {ended.signal}" + (f": {meaning}" if meaning else "")
     return f"The child failed with exit status {ended.exit_code}" + (f". {why}" if why else "")
 

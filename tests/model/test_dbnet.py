@@ -11,7 +11,8 @@ import torch
 from ocrlab.errors import ShapeError, WeightsError
 from ocrlab.losses.db_loss import TargetMaps, db_loss
 from ocrlab.model import encoder as encoders
-from ocrlab.model.dbnet import FPN, DBHead, Detector, K, Maps, UNet, conv_block
+from ocrlab.model.dbnet import DBHead, Detector, K, Maps
+from ocrlab.model.decoders import FPN, UNet, conv_block
 
 ENCODERS = ("resnet18_slim", "resnet18", "resnet34", "resnet50", "mobilenet_v3_large")
 DECODERS = ("fpn", "unet")

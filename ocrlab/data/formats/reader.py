@@ -1,6 +1,6 @@
 """Annotations -> samples: `load` reads one split of a data folder, judges every polygon once, and says what is wrong.
 
-Which format it is, sniff.py tells by the content; a new one is one function in one file, and a line there.
+Which format it is, known_formats.py tells by the content; a new one is one function in one file, and a line there.
 
 A box whose polygon is degenerate is dropped and counted; its page stays. A page with a line that cannot be read is left
 out whole: nobody knows where that box was, and a page without it would teach that there is no text. An empty annotation
@@ -16,7 +16,7 @@ from pathlib import Path
 from ocrlab.data import folder_layouts
 from ocrlab.data.annotation_cleaning import Index, Sample, judge
 from ocrlab.data.annotations import Boxes, PageError, Problem
-from ocrlab.data.formats import sniff
+from ocrlab.data.formats import known_formats
 from ocrlab.data.formats.icdar import read_icdar, write_icdar
 from ocrlab.data.image_io import read_header, read_image
 from ocrlab.data.shards import dataset
@@ -67,14 +67,14 @@ def load(
     return Index(list(samples.values()), dropped, notes + [error.problem for error in errors], path, split)
 
 
-def open_pages(path: Path, split: str) -> tuple[Sequence[sniff.Reader], list[PageError], list[Problem]]:
+def open_pages(path: Path, split: str) -> tuple[Sequence[known_formats.Reader], list[PageError], list[Problem]]:
     """Return one function a page as it is annotated, the errors known already, and notes; raises DataError."""
     try:
         shards = dataset.find(path, split)
         if shards:
             return dataset.open_readers(shards)
         source = folder_layouts.find(path, split)
-        readers, errors, notes = sniff.pages(source, split)
+        readers, errors, notes = known_formats.pages(source, split)
     except OSError as error:
         raise DataError(f"{error.filename or path} cannot be read", got=error.strerror) from error
     notes = [source.note, *notes] if source.note else notes
@@ -87,4 +87,4 @@ def splits(path: Path) -> list[str]:
     if names or dataset.find(path, "train"):
         return names
     annotations = folder_layouts.find(path, "train").annotations
-    return [] if annotations.is_dir() else sniff.splits(annotations)
+    return [] if annotations.is_dir() else known_formats.splits(annotations)

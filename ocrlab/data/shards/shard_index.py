@@ -32,7 +32,7 @@ from ocrlab.data.annotation_cleaning import judge
 from ocrlab.data.annotations import Boxes, Page, PageError, Problem
 from ocrlab.data.field_parsing import parse
 from ocrlab.data.folder_layouts import SUFFIXES
-from ocrlab.data.formats.sniff import single_page
+from ocrlab.data.formats.known_formats import single_page
 from ocrlab.data.image_io import Header, read_header
 from ocrlab.data.shards import tar_scan
 from ocrlab.data.shards.tar_member import Member

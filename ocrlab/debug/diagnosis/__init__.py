@@ -7,7 +7,6 @@ catalogue.py          the causes, from catalogue.toml; the levels of evidence
 evidence.py           every line and every measured fact that supports a cause
 oom_message.py        the numbers inside an out-of-memory message and an nvidia-smi table
 cuda_compatibility.py a GPU generation against the CUDA that a wheel was built for
-exit_codes.py         exit codes and signals, measured or written in a log
 final_exception.py    the exception that ended a program, and what it makes irrelevant
 hidden_errors.py      the first error of a program that hid it
 confidence_caps.py    messages that need more context

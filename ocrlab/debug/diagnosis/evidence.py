@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ocrlab.debug.diagnosis import catalogue, cuda_compatibility, exit_codes, log_text, oom_message
+from ocrlab.debug.diagnosis import catalogue, cuda_compatibility, log_text, oom_message
 from ocrlab.debug.diagnosis.catalogue import Level, Role
 from ocrlab.debug.diagnosis.log_text import HEAD, TAIL, LogText, by_person, clean_lines, clean_log
+from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import Cause, Evidence, Incident
 
 CONTEXT, KERNEL_LOG = "context", "kernel_log.txt"
@@ -136,7 +137,7 @@ def find_hits(texts: list[LogText]) -> list[Hit]:
     hits: list[Hit] = []
     for order, text in enumerate(texts):
         hits += _memory_hits(text, order)
-        for signal, offset in exit_codes.find(text.text)[:5]:  # where it stands is not where in time it belongs
+        for signal, offset in exit_codes.find_signals(text.text)[:5]:  # where it stands is not where in time it belongs
             hits += _signal_hits(signal, quote(text, offset), f"a process died of {signal}")
     hits += [hit for sign in catalogue.load().signs() for hit in _signature_hits(sign, texts, written)]
     return hits + _version_hits(texts)
@@ -245,7 +246,7 @@ def _kernel_hit(line: KernelLine) -> Hit:
 
 def _end_hits(incident: Incident) -> list[Hit]:
     """Return what the end of the main process supports."""
-    signal = incident.signal or exit_codes.name(incident.exit_code)
+    signal = incident.signal or exit_codes.signal_of_exit(incident.exit_code)
     ended_by = incident.facts.get("ended_by")
     if ended_by == "user":
         return [_measured("ext.signal", "Ctrl-C reached the watcher")]
@@ -283,12 +284,12 @@ def _worker_hits(end: Mapping[str, Any], incident: Incident) -> list[Hit]:
 
 def was_killed(incident: Incident) -> bool:
     """Return whether a process of the program died of SIGKILL, as far as facts and logs show."""
-    if incident.signal == "SIGKILL" or exit_codes.name(incident.exit_code) == "SIGKILL":
+    if incident.signal == "SIGKILL" or exit_codes.signal_of_exit(incident.exit_code) == "SIGKILL":
         return True
     if any(end.get("signal") == "SIGKILL" for end in incident.facts.get("exits") or ()):
         return True
     log = "\n".join(text for name, text in incident.texts.items() if name not in (KERNEL_LOG, "stacks.txt"))
-    return bool(KILLED.search(log)) or any(name == "SIGKILL" for name, _ in exit_codes.find(log))
+    return bool(KILLED.search(log)) or any(name == "SIGKILL" for name, _ in exit_codes.find_signals(log))
 
 
 def still_moved(incident: Incident) -> bool:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ocrlab.debug.diagnosis import exit_codes
 from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.evidence import Hit
 from ocrlab.debug.diagnosis.final_exception import RELAYED
 from ocrlab.debug.diagnosis.next_steps import NOTHING, OWN
+from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import Evidence, Incident, Verdict
 from ocrlab.run_folder import launcher
 from ocrlab.run_folder.launcher import secondary, title
@@ -129,7 +129,7 @@ def _summed_up(incident: Incident) -> list[Mapping[str, Any]]:
         for row in ended:
             code = row["exit_code"]
             row |= {
-                "signal": exit_codes.name(code) if code < 0 else None,
+                "signal": exit_codes.signal_of_exit(code) if code < 0 else None,
                 "file": name,
                 "world": len(ended),
                 "pids": [],

@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ocrlab.debug.diagnosis import catalogue, exit_codes, final_exception
+from ocrlab.debug.diagnosis import catalogue, final_exception
 from ocrlab.debug.diagnosis.log_text import HEAD, junk, read_excerpt
 from ocrlab.debug.flight_record import last_position, training_findings
 from ocrlab.errors import DataError
+from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict, from_json
 from ocrlab.run_folder import launcher
 
@@ -203,7 +204,9 @@ def _with_status(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -
     return Incident(
         status=status,
         exit_code=code if isinstance(code, int) else None,
-        signal=signal if isinstance(signal, str) else exit_codes.name(code if isinstance(code, int) else None),
+        signal=signal
+        if isinstance(signal, str)
+        else exit_codes.signal_of_exit(code if isinstance(code, int) else None),
         texts=texts,
         facts=facts if isinstance(facts, dict) else {},
     )
@@ -241,7 +244,7 @@ def _ranks(run: Path) -> list[dict[str, Any]]:
     rows = []
     for row in launcher.read(inside):
         code = codes.get((row["rank"], row.get("pid")))
-        signal = exit_codes.name(code) if isinstance(code, int) and code < 0 else None
+        signal = exit_codes.signal_of_exit(code) if isinstance(code, int) and code < 0 else None
         gone: dict[str, Any] = {"pids": [], "state": "", "exit_code": code, "signal": signal}
         source = {"file": f"flight/{launcher.FOLDER}/rank-{row['rank']}.json", "line": None}
         rows.append({**gone, **where.get(row.get("pid", 0), {}), **row, **source})

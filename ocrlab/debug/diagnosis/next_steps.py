@@ -6,9 +6,10 @@ import re
 from dataclasses import replace
 from pathlib import PurePath
 
-from ocrlab.debug.diagnosis import catalogue, evidence, exit_codes, failure_place, final_exception
+from ocrlab.debug.diagnosis import catalogue, evidence, failure_place, final_exception
 from ocrlab.debug.diagnosis.hangs import stack_patterns
 from ocrlab.debug.diagnosis.log_text import LogText
+from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import Cause, Incident, Verdict
 
 OWN = "nothing from outside: this is the program's own error, "
@@ -87,7 +88,7 @@ def missing_evidence(incident: Incident, causes: list[Cause], texts: list[LogTex
         wanted.append("the output with num_workers=0")
     if name.startswith(("build.", "driver.")):
         wanted.append("ocrlab doctor --json of that machine")
-    ended_itself = incident.exit_code is not None and exit_codes.name(incident.exit_code) is None
+    ended_itself = incident.exit_code is not None and exit_codes.signal_of_exit(incident.exit_code) is None
     if (
         not ended_itself
         and (not hung or name.startswith(("hw.", "hang.gpu", "hang.cuda", "hang.stopped", "driver.")))

@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrlab.debug.diagnosis import exit_codes, load_input
+from ocrlab.debug.diagnosis import load_input
 from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.oom_message import LARGEST_CARD, size_text
 from ocrlab.debug.memory import oom_inputs
 from ocrlab.debug.memory.oom_inputs import OomRun, SourceLine
+from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import SCHEMA, Check, check_record, finite
 
 KINDS = {
@@ -77,7 +78,7 @@ def killed_for_memory(run: OomRun) -> bool:
     if run.facts.get("oom_kills") or re.search(r"(?i)oom|out of memory|memory cgroup", log):
         return True
     sure = bool(run.verdict.causes) and run.verdict.causes[0].confidence >= 0.6
-    died = run.incident.signal == "SIGKILL" or exit_codes.name(run.incident.exit_code) == "SIGKILL"
+    died = run.incident.signal == "SIGKILL" or exit_codes.signal_of_exit(run.incident.exit_code) == "SIGKILL"
     return sure or (died and run.steep is not None)
 
 

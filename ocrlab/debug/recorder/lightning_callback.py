@@ -24,9 +24,9 @@ from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.instruments import sample_names
 from ocrlab.debug.recorder import loader_recorder, rng_state, saved_rng_states
 from ocrlab.debug.recorder.manual_loop import early_exit_text, recording
-from ocrlab.debug.recorder.module_stages import unwrap
 from ocrlab.debug.recorder.replay_registration import Session, session
 from ocrlab.debug.recorder.sample_recorder import BatchOrigin, StatusLocation
+from ocrlab.debug.recorder.stage_hooks import unwrap
 from ocrlab.debug.recorder.step_recorder import StepRecorder, hook_optimizer
 from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
 from ocrlab.debug.recorder.training_state import first_learning_rate

@@ -37,13 +37,13 @@ from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.instruments.dataloader import loader_proxy
 from ocrlab.debug.recorder import loader_recorder, saved_rng_states
 from ocrlab.debug.recorder.loader_recorder import CountingLoader
-from ocrlab.debug.recorder.module_stages import StepPosition
 from ocrlab.debug.recorder.replay_registration import session
 from ocrlab.debug.recorder.sample_recorder import BatchOrigin
-from ocrlab.debug.recorder.step_hooks import StepHooks
+from ocrlab.debug.recorder.stage_hooks import StepPosition
 from ocrlab.debug.recorder.step_recorder import StepRecorder, hook_optimizer
 from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
 from ocrlab.debug.recorder.training_state import TrainingState
+from ocrlab.debug.recorder.unmarked_loop_hooks import StepHooks
 from ocrlab.run_folder.fail_safe import guard, print_message, report, worker_ended
 
 NEVER = 1 << 62  # micro-batches

@@ -22,9 +22,9 @@ from ocrlab.debug.instruments import cuda_sticky_errors, sample_names
 from ocrlab.debug.recorder import loader_recorder, rng_state, saved_rng_states
 from ocrlab.debug.recorder.batch_store import BatchStore
 from ocrlab.debug.recorder.loader_recorder import CountingLoader, LoaderRecorder
-from ocrlab.debug.recorder.module_stages import StageHooks
 from ocrlab.debug.recorder.sample_recorder import BatchOrigin, StatusLocation
 from ocrlab.debug.recorder.snapshots import Snapshots
+from ocrlab.debug.recorder.stage_hooks import StageHooks
 from ocrlab.debug.recorder.step_measurements import LossTransfer, MemoryReader
 from ocrlab.debug.recorder.training_health.monitor import MANY, TrainingMonitor
 from ocrlab.run_folder import launcher, watcher_link

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ocrlab.hardware.processes import signal_names
+from ocrlab.hardware.processes import exit_codes
 from ocrlab.run_folder import fail_safe
 
 INSIDE = Path(__file__).with_name("injected_error_hook.py")
@@ -122,7 +122,12 @@ def exits(records: Sequence[dict[str, Any]], log: str) -> list[dict[str, Any]]:
     cut = CUT.search(log) is not None  # whoever has left ends the others by SIGTERM, which therefore tells nothing
     ended = {pid: code for pid, code in every.items() if pid in named or (cut and code < 0 and code != -signal.SIGTERM)}
     return [
-        {"pid": pid, "role": "worker", "exit_code": code if code >= 0 else None, "signal": signal_names.of_exit(code)}
+        {
+            "pid": pid,
+            "role": "worker",
+            "exit_code": code if code >= 0 else None,
+            "signal": exit_codes.signal_of_exit(code),
+        }
         for pid, code in ended.items()
     ]
 

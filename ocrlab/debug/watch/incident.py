@@ -22,7 +22,7 @@ from ocrlab.debug.watch import error_hook, kernel_log_filter
 from ocrlab.debug.watch.child_process import Child
 from ocrlab.debug.watch.hang_detector import HangDetector
 from ocrlab.debug.watch.memory_tracker import OomKillCounters
-from ocrlab.hardware.processes import kernel_log, process_tree, signal_names, stack_dumps
+from ocrlab.hardware.processes import exit_codes, kernel_log, process_tree, stack_dumps
 from ocrlab.records import Cause, Incident, Verdict, to_json
 from ocrlab.redaction import clean
 from ocrlab.run_folder import heartbeat
@@ -69,7 +69,7 @@ def gather(
     if counted is not None and _killed(child, quiet, log):
         facts["oom_kills"] = counted
     code = child.code
-    name = signal_names.of_exit(code) if code is not None and code < 0 else None
+    name = exit_codes.signal_of_exit(code) if code is not None and code < 0 else None
     return Incident(status, code if code is None or code >= 0 else None, name, texts, "", facts)
 
 

@@ -15,7 +15,7 @@ from ocrlab.debug.watch.child_process import Child, CommandRefused
 from ocrlab.debug.watch.io_loop import LINGER, OBEYED, Session
 from ocrlab.debug.watch.memory_tracker import OomKillCounters
 from ocrlab.errors import RunError
-from ocrlab.hardware.processes import process_tree, signal_names
+from ocrlab.hardware.processes import exit_codes, process_tree
 from ocrlab.records import Incident, Verdict
 from ocrlab.run_folder import watcher_link
 
@@ -138,7 +138,7 @@ class WatchedRun:
         """Write the last word on a program that has ended."""
         child = self.child
         code = child.code if child.code is not None else -signal.SIGKILL
-        name = signal_names.name(-code) if code < 0 else None
+        name = exit_codes.signal_name(-code) if code < 0 else None
         exit_status = HUNG if self.hung else 128 - code if code < 0 else code
         if self.refused_signal:
             exit_status = 128 + self.refused_signal

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.errors import ConfigError
-from ocrlab.hardware.processes import signal_names
+from ocrlab.hardware.processes import exit_codes
 from ocrlab.hardware.processes.process_tree import Process, environment
 from ocrlab.run_folder import heartbeat, launcher, watcher_link
 
@@ -32,7 +32,7 @@ def gather(scratch: Path, beats: Path, family: Sequence[Process], log: str) -> l
     living = {process.pid: process for process in family}
     for rank_record in ranks.values():
         pid, code = int(rank_record["pid"]), rank_record.get("exit_code")
-        rank_record["signal"] = signal_names.name(-code) if code is not None and code < 0 else None
+        rank_record["signal"] = exit_codes.signal_name(-code) if code is not None and code < 0 else None
         rank_record["state"] = living[pid].state if pid in living else ""
         rank_record["pids"] = [process.pid for process in family if _belongs(process, pid, living)]
         if pid in pulse:

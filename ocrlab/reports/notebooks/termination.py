@@ -11,7 +11,7 @@ from typing import Any
 from ocrlab.debug.diagnosis.hangs import hang_cause
 from ocrlab.debug.watch.incident import judge
 from ocrlab.debug.watch.memory_tracker import OomKillCounters
-from ocrlab.hardware.processes import kernel_log, process_tree, signal_names, stack_dumps
+from ocrlab.hardware.processes import exit_codes, kernel_log, process_tree, stack_dumps
 from ocrlab.records import Incident, Verdict
 from ocrlab.reports.notebooks.jupyter_kernel import Kernel
 
@@ -58,11 +58,11 @@ class Before:
 def died(kernel: Kernel, before: Before, cell: int | None, log: str) -> Ending:
     """Return how a notebook ended whose kernel is gone: by a signal (CRASHED), else with an exit code (FAIL)."""
     code = kernel.exit_code()
-    name = signal_names.of_exit(code)
+    name = exit_codes.signal_of_exit(code)
     place = f"in cell [{cell}]" if cell is not None else "before its first cell"
     if name:
         sentence = (
-            f"The kernel died of {name} {place}: {signal_names.meaning(name) or 'nothing general can be said of it'}."
+            f"The kernel died of {name} {place}: {exit_codes.meaning(name) or 'nothing general can be said of it'}."
         )
         exit_status = 128 - (code or 0) if (code or 0) < 0 else (code or 1)
     elif code is None:
@@ -114,7 +114,7 @@ def failed(cell: int | None, error: str, log: str, traceback: str) -> Ending:
 def stopped(cell: int | None, error: BaseException) -> Ending:
     """Return how a notebook ended that somebody stopped, by Ctrl-C or by a signal to the process that runs it."""
     code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 130
-    name = signal_names.of_exit(code) or "SIGINT"
+    name = exit_codes.signal_of_exit(code) or "SIGINT"
     place = f"in cell [{cell}]" if cell is not None else "before its first cell"
     return Ending("stopped", f"It was stopped by {name} {place}; what comes after it never ran.", code, cell)
 

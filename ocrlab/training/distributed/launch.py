@@ -20,7 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ocrlab.hardware import host
-from ocrlab.hardware.processes import signal_names
+from ocrlab.hardware.processes import exit_codes
 from ocrlab.run_folder import launcher, watcher_link
 
 PROGRAM = ["-m", "ocrlab", "train"]
@@ -60,7 +60,7 @@ def report_failures(failures: dict[int, ProcessFailure]) -> int:
     blamed = blamed_rank()
     # Who was killed has left no word; of errors, all ranks may have met the same one, which says whose it is.
     rank, (_, code, pid) = min(ended.items(), key=lambda item: (item[1][1] >= 0, item[0] != blamed, item[0]))
-    how = f"was killed by {signal_names.name(-code)}" if code < 0 else f"ended with exit status {code}"
+    how = f"was killed by {exit_codes.signal_name(-code)}" if code < 0 else f"ended with exit status {code}"
     print(f"ocrlab: rank {rank} (process {pid}) {how}; the other ranks were ended", file=sys.stderr, flush=True)
     return 128 - code if code < 0 else code
 

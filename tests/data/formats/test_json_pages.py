@@ -13,7 +13,7 @@ from PIL import Image
 
 from ocrlab.data.annotations import Boxes, Page, PageError
 from ocrlab.data.folder_layouts import Source
-from ocrlab.data.formats import sniff
+from ocrlab.data.formats import known_formats
 from ocrlab.data.formats.json_pages import cord, labelme
 from ocrlab.data.formats.reader import load
 from ocrlab.errors import DataError
@@ -28,7 +28,7 @@ def readers(folder: Path, name: str, content: Any) -> list[Callable[[], Page]]:
         (folder / image).touch()
     text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False)
     (folder / name).write_text(text, encoding="utf-8")
-    pages, errors, _ = sniff.pages(Source(folder / name, (folder,), root=folder), "train")
+    pages, errors, _ = known_formats.pages(Source(folder / name, (folder,), root=folder), "train")
     assert not errors
     return pages
 
@@ -168,7 +168,7 @@ def test_a_bad_line_is_named(tmp_path: Path, page: Any, says: str) -> None:
 
 def test_real_ufo(shared: Path) -> None:
     folder = shared / "data" / "ufo_sample"
-    readers, _, _ = sniff.pages(Source(folder / "ufo.json", (folder,), root=folder), "train")
+    readers, _, _ = known_formats.pages(Source(folder / "ufo.json", (folder,), root=folder), "train")
     pages = [read() for read in readers]
     assert sum(len(page.boxes.polygons) for page in pages) == 146
     assert not any(any(page.boxes.ignored) for page in pages)

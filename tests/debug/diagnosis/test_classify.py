@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ocrlab.debug.diagnosis import catalogue, evidence, exit_codes, load_input
+from ocrlab.debug.diagnosis import catalogue, evidence, load_input
 from ocrlab.debug.diagnosis.classify import classify
+from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import Incident, Verdict
 
 ILLEGAL = "RuntimeError: CUDA error: an illegal memory access was encountered"
@@ -271,11 +272,11 @@ def test_a_stack_dump_on_a_single_line_keeps_its_line_number() -> None:
     ],
 )
 def test_a_signal_below_zero(line: str, signals: list[str]) -> None:
-    assert [name for name, _ in exit_codes.find(line)] == signals
+    assert [name for name, _ in exit_codes.find_signals(line)] == signals
 
 
 def test_repeated_numbers_of_exit() -> None:
-    assert [exit_codes.name(code) for code in (-9, 137, 1, 0, None, 0xC000001D, -6)] == [
+    assert [exit_codes.signal_of_exit(code) for code in (-9, 137, 1, 0, None, 0xC000001D, -6)] == [
         "SIGKILL",
         "SIGKILL",
         None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ocrlab.debug.diagnosis import exit_codes, oom_message
+from ocrlab.debug.diagnosis import oom_message
 from ocrlab.debug.diagnosis.cuda_compatibility import mismatch
+from ocrlab.hardware.processes import exit_codes
 
 
 @pytest.mark.parametrize(
@@ -51,12 +52,12 @@ def test_what_fits_or_is_not_named_is_left_alone(text: str) -> None:
     ],
 )
 def test_ways_to_write_a_signal(text: str, signal: str) -> None:
-    assert exit_codes.find(text)[0][0] == signal
+    assert exit_codes.find_signals(text)[0][0] == signal
 
 
 @pytest.mark.parametrize("text", ["exit code 1", "exited with code 0", "exit status 2", "step 137 of 139"])
 def test_ordinary_exit_codes_are_no_signals(text: str) -> None:
-    assert exit_codes.find(text) == []
+    assert exit_codes.find_signals(text) == []
 
 
 def test_memory_that_nobody_in_the_table_holds() -> None:

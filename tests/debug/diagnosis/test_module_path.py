@@ -14,7 +14,7 @@ from ocrlab.debug.diagnosis import failure_place
 from ocrlab.debug.diagnosis.classify import classify
 from ocrlab.debug.diagnosis.verdict_files import sentence
 from ocrlab.debug.flight_record import ring_writer
-from ocrlab.debug.recorder.module_stages import StageHooks
+from ocrlab.debug.recorder.stage_hooks import StageHooks
 from ocrlab.records import Incident
 
 IMPL = [
@@ -197,7 +197,7 @@ def test_what_a_record_puts_around_a_model_is_no_module() -> None:
     between = [
         '  File "/v/site-packages/ocrlab/debug/recorder/training_health/validation_scale.py", line 79, in called',
         "    return inner(*args, **kwargs)",
-        '  File "/v/site-packages/ocrlab/debug/recorder/module_stages.py", line 135, in surrounded',
+        '  File "/v/site-packages/ocrlab/debug/recorder/stage_hooks.py", line 135, in surrounded',
         "    output = inner(*args, **kwargs)",
     ]
     lines = ['  File "train.py", line 9, in <module>', "    loss = criterion(out, y)", *IMPL[:2], *between, *IMPL[2:]]

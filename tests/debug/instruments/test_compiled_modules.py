@@ -14,7 +14,7 @@ from ocrlab.debug.instruments.layers import layer_watch
 from ocrlab.debug.instruments.leaks import leak_watch
 from ocrlab.debug.instruments.memory import memory_watch
 from ocrlab.debug.instruments.step_check import checker
-from ocrlab.debug.recorder.module_stages import StageHooks
+from ocrlab.debug.recorder.stage_hooks import StageHooks
 from ocrlab.errors import ConfigError
 
 

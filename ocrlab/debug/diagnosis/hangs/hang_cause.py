@@ -28,7 +28,7 @@ COLLECTIVES = re.compile(
 )
 MEETING = re.compile(r"rendezvous|init_process_group|_store_based_barrier|_create_c10d_store|TCPStore|new_group")
 DISTRIBUTED = re.compile(
-    r"torch/distributed/|torch/nn/parallel/distributed\.py|ocrlab/training/distributed/stop_agreement\.py"
+    r"torch/distributed/|torch/nn/parallel/distributed\.py|ocrlab/training/distributed/stop_together\.py"
 )
 BACKWARD = re.compile(r"torch/autograd/(graph|__init__)\.py")
 SPAWNED = re.compile(r"(^|/)multiprocessing/spawn\.py$")  # multiprocessing's and torch's: no lock was copied by a fork

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from ocrlab.hardware.processes import signal_names
+from ocrlab.hardware.processes import exit_codes
 
 
 @pytest.mark.parametrize(
@@ -23,11 +23,11 @@ from ocrlab.hardware.processes import signal_names
     ],
 )
 def test_an_exit_code_as_subprocess_and_as_a_shell_has_it(code: int | None, name: str | None) -> None:
-    assert signal_names.of_exit(code) == name
+    assert exit_codes.signal_of_exit(code) == name
 
 
 def test_every_signal_that_kills_by_itself_has_words() -> None:
     for name in ("SIGILL", "SIGABRT", "SIGBUS", "SIGFPE", "SIGKILL", "SIGSEGV", "SIGTERM", "SIGINT", "SIGHUP"):
-        assert signal_names.meaning(name)
-    assert set(signal_names.MEANINGS) <= {member.name for member in signal.Signals}
-    assert signal_names.meaning(None) == signal_names.meaning("SIGWINCH") == ""
+        assert exit_codes.meaning(name)
+    assert set(exit_codes.MEANINGS) <= {member.name for member in signal.Signals}
+    assert exit_codes.meaning(None) == exit_codes.meaning("SIGWINCH") == ""

@@ -14,7 +14,7 @@ from torch import nn
 
 from ocrlab.debug.flight_record import ring_format, ring_reader, ring_writer
 from ocrlab.debug.recorder.manual_loop import recording
-from ocrlab.debug.recorder.module_stages import StageHooks, stages_of_models, top_modules
+from ocrlab.debug.recorder.stage_hooks import StageHooks, stages_of_models, top_modules
 from ocrlab.model.dbnet import Detector
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.call_hook import CallHook
-from ocrlab.debug.recorder.module_stages import compiling, unwrap
+from ocrlab.debug.recorder.stage_hooks import compiling, unwrap
 
 if TYPE_CHECKING:
     from ocrlab.debug.recorder.manual_loop import LoopRecorder
