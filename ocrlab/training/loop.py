@@ -95,7 +95,7 @@ def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: in
 
 @contextlib.contextmanager
 def expected_warnings() -> Iterator[None]:
-    """Keep quiet about what was chosen so: see machine.py, PageOrder, `averaged`."""
+    """Keep quiet about what was chosen so: see auto_settings.py, PageOrder, `averaged`."""
     patterns: tuple[str, ...] = (
         "does not have many workers",
         "not resumable",

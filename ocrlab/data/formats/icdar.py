@@ -2,7 +2,7 @@
 
     x1,y1,x2,y2,x3,y3,x4,y4,transcription      ICDAR 2015 and 2019 SROIE; the transcription may hold commas
     left,top,right,bottom,"transcription"      ICDAR 2013; also with blanks instead of the commas
-    x1,y1,...,xN,yN,transcription              curved text, see curved.py
+    x1,y1,...,xN,yN,transcription              curved text, see curved_text.py
 
 `###` means do not count (Karatzas et al. 2015, Robust Reading, challenge 4). What a file has is told by its lines.
 """

@@ -1,4 +1,4 @@
-"""How `ocrlab watch` gets to hear of errors that a program hides: inside.py on its PYTHONPATH, and what that wrote."""
+"""How `ocrlab watch` learns of errors that a program hides: injected_error_hook.py on its PYTHONPATH, and its report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ocrlab.run_folder import fail_safe
 
 INSIDE = Path(__file__).with_name("injected_error_hook.py")
 HOOK, MODULE = "hook", "_ocrlab_inside"  # a folder of the scratch folder, and what Python imports from it
-ENDING = "-errors.txt"  # as inside.py has it
+ENDING = "-errors.txt"  # as injected_error_hook.py has it
 ERRORS, OURS = "errors.txt", "ocrlab: "  # of an incident; begins what is said between its tracebacks
 CUT = re.compile(r"multiprocessing/resource_sharer\.py\", line \d+, in detach")  # the sender of a tensor has gone
 UNEXPECTED = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]{1,200})\) exited unexpectedly")

@@ -1,6 +1,6 @@
 """The process between the watcher and the program: nothing outlives it, and it outlives the watcher.
 
-It is started by its path, as `python -I -S guard.py`, and knows nothing of ocrlab. It is the parent of the program and
+It is started by its path, as `python -I -S reaper.py`, and knows nothing of ocrlab. It is the parent of the program and
 the reaper of every orphan below it (PR_SET_CHILD_SUBREAPER, prctl(2)), so that it hears how each of them ended. When
 the watcher is gone, also by SIGKILL, it ends what is left and gives the terminal back. When it is killed itself, the
 kernel kills the program with it (PR_SET_PDEATHSIG), and the watcher what the program has left. Only when both are

@@ -89,7 +89,7 @@ def place(folder: Path) -> Path:
 
 
 def redacted(value: Any) -> Any:
-    """Return `value` without absolute paths, user and host, and what redact.py takes for private or secret."""
+    """Return `value` without absolute paths, user and host, and what redaction takes for private or secret."""
     return redaction.clean(_without_names(value))
 
 
