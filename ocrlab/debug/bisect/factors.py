@@ -48,7 +48,7 @@ STRENGTH = (6.0, 3.0, 2.0, 1.5)  # how much more than the rest they are suspecte
 class Factor:
     """One thing that is flipped: `bad` as it was, `good` the safe value, in words.
 
-    Of `ocrlab train` `overrides` are settings that flip it and `job` what the child of training_trials.py does. Of any other program the
+    Of `ocrlab train` `overrides` are settings that flip it and `job` what its child is given. Of any other program the
     words themselves take the place of `{name}` in its command, or are the environment variable of that name.
     """
 

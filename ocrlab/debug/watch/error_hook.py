@@ -1,4 +1,4 @@
-"""How `ocrlab watch` learns of errors that a program hides: injected_error_hook.py on its PYTHONPATH, and its report."""
+"""How `ocrlab watch` learns of errors that a program hides: by injected_error_hook.py on its PYTHONPATH."""
 
 from __future__ import annotations
 
