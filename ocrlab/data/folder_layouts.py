@@ -49,7 +49,7 @@ class Source:
     images: tuple[Path, ...]  # folders, searched in this order
     note: str | None = None  # what a user should know about this choice
     root: Path = Path()  # nothing that an annotation names may lie outside
-    listing: dict[str, list[Path]] = field(default_factory=dict)  # of all files, made by page_files.py when it is needed
+    listing: dict[str, list[Path]] = field(default_factory=dict)  # of all files, made by page_files.py when needed
     real: list[str] = field(default_factory=list)  # where the folders really are
 
 
