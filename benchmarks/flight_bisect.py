@@ -40,7 +40,7 @@ def rows(options: argparse.Namespace, _details: list[str]) -> list[tuple[str, st
         real, proofs = [one[:2] for one in made], max(one[2] for one in made)
         draws = 10 if options.smoke else 100 if limit else 300
         case = bisect_search.Case(len(BAD), "all", size, rate)
-        simulated = [bisect_search.drawn(case, dice) for _ in range(draws)]
+        simulated = [bisect_search.search_failure(case, dice) for _ in range(draws)]
         for kind, results in (("real programs", real), ("simulated", simulated)):
             runs = [used for _, used in results]
             ends = Counter(end for end, _ in results)

@@ -117,7 +117,7 @@ def table_of_measured(steps: int) -> str:
         results = {case: measured(case, steps, Path(folder)) for case in cases}
     for case, (images, seconds) in results.items():
         gain = images / results[cases[0]][0]
-        figure(f"{case.ranks} rank(s), {case.threads} thread(s), channels_last {case.last}", images, "images/s")
+        figure(f"{case.ranks} rank(s), {case.threads} thread(s)", images, "images/s")
         shares = (f"{gain:.2f}", f"{gain / (case.ranks * case.threads):.2f}")
         rows.append((case.ranks, case.threads, f"{images:.2f}", f"{seconds:.3f}", *shares))
     head = ("ranks", "threads each", "images/s", "seconds of a step")

@@ -57,19 +57,19 @@ def failed(folder: Path, code: str) -> OomAnswer:
 
 
 def test_more_than_the_card_has(tmp_path: Path) -> None:
-    assert failed(tmp_path / "run", FILL).found.kind == "capacity"
+    assert failed(tmp_path / "run", FILL).kind.kind == "capacity"
 
 
 def test_a_request_of_an_absurd_size(tmp_path: Path) -> None:
     code = "import torch\ntorch.empty(1 << 46, dtype=torch.uint8, device='cuda')"
-    assert failed(tmp_path / "run", code).found.kind == "absurd size"
+    assert failed(tmp_path / "run", code).kind.kind == "absurd size"
 
 
 def test_memory_in_pieces_and_the_remedy_for_it(tmp_path: Path) -> None:
     oom = failed(tmp_path / "run", TEAR)
-    assert oom.found.kind in ("fragmentation", "capacity")
-    assert oom.known.message is not None
-    assert oom.known.message.unallocated is not None
+    assert oom.kind.kind in ("fragmentation", "capacity")
+    assert oom.run.message is not None
+    assert oom.run.message.unallocated is not None
 
 
 def test_another_process_holds_the_card(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_another_process_holds_the_card(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         oom = failed(tmp_path / "run", ASK)
-        assert oom.found.kind == "another process"
-        assert "cards" in oom.known.facts["gpus"]
+        assert oom.kind.kind == "another process"
+        assert "cards" in oom.run.facts["gpus"]
     finally:
         holder.communicate()
 

@@ -72,7 +72,9 @@ class TrialRunner:
         """Return the seconds that are left."""
         return self.end - time.monotonic()
 
-    def child(self, module: str, overrides: Mapping[str, Any], env: Mapping[str, str], **more: Any) -> tuple[Any, Any]:
+    def child(
+        self, module: str, overrides: Mapping[str, Any], env: Mapping[str, str], **more: Any
+    ) -> tuple[Any, trial.RunResult]:
         """Run a module of `ocrlab.training.jobs` as a child; return its answer, None for none, and how it ended."""
         number = len(list(self.folder.glob("job-*.json")))
         job, out = self.folder / f"job-{number}.json", self.folder / f"out-{number}.json"

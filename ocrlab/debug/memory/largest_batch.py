@@ -84,7 +84,7 @@ def estimate(room: TrialRunner) -> dict[str, Any]:
     answer, ended = room.child("estimate_memory", {}, {})
     if answer is None:
         raise RunError(
-            "The training cannot be estimated", got=ended.told, do="Try it: ocrlab train trainer.max_steps=2"
+            "The training cannot be estimated", got=ended.description, do="Try it: ocrlab train trainer.max_steps=2"
         )
     room.settled = dict(answer["settled"])
     return dict(answer)

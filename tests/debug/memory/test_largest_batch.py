@@ -13,7 +13,8 @@ from ocrlab.config.schema import Config
 from ocrlab.debug.memory import largest_batch, memory_limit, memory_savers
 from ocrlab.debug.memory.fit_trials import MemoryTrial, TrialRunner
 from ocrlab.debug.memory.memory_limit import Limit
-from ocrlab.errors import ConfigError
+from ocrlab.debug.trials.trial import RunResult
+from ocrlab.errors import ConfigError, RunError
 
 MIB = 1 << 20
 
@@ -73,6 +74,15 @@ def test_nothing_fits(tmp_path: Path) -> None:
 def test_no_batch_is_larger_than_an_epoch(tmp_path: Path) -> None:
     played = room(tmp_path, lambda batch: 300 * MIB)
     assert largest_batch.search(played, GUESS, 12) == (12, "pages")
+
+
+def test_a_child_that_cannot_estimate_is_reported_with_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = RunResult("ConfigError", "ConfigError: There is no folder data", 1.0)
+    monkeypatch.setattr(Played, "child", lambda *_arguments: (None, ended))
+    with pytest.raises(RunError, match="cannot be estimated.*There is no folder data"):
+        largest_batch.estimate(room(tmp_path, lambda batch: batch))
 
 
 def test_the_answer_when_the_time_is_over(tmp_path: Path) -> None:
