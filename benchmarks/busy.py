@@ -33,8 +33,8 @@ maps = TargetMaps(text, ones, text * 0.4 + 0.3, ones)
 optimizer = torch.optim.AdamW(model.parameters())
 for step in range(steps + 3):
     began = time.perf_counter()
-    found = model(images)
-    loss = db_loss(found.probability_logits, found.threshold_logits, maps).total
+    prediction = model(images)
+    loss = db_loss(prediction.probability_logits, prediction.threshold_logits, maps).total
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -29,7 +29,7 @@ GROUP_BYTES = 700 << 20  # of memory, for the kernel that is killed by the contr
 MEMORY = Path("/sys/fs/cgroup/memory")
 STAMP = "import os, time\nwith open('died', 'w') as file:\n    file.write(str(time.time()))\n"
 NEVER = "import threading\nthreading.Event().wait()"
-EAT = "held = []\nwhile True:\n    held.append(bytearray(os.urandom(1 << 20)) * 32)"
+EAT = "blocks = []\nwhile True:\n    blocks.append(bytearray(os.urandom(1 << 20)) * 32)"
 # cause: (code, the word of the outcome, the signal or the exit code)
 DEATHS: dict[str, tuple[str, str, str | int | None]] = {
     "SIGSEGV": ("import ctypes; ctypes.string_at(0)", "CRASHED", "SIGSEGV"),

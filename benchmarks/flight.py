@@ -83,11 +83,11 @@ def losses(options: argparse.Namespace, details: list[str]) -> list[Row]:
     import flight_replays
 
     settings = flight_replays.SETTINGS[:1] if options.smoke else flight_replays.SETTINGS
-    found = flight_replays.losses(settings, options.keep)
-    details += found.notes
+    comparison = flight_replays.losses(settings, options.keep)
+    details += comparison.notes
     what = "replayed loss equal bit for bit (dropout, augmentation, workers, accumulation, EMA)"
-    met = found.steps >= options.rounds and found.equal == found.steps
-    return [(what, "all", f"{found.equal} of {found.steps} recorded steps", met)]
+    met = comparison.steps >= options.rounds and comparison.equal == comparison.steps
+    return [(what, "all", f"{comparison.equal} of {comparison.steps} recorded steps", met)]
 
 
 def faults(options: argparse.Namespace, details: list[str]) -> list[Row]:
@@ -97,15 +97,15 @@ def faults(options: argparse.Namespace, details: list[str]) -> list[Row]:
     chosen = replays.cases(options.seeds, options.pick)
     if options.smoke:
         chosen = chosen[:1]
-    found = replays.faults(chosen, options.keep)
-    right = sum(map(replays.complete, found))
-    slowest = max((one.seconds for one in found), default=0.0)
+    results = replays.faults(chosen, options.keep)
+    right = sum(map(replays.complete, results))
+    slowest = max((result.seconds for result in results), default=0.0)
     header = ("fault", "runs", "module", "op", "sample", "phase", "all three in time", "slowest")
-    details.append(table.markdown(header, replays.summary(found)))
-    details += [f"- {replays.line(one)}" for one in found if not replays.complete(one)]
-    measured = f"{right} of {len(found)}; slowest {slowest:.0f} s"
+    details.append(table.markdown(header, replays.summary(results)))
+    details += [f"- {replays.line(result)}" for result in results if not replays.complete(result)]
+    measured = f"{right} of {len(results)}; slowest {slowest:.0f} s"
     what = f"planted faults over {options.seeds} seeds: module, op, sample"
-    return [(what, "every one, 60 s", measured, bool(found) and right == len(found))]
+    return [(what, "every one, 60 s", measured, bool(results) and right == len(results))]
 
 
 def keeping(options: argparse.Namespace, details: list[str]) -> list[Row]:
@@ -131,18 +131,18 @@ def cost(options: argparse.Namespace, details: list[str]) -> list[Row]:
     quiet, every = flight_cost.recorder(rounds)
     share, count = flight_cost.snapshots(100 if options.smoke else 6000)
     loaders = [(f"DataLoader, {n} workers", flight_cost.cost(flight_cost.switched(rounds // 6, n))) for n in (0, 2)]
-    for name, found in (("quiet", quiet), ("all", every), *loaders):
+    for name, result in (("quiet", quiet), ("all", every), *loaders):
         details.append(
-            f"Recorder in {found.rounds} rounds ({name}) of {found.step * 1e3:.1f} ms a step, us: median"
-            f" {found.median * 1e6:.0f}, mean {found.mean * 1e6:.0f} (standard error {found.error * 1e6:.0f}),"
-            f" CPU {found.cpu * 1e6:.0f}; turns without it differ by {found.nothing * 1e6:.0f}."
+            f"Recorder in {result.rounds} rounds ({name}) of {result.step * 1e3:.1f} ms a step, us: median"
+            f" {result.median * 1e6:.0f}, mean {result.mean * 1e6:.0f} (standard error {result.error * 1e6:.0f}),"
+            f" CPU {result.cpu * 1e6:.0f}; turns without it differ by {result.nothing * 1e6:.0f}."
         )
     text = (
         f"median {every.median * 1e3:+.3f}, mean {every.mean * 1e3:+.3f} ms (error {every.error * 1e3:.3f}) of"
         f" {every.step * 1e3:.1f} in {every.rounds} rounds; {quiet.median * 1e3:+.3f}, {quiet.mean * 1e3:+.3f}"
         f" ({quiet.error * 1e3:.3f}) in {quiet.rounds} quiet ones"
     )
-    loaded = " / ".join(f"{found.median * 1e3:+.3f} (error {found.error * 1e3:.3f})" for _, found in loaders)
+    loaded = " / ".join(f"{result.median * 1e3:+.3f} (error {result.error * 1e3:.3f})" for _, result in loaders)
     return [
         ("recorder cost, batches that are ready", "0.30 ms (median, quiet)", text, quiet.median <= 3e-4),
         ("recorder cost, a DataLoader with 0 / 2 workers", "- / 0.50 ms", f"{loaded} ms", loaders[1][1].median <= 5e-4),
@@ -157,8 +157,8 @@ def hooks(options: argparse.Namespace, details: list[str]) -> list[Row]:
     size, rounds, threads = (64, 1, 1) if options.smoke else (320, 16, 2)
     step, model = layers.watched_step(size, threads)
     step()
-    given = argparse.Namespace(size=size, rounds=rounds, threads=threads)
-    met, text = layers.report(layers.measure(step, model, rounds), given)
+    settings = argparse.Namespace(size=size, rounds=rounds, threads=threads)
+    met, text = layers.report(layers.measure(step, model, rounds), settings)
     details.append(text)
     shares = ", ".join(re.findall(r"[+-]\d+\.\d+ %", text))
     return [("hooks on decoder.fusion, on all modules, statistics every 10 steps", "1 %, 10 %", shares, met)]

@@ -31,13 +31,15 @@ Result = tuple[str, int]  # right, wrong or not settled; runs
 
 def rows(options: argparse.Namespace, _details: list[str]) -> list[tuple[str, str, str, bool | None]]:
     """Return the rows of the table."""
-    found: list[tuple[str, str, str, bool | None]] = []
+    table_rows: list[tuple[str, str, str, bool | None]] = []
     dice = random.Random(0)
     for name, size, rate, limit in PLANS:
         groups = list(itertools.combinations(BAD, size))
         count = 1 if options.smoke else {1: 24, 2: 6}[size] if rate == 1.0 else 20
-        made = [once(groups[i // 3] if count == 24 else dice.choice(groups), HOW[i % 3], rate) for i in range(count)]
-        real, proofs = [one[:2] for one in made], max(one[2] for one in made)
+        outcomes = [
+            once(groups[i // 3] if count == 24 else dice.choice(groups), HOW[i % 3], rate) for i in range(count)
+        ]
+        real, proofs = [outcome[:2] for outcome in outcomes], max(outcome[2] for outcome in outcomes)
         draws = 10 if options.smoke else 100 if limit else 300
         case = bisect_search.Case(len(BAD), "all", size, rate)
         simulated = [bisect_search.search_failure(case, dice) for _ in range(draws)]
@@ -50,8 +52,8 @@ def rows(options: argparse.Namespace, _details: list[str]) -> list[tuple[str, st
             text += f", not settled {ends['not settled']}" if ends["not settled"] else ""
             met = (max(runs) <= limit and ends["right"] == len(results)) if limit else wrong <= ERROR * len(results)
             must = f"{limit} runs" if limit else "5 % wrong"
-            found.append((f"bisect over 8 factors, {name}, {kind}", must, text, met))
-    return found
+            table_rows.append((f"bisect over 8 factors, {name}, {kind}", must, text, met))
+    return table_rows
 
 
 def once(needed: Sequence[str], how: str, rate: float) -> tuple[str, int, int]:
@@ -72,11 +74,15 @@ def once(needed: Sequence[str], how: str, rate: float) -> tuple[str, int, int]:
     record = {}
     with contextlib.suppress(ValueError):
         record = json.loads(done.stdout)
-    told = record.get("culprits") or []
-    if sorted(told) != sorted(needed):
+    culprits = record.get("culprits") or []
+    if sorted(culprits) != sorted(needed):
         print(f"bisect {needed} {how} {rate}: {done.stdout[-600:]}{done.stderr[-600:]}", file=sys.stderr)
     end = (
-        "right" if sorted(told) == sorted(needed) else "not settled" if record.get("status") == "undecided" else "wrong"
+        "right"
+        if sorted(culprits) == sorted(needed)
+        else "not settled"
+        if record.get("status") == "undecided"
+        else "wrong"
     )
     runs = record.get("runs", {})
     return end, int(runs.get("used", 0)), int(runs.get("to_make_sure", 0))

@@ -35,9 +35,9 @@ GOOD = {
 def main() -> None:
     """Fail or do not."""
     needed, how, rate, *words = sys.argv[1:]
-    given = dict(word.split("=") for word in words)
+    settings = dict(word.split("=") for word in words)
     print("epoch 1, step 1", flush=True)
-    if all(given[name] == BAD[name] for name in needed.split(",")) and random.random() < float(rate):
+    if all(settings[name] == BAD[name] for name in needed.split(",")) and random.random() < float(rate):
         if how == "segfault":
             ctypes.CDLL(None).strlen(ctypes.c_void_p(0))
         if how == "exit":

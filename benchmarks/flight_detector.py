@@ -97,7 +97,7 @@ def patch_training(plan: Plan, truth: Truth) -> None:
         truth.now(0, f"{self.micro} done")
         end(self, *rest)
 
-    def made(self: Any, *rest: Any, **named: Any) -> None:
+    def initialised(self: Any, *rest: Any, **named: Any) -> None:
         begin(self, *rest, **named)
         planted = Planted(self.detector, self, plan, truth)
         planted.clock = lambda: self.micro
@@ -121,7 +121,7 @@ def patch_training(plan: Plan, truth: Truth) -> None:
         truth.now(0, f"{self.micro} optimiser")
         torch.nn.utils.clip_grad_norm_(self.detector.parameters(), 5.0, error_if_nonfinite=True)
 
-    lightning_module.Training.__init__ = made  # type: ignore[method-assign]
+    lightning_module.Training.__init__ = initialised  # type: ignore[method-assign]
     lightning_module.Training.training_step = stepped  # type: ignore[method-assign]
     lightning_module.Training.configure_gradient_clipping = clip  # type: ignore[method-assign]
     lightning_module.Training.on_train_batch_end = ended  # type: ignore[method-assign]

@@ -90,8 +90,8 @@ class Plan:
 
 def read(path: Path) -> Plan:
     """Read a plan that was saved."""
-    known = {one.name for one in fields(Plan)}
-    return Plan(**{k: v for k, v in json.loads(path.read_text(encoding="utf-8")).items() if k in known})
+    names = {field.name for field in fields(Plan)}
+    return Plan(**{k: v for k, v in json.loads(path.read_text(encoding="utf-8")).items() if k in names})
 
 
 def draw(folder: Path, program: str, fault: str, phase: str, seed: int) -> Plan:

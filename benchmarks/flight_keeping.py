@@ -116,8 +116,8 @@ LOOPS = {  # name: what is written inside of recording()
         for x, y in rec.batches(loader):
             with torch.no_grad():
                 wanted = teacher(x)
-                for kept, new in zip(teacher.parameters(), net.parameters()):
-                    kept.mul_(0.99).add_(new, alpha=0.01)
+                for average, new in zip(teacher.parameters(), net.parameters()):
+                    average.mul_(0.99).add_(new, alpha=0.01)
             step(rec, x, y, mse(net(x), wanted))
             number += 1
             if number == 684:

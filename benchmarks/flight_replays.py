@@ -40,11 +40,11 @@ SETTINGS: tuple[dict[str, Any], ...] = (  # of the runs whose losses are compare
 
 
 @dataclass
-class Found:
-    """One fault: what was planted, what was told, and which parts of it are right."""
+class FaultResult:
+    """One fault: what was planted, what the answer names, and which parts of it are right."""
 
     plan: Plan
-    told: dict[str, Any]
+    parts: dict[str, Any]
     right: dict[str, bool]
     seconds: float
     note: str = ""
@@ -116,18 +116,18 @@ def replay(plan: Plan, *words: str) -> tuple[dict[str, Any], float]:
 
 def cases(seeds: int, only: Sequence[str] = ()) -> list[tuple[str, str, str, int]]:
     """Return (program, fault, phase, seed) of every fault and seed, the programs in turn; `only` picks by words."""
-    found = []
+    matches = []
     for seed in range(seeds):
         for number, (fault, phase, programs) in enumerate(FAULTS):
             program = programs[(seed + number) % len(programs)]
             if not only or any(word in f"{program}-{fault}-{phase}-{seed}" for word in only):
-                found.append((program, fault, phase, seed))
-    return found
+                matches.append((program, fault, phase, seed))
+    return matches
 
 
-def faults(chosen: Sequence[tuple[str, str, str, int]], keep: Path | None = None) -> list[Found]:
+def faults(chosen: Sequence[tuple[str, str, str, int]], keep: Path | None = None) -> list[FaultResult]:
     """Plant, train until it fails, replay, and judge; `keep` is a folder for what the runs left."""
-    found = []
+    results = []
     for program, fault, phase, seed in chosen:
         with tempfile.TemporaryDirectory(prefix="ocrlab-bench-") as scratch:
             folder = Path(keep or scratch, f"{program}-{fault}-{phase}-{seed}")
@@ -136,49 +136,49 @@ def faults(chosen: Sequence[tuple[str, str, str, int]], keep: Path | None = None
             plan = draw(folder, program, fault, phase, seed)
             status = trained(plan)
             if status == 0:
-                one = Found(plan, {}, judged(plan, {}), 0.0, "the planted fault did not happen")
+                result = FaultResult(plan, {}, judged(plan, {}), 0.0, "the planted fault did not happen")
             else:
                 record, seconds = replay(plan)
-                one = Found(plan, told(record), judged(plan, record), seconds)
-            found.append(one)
-            print(line(one), file=sys.stderr, flush=True)
-    return found
+                result = FaultResult(plan, answer_parts(record), judged(plan, record), seconds)
+            results.append(result)
+            print(line(result), file=sys.stderr, flush=True)
+    return results
 
 
-def line(one: Found) -> str:
+def line(result: FaultResult) -> str:
     """Return one fault as a line for people."""
-    plan = one.plan
-    missed = [name for name, right in one.right.items() if not right]
+    plan = result.plan
+    missed = [name for name, right in result.right.items() if not right]
     place = f"{plan.module or 'outside of modules'} ({plan.way})"
-    said = "" if not missed else f": told {one.told}; expected {expected(plan)}"
-    head = f"{plan.program} {plan.fault} {plan.phase} in {place}, page {plan.page}: {one.seconds:.0f} s"
-    return f"{head}, {'missed ' + ' '.join(missed) if missed else 'right'}{said} {one.note}"
+    details = "" if not missed else f": named {result.parts}; expected {expected(plan)}"
+    head = f"{plan.program} {plan.fault} {plan.phase} in {place}, page {plan.page}: {result.seconds:.0f} s"
+    return f"{head}, {'missed ' + ' '.join(missed) if missed else 'right'}{details} {result.note}"
 
 
-def told(record: dict[str, Any]) -> dict[str, Any]:
+def answer_parts(record: dict[str, Any]) -> dict[str, Any]:
     """Return what an answer of `ocrlab replay` names."""
     first = record.get("fault") or {}
     names = {"module": "path", "op": "op", "sample": "names", "phase": "phase"}
-    found = {name: first.get(key) for name, key in names.items()} | {"answer": record.get("answer")}
-    sample = found["sample"] or re.findall(r"\bsample `([^`]+)`", found["answer"] or "")
-    return found | {"op": found["op"] or first.get("node"), "sample": sample}
+    parts = {name: first.get(key) for name, key in names.items()} | {"answer": record.get("answer")}
+    sample = parts["sample"] or re.findall(r"\bsample `([^`]+)`", parts["answer"] or "")
+    return parts | {"op": parts["op"] or first.get("node"), "sample": sample}
 
 
 def judged(plan: Plan, record: dict[str, Any]) -> dict[str, bool]:
     """Return which of module, op, sample and phase are right."""
-    want, said = expected(plan), told(record)
-    op = letters(said["op"])
-    names = list(said["sample"] or ())
+    want, parts = expected(plan), answer_parts(record)
+    op = letters(parts["op"])
+    names = list(parts["sample"] or ())
     if want["sample"] is None:
         right_sample = len(names) != 1 or plan.batch == 1
     else:
         right_sample = [Path(str(name)).stem for name in names] == [Path(want["sample"]).stem]
     phase = {"loss": ("loss", "forward")}.get(want["phase"], (want["phase"],))
     return {
-        "module": bool(record) and any(same_module(said["module"], module) for module in want["modules"]),
-        "op": bool(record) and (not want["ops"] or any(letters(one) in op for one in want["ops"])),
+        "module": bool(record) and any(same_module(parts["module"], module) for module in want["modules"]),
+        "op": bool(record) and (not want["ops"] or any(letters(operator) in op for operator in want["ops"])),
         "sample": bool(record) and right_sample,
-        "phase": said["phase"] in (*phase, "loss") if want["phase"] == "forward" else said["phase"] in phase,
+        "phase": parts["phase"] in (*phase, "loss") if want["phase"] == "forward" else parts["phase"] in phase,
     }
 
 
@@ -187,9 +187,9 @@ def letters(name: object) -> str:
     return re.sub(r"[^a-z0-9]", "", str(name or "").lower())
 
 
-def same_module(said: object, want: str) -> bool:
+def same_module(answer: object, want: str) -> bool:
     """Tell whether two names are one module, one of them perhaps seen from further outside."""
-    name = str(said or "")
+    name = str(answer or "")
     if not want:  # outside of all modules but the outermost
         return name in ("", "loss", "criterion", "training_step", "model", "net", "detector")
     return name == want or (bool(name) and (want.endswith("." + name) or name.endswith("." + want)))
@@ -223,34 +223,36 @@ def compared(folder: Path, from_first: bool = True) -> tuple[int, int]:
     From its first step all of them should; from a snapshot in the middle those that were, and at least the last.
     """
     lines = flight_truth.lines(folder, "loss")
-    recorded = {one["micro"]: one["value"] for one in lines if not one["replay"]}
-    first = next((one["pid"] for one in lines if one["replay"]), None)
-    again = {one["micro"]: one["value"] for one in lines if one["pid"] == first and one["replay"]}
+    recorded = {loss["micro"]: loss["value"] for loss in lines if not loss["replay"]}
+    first = next((loss["pid"] for loss in lines if loss["replay"]), None)
+    again = {loss["micro"]: loss["value"] for loss in lines if loss["pid"] == first and loss["replay"]}
     asked = recorded.keys() if from_first else {*again, max(recorded)}
     return len(asked), sum(again.get(micro, "") == recorded.get(micro) for micro in asked)
 
 
-def summary(found: Sequence[Found]) -> list[tuple[object, ...]]:
+def summary(results: Sequence[FaultResult]) -> list[tuple[object, ...]]:
     """Return a row for each fault: how often module, op, sample, phase and all were right, and the slowest replay."""
     rows: list[tuple[object, ...]] = []
     for fault, phase, _ in FAULTS:
-        here = [one for one in found if (one.plan.fault, one.plan.phase) == (fault, phase)]
+        here = [result for result in results if (result.plan.fault, result.plan.phase) == (fault, phase)]
         if here:
             rows.append((f"{fault}, {phase}", *counts(here)))
     rows += [
-        (f"in {program}", *counts(h)) for program in PROGRAMS if (h := [f for f in found if f.plan.program == program])
+        (f"in {program}", *counts(h))
+        for program in PROGRAMS
+        if (h := [f for f in results if f.plan.program == program])
     ]
-    return [*rows, ("in all", *counts(found))] if found else rows
+    return [*rows, ("in all", *counts(results))] if results else rows
 
 
-def counts(found: Sequence[Found]) -> tuple[object, ...]:
+def counts(results: Sequence[FaultResult]) -> tuple[object, ...]:
     """Return of how many, how many named module, op, sample, phase, the first three of them, and the slowest."""
-    right = Counter(name for one in found for name, good in one.right.items() if good)
-    whole = sum(complete(one) for one in found)
+    right = Counter(name for result in results for name, good in result.right.items() if good)
+    whole = sum(complete(result) for result in results)
     names = ("module", "op", "sample", "phase")
-    return (len(found), *(right[name] for name in names), whole, f"{max(one.seconds for one in found):.0f} s")
+    return (len(results), *(right[name] for name in names), whole, f"{max(result.seconds for result in results):.0f} s")
 
 
-def complete(one: Found) -> bool:
+def complete(result: FaultResult) -> bool:
     """Tell whether module, op and sample were named in time."""
-    return all(one.right[name] for name in ("module", "op", "sample")) and one.seconds <= LIMIT
+    return all(result.right[name] for name in ("module", "op", "sample")) and result.seconds <= LIMIT

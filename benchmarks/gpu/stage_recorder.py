@@ -100,7 +100,7 @@ def timed(model: Any, optimizer: Any, batches: Iterator[Tensor], device: str, st
     settle(device)
     began = time.perf_counter()
     for pages in itertools.islice(batches, steps):
-        one_step(model, optimizer, pages, device, rec)
+        train_step(model, optimizer, pages, device, rec)
     settle(device)
     return (time.perf_counter() - began) / steps
 
@@ -111,7 +111,7 @@ def settle(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def one_step(model: Any, optimizer: Any, pages: Tensor, device: str, rec: Any) -> None:
+def train_step(model: Any, optimizer: Any, pages: Tensor, device: str, rec: Any) -> None:
     """Make a step that itself never waits for the card."""
     loss = model(pages.to(device, non_blocking=True)).square().mean()
     if rec is not None:
@@ -144,7 +144,7 @@ def waits(stage: Stage) -> None:
             if device == "cuda":
                 torch.cuda.set_sync_debug_mode("error" if number >= 4 else "default")
             try:
-                one_step(model, optimizer, pages, device, rec)
+                train_step(model, optimizer, pages, device, rec)
             except RuntimeError as raised:
                 error = str(raised).splitlines()[0]
                 break
@@ -163,10 +163,10 @@ def replayed(stage: Stage, deterministic: bool) -> None:
     stage.child([*words, *(["--deterministic"] if deterministic else [])], 60)
     answer = stage.child(["-m", "ocrlab", "replay", folder, "--step", "19", "--timeout", "60", "--json"], 75).json()
     steps = (answer.get("cells") or [{}])[0].get("steps") or []
-    known = [step for step in steps if step.get("equal") is not None]
-    equal = sum(step["equal"] for step in known)
-    apart = max((abs(step["loss"] / step["recorded"] - 1) for step in known), default=float("nan"))
-    text = f"{equal} of {len(known)} losses equal bit for bit, largest relative difference {apart:.1e}"
+    compared = [step for step in steps if step.get("equal") is not None]
+    equal = sum(step["equal"] for step in compared)
+    apart = max((abs(step["loss"] / step["recorded"] - 1) for step in compared), default=float("nan"))
+    text = f"{equal} of {len(compared)} losses equal bit for bit, largest relative difference {apart:.1e}"
     stage.row(
         f"20 steps replayed, {name}", text, "20 of 20" if deterministic else "", equal == 20 if deterministic else None
     )

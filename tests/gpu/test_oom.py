@@ -23,8 +23,8 @@ pytestmark = [
 FILL = """
 import torch
 total = torch.cuda.mem_get_info()[0]
-kept = [torch.empty(int(0.8 * total), dtype=torch.uint8, device="cuda")]
-kept.append(torch.empty(int(0.5 * total), dtype=torch.uint8, device="cuda"))
+blocks = [torch.empty(int(0.8 * total), dtype=torch.uint8, device="cuda")]
+blocks.append(torch.empty(int(0.5 * total), dtype=torch.uint8, device="cuda"))
 """
 TEAR = """
 import torch
@@ -44,7 +44,7 @@ torch.empty(8 * size, dtype=torch.uint8, device="cuda")
 """
 HOLD = """
 import sys, torch
-kept = torch.empty(int(0.7 * torch.cuda.mem_get_info()[0]), dtype=torch.uint8, device="cuda")
+block = torch.empty(int(0.7 * torch.cuda.mem_get_info()[0]), dtype=torch.uint8, device="cuda")
 print("held", flush=True)
 sys.stdin.read()
 """

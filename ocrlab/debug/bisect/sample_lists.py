@@ -174,7 +174,7 @@ def _where(content: Any) -> tuple[str | None, Any]:
     """Return the key below which the records are, None where the names of records are at the top; raises ValueError."""
     if not isinstance(content, dict):
         raise ValueError(f"{type(content).__name__} at the top, with no records")
-    kinds = {type(one) for one in content.values()}
+    kinds = {type(entry) for entry in content.values()}
     if _several(content) and len(kinds) == 1 and (len(content) > SPLITS or any("." in str(key) for key in content)):
         return None, content
     below = [key for key, value in content.items() if _several(value)]

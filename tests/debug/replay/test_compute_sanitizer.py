@@ -105,7 +105,7 @@ def test_reports_of_races_of_memory_that_nobody_wrote_and_of_barriers_are_read()
     assert len(long["kernel"]) <= tool_reports.LONGEST
 
 
-def told(tmp_path: Path, text: str | None, **more: object) -> TrialResult:
+def trial_result(tmp_path: Path, text: str | None, **more: object) -> TrialResult:
     if text is not None:
         (tmp_path / tool_reports.LOGS.format(7)).write_text(text)
     return tool_reports.add_reports(TrialResult(variants.MEMCHECK, **more), tmp_path)  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def told(tmp_path: Path, text: str | None, **more: object) -> TrialResult:
 
 def test_a_report_is_a_fault_and_is_reported_with_the_fault_that_it_explains(tmp_path: Path) -> None:
     shown = TrialResult(variants.BLOCKING, {**ILLEGAL, "step": 212, "path": "scan"})
-    outcome = told(tmp_path, NEW, error_text="ended as failed, exit status 86")
+    outcome = trial_result(tmp_path, NEW, error_text="ended as failed, exit status 86")
     assert outcome.error_text == "" and outcome.fault is not None and outcome.fault["kind"] == "report"
     (sentence,) = replay_summary._apart([shown, outcome])
     assert sentence.startswith(
@@ -121,27 +121,29 @@ def test_a_report_is_a_fault_and_is_reported_with_the_fault_that_it_explains(tmp
     )
     assert variants.settles(outcome.variant, ILLEGAL, outcome.fault)
     assert "Invalid __global__ read" in replay_summary.rows([shown, outcome])[2][1]
-    raised = told(tmp_path, NEW, fault=dict(ILLEGAL))
+    raised = trial_result(tmp_path, NEW, fault=dict(ILLEGAL))
     assert raised.fault is not None and raised.fault["kind"] == "exception" and raised.fault["report"]
     assert (
         replay_summary._apart([shown, raised]) == [sentence] and replay_summary.decided([shown, raised]) is shown.fault
     )
-    assert told(tmp_path, RACE).fault["report"][0]["what"].startswith("Error")  # type: ignore[index]
+    assert trial_result(tmp_path, RACE).fault["report"][0]["what"].startswith("Error")  # type: ignore[index]
 
 
 def test_a_tool_that_reports_nothing_is_believed_only_where_it_ran(tmp_path: Path) -> None:
     shown = TrialResult(variants.BLOCKING, dict(ILLEGAL))
-    clean = told(tmp_path, CLEAN)
+    clean = trial_result(tmp_path, CLEAN)
     assert not clean.error_text and replay_summary._apart([shown, clean]) == [
         "goes away under compute-sanitizer",
         "compute-sanitizer reports nothing",
     ]
-    assert told(tmp_path, CLEAN, fault=dict(ILLEGAL)).fault == ILLEGAL
-    refused = told(tmp_path, CLEAN.replace("========= E", "========= Error: Device not supported. Please\n========= E"))
+    assert trial_result(tmp_path, CLEAN, fault=dict(ILLEGAL)).fault == ILLEGAL
+    refused = trial_result(
+        tmp_path, CLEAN.replace("========= E", "========= Error: Device not supported. Please\n========= E")
+    )
     assert "Device not supported" in refused.error_text and replay_summary._apart([shown, refused]) == []
-    assert tool_reports.NOTHING in told(tmp_path, f"========= {tool_reports.NOTHING} API call\n").error_text
+    assert tool_reports.NOTHING in trial_result(tmp_path, f"========= {tool_reports.NOTHING} API call\n").error_text
     (tmp_path / tool_reports.LOGS.format(7)).unlink()
-    assert told(tmp_path, None).error_text == "compute-sanitizer: it wrote no report"
+    assert trial_result(tmp_path, None).error_text == "compute-sanitizer: it wrote no report"
     other = TrialResult(variants.CUDNN)
     assert (
         tool_reports.add_reports(other, tmp_path) is other

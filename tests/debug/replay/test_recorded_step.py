@@ -21,9 +21,9 @@ torch.manual_seed(0)
 net, first = nn.Linear(4, 3), 0
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 if what != "newest" and os.path.exists("last.pt") or what == "newest" and glob.glob("*.pt"):
-    kept = torch.load(max(glob.glob("*.pt")))
-    net.load_state_dict(kept["net"])
-    first = kept["epoch"] + 1
+    checkpoint = torch.load(max(glob.glob("*.pt")))
+    net.load_state_dict(checkpoint["net"])
+    first = checkpoint["epoch"] + 1
 data = DataLoader(TensorDataset(torch.randn(24, 4)), 4, shuffle=True)
 with recording(out, net, optimizer) as rec:
     for epoch in range(first, 4):

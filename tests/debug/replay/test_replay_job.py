@@ -97,15 +97,15 @@ from ocrlab.debug.recorder.manual_loop import recording
 what, out = sys.argv[1:]
 torch.manual_seed(0)
 net, step, Own = nn.Linear(4, 3), 0, type("Own", (list,), {})
-calls, kept = Own([0]), Own()  # such lists are in no snapshot
+calls, means = Own([0]), Own()  # such lists are in no snapshot
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 with recording(out, net, optimizer, snapshot_every=8) as rec:
     for x in rec.batches([torch.randn(2, 4) for _ in range(40)]):
-        kept.append(x.mean())
+        means.append(x.mean())
         calls[0] += 1
         target = torch.tensor([1, 7 if (step == 29 if what == "counted" else calls[0] == 30) else 2])
         optimizer.zero_grad()
-        rec.loss(nn.functional.cross_entropy(net(x), target) * kept[step if what == "kept" else -1]).backward()
+        rec.loss(nn.functional.cross_entropy(net(x), target) * means[step if what == "kept" else -1]).backward()
         optimizer.step()
         step += 1
 """
@@ -220,7 +220,7 @@ def test_a_run_that_did_well_is_equal_bit_for_bit(tmp_path: Path) -> None:
     assert "loss equal bit for bit" in answer.sentence
 
 
-def made(run: Path, *, steps: int = 3, **program: Any) -> Path:
+def make_run(run: Path, *, steps: int = 3, **program: Any) -> Path:
     """Make a run folder with a record as a program leaves it."""
     (run / "flight").mkdir(parents=True)
     writer, _ = ring_writer.create(run / "flight", slots=8)
@@ -233,13 +233,13 @@ def made(run: Path, *, steps: int = 3, **program: Any) -> Path:
 
 
 def test_the_step_that_in_progress_is_chosen(tmp_path: Path) -> None:
-    answer = recorded_step.find(made(tmp_path / "run"))
+    answer = recorded_step.find(make_run(tmp_path / "run"))
     assert (answer.number, answer.samples, answer.on_gpu, answer.seconds) == (2, ["2.png"], False, 1.0)
     assert recorded_step.find(tmp_path / "run", 1).number == 1
 
 
 def test_the_first_loss_that_is_not_finite_wins(tmp_path: Path) -> None:
-    writer, _ = ring_writer.create(made(tmp_path / "run") / "flight", slots=8)
+    writer, _ = ring_writer.create(make_run(tmp_path / "run") / "flight", slots=8)
     for number, loss in enumerate((1.0, float("nan"), float("nan"))):
         writer.begin(Step(number, number))
         writer.loss(loss)
@@ -259,8 +259,8 @@ def test_the_first_loss_that_is_not_finite_wins(tmp_path: Path) -> None:
 def test_what_cannot_be_replayed_is_explained_in_a_sentence(
     tmp_path: Path, what: str, number: int | None, error: type[Exception], words: str
 ) -> None:
-    made(tmp_path / "run")
-    made(tmp_path / "unbegun", steps=0)
+    make_run(tmp_path / "run")
+    make_run(tmp_path / "unbegun", steps=0)
     (tmp_path / "empty").mkdir()
     with pytest.raises(error, match=words):
         replay(tmp_path / what, number)
@@ -275,27 +275,27 @@ def test_what_cannot_be_replayed_is_explained_in_a_sentence(
     ],
 )
 def test_a_program_that_cannot_be_started_again_says_why(tmp_path: Path, program: Any, words: str) -> None:
-    answer = recorded_step.find(made(tmp_path / "run", **program))
+    answer = recorded_step.find(make_run(tmp_path / "run", **program))
     with pytest.raises(RunError, match=words):
         recorded_step.command(answer, tmp_path / "job.json")
 
 
 def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Path) -> None:
-    ours = made(tmp_path / "a", kind="ocrlab train", argv=["python", "-m", "ocrlab", "train", "data=x"])
+    ours = make_run(tmp_path / "a", kind="ocrlab train", argv=["python", "-m", "ocrlab", "train", "data=x"])
     assert recorded_step.command(recorded_step.find(ours), Path("job"))[1:] == [
         "-m",
         "ocrlab.training.jobs.replay_step",
         "job",
     ]
     child = ["python", "-c", "from ocrlab.notebook import child_main as child; child.start()", "/tmp/ocrlab-child-gone"]
-    notebook = made(tmp_path / "c", kind="ocrlab train", argv=child)
+    notebook = make_run(tmp_path / "c", kind="ocrlab train", argv=child)
     assert recorded_step.command(recorded_step.find(notebook), Path("job"))[1:] == [
         "-m",
         "ocrlab.training.jobs.replay_step",
         "job",
     ]
     (tmp_path / "mine.py").write_text("")
-    script = made(
+    script = make_run(
         tmp_path / "b", cwd=str(tmp_path), kind="ocrlab train", executable=sys.executable, argv=["python", "mine.py"]
     )
     assert recorded_step.command(recorded_step.find(script), Path("job"))[-2:] == [sys.executable, "mine.py"]
@@ -305,15 +305,15 @@ def test_ocrlab_train_is_started_by_its_job_and_a_script_as_it_was(tmp_path: Pat
 
 def test_a_program_that_has_changed_since_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("new")
-    run = made(tmp_path / "run", cwd=str(tmp_path), time=time.time() - 1000)
+    run = make_run(tmp_path / "run", cwd=str(tmp_path), time=time.time() - 1000)
     assert recorded_step.find(run).warnings == ["x.py has changed since the run began"]
-    moved = made(tmp_path / "moved", cwd=str(tmp_path / "gone"), time=time.time() - 1000)
+    moved = make_run(tmp_path / "moved", cwd=str(tmp_path / "gone"), time=time.time() - 1000)
     record = " ".join(recorded_step.find(moved).warnings)
     assert "the folder that it was started in is gone" in record and "x.py is gone" in record
 
 
 def test_a_script_that_is_gone_is_reported_before_it_is_started(tmp_path: Path) -> None:
-    run = made(tmp_path / "run", cwd=str(tmp_path), executable=sys.executable)
+    run = make_run(tmp_path / "run", cwd=str(tmp_path), executable=sys.executable)
     with pytest.raises(RunError, match="x.py"):
         recorded_step.command(recorded_step.find(run), Path("job"))
 
@@ -322,7 +322,7 @@ def test_a_script_that_is_gone_is_reported_before_it_is_started(tmp_path: Path) 
 def test_a_torn_snapshot_is_passed_over_and_a_damaged_ring_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older: bool
 ) -> None:
-    run = made(tmp_path / "run")
+    run = make_run(tmp_path / "run")
     whole, torn = run / "flight" / "snapshot-0-a.pt", run / "flight" / "snapshot-0-b.pt"
     snapshots.write({"schema": 1, "w": torch.zeros(9)}, whole, run / "flight" / ".spare", older=older)
     torn.write_bytes(whole.read_bytes()[:-1])
@@ -368,7 +368,7 @@ def test_a_script_that_calls_fit_is_replayed_with_what_its_run_has_settled(tmp_p
 
 
 def test_what_a_run_was_doing_when_it_ended_is_read_off_its_record(tmp_path: Path) -> None:
-    behind = recorded_step.find(made(tmp_path / "behind"))
+    behind = recorded_step.find(make_run(tmp_path / "behind"))
     assert behind.step is not None and not behind.began_earlier
     behind.step = None  # as of a run that ended behind its loop
     assert behind.began_earlier and not behind.is_loading and not behind.is_waiting
@@ -379,7 +379,7 @@ def test_what_a_run_was_doing_when_it_ended_is_read_off_its_record(tmp_path: Pat
 
 
 def test_a_run_without_a_step_can_be_replayed_where_a_batch_was_on_its_way(tmp_path: Path) -> None:
-    run = made(tmp_path / "run", steps=0)
+    run = make_run(tmp_path / "run", steps=0)
     page = StatusPage(run / "flight", 0, 0, 0, 0)
     page.batch('{"kind": "map", "indices": "[4, 5]"}', {})
     answer = recorded_step.find(run)

@@ -8,7 +8,7 @@ import pytest
 
 from ocrlab.debug.replay.replay_job import replay
 from ocrlab.errors import ConfigError
-from tests.debug.replay.test_replay_job import made, recorded
+from tests.debug.replay.test_replay_job import make_run, recorded
 
 SCRIPT = """
 import io, sys
@@ -121,7 +121,7 @@ def test_a_loop_over_steps_is_replayed_from_a_snapshot(tmp_path: Path) -> None:
 
 
 def test_a_script_that_takes_longer_than_the_timeout_is_answered_with_what_would_help(tmp_path: Path) -> None:
-    run = made(tmp_path / "run", from_start=True, cwd=str(tmp_path), time=0.0)
+    run = make_run(tmp_path / "run", from_start=True, cwd=str(tmp_path), time=0.0)
     with pytest.raises(ConfigError, match=r"rec\.steps\(n\).*extra=") as refused:
         replay(run, timeout=1)
     assert "--timeout 63" in str(refused.value) and "runs from its beginning" in str(refused.value)

@@ -19,7 +19,7 @@ def failed(tmp_path: Path, source: str) -> tuple[Path, list[str]]:
 def test_the_same_failure_comes_or_another_or_none(tmp_path: Path) -> None:
     run, command = failed(tmp_path, "x = {}\nx['boxes of page 12']\n")
     answer = rerun_command(run, command, str(tmp_path), count=2, timeout=60)
-    assert answer["same"] == 2 and [one["same"] for one in answer["runs"]] == [True, True]
+    assert answer["same"] == 2 and [rerun["same"] for rerun in answer["runs"]] == [True, True]
     (tmp_path / "mine.py").write_text("raise ValueError('something else')\n")
     assert rerun_command(run, command, str(tmp_path), count=1, timeout=60)["same"] == 0
     (tmp_path / "mine.py").write_text("import os; open('here', 'w').close()\n")

@@ -230,10 +230,10 @@ def write_path(path: Any, *, keep_content: bool, new: bool = False) -> Any:
         note_created(full)
         return path
     copy = folders["copies"] + full
-    found_there = exists(full) and not is_below(full, removed_paths) and not is_hidden(full)
-    if new and (found_there or exists(copy)):
+    original_exists = exists(full) and not is_below(full, removed_paths) and not is_hidden(full)
+    if new and (original_exists or exists(copy)):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), full)
-    copies = keep_content and found_there and not exists(copy)
+    copies = keep_content and original_exists and not exists(copy)
     if os.path.isdir(full) or (copies and STAT(full).st_size > LARGE):
         return full
     make_folders(os.path.dirname(copy))

@@ -223,7 +223,7 @@ def nothing(_step: int) -> Callable[[Tensor], Any]:
 
 
 @pytest.mark.parametrize(
-    "after", [nothing, *(pytest.param(one, marks=pytest.mark.slow) for one in (lru, bounded_function)), last_ones]
+    "after", [nothing, *(pytest.param(make, marks=pytest.mark.slow) for make in (lru, bounded_function)), last_ones]
 )
 def test_no_alarm_where_nothing_leaks(after: Callable[[int], Callable[[Tensor], Any]]) -> None:
     model = net()
@@ -311,7 +311,7 @@ def test_a_graph_that_was_used_keeps_nothing() -> None:
 SOURCE = """
 class Keep:
     def __init__(self):
-        self.items, self.last, self.seen = [], {}, []
+        self.items, self.last, self.cache = [], {}, []
 
     def add(self, thing):
         self.items.append(thing)
@@ -319,7 +319,7 @@ class Keep:
         if len(self.last) > 9:
             self.last.popitem()
         if self.used + thing.size < self.limit:
-            self.seen.append(thing)
+            self.cache.append(thing)
 
 
 total = 0
@@ -338,7 +338,7 @@ def test_lines_are_read_from_the_source(tmp_path: Any) -> None:
 
     assert (first("items").number, first("items").bounded) == (7, "")
     assert "line 9" in first("last").bounded or "line 10" in first("last").bounded
-    assert "room" in first("seen").bounded
+    assert "room" in first("cache").bounded
     assert first("total").text == "total = total + value"
     assert growth_lines.growth("nothing", [file, "/no/such/file.py"]) == []
 

@@ -17,7 +17,7 @@ from ocrlab.debug.replay.child.batch_feed import parts
 from tests.debug.recorder.test_manual_loop import Stream, replay
 
 
-class Drawn(Dataset):
+class RandomRows(Dataset):
     """Rows that are drawn when they are asked for; one is broken."""
 
     def __init__(self, bad: int = -1) -> None:
@@ -40,7 +40,7 @@ def by_size(rows):
 
 def test_a_batch_is_put_together_of_its_samples_as_they_were():
     states = rng_state.take(cuda=False)
-    loader = DataLoader(Drawn(), 3, collate_fn=by_size)
+    loader = DataLoader(RandomRows(), 3, collate_fn=by_size)
     whole = by_size([loader.dataset[index] for index in (7, 2, 5)])
     before = rng_state.take(cuda=False)
     called, make = parts(loader, {"single": False, "indices": "[7, 2, 5]"}, states)
@@ -71,7 +71,7 @@ def test_what_failed_behind_a_walk_fails_again(tmp_path, monkeypatch, stream):
     def behind(net):
         raise ZeroDivisionError("a metric of nothing")
 
-    again = lambda: train(tmp_path, DataLoader(Stream() if stream else Drawn(), 4), behind)  # noqa: E731
+    again = lambda: train(tmp_path, DataLoader(Stream() if stream else RandomRows(), 4), behind)  # noqa: E731
     with pytest.raises(ZeroDivisionError):
         again()
     flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
@@ -94,7 +94,7 @@ def test_a_walk_that_was_cut_off_is_not_gone_on_from(tmp_path, monkeypatch):
     def behind(net):
         raise AssertionError("half a walk is none")
 
-    again = lambda: train(tmp_path, DataLoader(Drawn(), batch_sampler=Cut()), behind)  # noqa: E731
+    again = lambda: train(tmp_path, DataLoader(RandomRows(), batch_sampler=Cut()), behind)  # noqa: E731
     with pytest.raises(ValueError, match="sampler"):
         again()
     assert replay(tmp_path, monkeypatch, again, last=2)["finished"]
@@ -105,7 +105,7 @@ class Torn(IterableDataset):
         raise OSError("a torn row")
 
 
-@pytest.mark.parametrize(("data", "workers"), [(Drawn(bad=1), 0), (Drawn(bad=1), 2), (Torn(), 0)])
+@pytest.mark.parametrize(("data", "workers"), [(RandomRows(bad=1), 0), (RandomRows(bad=1), 2), (Torn(), 0)])
 def test_a_first_batch_that_cannot_be_loaded_is_loaded_again(tmp_path, monkeypatch, data, workers):
     again = lambda: train(tmp_path, DataLoader(data, 4, num_workers=workers))  # noqa: E731
     with pytest.raises(OSError, match="torn"):
@@ -116,4 +116,4 @@ def test_a_first_batch_that_cannot_be_loaded_is_loaded_again(tmp_path, monkeypat
     failed = [
         worker.failed for worker in ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers if worker.failed
     ]
-    assert failed == (["row1"] if isinstance(data, Drawn) else []), "this stream breaks before its first sample"
+    assert failed == (["row1"] if isinstance(data, RandomRows) else []), "this stream breaks before its first sample"

@@ -25,15 +25,15 @@ class Detector(lightning.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Conv2d(3, 1, 3)
-        self.seen: list[Any] = []
+        self.calls: list[Any] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         images, targets = batch
-        self.seen.append(("training", batch_idx, [int(image[0, 0, 0]) for image in images], len(targets)))
+        self.calls.append(("training", batch_idx, [int(image[0, 0, 0]) for image in images], len(targets)))
         return torch.stack([self.net(image).mean() for image in images]).sum()
 
     def validation_step(self, batch: Any, _index: int) -> None:
-        self.seen.append(("validation", _index, [int(image[0, 0, 0]) for image in batch[0]], len(batch[1])))
+        self.calls.append(("validation", _index, [int(image[0, 0, 0]) for image in batch[0]], len(batch[1])))
 
     def configure_optimizers(self) -> Any:
         return torch.optim.LBFGS(self.parameters(), max_iter=2)  # makes a step's gradients more than once
@@ -66,7 +66,7 @@ def test_a_step_uses_another_batch_until_that_is_taken_back() -> None:
     )  # fmt: skip
     data = DataLoader(IMAGES, 2, collate_fn=lambda samples: tuple(zip(*samples, strict=True)))  # type: ignore[arg-type]
     trainer.fit(model, data, data)
-    each = {kind: [call[1:] for call in model.seen if call[0] == kind] for kind in ("training", "validation")}
+    each = {kind: [call[1:] for call in model.calls if call[0] == kind] for kind in ("training", "validation")}
     assert sorted({str(call) for call in each["training"]}) == ["(0, [0, 1], 2)", "(1, [3], 1)", "(2, [4, 5], 2)"]
     assert sum(call[0] == 1 for call in each["training"]) > 1, "each time that the step asks for its gradients"
     assert each["validation"] == [(0, [0, 1], 2), (1, [3], 1), (2, [4, 5], 2)]

@@ -41,7 +41,7 @@ def test_batches_on_their_way_are_those_that_no_step_got_the_rank_that_failed_fi
     ]
     waiting = flight(step(2), step(3, "data"), workers=workers)
     batches = batch_feed.pending_batches(waiting, waiting.steps, 4, Path())
-    assert [(step_made.number, step_made.micro, step_made.order["indices"]) for step_made in batches] == [
+    assert [(batch.number, batch.micro, batch.order["indices"]) for batch in batches] == [
         (4, 4, "[5]"),
         (4, 5, "[4]"),
     ]

@@ -97,10 +97,10 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_cell_executed_twice_ends_at_its_recording_the_first_time(tmp_path: Path, warned: list[str]) -> None:
-    space: dict[str, Any] = {"begins": notebook_cells.begin_recording, "seen": []}
-    cell = "seen.append('before')\nbegins()\nseen.append('behind')"
+    space: dict[str, Any] = {"begins": notebook_cells.begin_recording, "events": []}
+    cell = "events.append('before')\nbegins()\nevents.append('behind')"
     run_cells.execute({3: cell, 4: cell}, {3, 4}, tmp_path, space)
-    assert space["seen"] == ["before", "before", "behind"]
+    assert space["events"] == ["before", "before", "behind"]
     assert warned == ["In [3] was executed up to its recording only"]
 
 

@@ -33,8 +33,8 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from ocrlab.debug.recorder.manual_loop import recording
 
 def train(rank, what, out):
-    told = dict(init_method=f"file://{os.getcwd()}/met-{what}", rank=rank, world_size=2) if what != "torchrun" else {}
-    dist.init_process_group("gloo", **told)
+    group = dict(init_method=f"file://{os.getcwd()}/met-{what}", rank=rank, world_size=2) if what != "torchrun" else {}
+    dist.init_process_group("gloo", **group)
     torch.set_num_threads(1)
     seed = [7 if dist.get_rank() == 0 or what != "seed" else None]
     if what == "seed":

@@ -14,11 +14,11 @@ from ocrlab.debug.replay.tracing import nonfinite_tracker
 
 
 def anew(load: Callable[[int], Tensor]) -> nonfinite_tracker.Rebuild:
-    def found() -> tuple[list[str], Callable[[Sequence[int]], Any]]:
+    def rebuild() -> tuple[list[str], Callable[[Sequence[int]], Any]]:
         samples = [load(index) for index in range(3)]
         return ["0", "1", "2"], lambda chosen: torch.stack([samples[position] for position in chosen])
 
-    return found
+    return rebuild
 
 
 def whitened(index: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ocrlab.debug.replay.tracing.tracer import traced
 
-ONE: dict[str, Any] = {"last_step": 0, "cell": {"trace": True}}
+JOB: dict[str, Any] = {"last_step": 0, "cell": {"trace": True}}
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
 Batch = tuple[Tensor, Tensor]
 
@@ -45,7 +45,7 @@ def step(
     optimizer = torch.optim.AdamW(net.parameters())
     raised = None
     try:
-        with traced(net, {"out": str(out), **ONE}, optimizers=optimizer) as trace:
+        with traced(net, {"out": str(out), **JOB}, optimizers=optimizer) as trace:
             trace.begin(batch_in, NAMES, 0, 0)
             value = loss(net(batch_in[0]), batch_in[1])
             value.backward()
@@ -148,7 +148,7 @@ def test_a_wrapper_that_nobody_announced_is_no_loss(tmp_path: Path) -> None:
 
     net, batch_in = Net(width=9), batch()
     wrapped = Parallel(net)
-    with pytest.raises(RuntimeError), traced(net, {"out": str(tmp_path), **ONE}) as trace:
+    with pytest.raises(RuntimeError), traced(net, {"out": str(tmp_path), **JOB}) as trace:
         trace.begin(batch_in, NAMES, 0, 0)
         wrapped(batch_in[0])
     subset(json.loads((tmp_path / "trace.json").read_text())["fault"], phase="forward", path="head")
@@ -320,7 +320,7 @@ def test_names_that_the_batch_has_in_another_order_are_not_assigned_to_its_rows(
         return torch.stack(chosen), torch.ones(len(chosen), 16, 16, dtype=torch.long)
 
     net, batch_in = Net(), make(range(4))
-    with traced(net, {"out": str(tmp_path), **ONE}) as trace:
+    with traced(net, {"out": str(tmp_path), **JOB}) as trace:
         trace.begin(batch_in, NAMES, 0, 0, anew=lambda: (NAMES, make))
         value = F.cross_entropy(net(batch_in[0]), batch_in[1])
         value.backward()

@@ -21,7 +21,7 @@ def job(out: Path, **more: Any) -> dict[str, Any]:
     return {"out": str(out), "last_step": 3, "cell": {"trace": True, **more}}
 
 
-def found(out: Path) -> dict[str, Any]:
+def read_fault(out: Path) -> dict[str, Any]:
     return dict(json.loads((out / "trace.json").read_text())["fault"])
 
 
@@ -35,7 +35,7 @@ def test_what_the_program_stored_of_an_earlier_batch_is_reported_with_that_batch
             stored.append((net(batch).sum(1) * 0 + positive - positive) / positive)
         if not torch.cat(stored).isfinite().all():
             raise ValueError("recall is not finite")
-    fault = found(tmp_path)
+    fault = read_fault(tmp_path)
     assert (fault["op"], fault["by"], fault["micro"]) == ("aten::div", "0 / 0", 5)
     assert (fault["phase"], fault["names"]) == ("validation", ["1-b.png"])
 
@@ -86,7 +86,7 @@ def test_a_sample_of_either_of_two_batches_has_its_own_name(tmp_path: Path) -> N
         trace.begin(batch, [f"{name} + other-{name}" for name in NAMES], 3, 3)
         for rows, truth in batch:
             F.cross_entropy(net(rows), truth)
-    assert (found(tmp_path)["tensor"], found(tmp_path)["names"]) == ("target batch[1][1]", ["other-c.png"])
+    assert (read_fault(tmp_path)["tensor"], read_fault(tmp_path)["names"]) == ("target batch[1][1]", ["other-c.png"])
 
 
 def test_a_row_of_which_a_mask_leaves_nothing_is_reported(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_row_of_which_a_mask_leaves_nothing_is_reported(tmp_path: Path) -> Non
         batch = trace.begin(torch.randn(4, 3), NAMES, 3, 3)
         loss = net(batch).masked_fill(hidden, float("-inf")).softmax(-1).square().mean()
         trace.end(loss)
-    assert (found(tmp_path)["by"], found(tmp_path)["names"]) == (traced_values.EMPTY, ["c.png"])
+    assert (read_fault(tmp_path)["by"], read_fault(tmp_path)["names"]) == (traced_values.EMPTY, ["c.png"])
 
 
 class Teacher(nn.Module):
@@ -118,7 +118,7 @@ def test_a_teacher_beside_the_model_is_no_loss_and_has_a_path(tmp_path: Path, be
             net(batch)
         with torch.set_grad_enabled(before):
             teacher(batch)
-    fault = found(tmp_path)
+    fault = read_fault(tmp_path)
     assert (fault["phase"], fault["path"], fault["module"]) == ("forward", "Teacher.heads.1", "Linear 4->5")
 
 
@@ -126,7 +126,7 @@ def test_a_network_of_the_loss_is_still_the_loss(tmp_path: Path) -> None:
     net, features = nn.Linear(3, 3), Teacher()
     with pytest.raises(RuntimeError), traced(net, job(tmp_path)) as trace:
         features(net(trace.begin(torch.randn(4, 3), NAMES, 3, 3)))
-    assert (found(tmp_path)["phase"], found(tmp_path)["path"]) == ("loss", "Teacher.heads.1")
+    assert (read_fault(tmp_path)["phase"], read_fault(tmp_path)["path"]) == ("loss", "Teacher.heads.1")
 
 
 def test_infinite_sums_that_cancel_are_an_overflow_of_no_sample(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_infinite_sums_that_cancel_are_an_overflow_of_no_sample(tmp_path: Path) 
         batch = trace.begin(torch.ones(4, 4), NAMES, 3, 3)
         loss = net(batch * 1e20).square().mean()
         trace.end(loss)
-    fault = found(tmp_path)
+    fault = read_fault(tmp_path)
     assert (fault["op"], fault["by"], fault["samples"]) == ("aten::addmm", traced_values.CANCELLED, None)
     assert fault["everyone"] > 1e10
 
@@ -154,7 +154,7 @@ def test_among_views_of_the_same_tensor_the_right_sample_is_named(tmp_path: Path
         batch = trace.begin(rows_of(data, 7, 4, 1, 9), NAMES, 3, 3)
         outputs = torch.stack([net(row) for row in batch]) if apart else net(torch.stack(batch))
         trace.end(outputs.square().mean())
-    fault = found(tmp_path)
+    fault = read_fault(tmp_path)
     assert (fault["tensor"], fault["index"], fault["names"]) == ("input batch[1]", [1], ["b.png"])
 
 
@@ -164,7 +164,7 @@ def test_of_two_views_of_the_same_tensor_the_first_is_reported(tmp_path: Path) -
     with traced(net, job(tmp_path)) as trace:
         now, after = trace.begin((data[:, :-1], data[:, 1:]), NAMES, 3, 3)
         trace.end((net(now) - after).square().mean())
-    assert (found(tmp_path)["tensor"], found(tmp_path)["index"]) == ("input batch[0]", [2, 5, 1])
+    assert (read_fault(tmp_path)["tensor"], read_fault(tmp_path)["index"]) == ("input batch[0]", [2, 5, 1])
 
 
 def test_a_part_of_windows_that_overlap_belongs_to_no_sample() -> None:
@@ -184,7 +184,7 @@ def test_the_spread_of_a_single_value_is_none(tmp_path: Path) -> None:
         batch = trace.begin(torch.rand(1, 3), NAMES[:1], 3, 3)
         returns = batch.sum(1)
         trace.end((net(batch) * ((returns - returns.mean()) / returns.std())).sum())
-    assert (found(tmp_path)["op"], found(tmp_path)["by"]) == ("aten::std", "std of one value")
+    assert (read_fault(tmp_path)["op"], read_fault(tmp_path)["by"]) == ("aten::std", "std of one value")
 
 
 def test_a_learning_rate_that_is_infinite_is_reported(tmp_path: Path) -> None:
@@ -196,4 +196,4 @@ def test_a_learning_rate_that_is_infinite_is_reported(tmp_path: Path) -> None:
         loss.backward()
         optimizer.step()
         trace.end(loss)
-    assert (found(tmp_path)["phase"], found(tmp_path)["by"]) == ("optimiser", "the learning rate is inf")
+    assert (read_fault(tmp_path)["phase"], read_fault(tmp_path)["by"]) == ("optimiser", "the learning rate is inf")

@@ -45,7 +45,7 @@ def tried_parts(count: int, bad: Callable[[list[int]], bool]) -> list[list[int]]
     tried: list[dict[str, Any]] = []
     for part in traced_alone._parts(count, tried):
         tried.append({"samples": part, "same": bad(part)})
-    return [told["samples"] for told in tried]
+    return [trial["samples"] for trial in tried]
 
 
 def test_after_the_culprit_the_rest_is_tried_and_where_none_is_each_in_turn_is_left_out() -> None:

@@ -20,7 +20,7 @@ from ocrlab.debug.flight_record import replay_position
 from ocrlab.debug.replay.tracing.tracer import traced
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
-ONE: dict[str, Any] = {"last_step": 0, "cell": {"trace": True}}
+JOB: dict[str, Any] = {"last_step": 0, "cell": {"trace": True}}
 Batch = tuple[Tensor, Tensor]
 
 
@@ -339,7 +339,7 @@ def test_an_op_of_the_users_own_that_raises_is_named_and_a_single_sample_is_name
     fault, raised = step(tmp_path, net, batch())
     subset(fault, kind="exception", phase="forward", path="head", op="LineFilter")
     assert isinstance(raised, ValueError) and torch.autograd.Function.__dict__["apply"] is original
-    with pytest.raises(ValueError, match="planted"), traced(net, {**ONE, "out": str(tmp_path)}) as trace:
+    with pytest.raises(ValueError, match="planted"), traced(net, {**JOB, "out": str(tmp_path)}) as trace:
         trace.begin(batch()[0][:1], ["only.png"], 0, 0)
         net(batch()[0][:1])
     assert json.loads((tmp_path / "trace.json").read_text())["fault"]["names"] == ["only.png"]
@@ -394,7 +394,7 @@ def test_where_it_died_stands_in_the_trail(tmp_path: Path, fault: str, backward:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], timeout=120, check=False, env=environment, stderr=-3)
     assert done.returncode in (-signal.SIGSEGV, -signal.SIGKILL)
-    found = replay_position.read(tmp_path / "trail.bin")
-    assert found is not None
-    subset(found.place, step=0, phase="backward" if backward else "forward", path="1", module="ReLU")
+    position = replay_position.read(tmp_path / "trail.bin")
+    assert position is not None
+    subset(position.place, step=0, phase="backward" if backward else "forward", path="1", module="ReLU")
     assert json.loads((tmp_path / "trace.json").read_text())["state"] == "running"
