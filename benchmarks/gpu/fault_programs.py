@@ -188,14 +188,14 @@ def foreign(folder: Path) -> None:
         "x = torch.empty(int(0.8 * torch.cuda.mem_get_info()[1]), dtype=torch.uint8, device='cuda')\n"
         "print('ready', flush=True); sys.stdin.read()"
     )
-    other = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
-        assert other.stdout is not None
-        other.stdout.readline()
+        assert holder.stdout is not None
+        holder.stdout.readline()
         print(torch.empty(int(0.5 * torch.cuda.mem_get_info()[1]), dtype=torch.uint8, device=DEVICE).numel())
     finally:
-        if other.stdin is not None:
-            other.stdin.close()
+        if holder.stdin is not None:
+            holder.stdin.close()
 
 
 def race(_folder: Path) -> None:

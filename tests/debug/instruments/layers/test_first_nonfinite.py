@@ -13,11 +13,12 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from ocrlab.debug.instruments.layers import layer_watch
 from ocrlab.debug.instruments.layers.statistics import StepClock, _Transfer
+from ocrlab.debug.instruments.layers.table import FirstNonFinite
 
 NAN = float("nan")
 
 
-def first(net: nn.Module, *arguments: Any) -> layer_watch.First | None:
+def first(net: nn.Module, *arguments: Any) -> FirstNonFinite | None:
     with layer_watch.watch(net, "*") as watch:
         net(*arguments)
     return watch.first_nonfinite
