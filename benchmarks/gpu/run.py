@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,14 @@ def main() -> int:
     names = options.stage or [name for name in STAGES if options.dry_run or name not in BY_NAME_ONLY]
     about = machine(options.dry_run)
     rows: list[Row] = []
-    for name in names:
-        seconds = DRY_RUN_SECONDS if options.dry_run else STAGES[name]
-        rows += run_stage(name, seconds, out, options)
-        write(out, about, rows)
+
+    def run(name: str) -> list[Row]:
+        return run_stage(name, DRY_RUN_SECONDS if options.dry_run else STAGES[name], out, options)
+
+    with ThreadPoolExecutor(2 if options.dry_run else 1) as pool:  # a card is for one stage at a time
+        for measured in pool.map(run, names):
+            rows += measured
+            write(out, about, rows)
     print((out / "gpu.md").read_text(encoding="utf-8"))
     return int(any(row.met is False for row in rows))
 
