@@ -89,7 +89,7 @@ def switched(rounds: int, workers: int | None = None) -> list[list[Figures]]:
 
     The batches are those of a list, or come from a DataLoader with so many workers.
     """
-    from ocrlab.debug.recorder.manual_loop import recording
+    from ocrlab.debug.recorder.loop_recorder import recording
 
     figures: list[list[Figures]] = []
     model, optimizer, batches = parts()
@@ -179,7 +179,7 @@ def snapshots(steps: int) -> tuple[float, int]:
 
 def training(folder: Path, on: bool, steps: int) -> Iterator[float]:
     """Train with or without adaptive snapshots, some megabytes each; yields the seconds of each step."""
-    from ocrlab.debug.recorder.manual_loop import recording
+    from ocrlab.debug.recorder.loop_recorder import recording
 
     model, optimizer, batches = parts(2_000_000)
     with recording(folder, model, optimizer, snapshot_every=None if on else NEVER) as rec:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 
 KERNELS = {
     "misaligned": "float* p = (float*)((char*)x + 1); if (hit) *p = 1.0f;",

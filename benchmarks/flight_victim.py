@@ -130,7 +130,7 @@ def lightning_project(plan: Plan, truth: Truth) -> None:
 
 def loop(plan: Plan, truth: Truth) -> None:
     """Train in a hand-written loop: tuple batches, accumulation, clipping, a scheduler, averaged weights."""
-    from ocrlab.debug.recorder.manual_loop import recording
+    from ocrlab.debug.recorder.loop_recorder import recording
 
     def collate(items: list[dict[str, Any]]) -> tuple[Any, ...]:
         pixels, mask = (torch.stack([item[name] for item in items]) for name in ("pixels", "mask"))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ocrlab.config.schema import Config
     from ocrlab.debug.instruments.step_check.checker import check as check_step
     from ocrlab.debug.recorder.lightning_callback import Recorder
-    from ocrlab.debug.recorder.manual_loop import record
+    from ocrlab.debug.recorder.loop_recorder import record
     from ocrlab.inference.detector import Detector
 
 __all__ = ["Config", "Detector", "Recorder", "__version__", "check_step", "record"]
@@ -28,7 +28,7 @@ __getattr__, __dir__ = lazy_exports(
         "Detector": "ocrlab.inference.detector",
         "Recorder": "ocrlab.debug.recorder.lightning_callback",
         "check_step": "ocrlab.debug.instruments.step_check.checker:check",
-        "record": "ocrlab.debug.recorder.manual_loop",
+        "record": "ocrlab.debug.recorder.loop_recorder",
     },
 )
 

@@ -1,1 +1,1 @@
-"""The detector: encoder -> decoder (ends in `fusion`) -> DB head. Start reading at `detector.py`."""
+"""The detector: encoder -> decoder (ends in `fusion`) -> DB head. Start reading at `dbnet.py`."""

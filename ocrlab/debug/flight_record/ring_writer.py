@@ -1,6 +1,6 @@
 """The flight recorder's ring: the last steps of a training in a file that outlives SIGKILL.
 
-One writer, in the training process; `read` and `find` look at it from outside, at any moment.
+One writer, in the training process; `ring_reader` looks at it from outside, at any moment.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The flight recorder as a Lightning callback for anybody's project: `Trainer(callbacks=[Recorder()])`.
 
-For a loop written by hand there is `recording`, which is in `manual_loop.py` and needs no Lightning.
+For a loop written by hand there is `recording`, which is in `loop_recorder.py` and needs no Lightning.
 """
 
 # ruff: noqa: E402
@@ -23,7 +23,7 @@ from torch import nn
 from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.instruments import sample_names
 from ocrlab.debug.recorder import loader_recorder, rng_state, saved_rng_states
-from ocrlab.debug.recorder.manual_loop import early_exit_text, recording
+from ocrlab.debug.recorder.loop_recorder import early_exit_text, recording
 from ocrlab.debug.recorder.replay_registration import Session, session
 from ocrlab.debug.recorder.sample_recorder import BatchOrigin, StatusLocation
 from ocrlab.debug.recorder.stage_hooks import unwrap

@@ -16,7 +16,7 @@ from ocrlab.debug.instruments.call_hook import CallHook
 from ocrlab.debug.recorder.stage_hooks import compiling, unwrap
 
 if TYPE_CHECKING:
-    from ocrlab.debug.recorder.manual_loop import LoopRecorder
+    from ocrlab.debug.recorder.loop_recorder import LoopRecorder
 
 
 class StepHooks:

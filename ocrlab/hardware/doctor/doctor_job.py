@@ -78,7 +78,7 @@ def asks(options: Options) -> list[Probe]:
 def run(
     options: Options, report: Callable[[Event], None] | None = None, planned: Sequence[Probe] | None = None
 ) -> list[Check]:
-    """Return the findings of all ten steps in their order; `tell` hears of each as it comes, in this thread.
+    """Return the findings of all ten steps in their order; `report` is called with each as it comes, in this thread.
 
     No check can stop it: one that hangs, dies, floods or answers nonsense is a finding. `planned` replaces the asks.
     """

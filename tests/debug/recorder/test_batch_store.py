@@ -14,7 +14,7 @@ import torch
 from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.recorder import batch_store
 from ocrlab.errors import DataError
-from tests.debug.recorder.test_manual_loop import Noisy, Stream, replay, train
+from tests.debug.recorder.test_loop_recorder import Noisy, Stream, replay, train
 
 
 def batch(value, size=2):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ocrlab.debug.flight_record import ring_reader
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 
 
 @pytest.fixture

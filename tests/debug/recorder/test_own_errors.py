@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ocrlab.debug.flight_record import ring_writer
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.sample_recorder import SampleRecorder, StatusLocation
 from ocrlab.run_folder import fail_safe
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import ocrlab
 from ocrlab.debug.flight_record import program_info, ring_reader
-from ocrlab.debug.recorder import manual_loop
+from ocrlab.debug.recorder import loop_recorder
 from ocrlab.debug.replay.replay_job import replay
 
 ROOT = Path(__file__).parents[3]
@@ -242,7 +242,7 @@ def test_after_its_end_nothing_is_left(tmp_path: Path, how: str) -> None:
     before = everything(model, optimizer, loader, other)
     outputs: list[torch.Tensor] = []
 
-    def step(rec: manual_loop.LoopRecorder, batch: torch.Tensor) -> None:
+    def step(rec: loop_recorder.LoopRecorder, batch: torch.Tensor) -> None:
         outputs.append(model(batch))
         loss = outputs[-1].sum() if how == "plain" else rec.loss(outputs[-1].sum())
         loss.backward()
@@ -268,7 +268,7 @@ def test_after_its_end_nothing_is_left(tmp_path: Path, how: str) -> None:
     rec.close()
     assert everything(model, optimizer, loader, other) == before
     assert all(not tensor._backward_hooks for tensor in outputs)
-    assert not manual_loop.OPEN_LOOPS
+    assert not loop_recorder.OPEN_LOOPS
     assert rec.step_recorder is not None and not rec.step_recorder.on
     assert len([*loader]) == 4
 

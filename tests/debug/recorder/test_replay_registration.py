@@ -22,7 +22,7 @@ def test_a_recorded_program_imports_nothing_of_the_replay() -> None:
         "ocrlab.debug.replay.tracing.tracer",
         "ocrlab.debug.replay.child.file_sandbox",
     ]
-    code = f"import sys, ocrlab.debug.recorder.manual_loop\nprint([name for name in {names} if name in sys.modules])"
+    code = f"import sys, ocrlab.debug.recorder.loop_recorder\nprint([name for name in {names} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "[]"
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_w
 
 from ocrlab.debug.flight_record import worker_status
 from ocrlab.debug.recorder import rng_state
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.sample_recorder import BatchRequest, RecordedDataset, SampleRecorder, StatusLocation
 
 

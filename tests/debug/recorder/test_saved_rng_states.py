@@ -56,7 +56,7 @@ def test_a_job_that_cannot_be_read_changes_nothing(tmp_path: Path, monkeypatch: 
 FOLDS = """
 import torch
 from torch import nn
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 x = torch.randn(24, 4)  # nobody has seeded it
 for fold in range(3):
     net, seen = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 1)), []

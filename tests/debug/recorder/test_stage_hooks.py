@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ocrlab.debug.flight_record import ring_format, ring_reader, ring_writer
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.stage_hooks import StageHooks, stages_of_models, top_modules
 from ocrlab.model.dbnet import Detector
 

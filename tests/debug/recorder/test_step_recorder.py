@@ -17,7 +17,7 @@ from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.flight_record.ring_reader import parse_name
 from ocrlab.debug.recorder import loader_recorder, rng_state, sample_recorder, saved_rng_states
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.step_recorder import StepRecorder
 from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
 from ocrlab.debug.recorder.training_state import TrainingState

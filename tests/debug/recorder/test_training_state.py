@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from ocrlab.debug.flight_record import program_info, ring_reader
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.replay import trial
 from ocrlab.debug.replay.child import replay_session
 

@@ -9,10 +9,10 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from ocrlab.debug.flight_record import ring_reader
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.sample_recorder import SampleRecorder, StatusLocation, copy_with_recorder, find_uncollatable
 from ocrlab.debug.replay.child.batch_feed import SampleKeepingCollate
-from tests.debug.recorder.test_manual_loop import Bad, Ended, Noisy, replay, train
+from tests.debug.recorder.test_loop_recorder import Bad, Ended, Noisy, replay, train
 
 SMALL, LARGE = torch.ones(2), torch.ones(3)
 

@@ -17,7 +17,7 @@ STARTED = """
 import sys, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 
 class Noisy(Dataset):
     def __len__(self): return 22
@@ -70,7 +70,7 @@ from torch import nn
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 rank = int(sys.argv[2])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=2)

@@ -154,7 +154,7 @@ def test_a_tool_that_reports_nothing_is_believed_only_where_it_ran(tmp_path: Pat
 PROGRAM = """
 import os, sys, torch
 from torch import nn
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 net = nn.Linear(2, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 with recording(sys.argv[1], net, optimizer) as rec:

@@ -15,7 +15,7 @@ RESUMING = """
 import glob, os, sys, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 what, out = sys.argv[1:]
 torch.manual_seed(0)
 net, first = nn.Linear(4, 3), 0

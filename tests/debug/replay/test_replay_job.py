@@ -33,7 +33,7 @@ import os, sys, time
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 
 what, out = sys.argv[1:]
 torch.manual_seed(0)
@@ -93,7 +93,7 @@ with recording(out, net, optimizer) as rec:
 KEEPING = """
 import sys, torch
 from torch import nn
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 what, out = sys.argv[1:]
 torch.manual_seed(0)
 net, step, Own = nn.Linear(4, 3), 0, type("Own", (list,), {})

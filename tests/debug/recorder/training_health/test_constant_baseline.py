@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from ocrlab.debug.flight_record import training_findings
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.training_health.model_checks import ConstantBaseline, _constant, _kind
 
 INPUTS = torch.randn(512, 4, generator=torch.Generator().manual_seed(0))

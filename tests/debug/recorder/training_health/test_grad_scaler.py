@@ -14,7 +14,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.utils.data import DataLoader, TensorDataset
 
 from ocrlab.debug.flight_record import training_findings
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 
 INPUTS = torch.randn(320, 6, generator=torch.Generator().manual_seed(0))
 TARGETS = INPUTS[:, :1] - 2 * INPUTS[:, 1:2]

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ocrlab.debug.flight_record import training_findings
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.training_health.rules import TrainingStats, sentences
 from tests.debug.recorder.training_health.test_monitor import data, net, report, right
 

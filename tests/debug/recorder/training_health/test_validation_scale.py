@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ocrlab.debug.flight_record import training_findings
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.training_health.model_checks import InputScaleCheck
 from tests.debug.recorder.training_health.test_monitor import data, net, right
 

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.recorder import rng_state
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.replay.child.batch_feed import parts
-from tests.debug.recorder.test_manual_loop import Stream, replay
+from tests.debug.recorder.test_loop_recorder import Stream, replay
 
 
 class RandomRows(Dataset):

@@ -19,7 +19,7 @@ import random, sys
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 
 what, out = sys.argv[1:]
 

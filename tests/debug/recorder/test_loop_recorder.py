@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from ocrlab.debug.flight_record import program_info, ring_reader, ring_writer
 from ocrlab.debug.recorder import snapshots
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.replay import trial
 from ocrlab.debug.replay.child import replay_session
 from ocrlab.errors import ShapeError
@@ -384,7 +384,7 @@ KILLED = """
 import os, signal, sys, threading, time, torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from ocrlab.debug.recorder.manual_loop import recording
+from ocrlab.debug.recorder.loop_recorder import recording
 class Slow(Dataset):
     def __len__(self): return 1000
     def __getitem__(self, i):
