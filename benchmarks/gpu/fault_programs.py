@@ -130,7 +130,7 @@ class Net(nn.Module):
 def train(fault: str, folder: Path) -> None:
     """Train with a recorder until the bad sample comes; `sticky` skips a batch that failed, as some loops do."""
     torch.manual_seed(0)
-    torch.zeros(1, device=DEVICE)  # CUDA starts before any kernel of ours is loaded
+    torch.zeros(1, device=DEVICE)  # CUDA starts before the faulty kernels are loaded
     model = Net(fault).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loader = DataLoader(Pages(), batch_size=BATCH, shuffle=True)

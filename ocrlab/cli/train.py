@@ -113,7 +113,7 @@ def check_first(args: argparse.Namespace) -> Path:
         train_preflight.check_places(places)
         folder(Path(places["runs"]), "runs")
     except OcrlabError:
-        load_config(args)  # a wrong setting is told first: whoever mends the path would only then hear of it
+        load_config(args)  # a wrong setting comes first: with a wrong path it would show only after that is fixed
         raise
     return Path(places["runs"]).absolute()
 

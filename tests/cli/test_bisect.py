@@ -61,7 +61,7 @@ def test_people_get_a_table_and_the_sentence_last(bisect: Callable[..., tuple[in
     lines = out.strip().splitlines()
     assert status == 0
     assert lines[0].split() == ["run", "workers", "AMP", "ended", "s", "failure"]
-    assert "Until it is mended" in lines[-2]
+    assert "Until it is fixed" in lines[-2]
 
 
 def test_the_same_command_goes_on_where_the_runs_were_spent(bisect: Callable[..., tuple[int, str, str]]) -> None:
@@ -79,7 +79,7 @@ def test_a_line_of_a_list_is_named_and_left_out(bisect: Callable[..., tuple[int,
     status, out, err = bisect("--samples", "list=train.txt", "--", sys.executable, "-S", "-c", code, "{list}")
     assert status == 0
     assert "comes from the line 6 (`f.jpg`): it fails without all others; all others pass" in out
-    assert "Until it is mended: leave out line 6." in out
+    assert "Until it is fixed: leave out line 6." in out
     assert "8 lines, which are halved: up to 8 runs for one" in err
     assert err.count("ocrlab bisect: run ") <= 8
     assert out.splitlines()[0].split() == ["run", "lines", "ended", "s", "failure"]

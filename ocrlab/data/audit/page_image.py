@@ -50,7 +50,7 @@ def _captured_stderr() -> Iterator[Callable[[], list[str]]]:
     with tempfile.TemporaryFile() as capture:
         try:
             stderr_copy = os.dup(2)
-        except OSError:  # no error stream at all: nothing is said, and nothing can be heard
+        except OSError:  # there is no error stream to write to
             yield lambda: lines
             return
         try:

@@ -105,7 +105,7 @@ def _of_samples(job: BisectJob, outcome: BisectOutcome, samples: SampleVerdict) 
     what = job.failure or "the failure"
     if not samples.fix:
         return f"{what}: {samples.culprit}{_because(samples)}{others}; {len(job.rows)} runs."
-    return f"{what} comes from {samples.culprit}{_because(samples)}{others}. Until it is mended: {samples.fix}."
+    return f"{what} comes from {samples.culprit}{_because(samples)}{others}. Until it is fixed: {samples.fix}."
 
 
 def _whatever(job: BisectJob) -> str:
@@ -152,7 +152,7 @@ def _of_factors(job: BisectJob, outcome: BisectOutcome, data: SampleVerdict | No
         sure = f" That stood after {settled}; {_more_runs(job)} more to be sure ended as it says."
     else:
         sure = " It is taken to fail always; if it does not, --rate 0.5 makes more runs."
-    return f"{text}{often}. Until it is mended: {cure}.{sure}"
+    return f"{text}{often}. Until it is fixed: {cure}.{sure}"
 
 
 def table(job: BisectJob) -> list[list[str]]:

@@ -97,7 +97,7 @@ def failing_module(lines: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
 
 
 def module_text(text: str) -> str:
-    """Return a line of evidence if it is one of ours, else nothing."""
+    """Return a line of evidence if ocrlab wrote it, else nothing."""
     return text if MODULE_TEXT.match(text) else ""
 
 

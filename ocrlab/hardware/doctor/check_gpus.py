@@ -26,7 +26,7 @@ from ocrlab.records import Check
 
 @dataclass(frozen=True)
 class CuinitError:
-    """One answer of `cuInit`: its name, what it means, the cause of the catalogue, and the command that mends it."""
+    """One answer of `cuInit`: its name, what it means, the cause of the catalogue, and the command that fixes it."""
 
     name: str
     means: str
@@ -334,7 +334,7 @@ def judge_torch_gpus(answers: Answers, facts: Facts) -> Iterator[Check]:
 
 
 def driver_remedy(facts: Facts) -> str:
-    """Return what mends a driver that torch complains about: the same as for the driver itself."""
+    """Return what fixes a driver that torch complains about: the same as for the driver itself."""
     checks = judge_driver(facts["driver"], facts) if "driver" in facts else ()
     return next((check.do for check in checks if check.judgement == "fail"), "nvidia-smi; dmesg | grep -i nvrm")
 

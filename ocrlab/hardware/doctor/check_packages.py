@@ -227,7 +227,7 @@ def explain_by_shadowing(check: Check, facts: Facts) -> Check:
 SLOW_IMPORT = 15.0  # seconds; torch takes 2 from a warm disk and 8 from a cold one
 MANY = 200  # files that are compiled again at each start: a second or more; torch has a thousand
 NMS = [0, 2]  # of three boxes, the second of which overlaps the first by 0.68
-REASONS = (  # what an ImportError says -> cause, what is needed, what mends it; the first that is found
+REASONS = (  # what an ImportError says -> cause, what is needed, what fixes it; the first that is found
     (
         r"lib(GL|GLX|EGL|gthread-2|glib-2|SM|Xext|Xrender)[\w.-]*: cannot open shared object",
         "build.system_libs",

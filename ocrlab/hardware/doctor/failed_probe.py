@@ -108,7 +108,7 @@ def explain(instruction: dict[str, Any], frames: list[str], flags: set[str] | No
 
 
 FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)', re.MULTILINE)
-REMEDIES = {  # cause of a hang or a crash -> the command that mends it, or shows more
+REMEDIES = {  # cause of a hang or a crash -> the command that fixes it, or shows more
     "hang.cuda_init": "dmesg | grep -iE 'nvrm|xid'; end what holds the GPU: sudo fuser -v /dev/nvidia*; "
     "then sudo reboot. On WSL2: wsl --shutdown",
     "hang.gpu_kernel": "nvidia-smi -q -d PERFORMANCE,ECC; dmesg | grep -i xid; then sudo reboot",
@@ -208,7 +208,7 @@ def _afterwards(ask: Probe, ran: ProbeResult) -> list[Check | None]:
 
 
 def again(ask: Probe, cause: str | None = None) -> str:
-    """Return what to do next about a check that died: what mends its cause, else the same by hand with every stack."""
+    """Return what to do next about a check that died: what fixes its cause, else the same by hand with every stack."""
     if cause in REMEDIES:
         return REMEDIES[cause]
     module = ask.name.removeprefix("import ") if ask.name.startswith("import ") else ""

@@ -380,7 +380,7 @@ def _workarounds(sources: Sources) -> list[str]:
                 if culprits and len(culprits & set(map(str, _list(row.get("flipped"))))) >= needed
             ]
             tried = f", where {ends.count('passed')} of {len(ends)} runs with it passed" if ends else ""
-            items.append(f"Until it is mended: {code(record['until_mended'])}, as {code(file)} found{tried}.")
+            items.append(f"Until it is fixed: {code(record['until_mended'])}, as {code(file)} found{tried}.")
     for file, record in sources.replays:
         rows = [row for row in _rows(record.get("cells")) if not row.get("not_done") and not row.get("alone")]
         if any(row.get("cell") == AS_IT_WAS and isinstance(row.get("fault"), Mapping) for row in rows):

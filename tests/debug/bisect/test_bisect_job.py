@@ -45,7 +45,7 @@ def test_a_single_culprit_gives_a_sentence_and_a_record(tmp_path: Path) -> None:
     assert job.used <= 4
     text = bisect_summary.sentence(job, outcome)
     assert text.startswith("KeyError: 'no page 17' comes from b (1): it failed in ")
-    assert "Until it is mended: b=0." in text
+    assert "Until it is fixed: b=0." in text
     record = bisect_summary.record(job, outcome)
     assert record["culprits"] == ["b"]
     assert len(record["table"]) == job.used == record["runs"]["used"]
@@ -121,7 +121,7 @@ def test_pages_are_halved_by_name(tmp_path: Path) -> None:
     names = [f"page_{index}" for index in range(8)]
     record = bisect_summary.record(job, outcome, culprits, names)
     assert "comes from the page page_5 (it fails without all others; all others pass): it failed" in record["sentence"]
-    assert "Until it is mended: leave out page page_5." in record["sentence"]
+    assert "Until it is fixed: leave out page page_5." in record["sentence"]
     assert [names[5]] in [row["pages"] for row in record["table"]]
 
 

@@ -60,14 +60,14 @@ def test_an_empty_side_reads_without_or_not_set() -> None:
         posterior.add_run(search, run, failed)
     job = BisectJob(flips, [1.0, 1.0], lambda *_: ([], {}), Path(), Limits(), "k", failure="KeyError: 'x'")
     text = bisect_summary.sentence(job, BisectOutcome("found", posterior.best_hypothesis(search), search))
-    assert "Until it is mended: without --amp or XLA not set." in text
+    assert "Until it is fixed: without --amp or XLA not set." in text
 
 
 def test_a_culprit_with_its_evidence_and_its_fix() -> None:
     text = bisect_summary.sentence(*hunted([(3, True), (1, True), (2, False)]))
     assert text.startswith("KeyError: 'x' comes from workers (4): it failed in 2 of 2 runs with, in 0 of 1 without")
     assert "passed with nothing else flipped" in text
-    assert "Until it is mended: workers=0. It is taken to fail always" in text
+    assert "Until it is fixed: workers=0. It is taken to fail always" in text
 
 
 def test_what_is_not_settled_says_how_to_go_on() -> None:
@@ -133,7 +133,7 @@ def test_data_without_page_names_refers_to_samples_check() -> None:
         posterior.add_run(search, run, failed)
     job = BisectJob(flips, [1.0], lambda *_: ([], {}), Path(), Limits(), "k", failure="KeyError: 'x'")
     text = bisect_summary.sentence(job, BisectOutcome("found", posterior.best_hypothesis(search), search))
-    assert "Until it is mended: other pages (ocrlab samples check scans looks at these)." in text
+    assert "Until it is fixed: other pages (ocrlab samples check scans looks at these)." in text
 
 
 def test_runs_that_ended_otherwise_are_explained_with_the_answer() -> None:

@@ -135,7 +135,7 @@ def test_results_of_replay_and_bisect(runs: Path) -> None:
         "status: reproduced",
         "| Setting `workers` | supported | 0.97 |",
         "| Setting `compile` | refuted |",
-        "Until it is mended: `runtime.workers=0`, as `bisect.json` found, where 1 of 1 runs with it passed.",
+        "Until it is fixed: `runtime.workers=0`, as `bisect.json` found, where 1 of 1 runs with it passed.",
         "In `replay.json` the step that failed had no fault with `fp32`.",
         "The last of these was not tried",
         "| `as it was` | `IndexError: x in decoder.fusion` | 2.0 |",
