@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab import run_folder
-from ocrlab.cli.parser import Answer, Parser, add_json, table
+from ocrlab.cli.parser import Answer, Parser, table
 from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.records import Verdict
 from ocrlab.redaction import clean, clean_record
@@ -71,7 +71,6 @@ def arguments(parser: Parser) -> None:
     )
     parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds of a run at most (300)")
     parser.add_argument("--minutes", type=float, metavar="M", help="of all runs together at most")
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:

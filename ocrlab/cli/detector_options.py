@@ -34,7 +34,7 @@ def check(words: Sequence[str], also: Sequence[str] = ()) -> Config:
 
 
 def open_detector(checkpoint: Path | None, words: Sequence[str], asked: Config, device: str | None = None) -> Detector:
-    """Load a checkpoint, lay `words` over its settings and say on stderr which one it is; `asked` is what `check` made.
+    """Load a checkpoint, apply `words` over its settings and print which one it is; `asked` is what `check` made.
 
     `device` is auto, cpu or cuda, and without it what `trainer.accelerator` says.
     """
@@ -49,3 +49,8 @@ def open_detector(checkpoint: Path | None, words: Sequence[str], asked: Config, 
     reason = "" if why == "set in the config" else f" ({why})"
     print(f"detector: {detector.origin}, on the {device}{reason}", file=sys.stderr)
     return detector
+
+
+def about(detector: Detector) -> dict[str, str | None]:
+    """Return which detector it is, for the record of an answer."""
+    return {"checkpoint": str(detector.checkpoint) if detector.checkpoint else None, "detector": detector.origin}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import redaction
-from ocrlab.cli.parser import Answer, add_json
+from ocrlab.cli.parser import Answer
 from ocrlab.debug.diagnosis import catalogue, classify, load_input, verdict_files
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import SCHEMA, Incident, Verdict, to_json
@@ -35,7 +35,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain", nargs="?", const="", metavar="ID", help="all that is known of a cause; without ID the list"
     )
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:

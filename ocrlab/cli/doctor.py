@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ocrlab.cli.parser import Answer, Parser, add_json
+from ocrlab.cli.parser import Answer, Parser
 from ocrlab.hardware.doctor import doctor_job, text_table
 from ocrlab.hardware.doctor.check_spec import Options, interpreter
 from ocrlab.hardware.doctor.doctor_job import STEPS, Event, worst
@@ -32,7 +32,6 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder for runs, whose disk is tried (runs)"
     )
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:

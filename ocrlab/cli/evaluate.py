@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ocrlab.cli import detector_options, output_paths, progress, upper_bound
-from ocrlab.cli.parser import Answer, Parser, add_json, table
+from ocrlab.cli.parser import Answer, Parser, table
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA, finite
 
@@ -27,25 +27,18 @@ EXAMPLES = """
 """
 FIGURES = ("hmean", "precision", "recall")
 WORST = 5
-NOTHING = "WARNING: no box of these pages counts: recall and hmean say nothing, 0.0000 is no failure."
+NOTHING = "WARNING: no box of these pages counts: recall and hmean mean nothing, 0.0000 is not a failure."
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     what = parser.add_argument_group("what is scored, at most one of these")
-    what.add_argument("--checkpoint", type=output_paths.path, metavar="CKPT", help=detector_options.NEWEST)
+    what.add_argument("--checkpoint", type="path", metavar="CKPT", help=detector_options.NEWEST)
     help_text = "what ocrlab predict wrote, or a folder of ICDAR .txt or prediction .json, one a page, or a .jsonl"
-    what.add_argument("--predictions", type=output_paths.path, metavar="PATH", help=help_text)
-    parser.add_argument(
-        "--per-image", type=output_paths.path, metavar="FILE", help="write one line a page, .jsonl or .csv"
-    )
-    parser.add_argument(
-        "settings",
-        nargs="*",
-        metavar="key=value",
-        help="data=DIR (needed), split=NAME (val), and settings under post. and evaluate.",
-    )
-    add_json(parser)
+    what.add_argument("--predictions", type="path", metavar="PATH", help=help_text)
+    parser.add_argument("--per-image", type="path", metavar="FILE", help="write one line a page, .jsonl or .csv")
+    help_text = "data=DIR (needed), split=NAME (val), and settings under post. and evaluate."
+    parser.add_argument("settings", nargs="*", metavar="key=value", help=help_text)
     upper_bound.arguments(parser)
 
 
@@ -59,45 +52,31 @@ def run(args: argparse.Namespace) -> Answer:
         if args.per_image:
             raise ConfigError("--per-image has no effect on --oracle", do="Its --json names every box that is lost")
         return upper_bound.run(args)
-    refuse_oracle_options(args)
+    for name in upper_bound.OPTIONS:
+        if getattr(args, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} belongs to --oracle DATA", do="See ocrlab evaluate --help")
     words = [word for word in args.settings if not word.startswith("split=")]
-    splits = [word.removeprefix("split=") for word in args.settings if word.startswith("split=")]
-    split = splits[-1] if splits else args.split
+    split = upper_bound.last_split(args)
     if not split:
         raise ConfigError("split has no value", need="a folder in data=DIR, such as split=val")
     if not any(word.startswith("data=") for word in words):
-        raise ConfigError("evaluate was not told on which pages", need="data=DIR", do="See ocrlab evaluate --help")
-    check_target(args.per_image)
+        raise ConfigError("evaluate needs the pages to score on", need="data=DIR", do="See ocrlab evaluate --help")
+    if (rows_file := args.per_image) is not None:
+        if rows_file.suffix not in (".jsonl", ".csv"):
+            need = "a name ending in .jsonl or .csv"
+            raise ConfigError("--per-image takes another kind of file", got=str(rows_file), need=need)
+        output_paths.new_file(rows_file, "--per-image")
+        if not rows_file.parent.is_dir():
+            do = "Make it, or name another file for --per-image"
+            raise ConfigError(f"There is no folder {rows_file.parent}", do=do)
     scored, about = score_predictions(args, words, split) if args.predictions else score_checkpoint(args, words, split)
     figures = scored.record()
     record = {"schema": SCHEMA, **figures, "pages": int(figures["pages"]), **about, "worst": scored.worst(WORST)}
     if no_box(figures):
         record["warning"] = NOTHING
-    if args.per_image:
-        write_rows(args.per_image, scored)
+    if rows_file is not None:
+        write_rows(rows_file, scored)
     return Answer(record, scores_text(scored, figures))
-
-
-def refuse_oracle_options(args: argparse.Namespace) -> None:
-    """Raise ConfigError for an option that only --oracle takes: here it would change nothing."""
-    defaults: dict[str, object] = {"config": None, "shape": None}
-    defaults |= {"long_side": upper_bound.LONG_SIDES, "shrink": upper_bound.SHRINKS, "unclip": upper_bound.UNCLIPS}
-    for name, value in defaults.items():
-        if getattr(args, name) != value:
-            raise ConfigError(f"--{name.replace('_', '-')} belongs to --oracle DATA", do="See ocrlab evaluate --help")
-
-
-def check_target(path: Path | None) -> None:
-    """Raise ConfigError if the pages cannot be written to `path`, before they are evaluated."""
-    if path is None:
-        return
-    if path.suffix not in (".jsonl", ".csv"):
-        raise ConfigError(
-            "--per-image takes another kind of file", got=str(path), need="a name ending in .jsonl or .csv"
-        )
-    output_paths.new_file(path, "--per-image")
-    if not path.parent.is_dir():
-        raise ConfigError(f"There is no folder {path.parent}", do="Make it, or name another file for --per-image")
 
 
 def score_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tuple[DatasetScores, dict[str, str]]:
@@ -105,9 +84,7 @@ def score_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> 
     asked = detector_options.check(words, also=("data",))
     from ocrlab.data import folder_layouts
 
-    folder_layouts.find(
-        Path(asked.data).expanduser(), split
-    )  # says at once, before a network is loaded, that it is not there
+    folder_layouts.find(Path(asked.data).expanduser(), split)  # raises at once, before a network is loaded
     detector = detector_options.open_detector(args.checkpoint, words, asked)
     from ocrlab.inference import scoring
 
@@ -117,10 +94,10 @@ def score_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> 
 
 
 def score_predictions(args: argparse.Namespace, words: list[str], split: str) -> tuple[DatasetScores, dict[str, str]]:
-    """Score predictions that are there already; returns every page, and what was scored on what."""
+    """Score existing predictions; returns every page, and what was scored on what."""
     others = [word for word in words if not word.startswith(("data=", "exif="))]
     if others:
-        what = f"{others[0]} has no effect on predictions that are there already"
+        what = f"{others[0]} has no effect on predictions that exist already"
         raise ConfigError(what, need="data=DIR, split=NAME or exif=true")
     asked = detector_options.check(words, also=("data",))
     from ocrlab.data.formats import reader
@@ -150,8 +127,7 @@ def scores_text(scored: DatasetScores, figures: dict[str, float]) -> str:
     from ocrlab.evaluation.metrics.page_scores import EDGES, SIZES
 
     rows = [[at, *(f"{figures[f'{name}@{at}']:.4f}" for name in FIGURES)] for at in ("0.5", "0.7", "0.8")]
-    others = {"DetEval": "deteval", "CLEval": "cleval", "CLEval end to end": "cleval_e2e"}
-    for label, key in others.items():
+    for label, key in {"DetEval": "deteval", "CLEval": "cleval", "CLEval end to end": "cleval_e2e"}.items():
         if f"{key}_hmean" in figures:
             rows.append([label, *(f"{figures[f'{key}_{name}']:.4f}" for name in FIGURES)])
     parts = [table([["IoU", *FIGURES], *rows])]
@@ -165,10 +141,11 @@ def scores_text(scored: DatasetScores, figures: dict[str, float]) -> str:
         of = [figures[f"{name}/{size}"] for name in ("hmean@0.5", "deteval_hmean", "cleval_hmean")]
         sizes.append([size, end, str(boxes), *(f"{value:.4f}" if boxes else "-" for value in of)])
     parts.append(table(sizes))
-    columns = {"worst pages": "page", "hmean@0.5": "hmean@0.5", "missed": "missed", "false": "false"}
-    columns |= {"DetEval": "deteval_hmean", "CLEval": "cleval_hmean"}
-    worst = [[_short(row[key]) for key in columns.values()] for row in scored.worst(WORST)]
-    parts.append(table([list(columns), *worst]))
+    keys = ("page", "hmean@0.5", "missed", "false", "deteval_hmean", "cleval_hmean")
+    rows = [["worst pages", "hmean@0.5", "missed", "false", "DetEval", "CLEval"]]
+    for row in scored.worst(WORST):
+        rows.append([f"{row[key]:.4f}" if isinstance(row[key], float) else str(row[key]) for key in keys])
+    parts.append(table(rows))
     if no_box(figures):
         parts.append(NOTHING)
     left_out = f", {scored.skipped} left out" if scored.skipped else ""
@@ -181,7 +158,3 @@ def no_box(figures: dict[str, float]) -> bool:
     from ocrlab.evaluation.metrics.page_scores import SIZES
 
     return not any(figures[f"truth/{size}"] for size in SIZES)
-
-
-def _short(value: str | float) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)

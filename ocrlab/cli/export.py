@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ocrlab.cli import detector_options, output_paths
-from ocrlab.cli.parser import Answer, Parser, add_json
+from ocrlab.cli.parser import Answer, Parser
 from ocrlab.records import SCHEMA
 
 EXAMPLES = """
@@ -18,9 +18,8 @@ def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     parser.add_argument("form", choices=("onnx",), help="images (B, 3, H, W) uint8 RGB in, probability map out")
     parser.add_argument("settings", nargs="*", metavar="key=value", help="kept in the file's metadata, such as post.*")
-    parser.add_argument("--checkpoint", type=output_paths.path, metavar="CKPT", help=detector_options.NEWEST)
-    parser.add_argument("--out", type=output_paths.path, required=True, metavar="FILE", help="a new file")
-    add_json(parser)
+    parser.add_argument("--checkpoint", type="path", metavar="CKPT", help=detector_options.NEWEST)
+    parser.add_argument("--out", type="path", required=True, metavar="FILE", help="a new file")
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -33,13 +32,6 @@ def run(args: argparse.Namespace) -> Answer:
     output_paths.make(args.out.parent, "--out")
     apart = onnx_export.to_onnx(detector, args.out)
     size = args.out.stat().st_size
-    record = {
-        "schema": SCHEMA,
-        "checkpoint": str(detector.checkpoint) if detector.checkpoint else None,
-        "detector": detector.origin,
-        "out": str(args.out),
-        "bytes": size,
-        "difference": apart,
-    }
+    record = {"schema": SCHEMA, **detector_options.about(detector), "out": str(args.out), "bytes": size}
     text = f"{args.out}, {size / 1e6:.1f} MB; probabilities differ from torch by at most {apart:.1g}"
-    return Answer(record, text)
+    return Answer({**record, "difference": apart}, text)

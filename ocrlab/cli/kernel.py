@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ocrlab.cli.parser import Answer, Parser, add_json, table
+from ocrlab.cli.parser import Answer, Parser, table
 from ocrlab.debug.diagnosis.cuda_kernels import launch_limits, nsight
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.hardware.cuda_device_limits import device_limits
@@ -34,7 +34,6 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--capability", metavar="8.6", help="of another device than the one here")
     parser.add_argument("--device", type=natural, default=0, metavar="N", help="which device, as the driver counts")
     parser.add_argument("--ncu", type=Path, metavar="FILE", help="ncu --csv --page raw (or details)")
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:

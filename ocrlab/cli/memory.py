@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
-from ocrlab.cli.parser import Answer, Parser, add_subcommands, import_subcommand
-
 WORDS = {
     "fit": "find the largest batch that fits, by short trainings in children",
     "estimate": "say what a training will need, before it is started",
@@ -21,14 +17,3 @@ EXAMPLES = """
 
 `ocrlab memory WORD --help` says more; each WORD takes --json.
 """
-
-
-def arguments(parser: Parser) -> None:
-    """Add a subcommand for each word; `ocrlab memory WORD --help` says more."""
-    add_subcommands(parser, "memory", WORDS)
-
-
-def run(args: argparse.Namespace) -> Answer:
-    """Run the subcommand."""
-    answer: Answer = import_subcommand("memory", args.word).run(args)
-    return answer

@@ -11,7 +11,7 @@ from typing import Any
 
 from ocrlab.cli import train_preflight
 from ocrlab.cli.memory_fit import add_settings, on_cuda, report_progress
-from ocrlab.cli.parser import Answer, Parser, add_json, table
+from ocrlab.cli.parser import Answer, Parser, table
 from ocrlab.cli.train import load_config
 from ocrlab.debug.memory import memory_limit
 from ocrlab.records import SCHEMA
@@ -26,7 +26,6 @@ EXAMPLES = """
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     add_settings(parser)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:

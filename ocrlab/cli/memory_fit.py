@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab.cli import train_preflight
-from ocrlab.cli.parser import Answer, Parser, add_json, table
+from ocrlab.cli.parser import Answer, Parser, table
 from ocrlab.cli.train import load_config
 from ocrlab.debug.memory import memory_limit
 from ocrlab.errors import ConfigError
@@ -37,7 +37,6 @@ def arguments(parser: Parser) -> None:
     parser.add_argument("--limit", type=float, metavar="GB", help="10^9 bytes; by default what this process may have")
     parser.add_argument("--margin", type=float, default=0.1, metavar="P", help="part of it to leave free (0.1)")
     parser.add_argument("--minutes", type=float, default=5.0, metavar="M", help="to be done in (5)")
-    add_json(parser)
 
 
 def add_settings(parser: Parser) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from ocrlab.cli.parser import Answer, add_json, table
+from ocrlab.cli.parser import Answer, table
 from ocrlab.cli.streams_and_signals import answer_line
 from ocrlab.debug.diagnosis.oom_message import size_text
 from ocrlab.debug.memory.monitor_log import Monitor, limits, newest
@@ -31,7 +31,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pid", nargs="?", type=int, metavar="PID", help="process; default the newest run that lives")
     parser.add_argument("--seconds", type=float, default=1.0, metavar="N", help="between two samples (1)")
     parser.add_argument("--count", type=int, metavar="N", help="samples; default until the process ends or Ctrl-C")
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:

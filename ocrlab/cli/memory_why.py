@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ocrlab.cli.parser import Answer, add_json, table
+from ocrlab.cli.parser import Answer, table
 from ocrlab.debug.memory.explain_oom import explain_oom
 from ocrlab.errors import ConfigError
 from ocrlab.redaction import clean
@@ -19,7 +19,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
     parser.add_argument("path", metavar="RUN|LOG", help="run folder, log, or executed notebook; - reads stdin")
     parser.add_argument("--try", dest="attempt", action="store_true", help=argparse.SUPPRESS)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:

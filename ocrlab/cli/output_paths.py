@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ocrlab.errors import ConfigError
 
-
-def path(text: str) -> Path:
-    """Return a path from the command line; raises ArgumentTypeError for an empty one, which would be this folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("the path is empty")
-    return Path(text)
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 def new_file(file: Path, option: str) -> None:
@@ -28,7 +27,7 @@ def folder(wanted: Path, option: str) -> None:
     there = next(place for place in (wanted, *wanted.absolute().parents) if os.path.lexists(place))
     if not there.is_dir():
         dead = there.is_symlink() and not there.exists()
-        got = f"{there}, which is a link that leads nowhere" if dead else f"{there}, which is no folder"
+        got = f"{there}, which is {'a link that leads nowhere' if dead else 'not a folder'}"
         raise ConfigError(f"{option} leads through {'a link' if dead else 'a file'}", got=got, need="a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         got = f"no right to write into {there.absolute()}"  # a bare `.` would be read as the end of the sentence
@@ -40,4 +39,21 @@ def make(wanted: Path, option: str) -> None:
     try:
         wanted.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{option} {wanted} cannot be made", got=error.strerror, need="a folder of yours") from error
+        need = "a folder that you may create"
+        raise ConfigError(f"{option} {wanted} cannot be made", got=error.strerror, need=need) from error
+
+
+def unused(wanted: Path, taken: Callable[[Path], bool] = os.path.lexists) -> Path:
+    """Return `wanted`, or the first of NAME-2, NAME-3 ... that is not taken."""
+    numbered = (wanted.with_stem(f"{wanted.stem}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([wanted], numbered) if not taken(path))
+
+
+def write_png(file: Path, picture: NDArray[np.uint8]) -> None:
+    """Write a picture (H, W, 3) RGB as PNG, whole or not at all."""
+    import cv2
+
+    from ocrlab import run_folder
+
+    _, data = cv2.imencode(".png", picture[..., ::-1])
+    run_folder.write_bytes(file, data.tobytes())

@@ -1,15 +1,13 @@
-"""What every command shares: its answer, its argument parser, and how it splits settings from its own words."""
+"""What every command shares: its answer, its argument parser, and tables of text."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
-from types import ModuleType
+from pathlib import Path
 from typing import Any, NoReturn
 
 from ocrlab.errors import ConfigError
@@ -29,14 +27,21 @@ class Answer:
 class Parser(argparse.ArgumentParser):
     """argparse with examples under the help, no guessed abbreviations, and wrong use as ConfigError."""
 
-    def __init__(self, prog: str, what: str, example_lines: str) -> None:
+    def __init__(self, prog: str, what: str, examples: str, commands: Mapping[str, str] | None = None) -> None:
+        epilog = "examples:\n" + examples.strip("\n")
+        if commands:
+            listing = "\n".join(f"  {name:<10} {purpose}" for name, purpose in commands.items())
+            epilog = f"commands:\n{listing}\n\n{epilog}"
         super().__init__(
             prog=prog,
             description=what[0].upper() + what[1:],
-            epilog=examples_text(example_lines),
+            epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.register("type", "path", _path)
+        if commands is None:
+            self.add_argument("--json", action="store_true", help="print one JSON object, everything else to stderr")
 
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError with what argparse found wrong, and the nearest option for one that there is not."""
@@ -51,45 +56,11 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{self.prog.removeprefix('ocrlab ')}: {message}", do=hint)
 
 
-class SubcommandParser(Parser):
-    """The parser of a subcommand, whose file is imported when it is meant: another one may lack its packages."""
-
-    def __init__(self, prog: str, what: str, file: Callable[[], Any]) -> None:
-        super().__init__(prog, what, "")
-        self.file: Callable[[], Any] | None = file
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Add the arguments and the examples of the file, and read the words; what is none of them ends it here."""
-        if self.file is not None:
-            file, self.file = self.file(), None
-            self.epilog = examples_text(file.EXAMPLES)
-            file.arguments(self)
-        parsed, rest = super().parse_known_args(args, namespace)
-        if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
-        return parsed, rest
-
-
-def examples_text(text: str) -> str:
-    """Return what stands at the end of a command's help."""
-    return f"examples:\n{text.strip(chr(10))}"
-
-
-def add_subcommands(parser: Parser, command: str, words: Mapping[str, str]) -> None:
-    """Add a subcommand for each word; the file of a word has `EXAMPLES`, `arguments(parser)` and `run(args)`."""
-    commands = parser.add_subparsers(dest="word", metavar="WORD", required=True, parser_class=SubcommandParser)
-    for word, what in words.items():
-        commands.add_parser(word, help=what, what=what, file=partial(import_subcommand, command, word))
-
-
-def import_subcommand(command: str, word: str) -> ModuleType:
-    """Return the file of a subcommand."""
-    return importlib.import_module(f"ocrlab.cli.{command}_{word}")
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add `--json`, which every command has."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object, everything else to stderr")
+def _path(text: str) -> Path:
+    """Return a path of the command line; an empty one would be this folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
 
 
 def escape_control(text: str) -> str:

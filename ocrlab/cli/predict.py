@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab.cli import detector_options, output_paths, progress
-from ocrlab.cli.parser import Answer, Parser, add_json, escape_control
+from ocrlab.cli.parser import Answer, Parser, escape_control
 from ocrlab.config.overrides import is_override
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import SCHEMA, Prediction
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMATS = ("json", "icdar", "overlay")
 OUT = Path("found")
-TAKES_PATHS = True  # words behind -- are not looked at: their names may start with a dash
+TAKES_PATHS = True  # words after -- are paths, whatever they look like
 EXAMPLES = """
   ocrlab predict page.jpg                                 the newest run's detector, else the shipped one; into found/
   ocrlab predict scans more/page.png --out found --checkpoint best.ckpt
@@ -32,23 +32,22 @@ EXAMPLES = """
   ocrlab predict scans post.threshold=0.4 evaluate.long_side=960 --json
 
 A word that names no file is an error before anything is done. A page that cannot be read, or a line on stdin that
-names no file, is told and left out.
+names no file, is reported and left out.
 """
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    what = "images, folders, - for a list of them on stdin, settings such as post.threshold=0.4; behind -- only paths"
+    what = "images, folders, - for a list of them on stdin, settings such as post.threshold=0.4; after -- only paths"
     parser.add_argument("words", nargs="*", metavar="PATH|key=value", help=what)
-    parser.add_argument("--checkpoint", type=output_paths.path, metavar="CKPT", help=detector_options.NEWEST)
-    parser.add_argument("--out", type=output_paths.path, metavar="DIR", help=f"folder for what is found ({OUT})")
+    parser.add_argument("--checkpoint", type="path", metavar="CKPT", help=detector_options.NEWEST)
+    parser.add_argument("--out", type="path", metavar="DIR", help=f"folder for what is found ({OUT})")
     shown = f"{{{','.join(FORMATS)}}}"
     parser.add_argument("--format", nargs="+", metavar=shown, help="what to write into it (all three)")
     what = "one JSON object a page into a new file, - is stdout; then no other file unless --out or --format is given"
     parser.add_argument("--jsonl", metavar="FILE", help=what)
     what = "auto takes the GPU when it passes a smoke test (auto)"
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help=what)
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -56,18 +55,22 @@ def run(args: argparse.Namespace) -> Answer:
 
     With `--json` the answer holds every page's detections; without it no page stays in memory.
     """
-    args.format, more = _formats(args.format)
-    args.words = [*args.words, *more]
-    settings = [word for word in args.words if is_override(word) and not Path(word).exists()]
-    paths = [*(word for word in args.words if word not in settings), *getattr(args, "program", [])]
+    formats = [word for word in args.format or () if word in FORMATS]
+    more = [word for word in args.format or () if word not in FORMATS]  # settings and paths after the formats
+    wrong = next((word for word in more if not (is_override(word) or word == "-" or os.path.lexists(word))), None)
+    if wrong or (more and not formats):
+        raise ConfigError("--format is unknown", got=wrong or more[0], need=f"one or more of {', '.join(FORMATS)}")
+    words = [*args.words, *more]
+    settings = [word for word in words if is_override(word) and not Path(word).exists()]
+    paths = [*(word for word in words if word not in settings), *args.program]
     asked = detector_options.check(settings)
-    out = None if args.jsonl and not args.out and not args.format else args.out or OUT
+    out = None if args.jsonl and not args.out and not formats else args.out or OUT
     _check(args, paths, out)
     files = _files(paths)
     detector = detector_options.open_detector(args.checkpoint, settings, asked, args.device)
     start = time.perf_counter()
     with _open_lines(args.jsonl) as write:
-        record = _predict(detector, args, files, out, write)
+        record = _predict(detector, files, out, formats or list(FORMATS), write, keep=args.json)
     record["seconds"] = time.perf_counter() - start
     where = f", in {out}" if out else f", in {args.jsonl}" if args.jsonl != "-" else ""
     left = f"; {len(record['left_out'])} left out" if record["left_out"] else ""
@@ -77,15 +80,6 @@ def run(args: argparse.Namespace) -> Answer:
         print(text, file=sys.stderr)
         text = ""
     return Answer(record, text, 0 if record["pages"] else 1)
-
-
-def _formats(words: list[str] | None) -> tuple[list[str] | None, list[str]]:
-    """Return the formats, and the settings and paths that stood behind them; raises ConfigError for neither."""
-    more = [word for word in words or [] if word not in FORMATS]
-    wrong = next((word for word in more if not (is_override(word) or word == "-" or os.path.lexists(word))), None)
-    if words and (wrong or len(more) == len(words)):
-        raise ConfigError("--format is unknown", got=wrong or more[0], need=f"one or more of {', '.join(FORMATS)}")
-    return [word for word in words if word in FORMATS] if words else None, more
 
 
 def _check(args: argparse.Namespace, paths: list[str], out: Path | None) -> None:
@@ -125,22 +119,27 @@ def _files(paths: list[str]) -> list[Path]:
 
 
 def _predict(
-    detector: Detector, args: argparse.Namespace, files: list[Path], out: Path | None, write: Callable[[Any], None]
+    detector: Detector,
+    files: list[Path],
+    out: Path | None,
+    formats: list[str],
+    write: Callable[[Any], None],
+    *,
+    keep: bool,
 ) -> dict[str, Any]:
-    """Predict file by file, write each page's line, and return the record of it all."""
+    """Predict file by file, write each page's line, and return the record of it all; `keep` each page in it too."""
     from ocrlab.inference import prediction_files
 
     predictions: list[dict[str, Any]] = []
     left_out: list[str] = []
     count = regions = 0
-    formats = args.format or list(FORMATS)
     stream = prediction_files.predict_files(detector, files, out, formats)
     with progress.page_progress("predicting") as tick, contextlib.closing(stream):
         for done, result in enumerate(stream, 1):
             write(result.record())
             if isinstance(result.page, Prediction):
                 count, regions = count + 1, regions + len(result.page.detections)
-                predictions += [result.record()] if args.json else []
+                predictions += [result.record()] if keep else []
                 problem = _skipped_pages(result.file)
             else:
                 problem = str(result.page)
@@ -150,8 +149,7 @@ def _predict(
             tick(done, len(files))
     return {
         "schema": SCHEMA,
-        "checkpoint": str(detector.checkpoint) if detector.checkpoint else None,
-        "detector": detector.origin,
+        **detector_options.about(detector),
         "out": str(out) if out else None,
         "formats": formats if out else [],
         "pages": count,
@@ -162,7 +160,7 @@ def _predict(
 
 
 def _skipped_pages(file: Path) -> str:
-    """Say which pages of a file were not looked at, empty where there is only one."""
+    """Return which pages of a file were left out, empty where there is only one."""
     if file.suffix.lower() not in (".tif", ".tiff", ".gif"):
         return ""
     from ocrlab.data import image_io
@@ -170,10 +168,6 @@ def _skipped_pages(file: Path) -> str:
     pages = image_io.count(file)
     do = f"tiffsplit {file.name} makes a file of each" if file.suffix.lower() != ".gif" else "convert it first"
     return f"{file}: all but the first of its {pages} pages, as a file is one page; {do}" if pages > 1 else ""
-
-
-def _create(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 @contextlib.contextmanager
@@ -186,7 +180,8 @@ def _open_lines(target: str | None) -> Iterator[Callable[[Any], None]]:
         yield lambda _record: None
         return
     try:
-        place = os.dup(sys.stdout.fileno()) if target == "-" else _create(target)
+        new = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        place = os.dup(sys.stdout.fileno()) if target == "-" else os.open(target, new, 0o666)
     except OSError as error:
         raise ConfigError(f"--jsonl {target} cannot be written", got=error.strerror, need="a new file") from error
 

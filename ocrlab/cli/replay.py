@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ocrlab.cli.parser import Answer, add_json, table
+from ocrlab.cli.parser import Answer, table
 from ocrlab.debug.replay.replay_job import TIMEOUT, replay
 from ocrlab.redaction import clean
 
@@ -28,7 +28,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=TIMEOUT, metavar="S", help=f"seconds for all of it ({TIMEOUT:g})"
     )
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
-from ocrlab.cli.parser import Answer, Parser, add_subcommands, import_subcommand
-
 WORDS = {
     "html": "write an executed notebook as one HTML file that needs no network and no script",
     "bug": "write a bug report of a run that fills itself in",
@@ -16,14 +12,3 @@ EXAMPLES = """
 
 `ocrlab report WORD --help` says more; each WORD takes --json.
 """
-
-
-def arguments(parser: Parser) -> None:
-    """Add a subcommand for each word; `ocrlab report WORD --help` says more."""
-    add_subcommands(parser, "report", WORDS)
-
-
-def run(args: argparse.Namespace) -> Answer:
-    """Run the subcommand."""
-    answer: Answer = import_subcommand("report", args.word).run(args)
-    return answer

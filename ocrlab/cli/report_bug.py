@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.cli import output_paths
-from ocrlab.cli.parser import Answer, add_json
+from ocrlab.cli.parser import Answer
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 from ocrlab.redaction import clean
@@ -27,53 +27,37 @@ EXAMPLES = """
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument(
-        "path",
-        type=output_paths.path,
-        metavar="RUN|INCIDENT|NOTEBOOK|LOG",
-        help="what failed; nothing in it is changed",
-    )
-    parser.add_argument(
-        "--verify",
-        nargs="?",
-        const=1,
-        default=0,
-        type=int,
-        metavar="N",
-        help="run the command again N times (1), under watch, and say whether the same failure came",
-    )
-    parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT, metavar="S", help=f"seconds for each run of --verify ({TIMEOUT:g})"
-    )
-    parser.add_argument("--out", type=output_paths.path, metavar="FILE", help="a new file; .md and .html are written")
-    add_json(parser)
+    add = parser.add_argument
+    add("path", type="path", metavar="RUN|INCIDENT|NOTEBOOK|LOG", help="what failed; nothing in it is changed")
+    what = "run the command again N times (1), under watch, and say whether the same failure came"
+    add("--verify", nargs="?", const=1, default=0, type=int, metavar="N", help=what)
+    what = f"seconds for each run of --verify ({TIMEOUT:g})"
+    add("--timeout", type=float, default=TIMEOUT, metavar="S", help=what)
+    add("--out", type="path", metavar="FILE", help="a new file; .md and .html are written")
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Write the report; status 0 where there is one, 1 where nothing failed and none was asked for."""
     if args.verify < 0 or not args.timeout > 0:
         raise ConfigError("--verify N runs it N times, --timeout S gives each S seconds", need="numbers above 0")
-    if args.out:
-        for file in _target_files(args.out):
-            output_paths.new_file(file, "--out")
+    out: Path | None = args.out
+    stem = "" if out is None else out.stem if out.suffix in (".md", ".html") else out.name
+    for suffix in (".md", ".html") if out else ():
+        output_paths.new_file(out.parent / f"{stem}{suffix}", "--out")
     sources = collect(args.path)
     verified = _verify(sources, args) if args.verify else None
     report = build.build(sources, verified)
     record: dict[str, Any] = {"schema": SCHEMA, "front": report.front, "status": report.status}
     record |= {"redacted": report.redacted, "verified": clean(verified), "markdown": None, "html": None}
-    if not sources.failed and not args.out:
+    if not sources.failed and not out:
         return Answer(record, _nothing_text(sources), 1)
-    written = _write(report, sources, args.out)
-    record |= {"markdown": str(written[0]), "html": str(written[1])}
-    return Answer(record, _answer_text(report, verified, written))
-
-
-def _write(report: build.Report, sources: Sources, out: Path | None) -> tuple[Path, Path]:
-    """Write both forms: where the user says, else beside what they are about, without touching an older one."""
     if out:
         output_paths.make(out.parent, "--out")
-        return build.write(report, out.parent, _stem(out))
-    return build.write_beside(report, sources)
+        written = build.write(report, out.parent, stem)
+    else:
+        written = build.write_beside(report, sources)
+    record |= {"markdown": str(written[0]), "html": str(written[1])}
+    return Answer(record, _answer_text(report, verified, written))
 
 
 def _verify(sources: Sources, args: argparse.Namespace) -> dict[str, Any]:
@@ -83,7 +67,7 @@ def _verify(sources: Sources, args: argparse.Namespace) -> dict[str, Any]:
     if sources.kind != "run" or words is None:
         return {"why": "its command is unknown", "runs": []}
     if not sources.here:
-        elsewhere = "it ran on another machine" if sources.process.get("host") else "nothing says that it ran here"
+        elsewhere = "it ran on another machine" if sources.process.get("host") else "nothing shows that it ran here"
         return {"why": f"{elsewhere}, and a stranger's command is not run", "runs": []}
 
     def report_progress(text: str) -> None:
@@ -98,9 +82,8 @@ def _answer_text(report: build.Report, verified: dict[str, Any] | None, written:
     lines = [f"{report.id}: {report.title}"]
     if verified:
         runs = verified.get("runs") or []
-        lines.append(
-            f"run again: {verified['same']} of {len(runs)} the same" if runs else f"not run again: {verified['why']}"
-        )
+        again = f"{verified['same']} of {len(runs)} the same" if runs else ""
+        lines.append(f"run again: {again}" if runs else f"not run again: {verified['why']}")
     if report.redacted:
         many = "1 place" if report.redacted == 1 else f"{report.redacted} places"
         lines.append(f"{many} replaced that held a secret or named a person or a machine; read it before you share it")
@@ -109,15 +92,7 @@ def _answer_text(report: build.Report, verified: dict[str, Any] | None, written:
 
 def _nothing_text(sources: Sources) -> str:
     if sources.record and sources.record.status == "running":
-        return f"{sources.path} is still running, and nothing says that it fails. ocrlab watch tells a hang."
-    do = "If it did something else than you expected: --out FILE writes a report all the same, for you to say what."
-    fact = f"{sources.path} did not fail" if sources.record else f"Nothing in {sources.path} says that it failed"
-    return f"{fact}, so that there is nothing to report. {do}"
-
-
-def _target_files(out: Path) -> tuple[Path, Path]:
-    return out.parent / f"{_stem(out)}.md", out.parent / f"{_stem(out)}.html"
-
-
-def _stem(out: Path) -> str:
-    return out.stem if out.suffix in (".md", ".html") else out.name
+        return f"{sources.path} is still running, and nothing shows that it fails. `ocrlab watch` detects a hang."
+    do = "If it did something else than you expected, --out FILE writes a report that you can complete."
+    fact = f"{sources.path} did not fail" if sources.record else f"Nothing in {sources.path} shows a failure"
+    return f"{fact}, so there is nothing to report. {do}"

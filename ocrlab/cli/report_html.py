@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ocrlab.cli import output_paths
-from ocrlab.cli.parser import Answer, add_json
+from ocrlab.cli.parser import Answer
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import SCHEMA
 
@@ -20,33 +20,28 @@ EXAMPLES = """
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument(
-        "notebook", type=output_paths.path, metavar="NOTEBOOK", help="an executed notebook; it stays as it is"
-    )
-    parser.add_argument(
-        "--out", type=output_paths.path, metavar="FILE", help="a new file (beside the notebook, as .html)"
-    )
-    parser.add_argument(
-        "--most", type=int, default=2000, metavar="KB", help="the largest that the file may be; pictures shrink (2000)"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="write over FILE if it is there")
-    add_json(parser)
+    add = parser.add_argument
+    add("notebook", type="path", metavar="NOTEBOOK", help="an executed notebook; it stays as it is")
+    add("--out", type="path", metavar="FILE", help="a new file (beside the notebook, as .html)")
+    what = "the largest that the file may be; pictures shrink (2000)"
+    add("--most", type=int, default=2000, metavar="KB", help=what)
+    add("--overwrite", action="store_true", help="write over FILE if it is there")
 
 
 def run(args: argparse.Namespace) -> Answer:
-    """Write the report, and answer with its size and with how many texts were replaced in it."""
+    """Write the report, and answer with its size and the number of texts that were replaced in it."""
     notebook: Path = args.notebook
+    need = "an executed notebook, a file that ends in .ipynb"
     if args.most < 100:
         raise ConfigError("--most is too small for a report", got=f"{args.most} KB", need="100 KB or more")
     if notebook.is_dir():
-        raise ConfigError(f"{notebook} is a folder", need="an executed notebook, a file that ends in .ipynb")
+        raise ConfigError(f"{notebook} is a folder", need=need)
     out: Path = args.out or notebook.with_suffix(".html")
     if out.is_dir() or (out.exists() and out.samefile(notebook)):
         raise ConfigError("--out cannot be written", got=out, need="the name of an HTML file")
     if not args.overwrite:
         output_paths.new_file(out, "--out")
     if not notebook.exists():
-        need = "an executed notebook, a file that ends in .ipynb"
         raise DataError(f"There is no notebook {notebook}", need=need, missing=True)
     from ocrlab.reports.html import document
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from ocrlab.cli.parser import Answer, Parser, add_json, table
+from ocrlab.cli.parser import Answer, Parser, table
 from ocrlab.errors import ConfigError
 
 EXAMPLES = """
@@ -21,32 +21,24 @@ EXAMPLES = """
 
 `ocrlab runs` is another command: it lists trainings.
 """
+EXIT_STATUS = """\
+exit status: 0 for PASS, WARN, or a notebook of yours without an outcome; 1 for FAIL, an error, or an ocrlab
+notebook without an outcome; 2 for wrong use; 124 for STUCK; 128+n where signal n killed the kernel or
+stopped the command"""
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    parser.epilog = (
-        f"{parser.epilog}\n\nexit status: 0 for PASS and WARN, and for a notebook that ran to its end\n"
-        "and judged nothing; 1 for FAIL, an error, or one of ours that told no outcome; 2 for wrong use;\n"
-        "124 for STUCK, 128+n where signal n killed the kernel or stopped the command"
-    )
+    parser.epilog = f"{parser.epilog}\n\n{EXIT_STATUS}"
     parser.add_argument("notebook", type=Path, help="the notebook to execute; it stays as it is")
-    parser.add_argument(
-        "-p",
-        dest="parameters",
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("NAME", "VALUE"),
-        help="a parameter: its name and type are checked against the parameters cell before a kernel starts",
-    )
+    what = "a parameter: its name and type are checked against the parameters cell before a kernel starts"
+    names = {"dest": "parameters", "metavar": ("NAME", "VALUE")}
+    parser.add_argument("-p", **names, nargs=2, action="append", default=[], help=what)
     parser.add_argument("--out", type=Path, default=Path("reports"), metavar="DIR", help="where it goes (reports)")
     parser.add_argument("--timeout", metavar="S", help="seconds for the whole notebook (no limit)")
     parser.add_argument("--cell-timeout", metavar="S", help="seconds for one cell (86400)")
-    parser.add_argument(
-        "--html", action=argparse.BooleanOptionalAction, default=True, help="write a report as HTML too"
-    )
-    add_json(parser)
+    switch = argparse.BooleanOptionalAction
+    parser.add_argument("--html", action=switch, default=True, help="write a report as HTML too")
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -59,7 +51,7 @@ def run(args: argparse.Namespace) -> Answer:
     from ocrlab.reports.html import document
     from ocrlab.reports.notebooks import pipeline
 
-    os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # the kernel of this environment, not the user's own
+    os.environ.setdefault("JUPYTER_PREFER_ENV_PATH", "1")  # the kernel of this environment, not the user's
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the notebook says it better
     limits = {"deadline": _seconds(args.timeout), "execution_timeout": _seconds(args.cell_timeout)}
     prepared = pipeline.prepare(args.notebook, args.parameters)
@@ -76,8 +68,7 @@ def run(args: argparse.Namespace) -> Answer:
         ("outcome", f"{outcome.outcome}. {outcome.sentence}"),
         ("notebook", files.notebook),
     ]
-    rows += [("report", files.html)] if args.html else []
-    rows += [("result", files.json)]
+    rows += [*([("report", files.html)] if args.html else []), ("result", files.json)]
     if stop is not None:
         print(table(rows), file=sys.stderr)
         raise stop
@@ -96,7 +87,9 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _seconds(text: str | None) -> float | None:
     """Return a limit, None for none; raises ConfigError, which argparse would swallow."""
+    if text is None:
+        return None
     with contextlib.suppress(ValueError):
-        if text is None or 0 < float(text) < float("inf"):
-            return None if text is None else float(text)
+        if 0 < float(text) < float("inf"):
+            return float(text)
     raise ConfigError("A limit cannot be used", got=text, need="a number of seconds above 0")

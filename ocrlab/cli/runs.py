@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from ocrlab.cli import runs_table
-from ocrlab.cli.parser import Answer, Parser, add_json
+from ocrlab.cli.parser import Answer, Parser
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 from ocrlab.reports.run_history import query, run_list
@@ -35,28 +35,18 @@ EXAMPLES = """
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    parser.add_argument(
-        "words",
-        nargs="*",
-        metavar="DIR | key=value",
-        help="folders with run folders, or run folders (runs); conditions: =, != with * and ?; <, <=, >, >= in quotes",
-    )
-    parser.add_argument("--status", action="append", default=[], help=f"{', '.join(run_list.STATUSES)}; or failure")
-    parser.add_argument("--cause", metavar="CAUSE", help="an id, a group as gpumem, a pattern, or words of the failure")
-    parser.add_argument("--failure", metavar="ID", help="the fingerprint of a failure, or its beginning")
-    parser.add_argument("--name", metavar="TEXT", help="part of the folder's name, or a pattern with * and ?")
-    parser.add_argument("--since", metavar="WHEN", help="started then or later: 90m, 12h, 3d, 2w, 2026-11-20")
-    parser.add_argument(
-        "--sort",
-        metavar="KEY",
-        default="started",
-        help="started, name, status, cause, hmean, time, a setting, a figure",
-    )
-    parser.add_argument("--reverse", action="store_true", help="the other way round: oldest or smallest first")
-    parser.add_argument(
-        "--limit", metavar="N", help=f"at most so many runs; 0 for all ({SCREEN} on a terminal, else 0)"
-    )
-    add_json(parser)
+    add = parser.add_argument
+    what = "folders with run folders, or run folders (runs); conditions: =, != with * and ?; <, <=, >, >= in quotes"
+    add("words", nargs="*", metavar="DIR | key=value", help=what)
+    add("--status", action="append", default=[], help=f"{', '.join(run_list.STATUSES)}; or failure")
+    add("--cause", metavar="CAUSE", help="an id, a group as gpumem, a pattern, or words of the failure")
+    add("--failure", metavar="ID", help="the fingerprint of a failure, or its beginning")
+    add("--name", metavar="TEXT", help="part of the folder's name, or a pattern with * and ?")
+    add("--since", metavar="WHEN", help="started then or later: 90m, 12h, 3d, 2w, 2026-11-20")
+    what = "started, name, status, cause, hmean, time, a setting, a figure"
+    add("--sort", metavar="KEY", default="started", help=what)
+    add("--reverse", action="store_true", help="the other way round: oldest or smallest first")
+    add("--limit", metavar="N", help=f"at most so many runs; 0 for all ({SCREEN} on a terminal, else 0)")
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -67,21 +57,33 @@ def run(args: argparse.Namespace) -> Answer:
 
 def _answer(args: argparse.Namespace) -> Answer:
     terminal = sys.stdout.isatty() and not args.json
-    limit = _limit(args.limit, SCREEN if terminal else 0)
+    limit = SCREEN if terminal else 0
+    if args.limit is not None:
+        if not args.limit.isdecimal():
+            raise ConfigError("--limit cannot be used", got=args.limit, need="a number of runs, 0 for all")
+        limit = int(args.limit)
     places, conditions = split_words(args.words)
     if not places:
         places, _ = split_words([DEFAULT])
     runs = run_list.list_runs(places)
     if importlib.util.find_spec("yaml") is None:
         print("ocrlab runs: no settings: they need a YAML parser (pip install pyyaml)", file=sys.stderr)
-    chosen = filter_runs(runs, args, conditions)
+    chosen = query.filter_by_conditions(runs, conditions)
+    for value, keep in (
+        (args.status, query.filter_by_status),
+        (args.cause, query.filter_by_cause),
+        (args.failure, query.filter_by_failure),
+        (args.name, query.filter_by_name),
+        (args.since, query.filter_since),
+    ):
+        chosen = keep(chosen, value) if value else chosen
     ordered = query.sort_runs(chosen, args.sort, args.reverse)
     groups = query.group_failures(chosen)
     shown = ordered[:limit] if limit else ordered
+    if args.json:
+        return Answer(summary(places, runs, shown, len(chosen), groups))
     width = shutil.get_terminal_size().columns if terminal else None
-    record = {} if not args.json else summary(places, runs, shown, len(chosen), groups)
-    text = "" if args.json else runs_table.page(runs, chosen, shown, groups, width)
-    return Answer(record, text)
+    return Answer({}, runs_table.page(runs, chosen, shown, groups, width))
 
 
 def split_words(words: list[str]) -> tuple[list[str], list[query.Condition]]:
@@ -97,16 +99,6 @@ def split_words(words: list[str]) -> tuple[list[str], list[query.Condition]]:
             raise _no_folder(word)
         places.append(place)
     return places, conditions
-
-
-def filter_runs(runs: list[Run], args: argparse.Namespace, conditions: list[query.Condition]) -> list[Run]:
-    """Return the runs that the words of the command ask for; raises ConfigError."""
-    chosen = query.filter_by_conditions(runs, conditions)
-    chosen = query.filter_by_status(chosen, args.status) if args.status else chosen
-    chosen = query.filter_by_cause(chosen, args.cause) if args.cause else chosen
-    chosen = query.filter_by_failure(chosen, args.failure) if args.failure else chosen
-    chosen = query.filter_by_name(chosen, args.name) if args.name else chosen
-    return query.filter_since(chosen, args.since) if args.since else chosen
 
 
 def summary(
@@ -156,17 +148,8 @@ def _run_record(run: Run, keys: list[str]) -> dict[str, Any]:
     }
 
 
-def _limit(text: str | None, default: int) -> int:
-    """Return how many runs are shown, 0 for all; raises ConfigError, which argparse would swallow."""
-    if text is None:
-        return default
-    if not text.isdecimal():
-        raise ConfigError("--limit cannot be used", got=text, need="a number of runs, 0 for all")
-    return int(text)
-
-
 def _no_folder(word: str) -> ConfigError:
-    """Return the error for a word that is no folder, with what was probably meant."""
+    """Return the error for a word that names no folder, with what was probably meant."""
     if word.endswith(".ipynb"):
         do = f"To execute it: ocrlab run {word}"
         return ConfigError(f"{word} is a notebook, and `ocrlab runs` lists run folders", need="a folder", do=do)
@@ -176,6 +159,5 @@ def _no_folder(word: str) -> ConfigError:
         return ConfigError(f"{word} is a file", need="a folder with run folders")
     key = word.isidentifier() or "@" in word
     hint = f"A condition with < or > must be quoted: '{word}>0.5'" if key else None
-    return ConfigError(
-        f"There is no folder {word}", need="a folder with run folders, or a condition key=value", do=hint
-    )
+    need = "a folder with run folders, or a condition key=value"
+    return ConfigError(f"There is no folder {word}", need=need, do=hint)

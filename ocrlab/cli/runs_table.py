@@ -14,7 +14,7 @@ from ocrlab.reports.run_history.run_list import FOREVER, STATUSES, Run, moment
 
 GAP = "  "
 SIDE_BY_SIDE = 4  # so many runs have their differences in columns
-WIDE = 120  # characters; from there on the time of the start has a column, and years are told
+WIDE = 120  # characters; from there on the start has a column, and times have a year
 LINES = 3  # of a cell that does not fit into one
 LEFT_OUT = "…"
 HARMFUL = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]|[\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -29,33 +29,41 @@ class SettingDifferences:
     common: Settings
 
     def of(self, run: Run) -> str:
-        """Return the settings of a run that are not the usual ones, as the command line takes them."""
-        own, other = run.settings, object()
-        keys = [key for key in self.names if key in own and own[key] != self.common.get(key, other)]
+        """Return the settings of a run that most of the runs do not have, as the command line takes them."""
+        own, missing = run.settings, object()
+        keys = [key for key in self.names if key in own and own[key] != self.common.get(key, missing)]
         return " ".join(f"{self.names[key]}={query.format_value(own[key])}" for key in keys)
 
 
 def page(
     runs: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run], groups: Sequence[FailureGroup], width: int | None
 ) -> str:
-    """Return everything: the table of `shown`, the usual settings, the failures; `width` is None in a pipe."""
+    """Return everything: the table of `shown`, the common settings, the failures; `width` is None in a pipe."""
     if not runs:
         return "There are no runs here."
     keys = query.differing_settings(shown)
     differing = SettingDifferences(query.short_names(keys, shown), query.common_settings(shown, keys))
     if width is None:
-        parts = [tabbed_runs(shown, differing)] if shown else []
-        return "\n\n".join([*parts, *([tabbed_groups(groups)] if groups else [])])
+        return _for_a_program(shown, groups, differing)
     few = 1 < len(shown) <= SIDE_BY_SIDE and bool(keys)
     parts = [table(shown, SettingDifferences({}, {}) if few else differing, width)] if shown else []
-    parts += [_side_by_side(shown, differing, width)] if few else []
-    parts += [_common_settings(differing, width)] if differing.common and not few else []
-    parts += [groups_table(groups, width)] if groups else []
+    if few:
+        parts.append(_side_by_side(shown, differing, width))
+    elif differing.common:
+        words = [f"{differing.names[key]}={query.format_value(value)}" for key, value in differing.common.items()]
+        lines = wrap(_printable(" ".join(words)), max(8, width - 11))
+        parts.append("\n".join(f"{' ' * 11 if i else 'most have: '}{line}"[:width] for i, line in enumerate(lines)))
+    if groups:
+        rows = [["fingerprint", "runs", "first seen", "last seen", "failure"]]
+        for group in groups:
+            times = (local_time(group.first, width), local_time(group.last, width))
+            rows.append([group.failure.id, str(len(group.runs)), *times, group.failure.title])
+        parts.append(fit_rows(rows, width, right=(1,)))
     return "\n\n".join([*parts, _count(runs, chosen, shown, width)])
 
 
 def table(runs: Sequence[Run], differing: SettingDifferences, width: int) -> str:
-    """Return a line a run: name, status, hmean, time, why it failed, and where its settings are not the usual ones."""
+    """Return a line a run: name, status, hmean, time, why it failed, and its settings that differ from most."""
     dated = width >= WIDE or not all(STAMPED.match(run.name) for run in runs)
     rows = [["run", "status", "hmean@0.5", "time", *(["started"] if dated else []), "why; settings"]]
     for run in runs:
@@ -63,15 +71,6 @@ def table(runs: Sequence[Run], differing: SettingDifferences, width: int) -> str
         begun = [local_time(run.started, width)] if dated else []
         rows.append([run.name, run.status, hmean_text(run), duration_text(run.seconds), *begun, description])
     return fit_rows(rows, width, right=(2, 3))
-
-
-def groups_table(groups: Sequence[FailureGroup], width: int) -> str:
-    """Return the failures by fingerprint: how often, first and last seen, and what."""
-    rows = [["fingerprint", "runs", "first seen", "last seen", "failure"]]
-    for group in groups:
-        times = (local_time(group.first, width), local_time(group.last, width))
-        rows.append([group.failure.id, str(len(group.runs)), *times, group.failure.title])
-    return fit_rows(rows, width, right=(1,))
 
 
 def fit_rows(rows: Sequence[Sequence[str]], width: int, right: Sequence[int] = ()) -> str:
@@ -106,11 +105,6 @@ def wrap(text: str, width: int) -> list[str]:
     return lines
 
 
-def tabbed_text(rows: Sequence[Sequence[object]]) -> str:
-    """Return rows with tabs between their cells, whole."""
-    return "\n".join("\t".join(_printable(str(cell), " ") for cell in row) for row in rows)
-
-
 def cut(text: str, width: int, middle: bool = False) -> str:
     """Return a text of at most `width` characters, with … where something was left out."""
     if len(text) <= width:
@@ -138,13 +132,10 @@ def duration_text(seconds: float | None) -> str:
 
 
 def local_time(time: str, width: int) -> str:
-    """Return a time of a record in the zone of whoever looks, without the year where there is little room."""
+    """Return the local time of a record, without the year where there is little room."""
     instant = moment(time)
-    return (
-        "-"
-        if instant is FOREVER
-        else instant.astimezone().strftime("%Y-%m-%d %H:%M" if width >= WIDE else "%m-%d %H:%M")
-    )
+    form = "%Y-%m-%d %H:%M" if width >= WIDE else "%m-%d %H:%M"
+    return "-" if instant is FOREVER else instant.astimezone().strftime(form)
 
 
 def _printable(text: str, instead: str = "?") -> str:
@@ -152,23 +143,21 @@ def _printable(text: str, instead: str = "?") -> str:
     return text if text.isprintable() else HARMFUL.sub(instead, text)
 
 
-def tabbed_runs(runs: Sequence[Run], differing: SettingDifferences) -> str:
-    """Return the runs for a program: tabs, ISO times, whole paths."""
-    rows: list[Sequence[object]] = [
-        ("run", "status", "hmean@0.5", "seconds", "started", "fingerprint", "why", "settings")
-    ]
+def _for_a_program(runs: Sequence[Run], groups: Sequence[FailureGroup], differing: SettingDifferences) -> str:
+    """Return runs and failures for a program: tabs, ISO times, whole paths; each failure with its newest run."""
+    tables: list[list[Sequence[object]]] = []
+    if runs:
+        tables.append([("run", "status", "hmean@0.5", "seconds", "started", "fingerprint", "why", "settings")])
     for run in runs:
         hmean = "" if run.hmean is None else f"{run.hmean:.6g}"
         seconds = "" if run.seconds is None else f"{run.seconds:.1f}"
         failure = run.failure.id if run.failure else ""
-        rows.append((run.path, run.status, hmean, seconds, run.started, failure, run.why, differing.of(run)))
-    return tabbed_text(rows)
-
-
-def tabbed_groups(groups: Sequence[FailureGroup]) -> str:
-    """Return the failures for a program, each with its newest run."""
-    rows = [(g.failure.id, len(g.runs), g.first, g.last, g.failure.title, g.runs[0].path) for g in groups]
-    return tabbed_text([("fingerprint", "runs", "first", "last", "failure", "newest"), *rows])
+        tables[0].append((run.path, run.status, hmean, seconds, run.started, failure, run.why, differing.of(run)))
+    if groups:
+        failures = [(g.failure.id, len(g.runs), g.first, g.last, g.failure.title, g.runs[0].path) for g in groups]
+        tables.append([("fingerprint", "runs", "first", "last", "failure", "newest"), *failures])
+    lines = [["\t".join(_printable(str(cell), " ") for cell in row) for row in rows] for rows in tables]
+    return "\n\n".join("\n".join(rows) for rows in lines)
 
 
 def _side_by_side(runs: Sequence[Run], differing: SettingDifferences, width: int) -> str:
@@ -178,13 +167,6 @@ def _side_by_side(runs: Sequence[Run], differing: SettingDifferences, width: int
         rows.append([name, *(query.format_value(run.settings[key]) if key in run.settings else "-" for run in runs)])
     room = max(8, (width - max(len(row[0]) for row in rows)) // len(runs) - len(GAP))
     return fit_rows([[row[0], *(cut(cell, room) for cell in row[1:])] for row in rows], width)
-
-
-def _common_settings(differing: SettingDifferences, width: int) -> str:
-    """Return the settings that most runs have, of those in which they differ."""
-    words = [f"{differing.names[key]}={query.format_value(value)}" for key, value in differing.common.items()]
-    lines = wrap(_printable(" ".join(words)), max(8, width - 11))
-    return "\n".join(f"{'most have: ' if number == 0 else ' ' * 11}{line}"[:width] for number, line in enumerate(lines))
 
 
 def _count(runs: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run], width: int) -> str:

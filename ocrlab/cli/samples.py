@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
-from ocrlab.cli.parser import Answer, Parser, add_subcommands, import_subcommand
-
 WORDS = {
     "make": "write synthetic receipts, with exact polygons",
     "show": "look at annotated pages as one contact sheet",
@@ -20,14 +16,3 @@ EXAMPLES = """
 
 `ocrlab samples WORD --help` says more; each WORD takes --json.
 """
-
-
-def arguments(parser: Parser) -> None:
-    """Add a subcommand for each word; `ocrlab samples WORD --help` says more."""
-    add_subcommands(parser, "samples", WORDS)
-
-
-def run(args: argparse.Namespace) -> Answer:
-    """Run the subcommand."""
-    answer: Answer = import_subcommand("samples", args.word).run(args)
-    return answer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ocrlab.cli import output_paths, progress
-from ocrlab.cli.parser import Answer, add_json, table
+from ocrlab.cli import progress
+from ocrlab.cli.parser import Answer, table
 from ocrlab.records import SCHEMA
 
 TO = ("icdar", "jsonl", "ufo", "coco", "labelme", "shards")
@@ -23,14 +23,13 @@ The source is only read, nothing is overwritten, and the new folder is there who
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("source", type=output_paths.path, metavar="SRC", help="data folder, or one annotation file")
-    parser.add_argument("target", type=output_paths.path, metavar="DST", help="a new folder")
+    parser.add_argument("source", type="path", metavar="SRC", help="data folder, or one annotation file")
+    parser.add_argument("target", type="path", metavar="DST", help="a new folder")
     parser.add_argument("--to", required=True, choices=TO, help="format to write")
     parser.add_argument("--split", nargs="+", default=[], metavar="NAME", help="splits to take (all)")
     how = "copy (default), link (hard links) or none: annotations only"
     parser.add_argument("--images", choices=("copy", "link", "none"), default="copy", help=how)
     parser.add_argument("--quads", action="store_true", help="polygons of other than 4 points as smallest rectangles")
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -38,15 +37,9 @@ def run(args: argparse.Namespace) -> Answer:
     from ocrlab.data.formats.convert import convert
 
     with progress.page_progress("converting") as tick:
-        converted = convert(
-            args.source,
-            args.target,
-            args.to,
-            splits=args.split,
-            images=args.images,
-            quads=args.quads,
-            progress=tick,
-        )
+        options = {"splits": args.split, "images": args.images, "quads": args.quads}
+        converted = convert(args.source, args.target, args.to, **options, progress=tick)
+    lost = {what: count for what, count in converted.lost.items() if count}
     record = {
         "schema": SCHEMA,
         "folder": str(converted.folder),
@@ -54,9 +47,9 @@ def run(args: argparse.Namespace) -> Answer:
         "pages": converted.pages,
         "boxes": converted.boxes,
         "images": args.images,
-        "lost": {what: count for what, count in converted.lost.items() if count},
+        "lost": lost,
         "problems": [str(problem) for problem in converted.problems],
     }
     shown = [(name, value) for name, value in record.items() if name not in ("schema", "lost", "problems")]
-    lost = [f"lost: {count} {what}" for what, count in converted.lost.items() if count] or ["lost: nothing"]
-    return Answer(record, "\n".join([table(shown), *lost, *map(str, converted.problems)]))
+    lines = [f"lost: {count} {what}" for what, count in lost.items()] or ["lost: nothing"]
+    return Answer(record, "\n".join([table(shown), *lines, *map(str, converted.problems)]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ocrlab.cli import output_paths, progress
-from ocrlab.cli.parser import Answer, add_json
+from ocrlab.cli.parser import Answer
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 
@@ -17,31 +17,25 @@ EXAMPLES = """
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("folder", type=output_paths.path, metavar="DIR", help="data folder to write into")
+    parser.add_argument("folder", type="path", metavar="DIR", help="data folder to write into")
     parser.add_argument("--train", type=int, default=48, metavar="N", help="pages to learn from (48)")
     parser.add_argument("--val", type=int, default=16, metavar="N", help="pages to measure on (16)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other pages (0)")
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Write synthetic receipts into the folder."""
     if min(args.train, args.val, args.seed) < 0:
-        raise ConfigError("samples make was given a number below its least", need="--train, --val, --seed from 0")
+        raise ConfigError("--train, --val and --seed must not be negative")
     if not args.train and not args.val:
-        raise ConfigError("samples make was given no page to make", got="--train 0 --val 0", need="at least one page")
+        raise ConfigError("There is no page to make", got="--train 0 --val 0", need="at least one page")
     output_paths.folder(args.folder, "DIR")
     from ocrlab.data.synthetic import generate
 
     with progress.page_progress("making") as tick:
         data_set = generate.make(args.folder, train=args.train, val=args.val, seed=args.seed, progress=tick)
-    record = {
-        "schema": SCHEMA,
-        "folder": str(data_set.folder),
-        "train": data_set.train,
-        "val": data_set.val,
-        "seed": args.seed,
-    }
+    facts = {"train": data_set.train, "val": data_set.val, "seed": args.seed}
+    facts |= {"lines": data_set.lines, "bytes": data_set.bytes}
     size = f"{data_set.lines} lines of text, {data_set.bytes / 1e6:.1f} MB"
     text = f"{data_set.train} train and {data_set.val} val pages with {size}, in {data_set.folder}"
-    return Answer(record | {"lines": data_set.lines, "bytes": data_set.bytes}, text)
+    return Answer({"schema": SCHEMA, "folder": str(data_set.folder), **facts}, text)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import itertools
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ocrlab.cli import output_paths
-from ocrlab.cli.parser import Answer, add_json, table
+from ocrlab.cli.parser import Answer, table
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 
@@ -29,32 +27,27 @@ EXAMPLES = """
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("folder", type=output_paths.path, metavar="DIR", help="data folder, or one annotation file")
+    parser.add_argument("folder", type="path", metavar="DIR", help="data folder, or one annotation file")
     parser.add_argument("--split", default="train", metavar="NAME", help="split to look at (train)")
     parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages on the sheet (12)")
-    parser.add_argument(
-        "--out", type=output_paths.path, metavar="PNG", help="a new file (reports/samples-DIR-SPLIT.png)"
-    )
-    add_json(parser)
+    parser.add_argument("--out", type="path", metavar="PNG", help="a new file (reports/samples-DIR-SPLIT.png)")
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Count pages and boxes of a split and draw its first pages."""
     if args.pages < 1:
-        raise ConfigError("samples show was given too few pages", got=args.pages, need="--pages from 1")
-    picture = args.out or unused_path(Path("reports") / f"samples-{args.folder.resolve().name}-{args.split}.png")
+        raise ConfigError("--pages must be at least 1", got=args.pages)
+    picture = args.out or output_paths.unused(
+        Path("reports") / f"samples-{args.folder.resolve().name}-{args.split}.png"
+    )
     if picture.suffix.lower() != ".png":
         raise ConfigError("The sheet is a PNG picture", got=str(picture), need="a name that ends in .png")
     output_paths.new_file(picture, "--out")
-    import cv2
-
-    from ocrlab import run_folder
     from ocrlab.data.formats import reader
 
     index = reader.load(args.folder, args.split)
     output_paths.make(picture.parent, "--out")
-    _, data = cv2.imencode(".png", sheet(index.samples[: args.pages])[..., ::-1])
-    run_folder.write_bytes(picture, data.tobytes())
+    output_paths.write_png(picture, sheet(index.samples[: args.pages]))
     boxes = sorted(len(sample.polygons) for sample in index.samples)
     record = {
         "schema": SCHEMA,
@@ -70,12 +63,6 @@ def run(args: argparse.Namespace) -> Answer:
     }
     shown = [(name, value) for name, value in record.items() if name not in ("schema", "problems")]
     return Answer(record, "\n".join([table(shown), *map(str, index.problems)]))
-
-
-def unused_path(picture: Path) -> Path:
-    """Return NAME.png, or NAME-2.png ... where that is there already."""
-    numbered = (picture.with_stem(f"{picture.stem}-{number}") for number in itertools.count(2))
-    return next(path for path in itertools.chain([picture], numbered) if not os.path.lexists(path))
 
 
 def sheet(samples: Sequence[Sample]) -> NDArray[np.uint8]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab import redaction
-from ocrlab.cli.output_paths import folder
-from ocrlab.cli.parser import Answer, Parser, add_json, table
+from ocrlab.cli import output_paths, train_preflight
+from ocrlab.cli.parser import Answer, Parser, table
+from ocrlab.config.overrides import is_override
 from ocrlab.config.presets import PRESETS
 from ocrlab.debug.watch import cuda_debug_env
 from ocrlab.errors import ConfigError, OcrlabError, RunError
@@ -24,7 +25,6 @@ from ocrlab.run_folder import watcher_link
 
 if TYPE_CHECKING:
     from ocrlab.config.schema import Config
-    from ocrlab.debug.watch.supervisor import Ended
 
 EXAMPLES = """
   ocrlab train                                            in a checkout: the synthetic receipts in data_samples/
@@ -44,21 +44,16 @@ EXAMPLES = """
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     presets = "\n".join(f"  {name}\n      {preset.why}" for name, preset in PRESETS.items())
-    parser.epilog = (
-        f"{parser.epilog}\n\npresets, as +hardware=NAME; a YAML file and key=value win over them:\n{presets}"
-    )
-    parser.add_argument(
-        "settings",
-        nargs="*",
-        metavar="CONFIG.yaml|key=value",
-        help="a config file, and settings that win over it; the last one of two wins",
-    )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the config file, where its name has a = in it")
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="run folder to go on with; its config is used")
-    parser.add_argument("--nproc", metavar="N", help="train in N processes, one for each GPU (or on CPUs): see below")
-    parser.add_argument("--keys", action="store_true", help="list every setting and end")
-    parser.add_argument("--in-process", action="store_true", help="train in this process, without a watcher around it")
-    add_json(parser)
+    presets = f"presets, as +hardware=NAME; a YAML file and key=value win over them:\n{presets}"
+    parser.epilog = f"{parser.epilog}\n\n{presets}"
+    add = parser.add_argument
+    what = "a config file, and settings that win over it; the last one of two wins"
+    add("settings", nargs="*", metavar="CONFIG.yaml|key=value", help=what)
+    add("--config", type=Path, metavar="FILE", help="the config file, where its name has a = in it")
+    add("--resume", type=Path, metavar="RUN", help="run folder to go on with; its config is used")
+    add("--nproc", metavar="N", help="train in N processes, one for each GPU (or on CPUs): see below")
+    add("--keys", action="store_true", help="list every setting and end")
+    add("--in-process", action="store_true", help="train in this process, without a watcher around it")
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -77,7 +72,10 @@ def run(args: argparse.Namespace) -> Answer:
 
     if cuda_debug_info.wanted(config):
         config.runtime.debug_cuda = True
-        enable_cuda_debugging(Path(config.runs).absolute())
+        folder = Path(config.runs).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ.update(cuda_debug_env.environment(folder, os.environ))
+        print(cuda_debug_env.words(folder), file=sys.stderr, flush=True)
         cuda_debug_info.block_launches()  # before anything else imports torch
     from ocrlab.training.loop import fit
 
@@ -101,17 +99,13 @@ def run(args: argparse.Namespace) -> Answer:
 
 def check_first(args: argparse.Namespace) -> Path:
     """Return where the run folder will be; raises what is wrong that can be seen without torch."""
-    from ocrlab.cli import train_preflight
-
     if args.resume:
         train_preflight.check_resume(args.resume, load_resumed_config(args))
         return Path(args.resume).absolute().parent
-    from ocrlab.config.overrides import is_override
-
     places = train_preflight.read_places(config_file(args), list(filter(is_override, args.settings)))
     try:
         train_preflight.check_places(places)
-        folder(Path(places["runs"]), "runs")
+        output_paths.folder(Path(places["runs"]), "runs")
     except OcrlabError:
         load_config(args)  # a wrong setting comes first: with a wrong path it would show only after that is fixed
         raise
@@ -120,36 +114,28 @@ def check_first(args: argparse.Namespace) -> Path:
 
 def count_processes(args: argparse.Namespace, mine: run_folder_launcher.Ranks) -> int:
     """Return how many ranks this command is to start, 1 for none but itself; raises ConfigError."""
-    count = 1
-    if args.nproc is not None:
-        if not args.nproc.isdecimal() or int(args.nproc) < 1:
-            raise ConfigError("--nproc is no number of processes", got=repr(args.nproc), need="1, 2, 3, ...")
-        count = int(args.nproc)
-    elif not mine.launcher and may_set_devices(args):
-        with contextlib.suppress(OcrlabError):  # what is wrong with the config is said where it is used
-            count = (load_resumed_config(args) if args.resume else load_config(args)).trainer.devices
-    if mine.launcher:  # which has started all there are
+    if args.nproc is not None and (not args.nproc.isdecimal() or int(args.nproc) < 1):
+        raise ConfigError("--nproc is not a number of processes", got=repr(args.nproc), need="1, 2, 3, ...")
+    if mine.launcher:
         if args.nproc is not None:
             what = f"--nproc inside of {mine.launcher}, which has started the ranks already"
-            raise ConfigError(what, got=f"--nproc {count}", do=f"Leave it out; {mine.launcher} says how many there are")
+            do = f"Leave it out; {mine.launcher} says how many there are"
+            raise ConfigError(what, got=f"--nproc {int(args.nproc)}", do=do)
         return 1
+    count = 1
+    if args.nproc is not None:
+        count = int(args.nproc)
+    else:
+        with contextlib.suppress(OcrlabError):  # whoever uses the config reports what is wrong with it
+            file = args.resume / "config.yaml" if args.resume else config_file(args)
+            count = train_preflight.wanted_ranks(file, list(filter(is_override, args.settings)))
     if args.in_process and count > 1:
         option = f"--nproc {count}" if args.nproc is not None else f"trainer.devices={count}"
         raise ConfigError("--in-process trains in this one process", got=option, do="Leave one of the two out")
     if count > (cores := host.cores()):
-        warning = (
-            f"ocrlab: {count} ranks share {cores} cores of this machine; more ranks than cores make training slower"
-        )
-        print(warning, file=sys.stderr, flush=True)
+        slow = "more ranks than cores make training slower"
+        print(f"ocrlab: {count} ranks share {cores} cores of this machine; {slow}", file=sys.stderr, flush=True)
     return count
-
-
-def may_set_devices(args: argparse.Namespace) -> bool:
-    """Tell whether the config could ask for several ranks: to read it takes a third of a second, and the child does."""
-    from ocrlab.config.overrides import is_override
-
-    files = args.resume or args.config or not all(map(is_override, args.settings))
-    return bool(files) or any("devices" in word for word in args.settings)
 
 
 def train_watched(args: argparse.Namespace, count: int, runs: Path) -> Answer:
@@ -168,39 +154,26 @@ def train_watched(args: argparse.Namespace, count: int, runs: Path) -> Answer:
             os.write(2, data)
 
     with tempfile.TemporaryDirectory(prefix="ocrlab-ranks-", ignore_cleanup_errors=True) as logs:
-        launcher = (
-            ["-m", "ocrlab.training.distributed.launch", str(count), logs] if count > 1 else ["-m", "ocrlab", "train"]
-        )
-        command = [sys.executable, *launcher, *words]
+        module = ["ocrlab", "train"] if count == 1 else ["ocrlab.training.distributed.launch", str(count), logs]
+        command = [sys.executable, "-m", *module, *words]
         ended = watch(command, Options(own_folder=True, runs=runs), output=keep if args.json else None)
-    return Answer(child_record(bytes(child_output), ended) if args.json else {}, "", ended.exit_status)
-
-
-def child_record(child_output: bytes, ended: Ended) -> dict[str, Any]:
-    """Return the record of a child: its own words, or in their place how it died."""
+    if not args.json:
+        return Answer({}, "", ended.exit_status)
     try:
-        record = json.loads(child_output)
-    except ValueError:
+        record = dict(json.loads(bytes(child_output)))
+    except ValueError:  # it died without an answer
         error = {"type": ended.status.capitalize(), "message": ended.signal or f"exit status {ended.exit_status}"}
         record = {"schema": SCHEMA, "status": "failure", "exit_status": ended.exit_status, "error": error}
     if ended.folder:
         record["run"] = str(ended.folder)
     if ended.verdict:
         record["verdict"] = redaction.clean(to_json(ended.verdict))
-    return dict(record)
-
-
-def enable_cuda_debugging(folder: Path) -> None:
-    """Switch on what makes CUDA errors speak, and say on stderr what it costs; dumps go into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ.update(cuda_debug_env.environment(folder, os.environ))
-    print(cuda_debug_env.words(folder), file=sys.stderr, flush=True)
+    return Answer(record, "", ended.exit_status)
 
 
 def load_config(args: argparse.Namespace) -> Config:
     """Return the config that the words describe; raises ConfigError."""
     from ocrlab.config import schema as configs
-    from ocrlab.config.overrides import is_override
 
     return configs.load(config_file(args), list(filter(is_override, args.settings)))
 
@@ -216,25 +189,22 @@ def load_resumed_config(args: argparse.Namespace) -> Config:
     if not path.is_file():
         there = args.resume.is_dir()
         got = "no config.yaml in it" if there else "no folder of that name"
-        need = "a run folder, as runs/NAME"
-        raise RunError(f"{args.resume} cannot be resumed", got=got, need=need, missing=not there)
+        what, need = f"{args.resume} cannot be resumed", "a run folder, as runs/NAME"
+        raise RunError(what, got=got, need=need, missing=not there)
     return configs.of_run(args.resume)
 
 
 def config_file(args: argparse.Namespace) -> Path | None:
     """Return the one config file that the words name, None for none; raises ConfigError for two and for other words."""
-    from ocrlab.config.overrides import is_override
-
     files = [Path(word) for word in args.settings if not is_override(word)]
     files += [args.config] if args.config else []
     if len(files) > 1:
         names = " and ".join(map(str, files))
         raise ConfigError("More than one config file", got=names, need="one, and settings of the form key=value")
     if files and not files[0].exists() and files[0].suffix not in (".yaml", ".yml"):
-        what = f"{str(files[0])!r} is no setting and no file"
-        raise ConfigError(
-            what, need="key=value, or the path of a YAML file", do=f"Write {files[0]}=VALUE for a setting"
-        )
+        what = f"{str(files[0])!r} is neither a setting nor a file"
+        do = f"Write {files[0]}=VALUE for a setting"
+        raise ConfigError(what, need="key=value, or the path of a YAML file", do=do)
     return files[0] if files else None
 
 
@@ -244,13 +214,12 @@ def list_keys() -> Answer:
 
     keys = configs.keys()
     rows: list[tuple[Any, ...]] = [("setting", "default", "takes", "what it is")]
-    rows += [(name, default_text(key.default), key.need, key.help) for name, key in keys.items()]
+    for name, key in keys.items():
+        shown = str(key.default)
+        if isinstance(key.default, tuple):
+            shown = f"[{', '.join(map(str, key.default))}]"
+        elif key.default is None or isinstance(key.default, bool):
+            shown = shown.lower()
+        rows.append((name, shown, key.need, key.help))
     listing = {name: {"default": key.default, "takes": key.need, "help": key.help} for name, key in keys.items()}
     return Answer({"schema": SCHEMA, "keys": listing}, table(rows))
-
-
-def default_text(value: Any) -> str:
-    """Return a default as it would be written on the command line."""
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(str, value))}]"
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

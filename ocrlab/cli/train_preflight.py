@@ -1,6 +1,6 @@
-"""What `ocrlab train` looks at before anybody waits for torch: the run to go on with, the data and the weights.
+"""What `ocrlab train` checks before anybody waits for torch: the run to go on with, the data and the weights.
 
-Only files and names are looked at here; what a page or a checkpoint holds, the child tells.
+Only files and names are checked here; the child reports what is wrong inside a page or a checkpoint.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ocrlab.config.aliases import SAMPLES
-from ocrlab.config.overrides import from_lines, from_yaml, is_nothing
+from ocrlab.config.overrides import Setting, from_lines, from_yaml, is_nothing
 from ocrlab.errors import DataError
 from ocrlab.inference import pretrained
 from ocrlab.run_folder.folder import resumable
@@ -27,9 +27,20 @@ def read_places(file: Path | None, words: list[str]) -> dict[str, str]:
 
     To read the whole config takes a third of a second, and the child does.
     """
-    settings = [*(from_yaml(file) if file else []), *from_lines(words)]
+    settings = _settings(file, words)
     values = {setting.key: "" if setting.empty else setting.value for setting in settings if setting.key in DEFAULTS}
     return {**DEFAULTS, **{key: value if isinstance(value, str) else "" for key, value in values.items()}}
+
+
+def wanted_ranks(file: Path | None, words: list[str]) -> int:
+    """Return how many ranks `trainer.devices` asks for, 1 where it says nothing that can be used."""
+    asked = [setting.value for setting in _settings(file, words) if setting.key == "trainer.devices"]
+    last = asked[-1] if asked else "1"
+    return max(1, int(last)) if isinstance(last, str) and last.isdecimal() else 1
+
+
+def _settings(file: Path | None, words: list[str]) -> list[Setting]:
+    return [*(from_yaml(file) if file else []), *from_lines(words)]
 
 
 def check_places(places: Mapping[str, str]) -> None:
@@ -44,16 +55,15 @@ def check_places(places: Mapping[str, str]) -> None:
         )
     for split in filter(None, (places["train_split"], places["val_split"])) if data else ():
         _check_split(Path(data).expanduser(), split)
-    if places["weights"].endswith(".ckpt"):  # of any other word the child says what it may be
+    if places["weights"].endswith(".ckpt"):  # the child checks any other word
         pretrained.check_file(Path(places["weights"]))
 
 
 def check_config(config: Config, *, begun: bool = False) -> None:
-    """Raise what `look` raises, of a config; a training that has begun needs its first weights no more."""
+    """Raise what `check_places` raises, of a config; a training that has begun needs no first weights."""
     weights = "" if begun or is_nothing(config.weights or "") else str(config.weights)
-    check_places(
-        {"data": config.data, "train_split": config.train_split, "val_split": config.val_split, "weights": weights}
-    )
+    splits = {"train_split": config.train_split, "val_split": config.val_split}
+    check_places({"data": config.data, **splits, "weights": weights})
 
 
 def check_resume(run: Path, config: Config) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from ocrlab.cli import output_paths, progress
+from ocrlab.cli import progress
 from ocrlab.cli.parser import Answer, Parser, table
 from ocrlab.records import SCHEMA
 
 if TYPE_CHECKING:
-    from ocrlab.inference.upper_bound import Box, Row
+    from ocrlab.inference.upper_bound import Row
 
-LONG_SIDES, SHRINKS, UNCLIPS = (640, 960, 1280), (0.4, 0.5, 0.6, 0.7), ("exact", 1.5, 2.0)
-WORTH = 0.01  # of hmean: less is not worth a word
-NAMED = 5  # boxes told by name; the JSON has all
+OPTIONS = ("config", "long_side", "shrink", "unclip", "shape")  # that only --oracle takes
+WORTH = 0.01  # of hmean: a smaller difference is not reported
+NAMED = 5  # boxes named in the text; the JSON has all
 AIM = 0.7  # as in ocrlab.inference.upper_bound, which is not imported before it is needed
 
 
@@ -28,27 +28,26 @@ def unclip(text: str) -> Literal["exact"] | float:
 def arguments(parser: Parser) -> None:
     """Add the words of the oracle to those of evaluate."""
     group = parser.add_argument_group("oracle", "perfect maps through post-processing: what the settings alone lose")
-    group.add_argument(
-        "--oracle", type=output_paths.path, metavar="DATA", help="a data folder; no checkpoint is needed"
-    )
+    group.add_argument("--oracle", type="path", metavar="DATA", help="a data folder; no checkpoint is needed")
     group.add_argument("--split", default="val", help="of DATA (default val)")
-    group.add_argument(
-        "--config", type=output_paths.path, metavar="YAML", help="judge these settings, not the defaults"
-    )
-    group.add_argument("--long-side", type=int, nargs="+", default=LONG_SIDES, metavar="PX", help="(640 960 1280)")
-    group.add_argument("--shrink", type=float, nargs="+", default=SHRINKS, metavar="R", help="(0.4 0.5 0.6 0.7)")
-    group.add_argument("--unclip", type=unclip, nargs="+", default=UNCLIPS, metavar="U", help="(exact 1.5 2.0)")
+    group.add_argument("--config", type="path", metavar="YAML", help="judge these settings, not the defaults")
+    group.add_argument("--long-side", type=int, nargs="+", metavar="PX", help="(640 960 1280)")
+    group.add_argument("--shrink", type=float, nargs="+", metavar="R", help="(0.4 0.5 0.6 0.7)")
+    group.add_argument("--unclip", type=unclip, nargs="+", metavar="U", help="(exact 1.5 2.0)")
     group.add_argument("--shape", choices=("quad", "polygon"), help="of a detection (default: as configured)")
+
+
+def last_split(args: argparse.Namespace) -> str:
+    """Return the split that `split=NAME` or `--split NAME` asks for; the setting wins."""
+    return str([args.split, *(word[6:] for word in args.settings if word.startswith("split="))][-1])
 
 
 def run(args: argparse.Namespace) -> Answer:
     """Sweep, and answer with every row, the best, that of the config, and what is lost where."""
     from ocrlab.config import schema as configs
 
-    words = list(getattr(args, "settings", None) or [])
-    splits = [word.removeprefix("split=") for word in words if word.startswith("split=")]  # as evaluate takes it
-    split = [args.split, *splits][-1]
-    config = configs.load(args.config, [word for word in words if not word.startswith("split=")])
+    split = last_split(args)
+    config = configs.load(args.config, [word for word in args.settings if not word.startswith("split=")])
     shape = args.shape or config.post.shape
     from ocrlab.data.formats import reader
     from ocrlab.inference import upper_bound
@@ -58,16 +57,18 @@ def run(args: argparse.Namespace) -> Answer:
     with progress.page_progress("drawing perfect maps") as tick:
         rows = upper_bound.sweep(
             index,
-            long_sides=sorted({*args.long_side, current[0]}),
-            shrink_ratios=sorted({*args.shrink, current[1]}),
-            unclips=list(dict.fromkeys([*args.unclip, current[2]])),
+            long_sides=sorted({*(args.long_side or (640, 960, 1280)), current[0]}),
+            shrink_ratios=sorted({*(args.shrink or (0.4, 0.5, 0.6, 0.7)), current[1]}),
+            unclips=list(dict.fromkeys([*(args.unclip or ("exact", 1.5, 2.0)), current[2]])),
             shape=shape,
             config=config,
             tick=tick,
         )
     best, mine = upper_bound.best(rows), next(row for row in rows if row.setting == current)
     boxes = sum(int((~sample.ignored).sum()) for sample in index.samples)
-    lines = finding_lines(rows, best, mine)
+    warning, lines = config_warning(best, mine), finding_lines(rows, best, mine)
+    merged = [[dataclasses.asdict(box) for box in group] for group in mine.merged]
+    alone = {name: [dataclasses.asdict(box) for box in getattr(mine, name)] for name in ("vanished", "thin")}
     record = {
         "schema": SCHEMA,
         "data": str(args.oracle),
@@ -77,8 +78,8 @@ def run(args: argparse.Namespace) -> Answer:
         "boxes": boxes,
         "skipped": len(index.problems),
         "best": row_record(best),
-        "config": {**row_record(mine), "bins": mine.bins, **loss_record(mine)},
-        "warning": config_warning(best, mine),
+        "config": {**row_record(mine), "bins": mine.bins, **alone, "merged": merged},
+        "warning": warning,
         "findings": lines,
         "rows": [row_record(row) for row in rows],
     }
@@ -92,13 +93,6 @@ def row_record(row: Row) -> dict[str, Any]:
     figures |= {f"hmean@{at} at stride 4": value for at, value in row.coarse.items()}
     lost = {"vanished": len(row.vanished), "thin": len(row.thin), "merged": len(row.merged)}
     return {"long_side": row.long_side, "shrink_ratio": row.shrink_ratio, "unclip": row.unclip, **figures, **lost}
-
-
-def loss_record(row: Row) -> dict[str, Any]:
-    """Return the boxes that a row loses, by name, for JSON."""
-    merged = [[dataclasses.asdict(box) for box in group] for group in row.merged]
-    alone = {name: [dataclasses.asdict(box) for box in getattr(row, name)] for name in ("vanished", "thin")}
-    return {**alone, "merged": merged}
 
 
 def rows_table(rows: Sequence[Row], best: Row, mine: Row) -> str:
@@ -122,7 +116,7 @@ def finding_lines(rows: Sequence[Row], best: Row, mine: Row) -> list[str]:
     coarse = mine.hmean[AIM] - mine.coarse[AIM]
     if coarse > WORTH:
         lines.append(
-            f"With maps of stride 4 the config loses {coarse:.2f} hmean@{AIM}: small text wants a larger page."
+            f"With maps of stride 4 the config loses {coarse:.2f} hmean@{AIM}: small text needs a larger page."
         )
     lines += lost_box_lines(mine)
     weak = [f"{name}: {hits} of {count}" for name, (count, hits) in mine.bins.items() if hits < (1 - WORTH) * count]
@@ -151,15 +145,15 @@ def cost_lines(rows: Sequence[Row], best: Row) -> list[str]:
     """Return what each setting costs, all else as in the best row, and what each unclip costs at its worst shrink."""
     at = {row.setting: row.hmean[AIM] for row in rows}
     top = best.hmean[AIM]
-    lines = []
-    for long_side in dict.fromkeys(row.long_side for row in rows):
-        loss = top - at[long_side, best.shrink_ratio, best.unclip]
-        if loss > WORTH:
-            lines.append(f"A long side of {long_side} costs {loss:.2f} hmean@{AIM} against {best.long_side}.")
-    for ratio in dict.fromkeys(row.shrink_ratio for row in rows):
-        loss = top - at[best.long_side, ratio, best.unclip]
-        if loss > WORTH:
-            lines.append(f"Shrink {ratio:g} costs {loss:.2f} hmean@{AIM} against {best.shrink_ratio:g}.")
+    costs = {f"A long side of {side}": (top - at[side, best.shrink_ratio, best.unclip], best.long_side)
+             for side in dict.fromkeys(row.long_side for row in rows)}  # fmt: skip
+    costs |= {f"Shrink {ratio:g}": (top - at[best.long_side, ratio, best.unclip], best.shrink_ratio)
+              for ratio in dict.fromkeys(row.shrink_ratio for row in rows)}  # fmt: skip
+    lines = [
+        f"{what} costs {loss:.2f} hmean@{AIM} against {other:g}."
+        for what, (loss, other) in costs.items()
+        if loss > WORTH
+    ]
     for setting in dict.fromkeys(row.unclip for row in rows):
         of = {
             row.shrink_ratio: at[best.long_side, row.shrink_ratio, best.unclip] - row.hmean[AIM]
@@ -173,37 +167,22 @@ def cost_lines(rows: Sequence[Row], best: Row) -> list[str]:
 
 
 def lost_box_lines(row: Row) -> list[str]:
-    """Return which boxes the config loses before anything is learned, and why."""
+    """Return which boxes the config loses before anything is learned, and why; they count from 1, as in a file."""
+
+    def shown(names: Sequence[str]) -> str:
+        more = f" and {len(names) - NAMED} more (--json has all)" if len(names) > NAMED else ""
+        return "; ".join(names[:NAMED]) + more
+
     lines = []
     for boxes, why in (
-        (row.vanished, "are too small to be drawn (targets.min_text_size)"),
-        (row.thin, "are thinner on the map than post.min_size once shrunk"),
+        (row.vanished, "too small to be drawn (targets.min_text_size)"),
+        (row.thin, "thinner on the map than post.min_size once shrunk"),
     ):
         if boxes:
-            lines.append(f"{count_text(len(boxes), 'box', 'boxes')} {why}: {list_text(boxes, box_name)}.")
+            count = "1 box is" if len(boxes) == 1 else f"{len(boxes)} boxes are"
+            lines.append(f"{count} {why}: {shown([f'{b.page} box {b.index + 1} ({b.short:g} px)' for b in boxes])}.")
     if row.merged:
-        groups = count_text(len(row.merged), "group", "groups")
-        lines.append(f"{groups} of boxes touch on the map and come back as one: {list_text(row.merged, group_name)}.")
+        groups = "1 group" if len(row.merged) == 1 else f"{len(row.merged)} groups"
+        names = [f"{group[0].page} boxes {' + '.join(str(b.index + 1) for b in group)}" for group in row.merged]
+        lines.append(f"{groups} of boxes touch on the map and come back as one: {shown(names)}.")
     return lines
-
-
-def count_text(count: int, singular: str, plural: str) -> str:
-    """Return a number with its noun."""
-    return f"{count} {singular if count == 1 else plural}"
-
-
-def list_text(items: Sequence[Any], word: Callable[[Any], str]) -> str:
-    """Return the first few items in words, and how many more there are."""
-    more = f" and {len(items) - NAMED} more (--json has all)" if len(items) > NAMED else ""
-    return "; ".join(map(word, items[:NAMED])) + more
-
-
-def box_name(box: Box) -> str:
-    """Return a box in words; positions count from 1, as lines of an annotation file do."""
-    return f"{box.page} box {box.index + 1} ({box.short:g} px)"
-
-
-def group_name(boxes: Iterable[Box]) -> str:
-    """Return a group of boxes of one page in words."""
-    group = list(boxes)
-    return f"{group[0].page} boxes {' + '.join(str(box.index + 1) for box in group)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ocrlab import redaction
-from ocrlab.cli.parser import Answer, Parser, add_json
+from ocrlab.cli.parser import Answer, Parser
 from ocrlab.debug.watch.supervisor import Options, watch
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.records import SCHEMA, to_json
@@ -42,7 +42,6 @@ def arguments(parser: Parser) -> None:
         action="store_true",
         help="put nothing into the program: by default each of its Pythons tells of errors that its handlers hide",
     )
-    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> Answer:

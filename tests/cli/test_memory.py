@@ -10,22 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.cli import memory, memory_estimate, memory_fit
-from ocrlab.cli.parser import Parser
+from ocrlab.cli import main, memory_estimate, memory_fit
 from ocrlab.data.synthetic import generate
 from ocrlab.debug.memory.fit_trials import MemoryTrial
 from ocrlab.debug.memory.largest_batch import Fit
 from ocrlab.debug.memory.memory_limit import Limit
-from ocrlab.errors import ConfigError
 
 MIB = 1 << 20
 LIMIT = Limit(1000 * MIB, "resident", "--limit", True)
-
-
-def parser() -> Parser:
-    parser_ = Parser("ocrlab memory", "the memory lab", memory.EXAMPLES)
-    memory.arguments(parser_)
-    return parser_
 
 
 def fitted(batch: int, proven: str, **more: object) -> Fit:
@@ -38,9 +30,7 @@ def fitted(batch: int, proven: str, **more: object) -> Fit:
 
 def test_every_word_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     for word in ("fit", "estimate"):
-        with pytest.raises(SystemExit) as ended:
-            parser().parse_args([word, "--help"])
-        assert not ended.value.code
+        assert main(["memory", word, "--help"]) == 0
         assert "examples:" in capsys.readouterr().out
 
 
@@ -54,9 +44,11 @@ def test_every_word_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         (["trainer.accelerator=cpu", "--limit", "0"], "--limit"),
     ],
 )
-def test_wrong_words_are_refused_before_anything_is_started(words: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        memory.run(parser().parse_args(["fit", *words]))
+def test_wrong_words_are_refused_before_anything_is_started(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["memory", "fit", *words]) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ocrlab.cli import upper_bound
-from ocrlab.cli.parser import Answer, Parser, add_json
+from ocrlab.cli.parser import Answer, Parser
 from ocrlab.errors import ConfigError
 
 
@@ -39,7 +39,6 @@ def answer(*words: str) -> Answer:
     parser = Parser("ocrlab evaluate", "scores", "")
     parser.add_argument("settings", nargs="*")
     upper_bound.arguments(parser)
-    add_json(parser)
     return upper_bound.run(parser.parse_args(words))
 
 
@@ -81,11 +80,6 @@ def test_lost_boxes_are_named_and_counted_from_1(data: Path) -> None:
     assert "2 boxes are too small to be drawn (targets.min_text_size): a box 8 (2 px); b box 8 (2 px)." in text
     assert "2 groups of boxes touch on the map and come back as one: a boxes 6 + 7; b boxes 6 + 7." in text
     assert "by short side on the page: < 8 px: 0 of 2" in text
-
-
-def test_a_long_list_is_cut() -> None:
-    assert upper_bound.list_text(range(7), str) == "0; 1; 2; 3; 4 and 2 more (--json has all)"
-    assert upper_bound.list_text(range(5), str) == "0; 1; 2; 3; 4"
 
 
 def test_the_settings_of_a_file_are_judged(data: Path, tmp_path: Path) -> None:

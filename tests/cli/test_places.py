@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
 from ocrlab.cli import main, output_paths
 from ocrlab.errors import ConfigError
-
-
-def test_an_empty_path_is_not_this_folder():
-    assert output_paths.path("a/b") == Path("a/b")
-    with pytest.raises(argparse.ArgumentTypeError, match="empty"):
-        output_paths.path("")
 
 
 def test_what_is_there_is_not_overwritten_and_a_dead_link_is_there(tmp_path):

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from ocrlab.cli import replay
+from ocrlab.cli.parser import Parser
 from ocrlab.debug.replay.replay_job import Replayed
 from ocrlab.errors import RunError
 
 
 def parsed(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
+    parser = Parser("ocrlab replay", "x", "")
     replay.arguments(parser)
     return parser.parse_args(words)
 

@@ -300,7 +300,7 @@ def test_nproc_wins_over_the_config_also_in_the_child(calls):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--nproc", "0"], "--nproc is no number of processes"),
+        (["--nproc", "0"], "--nproc is not a number of processes"),
         (["--nproc", "-1"], "--nproc"),
         (["--nproc", "two"], "Given: 'two'"),
         (["--nproc", "2", "--in-process"], "--in-process trains in this one process. Given: --nproc 2"),
