@@ -42,8 +42,9 @@ def run(args: argparse.Namespace) -> Answer:
         raise ConfigError("--verify N runs it N times, --timeout S gives each S seconds", need="numbers above 0")
     out: Path | None = args.out
     stem = "" if out is None else out.stem if out.suffix in (".md", ".html") else out.name
-    for suffix in (".md", ".html") if out else ():
-        output_paths.new_file(out.parent / f"{stem}{suffix}", "--out")
+    if out:
+        for suffix in (".md", ".html"):
+            output_paths.new_file(out.parent / f"{stem}{suffix}", "--out")
     sources = collect(args.path)
     verified = _verify(sources, args) if args.verify else None
     report = build.build(sources, verified)

@@ -32,8 +32,8 @@ def arguments(parser: Parser) -> None:
     parser.epilog = f"{parser.epilog}\n\n{EXIT_STATUS}"
     parser.add_argument("notebook", type=Path, help="the notebook to execute; it stays as it is")
     what = "a parameter: its name and type are checked against the parameters cell before a kernel starts"
-    names = {"dest": "parameters", "metavar": ("NAME", "VALUE")}
-    parser.add_argument("-p", **names, nargs=2, action="append", default=[], help=what)
+    pair = ("NAME", "VALUE")
+    parser.add_argument("-p", dest="parameters", nargs=2, action="append", default=[], metavar=pair, help=what)
     parser.add_argument("--out", type=Path, default=Path("reports"), metavar="DIR", help="where it goes (reports)")
     parser.add_argument("--timeout", metavar="S", help="seconds for the whole notebook (no limit)")
     parser.add_argument("--cell-timeout", metavar="S", help="seconds for one cell (86400)")

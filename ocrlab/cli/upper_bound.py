@@ -145,10 +145,11 @@ def cost_lines(rows: Sequence[Row], best: Row) -> list[str]:
     """Return what each setting costs, all else as in the best row, and what each unclip costs at its worst shrink."""
     at = {row.setting: row.hmean[AIM] for row in rows}
     top = best.hmean[AIM]
-    costs = {f"A long side of {side}": (top - at[side, best.shrink_ratio, best.unclip], best.long_side)
-             for side in dict.fromkeys(row.long_side for row in rows)}  # fmt: skip
-    costs |= {f"Shrink {ratio:g}": (top - at[best.long_side, ratio, best.unclip], best.shrink_ratio)
-              for ratio in dict.fromkeys(row.shrink_ratio for row in rows)}  # fmt: skip
+    costs: dict[str, tuple[float, float]] = {}
+    for side in dict.fromkeys(row.long_side for row in rows):
+        costs[f"A long side of {side}"] = top - at[side, best.shrink_ratio, best.unclip], best.long_side
+    for ratio in dict.fromkeys(row.shrink_ratio for row in rows):
+        costs[f"Shrink {ratio:g}"] = top - at[best.long_side, ratio, best.unclip], best.shrink_ratio
     lines = [
         f"{what} costs {loss:.2f} hmean@{AIM} against {other:g}."
         for what, (loss, other) in costs.items()
