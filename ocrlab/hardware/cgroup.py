@@ -5,10 +5,10 @@ Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ocrlab.hardware.system_files import counts, read_text
 from ocrlab.records import Reading
 
 ROOT = Path("/")
@@ -33,9 +33,9 @@ def oom_kills(group: Path | None = None, root: Path = ROOT) -> Reading:
     """
     place = group or memory_group(root=root)
     for name in ("memory.events", "memory.oom_control"):
-        match = re.search(r"^oom_kill (\d+)$", _read(place / name) if place else "", re.MULTILINE)
-        if match:
-            return Reading("oom_kills", int(match[1]))
+        kills = counts(place / name).get("oom_kill") if place else None
+        if kills is not None:
+            return Reading("oom_kills", kills)
     return Reading("oom_kills", missing=f"{place or 'no memory control group'} keeps no count of kills")
 
 
@@ -50,10 +50,9 @@ def is_root(group: Path) -> bool:
 
 def machine_oom_kills(root: Path = ROOT) -> Reading:
     """Return how many processes the kernel has killed for want of memory on the whole machine since it booted."""
-    match = re.search(r"^oom_kill (\d+)$", _read(root / "proc/vmstat"), re.MULTILINE)
-    if match:
-        return Reading("machine_oom_kills", int(match[1]))
-    return Reading("machine_oom_kills", missing="/proc/vmstat has no oom_kill (Linux before 4.13, or a sandbox)")
+    kills = counts(root / "proc/vmstat").get("oom_kill")
+    missing = "/proc/vmstat has no oom_kill (Linux before 4.13, or a sandbox)" if kills is None else None
+    return Reading("machine_oom_kills", kills, missing)
 
 
 def memory_limit(pid: int | str = "self", root: Path = ROOT) -> Reading:
@@ -66,17 +65,14 @@ def memory_use(pid: int | str = "self", root: Path = ROOT) -> Reading:
 
     Reclaimable is file cache that nobody has used lately: it counts as used, and is given up before anybody is killed.
     """
-    groups = []
-    for place in group_folders(root, "memory", pid):
-        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
-            texts = [_read(place / name).strip() for name in (limit, used)]
-            if all(text.isdigit() for text in texts) and int(texts[0]) < UNLIMITED:
-                stat = re.search(r"^(?:total_)?inactive_file (\d+)$", _read(place / "memory.stat"), re.MULTILINE)
-                groups.append((int(texts[0]), int(texts[1]), int(stat[1]) if stat else 0))
+    groups = [
+        (limit, used, _file_cache(stat, "inactive_file"))
+        for limit, used, stat, file in _memory_limits(pid, root)
+        if file != "memory.high"
+    ]
     if not groups:
         return Reading("memory_use", missing="no control group sets a limit")
-    limit_, used_, idle = min(groups)
-    return Reading("memory_use", {"used": used_, "limit": limit_, "reclaimable": idle})
+    return Reading("memory_use", dict(zip(("limit", "used", "reclaimable"), min(groups), strict=True)))
 
 
 def memory_left(pid: int | str = "self", root: Path = ROOT) -> Reading:
@@ -84,14 +80,10 @@ def memory_left(pid: int | str = "self", root: Path = ROOT) -> Reading:
 
     What others in a group hold is not left; their file cache is, as it is given up when it is needed.
     """
-    groups = []
-    for place in group_folders(root, "memory", pid):
-        cache = _cache(_read(place / "memory.stat"))
-        for limit, used in LIMITS.items():
-            texts = [_read(place / name).strip() for name in (limit, used)]
-            if all(text.isdigit() for text in texts) and int(texts[0]) < UNLIMITED:
-                most, used_bytes = map(int, texts)
-                groups.append((max(0, most - max(0, used_bytes - cache)), most, limit))
+    groups = [
+        (max(0, limit - max(0, used - _file_cache(stat, "inactive_file", "active_file"))), limit, file)
+        for limit, used, stat, file in _memory_limits(pid, root)
+    ]
     if not groups:
         return Reading("memory_left", missing="no control group sets a limit")
     return Reading("memory_left", dict(zip(("left", "limit", "file"), min(groups), strict=True)))
@@ -102,34 +94,38 @@ def pids_limit(pid: int | str = "self", root: Path = ROOT) -> Reading:
     return _smallest("pids_limit", "pids", ("pids.max",), pid, root)
 
 
-def memory_peak(group: Path | None = None, root: Path = ROOT) -> Reading:
-    """Return the most memory that a memory group, else this process's own, ever held, in bytes."""
-    place = group or memory_group(root=root)
-    for name in ("memory.peak", "memory.max_usage_in_bytes"):
-        text = _read(place / name).strip() if place else ""
-        if text.isdigit():
-            return Reading("memory_peak", int(text))
-    return Reading("memory_peak", missing=f"{place or 'no memory control group'} keeps no peak")
+def pids_used(pid: int | str = "self", root: Path = ROOT) -> Reading:
+    """Return how many processes and threads there are in the innermost group of a process that counts them."""
+    return _smallest("pids_used", "pids", ("pids.current",), pid, root)
 
 
 def _smallest(name: str, controller: str, files: tuple[str, ...], pid: int | str, root: Path) -> Reading:
-    texts = [_read(place / file).strip() for place in group_folders(root, controller, pid) for file in files]
+    texts = [read_text(place / file) for place in group_folders(root, controller, pid) for file in files]
     limits = [int(text) for text in texts if text.isdigit() and int(text) < UNLIMITED]
     if limits:
         return Reading(name, min(limits))
     return Reading(name, missing="no control group sets a limit" if any(texts) else "no control group can be read")
 
 
-def _cache(stat: str) -> int:
-    """Return the bytes of file cache in a memory.stat: of version 1 with the groups below, as version 2 counts it."""
-    counts = {line[1]: int(line[2]) for line in re.finditer(r"^(\w+) (\d+)$", stat, re.MULTILINE)}
-    return sum(counts.get(f"total_{name}", counts.get(name, 0)) for name in ("inactive_file", "active_file"))
+def _memory_limits(pid: int | str, root: Path) -> Iterator[tuple[int, int, dict[str, int], str]]:
+    """Yield each limit on the memory of a process, what is used of it, its memory.stat, and the file of the limit."""
+    for place in group_folders(root, "memory", pid):
+        stat = counts(place / "memory.stat")
+        for limit, used in LIMITS.items():
+            texts = [read_text(place / name) for name in (limit, used)]
+            if all(text.isdigit() for text in texts) and int(texts[0]) < UNLIMITED:
+                yield int(texts[0]), int(texts[1]), stat, limit
+
+
+def _file_cache(stat: dict[str, int], *names: str) -> int:
+    """Return bytes of file cache by a memory.stat: of version 1 with the groups below, as version 2 counts it."""
+    return sum(stat.get(f"total_{name}", stat.get(name, 0)) for name in names)
 
 
 def group_folders(root: Path, controller: str, pid: int | str = "self") -> Iterator[Path]:
     """Yield the folder of a process's control group and of those above it; in a container some are not there."""
     mount = root / "sys/fs/cgroup"
-    for entry in _read(root / f"proc/{pid}/cgroup").splitlines():
+    for entry in read_text(root / f"proc/{pid}/cgroup").splitlines():
         names, _, path = entry.partition(":")[2].partition(":")
         if names == "":
             tops = [mount] if (mount / "cgroup.controllers").exists() else [mount / "unified"]
@@ -140,10 +136,3 @@ def group_folders(root: Path, controller: str, pid: int | str = "self") -> Itera
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for depth in range(len(parts), -1, -1):
             yield from (top.joinpath(*parts[:depth]) for top in dict.fromkeys(tops))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.hardware import cgroup
+from ocrlab.hardware.system_files import memory_fields, read_text
 from ocrlab.records import Reading
 
 ROOT = Path("/")
@@ -38,15 +39,15 @@ def physical_cores(root: Path = ROOT) -> int:
     except OSError:
         cpus = set(range(os.cpu_count() or 1))
     topology = [root / f"sys/devices/system/cpu/cpu{cpu}/topology" for cpu in cpus]
-    units = {(_read(place / "physical_package_id"), _read(place / "core_id")) for place in topology}
-    count = len(cpus) if (None, None) in units else len(units)
+    units = {(read_text(place / "physical_package_id"), read_text(place / "core_id")) for place in topology}
+    count = len(cpus) if ("", "") in units else len(units)
     return max(1, min(count, cores(root)))
 
 
 def memory_bytes(root: Path = ROOT) -> Reading:
     """Return the memory that this process and its children may use, in bytes: the machine's or its control group's."""
-    match = re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc/meminfo") or "", re.MULTILINE)
-    limits = [int(match[1]) * 1024] if match else []
+    fields = memory_fields(root / "proc/meminfo")
+    limits = [fields["MemTotal"]] if "MemTotal" in fields else []
     group = cgroup.memory_limit(root=root).value
     limits += [group] if group is not None else []
     if not limits:
@@ -56,29 +57,31 @@ def memory_bytes(root: Path = ROOT) -> Reading:
 
 def cpu_name(root: Path = ROOT) -> Reading:
     """Return the name of the processor."""
-    match = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
-    return (
-        Reading("cpu_name", match[1].strip())
-        if match
-        else Reading("cpu_name", missing="/proc/cpuinfo has no model name")
-    )
+    match = re.search(r"^model name\s*:\s*(.+)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)
+    missing = None if match else "/proc/cpuinfo has no model name"
+    return Reading("cpu_name", match[1].strip() if match else None, missing)
 
 
 def cpu_flags(root: Path = ROOT) -> set[str]:
     """Return the instruction sets of the processor as Linux names them (avx2, amx_bf16); empty if unknown."""
-    match = re.search(r"^flags\s*:\s*(.+)$", _read(root / "proc/cpuinfo") or "", re.MULTILINE)
+    match = re.search(r"^flags\s*:\s*(.+)$", read_text(root / "proc/cpuinfo"), re.MULTILINE)
     return set(match[1].split()) if match else set()
 
 
 def disk_free(path: Path | str) -> Reading:
     """Return the free bytes of the disk that holds `path` or, where that is not made yet, its nearest parent."""
     try:
-        place = Path(path).absolute()
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        return Reading("disk_free", shutil.disk_usage(place).free)
+        return Reading("disk_free", shutil.disk_usage(existing_folder(path)).free)
     except OSError as error:
         return Reading("disk_free", missing=str(error))
+
+
+def existing_folder(path: Path | str) -> Path:
+    """Return a path, or where that is not made yet the nearest one above it that exists."""
+    place = Path(path).absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return place
 
 
 def shm_bytes(root: Path = ROOT) -> Reading:
@@ -137,15 +140,11 @@ def revision() -> Reading:
 def _quotas(root: Path) -> Iterator[float]:
     """Yield, in cores, every CPU quota that stands above this process; version 2 of control groups, then version 1."""
     for group in cgroup.group_folders(root, "cpu"):
-        quota, _, period = (_read(group / "cpu.max") or "max").partition(" ")
+        quota, _, period = (read_text(group / "cpu.max") or "max").partition(" ")
         if quota == "max":
-            quota, period = _read(group / "cpu.cfs_quota_us") or "-1", _read(group / "cpu.cfs_period_us") or "100000"
+            quota, period = (
+                read_text(group / "cpu.cfs_quota_us") or "-1",
+                read_text(group / "cpu.cfs_period_us") or "100000",
+            )
         if quota.isdigit() and period.isdigit() and int(period):
             yield int(quota) / int(period)
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None

@@ -1,4 +1,4 @@
-"""The NVIDIA driver asked directly, without torch; only ever called in a child, by a Python from 3.8 on.
+"""The NVIDIA driver asked directly, without torch; what loads libcuda is only ever called in a child.
 
 Names and numbers are of cuda.h; the kernel side speaks through /proc/driver/nvidia, /dev and /sys.
 """
@@ -13,8 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ocrlab.hardware.system_files import read_text
+
 NVIDIA = "0x10de"  # vendor number on the PCI bus
 MAJOR, MINOR, COMPUTE_MODE = 75, 76, 20  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR, _COMPUTE_MODE
+LIMITS = {  # CUdevice_attribute
+    "threads_per_block": 1, "block_x": 2, "block_y": 3, "block_z": 4, "grid_x": 5, "grid_y": 6, "grid_z": 7,
+    "shared_default": 8, "registers_per_block": 12, "sm_count": 16, "threads_per_sm": 39, "shared_per_sm": 81,
+    "registers_per_sm": 82, "shared_per_block": 97, "blocks_per_sm": 106, "shared_reserved": 111,
+}  # fmt: skip
 
 
 def driver(root: str = "/") -> Iterator[dict[str, Any]]:
@@ -46,9 +53,9 @@ def driver(root: str = "/") -> Iterator[dict[str, Any]]:
 
 def kernel(root: Path) -> dict[str, Any]:
     """Return the cards on the PCI bus, the kernel module's version and the device nodes with what we may do to them."""
-    text = _read(root / "proc/driver/nvidia/version")
+    text = read_text(root / "proc/driver/nvidia/version")
     module = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    modules = {line.split()[0] for line in _read(root / "proc/modules").splitlines() if line.strip()}
+    modules = {line.split()[0] for line in read_text(root / "proc/modules").splitlines() if line.strip()}
     return {
         "cards": cards(root),
         "module": module[1] if module else None,
@@ -67,7 +74,7 @@ def cards(root: Path) -> list[str]:
     """Return the PCI addresses of NVIDIA's display and compute cards (class 0x03)."""
     addresses = []
     for device in sorted((root / "sys/bus/pci/devices").glob("*")):
-        if _read(device / "vendor") == NVIDIA and _read(device / "class").startswith("0x03"):
+        if read_text(device / "vendor") == NVIDIA and read_text(device / "class").startswith("0x03"):
             addresses.append(device.name)
     return addresses
 
@@ -104,27 +111,34 @@ def devices(library: Any) -> list[dict[str, Any]]:
             continue
         library.cuDeviceGetName(name, 256, device)
         library.cuDeviceTotalMem_v2(ctypes.byref(total), device)
-        values = [_attribute(library, which, device) for which in (MAJOR, MINOR, COMPUTE_MODE)]
-        records.append(
-            {
-                "name": name.value.decode(errors="replace"),
-                "bytes": total.value,
-                "capability": values[:2],
-                "mode": values[2],
-            }
-        )
+        major, minor, mode = (_attribute(library, which, device) for which in (MAJOR, MINOR, COMPUTE_MODE))
+        text = name.value.decode(errors="replace")
+        records.append({"name": text, "bytes": total.value, "capability": [major, minor], "mode": mode})
     return records
 
 
-def _attribute(library: Any, which: int, device: ctypes.c_int) -> int:
+def limits(device: int) -> dict[str, Any]:
+    """Return the limits of a device on a kernel by the names of `launch_limits.Limits`; raises OSError."""
+    library, handle = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
+    for name, arguments in (("cuInit", (0,)), ("cuDeviceGet", (ctypes.byref(handle), device))):
+        code = getattr(library, name)(*arguments)
+        if code:
+            raise OSError(f"{name} failed with CUresult {code}")
+    values = {name: _attribute(library, which, handle) for name, which in LIMITS.items()}
+    for name in ("block", "grid"):
+        values[name] = [values.pop(f"{name}_{axis}") for axis in "xyz"]
+    values["capability"] = f"{_attribute(library, MAJOR, handle)}.{_attribute(library, MINOR, handle)}"
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _attribute(library: Any, which: int, device: ctypes.c_int) -> Any:
     value = ctypes.c_int(-1)
-    library.cuDeviceGetAttribute(ctypes.byref(value), which, device)
-    return value.value
+    return value.value if library.cuDeviceGetAttribute(ctypes.byref(value), which, device) == 0 else None
 
 
 def mapped(name: str) -> str | None:
     """Return the path of the mapped library whose file name begins so."""
-    for line in _read(Path("/proc/self/maps")).splitlines():
+    for line in read_text(Path("/proc/self/maps")).splitlines():
         path = line.split(None, 5)[5:]
         if path and os.path.basename(path[0]).startswith(name):
             return path[0].strip()
@@ -137,10 +151,3 @@ def _number(library: Any, function: str) -> int | None:
         return value.value if getattr(library, function)(ctypes.byref(value)) == 0 else None
     except AttributeError:
         return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

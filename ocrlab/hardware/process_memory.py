@@ -6,7 +6,6 @@ used. Source: proc_pid_smaps_rollup in proc(5), Documentation/filesystems/proc.r
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,10 +13,11 @@ from typing import Any
 
 from ocrlab.hardware import cgroup
 from ocrlab.hardware.processes import process_tree
+from ocrlab.hardware.system_files import counts, memory_fields
 from ocrlab.records import Reading
 
 ROOT = Path("/")
-FIELD = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
+PAGE = os.sysconf("SC_PAGE_SIZE")
 CACHE = ("total_cache", "file", "cache")  # of memory.stat: version 1 with its children, version 2, version 1
 SHMEM = ("total_shmem", "shmem")
 
@@ -45,10 +45,10 @@ class MemoryUse:
 def of_process(pid: int, role: str = "", name: str = "", root: Path = ROOT) -> MemoryUse | None:
     """Return what one process uses, or None where it is gone; reading it takes some milliseconds."""
     place = root / f"proc/{pid}"
-    status = _fields(place / "status")
+    status = memory_fields(place / "status")
     if "VmRSS" not in status:
         return None  # gone, or a zombie, which holds nothing
-    rollup = _fields(place / "smaps_rollup")
+    rollup = memory_fields(place / "smaps_rollup")
     own = None
     if rollup:
         own = rollup.get("Private_Clean", 0) + rollup.get("Private_Dirty", 0) + rollup.get("Private_Hugetlb", 0)
@@ -56,12 +56,6 @@ def of_process(pid: int, role: str = "", name: str = "", root: Path = ROOT) -> M
         pid, role, name, status["VmRSS"], status.get("VmHWM"), rollup.get("Pss"), own,
         status.get("RssAnon"), status.get("RssShmem"), status.get("VmSwap"),
     )  # fmt: skip
-
-
-def of_tree(pid: int) -> list[MemoryUse]:
-    """Return what a process and all below it use, parents first; those that vanish meanwhile are left out."""
-    processes = [of_process(p.pid, p.role, p.name) for p in process_tree.descendants(pid) if p.state not in "ZX"]
-    return [use for use in processes if use is not None]
 
 
 def shared_memory(folder: str = "/dev/shm") -> Reading:
@@ -76,12 +70,12 @@ def shared_memory(folder: str = "/dev/shm") -> Reading:
 def page_cache(pid: int | str = "self", root: Path = ROOT) -> Reading:
     """Return the page cache of a process's control group in bytes, else the machine's; it is given up when needed."""
     group = cgroup.memory_group(pid, root)
-    stat = _stat(group / "memory.stat") if group else {}
+    stat = counts(group / "memory.stat") if group else {}
     for name in CACHE:
         if name in stat:
             shmem = next((stat[key] for key in SHMEM if key in stat), 0)
             return Reading("page_cache", max(0, stat[name] - shmem))  # shared memory is counted as cache, and is none
-    machine = _fields(root / "proc/meminfo")
+    machine = memory_fields(root / "proc/meminfo")
     if "Cached" in machine:
         return Reading("page_cache", machine["Cached"] + machine.get("Buffers", 0) - machine.get("Shmem", 0))
     return Reading("page_cache", missing="neither memory.stat nor /proc/meminfo can be read")
@@ -92,7 +86,8 @@ def process(pid: int) -> dict[str, Any]:
 
     {"processes": [...], "rss", "pss" (None unless told of all), "workers" (their PSS), "shm", "cache", "limit"}
     """
-    uses = of_tree(pid)
+    tree = [of_process(p.pid, p.role, p.name) for p in process_tree.descendants(pid) if p.state not in "ZX"]
+    uses = [use for use in tree if use is not None]
     shares = [use.pss for use in uses]
     readable = [share for share in shares if share is not None]
     return {
@@ -106,47 +101,19 @@ def process(pid: int) -> dict[str, Any]:
     }
 
 
-def _fields(path: Path) -> dict[str, int]:
-    """Return the `Name: 12 kB` lines of a file of /proc, in bytes; empty where it cannot be read."""
-    try:
-        text = path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return {}
-    return {name: int(count) * 1024 for name, count in FIELD.findall(text)}
-
-
-def _stat(path: Path) -> dict[str, int]:
-    try:
-        lines = path.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return {}
-    pairs = [line.split() for line in lines]
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-
-
-PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
 def machine_memory(root: Path = ROOT) -> Reading:
     """Return {"total", "available", "used"} in bytes; available is what can be had without swapping."""
-    try:
-        fields = dict(FIELD.findall((root / "proc/meminfo").read_text(encoding="ascii", errors="replace")))
-        total, free = int(fields["MemTotal"]) * 1024, int(fields["MemAvailable"]) * 1024
-    except (OSError, KeyError) as error:
-        return Reading("machine_memory", missing=f"/proc/meminfo: {error}")
+    fields = memory_fields(root / "proc/meminfo")
+    if not {"MemTotal", "MemAvailable"} <= set(fields):
+        return Reading("machine_memory", missing="/proc/meminfo cannot be read")
+    total, free = fields["MemTotal"], fields["MemAvailable"]
     return Reading("machine_memory", {"total": total, "available": free, "used": total - free})
 
 
 def largest_processes(count: int) -> list[dict[str, Any]]:
     """Return the processes with most resident memory, largest first: pid, role, name, rss in bytes."""
     table = process_tree.snapshot()
-    sizes = [(_resident(process.pid), process) for process in table.values()]
-    order = sorted(sizes, key=lambda pair: -pair[0])[:count]
-    return [{"pid": p.pid, "role": p.role, "name": p.name, "rss": size} for size, p in order if size]
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * PAGE
-    except (OSError, IndexError, ValueError):
-        return 0
+    statm = {pid: process_tree.read_file(f"/proc/{pid}/statm").split() for pid in table}
+    sizes = {pid: int(pages[1]) * PAGE for pid, pages in statm.items() if pages}
+    largest = sorted(filter(sizes.get, sizes), key=lambda pid: -sizes[pid])[:count]
+    return [{"pid": p, "role": table[p].role, "name": table[p].name, "rss": sizes[p]} for p in largest]

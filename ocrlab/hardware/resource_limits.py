@@ -20,6 +20,7 @@ from typing import Any
 
 from ocrlab.hardware import cgroup, host
 from ocrlab.hardware.processes import kernel_log
+from ocrlab.hardware.system_files import memory_fields, read_text
 
 MIB = 1 << 20
 THREADS = 64  # a loader with 8 workers of 8 threads
@@ -50,17 +51,16 @@ def library_path() -> dict[str, list[str]]:
 def memory(root: str = "/") -> dict[str, Any]:
     """Return bytes of memory that are available, the limit that holds here, and what else can refuse an allocation."""
     place = Path(root)
-    lines = _lines(place / "proc/meminfo")
-    fields = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if rest}
+    fields, group = memory_fields(place / "proc/meminfo"), cgroup.memory_use(root=place).value or {}
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     return {
         "limit": host.memory_bytes(place).value,
         "total": fields.get("MemTotal"),
         "available": fields.get("MemAvailable"),
-        "used_of_group": _group_number("memory", ("memory.current", "memory.usage_in_bytes"), place),
-        "inactive": _reclaimable(place),
+        "used_of_group": group.get("used"),
+        "inactive": group.get("reclaimable", 0),
         "address_space": None if soft == resource.RLIM_INFINITY else soft,
-        "overcommit": (_lines(place / "proc/sys/vm/overcommit_memory") or [""])[0],
+        "overcommit": read_text(place / "proc/sys/vm/overcommit_memory"),
     }
 
 
@@ -87,23 +87,22 @@ def descriptors() -> dict[str, Any]:
 def threads(root: str = "/") -> dict[str, Any]:
     """Start threads that wait, and return how many came up with the limits that could have stopped them."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    place, go, started = Path(root), threading.Event(), 0
-    error, every = "", []
+    place, go, error = Path(root), threading.Event(), ""
+    started: list[threading.Thread] = []
     try:
         for _ in range(THREADS):
             thread = threading.Thread(target=go.wait, daemon=True)
             thread.start()
-            every.append(thread)
-            started += 1
+            started.append(thread)
     except RuntimeError as problem:
         error = str(problem)
-    used = _group_number("pids", ("pids.current",), place)
+    used = cgroup.pids_used(root=place).value
     go.set()
-    for thread in every:
+    for thread in started:
         thread.join()
     return {
         "wanted": THREADS,
-        "started": started,
+        "started": len(started),
         "error": error,
         "processes": None if soft == resource.RLIM_INFINITY else soft,
         "group": cgroup.pids_limit(root=place).value,
@@ -113,9 +112,7 @@ def threads(root: str = "/") -> dict[str, Any]:
 
 def disk(folder: str) -> dict[str, Any]:
     """Write and sync a file in a folder, or in the nearest one above that exists, and return speed and free bytes."""
-    place = Path(folder).absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    place = host.existing_folder(folder)
     try:
         usage, table = shutil.disk_usage(place), os.statvfs(place)
     except OSError as error:
@@ -152,31 +149,3 @@ def _write(folder: str, count: int) -> dict[str, Any]:
     except OSError as error:
         return {"error": f"{error.strerror or error} (errno {error.errno})"}
     return {"written": count, "seconds": time.perf_counter() - began}
-
-
-def _group_number(controller: str, names: tuple[str, ...], root: Path) -> int | None:
-    """Return the smallest number that the control groups above this process have in any of these files."""
-    numbers = []
-    for group in cgroup.group_folders(root, controller):
-        for name in names:
-            text = (_lines(group / name) or [""])[0]
-            if text.isdigit() and int(text) < cgroup.UNLIMITED:
-                numbers.append(int(text))
-    return min(numbers, default=None)
-
-
-def _reclaimable(root: Path) -> int:
-    """Return the bytes of file cache in this process's control group: used, but given up when asked for."""
-    for group in cgroup.group_folders(root, "memory"):
-        for line in _lines(group / "memory.stat"):
-            name, _, number = line.partition(" ")
-            if name in ("total_inactive_file", "inactive_file") and number.isdigit():
-                return int(number)
-    return 0
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []

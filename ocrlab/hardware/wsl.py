@@ -8,33 +8,32 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ocrlab.hardware.system_files import memory_fields, read_text
+
 LIBRARIES = "usr/lib/wsl/lib"  # where Windows puts its driver's Linux half
+# Where a Linux display driver puts its libcuda, which shadows Windows's and must not be there.
+LINUX_DRIVERS = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/cuda/compat")
 
 
 def facts(root: str = "/") -> dict[str, Any]:
     """Return whether this is WSL, and if so its kernel, /dev/dxg, the libcuda files, memory, and .wslconfig."""
     top = Path(root)
-    release = _read(top / "proc/sys/kernel/osrelease") or _read(top / "proc/version")
+    release = read_text(top / "proc/sys/kernel/osrelease") or read_text(top / "proc/version")
     if not re.search("microsoft", release, re.IGNORECASE):
         return {"wsl": 0}
+    linux = [path for place in LINUX_DRIVERS for path in (top / place).glob("libcuda.so*")]
+    memory = memory_fields(top / "proc/meminfo")
     return {
         "wsl": 2 if "WSL2" in release or re.search(r"microsoft-standard", release) else 1,
         "release": release.split()[0] if release else "",
         "dxg": (top / "dev/dxg").exists(),
         "libcuda": sorted(str(path) for path in (top / LIBRARIES).glob("libcuda.so*")),
-        "foreign": foreign(top),
-        "memory": _number(_read(top / "proc/meminfo"), r"MemTotal:\s+(\d+) kB") * 1024,
-        "swap": _number(_read(top / "proc/meminfo"), r"SwapTotal:\s+(\d+) kB") * 1024,
+        "foreign": sorted(str(path) for path in linux if LIBRARIES not in os.path.realpath(path)),
+        "memory": memory.get("MemTotal", 0),
+        "swap": memory.get("SwapTotal", 0),
         "config": config(top),
         "windows_folder": os.getcwd().startswith("/mnt/") if root == "/" else False,
     }
-
-
-def foreign(top: Path) -> list[str]:
-    """Return libcuda files of a Linux display driver, which shadow Windows's and must not be there."""
-    places = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/local/cuda/compat")
-    paths = [path for place in places for path in (top / place).glob("libcuda.so*")]
-    return sorted(str(path) for path in paths if LIBRARIES not in os.path.realpath(path))
 
 
 def config(top: Path) -> dict[str, str]:
@@ -47,15 +46,3 @@ def config(top: Path) -> dict[str, str]:
         except (OSError, configparser.Error):
             continue
     return {}
-
-
-def _number(text: str, pattern: str) -> int:
-    match = re.search(pattern, text)
-    return int(match[1]) if match else 0
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

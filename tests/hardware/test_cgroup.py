@@ -47,34 +47,27 @@ def test_kills_are_counted_in_the_own_group(tmp_path: Path, files: dict[str, str
 
 
 @pytest.mark.parametrize(
-    ("files", "limit", "peak", "pids"),
+    ("files", "limit", "pids"),
     [
-        (
-            GROUP2 | {f"{BOX2}/memory.max": "max", f"{BOX2}/memory.peak": "77", f"{BOX2}/pids.max": "max"},
-            None,
-            77,
-            None,
-        ),
-        (GROUP2 | {f"{BOX2}/memory.max": "900", "sys/fs/cgroup/pod/memory.max": "500"}, 500, None, None),
+        (GROUP2 | {f"{BOX2}/memory.max": "max", f"{BOX2}/pids.max": "max"}, None, None),
+        (GROUP2 | {f"{BOX2}/memory.max": "900", "sys/fs/cgroup/pod/memory.max": "500"}, 500, None),
         (
             GROUP1
             | {
                 f"{BOX1}/memory.limit_in_bytes": "4096",
                 "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
-                f"{BOX1}/memory.max_usage_in_bytes": "4000",
                 "sys/fs/cgroup/pids/docker/ab/pids.max": "100",
             },
             4096,
-            4000,
             100,
         ),
-        ({}, None, None, None),
+        ({}, None, None),
     ],
 )
-def test_limits(tmp_path: Path, files: dict[str, str], limit: int | None, peak: int | None, pids: int | None) -> None:
+def test_limits(tmp_path: Path, files: dict[str, str], limit: int | None, pids: int | None) -> None:
     root = machine(tmp_path, files)
-    readings = (cgroup.memory_limit(root=root), cgroup.memory_peak(root=root), cgroup.pids_limit(root=root))
-    assert [reading.value for reading in readings] == [limit, peak, pids]
+    readings = (cgroup.memory_limit(root=root), cgroup.pids_limit(root=root))
+    assert [reading.value for reading in readings] == [limit, pids]
     assert all(reading.missing for reading in readings if reading.value is None)
 
 
@@ -133,7 +126,7 @@ def test_another_process_and_the_machine(tmp_path: Path) -> None:
 
 
 def test_this_machine_answers_with_a_value_or_a_reason() -> None:
-    readings = (cgroup.oom_kills(), cgroup.memory_limit(), cgroup.memory_peak(), cgroup.pids_limit())
+    readings = (cgroup.oom_kills(), cgroup.memory_limit(), cgroup.pids_limit())
     for reading in readings:
         assert (reading.value is None) is (reading.missing is not None)
 
@@ -170,7 +163,6 @@ def test_a_process_that_the_kernel_killed(group: Path) -> None:
     assert killed.wait() == -9
     assert cgroup.oom_kills(group).value == before.value + 1
     assert cgroup.memory_limit(root=Path("/")).name == "memory_limit"
-    assert cgroup.memory_peak(group).value >= 32 * 2**20
     log = kernel_log.lines()
     if log.value is None:
         pytest.skip(str(log.missing))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.hardware import gpu_monitor
+from ocrlab.hardware import gpu_monitor, nvidia_smi
 from ocrlab.hardware import nvml as nvml_module
 from ocrlab.records import Reading
 
@@ -67,7 +67,12 @@ def script(folder: Path, text: str) -> None:
 
 
 def asked(seconds: float = 20) -> Reading:
-    return gpu_monitor.once(seconds)
+    stream = gpu_monitor.Stream(3600.0)
+    try:
+        stream.came.wait(seconds)
+        return stream.latest()
+    finally:
+        stream.close()
 
 
 def test_a_card_by_the_library(nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +87,7 @@ def test_a_card_by_the_library(nvml: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_library_that_hangs_costs_no_more_than_the_deadline(nvml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml))
     monkeypatch.setenv("FAKE_HANGS", "1")
+    monkeypatch.setattr(gpu_monitor, "FIRST", 0.5)
     began = time.monotonic()
     reading = asked(1.0)
     assert time.monotonic() - began < 15
@@ -111,19 +117,23 @@ def test_a_driver_that_stops_answering_keeps_its_last_word(nvml: Path, monkeypat
 
 def test_nvidia_smi_stands_in_for_the_library(no_nvml: Path) -> None:
     script(no_nvml, SMI.format(pid=os.getpid()))
-    answer = gpu_monitor.smi(20)
+    answer = nvidia_smi.cards(20)
     [card] = answer["cards"]
     assert (card["name"], card["total"], card["used"], card["power"]) == ("Fake RTX", 8192 * MIB, 2048 * MIB, 120500)
     assert "power_limit" not in card
     ours, hidden = card["processes"]
-    assert (ours["pid"], ours["bytes"], ours["name"]) == (os.getpid(), 2000 * MIB, nvml_module.name_of(os.getpid()))
-    assert hidden == {"pid": 77, "bytes": None, "name": nvml_module.name_of(77)}
+    assert (ours["pid"], ours["bytes"], ours["name"]) == (
+        os.getpid(),
+        2000 * MIB,
+        nvml_module.process_name(os.getpid()),
+    )
+    assert hidden == {"pid": 77, "bytes": None, "name": nvml_module.process_name(77)}
 
 
 def test_an_nvidia_smi_that_hangs_is_left_behind(no_nvml: Path) -> None:
     script(no_nvml, "#!/bin/sh\nexec /bin/sleep 30\n")
     began = time.monotonic()
-    assert "the driver hangs" in gpu_monitor.smi(0.3)["error"]
+    assert "the driver hangs" in nvidia_smi.cards(0.3)["error"]
     assert time.monotonic() - began < 15
 
 
@@ -133,7 +143,7 @@ def test_an_nvidia_smi_that_hangs_is_left_behind(no_nvml: Path) -> None:
 def test_an_nvidia_smi_that_fails_and_none_at_all(no_nvml: Path, text: str, message: str) -> None:
     if text:
         script(no_nvml, text)
-    assert message in gpu_monitor.smi(20)["error"]
+    assert message in nvidia_smi.cards(20)["error"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +156,7 @@ def test_an_nvidia_smi_that_fails_and_none_at_all(no_nvml: Path, text: str, mess
 )
 def test_an_nvidia_smi_that_says_something_else_is_no_card(no_nvml: Path, text: str) -> None:
     script(no_nvml, f"#!/bin/sh\n{text}\n")
-    assert "what it was not asked" in gpu_monitor.smi(20)["error"]
+    assert "what it was not asked" in nvidia_smi.cards(20)["error"]
 
 
 def test_figures_that_are_not_there_and_slices_of_a_card(no_nvml: Path) -> None:
@@ -154,11 +164,11 @@ def test_figures_that_are_not_there_and_slices_of_a_card(no_nvml: Path) -> None:
     whole = "echo 'A100, GPU-9, 40960, 12000, 28960, [N/A], 40, 90.1, 400.00'"
     head = "#!/bin/sh\ncase $1 in *apps*) echo 'MIG-7, 42, 900'; echo '[N/A], [N/A], [N/A]';; *) "
     script(no_nvml, f"{head}{whole};; esac\n")
-    [card] = gpu_monitor.smi(20)["cards"]
+    [card] = nvidia_smi.cards(20)["cards"]
     assert [(process["pid"], process["bytes"]) for process in card["processes"]] == [(42, 900 * MIB)]
     assert "utilisation" not in card
     script(no_nvml, f"{head}{lost}; {lost}; {whole};; esac\n")
-    cards = gpu_monitor.smi(20)["cards"]
+    cards = nvidia_smi.cards(20)["cards"]
     assert [card.get("used") for card in cards] == [None, None, 12000 * MIB]
     assert not any(card["processes"] for card in cards)  # of three cards nobody knows whose slice it is
 

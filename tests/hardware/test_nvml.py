@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ocrlab.hardware import nvidia_smi
 from ocrlab.hardware import nvml as nvml_module
 from ocrlab.hardware.doctor import probe_runner
 
@@ -56,7 +57,7 @@ def asked(nvml: Path, monkeypatch: pytest.MonkeyPatch, code: int = 0) -> dict[st
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml))
     monkeypatch.setenv("FAKE_NVML", str(code))
     monkeypatch.setenv("FAKE_PID", str(os.getpid()))
-    ran = probe_runner.run(sys.executable, Path(nvml_module.__file__), "health", {}, deadline=20)
+    ran = probe_runner.run(sys.executable, Path(nvml_module.__file__), "health", {}, deadline=20, own=True)
     assert ran.done, ran.errors
     [answer] = ran.answers
     return answer
@@ -95,7 +96,7 @@ def test_nvidia_smi(script: str, answer: dict[str, Any], tmp_path: Path, monkeyp
     program.write_text(f"#!/bin/sh\n{'exec ' if script.startswith('sleep') else ''}{script}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert nvml_module.smi(answer.get("hung", 20.0)) == answer
+    assert nvidia_smi.run(["-L"], answer.get("hung", 20.0)) == answer
 
 
 def test_who_holds_a_card_open(tmp_path: Path) -> None:
@@ -108,4 +109,4 @@ def test_who_holds_a_card_open(tmp_path: Path) -> None:
 
 def test_no_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert nvml_module.smi(1.0) == {"missing": True}
+    assert nvidia_smi.run(["-L"], 1.0) == {"missing": True}

@@ -1,8 +1,10 @@
-"""What is asked of a child, and the four judgements on what it answered."""
+"""What a probe is: what a child is asked, and how its answers are judged."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
@@ -16,13 +18,13 @@ from ocrlab.records import Check
 PROBES = Path(__file__).parents[1]
 
 Answers = list[dict[str, Any]]
-Facts = Mapping[str, Answers]  # what the asks before this one answered, by name; without those that did not end well
+Facts = Mapping[str, Answers]  # what earlier probes answered, by name; without those that did not end well
 Judge = Callable[[Answers, Facts], Iterable[Check]]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a person can choose: the interpreter that is probed, and the folder where runs will be written."""
+    """What the user chooses: the interpreter to probe, and the folder where runs will be written."""
 
     python: str
     runs: Path = Path("runs")
@@ -41,35 +43,26 @@ class Probe:
     arguments: dict[str, Any] = field(default_factory=dict)
     idle: float | None = None  # seconds without using the processor or reading anything; a sleeping hang ends sooner
     own: bool = False  # it needs ocrlab, so it runs under this Python; else under the one that is probed
-    after: tuple[str, ...] = ()  # asks whose answers it or its judge needs
-    skip: Callable[[Facts], str | None] = lambda facts: None  # why it need not be asked
+    after: tuple[str, ...] = ()  # probes whose answers it or its judge needs
+    skip: Callable[[Facts], str | None] = lambda facts: None  # why it need not run
     hang: str | None = None  # the cause, where it never returns
     crash: str | None = None  # the cause, where it dies of a signal other than SIGILL
 
 
 def interpreter(word: str) -> str:
     """Return the path of a Python given by path or by name, links kept, since a venv is one; raises ConfigError."""
-    program = shutil.which(os.path.expanduser(word))
+    program, do = shutil.which(os.path.expanduser(word)), "See what there is: ls ~/*/bin/python*"
     if program is None:
         near = Path(word).expanduser() / "bin" / "python"
-        do = f"Give the program, {near}" if near.exists() else "See what there is: ls ~/*/bin/python*"
+        do = f"Give the program, {near}" if near.exists() else do
         raise ConfigError(f"{word} is no program", need="the path or the name of a Python interpreter", do=do)
-    if not _answers_as_python(program):
-        raise ConfigError(
-            f"{word} is no Python", need="a Python interpreter", do="See what there is: ls ~/*/bin/python*"
-        )
+    if "py" not in os.path.basename(program).lower():  # one that is called so may be too broken to answer
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # the probes report what is wrong with it
+            command = [program, "-V"]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False)
+            if b"python" not in (done.stdout + done.stderr).lower():
+                raise ConfigError(f"{word} is no Python", need="a Python interpreter", do=do)
     return os.path.abspath(program)
-
-
-def _answers_as_python(program: str) -> bool:
-    """Tell whether a program says that it is Python; one that is called so may be too broken to say anything."""
-    if "py" in os.path.basename(program).lower():
-        return True
-    try:
-        done = subprocess.run([program, "-V"], stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return True  # what is wrong with it is told by the ladder
-    return b"python" in (done.stdout + done.stderr).lower()
 
 
 def ok(name: str, observed: str, need: str = "", do: str = "") -> Check:
@@ -92,6 +85,22 @@ def skip(name: str, observed: str) -> Check:
     return Check(name, "skip", observed)
 
 
+def judge(
+    name: str,
+    observed: str,
+    need: str,
+    do: str,
+    cause: str | None = None,
+    *,
+    fails: bool = False,
+    warns: bool = False,
+) -> Check:
+    """Return a finding that fails or warns where its condition holds, and else is as it should be."""
+    if not (fails or warns):
+        return ok(name, observed)
+    return (fail if fails else warn)(name, observed, need, do, cause)
+
+
 def size(count: float) -> str:
     """Return bytes in words, in powers of 1024."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
@@ -104,10 +113,5 @@ def size(count: float) -> str:
 
 def version(text: object) -> tuple[int, ...]:
     """Return the numbers of a version, `580.65.06` as (580, 65, 6), so that versions can be compared."""
-    parts: list[int] = []
-    for part in str(text).split("+")[0].split("."):
-        digits = "".join(character for character in part if character.isdigit())
-        if not digits or not part[0].isdigit():
-            break
-        parts.append(int(digits))
-    return tuple(parts)
+    numbers = re.match(r"\d+(?:\.\d+)*", str(text))
+    return tuple(map(int, numbers[0].split("."))) if numbers else ()

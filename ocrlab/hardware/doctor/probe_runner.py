@@ -15,9 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ocrlab.hardware.processes import exit_codes, process_tree
+
 BOOT = Path(__file__).with_name("probe_child.py")
 ROOT = Path(__file__).parents[3]
 MARK = "OCRLAB_DOCTOR_CHILD"  # environment variable by which a child's children are found wherever they went
+# wandb may be imported in a child, but reaches no network.
+OFFLINE = {"PYTHONUNBUFFERED": "1", "WANDB_MODE": "disabled", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
 FLOOD = 32 << 20  # bytes; no import and no check prints a thousandth of it
 ANSWERS = 8 << 20  # bytes; the longest answer, every package of a big environment, is a fiftieth of it
 TAIL = 16 << 10  # bytes kept of each stream: a traceback and what stands before it
@@ -51,10 +55,7 @@ class ProbeResult:
         """The name of the signal that ended it, if one did."""
         if self.code is None or self.code >= 0 or self.ended != "itself":
             return None
-        try:
-            return signal.Signals(-self.code).name
-        except ValueError:
-            return f"signal {-self.code}"
+        return exit_codes.signal_name(-self.code)
 
 
 def run(
@@ -83,7 +84,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment(mark),
+            env={**os.environ, **OFFLINE, MARK: mark},
             pass_fds=(writer,),
             start_new_session=True,
         )
@@ -97,12 +98,6 @@ def run(
         return child.watch(deadline, idle, stop)
     finally:
         child.end()
-
-
-def environment(mark: str = "") -> dict[str, str]:
-    """Return the user's environment for a child; wandb may be imported there but reaches no network."""
-    mine = {"PYTHONUNBUFFERED": "1", "WANDB_MODE": "disabled", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
-    return {**os.environ, **mine, MARK: mark}
 
 
 class _Child:
@@ -144,11 +139,11 @@ class _Child:
                     ended = "idle"
         trapped = ended in ("deadline", "idle") and in_sigill(self.process.pid)
         if ended in ("deadline", "idle"):
-            self._last_words()
-        code = self.process.poll() if ended == "itself" else None
-        ran = self._result(ended, code, time.monotonic() - self.began)
-        ran.trapped = trapped
-        return ran
+            self._request_stacks()
+        result = self._result()
+        result.ended, result.trapped = ended, trapped
+        result.code = self.process.poll() if ended == "itself" else None
+        return result
 
     def end(self) -> None:
         """Kill all that the child started, wherever it went, and close the pipes."""
@@ -167,7 +162,7 @@ class _Child:
             if pipe is not None:
                 pipe.close()
 
-    def _last_words(self) -> None:
+    def _request_stacks(self) -> None:
         """Ask a stuck child for the stack of its threads; faulthandler answers even while the GIL is held."""
         with contextlib.suppress(OSError):
             self.process.send_signal(signal.SIGCONT)
@@ -196,21 +191,22 @@ class _Child:
         if not self.pipes.get_map():
             time.sleep(min(seconds, 0.01))  # all pipes are closed, but it still lives
 
-    def _result(self, ended: str, code: int | None, seconds: float) -> ProbeResult:
-        texts = {name: self.buffers[name].decode("utf-8", errors="replace") for name in (self.out, self.errors)}
-        ran = ProbeResult([], ended, code, seconds, self.printed, texts[self.out], texts[self.errors])
-        for line in self.buffers[self.channel].split(b"\n"):
+    def _result(self) -> ProbeResult:
+        out, errors = (self.buffers[pipe].decode("utf-8", errors="replace") for pipe in (self.out, self.errors))
+        seconds = time.monotonic() - self.began
+        result = ProbeResult(seconds=seconds, printed=self.printed, out=out, errors=errors)
+        for line in filter(bytes.strip, self.buffers[self.channel].split(b"\n")):
             try:
-                answer = json.loads(line) if line.strip() else {}
+                answer = json.loads(line)
             except ValueError:
                 answer = None
             if not isinstance(answer, dict):
-                ran.garbage = ran.garbage or line[:80].decode("ascii", errors="backslashreplace")
+                result.garbage = result.garbage or line[:80].decode("ascii", errors="backslashreplace")
             elif answer == {"done": True}:
-                ran.done = True
-            elif answer:
-                ran.answers.append(answer)
-        return ran
+                result.done = True
+            else:
+                result.answers.append(answer)
+        return result
 
 
 def in_sigill(pid: int) -> bool:
@@ -229,10 +225,12 @@ def in_sigill(pid: int) -> bool:
 
 def relatives(leader: int, mark: str) -> set[int]:
     """Return the living processes of the session that `leader` leads, and those that bear the mark in any other."""
-    pids = set()
-    for pid in _pids():
-        fields = _stat(pid)
-        if fields and fields[0] not in "ZX" and (int(fields[3]) == leader or _bears(pid, mark)):
+    pids, variable = set(), f"{MARK}={mark}".encode()
+    for pid in process_tree.pids():
+        fields = process_tree.stat_fields(pid)
+        if not fields or fields[0] in (b"Z", b"X"):
+            continue
+        if int(fields[3]) == leader or variable in process_tree.read_file(f"/proc/{pid}/environ"):
             pids.add(pid)
     return pids - {os.getpid()}
 
@@ -240,33 +238,11 @@ def relatives(leader: int, mark: str) -> set[int]:
 def work(leader: int) -> tuple[int, int]:
     """Return what the processes of a session have done so far: clock ticks of processor, and pages and bytes read."""
     ticks = read = 0
-    for pid in _pids():
-        fields = _stat(pid)
+    for pid in process_tree.pids():
+        fields = process_tree.stat_fields(pid)
         if fields and int(fields[3]) == leader:
             ticks += int(fields[11]) + int(fields[12])
             read += int(fields[9])
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                read += int(Path(f"/proc/{pid}/io").read_text(encoding="ascii").split()[1])
+            words = process_tree.read_file(f"/proc/{pid}/io").split()  # "rchar: 12 wchar: ..."
+            read += int(words[1]) if words else 0
     return ticks, read
-
-
-def _pids() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return []
-
-
-def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on, which is field 3 of proc(5); empty when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _bears(pid: int, mark: str) -> bool:
-    try:
-        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -47,7 +47,7 @@ class Process:
 
 def snapshot() -> dict[int, Process]:
     """Return every process that /proc shows, by pid; those that vanish meanwhile are left out."""
-    return _with_roles(_stats())
+    return _with_roles({process.pid: process for process in map(read_process, pids()) if process})
 
 
 def descendants(root: int, table: dict[int, Process] | None = None) -> list[Process]:
@@ -58,18 +58,16 @@ def descendants(root: int, table: dict[int, Process] | None = None) -> list[Proc
     if table is not None:
         return [table[pid] for pid in _order(root, {pid: process.parent for pid, process in table.items()})]
     order = _below(root) or _order(root, _parents())
-    root_itself = read_process(root)
-    above = [root_itself.parent] if root_itself else []
+    above = [int(fields[1]) for fields in [stat_fields(root)] if fields]
     full = _with_roles({process.pid: process for process in map(read_process, [*above, *order]) if process})
     return [full[pid] for pid in order if pid in full]
 
 
 def read_process(pid: int) -> Process | None:
     """Return a process without command, role and input/output, or None when it is gone."""
-    text = _read(f"{PROC}/{pid}/stat")
-    opened, closed = text.find(b"("), text.rfind(b")")  # a name may hold spaces and parentheses
-    fields = text[closed + 2 :].split()
-    if closed < 0 or len(fields) < 20:
+    head, _, rest = read_file(f"{PROC}/{pid}/stat").rpartition(b")")  # a name may hold spaces and parentheses
+    fields = rest.split()
+    if len(fields) < 20:
         return None
     return Process(
         pid=pid,
@@ -77,7 +75,7 @@ def read_process(pid: int) -> Process | None:
         session=int(fields[3]),
         started=int(fields[19]),
         state=fields[0].decode(),
-        name=text[opened + 1 : closed].decode(errors="replace"),
+        name=head.partition(b"(")[2].decode(errors="replace"),
         cpu_seconds=(int(fields[11]) + int(fields[12])) / TICKS,
         threads=int(fields[17]),
     )
@@ -87,15 +85,17 @@ def environment(process: Process) -> dict[str, str]:
     """Return what a process was started with; empty where that may not be read, or could block for ever."""
     if process.state in "DZX":  # in D the memory map may be locked, and with it /proc/PID/environ
         return {}
-    entries = _read(f"{PROC}/{process.pid}/environ").decode(errors="replace").split("\0")
+    entries = read_file(f"{PROC}/{process.pid}/environ").decode(errors="replace").split("\0")
     return {name: value for name, mark, value in (entry.partition("=") for entry in entries) if mark}
 
 
-def _stats() -> dict[int, Process]:
-    return {process.pid: process for process in map(read_process, _pids()) if process}
+def stat_fields(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the state on, which is field 3 of proc(5); empty when it is gone."""
+    return read_file(f"{PROC}/{pid}/stat").rpartition(b")")[2].split()
 
 
-def _pids() -> list[int]:
+def pids() -> list[int]:
+    """Return the number of every process that /proc shows."""
     return [int(name) for name in os.listdir(PROC) if name.isdigit()]
 
 
@@ -105,7 +105,7 @@ def _below(root: int) -> list[int]:
     Where a family has more threads than the machine has processes, to look at every process is faster. Source: proc(5),
     /proc/PID/task/TID/children, which some kernels have not.
     """
-    order, left = [root], len(_pids())
+    order, left = [root], len(pids())
     for pid in order:  # it grows as the tree is walked
         try:
             threads = os.listdir(f"{PROC}/{pid}/task")
@@ -114,8 +114,8 @@ def _below(root: int) -> list[int]:
         left -= len(threads)
         if left < 0 or not os.path.exists(f"{PROC}/{pid}/task/{pid}/children"):
             return []
-        pids = b" ".join(_read(f"{PROC}/{pid}/task/{thread}/children") for thread in threads)
-        order += sorted({*map(int, pids.split())}.difference(order))  # one may have moved up meanwhile
+        children = b" ".join(read_file(f"{PROC}/{pid}/task/{thread}/children") for thread in threads)
+        order += sorted({*map(int, children.split())}.difference(order))  # one may have moved up meanwhile
     return order
 
 
@@ -132,14 +132,7 @@ def _order(root: int, parents: dict[int, int]) -> list[int]:
 
 def _parents() -> dict[int, int]:
     """Return the parent of every process, by pid: all that a family is found by, read in microseconds each."""
-    parents: dict[int, int] = {}
-    for pid in _pids():
-        fields = (
-            _read(f"{PROC}/{pid}/stat").rpartition(b")")[2].split(None, 2)
-        )  # a name may hold spaces and parentheses
-        if len(fields) == 3:
-            parents[pid] = int(fields[1])
-    return parents
+    return {pid: int(fields[1]) for pid in pids() if (fields := stat_fields(pid))}
 
 
 def _with_roles(table: dict[int, Process]) -> dict[int, Process]:
@@ -147,8 +140,8 @@ def _with_roles(table: dict[int, Process]) -> dict[int, Process]:
     for process in sorted(table.values(), key=lambda process: process.started):
         parent = full.get(process.parent)
         command = _command(process)
-        values = {**process.__dict__, "command": command, "io_bytes": _io_bytes(process.pid)}
-        full[process.pid] = Process(**{**values, "role": _role(process, command, parent)})
+        role, io_bytes = _role(process, command, parent), _io_bytes(process.pid)
+        full[process.pid] = replace(process, command=command, role=role, io_bytes=io_bytes)
     return full
 
 
@@ -156,7 +149,7 @@ def _command(process: Process) -> str:
     """Return the command line; its name in brackets where there is none or where to read it could block for ever."""
     if process.state in "DZX":  # in D the memory map may be locked, and with it /proc/PID/cmdline
         return f"[{process.name}]"
-    text = _read(f"{PROC}/{process.pid}/cmdline")[:COMMAND_BYTES].rstrip(b"\0")
+    text = read_file(f"{PROC}/{process.pid}/cmdline")[:COMMAND_BYTES].rstrip(b"\0")
     return text.replace(b"\0", b" ").decode(errors="replace") or f"[{process.name}]"
 
 
@@ -166,7 +159,8 @@ def _role(process: Process, command: str, parent: Process | None) -> str:
         return "compiler"
     if TRACKERS.search(command) or TRACKERS.search(process.name):
         return "tracker"
-    copied = parent is not None and parent.command == command and _started_by_fork(command)
+    # A child with its parent's command line is a copy of it where that is a Python program, which called fork.
+    copied = parent is not None and parent.command == command and PYTHON.search(program)
     if process.name == "pt_data_worker" or SPAWNED.search(command) or copied:
         return "worker"
     if HELPERS.search(command):
@@ -177,24 +171,19 @@ def _role(process: Process, command: str, parent: Process | None) -> str:
     return "main" if PYTHON.search(program) or process.name.startswith("python") else "other"
 
 
-def _started_by_fork(command: str) -> bool:
-    """Tell whether a child with its parent's command line is a copy of it: a Python program that called fork."""
-    return bool(PYTHON.search(os.path.basename(command.split(" ", 1)[0])))
-
-
 def _rank(process: Process) -> bytes | None:
     if process.state in "DZX":
         return None
-    match = RANKS.search(_read(f"{PROC}/{process.pid}/environ"))
+    match = RANKS.search(read_file(f"{PROC}/{process.pid}/environ"))
     return match[1] if match else None
 
 
 def _io_bytes(pid: int) -> int | None:
-    fields = dict(line.split(b": ") for line in _read(f"{PROC}/{pid}/io").splitlines())
+    fields = dict(line.split(b": ") for line in read_file(f"{PROC}/{pid}/io").splitlines())
     return int(fields[b"rchar"]) + int(fields[b"wchar"]) if b"wchar" in fields else None
 
 
-def _read(path: str) -> bytes:
+def read_file(path: str) -> bytes:
     """Return a file of /proc, b"" where there is none; by the kernel's calls, for a watcher reads hundreds a second."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -147,7 +147,7 @@ def test_a_broken_torch(source: str, options: Options, tmp_path: Path, monkeypat
     (place / "__init__.py").write_text(source, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    [ask, vision, *_] = check_packages.import_probes(options)
+    [_, ask, vision, *_] = check_packages.package_probes(options)
     quick = [Probe(**{**vars(ask), "idle": 1.0, "after": ()}), Probe(**{**vars(vision), "after": ("import torch",)})]
     checks = climbed(quick, options)
     cause, observed, do = BROKEN[source]
@@ -176,7 +176,7 @@ def test_files_that_are_compiled_at_each_start(
         "import torch",
         PROBES / "import_probe.py",
         "imported",
-        check_packages.import_probes(options)[0].judge,
+        check_packages.package_probes(options)[1].judge,
         20,
         {"name": "torch"},
     )
@@ -209,9 +209,7 @@ def test_torch_that_is_not_there(options: Options, tmp_path: Path, monkeypatch: 
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')  # without site-packages
     bare.chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    checks = climbed(
-        [*check_packages.package_probes(options), *check_packages.import_probes(options)], Options(str(bare), tmp_path)
-    )
+    checks = climbed(check_packages.package_probes(options), Options(str(bare), tmp_path))
     assert checks["torch installed"].judgement == "fail"
     assert "-m pip install torch" in checks["torch installed"].do
     assert {checks[f"import {name}"].judgement for name in ("torch", "torchvision", "cv2", "wandb")} == {"skip"}

@@ -60,7 +60,7 @@ def test_descendants_from_the_children_of_threads_or_from_every_process(
         f"import subprocess, threading; threading.Thread(target=lambda: subprocess.Popen({family}).wait()).start()"
     )
     assert eventually(lambda: len(process_tree.descendants(child.pid)) == 4)
-    monkeypatch.setattr(process_tree, "_pids", lambda: range(10**6) if by_threads else [])
+    monkeypatch.setattr(process_tree, "pids", lambda: range(10**6) if by_threads else [])
     assert len(process_tree._below(child.pid)) == (4 if by_threads else 0)
     monkeypatch.undo()
     assert process_tree._order(child.pid, process_tree._parents()) == [
