@@ -1,4 +1,4 @@
-"""`ocrlab doctor`: ten steps from Python to a training step, each finding with what mends it."""
+"""`ocrlab doctor`: ten steps from Python to a training step, each finding with what fixes it."""
 
 from __future__ import annotations
 
@@ -35,17 +35,12 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    """Climb the ladder; status 1 with any finding that fails. Raises ConfigError where PATH is no program."""
+    """Run the ten steps; status 1 with any finding that fails. Raises ConfigError where PATH is no program."""
     options = Options(interpreter(args.python), args.runs)
-    began = time.monotonic()
-    if args.json:
-        checks = doctor_job.run(options)
-        seconds = time.monotonic() - began
-        return Answer(record(checks, options, seconds), status=int(worst(checks) == "fail"))
-    look = terminal_look()
-    shown = LiveReport(look)
-    print(look.encode(f"ocrlab doctor looks at {clean(options.python)}\n"), flush=True)
-    checks = doctor_job.run(options, shown)
+    began, look = time.monotonic(), terminal_look()
+    if not args.json:
+        print(look.encode(f"ocrlab doctor looks at {clean(options.python)}\n"), flush=True)
+    checks = doctor_job.run(options, None if args.json else LiveReport(look))
     seconds = time.monotonic() - began
     text = "\n".join(["", *text_table.summary(checks, seconds, look), "", *text_table.notes(look)])
     return Answer(record(checks, options, seconds), text, int(worst(checks) == "fail"))
@@ -90,14 +85,15 @@ class LiveReport:
         self.next = 1
 
     def __call__(self, event: Event) -> None:
-        """Take an event of the ladder; a step is printed when it and all before it are complete."""
+        """Take an event; a step is printed when it and all before it are complete."""
         if event.began:
             self.running.append(event.name)
         elif event.name in self.running:
             self.running.remove(event.name)
         if event.step_checks is not None:
             self.complete[event.step] = event.step_checks
-        self._clear()
+        if self.tty:
+            print("\r\x1b[K", end="")
         while self.next in self.complete:
             print(text_table.heading(self.next, self.look))
             for check in self.complete[self.next]:
@@ -107,7 +103,3 @@ class LiveReport:
             text = self.look.encode(f"    … {', '.join(self.running)}")[: self.look.columns - 1]
             print(self.look.paint(text, "2"), end="")
         sys.stdout.flush()
-
-    def _clear(self) -> None:
-        if self.tty:
-            print("\r\x1b[K", end="")

@@ -1,13 +1,14 @@
-"""The ten steps of the doctor as something to look at: a tracker while it climbs, and the table of what it found."""
+"""The ten steps of the doctor as something to look at: their progress while they run, and the table of findings."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from html import escape
 
-from ocrlab.hardware.doctor.doctor_job import STEPS, Event, worst
-from ocrlab.hardware.doctor.text_table import NOTES, PLAIN, SIGNS
+from ocrlab.hardware.doctor.doctor_job import STEPS, WORST, Event, worst
+from ocrlab.hardware.doctor.text_table import NOTES, PLAIN, SIGNS, totals
 from ocrlab.records import Check
 from ocrlab.reports.view import ACCENT, LINE, MUTED, View, coded, heading
 
@@ -20,7 +21,6 @@ PILLS = {  # judgement or state -> ink and ground, read on each other in the lig
     "running": ("#ffffff", ACCENT),
     "waiting": (MUTED, "transparent"),
 }
-COUNTED = ("fail", "warn", "ok", "skip")
 
 CSS = f"""
 .ocrlab .rungs {{ list-style: none; margin: 6px 0; padding: 0; display: grid; gap: 4px 28px;
@@ -82,48 +82,47 @@ class Climb:
         """Return the ten steps as they are now."""
         done, seconds = len(self.complete), self.clock() - self.began
         title = f"{done} of {len(STEPS)} steps {'took' if done == len(STEPS) else 'after'} {seconds:.0f} s"
-        items = "".join(self._item(number) for number in self.running)
+        items, lines = "", [title]
+        for number, name in enumerate(STEPS, 1):
+            probes, checks = self.running[number], self.complete.get(number)
+            state = worst(checks) if checks is not None else "running" if probes else "waiting"
+            asked = f"<small>{escape(', '.join(probes))}</small>" if state == "running" else ""
+            items += f"<li{' class=waiting' if state == 'waiting' else ''}>{_title(number, asked)}{pill(state)}</li>"
+            lines.append(f"{number} {name}: {state}")
         html = f'<style>{CSS}</style>{heading(title)}<ol class="rungs" aria-label="{escape(title)}">{items}</ol>'
-        states = (f"{number} {STEPS[number - 1]}: {self._state(number)}" for number in self.running)
-        return View(html, "\n".join([title, *states]))
-
-    def _state(self, number: int) -> str:
-        if number in self.complete:
-            return worst(self.complete[number])
-        return "running" if self.running[number] else "waiting"
-
-    def _item(self, number: int) -> str:
-        state = self._state(number)
-        asked = f"<small>{escape(', '.join(self.running[number]))}</small>" if state == "running" else ""
-        kind = ' class="waiting"' if state == "waiting" else ""
-        title = escape(STEPS[number - 1])
-        return f'<li{kind}><span class="no">{number}</span><span class="what">{title}{asked}</span>{pill(state)}</li>'
+        return View(html, "\n".join(lines))
 
 
 def pill(state: str, text: str = "") -> str:
-    """Return a state as a coloured word with a sign, so that no colour is needed to tell it."""
+    """Return a state as a coloured word with a sign, so that no colour is needed to recognise it."""
     ink, ground = PILLS[state]
-    words = text or f"{SIGNS[state]} {state}" if state in SIGNS else text or state
+    words = text or f"{SIGNS.get(state, '')} {state}".strip()
     return f'<span class="pill {state}" style="color:{ink};background:{ground}">{escape(words)}</span>'
 
 
 def table(checks: Sequence[Check]) -> View:
-    """Return every finding, step by step; steps with something to mend are open."""
-    word = worst(checks)
-    counts = {name: sum(check.judgement == name for check in checks) for name in COUNTED}
-    summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    finding = {
-        "fail": f"{counts['fail']} of {len(checks)} findings must be mended",
-        "warn": f"Nothing fails, {counts['warn']} of {len(checks)} findings deserve a look",
-        "ok": f"All is well: {counts['ok']} of {len(checks)} findings are ok, none fails",
+    """Return every finding, step by step; steps with something to fix are open."""
+    count = Counter(check.judgement for check in checks)
+    title = {
+        "fail": f"{count['fail']} of {len(checks)} findings must be fixed",
+        "warn": f"Nothing fails, {count['warn']} of {len(checks)} findings deserve a look",
+        "ok": f"All is well: {count['ok']} of {len(checks)} findings are ok, none fails",
         "skip": "Nothing could be judged",
-    }[word]
-    steps = [(number, [check for check in checks if check.step == number]) for number in range(1, len(STEPS) + 1)]
-    body = "".join(_step(number, step_checks) for number, step_checks in steps)
-    html = f"<style>{CSS}</style>{heading(finding)}{body}"
-    lines = [f"{finding} ({summary})"]
-    for number, step_checks in steps:
-        lines += [f"{number} {STEPS[number - 1]}", *(line for check in step_checks for line in _lines(check))]
+    }[worst(checks)]
+    html, lines = f"<style>{CSS}</style>{heading(title)}", [f"{title} ({totals(checks)})"]
+    for number, name in enumerate(STEPS, 1):
+        mine = [check for check in checks if check.step == number]
+        counts = Counter(check.judgement for check in mine)
+        pills = "".join(pill(word, f"{SIGNS[word]} {counts[word]} {word}") for word in WORST if counts[word])
+        opened = " open" if counts["fail"] or counts["warn"] else ""
+        summary = f"<summary>{_title(number)}{pills}</summary>"
+        html += f'<details class="step"{opened}>{summary}<dl>{"".join(map(_row, mine))}</dl></details>'
+        lines.append(f"{number} {name}")
+        for check in mine:
+            lines.append(f"  {PLAIN[check.judgement]} {check.judgement:<4} {check.name}: {check.observed}")
+            if check.judgement in ("warn", "fail"):
+                details = (("need", check.need), ("do", check.do))
+                lines += [f"         {word}: {text}" for word, text in details if text]
     return View(html, "\n".join(lines))
 
 
@@ -137,35 +136,14 @@ def notes() -> View:
     )
 
 
-def _step(number: int, checks: Sequence[Check]) -> str:
-    state = worst(checks)
-    opened = " open" if state in ("fail", "warn") else ""
-    title = f'<span class="no">{number}</span><span class="what">{escape(STEPS[number - 1])}</span>'
-    head = f"<summary>{title}{''.join(_counts(checks))}</summary>"
-    return f'<details class="step"{opened}>{head}<dl>{"".join(_row(check) for check in checks)}</dl></details>'
-
-
-def _counts(checks: Sequence[Check]) -> Iterable[str]:
-    for name in COUNTED:
-        count = sum(check.judgement == name for check in checks)
-        if count:
-            yield pill(name, f"{SIGNS[name]} {count} {name}")
+def _title(number: int, more: str = "") -> str:
+    return f'<span class="no">{number}</span><span class="what">{escape(STEPS[number - 1])}{more}</span>'
 
 
 def _row(check: Check) -> str:
-    parts = [f"<p>{escape(check.observed)}</p>"]
+    lines = f"<p>{escape(check.observed)}</p>"
     if check.judgement in ("warn", "fail"):
-        more = (("need", escape(check.need)), ("do", f"<code>{escape(check.do)}</code>"), ("cause", check.cause or ""))
-        parts += [
-            f'<p class="more"><span>{word}</span><i>{text}</i></p>'
-            for word, text in more
-            if text and text != "<code></code>"
-        ]
-    return f"<dt>{pill(check.judgement)}</dt><dt>{escape(check.name)}</dt><dd>{''.join(parts)}</dd>"
-
-
-def _lines(check: Check) -> list[str]:
-    lines = [f"  {PLAIN[check.judgement]} {check.judgement:<4} {check.name}: {check.observed}"]
-    if check.judgement in ("warn", "fail"):
-        lines += [f"         {word}: {text}" for word, text in (("need", check.need), ("do", check.do)) if text]
-    return lines
+        do = f"<code>{escape(check.do)}</code>" if check.do else ""
+        for word, text in (("need", escape(check.need)), ("do", do), ("cause", check.cause)):
+            lines += f'<p class="more"><span>{word}</span><i>{text}</i></p>' if text else ""
+    return f"<dt>{pill(check.judgement)}</dt><dt>{escape(check.name)}</dt><dd>{lines}</dd>"

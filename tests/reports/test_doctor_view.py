@@ -59,7 +59,7 @@ def test_the_tracker_shows_at_once_then_twice_a_second_and_the_end() -> None:
 
 def test_the_table_says_everything_and_opens_what_must_be_mended() -> None:
     view = doctor_view.table(CHECKS)
-    assert "1 of 4 findings must be mended" in view.html
+    assert "1 of 4 findings must be fixed" in view.html
     assert "CPython &lt;3.11&gt;" in view.html and "SIGILL &amp; more" in view.html
     assert "<code>pip install &#x27;x&lt;2&#x27;</code>" in view.html
     assert "build.cpu_isa" in view.html

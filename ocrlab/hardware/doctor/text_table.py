@@ -1,12 +1,13 @@
-"""The ladder as text for a terminal: a heading a step, a line a finding, and what is needed and to be done below it."""
+"""The findings as text for a terminal: a heading for each step, a line for each finding, and below it what to do."""
 
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ocrlab.hardware.doctor.doctor_job import STEPS, worst
+from ocrlab.hardware.doctor.doctor_job import STEPS, WORST, worst
 from ocrlab.records import Check
 
 SIGNS = {"ok": "✓", "warn": "▲", "fail": "✗", "skip": "·"}
@@ -18,7 +19,7 @@ LABEL = 26  # columns of a finding's name; the longest has 29 and then takes a l
 NOTES = (
     "TORCH_USE_CUDA_DSA does nothing in a stock wheel: it is a flag for building torch, not a variable for running it.",
     '"CPU capability usage" is what torch dispatches at run time on this processor, not what it was compiled for.',
-    "`.cpu()` before `.item()` cannot avoid an illegal access: it happened before, and is only told there.",
+    "`.cpu()` before `.item()` cannot avoid an illegal access: it happened before, and only surfaces there.",
     "No CUDA toolkit is needed to run torch: the wheel brings CUDA with it, the machine only has to bring the driver.",
 )
 
@@ -37,8 +38,8 @@ class TerminalStyle:
         return max(NARROWEST, min(self.columns, WIDEST))
 
     def paint(self, text: str, code: str) -> str:
-        """Return a text in a colour, where there are colours."""
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colours and text else text
+        """Return a text in a colour, where there are colours; as it is for an empty code."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colours and code and text else text
 
     def sign(self, judgement: str) -> str:
         """Return sign and word of a judgement, seven columns wide: no colour is needed to tell them apart."""
@@ -57,50 +58,43 @@ def heading(step: int, look: TerminalStyle) -> str:
 
 
 def finding(check: Check, look: TerminalStyle) -> list[str]:
-    """Return the lines of a finding; one that is as it should be is told without what is needed."""
-    name = f"{check.name:<{LABEL}}" if len(check.name) <= LABEL else check.name
-    first, later = 12, 12 + LABEL + 1
-    observed = textwrap.wrap(check.observed, look.width - later, break_on_hyphens=False) or [""]
-    opened = f"    {look.sign(check.judgement)} {look.encode(name)}"
+    """Return the lines of a finding; what is needed and what to do only where something is wrong."""
+    dim = "2" if check.judgement == "skip" else ""
+    indent = 12 + LABEL + 1
+    name, observed = look.encode(check.name), _wrap(look.encode(check.observed), look.width - indent) or [""]
+    lines = [f"    {look.sign(check.judgement)} {name:<{LABEL}}"]
     if len(name) <= LABEL:
-        lines = [f"{opened} {_dim(look.encode(observed.pop(0)), check, look)}".rstrip()]
-    else:
-        lines = [opened]
-    lines += [" " * later + _dim(look.encode(line), check, look) for line in observed]
+        lines[0] += f" {look.paint(observed.pop(0), dim)}"
+    lines = [lines[0].rstrip(), *(" " * indent + look.paint(line, dim) for line in observed)]
     if check.judgement in ("warn", "fail"):
-        lines += _more("need", check.need, look, first) + _more("do", check.do, look, first)
-        lines += _more("cause", check.cause or "", look, first)
+        for word, text in (("need", check.need), ("do", check.do), ("cause", check.cause or "")):
+            wrapped = _wrap(look.encode(text), look.width - 18, break_long_words=False)
+            painted = [look.paint(line, "1" if word == "do" else "") for line in wrapped]
+            leads = [" " * 12 + look.paint(f"{word:<6}", "2"), *[" " * 18] * len(painted)]
+            lines += [lead + line for lead, line in zip(leads, painted, strict=False)]
     return lines
 
 
 def summary(checks: Sequence[Check], seconds: float, look: TerminalStyle) -> list[str]:
     """Return how it ended in one line: the worst judgement, how many of each, and how long it took."""
-    word = worst(checks)
-    counts = {name: sum(check.judgement == name for check in checks) for name in SIGNS}
-    totals = ", ".join(f"{counts[name]} {name}" for name in ("fail", "warn", "ok", "skip") if counts[name])
-    dot = "·" if look.unicode else "-"
-    return [look.paint(word.upper(), COLOURS[word]) + f"  {totals} {dot} {seconds:.1f} s"]
+    word, dot = worst(checks), "·" if look.unicode else "-"
+    return [look.paint(word.upper(), COLOURS[word]) + f"  {totals(checks)} {dot} {seconds:.1f} s"]
+
+
+def totals(checks: Sequence[Check]) -> str:
+    """Return how many findings there are of each judgement, the worst first: `1 fail, 12 ok`."""
+    counts = Counter(check.judgement for check in checks)
+    return ", ".join(f"{counts[name]} {name}" for name in WORST if counts[name])
 
 
 def notes(look: TerminalStyle) -> list[str]:
     """Return what is true where guides go wrong."""
-    lines = [look.paint("True where many guides are wrong", "1")]
+    lines, bullet = [look.paint("True where many guides are wrong", "1")], "  • " if look.unicode else "  * "
     for note in NOTES:
-        wrapped = textwrap.wrap(note, look.width - 4, break_on_hyphens=False)
-        lines += [("  • " if look.unicode else "  * ") + wrapped[0], *("    " + line for line in wrapped[1:])]
+        first, *more = _wrap(note, look.width - 4)
+        lines += [bullet + first, *("    " + line for line in more)]
     return lines
 
 
-def _more(word: str, text: str, look: TerminalStyle, indent: int) -> list[str]:
-    if not text:
-        return []
-    lead = indent + 6
-    wrapped = textwrap.wrap(look.encode(text), look.width - lead, break_on_hyphens=False, break_long_words=False)
-    bold = "1" if word == "do" else ""
-    painted = [look.paint(line, bold) if bold else line for line in wrapped]
-    first = " " * indent + look.paint(f"{word:<6}", "2")
-    return [first + painted[0], *(" " * lead + line for line in painted[1:])]
-
-
-def _dim(text: str, check: Check, look: TerminalStyle) -> str:
-    return look.paint(text, "2") if check.judgement == "skip" else text
+def _wrap(text: str, columns: int, *, break_long_words: bool = True) -> list[str]:
+    return textwrap.wrap(text, columns, break_on_hyphens=False, break_long_words=break_long_words)
