@@ -37,16 +37,12 @@ def name_owners(stacks: Sequence[Stack]) -> list[Stack]:
     calls = [thread.call for process_stack in stacks for thread in process_stack.threads]
     ends = _pipe_ends(time.monotonic() + SECONDS) if any(map(PIPE.match, calls)) else {}
     locks = _locks() if any(LOCK.match(call) or SLEEPS.match(call) for call in calls) else {}
-    return [
-        replace(
-            stack,
-            threads=[
-                replace(thread, call=_with_owner(stack.process.pid, thread.call, ends, locks))
-                for thread in stack.threads
-            ],
-        )
-        for stack in stacks
-    ]
+    named = []
+    for stack in stacks:
+        pid = stack.process.pid
+        threads = [replace(thread, call=_with_owner(pid, thread.call, ends, locks)) for thread in stack.threads]
+        named.append(replace(stack, threads=threads))
+    return named
 
 
 def _with_owner(pid: int, call: str, ends: Ends, locks: Locks) -> str:

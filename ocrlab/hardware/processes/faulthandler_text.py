@@ -51,14 +51,10 @@ def ask(process: Process, end: float) -> list[Thread]:
             size = now
         with file.open("rb") as stream:
             stream.seek(before)
-            return _main_first(parse(stream.read().decode(errors="replace")))
+            threads = parse(stream.read().decode(errors="replace"))
+            return threads[-1:] + threads[:-1]  # faulthandler writes the oldest thread, which is the main one, last
     except OSError:
         return []
-
-
-def _main_first(threads: list[Thread]) -> list[Thread]:
-    """Return the main thread first: faulthandler writes the newest thread first, the oldest last."""
-    return threads[-1:] + threads[:-1]
 
 
 def _file(process: Process) -> Path | None:

@@ -20,6 +20,7 @@ from ocrlab.records import Reading
 KMSG = Path("/dev/kmsg")
 RECORD_BYTES = 8192  # the kernel never gives more at once, and refuses to give less than a whole record
 COMMAND_SECONDS = 3.0
+JOURNAL = ["journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-monotonic"]
 DRIFT = 2e-5  # of an uncorrected clock
 RESTRICTED = "the kernel log is closed to this user: sysctl kernel.dmesg_restrict=0, or run as root"
 TELLING = re.compile(
@@ -63,8 +64,8 @@ def lines(since_monotonic_s: float = 0.0) -> Reading:
     The kernel's clock is never corrected, so that lines from shortly before come too: DRIFT of the uptime.
     """
     missing, since = RESTRICTED, since_monotonic_s - 1.0 - DRIFT * since_monotonic_s
-    for source in (_kmsg, _dmesg, _journal):
-        log = source()
+    for command in ([], ["dmesg"], JOURNAL):
+        log = _command(command) if command else _kmsg()
         if log.value is not None:
             relevant = [line for line in log.value if TELLING.search(line) and _seconds(line) >= since]
             return Reading("kernel_log", relevant)
@@ -77,17 +78,15 @@ def events(log: Iterable[str]) -> list[Event]:
     records: list[Event] = []
     for line in log:
         text = re.sub(r"^\s*(?:<\d+>)?\[\s*[\d.]+\]\s*(?:\[\s*T\d+\]\s*)?", "", line)
-        for kind, pattern in PATTERNS:
-            hit = pattern.search(text)
-            if hit:
-                parts = hit.groupdict()
-                library = LIBRARY.search(text)
-                detail = parts.get("detail") or ("CONSTRAINT_MEMCG" if parts.get("group") else "")
-                pid, name = parts.get("pid"), (parts.get("name") or "").strip("'<> ")
-                seconds = _seconds(line) if line.lstrip().startswith("[") else None
-                number = int(pid) if pid else None
-                records.append(Event(kind, number, name, detail, library[1] if library else "", seconds, text.strip()))
-                break
+        hits = ((kind, hit) for kind, pattern in PATTERNS if (hit := pattern.search(text)))
+        kind, hit = next(hits, ("", None))
+        if hit is not None:
+            parts, library = hit.groupdict(), LIBRARY.search(text)
+            detail = parts.get("detail") or ("CONSTRAINT_MEMCG" if parts.get("group") else "")
+            pid, name = parts.get("pid"), (parts.get("name") or "").strip("'<> ")
+            seconds = _seconds(line) if line.lstrip().startswith("[") else None
+            file = library[1] if library else ""
+            records.append(Event(kind, int(pid) if pid else None, name, detail, file, seconds, text.strip()))
     return records
 
 
@@ -95,8 +94,7 @@ def match(event: Event, pid: int, name: str, ended_monotonic_s: float | None = N
     """Return how sure it is, 0..1, that an event is about a process: by number, else by name and time of its end."""
     if event.pid is not None and event.pid == pid:
         return 0.95
-    named = bool(event.name) and name.startswith(event.name[:15])  # the kernel keeps 15 characters of a name
-    if not named:
+    if not event.name or not name.startswith(event.name[:15]):  # the kernel keeps 15 characters of a name
         return 0.0
     if event.seconds is None or ended_monotonic_s is None:
         return 0.3
@@ -134,14 +132,6 @@ def _kmsg() -> Reading:
     return Reading("kernel_log", messages)
 
 
-def _dmesg() -> Reading:
-    return _command(["dmesg"])
-
-
-def _journal() -> Reading:
-    return _command(["journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-monotonic"])
-
-
 def _command(command: list[str]) -> Reading:
     try:
         done = subprocess.run(
@@ -151,7 +141,5 @@ def _command(command: list[str]) -> Reading:
         return Reading("kernel_log")
     if done.returncode or not done.stdout.strip():
         return Reading("kernel_log")
-    return Reading(
-        "kernel_log",
-        [re.sub(r"^(\[.*?\]) \S+ kernel:", r"\1", line) for line in done.stdout.decode(errors="replace").splitlines()],
-    )
+    messages = done.stdout.decode(errors="replace").splitlines()
+    return Reading("kernel_log", [re.sub(r"^(\[.*?\]) \S+ kernel:", r"\1", line) for line in messages])

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from ocrlab.hardware.processes.stack_types import Frame, Thread
+from ocrlab.hardware.system_files import read_text
 
 PROC = Path("/proc")
 MOST = 64  # threads that are looked at; a process with thousands must not use up the time of the others
@@ -30,19 +31,7 @@ CALLS = {
 NAMES = CALLS.get(platform.machine(), {})
 PRIVATE = 128  # linux/futex.h: FUTEX_PRIVATE_FLAG; nobody outside the process can wake who sleeps there
 ANY_CHILD = 0x80000000  # from here on a number means one of several
-ON_A_FILE = {
-    "read",
-    "write",
-    "ioctl",
-    "connect",
-    "accept",
-    "accept4",
-    "sendto",
-    "recvfrom",
-    "recvmsg",
-    "fcntl",
-    "flock",
-}
+ON_A_FILE = frozenset("read write ioctl connect accept accept4 sendto recvfrom recvmsg fcntl flock".split())
 
 
 def view(pid: int) -> list[Thread]:
@@ -56,7 +45,7 @@ def view(pid: int) -> list[Thread]:
 
 def catches(pid: int, number: int) -> bool:
     """Tell whether a process has a handler of its own for a signal, so that it would not end by it."""
-    match = re.search(r"^SigCgt:\s*([0-9a-f]+)", _read(PROC / str(pid) / "status"), re.MULTILINE)
+    match = re.search(r"^SigCgt:\s*([0-9a-f]+)", read_text(PROC / str(pid) / "status"), re.MULTILINE)
     return bool(match and int(match[1], 16) >> (number - 1) & 1)
 
 
@@ -67,17 +56,17 @@ def is_python(pid: int) -> bool:
             return True
     except OSError:
         return True  # py-spy says why not
-    return "libpython" in _read(PROC / str(pid) / "maps")
+    return "libpython" in read_text(PROC / str(pid) / "maps")
 
 
 def _thread(pid: int, tid: int) -> Thread:
     place = PROC / str(pid) / "task" / str(tid)
-    state = _read(place / "stat").rpartition(")")[2].split()[:1]
-    wchan = _read(place / "wchan").strip() if state != ["R"] else ""
+    state = read_text(place / "stat").rpartition(")")[2].split()[:1]
+    wchan = read_text(place / "wchan") if state != ["R"] else ""
     wchan = "" if wchan == "0" else wchan.partition(".")[0]  # without what the compiler added: .constprop.0
-    call = _call(pid, _read(place / "syscall"))
-    frames = [Frame(match[1], "kernel", 0) for match in re.finditer(r"\] ([\w.]+)\+", _read(place / "stack"))]
-    name = _read(place / "comm").strip()
+    call = _call(pid, read_text(place / "syscall"))
+    frames = [Frame(match[1], "kernel", 0) for match in re.finditer(r"\] ([\w.]+)\+", read_text(place / "stack"))]
+    name = read_text(place / "comm")
     return Thread(tid, name, active=state == ["R"], frames=frames, wchan=wchan, call=call)
 
 
@@ -106,10 +95,3 @@ def _call(pid: int, text: str) -> str:
         return f"{name} {descriptor} {os.readlink(PROC / str(pid) / 'fd' / str(descriptor))}"
     except OSError:
         return f"{name} {descriptor}"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -18,6 +18,7 @@ from ocrlab.hardware.processes import process_tree
 from ocrlab.hardware.processes.stack_types import Frame, Thread
 
 LAST_WAIT = 0.5  # seconds for a killed py-spy to be gone; by then its caller has gone on
+HOPELESS = ("may not look", "No such file", "cannot be started")  # reasons that another try cannot change
 TEXT = 160  # characters of a local variable
 SHOWN_LOCALS = (  # whose local variables are kept, and which: the rest of a program's values is nobody's business
     ("/torch/utils/data/", ("idx", "index", "possibly_batched_index", "worker_id")),
@@ -52,7 +53,7 @@ def dump(process: process_tree.Process, end: float, *, native: bool = False) -> 
         threads = _threads(output, process.pid)
         if threads:
             return threads, ""
-        if time.monotonic() >= end or _hopeless(reason):
+        if time.monotonic() >= end or any(words in reason for words in HOPELESS):
             break
     return [], reason or "py-spy found no Python thread"
 
@@ -70,20 +71,16 @@ def _run(command: list[str], process: process_tree.Process, end: float) -> tuple
         child.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(LAST_WAIT)
-        _resume(process)
+        # The SIGSTOP of the attaching may still be on its way to the process, whose tracer is dead now.
+        now = process_tree.read_process(process.pid)
+        if process.state not in "Tt" and now is not None and now.started == process.started:
+            with contextlib.suppress(OSError):
+                os.kill(process.pid, signal.SIGCONT)
         for stream in (child.stdout, child.stderr):
             if stream is not None:
                 stream.close()
         return b"", "py-spy did not answer in time"
     return (output, "") if child.returncode == 0 else (b"", _reason(errors))
-
-
-def _resume(process: process_tree.Process) -> None:
-    """Let a process run on after its tracer was killed: the SIGSTOP of the attaching may still be on its way."""
-    now = process_tree.read_process(process.pid)
-    if process.state not in "Tt" and now is not None and now.started == process.started:
-        with contextlib.suppress(OSError):
-            os.kill(process.pid, signal.SIGCONT)
 
 
 def _reason(errors: bytes) -> str:
@@ -95,10 +92,6 @@ def _reason(errors: bytes) -> str:
     if "ermission" in " ".join(lines):
         return "py-spy may not look into this process: it needs root, CAP_SYS_PTRACE or kernel.yama.ptrace_scope=0"
     return f"py-spy: {lines[0]}" + (f" ({lines[-1].lstrip('0123456789: ')})" if len(lines) > 1 else "")
-
-
-def _hopeless(reason: str) -> bool:
-    return "may not look" in reason or "No such file" in reason or "cannot be started" in reason
 
 
 def _threads(output: bytes, pid: int) -> list[Thread]:

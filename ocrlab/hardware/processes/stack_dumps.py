@@ -60,17 +60,12 @@ def text(stacks: Sequence[Stack]) -> str:
             lines += [f"Thread {thread.id} ({state}){name}"]
             lines += [f"    # waits in {thread.call or thread.wchan}"] if thread.call or thread.wchan else []
             for frame in thread.frames:
-                lines += [line(frame)]
+                place = f"{short(frame.file)}:{frame.line}" if frame.line else short(frame.file)
+                lines += [f"    {frame.function} ({place})"]
                 lines += ["        Locals:"] if frame.locals else []
                 lines += [f"            {name}: {value}" for name, value in frame.locals.items()]
         lines += [""]
     return "\n".join(lines)
-
-
-def line(frame: Frame) -> str:
-    """Return a frame as py-spy prints it."""
-    place = f"{short(frame.file)}:{frame.line}" if frame.line else short(frame.file)
-    return f"    {frame.function} ({place})"
 
 
 def short(file: str) -> str:
@@ -110,9 +105,8 @@ def _kernel_view(process: Process, end: float) -> Stack:
         return _nothing(process, "it has ended, and its parent has not asked how (a zombie)")
     threads = kernel.view(process.pid)
     python = now.state == "D" or kernel.is_python(process.pid)  # in D the memory map may be locked
-    return Stack(
-        process, threads, "proc", threads[0].wchan if threads else "", PENDING if python else "not a Python program"
-    )
+    wchan = threads[0].wchan if threads else ""
+    return Stack(process, threads, "proc", wchan, PENDING if python else "not a Python program")
 
 
 def _python_frames(stack: Stack, end: float) -> Stack:
@@ -122,26 +116,18 @@ def _python_frames(stack: Stack, end: float) -> Stack:
     if threads:
         return Stack(process, _merged(threads, kernel_threads), "py-spy", stack.wchan)
     threads = faulthandler_text.ask(process, end)
-    if threads:
-        main = replace(
-            threads[0],
-            active=process.state == "R",
-            wchan=stack.wchan,
-            call=kernel_threads[0].call if kernel_threads else "",
-        )
-        return Stack(process, [main, *threads[1:]], "faulthandler", stack.wchan, reason)
-    return replace(stack, why_not=reason)
+    if not threads:
+        return replace(stack, why_not=reason)
+    call = kernel_threads[0].call if kernel_threads else ""
+    main = replace(threads[0], active=process.state == "R", wchan=stack.wchan, call=call)
+    return Stack(process, [main, *threads[1:]], "faulthandler", stack.wchan, reason)
 
 
 def _merged(threads: list[Thread], kernel_threads: list[Thread]) -> list[Thread]:
     """Return Python's threads with what the kernel says about each of them."""
-    kernel_side = {thread.id: thread for thread in kernel_threads}
-    return [
-        replace(thread, wchan=kernel_side[thread.id].wchan, call=kernel_side[thread.id].call)
-        if thread.id in kernel_side
-        else thread
-        for thread in threads
-    ]
+    views = {thread.id: thread for thread in kernel_threads}
+    pairs = [(thread, views.get(thread.id, thread)) for thread in threads]
+    return [replace(thread, wchan=view.wchan, call=view.call) for thread, view in pairs]
 
 
 def _needs_native(stack: Stack) -> bool:
@@ -160,11 +146,9 @@ def _native(stack: Stack, end: float) -> Stack:
     if not natives:
         return stack
     with_locals = {(f.function, f.file, f.line): f for thread in stack.threads for f in thread.frames if f.locals}
-    threads = [
-        replace(thread, frames=[with_locals.get((f.function, f.file, f.line), f) for f in thread.frames])
-        for thread in natives
-    ]
-    return replace(stack, threads=_merged(threads, stack.threads))
+    for thread in natives:
+        thread.frames[:] = [with_locals.get((f.function, f.file, f.line), f) for f in thread.frames]
+    return replace(stack, threads=_merged(natives, stack.threads))
 
 
 def _nothing(process: Process, why_not: str) -> Stack:
