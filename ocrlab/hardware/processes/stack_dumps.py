@@ -60,12 +60,17 @@ def text(stacks: Sequence[Stack]) -> str:
             lines += [f"Thread {thread.id} ({state}){name}"]
             lines += [f"    # waits in {thread.call or thread.wchan}"] if thread.call or thread.wchan else []
             for frame in thread.frames:
-                place = f"{short(frame.file)}:{frame.line}" if frame.line else short(frame.file)
-                lines += [f"    {frame.function} ({place})"]
+                lines += [line(frame)]
                 lines += ["        Locals:"] if frame.locals else []
                 lines += [f"            {name}: {value}" for name, value in frame.locals.items()]
         lines += [""]
     return "\n".join(lines)
+
+
+def line(frame: Frame) -> str:
+    """Return a frame as py-spy prints it."""
+    place = f"{short(frame.file)}:{frame.line}" if frame.line else short(frame.file)
+    return f"    {frame.function} ({place})"
 
 
 def short(file: str) -> str:
