@@ -2,7 +2,7 @@
 
 load_input.py         a log, run folder, notebook or stdin becomes an Incident
 log_text.py           text becomes numbered lines without terminal noise; of a huge log an excerpt
-regex_prefilter.py    most patterns need no search in a text that lacks their words
+log_records.py        these lines become typed records: exceptions with frames and chain, stacks, notebook cells
 catalogue.py          the causes, from catalogue.toml; the levels of evidence
 evidence.py           every line and every measured fact that supports a cause
 oom_message.py        the numbers inside an out-of-memory message and an nvidia-smi table

@@ -24,6 +24,7 @@ from ocrlab.debug.diagnosis import (
 from ocrlab.debug.diagnosis.catalogue import Level, Role
 from ocrlab.debug.diagnosis.evidence import Hit
 from ocrlab.debug.diagnosis.hangs import hang_cause
+from ocrlab.debug.diagnosis.log_records import RAISED
 from ocrlab.debug.diagnosis.log_text import LogText, by_person, is_sentence
 from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
 
@@ -37,7 +38,6 @@ LOOKALIKES = (0.3, 0.24, 0.18, 0.14)  # of the causes that look the same, in the
 MOST_CAUSES, MOST_LINES = 5, 4
 LAST_RESORT = "notebook.kernel_died"  # a wrapper that is an answer where only guesses are left
 WENT_ON = 4  # lines of progress after a message: the program survived it
-RAISED = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
 STICKY = ("kernel.", "gpumem.", "data.index_range", "hw.")
 EXPLAINS = ("data.index_range", "hw.", "build.", "driver.", "num.", "wsl.")  # asynchronous errors, wherever it stands
 BUSY = re.compile(r"busy (?:at|in) ")  # a thread that uses the CPU is neither stopped nor asleep: no look-alikes
@@ -97,7 +97,7 @@ def classify(incident: Incident) -> Verdict:
     if failed_rank is not None:
         incident = first_failed_rank.restrict_to_rank(incident, failed_rank)
     texts = evidence.clean_texts(incident)
-    stack_hits = hang_cause.stack_hits(incident)
+    stack_hits = hang_cause.stack_hits(incident, texts)
     if evidence.still_moved(incident):
         return _verdict_of_a_slow_program(incident, stack_hits)
 
@@ -123,7 +123,7 @@ def classify(incident: Incident) -> Verdict:
     ruled_out += _survived(candidates, texts) + _follow_ups(candidates)
     causes = _causes(candidates, {out.id for out in ruled_out}, incident, texts)
     if causes and incident.status not in HUNG:
-        causes[0] = failure_place.add_place(causes[0], texts, incident.texts)
+        causes[0] = failure_place.add_place(causes[0], texts)
     causes = evidence.ask_silent_handler(next_steps.replace_experiments(causes, incident), incident)
     causes = load_input.add_replay(causes, incident.facts)
     if incident.facts.get("ended_by") == "user":  # who pressed Ctrl-C needs no advice

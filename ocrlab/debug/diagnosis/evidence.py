@@ -123,8 +123,8 @@ def clean_texts(incident: Incident) -> list[LogText]:
     pids = own_pids(incident.facts)
     if pids and KERNEL_LOG in texts:
         texts[KERNEL_LOG] = blank_other_processes(texts[KERNEL_LOG], pids)
-    cleaned = [log_text.blank_source(clean_log(name, text, advice)) for name, text in texts.items()]
-    return cleaned + ([clean_log(CONTEXT, incident.context, advice)] if incident.context else [])
+    texts |= {CONTEXT: incident.context} if incident.context else {}
+    return [clean_log(name, text, advice) for name, text in texts.items()]
 
 
 def _excerpt(text: str) -> str:
@@ -150,15 +150,15 @@ def _signature_hits(sign: catalogue.Sign, texts: list[LogText], written: set[str
     sentence between the lines of a log, is a claim and never sure.
     """
     rule = len(sign.all) > 1
-    if not all(any(text.searched.search(pattern) for text in texts) for pattern in sign.all[1:]):
+    if not all(any(pattern.search(text.text) for text in texts) for pattern in sign.all[1:]):
         return []
-    if any(text.searched.search(pattern) for pattern in sign.none for text in texts):
+    if any(pattern.search(text.text) for pattern in sign.none for text in texts):
         return []
     hits: list[Hit] = []
     for order, text in enumerate(texts):
         if sign.context_only and text.name != CONTEXT:
             continue
-        for match in text.searched.finditer(sign.all[0]):
+        for match in sign.all[0].finditer(text.text):
             start = match.start() + len(match[0]) - len(match[0].lstrip())  # `^` may stand before a line break
             evidence = quote(text, start)
             place = None if text.name == CONTEXT or rule else (order, evidence.line or 0)

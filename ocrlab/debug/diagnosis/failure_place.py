@@ -7,24 +7,23 @@ the module's name: `self.bert(`, `self.embeddings(`, `self.word_embeddings(`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import PurePath
 
 from ocrlab.debug.diagnosis.hangs import stack_patterns
-from ocrlab.debug.diagnosis.log_text import Line, LogText, clean_lines
+from ocrlab.debug.diagnosis.log_records import LoggedException, LoggedFrame, read_frame
+from ocrlab.debug.diagnosis.log_text import LogText
 from ocrlab.hardware.processes.stack_types import Frame
 from ocrlab.records import Cause, Evidence
 
 CALLING = re.compile(r"(?:_wrapped_call_impl|_call_impl|__call__|_slow_forward)\Z")  # functions of Module
-OURS = re.compile(
-    r"ocrlab[/\\]debug[/\\]recorder[/\\](?:\w+[/\\])*\w+\.py\Z"
-)  # stand between two of them where a training is recorded
+# Frames of the recorder stand between two of them where a training is recorded.
+RECORDER = re.compile(r"ocrlab[/\\]debug[/\\]recorder[/\\](?:\w+[/\\])*\w+\.py\Z")
 MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py\Z")
 CALLEE = re.compile(r"([A-Za-z_]\w*(?:\.\w+|\[\w+\])*)\(")
 OPERATOR = re.compile(r"\b(?:torch|F|functional|_VF)(?:\.\w+)*\.(\w+)\(")
-QUOTED_FRAME = re.compile(r'^\s*File "([^"\n]{1,500})", line \d+,? in (\S+)')
 CONTAINER = re.compile(r"torch[/\\]nn[/\\]modules[/\\]container\.py\Z")  # Sequential: which member, no traceback says
 TORCH = re.compile(r"[/\\]torch[/\\](?!nn[/\\])")  # as checkpoint, which calls whatever it was given
 LATE = re.compile(
@@ -32,99 +31,57 @@ LATE = re.compile(
 )
 SURFACED = " (where it surfaced)"
 MODULE_TEXT = re.compile(rf"^module [\w.*?]+(?:, operator \w+)?(?:{re.escape(SURFACED)})?\Z")
-MARKS = re.compile(r"^\s*[~^]+[~^ ]*$")
 WRAPPERS = {"module", "_orig_mod", "_forward_module", "_fsdp_wrapped_module"}  # DataParallel, compile, Lightning, FSDP
 NO_OPERATORS = {"checkpoint", "compile", "no_grad", "autocast", "tensor", "load", "save", "manual_seed"}
-FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,500})", line (?P<line>\d+),? in (?P<function>\S+)')
-TRACEBACK = "Traceback (most recent call last):"
-DUMP = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+[^\n]{0,60}\(most recent call first\)")
-RELAYED = re.compile(r"Caught \w+ in \w[\w ]{0,40}\d")  # torch/_utils.py: another process's exception, told again
-ANONYMOUS = re.compile(r"in <(?!module)\w+>")
+RELAYED = re.compile(r"Caught \w+ in \w[\w ]{0,40}\d")  # torch/_utils.py quotes the exception of another process
+ANONYMOUS = re.compile(r"<(?!module)\w+>")
 HANDLER = "_utils/signal_handling.py"  # torch raises there for a dead worker, wherever the main process is just then
-FATAL = "Current thread"
 ABORTED = "Fatal Python error: Aborted"
 LAST_WORDS = re.compile(r"^\s*what\(\): +\S|^terminate called|: Assertion `")  # of the C library before it aborts
 CHAINED = 4  # lines from a traceback to the one that it was the cause of
 MOST = 4  # lines of evidence
 
 
-@dataclass(frozen=True)
-class Call:
-    """One frame: its file and function, and the part of its line that was at work."""
+def failing_module(exception: LoggedException) -> tuple[int, str] | None:
+    """Return the line of a traceback that names its operator, and in words the module and the operator.
 
-    file: str
-    function: str
-    code: str
-    number: int
-
-    @property
-    def calls_module(self) -> bool:
-        """Tell whether this is torch's way into a module's forward."""
-        return bool(MODULE.search(self.file) and CALLING.match(self.function))
-
-
-def failing_module(lines: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
-    """Return the line of a traceback that names its operator, and in words the module and the operator; None for none.
-
-    `lines` are numbered, from the traceback to its exception; without a call of a module nothing is said. What a
-    device reports surfaces later than it happened, at whatever asks next.
+    None where no frame calls a module. What a device reports surfaces later than it happened, at whatever asks next.
     """
-    calls = list(_calls(lines))
+    frames = [frame for frame in exception.frames if not frame.listed and not RECORDER.search(frame.file)]
     names: list[str] = []
     local = ""
-    for call, into in pairwise(calls):
-        if call.calls_module or not into.calls_module:
+    for frame, into in pairwise(frames):
+        if _calls_module(frame) or not _calls_module(into):
             continue
-        name = "*" if CONTAINER.search(call.file) else "self.?" if TORCH.search(call.file) else _callee(call.code)
+        name = "*" if CONTAINER.search(frame.file) else "self.?" if TORCH.search(frame.file) else _callee(frame.code)
         if name.startswith("self.") or names:
             names += [part for part in (name or "?").removeprefix("self.").split(".") if part not in WRAPPERS]
         elif name == "*" and local:
             local += ".*"  # of which network the member is, is known at least
         elif name and name != "self":
             local = name  # the whole network: its own name is not a part of its modules' names
-    if not calls:
+    if not frames:
         return None
-    last = calls[-1]
-    operators = list(OPERATOR.finditer(last.code))
-    operator = operators[-1][1] if len(operators) == 1 and operators[-1][1] not in NO_OPERATORS else ""
+    last = frames[-1]
+    operators = OPERATOR.findall(last.code)
+    operator = operators[0] if len(operators) == 1 and operators[0] not in NO_OPERATORS else ""
     if len(names) > 1 and set(names) == {"?"}:  # in a compiled graph, say: not one name is known
         names = ["?"] if operator else []
     if not names and not local:
         return None
     where = f"module {'.'.join(names) or local}"
     where += f", operator {operator}" if operator else ""
-    return last.number, where + SURFACED * bool(LATE.search(lines[-1][1]))
+    return last.source_number or last.number, where + SURFACED * bool(LATE.search(exception.text))
+
+
+def _calls_module(frame: LoggedFrame) -> bool:
+    """Tell whether a frame is torch's way into a module's forward."""
+    return bool(MODULE.search(frame.file) and CALLING.match(frame.function))
 
 
 def module_text(text: str) -> str:
     """Return a line of evidence if ocrlab wrote it, else nothing."""
     return text if MODULE_TEXT.match(text) else ""
-
-
-def _calls(lines: Sequence[tuple[int, str]]) -> Iterator[Call]:
-    at = 0
-    while at < len(lines):
-        frame = QUOTED_FRAME.match(lines[at][1])
-        number = lines[at][0]
-        at += 1
-        if not frame:
-            continue
-        code = marks = ""
-        ours = OURS.search(frame[1])
-        if at < len(lines) and not QUOTED_FRAME.match(lines[at][1]):
-            number, code = lines[at]
-            at += 1
-            if at < len(lines) and MARKS.match(lines[at][1]):
-                marks = lines[at][1]
-                at += 1
-        if not ours:
-            yield Call(frame[1].replace("\\", "/"), frame[2], _marked(code, marks), number)
-
-
-def _marked(code: str, marks: str) -> str:
-    """Return the part of a line that is marked below it, all of it where nothing is."""
-    begin = len(marks) - len(marks.lstrip())
-    return (code[begin : len(marks.rstrip())] if marks else code).strip()
 
 
 def _callee(code: str) -> str:
@@ -139,111 +96,107 @@ def _callee(code: str) -> str:
     return re.sub(r"\[(\w+)\]", r".\1", mine[0])
 
 
-@dataclass
-class Block:
-    """One traceback or dump: its own frames innermost first, its lines, and the exception that ends a traceback."""
+@dataclass(frozen=True)
+class Trace:
+    """A traceback with its exception, or the stack of a thread: its lines, and the program's own frames in it."""
 
     first: int
     last: int
-    fatal: bool
-    own: list[Line] = field(default_factory=list)
-    exception: Line | None = None
-    dump: bool = False
-    accident: bool = False  # its frames only tell where the main process was when a worker died
+    own: Sequence[LoggedFrame]  # innermost first
+    exception: LoggedException | None = None
+    fatal: bool = False
+
+    @property
+    def accident(self) -> bool:
+        """Whether its frames only show where the main process was when a worker died."""
+        return self.exception is not None and any(
+            HANDLER in frame.file.replace("\\", "/") for frame in self.exception.frames
+        )
+
+    @property
+    def innermost(self) -> LoggedFrame | None:
+        """The innermost own frame that has a name: the function around a comprehension says more."""
+        return next((frame for frame in self.own if not ANONYMOUS.match(frame.function)), next(iter(self.own), None))
 
 
-def add_place(cause: Cause, texts: list[LogText], logs: Mapping[str, bytes | str]) -> Cause:
-    """Return a cause whose evidence names the exception first, the module, and the program's own frame, where shown.
+def _traces(page: LogText) -> list[Trace]:
+    def own(frames: Iterable[Frame]) -> list[LoggedFrame]:
+        logged = [frame for frame in frames if isinstance(frame, LoggedFrame) and not frame.listed]
+        return [frame for frame in logged if not stack_patterns.is_library(frame)]
 
-    `logs` are the texts as they were: in `texts` the source that a traceback quotes is blank.
-    """
+    traces = [
+        Trace(exception.first, exception.last, own(reversed(exception.frames)), exception)
+        for exception in page.records.exceptions
+        if exception.traced
+    ]
+    traces += [Trace(t.first, t.last, own(t.frames), fatal=t.fatal) for t in page.records.threads]
+    return sorted(traces, key=lambda trace: trace.first)
+
+
+def add_place(cause: Cause, texts: list[LogText]) -> Cause:
+    """Return a cause whose evidence names the exception first, the module, and the program's own frame, where shown."""
     first = cause.evidence[0] if cause.evidence else None
-    blocks = {page.name: list(_blocks(page)) for page in texts}
-    name, block = _block_of(first, blocks)
-    words = _last_words(first, texts)
-    if block is None:
-        main = _main_thread(first, blocks)
-        return replace(cause, evidence=[*words, *cause.evidence][: MOST - len(main)] + main)
-    lines = [line for line in cause.evidence if not FRAME.match(line.text)] if block.own else list(cause.evidence)
-    exception, lines = block.exception, [*words, *lines]
-    if exception and (first is None or FRAME.match(first.text) or RELAYED.search(first.text)):
+    traces = {page.name: _traces(page) for page in texts}
+    name, trace = _trace_of(first, traces)
+    reason, main = _abort(first, texts, traces)
+    if trace is None:
+        return replace(cause, evidence=[*reason, *cause.evidence][: MOST - len(main)] + main)
+    lines = [line for line in cause.evidence if not (trace.own and read_frame(line.text))]
+    exception, lines = trace.exception, [*reason, *lines]
+    if exception and exception.text and (first is None or read_frame(first.text) or RELAYED.search(first.text)):
         lines = [Evidence(name, exception.number, exception.text.strip()[:300]), *lines]
-    called = None if block.dump or name not in logs else failing_module(_lines(block, logs[name]))
+    called = failing_module(exception) if exception else None
     if called:
         lines = [*lines[:1], Evidence(name, *called), *lines[1 : MOST - 2]]
-    at = _innermost(block)
-    if at:
-        lines = [*lines[: MOST - 1], Evidence(name, at.number, at.text.strip())]
+    if trace.innermost:
+        lines = [*lines[: MOST - 1], Evidence(name, trace.innermost.number, trace.innermost.text)]
     unique = {(line.file, line.line, line.text): line for line in lines}
     return replace(cause, evidence=list(unique.values())[:MOST])
 
 
-def _last_words(first: Evidence | None, texts: list[LogText]) -> list[Evidence]:
-    """Return why a process called abort(), where the evidence only tells that it did: its line stands just before."""
-    if first is None or first.line is None or not first.text.startswith(ABORTED):
-        return []
-    page = next(page for page in texts if page.name == first.file)
-    rows = zip(page.numbers, page.text.split("\n"), strict=False)
-    near = [(n, text) for n, text in rows if first.line - CHAINED <= n < first.line and LAST_WORDS.search(text)]
-    return [Evidence(first.file, number, text.strip()[:300]) for number, text in near[-1:]]
+def _abort(
+    first: Evidence | None, texts: list[LogText], traces: dict[str, list[Trace]]
+) -> tuple[list[Evidence], list[Evidence]]:
+    """Return why a process called abort(), and where its main thread was if another thread, not Python's, did.
 
-
-def _main_thread(first: Evidence | None, blocks: dict[str, list[Block]]) -> list[Evidence]:
-    """Return where the main thread was when another one aborted that is none of Python's."""
+    The line of evidence only reports that it aborted; the C library's reason stands just before.
+    """
     if first is None or first.line is None or not first.text.startswith(ABORTED):
-        return []
-    main = [block for block in blocks[first.file] if block.dump and block.first > first.line and block.own][-1:]
-    frames = filter(None, map(_innermost, main))
-    return [Evidence(first.file, at.number, f"the main thread was in {own_frame(at.text)}") for at in frames]
+        return [], []
+    number, page = first.line, next(page for page in texts if page.name == first.file)
+    near = [line for line in page.lines if number - CHAINED <= line.number < number and LAST_WORDS.search(line.text)]
+    reason = [Evidence(first.file, line.number, line.text.strip()[:300]) for line in near[-1:]]
+    dumps = [trace for trace in traces[first.file] if not trace.exception and trace.first > number and trace.own]
+    frames = [trace.innermost for trace in dumps[-1:] if trace.innermost]
+    return reason, [Evidence(first.file, at.number, f"the main thread was in {own_frame(at.text)}") for at in frames]
 
 
 def own_frame(text: str) -> str | None:
     """Return the place that a line of a traceback names if it is the program's own: `read (data.py:7)`."""
-    match = FRAME.match(text)
-    if match is None or _foreign(text):
+    frame = read_frame(text)
+    if frame is None or stack_patterns.is_library(frame):
         return None
-    path = PurePath(match["file"])
+    path = PurePath(frame.file)
     name = path.name if not path.name.startswith("__") else "/".join(path.parts[-2:])
-    return f"{match['function']} ({name}:{match['line']})"
+    return f"{frame.function} ({name}:{frame.line})"
 
 
-def frame_place(page: LogText, number: int) -> str:
-    """Return the program's own frame of the traceback that ends in a line, as ` in read (data.py:7)`; else nothing."""
-    for block in _blocks(page):
-        if block.exception and block.exception.number == number and not block.accident:
-            at = _innermost(block)
-            return f" in {own_frame(at.text)}" if at else ""
+def frame_place(page: LogText, exception: LoggedException) -> str:
+    """Return the program's own frame of an exception, as ` in read (data.py:7)`; else nothing."""
+    for trace in _traces(page):
+        if trace.exception is exception and not trace.accident:
+            return f" in {own_frame(trace.innermost.text)}" if trace.innermost else ""
     return ""
 
 
-def _innermost(block: Block) -> Line | None:
-    """Return the innermost own frame that has a name: the function around a comprehension says more."""
-    return next((line for line in block.own if not ANONYMOUS.search(line.text)), next(iter(block.own), None))
-
-
-def _lines(block: Block, log: bytes | str) -> list[tuple[int, str]]:
-    """Return the numbered lines of a block as they were."""
-    return [(line.number, line.text) for line in clean_lines(log) if block.first <= line.number <= block.last]
-
-
-def _foreign(text: str) -> bool:
-    """Tell whether a line is a frame of a library; Python's own frozen modules are blank by now."""
-    match = FRAME.match(text)
-    if match is None:
-        return False
-    return not match["file"].strip() or stack_patterns.is_library(
-        Frame(match["function"], match["file"], int(match["line"]))
-    )
-
-
-def _block_of(evidence: Evidence | None, blocks: dict[str, list[Block]]) -> tuple[str, Block | None]:
-    """Return the block that a line of evidence belongs to: it stands in it, or it announces it."""
-    fatal = next(((name, block) for name, file_blocks in blocks.items() for block in file_blocks if block.fatal), None)
-    number = evidence.line if evidence and evidence.file in blocks else None
+def _trace_of(evidence: Evidence | None, traces: dict[str, list[Trace]]) -> tuple[str, Trace | None]:
+    """Return the trace that a line of evidence belongs to: it stands in it, or it announces it."""
+    fatal = next(((name, trace) for name, around in traces.items() for trace in around if trace.fatal), None)
+    number = evidence.line if evidence and evidence.file in traces else None
     if evidence is None or number is None:
         return fatal or ("", None)
-    around = blocks[evidence.file]
-    within = next((n for n, block in enumerate(around) if block.first <= number <= block.last), None)
+    around = traces[evidence.file]
+    within = next((n for n, trace in enumerate(around) if trace.first <= number <= trace.last), None)
     if within is not None and around[within].accident:
         return evidence.file, None
     if within is not None and RELAYED.search(evidence.text) and within + 1 < len(around):
@@ -254,32 +207,5 @@ def _block_of(evidence: Evidence | None, blocks: dict[str, list[Block]]) -> tupl
         return evidence.file, around[within - 1]  # the exception that this one comes from
     if fatal:
         return fatal
-    after = next((block for block in around if block.first > number), None)
+    after = next((trace for trace in around if trace.first > number), None)
     return evidence.file, after if after and RELAYED.search(evidence.text) else None
-
-
-def _blocks(page: LogText) -> Iterator[Block]:
-    block: Block | None = None
-    dump = False
-    for number, text in zip(page.numbers, page.text.split("\n"), strict=False):
-        if TRACEBACK in text or DUMP.match(text):
-            if block:
-                yield block
-            dump = TRACEBACK not in text
-            block = Block(number, number, text.startswith(FATAL), dump=dump)
-        elif block and FRAME.match(text):
-            block.last = number
-            block.accident |= HANDLER in text.replace("\\", "/")
-            if not _foreign(text):
-                line = Line(number, text)
-                block.own = [*block.own, line] if dump else [line, *block.own]
-        elif block and text.startswith((" ", "\t")):
-            block.last = number
-        elif block:
-            if not dump and text.strip():
-                block.exception = Line(number, text)
-                block.last = number
-            yield block
-            block = None
-    if block:
-        yield block

@@ -11,14 +11,11 @@ from dataclasses import dataclass
 
 from ocrlab.debug.diagnosis.catalogue import Level, Role
 from ocrlab.debug.diagnosis.evidence import CONTEXT, KERNEL_LOG, Hit
-from ocrlab.debug.diagnosis.log_text import Line, LogText
+from ocrlab.debug.diagnosis.log_records import TRACEBACK, LoggedException
+from ocrlab.debug.diagnosis.log_text import WRITES, LogText
 from ocrlab.records import RuledOut
 
-ERRORS = "errors.txt"  # of an incident: what the program's Python told of errors that the program had hidden
-TRACEBACK = "Traceback (most recent call last)"
-NOTEBOOK = re.compile(r"^(?!Original )([A-Z]\w{1,60}) +Traceback")
-NAMED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}(_?[A-Z]\w{0,60})(?::|$)")
-RAISED = re.compile(r"^(?:E {3,})?(?:\w+\.){0,6}([A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt))(?::|$)")
+ERRORS = "errors.txt"  # of an incident: the exceptions that the program's handlers hid, as the error hook recorded them
 RELAYED = re.compile(  # another's
     r"Caught \w+ in |^SystemExit|ChildFailedError|CalledProcessError|Process(?:Raised|Exited)Exception"
     r"|ExecuteUserScriptError"
@@ -30,19 +27,14 @@ CARRIERS = re.compile(
     r"|Connection|Pipe|Comm|Child"
     r"|Process|Backend|Worker|Cancel|Abort|Launch|Compil|Triton|Http|HTTP|URL)\w*)$"
 )
-CAUSAL: tuple[str, ...] = ("kernel.", "gpumem.", "host.", "hw.", "loader.", "dist.", "native.", "data.index_range")
-CAUSAL += ("io.disk_full", "build.cpu_isa", "wsl.", "scheduler.")
-DEVICE: tuple[str, ...] = (
-    "driver.",
-    "build.arch",
-    "build.cpu_only",
-    "build.cuda_libraries",
-    "kernel.",
-    "hw.",
-    "gpumem.",
-    "wsl.",
+CAUSAL = (
+    *("kernel.", "gpumem.", "host.", "hw.", "loader.", "dist.", "native.", "data.index_range", "io.disk_full"),
+    *("build.cpu_isa", "wsl.", "scheduler."),
 )
-DEVICE += ("data.index_range",)  # torch warns first
+DEVICE = (
+    *("driver.", "build.arch", "build.cpu_only", "build.cuda_libraries", "kernel.", "hw.", "gpumem.", "wsl."),
+    "data.index_range",  # torch warns first
+)
 HARMLESS = re.compile(
     r"(?<!NCCL )\bWARN(?:ING)?\b|Warning ?:|^\[?W(?:\d{4})?[ \]]|: W \w|\bINFO\b|\bNOTICE\b|\bDEBUG\b"
     r"|^\[?I(?:\d{4})?[ \]]"
@@ -64,14 +56,10 @@ MILD = (HARMLESS, HANDLED, OPTIONAL)
 IMREAD = "imread"  # OpenCV only warns of a file that it cannot read and returns None
 NOTHING_READ = re.compile(r"NoneType|\bNone\b|empty\(\)|cv2\.|imread|OpenCV")  # what then fails
 # An error of these shows that the GPU could be used.
-WORKED: tuple[str, ...] = (
-    "gpumem.capacity",
-    "gpumem.fragmentation",
-    "gpumem.leak",
-    "gpumem.foreign",
-    "gpumem.absurd_size",
+WORKED = (
+    *("gpumem.capacity", "gpumem.fragmentation", "gpumem.leak", "gpumem.foreign", "gpumem.absurd_size", "hw.gpu"),
+    *("kernel.illegal_address", "kernel.misaligned", "kernel.launch_failure", "data.index_range"),
 )
-WORKED += ("hw.gpu", "kernel.illegal_address", "kernel.misaligned", "kernel.launch_failure", "data.index_range")
 UNUSABLE = ("driver.", "build.cpu_only", "build.cuda_libraries")
 FINISHED = re.compile(
     r"(?i)^\W*(?:[\w:./-]+\s){0,4}?(?:training|run|job|fit|evaluation|testing|everything|all|epochs?|successfully)?\W{0,3}"
@@ -83,76 +71,64 @@ ERROR = re.compile(r"\bERROR\b|\bFATAL\b|\bCRITICAL\b")
 NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")
 ROOT = re.compile(r"Root Cause \(first observed failure\):[\s\S]{0,400}?exitcode\s*:\s*(-?\d+)")
 TERMINATED = re.compile(r"SIGTERM|-15\b")
-OUTLASTED = (
-    "loader.worker_crash",
-    "loader.worker_killed",
-)  # the batches that were ready are used up, then comes the end
+# The batches that were ready are used up before the end comes.
+OUTLASTED = ("loader.worker_crash", "loader.worker_killed")
 DIED = "Fatal Python error: "  # of a worker too, whatever the main process still prints
 BAR = re.compile(r"%\|[^|]*\| *(\d+/\d+)")
-DURING = "During handling of the above exception, another exception occurred:"
-MARK = "ocrlab: "  # begins what `diagnose.firsts` says between the tracebacks of errors.txt: what hid the one above
 # A handler of these has another way to do the same; a handler of others cleans up, and may fail at that.
 TRIED = re.compile(
     r"(?:Key|Attribute|Index|Type|Value|Import|ModuleNotFound|FileNotFound|Lookup|OS|IO|Unicode\w*)Error$"
     r"|StopIteration$|Empty$"
 )
 CLEANED = ("io.missing", "io.permission")  # what a handler fails of that removes or writes a file
-SHOWN = 3  # lines above an exception in which the source of its innermost frame stands
 SILENT_FAULTS = ("num.", "hw.", "wsl.")  # what ends no program: only a warning tells it
 LASTING_FAULTS = (*SILENT_FAULTS, "build.arch", "gpumem.", "kernel.", "data.index_range", "hang.")
 
 
 @dataclass(frozen=True)
 class Uncaught:
-    """The tracebacks that end a log with no progress between them: first and last line, and the exceptions."""
+    """The exceptions that end a log with no progress between them, oldest first, and the line where they begin."""
 
     page: LogText
     first: int
-    last: int
-    exceptions: tuple[Line, ...]
+    exceptions: tuple[LoggedException, ...]
     traced: bool  # with a traceback, not only its last line
 
     @property
-    def own(self) -> Line:
-        """Return the last exception that does not only tell of another process's."""
-        own = [line for line in self.exceptions if not RELAYED.search(line.text)]
+    def last(self) -> int:
+        """The line in which they end."""
+        return self.exceptions[-1].number
+
+    @property
+    def own(self) -> LoggedException:
+        """The last exception that does not only report another process's."""
+        own = [exception for exception in self.exceptions if not RELAYED.search(exception.text)]
         return self.handled or (own or list(self.exceptions))[-1]
 
     @property
-    def handled(self) -> Line | None:
-        """Return the exception whose handler failed as it reported or cleaned up; None where it tried another way."""
-        for number, text in zip(self.page.numbers, self.page.text.split("\n"), strict=False):
-            if not self.first <= number:
-                continue
-            before = [line for line in self.exceptions if line.number < number]
-            if before and text.startswith(MARK) and self.page.name == ERRORS:
-                return before[-1]
-            if number <= self.last and text.startswith(DURING):
-                exception = NAMED.match(before[-1].text) if before else None
-                if exception and (not TRIED.search(exception[1]) or self._reports(number)):
-                    return before[-1]
-                return None
+    def handled(self) -> LoggedException | None:
+        """The exception whose handler failed as it reported or cleaned up; None where it tried another way."""
+        for exception, following in zip(self.exceptions, (*self.exceptions[1:], None), strict=True):
+            if exception.note and self.page.name == ERRORS:
+                return exception
+            if following and following.relation == "context":
+                reports = any(WRITES.search(frame.source) for frame in following.frames[-1:])  # no other way to try
+                tried = TRIED.search(exception.type) and not reports
+                return exception if exception.type and not tried else None
         return None
-
-    def _reports(self, begin: int) -> bool:
-        """Tell whether the first error after a line is of a statement that writes: no other way to try."""
-        last = next((line.number for line in self.exceptions if line.number > begin), 0)
-        return any(last - SHOWN <= number < last for number in self.page.writes if number > begin)
 
     @property
     def hid(self) -> str:
-        """Return in a sentence what has hidden the first error, where the program's Python told of it."""
-        if self.page.name != ERRORS:
-            return ""
-        lines = self.page.text.split("\n")
-        return next((text.removeprefix(MARK).rstrip(":") for text in lines if text.startswith(MARK)), "")
+        """What hid the first exception, as a sentence, where the error hook recorded it."""
+        notes = (exception.note for exception in self.page.records.exceptions if self.page.name == ERRORS)
+        return next(filter(None, notes), "")
 
     @property
     def plain(self) -> bool:
         """Tell whether these are errors of the program's own logic: KeyError, TypeError, a class of its own."""
-        exceptions = [self.own] if self.hid else self.exceptions
-        names = [NAMED.match(line.text) for line in exceptions if not RELAYED.search(line.text)]
-        return bool(names) and not any(name is None or CARRIERS.match(name[1]) for name in names)
+        exceptions = (self.own,) if self.hid else self.exceptions
+        types = [exception.type for exception in exceptions if not RELAYED.search(exception.text)]
+        return bool(types) and not any(not name or CARRIERS.match(name) for name in types)
 
 
 def find_uncaught(texts: Iterable[LogText]) -> Uncaught | None:
@@ -162,41 +138,29 @@ def find_uncaught(texts: Iterable[LogText]) -> Uncaught | None:
 
 
 def _uncaught_of(page: LogText) -> Uncaught | None:
-    lines = [Line(number, text) for number, text in zip(page.numbers, page.text.split("\n"), strict=False)]
-    moved = set(page.progress)
-    first, exceptions, waits, name = 0, list[Line](), False, None
-    last = 0
-    bars = set[str]()  # how far bars have come: one that is closed at the end of a program is drawn once more
-    for line in lines:
-        notebook = NOTEBOOK.match(line.text)
-        if TRACEBACK in line.text:
-            first, waits, name = first or line.number, True, notebook[1] if notebook else None
-        elif waits and _ends(line.text, name):
-            waits, last = False, line.number
-            exceptions.append(line)
-        elif not waits and RAISED.match(line.text) and not HANDLED.search(line.text):
-            first, last = first or line.number, line.number
-            exceptions.append(line)
-        elif not waits and first and line.number in moved and not _again(line.text, bars):
-            first, exceptions = 0, []  # it went on
-        elif not waits and first and not exceptions and HANDLED.search(line.text):
-            first = 0
-        bars.update(BAR.findall(line.text))
-    traced = any(TRACEBACK in line.text for line in lines if line.number >= first)
-    return Uncaught(page, first, last, tuple(exceptions), traced) if first and exceptions else None
+    advances = _advances(page)
+    last_ones: list[LoggedException] = []
+    for exception in page.records.exceptions:
+        if not exception.traced and HANDLED.search(exception.text):
+            continue
+        if last_ones and any(last_ones[-1].last < number < exception.first for number in advances):
+            last_ones = []  # the program went on
+        last_ones.append(exception)
+    ended = tuple(exception for exception in last_ones if exception.text)
+    if not ended or (last_ones[-1].text and any(number > last_ones[-1].last for number in advances)):
+        return None
+    return Uncaught(page, last_ones[0].first, ended, any(exception.traced for exception in last_ones))
 
 
-def _again(text: str, bars: set[str]) -> bool:
-    """Tell whether a line is progress bars that have come no further than before."""
-    counts = BAR.findall(text)
-    return bool(counts) and bars.issuperset(counts)
-
-
-def _ends(text: str, notebook: str | None) -> bool:
-    """Tell whether a line is the exception that ends a traceback."""
-    if notebook:
-        return text.startswith(notebook)
-    return bool(text.strip()) and not text.startswith((" ", "\t")) and NAMED.match(text) is not None
+def _advances(page: LogText) -> list[int]:
+    """Return the lines that show progress: a bar that is closed at the end of a program is drawn once more."""
+    progress, bars, advances = set(page.progress), set[str](), []
+    for line in page.lines:
+        counts = BAR.findall(line.text)
+        if line.number in progress and not (counts and bars.issuperset(counts)):
+            advances.append(line.number)
+        bars.update(counts)
+    return advances
 
 
 def drop_survived(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
@@ -230,11 +194,11 @@ def drop_survived(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
     return remaining
 
 
-def _after(hit: Hit, end: Uncaught, handled: Line) -> bool:
+def _after(hit: Hit, end: Uncaught, handled: LoggedException) -> bool:
     """Tell whether a hit is only what came of an error that was handled: its handler failed, or the program went on."""
     if end.hid:
-        later = [line.text.strip() for line in end.exceptions if line.number > handled.number]
-        return any((text.partition(": ")[2] or text) in hit.evidence.text for text in later)
+        later = [exception for exception in end.exceptions if exception.number > handled.number]
+        return any((exception.message or exception.text.strip()) in hit.evidence.text for exception in later)
     return hit.cause in CLEANED and hit.evidence.file == end.page.name and (hit.evidence.line or 0) > handled.number
 
 
@@ -246,7 +210,7 @@ def _before_plain(hit: Hit, end: Uncaught) -> list[Hit]:
 
 
 def rule_out_survived(before: list[Hit], after: list[Hit], texts: list[LogText]) -> list[RuledOut]:
-    """Return what `counted` has left out, once for each cause of which nothing is left."""
+    """Return what `drop_survived` left out, once for each cause of which nothing is left."""
     left = {hit.cause for hit in after}
     gone = {hit.cause: hit for hit in before if hit.cause not in left}
     why = "line {} of {} is not the exception that ended the program: only a warning, or the program went on"
@@ -260,8 +224,8 @@ def rule_out_survived(before: list[Hit], after: list[Hit], texts: list[LogText])
         reason = later if end and handled and _after(hit, end, handled) else why
         ruled_out.append(RuledOut(cause, reason.format(hit.evidence.line, hit.evidence.file)))
     if end and end.hid and not any(end.hid in ruled.why for ruled in ruled_out):
-        last = NAMED.match(end.exceptions[-1].text)
-        ruled_out.append(RuledOut(last[1] if last and len(end.exceptions) > 1 else "output", end.hid))
+        last = end.exceptions[-1].type if len(end.exceptions) > 1 else ""
+        ruled_out.append(RuledOut(last or "output", end.hid))
     return ruled_out
 
 
@@ -270,15 +234,18 @@ def _survived(hit: Hit, end: Uncaught) -> bool:
     if _unread(hit, end):
         return False
     number = hit.evidence.line or 0
-    lines = list(zip(end.page.numbers, end.page.text.split("\n"), strict=False))
-    above = [text for at, text in lines if number - WARNED_LINES <= at < number]
+    above = _lines_above(end.page, number)
     warned = any(WARNED.search(text) for text in above) and not any(TRACEBACK in text for text in above)
     if warned or any(mild.search(hit.evidence.text) for mild in MILD):
         return True
     if hit.cause in OUTLASTED or hit.evidence.text.startswith(DIED):
         return False
-    after = [text for at, text in lines if at > number][:2]
+    after = [line.text for line in end.page.lines if line.number > number][:2]
     return any(HANDLED.search(text) for text in after) or any(number < at < end.first for at in end.page.progress)
+
+
+def _lines_above(page: LogText, number: int) -> list[str]:
+    return [line.text for line in page.lines if number - WARNED_LINES <= line.number < number]
 
 
 def _unread(hit: Hit, end: Uncaught) -> bool:
@@ -326,10 +293,9 @@ def is_mild(hit: Hit, page: LogText | None) -> bool:
     """Tell whether a line only warns, by its level or by its own words."""
     if page is None or page.name in (CONTEXT, KERNEL_LOG) or hit.evidence.line is None:
         return False
-    text, number = hit.evidence.text, hit.evidence.line
-    if any(mild.search(text) for mild in MILD):
+    if any(mild.search(hit.evidence.text) for mild in MILD):
         return True
-    return any(WARNED.search(above) for at, above in _lines(page) if number - WARNED_LINES <= at < number)
+    return any(WARNED.search(text) for text in _lines_above(page, hit.evidence.line))
 
 
 def _cap_warning(hit: Hit, grave: Iterable[Hit], pages: dict[str, LogText]) -> Hit:
@@ -343,8 +309,8 @@ def _cap_warning(hit: Hit, grave: Iterable[Hit], pages: dict[str, LogText]) -> H
         return hit.capped(Level.POSSIBLE)
     if not fits and any(at > number for at in page.progress):
         return hit.capped(Level.POSSIBLE)
-    after = (text for at, text in _lines(page) if at > number and text.strip() and not text.startswith((" ", "\t")))
-    spoken = any(not HARMLESS.search(text) for text in after)
+    after = (line.text for line in page.lines if line.number > number and line.text.strip())
+    spoken = any(not HARMLESS.search(text) for text in after if not text.startswith((" ", "\t")))
     return hit.capped(Level.LIKELY) if spoken and not fits else hit
 
 
@@ -354,7 +320,3 @@ def _leads(hit: Hit, later: Hit) -> bool:
         return True
     # What a person says of ranks that stand still is what a connection does that is tried for ever.
     return later.evidence.file == CONTEXT and all(side.cause.startswith("dist.") for side in (hit, later))
-
-
-def _lines(page: LogText) -> Iterable[tuple[int, str]]:
-    return zip(page.numbers, page.text.split("\n"), strict=False)

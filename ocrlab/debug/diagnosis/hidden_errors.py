@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrlab.debug.diagnosis.final_exception import MARK, TRIED
+from ocrlab.debug.diagnosis.final_exception import TRIED
+from ocrlab.debug.diagnosis.log_records import NOTE
 from ocrlab.debug.diagnosis.log_text import WRITES
 
 LARGEST = 2 << 20  # bytes of a source file that is read
@@ -178,7 +179,7 @@ class ExceptionChain:
         for number, link in enumerate(self.links):
             parts.append(traceback(link))
             if number < len(self.words):
-                parts.append(f"{MARK}{self.words[number]}\n")
+                parts.append(f"{NOTE}{self.words[number]}\n")
         return "\n".join(parts)
 
 

@@ -1,10 +1,7 @@
-"""The text of a program as numbered lines: without terminal noise, prefixes and shown source; of a huge log an excerpt.
+"""The text of a program as numbered lines without terminal noise, prefixes and quoted source; of a huge log an excerpt.
 
 Nobody can list the prefixes that loggers, schedulers and people put before a line. But a frame of Python has a known
 shape: what stands before it stands before its neighbours.
-
-Source that tracebacks show names what a program could do, not what happened. It is blank, except for the assertion
-above a bare AssertionError.
 """
 
 from __future__ import annotations
@@ -14,10 +11,10 @@ import html
 import re
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from ocrlab.debug.diagnosis.regex_prefilter import SearchableText
+from ocrlab.debug.diagnosis.log_records import Line, LogRecords, read_records
 
 FRAME_MARKS = ('File "', "Thread ", "thread ", "Process ")
 PREFIXED_FRAME = re.compile(
@@ -34,24 +31,16 @@ PIECE = re.compile(
 )
 BOX = ("│", "|", "║", "┃")  # round a traceback, on both sides
 MOST_FORMS = 8  # of prefixes in one text
-FRAME = re.compile(r'^(\s*)File "[^"\n]{1,500}", line \d+')
-NOTEBOOK = re.compile(r"^[A-Z]\w{1,60} +Traceback \(most recent call last\)")
-NOTEBOOK_CODE = re.compile(r"^(?:-+> *|\s+)\d+(?:\s|$)")
-TEST = re.compile(r"^_{5,}.{1,200}_{5,}$")
-TEST_CODE = re.compile(r"^(?:>\s|\s{4})")
-RAISES = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?::|$)")
-ASSERTED = re.compile(r"^\s+assert\s")
-UNMET = re.compile(r"^(?:\w+\.){0,6}AssertionError:?\s*$")
 # What a handler does to report, and a step to leave something for later.
 WRITES = re.compile(
     r"open\([^)\n]*['\"][wax]b?\+?['\"]|\.write\w*\(|\bmakedirs\(|\.mkdir\(|\.touch\(|\bsave\w*\(|\.to_\w+\(|dump\w*\("
     r"|FileHandler\(|SummaryWriter\(|\bexport\w*\("
 )
-MARK_LINE = re.compile(r"^[\s~^]+$")
 LONGEST = 4000  # characters of a line that are looked at: bounds every regular expression
 FEW_LINES, ALIKE = 200, 6  # shorter logs are kept whole; of lines alike the first and the last six are searched
 MOST_ODD = 0.3  # of the characters of a text
 DIGITS = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+FROZEN = re.compile(r"<frozen [\w.]+>")  # a module of Python's own in a traceback: nothing froze
 LEFT_OUT = "[... {} lines left out by ocrlab ...]"
 GAP = re.compile(re.escape(LEFT_OUT).replace(r"\{\}", r"(\d{1,15})"))
 PROGRESS = re.compile(
@@ -164,63 +153,21 @@ def _prefix_stripper(before: str) -> Callable[[str], str | None]:
     return bare
 
 
-def blank_source(page: LogText) -> LogText:
-    """Return a page whose shown source (below frames of Python, in IPython's and pytest's listings) is blank."""
-    lines = page.text.split("\n")
-    writes = list[int]()
-    indent: int | None = None
-    listing: re.Pattern[str] | None = None
-    for index, line in enumerate(lines):
-        frame = FRAME.match(line)
-        if frame:
-            indent, listing = len(frame[1]), None
-        elif indent is not None and line.strip() and len(line) - len(line.lstrip()) > indent:
-            writes += [page.numbers[index]] if WRITES.search(line) else []
-            lines[index] = line if _is_failed_assertion(lines, index) else " " * len(line)
-        elif NOTEBOOK.match(line):
-            indent, listing = None, NOTEBOOK_CODE
-        elif TEST.match(line):
-            indent, listing = None, TEST_CODE
-        elif listing and listing.match(line):
-            lines[index] = " " * len(line)
-        else:
-            indent = None
-            listing = None if listing is NOTEBOOK_CODE and RAISES.match(line) else listing
-            listing = None if listing is TEST_CODE and line.startswith("E ") else listing
-    return replace(page, text="\n".join(lines), writes=tuple(writes))
-
-
-def _is_failed_assertion(lines: list[str], index: int) -> bool:
-    """Tell whether a line asserts what a bare AssertionError right below says is not so."""
-    if not ASSERTED.match(lines[index]):
-        return False
-    below = next((line for line in lines[index + 1 : index + 3] if not MARK_LINE.match(line)), "")
-    return UNMET.match(below) is not None
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line: its 1-based number in the file as people see it, and its text."""
-
-    number: int
-    text: str
-
-
 @dataclass(frozen=True)
 class LogText:
-    """A cleaned text in one piece, with the way back from an offset to the number of its line."""
+    """A cleaned text in one piece, with the way back from an offset to the number of its line, and its records."""
 
     name: str
-    text: str
+    text: str  # quoted source is blank in it
     starts: tuple[int, ...]
     numbers: tuple[int, ...]
     progress: tuple[int, ...] = ()  # numbers of lines that show steps, epochs or a bar
-    writes: tuple[int, ...] = ()  # numbers of lines of shown source that write a file
+    records: LogRecords = field(default_factory=LogRecords)
 
     @functools.cached_property
-    def searched(self) -> SearchableText:
-        """Return the text as one that is searched for many patterns."""
-        return SearchableText(self.text)
+    def lines(self) -> list[Line]:
+        """The text line by line."""
+        return [Line(number, text) for number, text in zip(self.numbers, self.text.split("\n"), strict=False)]
 
     @functools.cached_property
     def printed(self) -> bool:
@@ -255,12 +202,7 @@ def clean_lines(data: bytes | str) -> list[Line]:
 
     A line keeps the number that an editor shows for it. Lines longer than 4000 characters keep both ends.
     """
-    return list(_clean_lines(data.decode("utf-8", errors="replace") if isinstance(data, bytes) else data))
-
-
-@functools.lru_cache(maxsize=2)
-def _clean_lines(text: str) -> tuple[Line, ...]:
-    """Return the lines of a log; what asks for those of the same text again gets them at once."""
+    text = data.decode("utf-8", errors="replace") if isinstance(data, bytes) else data
     text = _plain(text).replace("\r\n", "\n")
     odd = CONTROL.search(text) is not None
     lines, skipped = list[Line](), 0
@@ -281,9 +223,7 @@ def _clean_lines(text: str) -> tuple[Line, ...]:
     if lines and not lines[-1].text:
         lines.pop()
     bare = strip_prefixes([line.text for line in lines])
-    return tuple(
-        Line(line.number, part) for line, text in zip(lines, bare, strict=True) for part in _split_exception(text)
-    )
+    return [Line(line.number, part) for line, text in zip(lines, bare, strict=True) for part in _split_exception(text)]
 
 
 def _split_exception(text: str) -> list[str]:
@@ -292,18 +232,6 @@ def _split_exception(text: str) -> list[str]:
         EXCEPTION_AFTER_WORDS.match(text) if "Error: " in text or "Exception: " in text or "Exit: " in text else None
     )
     return [text[: match.start("raised")].rstrip(), text[match.start("raised") :]] if match else [text]
-
-
-def without_prefixes(text: str) -> str:
-    """Return a text with as many lines, without colours and what launchers, loggers and people put before a line."""
-    lines = [PREFIX.sub("", line, count=1) for line in _plain(text).split("\n")]
-    return "\n".join(strip_prefixes(lines))
-
-
-def open_lines(text: str) -> list[Line]:
-    """Return the lines of a text, with those of a traceback or a dump that stands in one line."""
-    raws = enumerate(text.split("\n"), 1)
-    return [Line(number, part) for number, raw in raws for part in (_unescaped(raw) or [raw])]
 
 
 def _unescaped(raw: str) -> list[str]:
@@ -338,31 +266,37 @@ def junk(text: str) -> bool:
 
 
 def clean_log(name: str, data: bytes | str, advice: re.Pattern[str] | None = None) -> LogText:
-    """Return a text as one searchable page; what `advice` matches is blanked, so that it is never evidence."""
-    starts, numbers, parts, offset = [], [], [], 0
+    """Return a text as one searchable page; quoted source and what `advice` matches are blank: they are no evidence."""
     lines = clean_lines(data)
-    for line in _varied(lines):
-        starts.append(offset)
-        numbers.append(line.number)
-        parts.append(line.text)
-        offset += len(line.text) + 1
-    text = "\n".join(parts)
     if advice is not None:
-        text = advice.sub(lambda match: " " * len(match[0]), text)
+        text = advice.sub(_blank, "\n".join(line.text for line in lines))
+        lines = [Line(line.number, part) for line, part in zip(lines, text.split("\n"), strict=True)] if lines else []
+    records = read_records(lines)
+    starts, numbers, parts, offset = [], [], [], 0
+    for index in _varied(lines):
+        text = FROZEN.sub(_blank, lines[index].text)
+        text = " " * len(text) if index in records.quoted else text
+        starts.append(offset)
+        numbers.append(lines[index].number)
+        parts.append(text)
+        offset += len(text) + 1
     progress = tuple(line.number for line in lines if PROGRESS.search(line.text))
-    return LogText(name, text, tuple(starts), tuple(numbers), progress)
+    return LogText(name, "\n".join(parts), tuple(starts), tuple(numbers), progress, records)
 
 
-def _varied(lines: list[Line]) -> list[Line]:
-    """Return the lines without the bulk of those that differ in their numbers only: steps, bars, repeated warnings."""
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def _varied(lines: list[Line]) -> list[int]:
+    """Return the indices of the lines without the bulk of those that differ in their numbers only, as steps do."""
     if len(lines) < FEW_LINES:
-        return [line for line in lines if line.text]
+        return [index for index, line in enumerate(lines) if line.text]
     shapes: dict[str, list[int]] = {}
     for index, line in enumerate(lines):
         if line.text:
             shapes.setdefault(DIGITS.sub("0", line.text[:200]), []).append(index)
-    indices = {index for places in shapes.values() for index in (*places[:ALIKE], *places[-ALIKE:])}
-    return [lines[index] for index in sorted(indices)]
+    return sorted({index for places in shapes.values() for index in (*places[:ALIKE], *places[-ALIKE:])})
 
 
 def _bar(state: str) -> bool:

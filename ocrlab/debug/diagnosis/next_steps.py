@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from ocrlab.debug.diagnosis import catalogue, evidence, failure_place, final_exception
 from ocrlab.debug.diagnosis.hangs import stack_patterns
+from ocrlab.debug.diagnosis.log_records import RAISED
 from ocrlab.debug.diagnosis.log_text import LogText
 from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import Cause, Incident, Verdict
@@ -21,7 +22,6 @@ HOW_TO_GET_A_LOG = (
     "ocrlab watch -- python train.py    (for a crash without an error or a hang: signals, stacks and the kernel log)",
     "ocrlab doctor    (where the machine is in doubt: driver, GPU, installed packages, limits)",
 )
-RAISED = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b", re.MULTILINE)
 # What a program says that catches its exception and tells only the message, or that never raised one.
 WORDS = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL)\b|^(?:[Ee]rror|[Ff]atal|FAILED)\b ?[:!]|^[\w./-]{1,80}: (?:fatal )?error: "
@@ -112,10 +112,10 @@ def _error(incident: Incident, texts: list[LogText]) -> str:
     if end is not None:
         if RELAYED.search(end.own.text):
             return RELAYED_SAYS.format(end.own.text.strip()[:160], end.page.name, end.own.number)
-        error = f"`{end.own.text.strip()[:160]}`{failure_place.frame_place(end.page, end.own.number)}"
+        error = f"`{end.own.text.strip()[:160]}`{failure_place.frame_place(end.page, end.own)}"
         error += f" ({end.page.name} line {end.own.number})"
         return OWN + error if end.plain or IMPORTED.match(end.own.text) else f"what is behind its error, {error}"
-    if final_exception.ended_well(texts) or not any(RAISED.search(text.text) for text in texts):
+    if final_exception.ended_well(texts) or not any(RAISED.match(line.text) for page in texts for line in page.lines):
         return _last_words(incident, texts) or f"{NOTHING}{_last_line(incident, texts)}"
     return "the first error line with its traceback"
 
@@ -125,14 +125,14 @@ def _last_words(incident: Incident, texts: list[LogText]) -> str:
     if incident.status == "log" and final_exception.ended_well(texts):
         return ""
     for page in texts:
-        lines = list(zip(page.numbers, page.text.split("\n"), strict=False))[-FEW:]
-        errors = [(number, text.strip()) for number, text in lines if WORDS.search(text) or OURS.match(text)]
+        lines = page.lines[-FEW:]
+        errors = [line for line in lines if WORDS.search(line.text) or OURS.match(line.text)]
         if errors and page.name not in (final_exception.CONTEXT, final_exception.KERNEL_LOG):
-            number, text = errors[-1]
+            number, text = errors[-1].number, errors[-1].text.strip()
             if OURS.match(text):
                 return f"{OWN}`{text.removeprefix('ocrlab: ')}` ({page.name} line {number})"
             quoted = f"`{text[:200]}` ({page.name} line {number})"
-            asked = text.lower().startswith("error: ") and any(line.startswith("Usage: ") for _, line in lines)
+            asked = text.lower().startswith("error: ") and any(line.text.startswith("Usage: ") for line in lines)
             if USAGE.match(text) or asked:  # argparse; click, fire
                 return f"{OWN}{quoted}, of the words that it was called with"
             return f"its traceback: the program says only {quoted}; log.exception(...) or a bare `raise` would print it"
@@ -157,12 +157,10 @@ def _modules(texts: list[LogText]) -> list[str]:
     match = MODULE.search(end.own.text) if end else None
     if end is None or match is None:
         return []
-    for number, text in zip(end.page.numbers, end.page.text.split("\n"), strict=False):
-        frame = failure_place.FRAME.match(text) if end.first <= number <= end.last else None
-        if frame is None or frame["function"] != "<module>" or failure_place.own_frame(text) is None:
-            continue
-        file = PurePath(frame["file"])
-        if file.stem in stack_patterns.STANDARD | stack_patterns.OTHERS:
+    for frame in (frame for exception in end.exceptions for frame in exception.frames):
+        file = PurePath(frame.file)
+        own = frame.function == "<module>" and not stack_patterns.is_library(frame)
+        if own and file.stem in stack_patterns.STANDARD | stack_patterns.OTHERS:
             return [f"whether {file.name} is meant: it hides the module `{file.stem}` from every import; rename it"]
     name = match["of"] or match["name"]
     if name not in stack_patterns.STANDARD | stack_patterns.OTHERS:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import run_folder
-from ocrlab.debug.diagnosis import classify, load_input, parse_stacks
-from ocrlab.debug.diagnosis.failure_place import FRAME, TRACEBACK
+from ocrlab.debug.diagnosis import classify, load_input, log_records
 from ocrlab.debug.diagnosis.hangs import stack_patterns
+from ocrlab.debug.diagnosis.log_records import TRACEBACK, read_frame
 from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.errors import DataError, OcrlabError, RunError
 from ocrlab.hardware.processes.stack_types import Frame
@@ -303,15 +303,16 @@ def last_traceback(text: str) -> str:
 
 def _innermost(whole: str) -> Frame | None:
     """Return the innermost frame of the program's own, else of anybody's; a dump lists the newest call first."""
-    matches = [match for line in whole.splitlines() if (match := FRAME.match(line))]
-    frames = [Frame(match["function"], match["file"], int(match["line"])) for match in matches]
+    frames = [frame for line in whole.splitlines() if (frame := read_frame(line))]
     if TRACEBACK in whole:
         frames.reverse()
     return next((frame for frame in frames if not stack_patterns.is_library(frame)), next(iter(frames), None))
 
 
 def _hang(text: str, here: bool) -> Stack:
-    frames = [frame for stack in parse_stacks.parse(text) for thread in stack.threads[:1] for frame in thread.frames]
+    frames = [
+        frame for stack in log_records.parse_stacks(text) for thread in stack.threads[:1] for frame in thread.frames
+    ]
     own = next((frame for frame in frames if frame.line and not stack_patterns.is_library(frame)), None)
     return _with_source("stacks.txt", own, text[:LONGEST].rstrip(), here)
 

@@ -6,7 +6,7 @@ import pytest
 
 from ocrlab.debug.diagnosis import failure_place
 from ocrlab.debug.diagnosis.classify import classify
-from ocrlab.debug.diagnosis.final_exception import DURING
+from ocrlab.debug.diagnosis.log_records import DURING
 from ocrlab.debug.diagnosis.log_text import clean_log
 from ocrlab.debug.diagnosis.verdict_files import sentence
 from ocrlab.records import Cause, Evidence, Incident
@@ -42,7 +42,7 @@ def test_a_frame_in_words(line: str, place: str | None) -> None:
 
 def test_the_innermost_own_frame_is_added_to_the_exception() -> None:
     cause = Cause("ckpt.corrupt", 0.8, [Evidence("log_tail.txt", 10, "EOFError")])
-    lines = failure_place.add_place(cause, [clean_log("log_tail.txt", LOG)], {"log_tail.txt": LOG}).evidence
+    lines = failure_place.add_place(cause, [clean_log("log_tail.txt", LOG)]).evidence
     assert [(line.line, failure_place.own_frame(line.text)) for line in lines] == [
         (10, None),
         (5, "read (x/__init__.py:7)"),
@@ -51,21 +51,18 @@ def test_the_innermost_own_frame_is_added_to_the_exception() -> None:
 
 def test_the_exception_comes_before_the_frame() -> None:
     cause = Cause("data.sample", 0.8, [Evidence("log_tail.txt", 8, LOG.splitlines()[7])])
-    assert [
-        line.line
-        for line in failure_place.add_place(cause, [clean_log("log_tail.txt", LOG)], {"log_tail.txt": LOG}).evidence
-    ] == [10, 5]
+    assert [line.line for line in failure_place.add_place(cause, [clean_log("log_tail.txt", LOG)]).evidence] == [10, 5]
 
 
 def test_a_cause_that_no_traceback_shows_stays_as_it_is() -> None:
     for evidence in ([], [Evidence("facts", None, "x")], [Evidence("log_tail.txt", 1, "step 1")]):
         cause = Cause("host.oom_kill", 0.8, evidence)
-        assert failure_place.add_place(cause, [clean_log("log_tail.txt", LOG)], {"log_tail.txt": LOG}) == cause
+        assert failure_place.add_place(cause, [clean_log("log_tail.txt", LOG)]) == cause
 
 
 def test_the_place_of_an_exception() -> None:
-    assert failure_place.frame_place(clean_log("log", LOG), 10) == " in read (x/__init__.py:7)"
-    assert failure_place.frame_place(clean_log("log", LOG), 1) == ""
+    page = clean_log("log", LOG)
+    assert failure_place.frame_place(page, page.records.exceptions[0]) == " in read (x/__init__.py:7)"
 
 
 def test_the_cell_is_the_users_code_and_what_runs_it_is_not() -> None:
@@ -82,9 +79,7 @@ def test_an_exception_of_libraries_stands_where_its_cause_does() -> None:
         "RuntimeError: generator raised StopIteration\n"
     )
     first = Evidence("log_tail.txt", 11, "RuntimeError: generator raised StopIteration")
-    lines = failure_place.add_place(
-        Cause("data.sample", 0.8, [first]), [clean_log("log_tail.txt", chain)], {"log_tail.txt": chain}
-    ).evidence
+    lines = failure_place.add_place(Cause("data.sample", 0.8, [first]), [clean_log("log_tail.txt", chain)]).evidence
     assert [line.line for line in lines] == [11, 2]
 
 

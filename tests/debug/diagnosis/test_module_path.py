@@ -12,6 +12,7 @@ from torch import nn
 
 from ocrlab.debug.diagnosis import failure_place
 from ocrlab.debug.diagnosis.classify import classify
+from ocrlab.debug.diagnosis.log_records import Line, read_records
 from ocrlab.debug.diagnosis.verdict_files import sentence
 from ocrlab.debug.flight_record import ring_writer
 from ocrlab.debug.recorder.stage_hooks import StageHooks
@@ -46,8 +47,9 @@ class Net(nn.Module):
         return self.blocks(x[:, :3] if wrong else x)  # type: ignore[no-any-return]
 
 
-def numbered(lines: list[str]) -> list[tuple[int, str]]:
-    return list(enumerate(lines, 1))
+def place_of(lines: list[str]) -> tuple[int, str] | None:
+    records = read_records([Line(number, text) for number, text in enumerate(lines, 1)])
+    return failure_place.failing_module(records.exceptions[0])
 
 
 def failing(*args: Any, stages: Any = None) -> list[str]:
@@ -75,7 +77,7 @@ def test_module_and_operator_of_a_real_failure(
     stages = StageHooks(ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)) if recorded else None
     lines = failing(*args, stages=stages)
     assert not any("debug/recorder" in line for line in lines), "its hooks are not on the stack of a module"
-    place = failure_place.failing_module(numbered(lines))
+    place = place_of(lines)
     assert place is not None
     assert place[1] == expected
     assert expected.rpartition(" ")[2] in lines[place[0] - 1]
@@ -86,7 +88,7 @@ def test_an_unnamed_member_is_placed_in_its_network() -> None:
     try:
         model(torch.tensor([30]))
     except IndexError:
-        place = failure_place.failing_module(numbered(traceback.format_exc().splitlines()))
+        place = place_of(traceback.format_exc().splitlines())
     assert place is not None and place[1] == "module model.*, operator embedding"
 
 
@@ -94,9 +96,8 @@ def test_without_a_module_there_is_no_place() -> None:
     try:
         torch.zeros(2) + torch.zeros(3)
     except RuntimeError:
-        assert failure_place.failing_module(numbered(traceback.format_exc().splitlines())) is None
-    assert failure_place.failing_module([]) is None
-    assert failure_place.failing_module(numbered(HEAD)) is None
+        assert place_of(traceback.format_exc().splitlines()) is None
+    assert place_of(HEAD) is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_without_a_module_there_is_no_place() -> None:
 )
 def test_what_a_line_calls(before: list[str], inside: list[str], expected: str | None) -> None:
     lines = [*HEAD, '  File "net.py", line 4, in forward', *before, *IMPL, '  File "y.py", line 2, in forward', *inside]
-    place = failure_place.failing_module(numbered(lines))
+    place = place_of(lines)
     assert (place and place[1]) == expected
 
 
@@ -134,7 +135,7 @@ def test_wrappers_are_no_part_of_a_name_and_windows_has_modules_too() -> None:
         lines += ['  File "C:\\net\\model.py", line 4, in forward', f"    return {code}"]
         lines += [line.replace("/", "\\") for line in IMPL]
     lines += ['  File "C:\\net\\model.py", line 9, in forward', "    return torch.einsum('ij', x)"]
-    assert failure_place.failing_module(numbered(lines)) == (len(lines), "module encoder.block, operator einsum")
+    assert place_of(lines) == (len(lines), "module encoder.block, operator einsum")
 
 
 def test_what_checkpoint_calls_has_no_name_of_its_own() -> None:
@@ -146,15 +147,15 @@ def test_what_checkpoint_calls_has_no_name_of_its_own() -> None:
         *IMPL,
     ]
     lines += ['  File "net.py", line 9, in forward', "    return torch.bmm(x, y)"]
-    assert failure_place.failing_module(numbered(lines)) == (len(lines), "module body.?, operator bmm")
+    assert place_of(lines) == (len(lines), "module body.?, operator bmm")
 
 
 def test_a_path_without_names_is_left_out() -> None:
     inside = ['  File "/v/torch/_dynamo/eval_frame.py", line 4, in inner', "    return fn(*args)", *IMPL]
     lines = [*HEAD, *inside, *inside, '  File "<eval_with_key>.3", line 9, in forward', "    x = gather(y)"]
-    assert failure_place.failing_module(numbered(lines)) is None
+    assert place_of(lines) is None
     lines[-1] = "    return torch.gather(x, 1, y)"
-    assert failure_place.failing_module(numbered(lines)) == (len(lines), "module ?, operator gather")
+    assert place_of(lines) == (len(lines), "module ?, operator gather")
 
 
 def test_the_verdict_names_module_and_operator() -> None:
@@ -179,7 +180,7 @@ def test_the_verdict_names_module_and_operator() -> None:
 def test_what_a_device_reports_surfaces_somewhere(error: str, late: bool) -> None:
     lines = [*HEAD, '  File "net.py", line 4, in forward', "    x = self.fc(x)", *IMPL]
     lines += ['  File "/v/torch/nn/modules/linear.py", line 9, in forward', "    return F.linear(x, w)", error]
-    place = failure_place.failing_module(numbered(lines))
+    place = place_of(lines)
     assert place is not None
     assert place[1] == "module fc, operator linear" + " (where it surfaced)" * late
     assert failure_place.module_text(place[1])
@@ -206,4 +207,4 @@ def test_what_a_record_puts_around_a_model_is_no_module() -> None:
         "    return (h - self.centers[y]).mean()",
         "IndexError: index 5",
     ]
-    assert failure_place.failing_module(list(enumerate(lines))) == (11, "module criterion")
+    assert place_of([HEAD[0], *lines]) == (13, "module criterion")

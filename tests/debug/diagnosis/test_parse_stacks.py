@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.diagnosis import parse_stacks
+from ocrlab.debug.diagnosis.log_records import parse_stacks
 from ocrlab.hardware.processes import stack_dumps
 from ocrlab.hardware.processes.process_tree import Process
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
@@ -28,7 +28,11 @@ def test_our_own_text_comes_back_whole() -> None:
     process = Process(41, state="S", role="worker", command="python train.py --a (b)", threads=2)
     stack = Stack(process, [main, idle], "py-spy", "futex_wait_queue", "")
     dead = Stack(Process(43, state="Z", role="main", command="[true]", threads=1), [], "proc", "", "it has ended")
-    assert parse_stacks.parse(stack_dumps.text([stack, dead])) == [stack, dead]
+    read = parse_stacks(stack_dumps.text([stack, dead]))
+    shown = read[0].threads[0].frames
+    assert [frame.text for frame in shown][1:] == ["D.__getitem__ (/data/set (1)/d.py:30)", "<module> (<string>:1)"]
+    shown[:] = [Frame(frame.function, frame.file, frame.line, frame.locals) for frame in shown]
+    assert read == [stack, dead]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +46,7 @@ def test_our_own_text_comes_back_whole() -> None:
     ],
 )
 def test_py_spys_dumps(shared: Path, name: str, processes: int, main: str, innermost: str) -> None:
-    stacks = parse_stacks.parse(captured(shared, name))
+    stacks = parse_stacks(captured(shared, name))
     assert len(stacks) == processes
     assert {stack.how for stack in stacks} == {"py-spy"}
     assert stacks[0].threads[0].name == main
@@ -51,19 +55,19 @@ def test_py_spys_dumps(shared: Path, name: str, processes: int, main: str, inner
 
 
 def test_who_holds_the_lock(shared: Path) -> None:
-    assert parse_stacks.parse(captured(shared, "py_spin"))[0].threads[0].gil
-    native = parse_stacks.parse(captured(shared, "native_spin"))[0].threads[0]
+    assert parse_stacks(captured(shared, "py_spin"))[0].threads[0].gil
+    native = parse_stacks(captured(shared, "native_spin"))[0].threads[0]
     assert (native.active, native.gil) == (True, False)
 
 
 def test_faulthandlers_timeout(shared: Path) -> None:
-    [stack] = parse_stacks.parse(captured(shared, "fh_later"))
+    [stack] = parse_stacks(captured(shared, "fh_later"))
     assert stack.how == "faulthandler"
     assert [(frame.function, frame.line) for frame in stack.threads[0].frames] == [("<module>", 6)]
 
 
 def test_a_crash_is_no_hang_and_its_main_thread_is_the_last(shared: Path) -> None:
-    [stack] = parse_stacks.parse(captured(shared, "main_sigsegv_threads"))
+    [stack] = parse_stacks(captured(shared, "main_sigsegv_threads"))
     assert stack.how == "crash"
     assert [frame.function for frame in stack.threads[0].frames] == ["string_at", "<module>"]
 
@@ -83,13 +87,13 @@ KeyboardInterrupt
 
 
 def test_a_ctrl_c_shows_where_it_hung() -> None:
-    [stack] = parse_stacks.parse(CTRL_C.replace("^C", ""))
+    [stack] = parse_stacks(CTRL_C.replace("^C", ""))
     assert [frame.function for frame in stack.threads[0].frames] == ["_try_get_data", "main", "<module>"]
     assert stack.how == "traceback"
 
 
 def test_any_other_traceback_is_no_stack() -> None:
-    assert parse_stacks.parse(CTRL_C.replace("KeyboardInterrupt", "ValueError: no")) == []
+    assert parse_stacks(CTRL_C.replace("KeyboardInterrupt", "ValueError: no")) == []
 
 
 GDB = """\
@@ -102,7 +106,7 @@ Thread 1 (Thread 0x7f0 (LWP 11) "python"):
 
 
 def test_gdbs_backtrace() -> None:
-    [stack] = parse_stacks.parse(GDB)
+    [stack] = parse_stacks(GDB)
     assert [thread.id for thread in stack.threads] == [12, 11]
     assert [frame.function for frame in stack.threads[1].frames] == ["cuStreamSynchronize", "at::native::item"]
     assert stack.threads[1].frames[0].file == "/usr/lib/libcuda.so.1"
@@ -112,13 +116,13 @@ def test_gdbs_backtrace() -> None:
     "text", ["", "\n", "loss 0.3\n", "Process 5: python\n", "Thread pools (8) are used\n", "#1 first"]
 )
 def test_text_without_stacks(text: str) -> None:
-    assert parse_stacks.parse(text) == []
+    assert parse_stacks(text) == []
 
 
 def test_every_captured_log_can_be_read(shared: Path) -> None:
     with_stacks = 0
     for path in sorted((shared / "diagnosis" / "captured").glob("*.log")):
-        stacks = parse_stacks.parse(path.read_text(errors="replace"))
+        stacks = parse_stacks(path.read_text(errors="replace"))
         with_stacks += bool(stacks)
         assert all(stack.threads for stack in stacks), path.name
     assert with_stacks >= 20
@@ -126,7 +130,7 @@ def test_every_captured_log_can_be_read(shared: Path) -> None:
 
 def test_what_follows_a_stack_is_not_part_of_it() -> None:
     text = "Process 5: python a.py\n\nThread 5 (idle)\n    f (a.py:1)\n\nstep 4\n    retried (b.py:3)\n    left (a)\n"
-    [stack] = parse_stacks.parse(text)
+    [stack] = parse_stacks(text)
     assert [frame.function for frame in stack.threads[0].frames] == ["f"]
 
 
@@ -135,5 +139,5 @@ def test_torn_and_shuffled_text_never_raises(shared: Path) -> None:
     lines = [line for path in paths for line in path.read_text(errors="replace").splitlines()]
     for _ in range(30):
         chosen = random.sample(lines, 400)
-        for stack in parse_stacks.parse("\n".join(line[: random.randrange(1, 120)] for line in chosen)):
+        for stack in parse_stacks("\n".join(line[: random.randrange(1, 120)] for line in chosen)):
             assert stack.threads

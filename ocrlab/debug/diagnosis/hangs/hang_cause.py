@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from ocrlab.debug.diagnosis import log_text, parse_stacks
 from ocrlab.debug.diagnosis.catalogue import Level
-from ocrlab.debug.diagnosis.evidence import Hit
+from ocrlab.debug.diagnosis.evidence import CONTEXT, Hit
 from ocrlab.debug.diagnosis.hangs import dataloader, locks, stack_patterns
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
-from ocrlab.hardware.processes import stack_dumps as probe
+from ocrlab.debug.diagnosis.log_records import LoggedFrame, parse_stacks
+from ocrlab.debug.diagnosis.log_text import LogText, clean_log
+from ocrlab.hardware.processes import stack_dumps
 from ocrlab.hardware.processes.stack_dumps import short
-from ocrlab.hardware.processes.stack_types import Stack
+from ocrlab.hardware.processes.stack_types import Frame, Stack
 from ocrlab.records import Evidence, Incident
 
 COLLECTIVES = re.compile(
@@ -49,11 +50,7 @@ WORDS = {
     "hang.stopped": "waits for somebody to type in",
 }
 STACKS, LOG = "stacks.txt", "log_tail.txt"
-DUMP = re.compile(
-    r"^(?:Process \d+: |Thread (?:0x[0-9a-f]+|\d+)[^\n]{0,60}(?:\((?:idle|active)|most recent call first))",
-    re.MULTILINE,
-)
-MARKS = ("Thread ", "Process ", "\x1b", "&")  # of a dump, and of what may be written within its words
+UNTIMED = ("traceback", "gdb", "faulthandler", "crash")  # stacks that need not be of a program that hangs
 MOST_LINES = 3  # lines of one kind of hang
 
 
@@ -276,28 +273,35 @@ def hang_fact(stacks: Sequence[Stack], facts: Mapping[str, Any], text: str | Non
     if not findings:
         return None
     best = findings[0]
-    lines = _frame_lines(best, (text if text is not None else probe.text(stacks)).splitlines())
-    evidence = [asdict(Evidence(STACKS, number, line)) for number, line in lines]
+    written = parse_stacks(text if text is not None else stack_dumps.text(stacks))
+    written.sort(key=lambda stack: stack.process.pid != best.pid)
+    shown = [frame for stack in written for thread in stack.threads for frame in thread.frames]
+    places = {(frame.function, frame.file, frame.line): _evidence(STACKS, frame) for frame in reversed(shown)}
+    keys = [(frame.function, frame.file, frame.line) for frame in best.frames]
+    evidence = [asdict(places[key]) for key in keys if key in places]
     return {"id": best.id, "confidence": best.level.value, "pid": best.pid, "why": best.why, "evidence": evidence}
 
 
-def stack_hits(incident: Incident) -> list[Hit]:
+def stack_hits(incident: Incident, texts: Sequence[LogText]) -> list[Hit]:
     """Return what stacks in an incident, or pasted into a log, support; the watcher's own finding comes first."""
     hits = _stored_hits(incident.facts.get("hang"))
-    for name in sorted(incident.texts, key=lambda name: name != STACKS):
-        if not any(mark in incident.texts[name] for mark in MARKS):
+    pages = [page for page in texts if page.name != CONTEXT and "Fatal Python error" not in page.text]
+    if STACKS in incident.texts:
+        pages.insert(0, clean_log(STACKS, incident.texts[STACKS]))
+    for page in pages:
+        threads = any(not thread.fatal for thread in page.records.threads)  # the current one alone is where it crashed
+        if not threads and all(stack.how in UNTIMED for stack in page.records.stacks):
             continue
-        opened = log_text.open_lines(incident.texts[name])
-        text = log_text.without_prefixes("\n".join(line.text for line in opened))
-        if not DUMP.search(text) or (name != STACKS and "Fatal Python error" in text):
-            continue
-        facts = incident.facts if name != STACKS else {"log": incident.texts.get(LOG, ""), **incident.facts}
-        lines = text.splitlines()
-        for finding in find_hangs(parse_stacks.parse(text), facts):
-            frames = [Evidence(name, opened[number - 1].number, line) for number, line in _frame_lines(finding, lines)]
-            hits += _hits(finding.id, finding.level, [Evidence(name, None, finding.why), *frames])
+        facts = {"log": incident.texts.get(LOG, ""), **incident.facts} if page.name == STACKS else incident.facts
+        for finding in find_hangs(page.records.stacks, facts):
+            frames = [_evidence(page.name, frame) for frame in finding.frames]
+            hits += _hits(finding.id, finding.level, [Evidence(page.name, None, finding.why), *frames])
         return hits
     return hits
+
+
+def _evidence(name: str, frame: Frame) -> Evidence:
+    return Evidence(name, frame.number, frame.text) if isinstance(frame, LoggedFrame) else Evidence(name, None, "")
 
 
 def _stored_hits(fact: Any) -> list[Hit]:
@@ -311,15 +315,3 @@ def _stored_hits(fact: Any) -> list[Hit]:
 
 def _hits(cause: str, level: Level, lines: list[Evidence]) -> list[Hit]:
     return [Hit(cause, level, line, "its stack shows it") for line in lines[:MOST_LINES] if line.text]
-
-
-def _frame_lines(finding: HangFinding, lines: list[str]) -> Iterator[tuple[int, str]]:
-    """Yield the lines of the stacks text, numbered from 1, on which the frames of a finding stand."""
-    first = next((n for n, line in enumerate(lines) if re.match(rf"\s*Process {finding.pid}\b", line)), 0)
-    for frame in finding.frames:
-        shown = {probe.line(frame).strip(), f'File "{frame.file}", line {frame.line} in {frame.function}'}
-        shown.add(f'File "{frame.file}", line {frame.line}, in {frame.function}')
-        order = [*range(first, len(lines)), *range(first)]
-        at = next((number for number in order if lines[number].strip() in shown), None)
-        if at is not None:
-            yield at + 1, lines[at].strip()

@@ -114,11 +114,10 @@ def idle(frames: list[Frame]) -> bool:
 
 def is_library(frame: Frame) -> bool:
     """Tell whether a frame is native, Python's own or of an installed package, rather than of the program."""
-    if not frame.line or LIBRARY.search(frame.file) or (frame.file.startswith("<") and frame.file != CELL):
+    file = frame.file
+    if not frame.line or not file.strip() or LIBRARY.search(file) or (file.startswith("<") and file != CELL):
         return True
-    if frame.file.startswith("/"):
-        return False
-    top = frame.file.partition("/")[0].removesuffix(".py")
+    top = file.partition("/")[0].removesuffix(".py")  # empty of an absolute path
     return top in OTHERS or top in STANDARD
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ocrlab.debug.diagnosis import parse_stacks
 from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.hangs import dataloader, hang_cause
+from ocrlab.debug.diagnosis.log_records import parse_stacks
 from ocrlab.hardware.processes.stack_types import Frame
 
 
@@ -31,9 +31,9 @@ def test_all_workers_that_spin_in_native_code_are_copies_of_a_broken_pool() -> N
     main = 'Process 1: python train.py\n\nThread 1 (idle): "MainThread"\n'
     main += "    select (selectors.py:415)\n    _try_get_data (torch/utils/data/dataloader.py:1293)\n\n"
     at = "__getitem__ (pages.py:7)"
-    single = parse_stacks.parse(main + worker_stack(2, at, active=True))
+    single = parse_stacks(main + worker_stack(2, at, active=True))
     assert hang_cause.find_hangs(single, {})[0].id == "loader.hang_sample", "it may be the sample"
-    two = parse_stacks.parse(main + worker_stack(2, at, active=True) + worker_stack(3, at, active=True))
+    two = parse_stacks(main + worker_stack(2, at, active=True) + worker_stack(3, at, active=True))
     assert hang_cause.find_hangs(two, {})[0].id == "loader.fork_deadlock"
 
 
@@ -47,7 +47,7 @@ def test_all_workers_that_spin_in_native_code_are_copies_of_a_broken_pool() -> N
 def test_locks_that_are_shared_on_purpose(frames: str, cause: str) -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    {frames}\n'
     text += "    _launch (multiprocessing/popen_fork.py:71)\n    <module> (train.py:9)\n"
-    assert [finding.id for finding in hang_cause.find_hangs(parse_stacks.parse(text), {})][:1] == [cause]
+    assert [finding.id for finding in hang_cause.find_hangs(parse_stacks(text), {})][:1] == [cause]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_locks_that_are_shared_on_purpose(frames: str, cause: str) -> None:
 def test_a_lock_that_only_the_parent_could_let_go(top: str, call: str, threads: int, cause: str, least: Level) -> None:
     text = worker_stack(2, top).replace("Python v3.11", f"# main, state S, {threads} threads, from py-spy")
     text = text.replace(f"    {top}", f"    # waits in {call}\n    {top}")
-    best = hang_cause.find_hangs(parse_stacks.parse(text), {})[0]
+    best = hang_cause.find_hangs(parse_stacks(text), {})[0]
     assert best.level.value >= least.value
     assert best.id == cause if cause else best.id != "loader.fork_deadlock"
 
@@ -84,7 +84,7 @@ def test_a_lock_that_only_the_parent_could_let_go(top: str, call: str, threads: 
 def test_a_lock_is_named_with_its_holder(call: str, words: str) -> None:
     text = worker_stack(2, "__getitem__ (pages.py:7)")
     text = text.replace("    __getitem__", f"    # waits in {call}\n    __getitem__")
-    best = hang_cause.find_hangs(parse_stacks.parse(text), {})[0]
+    best = hang_cause.find_hangs(parse_stacks(text), {})[0]
     assert best.id == "loader.hang_sample"
     assert words in best.why
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.diagnosis import parse_stacks
 from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.hangs import dataloader, hang_cause, locks
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
+from ocrlab.debug.diagnosis.log_records import parse_stacks
 from ocrlab.hardware.processes import process_tree
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
@@ -33,15 +33,13 @@ def test_an_import_that_is_at_work_may_only_be_slow() -> None:
         'Process 5: python train.py\n# main, state R, 1 threads, from py-spy\n\nThread 5 (active+gil): "MainThread"\n'
     )
     text += "    create_module (<frozen importlib._bootstrap_external>:1233)\n    <module> (train.py:1)\n"
-    [busy] = hang_cause.find_hangs(parse_stacks.parse(text), {})
+    [busy] = hang_cause.find_hangs(parse_stacks(text), {})
     assert (busy.id, busy.level) == ("hang.import", Level.POSSIBLE)
-    [asleep] = hang_cause.find_hangs(
-        parse_stacks.parse(text.replace("active+gil", "idle").replace("state R", "state S")), {}
-    )
+    [asleep] = hang_cause.find_hangs(parse_stacks(text.replace("active+gil", "idle").replace("state R", "state S")), {})
     assert asleep.level is Level.DECISIVE
     call = "recvfrom 3 socket:[1], connected to 1.2.3.4:80"
     far = text.replace("active+gil", "idle").replace("    create", f"    # waits in {call}\n    create")
-    [waits] = hang_cause.find_hangs(parse_stacks.parse(far), {})
+    [waits] = hang_cause.find_hangs(parse_stacks(far), {})
     assert "where 1.2.3.4:80 does not answer" in waits.why
 
 
@@ -204,7 +202,7 @@ if __name__ == "__main__":
 )
 def test_captured_hangs(shared: Path, name: str, cause: str, word: str) -> None:
     text = (shared / "diagnosis" / "captured" / f"{name}.log").read_text(errors="replace")
-    best = hang_cause.hang_fact(parse_stacks.parse(text), {"log": text}, text)
+    best = hang_cause.hang_fact(parse_stacks(text), {"log": text}, text)
     assert best is not None
     assert (best["id"], word in best["why"]) == (cause, True)
     lines = text.splitlines()
@@ -216,7 +214,7 @@ def test_captured_crashes_are_no_hangs(shared: Path) -> None:
     for path in sorted((shared / "diagnosis" / "captured").glob("*.log")):
         text = path.read_text(errors="replace")
         if "Fatal Python error" in text:
-            assert hang_cause.find_hangs(parse_stacks.parse(text), {"log": text}) == [], path.name
+            assert hang_cause.find_hangs(parse_stacks(text), {"log": text}) == [], path.name
 
 
 TOP = "    train (train.py:7)\n    <module> (train.py:20)\n"
@@ -254,14 +252,14 @@ TOP = "    train (train.py:7)\n    <module> (train.py:20)\n"
 )
 def test_places_that_have_a_name(frames: str, cause: str) -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    {frames}\n{TOP}'
-    assert hang_cause.find_hangs(parse_stacks.parse(text), {})[0].id == cause
+    assert hang_cause.find_hangs(parse_stacks(text), {})[0].id == cause
 
 
 def test_running_compiled_code_is_no_compilation() -> None:
     frames = "    call (/tmp/torchinductor_me/ab/cab.py:40)\n    __call__ (torch/_inductor/output_code.py:6)\n"
     frames += "    _fn (torch/_dynamo/eval_frame.py:736)\n"
     text = f'Process 5: python train.py\n\nThread 5 (active+gil): "MainThread"\n{frames}{TOP}'
-    assert "hang.compile" not in [finding.id for finding in hang_cause.find_hangs(parse_stacks.parse(text), {})]
+    assert "hang.compile" not in [finding.id for finding in hang_cause.find_hangs(parse_stacks(text), {})]
 
 
 def test_ranks_in_different_collectives() -> None:
@@ -270,10 +268,10 @@ def test_ranks_in_different_collectives() -> None:
         return f'Process {pid}: python train.py\n\nThread {pid} (idle): "MainThread"\n{frame}{TOP}\n'
 
     text = rank(7, "all_reduce") + rank(8, "all_reduce") + rank(9, "broadcast")
-    [best, *_] = hang_cause.find_hangs(parse_stacks.parse(text), {})
+    [best, *_] = hang_cause.find_hangs(parse_stacks(text), {})
     assert (best.id, best.pid) == ("dist.timeout_desync", 9)
     assert "2 of 3 ranks wait in all_reduce, but process 9 is in broadcast" in best.why
-    [same, *_] = hang_cause.find_hangs(parse_stacks.parse(rank(7, "barrier") + rank(8, "barrier")), {})
+    [same, *_] = hang_cause.find_hangs(parse_stacks(rank(7, "barrier") + rank(8, "barrier")), {})
     assert same.id == "dist.network"
     assert same.level is Level.POSSIBLE
 
@@ -305,12 +303,12 @@ def test_ranks_of_mp_spawn_wait_in_backward_for_a_rank_elsewhere() -> None:
 def test_a_trackers_idle_threads_are_not_blamed() -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    wait (threading.py:5)\n{TOP}'
     text += 'Thread 6 (idle): "NetStatThr"\n    wait (threading.py:3)\n    check (wandb/sdk/wandb_run.py:2)\n'
-    assert [finding.id for finding in hang_cause.find_hangs(parse_stacks.parse(text), {})] == ["hang.deadlock"]
+    assert [finding.id for finding in hang_cause.find_hangs(parse_stacks(text), {})] == ["hang.deadlock"]
 
 
 def test_a_fact_for_an_incident_is_json(shared: Path) -> None:
     text = (shared / "diagnosis" / "captured" / "dl_hang.log").read_text(errors="replace")
-    fact = hang_cause.hang_fact(parse_stacks.parse(text), {}, text)
+    fact = hang_cause.hang_fact(parse_stacks(text), {}, text)
     assert fact is not None
     assert (fact["id"], fact["pid"], fact["confidence"]) == ("loader.hang_sample", 10146, Level.DECISIVE.value)
     assert "D.__getitem__" in fact["why"]
@@ -351,7 +349,7 @@ def test_which_sample(frames: list[Frame], expected: str) -> None:
 
 def test_parts_ignore_other_hangs() -> None:
     text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    accept (socket.py:294)\n{TOP}'
-    [stack] = parse_stacks.parse(text)
+    [stack] = parse_stacks(text)
     assert hang_cause.explain_rank_wait([stack]) == []
     assert locks.explain_wait(stack, [stack], {}) == []
     assert hang_cause.find_hangs([stack], {}) == []
