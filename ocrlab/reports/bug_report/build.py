@@ -1,4 +1,4 @@
-"""`ocrlab report bug`: a bug report that fills itself in from what a failure left; what is unknown is said to be so."""
+"""`ocrlab report bug`: a bug report that fills itself in from what a failure left, and states what is unknown."""
 
 from __future__ import annotations
 
@@ -11,21 +11,10 @@ from typing import Any
 from ocrlab import redaction, run_folder
 from ocrlab.debug.diagnosis.verdict_files import REPLACED
 from ocrlab.reports.bug_report import sections
-from ocrlab.reports.bug_report.markup import (
-    INSIDE,
-    Block,
-    Bullets,
-    Checks,
-    Code,
-    Paragraph,
-    Section,
-    Table,
-    markdown,
-    page,
-)
+from ocrlab.reports.bug_report.markup import CLOSE, CODE, OPEN, Section, map_texts, markdown, page
 from ocrlab.reports.bug_report.sources import INCIDENT, Sources, collect
 
-MARK = re.compile(r"\((?:secret|user|host|address)\)")
+REPLACEMENT = re.compile(r"\((?:secret|user|host|address)\)")
 MOST = 99  # reports of one failure in one folder
 
 
@@ -43,26 +32,37 @@ class Report:
 
 
 def build(sources: Sources, verification: Mapping[str, Any] | None = None) -> Report:
-    """Return the report; `verified` is what came of running it again, as `rerun.again` returns it."""
-    verification = verification or {}
-    front = sections.front(sources, verification)
-    title, content = str(front["title"]), sections.build_sections(sources, verification)
-    clean, count = _clean([Section("", [Paragraph(title)]), *content])
-    title = clean[0].blocks[0].text  # type: ignore[union-attr]
+    """Return the report; `verification` is the result of `trial.rerun_command`."""
+    front = sections.front(sources, verification or {})
+    content = sections.build_sections(sources, verification or {})
+    [named, *clean], count = _clean([Section("", [str(front["title"])]), *content])
+    title = str(named.blocks[0])
     front = redaction.clean({**front, "title": title})
-    count = max(
-        count, len(MARK.findall(markdown(title, front, clean[1:], "")))
-    )  # most were replaced before, on writing
+    # Most places were replaced before, when the files were written.
+    count = max(count, len(REPLACEMENT.findall(markdown(title, front, clean, ""))))
     note = f"Written by ocrlab {front['version']}."
     if count:
         note += f" {count} {'place' if count == 1 else 'places'} replaced: {REPLACED}."
-    written = markdown(title, front, clean[1:], note)
-    shown = page(title, front, clean[1:], note)
-    return Report(str(front["id"]), title, str(front["status"]), front, written, shown, count)
+    forms = markdown(title, front, clean, note), page(title, front, clean, note)
+    return Report(str(front["id"]), title, str(front["status"]), front, *forms, count)
+
+
+def _clean(content: list[Section]) -> tuple[list[Section], int]:
+    """Return sections in which every text is clean; before they are rendered, because escaping would hide a name."""
+    total = 0
+
+    def clean(text: str) -> str:
+        nonlocal total
+        parts, count = redaction.clean_and_count([{"": part} for part in CODE.split(text)])
+        total += count
+        return "".join(f"{OPEN}{part['']}{CLOSE}" if index % 2 else part[""] for index, part in enumerate(parts))
+
+    cleaned = [replace(section, blocks=[map_texts(block, clean) for block in section.blocks]) for section in content]
+    return cleaned, total
 
 
 def write(report: Report, folder: Path, stem: str) -> tuple[Path, Path]:
-    """Write `stem`.md and .html into `folder`; an older one that differs stays, and this one gets a number.
+    """Write `stem`.md and .html into `folder`; an older report that differs stays, and this one gets a number.
 
     Somebody may have written into the older one. Raises OSError.
     """
@@ -78,24 +78,6 @@ def write(report: Report, folder: Path, stem: str) -> tuple[Path, Path]:
     return places
 
 
-def write_bug_report(run: Path | str, out: Path | str | None = None) -> tuple[Path, Path]:
-    """Write a bug report of a run folder, incident, notebook or log as Markdown and HTML; returns the two paths.
-
-    They go into the folder `out`, by default beside what they are about; an older report stays. Secrets and names
-    are replaced. Raises DataError where there is nothing to read, OSError where nothing can be written.
-    """
-    sources = collect(Path(run))
-    return write_beside(build(sources), sources, Path(out) if out is not None else None)
-
-
-def write_beside(report: Report, sources: Sources, folder: Path | None = None) -> tuple[Path, Path]:
-    """Write both forms of a report into `folder`, by default beside what it is about."""
-    stem = f"bug-{report.id.removeprefix('OCR-')}"
-    if sources.kind in ("notebook", "log"):
-        return write(report, folder or sources.path.parent, f"{sources.path.stem}-{stem}")
-    return write(report, folder or (sources.path if sources.kind == "incident" else sources.path / INCIDENT), stem)
-
-
 def _same(path: Path, text: str) -> bool:
     try:
         return path.read_text(encoding="utf-8", errors="replace") == text
@@ -103,26 +85,19 @@ def _same(path: Path, text: str) -> bool:
         return False
 
 
-def _clean(content: list[Section]) -> tuple[list[Section], int]:
-    """Return sections in which every text is clean; before they are rendered, as escaping would hide a name."""
-    total = 0
+def write_bug_report(run: Path | str, out: Path | str | None = None) -> tuple[Path, Path]:
+    """Write a bug report of a run folder, incident, notebook or log as Markdown and HTML; returns the two paths.
 
-    def text(value: str) -> str:
-        nonlocal total
-        parts = re.split(f"({INSIDE.pattern.replace('(', '(?:')})", value) if INSIDE.search(value) else [value]
-        done, count = redaction.clean_and_count([{"": part} for part in parts])
-        total += count
-        return "".join(part[""] for part in done)
+    They go into the folder `out`, by default next to what they describe; an older report stays. Secrets and names
+    are replaced. Raises DataError if there is nothing to read, OSError if nothing can be written.
+    """
+    sources = collect(Path(run))
+    return write_beside(build(sources), sources, Path(out) if out is not None else None)
 
-    def clean_block(block: Block) -> Block:
-        if isinstance(block, Paragraph):
-            return Paragraph(text(block.text))
-        if isinstance(block, Bullets):
-            return Bullets([text(item) for item in block.items])
-        if isinstance(block, Checks):
-            return Checks([(done, text(item)) for done, item in block.items])
-        if isinstance(block, Table):
-            return Table(block.header, [[text(cell) for cell in row] for row in block.rows])
-        return Code(text(block.text), block.language, block.title)
 
-    return [replace(section, blocks=[clean_block(block) for block in section.blocks]) for section in content], total
+def write_beside(report: Report, sources: Sources, folder: Path | None = None) -> tuple[Path, Path]:
+    """Write both forms of a report into `folder`, by default next to what it describes."""
+    stem = f"bug-{report.id.removeprefix('OCR-')}"
+    if sources.kind in ("notebook", "log"):
+        return write(report, folder or sources.path.parent, f"{sources.path.stem}-{stem}")
+    return write(report, folder or (sources.path if sources.kind == "incident" else sources.path / INCIDENT), stem)

@@ -1,22 +1,23 @@
-"""What a bug report is made of: sections of paragraphs, lists, tables, code and check marks; and both its forms.
+"""What a bug report is made of, and both its forms: Markdown for an issue, and one HTML page.
 
 A text may hold `code` between the marks that `code()` sets. Everything else in it is words: whatever a stranger's log
-holds, no form of it is read as Markdown or HTML.
+holds, neither form reads it as Markdown or HTML.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 
 from ocrlab.reports.html import stylesheet
 
 OPEN, CLOSE = "\x02", "\x03"
-INSIDE = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
+CODE = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 UNPRINTABLE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&])")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # whatever a stranger's text holds, nothing is fetched
 SHEET = """
 .bug { max-width: 1000px; }
 .bug .facts { display: flex; flex-wrap: wrap; gap: 4px 22px; font-size: 14px; margin: 0; }
@@ -33,26 +34,12 @@ SHEET = """
 .checks { list-style: none; padding: 0; }
 .checks span { display: inline-block; width: 1.4em; font-weight: 700; }
 .checks i { font-style: normal; font-size: 13px; opacity: .75; margin-left: 6px; }
-"""  # what a bug report has besides the style of all reports
-
-
-@dataclass(frozen=True)
-class Paragraph:
-    """Words."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Bullets:
-    """Things, one a line."""
-
-    items: list[str]
+"""  # in addition to the style sheet of all reports
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows below a header; cells are texts."""
+    """Rows of texts below a header; where no header says what the cells are, the first of each row does."""
 
     header: list[str]
     rows: list[list[str]]
@@ -60,49 +47,55 @@ class Table:
 
 @dataclass(frozen=True)
 class Code:
-    """Lines as they are; folded below `title` where there is one."""
+    """Lines as they are; folded below `title` if it has one."""
 
     text: str
     language: str = ""
     title: str = ""
 
 
-@dataclass(frozen=True)
-class Checks:
-    """What is done and what is not, each with a word on how that is known."""
-
-    items: list[tuple[bool, str]]
-
-
-Block = Paragraph | Bullets | Table | Code | Checks
+Block = str | list[str] | dict[str, bool] | Table | Code  # a paragraph, a list, check marks, ...
 
 
 @dataclass(frozen=True)
 class Section:
-    """One heading with what stands below it."""
+    """A heading and the blocks below it."""
 
     title: str
     blocks: list[Block] = field(default_factory=list)
 
 
 def code(text: object) -> str:
-    """Return a text as code inside a paragraph, a list or a cell: in one line, and nothing in it means anything."""
+    """Return a text as code inside a paragraph, a list or a cell: on one line, and nothing in it has a meaning."""
     return f"{OPEN}{' '.join(plain(str(text)).split())}{CLOSE}"
 
 
 def ticked(text: str) -> str:
-    """Return a text of ours whose `code` stands between backticks with marks instead."""
+    """Return a text of ocrlab with marks instead of the backticks around its code."""
     parts = text.split("`")
     return "".join(code(part) if index % 2 else part for index, part in enumerate(parts)) if len(parts) % 2 else text
 
 
 def plain(text: str) -> str:
-    """Return a text without colour codes, control characters and those that turn the direction of writing."""
+    """Return a text without colour codes, control characters and those that change the direction of writing."""
     return UNPRINTABLE.sub("", text)
 
 
+def map_texts(block: Block, change: Callable[[str], str]) -> Block:
+    """Return a block in which `change` was applied to every text that can come from a stranger."""
+    if isinstance(block, str):
+        return change(block)
+    if isinstance(block, list):
+        return [change(item) for item in block]
+    if isinstance(block, dict):
+        return {change(text): done for text, done in block.items()}
+    if isinstance(block, Table):
+        return Table(block.header, [[change(cell) for cell in row] for row in block.rows])
+    return Code(change(block.text), block.language, block.title)
+
+
 def markdown(title: str, front: Mapping[str, object], sections: Iterable[Section], note: str) -> str:
-    """Return a report as Markdown that pastes into an issue: the front matter is YAML, what is long is folded."""
+    """Return a report as Markdown to paste into an issue: the front matter is YAML, long parts are folded."""
     parts = ["---", *(f"{name}: {_yaml(value)}" for name, value in front.items()), "---"]
     parts += ["", f"# {_markdown_text(title)}"]
     for section in sections:
@@ -112,117 +105,96 @@ def markdown(title: str, front: Mapping[str, object], sections: Iterable[Section
     return "\n".join([*parts, "", "---", "", _markdown_text(note), ""])
 
 
-def html(sections: Iterable[Section]) -> str:
-    """Return sections as HTML, in which everything is escaped."""
-    parts = []
-    for section in sections:
-        parts.append(f"<h2>{escape(section.title)}</h2>")
-        parts += [_html(block) for block in section.blocks]
-    return "\n".join(parts)
-
-
 def page(title: str, front: Mapping[str, object], sections: Iterable[Section], note: str) -> str:
-    """Return a whole page; every text in it is escaped."""
-    texts = {
-        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in front.items()
-    }
-    pairs = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(plain(text))}</dd></div>"
-        for name, text in texts.items()
-        if name != "title"
+    """Return a report as an HTML page; every text in it is escaped."""
+    facts = ((name, value) for name, value in front.items() if name != "title")
+    texts = ((name, ", ".join(map(str, value)) if isinstance(value, list) else str(value)) for name, value in facts)
+    pairs = "".join(f"<div><dt>{escape(name)}</dt><dd>{inline(text)}</dd></div>" for name, text in texts)
+    body = "\n".join(
+        "\n".join([f"<h2>{escape(section.title)}</h2>", *map(_html, section.blocks)]) for section in sections
     )
-    policy = "default-src 'none'; style-src 'unsafe-inline'"  # whatever a stranger's text holds, nothing is fetched
-    head = (
-        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><meta '
-        f'http-equiv="Content-Security-Policy" content="{policy}"><title>{inline(title)}</title>'
-        f"<style>{stylesheet.sheet()}{SHEET}</style>"
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>{inline(title)}</title>'
+        f'<style>{stylesheet.sheet()}{SHEET}</style></head><body class="bug">'
+        f'<header><h1>{inline(title)}</h1><dl class="facts">{pairs}</dl></header>'
+        f'<main class="html">{body}</main><footer>{inline(note)}</footer></body></html>\n'
     )
-    top = f'<header><h1>{inline(title)}</h1><dl class="facts">{pairs}</dl></header>'
-    body = f"{top}<main class='html'>{html(sections)}</main><footer>{inline(note)}</footer>"
-    return f'<!doctype html><html lang="en"><head>{head}</head><body class="bug">{body}</body></html>\n'
 
 
 def inline(text: str) -> str:
     """Return a text with its code as HTML."""
-    done, parts = 0, []
-    for match in INSIDE.finditer(text):
-        parts += [escape(plain(text[done : match.start()])), f"<code>{escape(match[1])}</code>"]
-        done = match.end()
-    return "".join([*parts, escape(plain(text[done:]))])
+    parts = enumerate(CODE.split(text))
+    return "".join(f"<code>{escape(part)}</code>" if index % 2 else escape(plain(part)) for index, part in parts)
 
 
-def _yaml(value: object) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(_yaml(item) for item in value)}]"
-    text = plain(str(value)).replace("\\", "\\\\").replace('"', "'")
-    return text if re.fullmatch(r"[A-Za-z][\w. -]*\w|\w", text) and ": " not in text else f'"{text}"'
-
-
-def _markdown_text(text: str, cell: bool = False) -> str:
-    """Return a text as Markdown: words escaped, code between backticks that it does not hold itself."""
-    done, parts = 0, []
-    for match in INSIDE.finditer(text):
-        parts += [_escaped(text[done : match.start()]), _backticks(match[1], cell)]
-        done = match.end()
-    return "".join([*parts, _escaped(text[done:])])
-
-
-def _escaped(text: str) -> str:
-    return SPECIAL.sub(r"\\\1", re.sub(r"\s+", " ", plain(text)))
-
-
-def _backticks(text: str, cell: bool) -> str:
-    if not text:
-        return ""
-    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    space = " " if text[0] == "`" or text[-1] == "`" else ""
-    shown = text.replace("|", "\\|") if cell else text  # a table's cell ends at a bar even inside code
-    return f"{ticks}{space}{shown}{space}{ticks}"
+def _html(block: Block) -> str:
+    if isinstance(block, str):
+        return f"<p>{inline(block)}</p>"
+    if isinstance(block, list):
+        return f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in block)}</ul>"
+    if isinstance(block, dict):
+        marks = {True: ("done", "✓", "done"), False: ("open", "○", "not done")}
+        items = ((*marks[done], inline(text)) for text, done in block.items())
+        rows = (
+            f'<li class="{kind}"><span aria-hidden="true">{sign}</span> {text} <i>{word}</i></li>'
+            for kind, sign, word, text in items
+        )
+        return f'<ul class="checks">{"".join(rows)}</ul>'
+    if isinstance(block, Table):
+        named = any(block.header)
+        head = "".join(f'<th scope="col">{inline(cell)}</th>' for cell in block.header)
+        first, end = ("<td>", "</td>") if named else ('<th scope="row">', "</th>")
+        rows = (
+            f"<tr>{first}{inline(row[0])}{end}{''.join(f'<td>{inline(cell)}</td>' for cell in row[1:])}</tr>"
+            for row in block.rows
+        )
+        top = f"<thead><tr>{head}</tr></thead>" if named else ""
+        return f'<div class="wide"><table>{top}<tbody>{"".join(rows)}</tbody></table></div>'
+    lines = f'<pre tabindex="0">{escape(plain(block.text).rstrip())}</pre>'
+    return f"<details><summary>{escape(block.title)}</summary>{lines}</details>" if block.title else lines
 
 
 def _markdown(block: Block) -> list[str]:
-    if isinstance(block, Paragraph):
-        return [_markdown_text(block.text)]
-    if isinstance(block, Bullets):
-        return [f"- {_markdown_text(item)}" for item in block.items]
-    if isinstance(block, Checks):
-        return [f"- [{'x' if done else ' '}] {_markdown_text(text)}" for done, text in block.items]
+    if isinstance(block, str):
+        return [_markdown_text(block)]
+    if isinstance(block, list):
+        return [f"- {_markdown_text(item)}" for item in block]
+    if isinstance(block, dict):
+        return [f"- [{'x' if done else ' '}] {_markdown_text(text)}" for text, done in block.items()]
     if isinstance(block, Table):
-        rows = [[_markdown_text(cell, cell=True) for cell in row] for row in block.rows]
+        rows = [[_markdown_text(cell, in_cell=True) for cell in row] for row in block.rows]
         return [f"| {' | '.join(row)} |" for row in [block.header, ["---"] * len(block.header), *rows]]
     text = plain(block.text).rstrip("\n")
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    fence = "`" * max(3, _longest_run_of_backticks(text) + 1)
     lines = [f"{fence}{block.language}", text, fence]
     if block.title:
         return ["<details>", f"<summary>{escape(block.title)}</summary>", "", *lines, "", "</details>"]
     return lines
 
 
-def _html(block: Block) -> str:
-    if isinstance(block, Paragraph):
-        return f"<p>{inline(block.text)}</p>"
-    if isinstance(block, Bullets):
-        return f"<ul>{''.join(f'<li>{inline(item)}</li>' for item in block.items)}</ul>"
-    if isinstance(block, Checks):
-        return f'<ul class="checks">{"".join(_check(done, text) for done, text in block.items)}</ul>'
-    if isinstance(block, Table):
-        head = "".join(f'<th scope="col">{inline(cell)}</th>' for cell in block.header)
-        body = "".join(f"<tr>{_row(row, any(block.header))}</tr>" for row in block.rows)
-        top = f"<thead><tr>{head}</tr></thead>" if any(block.header) else ""
-        return f'<div class="wide"><table>{top}<tbody>{body}</tbody></table></div>'
-    shown = f'<pre tabindex="0">{escape(plain(block.text).rstrip())}</pre>'
-    return f"<details><summary>{escape(block.title)}</summary>{shown}</details>" if block.title else shown
+def _markdown_text(text: str, in_cell: bool = False) -> str:
+    """Return a text as Markdown: words escaped, code between more backticks than it holds."""
+
+    def quoted(part: str) -> str:
+        ticks = "`" * (_longest_run_of_backticks(part) + 1)
+        space = " " if "`" in (part[:1], part[-1:]) else ""
+        inside = part.replace("|", "\\|") if in_cell else part  # a bar ends a cell of a table even inside code
+        return f"{ticks}{space}{inside}{space}{ticks}" if part else ""
+
+    def escaped(part: str) -> str:
+        return SPECIAL.sub(r"\\\1", re.sub(r"\s+", " ", plain(part)))
+
+    return "".join(quoted(part) if index % 2 else escaped(part) for index, part in enumerate(CODE.split(text)))
 
 
-def _row(cells: list[str], headed: bool) -> str:
-    """Return the cells of a row; where no header says what they are, the first one does."""
-    shown = [f"<td>{inline(cell)}</td>" for cell in cells]
-    if not headed:
-        shown[0] = f'<th scope="row">{inline(cells[0])}</th>'
-    return "".join(shown)
+def _longest_run_of_backticks(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
 
 
-def _check(done: bool, text: str) -> str:
-    sign, word = ("✓", "done") if done else ("○", "not done")
-    mark = f'<span aria-hidden="true">{sign}</span>'
-    return f'<li class="{"done" if done else "open"}">{mark} {inline(text)} <i>{word}</i></li>'
+def _yaml(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_yaml, value))}]"
+    text = plain(str(value)).replace("\\", "\\\\").replace('"', "'")
+    return text if re.fullmatch(r"[A-Za-z][\w. -]*\w|\w", text) and ": " not in text else f'"{text}"'

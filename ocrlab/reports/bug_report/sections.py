@@ -1,4 +1,4 @@
-"""The sections of a bug report, one function each; each states where nothing is known."""
+"""The sections of a bug report, one function each; each says so if nothing is known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ocrlab._version import __version__
 from ocrlab.debug.diagnosis import catalogue, next_steps
 from ocrlab.debug.diagnosis.verdict_files import sentence
 from ocrlab.hardware import host
-from ocrlab.reports.bug_report.markup import Block, Bullets, Checks, Code, Paragraph, Section, Table, code, ticked
+from ocrlab.reports.bug_report.markup import Block, Code, Section, Table, code, ticked
 from ocrlab.reports.bug_report.sources import Sources, find_stack, number
 
 SURE, POSSIBLE = 0.8, 0.4
@@ -26,18 +26,24 @@ REMEDIES = ("fp32", "one thread", "mkldnn off", "CUDA_LAUNCH_BLOCKING=1", "cuDNN
 
 def front(sources: Sources, verification: Mapping[str, Any]) -> dict[str, object]:
     """Return the front matter: title, id, date, type, category, status, version, tags."""
-    cause, name = sources.cause, sources.name
+    cause, failure = sources.cause, sources.failure
     entry = _entry(cause.id) if cause else None
     ended = (sources.record.ended or sources.record.started) if sources.record else ""
     tags = [cause.id if cause else "", sources.verdict.symptom or "", sources.verdict.signal or ""]
-    tags += [name.kind, sources.kind, str(sources.incident.facts.get("platform") or "")]
+    tags += [failure.kind, sources.kind, str(sources.incident.facts.get("platform") or "")]
+    if not sources.failed:
+        status = "no failure"
+    elif verification.get("runs"):
+        status = "reproduced" if verification["same"] else "not reproduced"
+    else:
+        status = "reproduced" if any(record.get("reproduced") for _, record in sources.replays) else "open"
     return {
         "title": title(sources),
-        "id": f"OCR-{name.id}",
+        "id": f"OCR-{failure.id}",
         "date": ended[:19] or UNKNOWN,
         "type": "bug",
         "category": entry.family if entry else UNKNOWN,
-        "status": status(sources, verification),
+        "status": status,
         "version": __version__,
         "tags": list(dict.fromkeys(tag for tag in tags if tag)),
     }
@@ -45,12 +51,15 @@ def front(sources: Sources, verification: Mapping[str, Any]) -> dict[str, object
 
 def title(sources: Sources) -> str:
     """Return what happened and where, in one line."""
-    name, cause = sources.name, sources.cause
-    entry = _entry(cause.id) if cause else None
-    exception = _exception(sources) if not cause or cause.confidence < SURE else ""
+    failure, cause = sources.failure, sources.cause
+    exception = ""
+    if failure.kind and (cause is None or cause.confidence < SURE):
+        lines = reversed(find_stack(sources.incident.texts, False).whole.splitlines())
+        exception = next((line.strip()[:120] for line in lines if failure.kind in line.partition(":")[0]), "")
+    entry = _entry(cause.id) if cause and cause.confidence >= POSSIBLE else None
     if exception:
         what = exception
-    elif entry and cause and cause.confidence >= POSSIBLE:
+    elif entry:
         what = entry.title
     elif sources.nonfinite and not cause:
         what = f"{sources.nonfinite[1]} becomes {sources.nonfinite[2]}"
@@ -58,68 +67,52 @@ def title(sources: Sources) -> str:
         what = "The process died and left no word"
     else:
         how = "It hung" if sources.hung else "It failed"
-        what = name.kind or sources.verdict.signal or f"{how}, and the cause is unknown"
-    return f"{what} in {name.place}" if name.place else what
-
-
-def _exception(sources: Sources) -> str:
-    """Return the exception with its message as it stands in the stack; empty where there is none."""
-    kind = sources.name.kind
-    lines = find_stack(sources.incident.texts, False).whole.splitlines()
-    return next((line.strip()[:120] for line in reversed(lines) if kind and kind in line.partition(":")[0]), "")
-
-
-def status(sources: Sources, verification: Mapping[str, Any]) -> str:
-    """Return how far this bug is: open, reproduced, not reproduced, or that there is none."""
-    if not sources.failed:
-        return "no failure"
-    if verification.get("runs"):
-        return "reproduced" if verification["same"] else "not reproduced"
-    return "reproduced" if any(record.get("reproduced") for _, record in sources.replays) else "open"
+        what = failure.kind or sources.verdict.signal or f"{how}, and the cause is unknown"
+    return f"{what} in {failure.place}" if failure.place else what
 
 
 def build_sections(sources: Sources, verification: Mapping[str, Any]) -> list[Section]:
     """Return all sections in their order."""
-    return [
-        summary(sources),
-        environment(sources),
-        Section("Steps to reproduce", reproduction(sources, verification)),
-        expected(sources),
-        stack(sources),
-        impact(sources),
-        hypotheses(sources),
-        ruled_out(sources),
-        fix(sources),
-        Section("Tests", trials(sources, verification)),
-        progress(sources, verification),
-        unknown(sources),
-    ]
+    blocks = {
+        "Summary": summary(sources),
+        "Environment": environment(sources),
+        "Steps to reproduce": reproduction(sources, verification),
+        "Expected and actual": expected(sources),
+        "Stack": stack(sources),
+        "Impact": impact(sources),
+        "Hypotheses": hypotheses(sources),
+        "Ruled out": ruled_out(sources),
+        "Proposed fix": fix(sources),
+        "Tests": trials(sources, verification),
+        "Progress": progress(sources, verification),
+        "Not known": unknown(sources),
+    }
+    return [Section(name, section) for name, section in blocks.items()]
 
 
-def summary(sources: Sources) -> Section:
+def summary(sources: Sources) -> list[Block]:
     """What happened, in one sentence and a few facts."""
     if not sources.failed:
         text = "Nothing here says that it failed."
         if sources.record and sources.record.status == "success":
             text = "This run ended with success: there is no failure to report."
         do = "If it did something else than you expected, write down what, under Expected and actual,"
-        return Section("Summary", [Paragraph(text), Paragraph(f"{do} and share the run.")])
+        return [text, f"{do} and share the run."]
     rows = [["how it ended", ending(sources)]]
     if sources.cause:
         rows.append(["cause", f"{code(sources.cause.id)}, confidence {sources.cause.confidence:.2f}"])
     rows += [["when", when(sources)], ["how far", how_far(sources)]]
-    rows.append(["fingerprint", f"{code(sources.name.id)}, the same for the same failure elsewhere"])
+    rows.append(["fingerprint", f"{code(sources.failure.id)}, the same for the same failure elsewhere"])
     if sources.kind in ("run", "notebook"):
         rows.append(["left in", code(sources.path.name)])
     judged = sources.verdict.status != "log" or sources.verdict.causes
-    outcome = sentence(sources.verdict) if judged else ending(sources)
-    return Section("Summary", [Paragraph(ticked(outcome)), Table(["", ""], rows)])
+    return [ticked(sentence(sources.verdict)) if judged else ending(sources), Table(["", ""], rows)]
 
 
-def environment(sources: Sources) -> Section:
+def environment(sources: Sources) -> list[Block]:
     """The machine in the order in which maintainers ask for it (torch.utils.collect_env).
 
-    The run wrote it down when it began; else it is looked up, where this is the same machine.
+    The run wrote it down when it began; else it is looked up, if this is the same machine.
     """
     recorded, facts = sources.environment, sources.incident.facts
     origin = "As the run wrote it down when it began."
@@ -128,56 +121,47 @@ def environment(sources: Sources) -> Section:
         origin = "The run wrote nothing down. This is the same machine, as it was found when this report was written."
         origin += " The packages are those of the Python that wrote it, which need not be the program's."
     if not recorded and not facts:
-        return Section("Environment", [Paragraph("Unknown: nothing was written down, and it may have been elsewhere.")])
-    installed = _mapping(recorded.get("packages"))
-    rows = _environment_rows(sources, recorded, installed)
-    blocks: list[Block] = [
-        Paragraph(origin if recorded else "Only what was measured at the failure is known."),
-        Table(["what", "value"], rows),
-    ]
-    if installed:
-        packages = "\n".join(f"{name}=={version}" for name, version in installed.items())
-        blocks.append(Code(packages, "text", f"All {len(installed)} packages"))
-    return Section("Environment", blocks)
-
-
-def _environment_rows(sources: Sources, recorded: Mapping[str, Any], installed: Mapping[str, Any]) -> list[list[str]]:
-    facts, machine = sources.incident.facts, _mapping(recorded.get("machine"))
+        return ["Unknown: nothing was written down, and it may have been elsewhere."]
+    machine, installed = _mapping(recorded.get("machine")), _mapping(recorded.get("packages"))
     gpu, torch = _mapping(facts.get("gpu")), _mapping(facts.get("torch"))
     gpu_parts = [str(gpu[name]) for name in ("name", "capability", "driver") if gpu.get(name)]
     gpu_parts += [f"CUDA {torch['cuda']}"] if torch.get("cuda") else []
-    pairs: list[tuple[str, object]] = [
-        ("ocrlab", recorded.get("revision")),
-        ("libraries", ", ".join(f"{name} {installed[name]}" for name in LIBRARIES if name in installed)),
-        ("device", machine.get("device") or machine.get("accelerator")),
-        ("number format", ("bf16" if machine["bf16"] else "fp32") if "bf16" in machine else None),
-        ("GPU", ", ".join(gpu_parts)),
-        ("OS", recorded.get("platform") or facts.get("platform")),
-        ("libc", recorded.get("libc")),
-        ("Python", recorded.get("python") or sources.process.get("python")),
-        ("CPU", recorded.get("cpu_name")),
-        (
-            "cores (physical)",
-            f"{recorded.get('cores')} ({recorded.get('physical_cores')})" if recorded.get("cores") else None,
-        ),
-        ("CPU flags", " ".join(map(str, recorded.get("cpu_flags") or facts.get("cpu_flags") or ()))),
-        ("memory", _gib(recorded.get("memory_bytes") or facts.get("memory_limit_bytes"))),
-        ("most memory it used", _gib(facts.get("memory_peak_bytes"))),
-        ("/dev/shm", _gib(recorded.get("shm_bytes") or facts.get("shm_free_bytes"))),
-        ("free disk at the end", _gib(facts.get("disk_free_bytes"))),
-        ("open files allowed", facts.get("fd_limit")),
-    ]
-    return [[name, code(value) if value else UNKNOWN] for name, value in pairs]
+    cores = f"{recorded.get('cores')} ({recorded.get('physical_cores')})" if recorded.get("cores") else None
+    values: dict[str, object] = {
+        "ocrlab": recorded.get("revision"),
+        "libraries": ", ".join(f"{name} {installed[name]}" for name in LIBRARIES if name in installed),
+        "device": machine.get("device") or machine.get("accelerator"),
+        "number format": ("bf16" if machine["bf16"] else "fp32") if "bf16" in machine else None,
+        "GPU": ", ".join(gpu_parts),
+        "OS": recorded.get("platform") or facts.get("platform"),
+        "libc": recorded.get("libc"),
+        "Python": recorded.get("python") or sources.process.get("python"),
+        "CPU": recorded.get("cpu_name"),
+        "cores (physical)": cores,
+        "CPU flags": " ".join(map(str, recorded.get("cpu_flags") or facts.get("cpu_flags") or ())),
+        "memory": _size(recorded.get("memory_bytes") or facts.get("memory_limit_bytes")),
+        "most memory it used": _size(facts.get("memory_peak_bytes")),
+        "/dev/shm": _size(recorded.get("shm_bytes") or facts.get("shm_free_bytes")),
+        "free disk at the end": _size(facts.get("disk_free_bytes")),
+        "open files allowed": facts.get("fd_limit"),
+    }
+    rows = [[name, code(value) if value else UNKNOWN] for name, value in values.items()]
+    known = origin if recorded else "Only what was measured at the failure is known."
+    blocks: list[Block] = [known, Table(["what", "value"], rows)]
+    if installed:
+        packages = "\n".join(f"{name}=={version}" for name, version in installed.items())
+        blocks.append(Code(packages, "text", f"All {len(installed)} packages"))
+    return blocks
 
 
-def _gib(value: object) -> str | None:
-    if not isinstance(value, int | float) or value <= 0:
+def _size(count: object) -> str | None:
+    if not isinstance(count, int | float) or count <= 0:
         return None
-    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.0f} MiB"
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def command(sources: Sources) -> list[str] | None:
-    """Return the words of the program that failed, without the watcher around it; None where nobody knows them."""
+    """Return the words of the program that failed, without the watcher around it; None if they are unknown."""
     words = sources.process.get("command")
     if not (isinstance(words, list) and words and all(isinstance(word, str) for word in words)):
         return None
@@ -200,104 +184,90 @@ def _ocrlab_arguments(words: Sequence[str]) -> list[str] | None:
 
 
 def reproduction(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
-    """Return how to reproduce it: the exact command, where it was given, and what came of running it again."""
+    """How to reproduce it: the exact command, where it was given, and how running it again ended."""
     if sources.kind == "notebook":
-        return _notebook_reproduction(sources)
-    words, blocks = command(sources), list[Block]()
-    if words is not None:
+        execution = _mapping(sources.notebook.get("papermill"))
+        words = ["ocrlab", "run", str(execution.get("input_path") or sources.path.name)]
+        for name, value in _mapping(execution.get("parameters")).items():
+            words += ["-p", str(name), str(value)]
+        how = "" if execution else " Nothing says how it was executed; this is how it would be executed again."
+        return [Code(shlex.join(words), "sh"), f"The notebook itself belongs to this report.{how}"]
+    words, blocks, items = command(sources) or [], list[Block](), list[str]()
+    if words:
         folder = sources.process.get("folder")
         lines = [f"cd {shlex.quote(folder)}"] if isinstance(folder, str) else []
-        watched = ["ocrlab", "watch", "--", *words] if words[:1] != ["ocrlab"] else words
+        watched = ["ocrlab", "watch", "--", *words] if words[0] != "ocrlab" else words
         blocks.append(Code("\n".join([*lines, shlex.join(watched)]), "sh"))
     else:
-        blocks.append(Paragraph("The command is unknown: no record of the process says how it was started."))
-        if sources.config:
-            again = code(f"ocrlab train --config {sources.path.name}/config.yaml")
-            blocks.append(Paragraph(f"Its settings are kept: {again}."))
-    items = []
-    if sources.config:
+        blocks.append("The command is unknown: no record of the process says how it was started.")
+    if sources.has_config:
+        again = code(f"ocrlab train --config {sources.path.name}/config.yaml")
+        blocks += [] if words else [f"Its settings are kept: {again}."]
         private = "It is private and is not part of this."
         items.append(f"{code('config.yaml')} in the run folder holds every setting. {private}")
     if sources.recorded:
         items.append(f"{code(f'ocrlab replay {sources.path.name}')} makes only the step that failed again, and alone.")
-    blocks += [Bullets(items)] if items else []
-    return [*blocks, *_verification_blocks(verification)]
-
-
-def _notebook_reproduction(sources: Sources) -> list[Block]:
-    execution = _mapping(sources.notebook.get("papermill"))
-    words = ["ocrlab", "run", str(execution.get("input_path") or sources.path.name)]
-    for name, value in _mapping(execution.get("parameters")).items():
-        words += ["-p", str(name), str(value)]
-    how = "" if execution else " Nothing says how it was executed; this is how it would be executed again."
-    return [Code(shlex.join(words), "sh"), Paragraph(f"The notebook itself belongs to this report.{how}")]
-
-
-def _verification_blocks(verification: Mapping[str, Any]) -> list[Block]:
+    blocks += [items] if items else []
     if not verification:
-        return [Paragraph(f"Not verified: {code('ocrlab report bug RUN --verify')} runs the command again.")]
+        return [*blocks, f"Not verified: {code('ocrlab report bug RUN --verify')} runs the command again."]
     runs = verification.get("runs")
     if not runs:
-        return [Paragraph(f"It could not be verified: {verification.get('why') or 'it is unknown why'}.")]
+        return [*blocks, f"It could not be verified: {verification.get('why') or 'it is unknown why'}."]
     rows = [
         [str(index), "the same failure" if run["same"] else "another end", code(run["told"]), f"{run['seconds']:.1f}"]
         for index, run in enumerate(runs, 1)
     ]
-    word = "run again" if len(runs) == 1 else f"run again {len(runs)} times"
-    text = f"Verified: {word}, and the same failure came {verification['same']} of {len(runs)} times"
+    many = "run again" if len(runs) == 1 else f"run again {len(runs)} times"
+    text = f"Verified: {many}, and the same failure came {verification['same']} of {len(runs)} times"
     text += f" (looked for: {code(verification['wanted'])})."
-    return [Paragraph(text), Table(["run", "what came", "in its words", "s"], rows)]
+    return [*blocks, text, Table(["run", "what came", "in its words", "s"], rows)]
 
 
-def expected(sources: Sources) -> Section:
+def expected(sources: Sources) -> list[Block]:
     """What should have happened, which nobody has stated, and what did."""
     wanted = "It ends by itself with exit status 0."
-    if sources.config:
+    if sources.has_config:
         wanted = "The training ends by itself, with its last step and a checkpoint."
     if sources.kind == "notebook":
         wanted = "Every cell runs to its end."
     blocks: list[Block] = [
-        Paragraph(f"Expected: {wanted} Nobody wrote down more than that: what was expected beyond it is unknown."),
-        Paragraph(f"Actual: {ending(sources)}"),
+        f"Expected: {wanted} Nobody wrote down more than that: what was expected beyond it is unknown.",
+        f"Actual: {ending(sources)}",
     ]
-    bad = sources.nonfinite
-    if bad:
-        blocks.append(Paragraph(f"{code(bad[1])} is {code(bad[2])} from line {bad[0]} of {code('metrics.csv')} on."))
+    if sources.nonfinite:
+        line, name, value = sources.nonfinite
+        blocks.append(f"{code(name)} is {code(value)} from line {line} of {code('metrics.csv')} on.")
     texts = sources.incident.texts
     others = (name for name in texts if name not in ("stacks.txt", "kernel_log.txt", "traceback.txt"))
     name = "log_tail.txt" if texts.get("log_tail.txt") else next(others, "")
     if texts.get(name):
-        blocks.append(Code("\n".join(texts[name].rstrip().splitlines()[-TAIL:]), "text", f"The last lines of {name}"))
-    else:
-        blocks.append(Paragraph("What it printed is unknown: no output was kept."))
-    return Section("Expected and actual", blocks)
+        last = "\n".join(texts[name].rstrip().splitlines()[-TAIL:])
+        return [*blocks, Code(last, "text", f"The last lines of {name}")]
+    return [*blocks, "What it printed is unknown: no output was kept."]
 
 
-def stack(sources: Sources) -> Section:
+def stack(sources: Sources) -> list[Block]:
     """The failing line with the lines around it, and the whole stack."""
     stack = find_stack(sources.incident.texts, sources.here)
     if not stack.whole:
-        return Section("Stack", [Paragraph("Unknown: no traceback and no stack was left.")])
+        return ["Unknown: no traceback and no stack was left."]
     blocks: list[Block] = []
     if stack.frame:
         function, place = code(stack.frame.function), code(f"{stack.frame.file}:{stack.frame.line}")
-        blocks.append(Paragraph(f"It failed in {function}, {place}, as {code(stack.file)} shows."))
-    if stack.source:
-        blocks.append(Code(stack.source, "python"))
-    else:
-        blocks.append(Paragraph(f"The line itself is unknown: {stack.why_none}."))
-    return Section("Stack", [*blocks, Code(stack.whole, "text", "The whole stack")])
+        blocks.append(f"It failed in {function}, {place}, as {code(stack.file)} shows.")
+    blocks.append(Code(stack.source, "python") if stack.source else f"The line itself is unknown: {stack.why_none}.")
+    return [*blocks, Code(stack.whole, "text", "The whole stack")]
 
 
-def impact(sources: Sources) -> Section:
+def impact(sources: Sources) -> list[Block]:
     """What was lost, what is left, and how many runs next to this one failed in the same way."""
     if not sources.failed:
-        return Section("Impact", [Paragraph("None is known.")])
+        return ["None is known."]
     items = []
-    if sources.config and (sources.path / "checkpoints" / "last.ckpt").is_file():
+    if sources.has_config and (sources.path / "checkpoints" / "last.ckpt").is_file():
         again = f"ocrlab train --resume {shlex.quote(sources.path.name)}"
         items.append(f"A checkpoint is left: {code(again)} goes on from it.")
-    elif sources.config:
+    elif sources.has_config:
         items.append("No checkpoint was written: the whole run is lost.")
     silent = number(sources.incident.facts.get("silent_seconds"))
     if silent and sources.hung:
@@ -305,40 +275,36 @@ def impact(sources: Sources) -> Section:
     same, others = sources.siblings()
     if others:
         items.append(f"{same} of the {others} other runs beside it failed in the same way.")
-    items.append("Whom else it concerns is unknown.")
-    return Section("Impact", [Bullets(items)])
+    return [[*items, "Whom else it concerns is unknown."]]
 
 
-def hypotheses(sources: Sources) -> Section:
+def hypotheses(sources: Sources) -> list[Block]:
     """Every possible cause, with its confidence and the lines that support it."""
     rows = []
     for cause in sources.verdict.causes:
         entry = _entry(cause.id)
-        lines = [
-            f"{code(f'{line.file}:{line.line}' if line.line else line.file)} {code(line.text[:200])}"
-            for line in cause.evidence
-        ]
         name = f"{entry.title if entry else ''} {code(cause.id)}".strip()
         state = "supported" if cause.confidence >= SURE else "open"
-        evidence = "; ".join(lines) or "it looks the same as what was seen"
-        rows.append([name, state, f"{cause.confidence:.2f}", evidence])
+        places = [f"{line.file}:{line.line}" if line.line else line.file for line in cause.evidence]
+        lines = [
+            f"{code(place)} {code(line.text[:200])}" for place, line in zip(places, cause.evidence, strict=True)
+        ] or ["it looks the same as what was seen"]
+        rows.append([name, state, f"{cause.confidence:.2f}", "; ".join(lines)])
     for file, record in sources.bisects:
         if record.get("status") == "found":
             posterior = number(record.get("posterior"))
-            confidence = UNKNOWN if posterior is None else f"{posterior:.2f}"
-            evidence = f"{code(file)} {code(_text(record.get('sentence')))}"
-            rows += [
-                [f"Setting {code(name)}", "supported", confidence, evidence] for name in _list(record.get("culprits"))
-            ]
+            state = ["supported", UNKNOWN if posterior is None else f"{posterior:.2f}"]
+            evidence = f"{code(file)} {_answer(record.get('sentence'))}"
+            rows += [[f"Setting {code(name)}", *state, evidence] for name in _list(record.get("culprits"))]
     if not rows:
-        return Section("Hypotheses", [Paragraph("None: nothing that was seen speaks for any cause that is known.")])
+        return ["None: nothing that was seen speaks for any cause that is known."]
     blocks: list[Block] = [Table(["hypothesis", "status", "confidence", "evidence"], rows)]
     if sources.cause and sources.cause.experiment:
-        blocks += [Paragraph("What would settle it:"), Code(sources.cause.experiment)]
-    return Section("Hypotheses", blocks)
+        blocks += ["What would settle it:", Code(sources.cause.experiment)]
+    return blocks
 
 
-def ruled_out(sources: Sources) -> Section:
+def ruled_out(sources: Sources) -> list[Block]:
     """What was checked and is not the reason."""
     rows = [[code(out.id), "refuted", ticked(out.why)] for out in sources.verdict.ruled_out]
     for file, record in sources.bisects:
@@ -347,12 +313,10 @@ def ruled_out(sources: Sources) -> Section:
             names = [str(row.get("name")) for row in _rows(record.get("factors"))]
             why = f"{code(file)}: the answer needs no change of it"
             rows += [[f"Setting {code(name)}", "refuted", why] for name in names if name not in culprits]
-    if not rows:
-        return Section("Ruled out", [Paragraph("Nothing was ruled out.")])
-    return Section("Ruled out", [Table(["cause", "status", "why"], rows)])
+    return [Table(["cause", "status", "why"], rows)] if rows else ["Nothing was ruled out."]
 
 
-def fix(sources: Sources) -> Section:
+def fix(sources: Sources) -> list[Block]:
     """The fix, as far as the cause is known, and the ways around it that were tried."""
     cause, items = sources.cause, _workarounds(sources)
     tried = bool(items)
@@ -360,11 +324,11 @@ def fix(sources: Sources) -> Section:
         unsure = "" if cause.confidence >= SURE else f"If it is {code(cause.id)}, which is not certain: "
         items.append(f"{unsure}{ticked(cause.fix)}")
     items = items or ["Unknown, as the cause is."]
-    if cause and cause.fix and tried:
-        items.append("The last of these was not tried, as far as anything here says.")
-    elif not tried:
+    if not tried:
         items.append("Not tried: nothing here says that any of it was.")
-    return Section("Proposed fix", [Bullets(items)])
+    elif cause and cause.fix:
+        items.append("The last of these was not tried, as far as anything here says.")
+    return [items]
 
 
 def _workarounds(sources: Sources) -> list[str]:
@@ -374,11 +338,8 @@ def _workarounds(sources: Sources) -> list[str]:
         if record.get("until_mended"):
             culprits = set(map(str, _list(record.get("culprits"))))
             needed = 1 if record.get("kind") == "all" else len(culprits)  # of several together one is enough
-            ends = [
-                row.get("ended")
-                for row in _rows(record.get("table"))
-                if culprits and len(culprits & set(map(str, _list(row.get("flipped"))))) >= needed
-            ]
+            flipped = ((row, culprits & set(map(str, _list(row.get("flipped"))))) for row in _rows(record.get("table")))
+            ends = [row.get("ended") for row, without in flipped if culprits and len(without) >= needed]
             tried = f", where {ends.count('passed')} of {len(ends)} runs with it passed" if ends else ""
             items.append(f"Until it is fixed: {code(record['until_mended'])}, as {code(file)} found{tried}.")
     for file, record in sources.replays:
@@ -390,62 +351,60 @@ def _workarounds(sources: Sources) -> list[str]:
 
 
 def trials(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
-    """Return what was run (replays, bisects, runs again), each with its result, and the commands of what was not."""
+    """What was run (replays, bisects, runs again), each with its result, and the commands that were not."""
     blocks: list[Block] = []
     for file, record in sources.replays:
-        blocks.append(Paragraph(f"{code(file)}: {code(_text(record.get('answer')))}"))
         variants = _rows(record.get("cells"))
         rows = [[code(row.get("cell")), code(_variant_result(row)), _seconds(row)] for row in variants]
+        blocks += [f"{code(file)}: {_answer(record.get('answer'))}"]
         blocks += [Table(["cell", "what came of it", "s"], rows[:SHOWN])] if rows else []
     for file, record in sources.bisects:
-        blocks.append(Paragraph(f"{code(file)}: {code(_text(record.get('sentence')))}"))
-        rows = [
-            [code(", ".join(map(str, row.get("flipped") or ["nothing"]))), code(_text(row.get("ended"))), _seconds(row)]
-            for row in _rows(record.get("table"))
-        ]
+        flips = [(", ".join(map(str, row.get("flipped") or ["nothing"])), row) for row in _rows(record.get("table"))]
+        rows = [[code(flipped), _answer(row.get("ended")), _seconds(row)] for flipped, row in flips]
+        blocks += [f"{code(file)}: {_answer(record.get('sentence'))}"]
         blocks += [Table(["flipped", "how it ended", "s"], rows[:SHOWN])] if rows else []
     if verification.get("runs"):
         same = f"{verification['same']} of {len(verification['runs'])}"
-        blocks.append(Paragraph(f"Run again: {same} failed in the same way, see above."))
+        blocks.append(f"Run again: {same} failed in the same way, see above.")
     left = []
     if sources.recorded and not sources.replays:
         left.append(f"{code(f'ocrlab replay {sources.path.name}')} (which module, operator and sample)")
-    if sources.config and not sources.bisects:
+    if sources.has_config and not sources.bisects:
         left.append(f"{code(f'ocrlab bisect {sources.path.name}')} (which setting makes it fail)")
     left.append(f"{code('ocrlab doctor')} (what is broken on this machine)")
-    return [*blocks, Paragraph(f"Not run: {', '.join(left)}.")]
+    return [*blocks, f"Not run: {', '.join(left)}."]
 
 
 def _variant_result(row: Mapping[str, Any]) -> str:
     if row.get("not_done"):
         return f"not done: {row['not_done']}"
     fault = row.get("fault")
-    if isinstance(fault, Mapping):
-        what = next((fault[key] for key in ("exception", "signal", "value", "kind") if fault.get(key)), "a fault")
-        place = fault.get("path") or fault.get("module") or fault.get("line") or ""
-        return f"{str(what).strip().splitlines()[0][:120]} {f'in {place}' if place else ''}".strip()
-    return "one sample after the other" if row.get("alone") else "no fault"
+    if not isinstance(fault, Mapping):
+        return "one sample after the other" if row.get("alone") else "no fault"
+    what = next((fault[key] for key in ("exception", "signal", "value", "kind") if fault.get(key)), "a fault")
+    place = fault.get("path") or fault.get("module") or fault.get("line")
+    return f"{str(what).strip().splitlines()[0][:120]}{f' in {place}' if place else ''}"
 
 
-def progress(sources: Sources, verification: Mapping[str, Any]) -> Section:
+def progress(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
     """What is done and what is not."""
     cause = sources.cause
     replayed = sources.verdict.status != "log" and any(record.get("fault") for _, record in sources.replays)
     again = bool(verification.get("same")) or replayed
-    items = [
-        (sources.failed, "failure recorded"),
-        (again, "reproduced" if again else f"reproduced: {code('--verify')} runs it again"),
-        (replayed, "first fault placed: module, operator, sample"),
-        (cause is not None and cause.confidence >= SURE, f"cause named with confidence {SURE:g} or more"),
-        (bool(cause and cause.fix), "fix proposed"),
-        (bool(_workarounds(sources)), "a way around it tried and shown to work"),
-        (False, "fix tried"),
-        (False, "regression test written"),
-    ]
-    return Section("Progress", [Checks(items)])
+    checks = {
+        "failure recorded": sources.failed,
+        "reproduced" if again else f"reproduced: {code('--verify')} runs it again": again,
+        "first fault placed: module, operator, sample": replayed,
+        f"cause named with confidence {SURE:g} or more": cause is not None and cause.confidence >= SURE,
+        "fix proposed": bool(cause and cause.fix),
+        "a way around it tried and shown to work": bool(_workarounds(sources)),
+        "fix tried": False,
+        "regression test written": False,
+    }
+    return [checks]
 
 
-def unknown(sources: Sources) -> Section:
+def unknown(sources: Sources) -> list[Block]:
     """What is not known, and what would have shown it."""
     own = next_steps.own_error(sources.verdict)  # which stands in the summary
     missing = [text for text in sources.verdict.missing if not (own and text.endswith(own))]
@@ -454,7 +413,7 @@ def unknown(sources: Sources) -> Section:
         replay = code(f"ocrlab replay {sources.path.name}")
         why = f"{replay} was not run" if sources.recorded else "there is no flight record to replay"
         items.append(f"Module, operator and sample of the first fault: {why}.")
-    return Section("Not known", [Bullets(items or ["Nothing else is known to be missing."])])
+    return [items or ["Nothing else is known to be missing."]]
 
 
 def ending(sources: Sources) -> str:
@@ -496,11 +455,10 @@ def when(sources: Sources) -> str:
 def how_far(sources: Sources) -> str:
     """Return the last step that is known."""
     steps = [step for row in sources.steps if (step := number(row.get("step"))) is not None]
-    beat = sources.incident.facts.get("heartbeat")
+    beat, step = sources.incident.facts.get("heartbeat"), sources.last_step
     parts = [f"step {steps[-1]:.0f} in {code('metrics.csv')}"] if steps else []
     if isinstance(beat, Mapping) and beat.get("step") is not None:
         parts.append(f"its last sign of life was in step {code(beat['step'])} ({code(beat.get('phase') or UNKNOWN)})")
-    step = sources.last_step
     parts += [f"step {step} was being made, as the flight record says"] if step is not None else []
     return ", ".join(parts) or UNKNOWN
 
@@ -514,8 +472,8 @@ def _seconds(row: Mapping[str, Any]) -> str:
     return "" if seconds is None else f"{seconds:.1f}"
 
 
-def _text(value: object) -> str:
-    return str(value)[:600] if value else "no answer"
+def _answer(value: object) -> str:
+    return code(str(value)[:600] if value else "no answer")
 
 
 def _rows(value: object) -> list[Mapping[str, Any]]:
