@@ -16,15 +16,14 @@ from papermill.clientwrap import PapermillNotebookClient
 from papermill.log import logger
 
 from ocrlab.errors import DataError
-from ocrlab.reports.notebooks import executed_file, failure_marks, results
-from ocrlab.reports.notebooks import termination as endings
+from ocrlab.reports.notebooks import executed_file, failure_marks, results, termination
 from ocrlab.reports.notebooks.jupyter_kernel import Kernel
 from ocrlab.reports.notebooks.termination import Ending
 from ocrlab.run_folder.owner_process import signals_exit
 
 CELL_TIMEOUT = 24 * 3600.0  # seconds; papermill's own is infinite, and a notebook that hangs would hang for ever
-UNCAUGHT = "--IPKernelApp.capture_fd_output=False"  # what goes past the cells goes to files, see `kernel`
-LEAVING = 3.0  # seconds for a kernel that was told to leave
+UNCAUGHT = "--IPKernelApp.capture_fd_output=False"  # output past the cells goes to files, see `jupyter_kernel`
+LEAVING = 3.0  # seconds for a kernel that was asked to leave
 
 
 class Manager(engines.NotebookExecutionManager):  # type: ignore[misc]
@@ -63,8 +62,8 @@ def execute(
     stderr_file: Any = None,
     **_: Any,
 ) -> Any:
-    """Execute a notebook as `engine.Engine.execute_notebook` says; `settings` are those of papermill's manager."""
-    manager, kernel, before = Manager(notebook, *settings), Kernel(), endings.Before()
+    """Execute a notebook as `Engine.execute_notebook` documents; `settings` are those of papermill's manager."""
+    manager, kernel = Manager(notebook, *settings), Kernel()
     limits = Limits(execution_timeout or CELL_TIMEOUT, deadline)
     manager.notebook_start()
     client = PapermillNotebookClient(
@@ -80,7 +79,7 @@ def execute(
     )
     try:
         with signals_exit():
-            Run(manager, client, kernel, before, limits).execute_notebook()
+            Run(manager, client, kernel, limits).execute_notebook()
     finally:
         manager.notebook_complete()
         kernel.close()
@@ -93,19 +92,17 @@ class Limits:
     def __init__(self, cell: float, whole: float | None) -> None:
         self.cell, self.whole, self.began = cell, whole, time.monotonic()
 
-    def left(self) -> float | None:
-        """Return what is left for the whole notebook, None where it has no limit."""
-        return None if self.whole is None else self.whole - (time.monotonic() - self.began)
+    def left(self) -> float:
+        """Return what is left for the whole notebook, infinity if it has no limit."""
+        return float("inf") if self.whole is None else self.whole - (time.monotonic() - self.began)
 
     def of_cell(self, _cell: Any = None) -> float:
         """Return how long a cell that begins now may run; nbclient takes 0 for no limit."""
-        left = self.left()
-        return self.cell if left is None else max(0.01, min(self.cell, left))
+        return max(0.01, min(self.cell, self.left()))
 
     def broken(self, cell_seconds: float) -> tuple[float, str]:
-        """Return the limit that a cell has broken, in seconds, and what it is called."""
-        left = self.left()
-        if self.whole is not None and left is not None and left <= 0.01 and cell_seconds < self.cell:
+        """Return the limit that a cell has broken, in seconds, and its name."""
+        if self.whole is not None and self.left() <= 0.01 and cell_seconds < self.cell:
             return self.whole, "the whole notebook"
         return self.cell, "a cell"
 
@@ -113,8 +110,8 @@ class Limits:
 class Run:
     """One execution: the cells in order, until they end or something ends them."""
 
-    def __init__(self, manager: Any, client: Any, kernel: Kernel, before: endings.Before, limits: Limits) -> None:
-        self.manager, self.client, self.kernel, self.before, self.limits = manager, client, kernel, before, limits
+    def __init__(self, manager: Any, client: Any, kernel: Kernel, limits: Limits) -> None:
+        self.manager, self.client, self.kernel, self.limits = manager, client, kernel, limits
         self.cells = manager.nb.cells
         self.last: int | None = None  # index of the code cell that began last
         self.leaving = False
@@ -134,24 +131,23 @@ class Run:
                 self.client.extra_arguments = [UNCAUGHT]
             self.client.start_new_kernel(**self.kernel.launch())
             self.kernel.adopt(self.client.km)
-            self.before.note(self.kernel.pid)
             with self.client.setup_kernel():
-                self.kernel.take_output()  # what it says while it starts belongs to no cell
+                self.kernel.take_output()  # what it prints while it starts belongs to no cell
                 try:
                     ended = self.execute_cells()
                 except (KeyboardInterrupt, SystemExit) as error:
-                    ended, stop = endings.stopped(self.number(), error), error
+                    ended, stop = termination.stopped(self.number(), error), error
                 if ended and ended.status in ("hung", "stopped"):
-                    self.kernel.end()  # it would not listen to a polite request
+                    self.kernel.end()  # it would ignore a polite request
                 if not ended:
                     self.client.set_widgets_metadata()
         except Exception as error:
             if self.last is None and ended is None:
-                ended = endings.unstarted(self.kernel, self.before, error)
+                ended = termination.unstarted(self.kernel, error)
             elif not isinstance(error, RuntimeError):  # with which a kernel complains that is asked to leave twice
                 raise
         except (KeyboardInterrupt, SystemExit) as error:
-            ended, stop = ended or endings.stopped(self.number(), error), stop or error
+            ended, stop = ended or termination.stopped(self.number(), error), stop or error
         if ended:
             failure_marks.mark(self.manager, ended, self.last if ended.cell is not None else None)
         if stop:
@@ -164,9 +160,8 @@ class Run:
                 self.manager.cell_start(cell, index)
                 self.manager.cell_complete(cell, cell_index=index)
                 continue
-            left = self.limits.left()
-            if left is not None and left <= 0:
-                return endings.late(self.limits.whole or 0.0, self.number())
+            if self.limits.left() <= 0:
+                return termination.late(self.limits.whole or 0.0, self.number())
             if self.kernel.exit_code() is not None:  # since the last cell, so that this one never ran
                 return self.died()
             ended = self.execute_cell(index)
@@ -182,16 +177,16 @@ class Run:
         try:
             self.client.execute_cell(cell, index)
             if self.leaving and self.kernel.gone_within(LEAVING):
-                raise DeadKernelError("it was told to leave")
+                raise DeadKernelError("the cell called exit()")
         except CellExecutionError as error:
             message = f"{error.ename}: {error.evalue}".partition("\n")[0]
-            ended = endings.failed(cell.execution_count, message, failure_marks.text_of(cell), error.traceback)
+            ended = termination.failed(cell.execution_count, message, failure_marks.text_of(cell), error.traceback)
         except DeadKernelError:
             ended = self.died()
         except CellTimeoutError:
             self.append_kernel_output(cell)
-            seconds, what = self.limits.broken(time.monotonic() - began)
-            ended = endings.stuck(self.kernel, self.before, seconds, what, self.number(), failure_marks.text_of(cell))
+            broken = self.limits.broken(time.monotonic() - began)
+            ended = termination.stuck(self.kernel, *broken, self.number(), failure_marks.text_of(cell))
         self.append_kernel_output(cell)
         if ended is None:
             self.manager.cell_complete(cell, cell_index=index)
@@ -200,19 +195,19 @@ class Run:
     def died(self) -> Ending:
         """Return how the kernel died, in the cell that began last."""
         if self.last is None:
-            return endings.died(self.kernel, self.before, None, self.kernel.log())
+            return termination.died(self.kernel, None, self.kernel.log())
         cell = self.cells[self.last]
         cell.execution_count = self.number()  # its message may have died with the kernel
         self.append_kernel_output(cell)
-        return endings.died(self.kernel, self.before, self.number(), failure_marks.text_of(cell))
+        return termination.died(self.kernel, cell.execution_count, failure_marks.text_of(cell))
 
     def note_exit(self, execute_reply: Any, **_: Any) -> None:
-        """Hear from the reply to a cell whether it called `exit()`: the kernel answers first, and then it goes."""
+        """Note from the reply to a cell whether it called `exit()`: the kernel replies first, and then it goes."""
         payload = execute_reply["content"].get("payload") or []
         self.leaving = any(item.get("source") == "ask_exit" and not item.get("keepkernel") for item in payload)
 
     def append_kernel_output(self, cell: Any) -> None:
-        """Put what was written past the cell, by native code and by child processes, below its other output."""
+        """Put what native code and child processes wrote past the cell below its other output."""
         for name, text in self.kernel.take_output():
             cell.outputs.append(nbformat.v4.new_output("stream", name=name, text=text))
 

@@ -10,7 +10,6 @@ from nbformat.v4 import new_code_cell
 
 from ocrlab.reports.notebooks.execution import Limits, Run
 from ocrlab.reports.notebooks.jupyter_kernel import Kernel
-from ocrlab.reports.notebooks.termination import Before
 
 
 def test_a_cell_has_its_own_limit_or_what_is_left_of_the_notebooks() -> None:
@@ -33,7 +32,7 @@ def test_it_says_which_limit_was_broken() -> None:
 def test_no_time_left_for_the_next_cell_is_not_the_last_cells_fault() -> None:
     manager: Any = SimpleNamespace(nb=SimpleNamespace(cells=[new_code_cell("1")]))
     kernel = Kernel()
-    ended = Run(manager, None, kernel, Before(), Limits(60, 0.0)).execute_cells()
+    ended = Run(manager, None, kernel, Limits(60, 0.0)).execute_cells()
     kernel.close()
     assert ended is not None
     assert (ended.word, ended.exit_status, ended.cell) == ("STUCK", 124, None)
@@ -43,7 +42,7 @@ def test_no_time_left_for_the_next_cell_is_not_the_last_cells_fault() -> None:
 def test_an_exit_is_read_from_the_reply() -> None:
     manager: Any = SimpleNamespace(nb=SimpleNamespace(cells=[]))
     kernel = Kernel()
-    run = Run(manager, None, kernel, Before(), Limits(60, None))
+    run = Run(manager, None, kernel, Limits(60, None))
     kernel.close()
     for payload, leaving in (
         ([{"source": "ask_exit", "keepkernel": False}], True),

@@ -13,7 +13,6 @@ import pytest
 from ocrlab.records import Reading
 from ocrlab.reports.notebooks import termination
 from ocrlab.reports.notebooks.jupyter_kernel import Kernel
-from ocrlab.reports.notebooks.termination import Before
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def gone(kernel: Kernel, code: int | None) -> Kernel:
     ],
 )
 def test_a_kernel_that_is_gone(kernel: Kernel, code: int | None, word: str, status: int, part: str) -> None:
-    ended = termination.died(gone(kernel, code), Before(), 3, "")
+    ended = termination.died(gone(kernel, code), 3, "")
     assert (ended.word, ended.exit_status, ended.cell) == (word, status, 3)
     assert part in ended.sentence
     assert ended.verdict is not None
@@ -48,7 +47,7 @@ def test_a_kernel_that_is_gone(kernel: Kernel, code: int | None, word: str, stat
 
 
 def test_a_kernel_that_never_reached_a_cell(kernel: Kernel) -> None:
-    ended = termination.died(gone(kernel, 1), Before(), None, "ModuleNotFoundError: No module named 'ipykernel'")
+    ended = termination.died(gone(kernel, 1), None, "ModuleNotFoundError: No module named 'ipykernel'")
     assert "before its first cell" in ended.sentence
     assert ended.texts["log_tail.txt"].startswith("ModuleNotFoundError")
 
@@ -56,7 +55,7 @@ def test_a_kernel_that_never_reached_a_cell(kernel: Kernel) -> None:
 def test_a_neighbours_trouble_in_the_kernel_log_is_no_evidence(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["[1.0] Out of memory: Killed process 777 (python)", "[2.0] python[12345]: segfault at 0 ip 0 sp 0 error 4"]
     monkeypatch.setattr(termination.kernel_log, "lines", lambda _since: Reading("kernel_log", lines))
-    ended = termination.died(gone(kernel, -11), Before(), 3, "")
+    ended = termination.died(gone(kernel, -11), 3, "")
     assert ended.texts["kernel_log.txt"] == lines[1]
 
 
@@ -67,7 +66,7 @@ def test_a_diagnosis_that_fails_costs_nothing_else(kernel: Kernel, monkeypatch: 
         raise RuntimeError("no catalogue")
 
     monkeypatch.setattr(classify, "classify", broken)
-    ended = termination.died(gone(kernel, -6), Before(), 3, "")
+    ended = termination.died(gone(kernel, -6), 3, "")
     assert ended.word == "CRASHED"
     assert ended.verdict is not None
     assert ended.verdict.causes == []
@@ -80,7 +79,7 @@ def test_a_stuck_kernel_is_looked_at_while_it_lives(kernel: Kernel) -> None:
     kernel.process = process
     while "ready" not in (kernel.folder / "stdout").read_text() and process.poll() is None:
         pass
-    ended = termination.stuck(kernel, Before(), 5, "a cell", 3, "")
+    ended = termination.stuck(kernel, 5, "a cell", 3, "")
     assert process.poll() is None  # ending it is another's business
     kernel.end()
     process.wait()
