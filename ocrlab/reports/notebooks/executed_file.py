@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import nbformat
@@ -17,21 +18,21 @@ PICTURES = ("image/png", "image/jpeg", "image/gif", "application/pdf")  # base64
 def redacted(notebook: Any) -> tuple[Any, int]:
     """Return a copy of a notebook in which every text is clean, and how many stretches of text were replaced."""
     copied = copy.deepcopy(notebook)
-    texts: list[tuple[Any, Any, str]] = []  # where a text stands: its dict or list, its key there, and its name
-
-    def walk(place: Any, name: str = "") -> None:
-        for key, value in place.items() if isinstance(place, dict) else enumerate(place):
-            inner = key if isinstance(key, str) else name
-            if isinstance(value, dict | list):
-                walk(value, inner)
-            elif isinstance(value, str) and inner not in PICTURES:
-                texts.append((place, key, inner))
-
-    walk(copied)
+    texts = list(_texts(copied))
     cleaned, count = clean_and_count([{name: place[key]} for place, key, name in texts])
     for (place, key, _), clean in zip(texts, cleaned, strict=True):
-        place[key] = next(iter(clean.values()))  # the name counts too: a secret is known by it
+        place[key] = next(iter(clean.values()))  # the name counts too: it can show that a value is a secret
     return copied, count
+
+
+def _texts(place: Any, name: str = "") -> Iterator[tuple[Any, Any, str]]:
+    """Yield where each text stands: its dict or list, its key there, and its name."""
+    for key, value in place.items() if isinstance(place, dict) else enumerate(place):
+        inner = key if isinstance(key, str) else name
+        if isinstance(value, dict | list):
+            yield from _texts(value, inner)
+        elif isinstance(value, str) and inner not in PICTURES:
+            yield place, key, inner
 
 
 def write(notebook: Any, path: str) -> None:

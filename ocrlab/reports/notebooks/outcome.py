@@ -129,23 +129,16 @@ def view(outcome: Outcome) -> View:
     return View(html, text)
 
 
-def _edge(at: float) -> str:
-    """Return the class of a label that would stand over an end of the bar."""
-    return "last" if at > 0.9 else "first" if at < 0.1 else ""
-
-
 def _gauge(judgement: Judgement) -> str:
     """Return a bar from 0 to 1 with a mark at each limit; hidden from screen readers, which have the sentence."""
-    colour = OUTCOMES[judgement.word].colour
-    marks = [(judgement.limit, f"PASS {judgement.limit:g}")]
+    marks = {judgement.limit: f"PASS {judgement.limit:g}"}
     if 0 <= judgement.warn < judgement.limit:
-        marks.append((judgement.warn, f"WARN {judgement.warn:g}"))
-    lines = "".join(
-        f'<b style="left:{100 * at:.1f}%"></b><span class="{_edge(at)}" style="left:{100 * at:.1f}%">{text}</span>'
-        for at, text in marks
-        if 0 <= at <= 1
-    )
-    close = len(marks) > 1 and judgement.limit - judgement.warn < 0.35  # so that they would collide on a phone
-    near = " near" if close else ""
-    filled = f'<i style="width:{100 * judgement.value:.1f}%;background:{colour}"></i>'
-    return f'<div class="gauge{near}" aria-hidden="true">{filled}{lines}</div>'
+        marks[judgement.warn] = f"WARN {judgement.warn:g}"
+    near = len(marks) > 1 and judgement.limit - judgement.warn < 0.35  # so that they would collide on a phone
+    colour = OUTCOMES[judgement.word].colour
+    lines = [f'<i style="width:{100 * judgement.value:.1f}%;background:{colour}"></i>']
+    for at, text in marks.items():
+        edge = "last" if at > 0.9 else "first" if at < 0.1 else ""  # where a label would stand over an end of the bar
+        left = f'style="left:{100 * at:.1f}%"'
+        lines += [f'<b {left}></b><span class="{edge}" {left}>{text}</span>'] if 0 <= at <= 1 else []
+    return f'<div class="gauge{" near" if near else ""}" aria-hidden="true">{"".join(lines)}</div>'

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -70,18 +71,11 @@ def runs() -> Path:
 
 def homes() -> list[Path]:
     """Return the folders that may be the checkout: the package's, the one it was installed from, the notebook's."""
-    return list(dict.fromkeys(place for place in _places() if (place / "notebooks").is_dir()))
-
-
-def _places() -> Iterator[Path]:
-    yield Path(__file__).parents[3]
-    try:
+    places = [Path(__file__).parents[3]]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError, OSError):
         written = importlib.metadata.distribution("ocrlab").read_text("direct_url.json")  # PEP 610
         url = urlsplit(json.loads(written or "{}").get("url", ""))
-        if url.scheme == "file":
-            yield Path(unquote(url.path))
-    except (importlib.metadata.PackageNotFoundError, ValueError, OSError):
-        pass
+        places += [Path(unquote(url.path))] if url.scheme == "file" else []
     session = os.environ.get("JPY_SESSION_NAME", "")  # JupyterLab's path of the notebook
-    if session.startswith("/"):
-        yield from list(Path(session).parents)[:2]
+    places += list(Path(session).parents)[:2] if session.startswith("/") else []
+    return list(dict.fromkeys(place for place in places if (place / "notebooks").is_dir()))

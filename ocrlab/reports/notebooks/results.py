@@ -14,29 +14,19 @@ from ocrlab.errors import DataError
 from ocrlab.hardware import host
 from ocrlab.records import from_json, to_json
 from ocrlab.redaction import clean, clean_record
-from ocrlab.reports.notebooks.outcome import Judgement, Outcome
+from ocrlab.reports.notebooks.outcome import Outcome
 from ocrlab.run_folder import write_json
 
 MIME = "application/vnd.ocrlab.result+json"
 FILE = "report.json"  # in a run folder, beside report.ipynb
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "lightning",
-    "numpy",
-    "opencv-python",
-    "shapely",
-    "pyclipper",
-    "numba",
-    "matplotlib",
-)
+PACKAGES = frozenset("torch torchvision lightning numpy opencv-python shapely pyclipper numba matplotlib".split())
 
 
 @dataclass(frozen=True)
 class Result:
     """How a notebook ended, with everything needed to compare it with another.
 
-    `metrics` maps a name to {"value", "unit", "limit", "warn"}, None where there is no limit; `artefacts` holds
+    `metrics` maps a name to {"value", "unit", "limit", "warn"}, None without a limit; `artefacts` holds
     {"file", "bytes", "sha256"}; `ending` is {"status", "cell", "exit_code", "signal", "exit_status", "verdict"} of one
     that did not end by itself.
     """
@@ -61,9 +51,10 @@ def build(
     artefacts: Iterable[Path] = (),
     seconds: float | None = None,
 ) -> Result:
-    """Return the result of a notebook; nothing in it names this person, and no secret is kept."""
+    """Return the result of a notebook; nothing in it names this person, and it holds no secret."""
     measured = {name: {"value": value, "unit": "", "limit": None, "warn": None} for name, value in metrics.items()}
-    measured |= {judgement.metric: _limited(judgement) for judgement in outcome.judgements}
+    judged = {judgement.metric: asdict(judgement) for judgement in outcome.judgements}
+    measured |= {metric: {key: row[key] for key in row if key != "metric"} for metric, row in judged.items()}
     machine = host.environment()
     code = {"ocrlab": __version__, "revision": machine.pop("revision", None)}
     machine["packages"] = {name: version for name, version in machine["packages"].items() if name in PACKAGES}
@@ -80,17 +71,27 @@ def build(
     )
 
 
+def _artefact(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    return {"file": path.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+
+
 def bundle(result: Result) -> dict[str, Any]:
     """Return the notebook output that holds a result."""
     return {MIME: json.loads(json.dumps(to_json(result), default=str))}
 
 
 def from_bundle(data: Mapping[str, Any]) -> Result | None:
-    """Return the result in a notebook output's data, None where it holds none that can be read."""
+    """Return the result in a notebook output's data, None if it holds none that can be read."""
     content = data.get(MIME)
-    words = ("name", "outcome", "sentence")
-    if not isinstance(content, Mapping) or not all(isinstance(content.get(word), str) for word in words):
+    texts = ("name", "outcome", "sentence")
+    if not isinstance(content, Mapping) or not all(isinstance(content.get(name), str) for name in texts):
         return None
+    return _result(content)
+
+
+def _result(content: Mapping[str, Any]) -> Result:
     return Result(**{key: content[key] for key in Result.__dataclass_fields__ if key in content})
 
 
@@ -102,53 +103,44 @@ def save(result: Result, folder: Path) -> Path:
 
 
 def load(path: Path | str) -> Result:
-    """Read the result of an executed notebook, of a JSON file, or of a run folder; raises DataError naming the file."""
+    """Read the result of an executed notebook, of a JSON file, or of a run folder; raises DataError naming the file.
+
+    Of several results in a notebook the last counts.
+    """
     path = Path(path)
     path = path / FILE if path.is_dir() else path
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        do = "Execute the notebook first; it ends in lab.finish()"
-        raise DataError(
-            f"{path} cannot be read", got=str(error), need="an executed notebook or its JSON", do=do
-        ) from None
+        need, do = "an executed notebook or its JSON", "Execute the notebook first; it ends in lab.finish()"
+        raise DataError(f"{path} cannot be read", got=str(error), need=need, do=do) from None
     if path.suffix == ".ipynb":
-        text = json.dumps(_from_notebook(text, path))
+        try:
+            outputs = [
+                output.get("data", {}) for cell in json.loads(text)["cells"] for output in cell.get("outputs", [])
+            ]
+            contents = [data[MIME] for data in outputs if MIME in data]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            got = f"{type(error).__name__}: {error}"
+            raise DataError(f"{path} is not a notebook", got=got, need="a .ipynb file") from error
+        if not contents:
+            need, do = "an output of type " + MIME, "Execute the notebook first"
+            raise DataError(f"{path} holds no result", need=need, do=do)
+        text = json.dumps(contents[-1])
     content = from_json(text, source=str(path))
     if not isinstance(content.get("name"), str) or content.get("outcome") is None:
         raise DataError(f"{path} holds no result", got=f"keys {', '.join(sorted(content))}", need="name and outcome")
-    return Result(**{key: content[key] for key in Result.__dataclass_fields__ if key in content})
+    return _result(content)
 
 
 def copy_beside(notebook: Path | str) -> Path:
     """Write the result of an executed notebook as JSON beside it, and return that file; raises DataError, OSError."""
-    path = Path(notebook).with_suffix(".json")
     metadata = json.loads(Path(notebook).read_bytes()).get("metadata", {}).get("ocrlab", {})
-    write_json(path, clean_record({**to_json(load(notebook)), "redacted": metadata.get("redacted")}))
+    return write_beside(notebook, load(notebook), metadata.get("redacted"))
+
+
+def write_beside(notebook: Path | str, result: Result, redacted: int | None) -> Path:
+    """Write a result as JSON beside its notebook, in which `redacted` places were replaced; raises OSError."""
+    path = Path(notebook).with_suffix(".json")
+    write_json(path, clean_record({**to_json(result), "redacted": redacted}))
     return path
-
-
-def _from_notebook(text: str, path: Path) -> Any:
-    """Return the last result among the outputs of a notebook."""
-    try:
-        cells = json.loads(text)["cells"]
-        outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
-        contents = [data[MIME] for data in outputs if MIME in data]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        got = f"{type(error).__name__}: {error}"
-        raise DataError(f"{path} is not a notebook", got=got, need="a .ipynb file") from error
-    if not contents:
-        raise DataError(f"{path} holds no result", need="an output of type " + MIME, do="Execute the notebook first")
-    return contents[-1]
-
-
-def _limited(judgement: Judgement) -> dict[str, Any]:
-    return {key: value for key, value in asdict(judgement).items() if key != "metric"}
-
-
-def _artefact(path: Path) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return {"file": path.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()}

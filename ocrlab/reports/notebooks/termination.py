@@ -87,9 +87,8 @@ def stuck(kernel: Kernel, seconds: float, what: str, cell: int | None, log: str)
 
 def late(seconds: float, cell: int | None) -> Ending:
     """Return how a notebook ended that had no time left for its next cell; `cell` was the last one that ran."""
-    return Ending(
-        "hung", f"The limit of {seconds:g} s for the whole notebook was reached {_place(cell, 'after')}.", 124
-    )
+    sentence = f"The limit of {seconds:g} s for the whole notebook was reached {_place(cell, 'after')}."
+    return Ending("hung", sentence, 124)
 
 
 def failed(cell: int | None, error: str, log: str, traceback: str) -> Ending:
