@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from ocrlab.reports.view import ACCENT, BAD, GOOD, LINE, View, heading
+from ocrlab.reports.view import ACCENT, GOOD, LINE, View, heading, load_css
 
 EVERY = 0.5  # seconds between two updates; every one of them travels to the browser
 TICK = 1.0  # seconds after which the clock has to move, though nothing else does
@@ -21,17 +21,7 @@ MOST = 240  # points drawn in a small curve
 SCORE = "hmean@0.5"
 PHASES = {"start": "training", "train": "training", "validate": "training", "measure": "measuring"}
 
-CSS = f"""
-.ocrlab .bar {{ height: 10px; border-radius: 5px; background: rgba(95, 107, 122, .18); overflow: hidden;
-  margin: 4px 0 8px; }}
-.ocrlab .bar i {{ display: block; height: 100%; background: {ACCENT}; }}
-.ocrlab .bar.done i {{ background: {GOOD}; }}
-.ocrlab .figures {{ display: flex; flex-wrap: wrap; gap: 4px 26px; margin: 0 0 8px; }}
-.ocrlab .figures b {{ font-weight: 600; }}
-.ocrlab .figures span span {{ opacity: .7; margin-right: 6px; }}
-.ocrlab .spark {{ width: 380px; max-width: 100%; }}
-.ocrlab .warning {{ color: var(--jp-error-color0, {BAD}); font-size: 13px; margin: 3px 0; }}
-"""
+CSS = load_css("progress")
 
 
 class Live:

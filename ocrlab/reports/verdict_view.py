@@ -9,38 +9,13 @@ from html import escape
 from ocrlab.debug.diagnosis import catalogue, next_steps
 from ocrlab.records import Cause, Verdict
 from ocrlab.reports.bug_report.markup import inline, ticked
-from ocrlab.reports.view import ACCENT, LINE, View
+from ocrlab.reports.view import View, load_css
 
 SURE = 0.8  # from here on a cause is said as a fact
 PLACE = re.compile(r" \(\S+ line \d+\)$")  # in a file that a reader without the folder does not have
 EVIDENCE = 6  # lines shown of each cause
 
-CSS = f"""
-.ocrlab .cause {{ border: 1px solid {LINE}; border-radius: 6px; padding: 12px 18px; margin: 8px 0; }}
-.ocrlab .cause h4 {{ font-size: 15px; font-weight: 600; margin: 0 0 2px; }}
-.ocrlab.ocrlab .cause h4 code {{ font-size: 14px; }}
-.ocrlab .sure {{ display: inline-block; width: 90px; height: 7px; border-radius: 4px; margin: 0 7px 1px 0;
-  background: rgba(95, 107, 122, .2); overflow: hidden; }}
-.ocrlab .sure i {{ display: block; height: 100%; background: {ACCENT}; }}
-.ocrlab .cause dl {{ display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: 5px 14px;
-  margin: 9px 0 0; }}
-.ocrlab .cause dt {{ opacity: .7; }}
-.ocrlab .cause dd {{ margin: 0; }}
-.ocrlab .lines {{ margin: 0; padding: 0; list-style: none; }}
-.ocrlab .lines li {{ display: flex; gap: 10px; align-items: baseline; }}
-.ocrlab .lines.ids li {{ flex-wrap: wrap; gap: 0 10px; }}
-.ocrlab .lines.ids code {{ flex: none; max-width: 100%; }}
-.ocrlab .lines.ids span {{ flex: 1 1 180px; }}
-.ocrlab .lines small {{ flex: none; opacity: .65; font-size: 11.5px; }}
-.ocrlab details {{ margin: 8px 0 0; }}
-.ocrlab summary {{ cursor: pointer; opacity: .8; }}
-.ocrlab pre.stack {{ font: 12px/1.45 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; overflow-x: auto;
-  margin: 6px 0 0; padding: 10px 12px; border-radius: 4px; background: rgba(95, 107, 122, .1); white-space: pre; }}
-@media (max-width: 500px) {{
-  .ocrlab .cause dl {{ display: block; }}
-  .ocrlab .cause dt {{ margin-top: 6px; }}
-}}
-"""
+CSS = load_css("verdict")
 
 
 def view(verdict: Verdict, texts: Mapping[str, str] | None = None, folder: str = "") -> View:

@@ -1,19 +1,18 @@
 """One thing to look at: HTML that stands alone, and the same in words for screen readers, terminals and diffs.
 
-Every view brings its style with it: JupyterLab takes cells that are out of sight off the page, and their styles too.
-JupyterLab also has rules of its own for code and lists (`.jp-ThemedContainer .jp-RenderedHTMLCommon :not(pre) > code`),
-which only a longer selector overrules; that is why some classes below are written twice.
-
-Colours are written as they are by day. `page` turns each into a variable that is set only where it is dark: in
-JupyterLab's dark theme, and in a report on a screen that prefers it. What lies on a photograph of paper stays by day.
+Every view brings its style with it: JupyterLab removes cells that are out of sight from the page, and their styles
+too. Style sheets name colours as variables; each has its value by day as a default, and is set only where it is dark:
+in JupyterLab's dark theme, and in a report on a screen that prefers it. A photograph of paper keeps the colours of day.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from ocrlab import plot_style
@@ -57,28 +56,29 @@ DARK = {  # by day -> name, and the same by night: text is read on its ground at
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 NIGHT = "".join(f"--ocr-{name}:{dark};" for name, dark in DARK.values())
 DAY = "".join(f"--ocr-{name}:initial;" for name, _ in DARK.values())
+BY_NAME = {name: colour for colour, (name, _) in DARK.items()}
 THEME_COLOURS = re.compile(rf"(?<![a-z],)(?:{'|'.join(DARK)})(?![0-9a-f])", re.IGNORECASE)
+STYLES = Path(__file__).with_name("styles")
 
-CSS = f"""
-.ocrlab {{ font: 14px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
-  color: var(--jp-content-font-color1, {INK}); max-width: 960px; margin: 4px 0; font-variant-numeric: tabular-nums; }}
-.ocrlab p {{ margin: 2px 0; }}
-.ocrlab .say {{ font-size: 15px; font-weight: 600; margin: 0 0 6px; }}
-.ocrlab :is(.sheet, .row, .note, .wide) ~ .say {{ margin-top: 16px; }}
-.ocrlab .note {{ font-size: 12.5px; opacity: .78; margin: 6px 0 0; }}
-.ocrlab.ocrlab.ocrlab code {{ font: 12.5px/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace;
-  background: none; padding: 0; overflow-wrap: anywhere; color: inherit; }}
-.ocrlab dl dt, .ocrlab dl dd {{ float: none; width: auto; }}
-.ocrlab dl dt {{ font-weight: 400; }}
-.ocrlab ol.rungs.rungs, .ocrlab ul.lines.lines {{ padding-left: 0; }}
-.ocrlab img, .ocrlab svg {{ max-width: 100%; height: auto; display: block; }}
-.ocrlab .row {{ display: flex; flex-wrap: wrap; gap: 16px; align-items: flex-start; }}
-.ocrlab figure {{ margin: 0; }}
-.ocrlab figcaption {{ font-size: 12.5px; margin: 5px 0 0; }}
-.ocrlab .sheet {{ border: 1px solid {LINE}; border-radius: 4px; background: {PAPER}; }}
-[data-jp-theme-light="false"] .ocrlab, .vscode-dark .ocrlab {{ color-scheme: dark; {NIGHT} }}
-.ocrlab .day {{ color-scheme: light; {DAY} }}
-"""
+
+def load_css(name: str) -> str:
+    """Return a style sheet of `styles/`, in which each colour has its value by day as a default."""
+    text = (STYLES / f"{name}.css").read_text(encoding="utf-8")
+    text = re.sub(r"/\*.*?\*/\s*", "", text, flags=re.DOTALL)
+    return re.sub(r"var\(--ocr-([a-z-]+)\)", lambda match: f"var(--ocr-{match[1]},{BY_NAME[match[1]]})", text)
+
+
+CSS = (
+    f'{load_css("view")}[data-jp-theme-light="false"] .ocrlab, .vscode-dark .ocrlab {{ {NIGHT} }}\n'
+    f".ocrlab .day {{ {DAY} }}\n"
+)
+
+
+@functools.cache
+def report_css() -> str:
+    """Return the style sheet of a report, on few lines."""
+    text = f"{load_css('report')}@media screen and (prefers-color-scheme:dark){{:root{{{NIGHT}}}}}"
+    return re.sub(r"\s*\n\s*", " ", text).replace("; }", "}").replace(" { ", "{").replace(": ", ":").strip()
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,12 @@ def page(html: str, css: str = "") -> str:
 
 
 def themed(text: str) -> str:
-    """Return CSS, HTML or SVG whose known colours are variables; where none is set, the colour by day is meant."""
+    """Return CSS, HTML or SVG whose known colours are variables with the colour by day as a default."""
     return THEME_COLOURS.sub(lambda match: f"var(--ocr-{DARK[match[0].lower()][0]},{match[0]})", text)
 
 
 def heading(finding: str, note: str = "") -> str:
-    """Return a title that says the finding, with a note for what goes below the picture."""
+    """Return a title that states the finding, with a note for what goes below the picture."""
     return f'<p class="say">{coded(finding)}</p>' + (f'<p class="note">{coded(note)}</p>' if note else "")
 
 

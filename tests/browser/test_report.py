@@ -25,7 +25,7 @@ RULE = "\x1b[0;31m" + "-" * 75 + "\x1b[0m"
 LINE = "\x1b[1;32m      1\x1b[0m x \x1b[38;5;241m=\x1b[39m \x1b[38;5;28mint\x1b[39m(\x1b[43m1\x1b[49m)"
 TRACEBACK = [RULE, f"Cell \x1b[0;32mIn[9]\x1b[0m\n{LINE}", "\x1b[0;31mValueError\x1b[0m: \x1b[48;2;20;30;40mnot\x1b[0m"]
 COLOURS = "".join(f"\x1b[{code}m{code} \x1b[0m" for code in (*range(30, 38), *range(90, 98), *range(40, 48)))
-COLOURS += "".join(f"\x1b[38;5;{code}m{code} \x1b[0m" for code in range(256))
+COLOURS += "".join(f"\x1b[38;5;{code}m{code} \x1b[0m\x1b[30;48;5;{code}m{code} \x1b[0m" for code in range(256))
 PROSE = r"""# Every kind of *output* & <more>
 
 Prose with **weight**, `code`, a [link](https://example.com/page), a formula $e^{i\pi} + 1 = 0$, ~~gone~~ text.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from ocrlab.reports.notebooks import outcome
-from ocrlab.reports.view import CSS, View, heading, page
+from ocrlab.reports.view import CSS, DARK, View, heading, page, report_css
 
 
 def test_a_view_shows_itself_in_both_ways() -> None:
@@ -43,3 +45,11 @@ def specificity(selector: str) -> tuple[int, int, int]:
     classes = selector.count(".")
     types = sum(part[:1].isalpha() for part in selector.replace(",", " ").split())
     return 0, classes, types
+
+
+def test_the_style_sheet_of_a_report_is_small_fetches_nothing_and_knows_the_dark() -> None:
+    sheet = report_css()
+    assert len(sheet) < 14_000 and sheet.count("{") == sheet.count("}")
+    assert not re.search(r"url\(|@import|@font-face|<", sheet)
+    dark = sheet.rpartition("prefers-color-scheme:dark")[2]
+    assert all(f"--ocr-{name}:{colour}" in dark for name, colour in DARK.values())

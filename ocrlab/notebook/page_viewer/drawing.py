@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ocrlab.notebook.page_viewer.messages import Detections, ViewedPage
 from ocrlab.records import Prediction, to_json
 from ocrlab.reports.html.page_images import Layer, path_data
-from ocrlab.reports.view import ACCENT, BAD, GOOD, IGNORED, MISSED, PAPER
+from ocrlab.reports.view import ACCENT, BAD, GOOD, IGNORED, MISSED, load_css
 
 RIGHT, WRONG, LOST, NOT_COUNTED, SPARE, PLAIN, NOTED = (
     "found",
@@ -32,41 +32,7 @@ COLOURS = {RIGHT: GOOD, WRONG: BAD, LOST: MISSED, NOT_COUNTED: IGNORED, SPARE: I
 FILLS = {WRONG: 0.14, LOST: 0.16, NOT_COUNTED: 0.18}
 NAME = 80  # characters of an uploaded file's name
 LISTED = 400  # rows of a list; a browser bears no more of them at each move of a slider
-STYLE = f"""
-.ocrlab-inspect .ocrlab {{ max-width: none; margin: 0; }}
-.ocrlab-stack.ocrlab-stack {{ display: grid; overflow: hidden; border-radius: 4px; background: #fff;
-  border: 1px solid var(--jp-border-color2, #d8dee6); }}
-.ocrlab-stack > * {{ grid-area: 1 / 1; margin: 0 !important; width: 100% !important; height: auto !important;
-  max-width: none !important; }}
-.ocrlab-stack .widget-html-content {{ line-height: 0; width: 100%; align-self: stretch; }}
-.ocrlab-stack img, .ocrlab-stack svg {{ width: 100%; height: auto; display: block; max-width: none; }}
-.ocrlab-scroll {{ overflow: auto !important; }}
-.ocrlab-side .widget-label, .ocrlab-side .widget-readout {{ font-variant-numeric: tabular-nums; }}
-.ocrlab-side .widget-html-content {{ line-height: 1.5; width: 100%; }}
-.ocrlab-side > * {{ margin: 2px 0 !important; max-width: 100%; }}
-.ocrlab-side .widget-hbox > * {{ margin: 0 4px 0 0; }}
-.ocrlab .figures {{ display: grid; grid-template-columns: repeat(3, max-content); gap: 0 20px; margin: 2px 0; }}
-.ocrlab .figures b {{ font-size: 21px; font-weight: 650; display: block; line-height: 1.25; }}
-.ocrlab .figures small {{ font-size: 11.5px; opacity: .78; display: block; white-space: nowrap; line-height: 1.35; }}
-.ocrlab ul.keys.keys {{ list-style: none; margin: 2px 0; padding: 0; display: grid; gap: 1px 16px;
-  grid-template-columns: repeat(auto-fill, minmax(124px, 1fr)); font-size: 12.5px; }}
-.ocrlab ul.keys li {{ display: flex; align-items: center; gap: 6px; white-space: nowrap; margin: 0; }}
-.ocrlab ul.keys b {{ margin-left: auto; font-weight: 600; }}
-.ocrlab .list {{ max-height: 264px; overflow: auto; }}
-.ocrlab .list table.listed {{ border-collapse: collapse; font-size: 12.5px; width: 100%; border: 0; margin: 0;
-  table-layout: auto; }}
-.ocrlab .list table.listed th {{ position: sticky; top: 0; font-weight: 600; text-align: right; padding: 3px 10px 3px 0;
-  background: var(--jp-layout-color0, {PAPER}); border: 0; border-bottom: 2px solid var(--jp-border-color2, #d8dee6); }}
-.ocrlab .list table.listed td {{ text-align: right; padding: 2px 10px 2px 0; border: 0; background: none;
-  border-bottom: 1px solid var(--jp-border-color2, #d8dee6); white-space: nowrap; }}
-.ocrlab .list table.listed tr {{ background: none !important; }}
-.ocrlab .list table.listed .words {{ text-align: left; }}
-.ocrlab .list table.listed td.text {{ max-width: 220px; overflow: hidden; text-overflow: ellipsis; }}
-.ocrlab a.save {{ color: var(--jp-content-link-color, {ACCENT}); text-decoration: underline; margin-right: 14px; }}
-.ocrlab .told {{ border-left: 4px solid {BAD}; padding: 4px 10px; margin: 4px 0; overflow-wrap: anywhere;
-  background: color-mix(in srgb, {BAD} 9%, transparent); }}
-.ocrlab .plainly {{ font-size: 12.5px; opacity: .8; overflow-wrap: anywhere; }}
-"""
+STYLE = load_css("page_viewer")
 
 
 def layers(page: ViewedPage, judged: Detections, annotation: bool = False) -> list[Layer]:

@@ -11,30 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 
-from ocrlab.reports.html import stylesheet
+from ocrlab.reports.view import load_css, report_css
 
 OPEN, CLOSE = "\x02", "\x03"
 CODE = re.compile(f"{OPEN}([^{CLOSE}]*){CLOSE}")
 UNPRINTABLE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&])")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # whatever a stranger's text holds, nothing is fetched
-SHEET = """
-.bug { max-width: 1000px; }
-.bug .facts { display: flex; flex-wrap: wrap; gap: 4px 22px; font-size: 14px; margin: 0; }
-.facts div { display: flex; gap: 6px; }
-.facts dt { opacity: .75; }
-.facts dd { margin: 0; overflow-wrap: anywhere; }
-.bug code { background: var(--ground); border-radius: 3px; padding: 1px 5px; }
-.bug pre { background: var(--ground); border-radius: 6px; padding: 12px 16px; margin: 8px 0; }
-.bug p { margin: 8px 0; }
-.bug p, .bug li { overflow-wrap: anywhere; }
-.bug th[scope=row] { font-weight: 400; }
-.wide { overflow-x: auto; }
-.bug summary { font-size: 14px; margin: 6px 0; }
-.checks { list-style: none; padding: 0; }
-.checks span { display: inline-block; width: 1.4em; font-weight: 700; }
-.checks i { font-style: normal; font-size: 13px; opacity: .75; margin-left: 6px; }
-"""  # in addition to the style sheet of all reports
 
 
 @dataclass(frozen=True)
@@ -117,7 +100,8 @@ def page(title: str, front: Mapping[str, object], sections: Iterable[Section], n
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}"><title>{inline(title)}</title>'
-        f'<style>{stylesheet.sheet()}{SHEET}</style></head><body class="bug">'
+        f"<style>{report_css()}{load_css('bug_report')}</style></head>"
+        '<body class="bug">'
         f'<header><h1>{inline(title)}</h1><dl class="facts">{pairs}</dl></header>'
         f'<main class="html">{body}</main><footer>{inline(note)}</footer></body></html>\n'
     )

@@ -1,6 +1,6 @@
 """The cells of an executed notebook as HTML: prose, folded code, and of each output the side that needs no script.
 
-Whatever an output holds, what comes out is safe to show (`safe`), described (alt), and within `Limits`.
+Whatever an output holds, the result is safe to show (`sanitizer`), described (alt), and within `Limits`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ocrlab.reports.html import markdown as html_markdown
 from ocrlab.reports.notebooks import results
 from ocrlab.reports.view import WIDGET_MIME
 
-SKIPPED = "this cell never ran"
 RASTER = ("image/png", "image/jpeg", "image/gif", "image/webp")
 NUMBER = re.compile(  # no part of it can be read in two ways, so that time is linear
     r"<td((?: [\w-]+=\"[^\"]*\")*)>(\s{0,40}[-+−]?"
@@ -33,7 +32,7 @@ COLOURED = re.compile(r"(?:[\s;\"'](?:background(?:-color)?|color|fill)\s*[:=])|
 RULED = re.compile(r"\A(?:\x1b\[[\d;]*m)*-{40,}(?:\x1b\[[\d;]*m)*\n")  # with which IPython begins a traceback
 VISIBLE = re.compile(r"<(?:img|svg|hr|table|math)\b|>[^<\s][^<]*<|^[^<]*[^<\s]")
 DATA = re.compile(r"data:image/(png|jpeg|gif|webp|avif|bmp);base64,([A-Za-z0-9+/=]+)")
-SHOWN = 40_000  # bytes; a smaller picture is left as it is
+SMALL = 40_000  # bytes; a smaller picture is left as it is
 MANY = 10**9
 
 
@@ -58,8 +57,8 @@ STEPS = (
 
 
 @dataclass
-class Page:
-    """What the cells of one page share: its headings, the style sheets of outputs, where pictures may come from."""
+class Rendering:
+    """What the cells of one report share: its headings, the style sheets of outputs, where pictures may come from."""
 
     folder: Path | None = None
     limits: Limits = field(default_factory=Limits)
@@ -71,41 +70,39 @@ class Page:
         return " ".join(self.sheets.setdefault(sheet, f"s{len(self.sheets)}") for sheet in css)
 
 
-def markdown(cell: Any, page: Page) -> str:
+def markdown(cell: Any, rendering: Rendering) -> str:
     """Return a Markdown cell."""
-    html = html_markdown.markdown(cell.source, cell.get("attachments", {}), page.folder)
-    html = page.headings.put(limit_pictures(html, page.limits))
+    html = html_markdown.markdown(cell.source, cell.get("attachments", {}), rendering.folder)
+    html = rendering.headings.put(limit_pictures(html, rendering.limits))
     return f'<div class="prose">{html}</div>' if html.strip() else ""
 
 
-def code(cell: Any, number: int, page: Page, language: str = "python") -> str:
-    """Return a code cell: its source folded, what it put out below."""
-    status = cell.metadata.get("papermill", {}).get("status", "")
-    status = "failed" if any(output.output_type == "error" for output in cell.outputs) else status
-    shown = "".join(output(item, cell, page) for item in joined(cell.outputs))
+def code(cell: Any, number: int, rendering: Rendering, language: str = "python") -> str:
+    """Return a code cell: its source folded, its outputs below."""
+    state, count, most = status(cell), cell.execution_count, rendering.limits.text
+    outputs = "".join(output(item, cell, rendering) for item in joined(cell.outputs))
     folded = ""
     if cell.source.strip() and not cell.metadata.get("jupyter", {}).get("source_hidden"):
-        opened = " open" if status == "failed" else ""
-        source = cell.source if len(cell.source) <= page.limits.text else cell.source[: page.limits.text] + "\n…"
+        time = f" · {seconds(cell):.1f} s" if seconds(cell) >= 0.1 else ""
+        label = f"Code{f' [{count}]' if count is not None else ''}{' · failed' if state == 'failed' else ''}{time}"
+        label = "Code: this cell never ran" if state == "pending" else label
+        source = cell.source if len(cell.source) <= most else cell.source[:most] + "\n…"
         folded = (
-            f'<details class="code {escape(status)}"{opened}><summary>{label(cell, status)}</summary>'
-            f"{highlighted(source, language)}</details>"
+            f'<details class="code {escape(state)}"{" open" if state == "failed" else ""}>'
+            f"<summary>{label}</summary>{highlighted(source, language)}</details>"
         )
-    return f'<section class="cell" id="code-{number}" aria-label="code cell {number}">{folded}{shown}</section>'
+    return f'<section class="cell" id="code-{number}" aria-label="code cell {number}">{folded}{outputs}</section>'
 
 
-def label(cell: Any, status: str) -> str:
-    """Return what stands beside the folded code of a cell: its number, how it went, how long it took."""
-    number = f" [{cell.execution_count}]" if cell.execution_count is not None else ""
-    if status == "pending":
-        return f"Code: {SKIPPED}"
-    took = seconds(cell)
-    time = f" · {took:.1f} s" if took >= 0.1 else ""
-    return f"Code{number}{' · failed' if status == 'failed' else ''}{time}"
+def status(cell: Any) -> str:
+    """Return papermill's status of a code cell; `failed` for one with an error, whoever executed it."""
+    if any(item.output_type == "error" for item in cell.outputs):
+        return "failed"
+    return str(cell.metadata.get("papermill", {}).get("status", ""))
 
 
 def seconds(cell: Any) -> float:
-    """Return how long a cell took as papermill measured it, 0 where nobody did."""
+    """Return how long a cell took as papermill measured it, 0 if nobody did."""
     took = cell.metadata.get("papermill", {}).get("duration")
     return float(took) if isinstance(took, int | float) else 0.0
 
@@ -123,67 +120,54 @@ def highlighted(source: str, language: str) -> str:
 def joined(outputs: Any) -> list[Any]:
     """Return outputs with neighbouring pieces of one stream as one: kernels send them in pieces."""
     merged: list[Any] = []
-    for output in outputs:
+    for item in outputs:
         last = merged[-1] if merged else None
-        if last and output["output_type"] == last["output_type"] == "stream" and output["name"] == last["name"]:
-            merged[-1] = {**last, "text": last["text"] + output["text"]}
+        if last and item["output_type"] == last["output_type"] == "stream" and item["name"] == last["name"]:
+            merged[-1] = {**last, "text": last["text"] + item["text"]}
         else:
-            merged.append(output)
+            merged.append(item)
     return merged
 
 
-def output(cell_output: Any, cell: Any, page: Page) -> str:
+def output(item: Any, cell: Any, rendering: Rendering) -> str:
     """Return one output of a cell."""
-    kind = cell_output["output_type"]
-    if kind == "stream":
-        shown = "stderr" if cell_output["name"] == "stderr" else "stdout"
-        return (
-            _out(ansi.block(cell_output["text"], shown, page.limits.text), shown) if cell_output["text"].strip() else ""
-        )
-    if kind == "error":
-        return _error(cell_output, page)
-    return shown_data(cell_output.get("data", {}), cell_output.get("metadata", {}), cell, page)
+    most = rendering.limits.text
+    if item["output_type"] == "stream":
+        kind = "stderr" if item["name"] == "stderr" else "stdout"
+        return _out(ansi.block(item["text"], kind, most), kind) if item["text"].strip() else ""
+    if item["output_type"] == "error":
+        lines = RULED.sub("", "\n".join(item.get("traceback", []))) or str(item.get("evalue", ""))
+        name = escape(str(item.get("ename", "")))
+        return _out(f'<p class="raised"><b>{name}</b></p>{ansi.block(lines, "", most)}', "error")
+    return displayed(item.get("data", {}), item.get("metadata", {}), cell, rendering)
 
 
-def _error(error: Any, page: Page) -> str:
-    lines = RULED.sub("", "\n".join(error.get("traceback", [])))
-    name, message = str(error.get("ename", "")), str(error.get("evalue", ""))
-    text = ansi.block(lines or message, "", page.limits.text)
-    return _out(f'<p class="raised"><b>{escape(name)}</b></p>{text}', "error")
-
-
-def shown_data(data: Mapping[str, Any], about: Mapping[str, Any], cell: Any, page: Page) -> str:
+def displayed(data: Mapping[str, Any], about: Mapping[str, Any], cell: Any, rendering: Rendering) -> str:
     """Return the side of a bundle that a page without scripts shows best."""
-    count = cell.execution_count
-    alt = f"picture of cell [{count}]" if count is not None else "picture of a cell"
+    number = f" [{cell.execution_count}]" if cell.execution_count is not None else ""
+    alt = f"picture of cell{number}" if number else "picture of a cell"
     text = _text(data.get("text/plain", ""))
-    described = alt if not text or text.startswith("<") else f"{alt}: {text[:200]}"
+    alt = alt if not text or text.startswith("<") else f"{alt}: {text[:200]}"
     ran = False
     if "text/html" in data:
-        shown, ran = _html(_text(data["text/html"]), described, page)
+        shown, ran = _html(_text(data["text/html"]), alt, rendering)
         if shown:
             return shown
     if "text/markdown" in data:
-        return _out(sanitizer.flat(html_markdown.markdown(_text(data["text/markdown"]), {}, page.folder)), "prose")
+        html = html_markdown.markdown(_text(data["text/markdown"]), {}, rendering.folder)
+        return _out(sanitizer.flat(html), "prose")
     if "image/svg+xml" in data:
         svg = base64.b64encode(_text(data["image/svg+xml"]).encode()).decode()
-        return _picture(f"data:image/svg+xml;base64,{svg}", about.get("image/svg+xml", {}), described, page)
+        return _picture("image/svg+xml", svg, about, alt, rendering)
     for kind in RASTER:
         if kind in data:
-            code64 = re.sub(r"[^A-Za-z0-9+/=]", "", _text(data[kind]))
-            return _picture(f"data:{kind};base64,{code64}", about.get(kind, {}), described, page)
+            return _picture(kind, re.sub(r"[^A-Za-z0-9+/=]", "", _text(data[kind])), about, alt, rendering)
     if "text/latex" in data:
         return _out(sanitizer.text(html_markdown.formula(_text(data["text/latex"]), display=True)), "formula")
-    return _plain(data, text, page, ran)
-
-
-def _plain(data: Mapping[str, Any], text: str, page: Page, ran: bool) -> str:
-    """Return what is left to be said of a bundle that has no picture and no HTML which is seen without scripts."""
     if "application/json" in data:
         text = json.dumps(data["application/json"], indent=1, ensure_ascii=False)
-    body = ansi.block(text, "", page.limits.text) if text.strip() else ""
-    scripted = ran or any(kind in data for kind in ("application/javascript", "text/html")) or WIDGET_MIME in data
-    if scripted:
+    body = ansi.block(text, "", rendering.limits.text) if text.strip() else ""
+    if ran or any(kind in data for kind in ("application/javascript", "text/html", WIDGET_MIME)):
         what = "A widget" if WIDGET_MIME in data else "An output"
         body += f'<p class="gone">{what} that needs scripts; it lives in the notebook only.</p>'
     elif not body and results.MIME not in data and data:
@@ -191,31 +175,32 @@ def _plain(data: Mapping[str, Any], text: str, page: Page, ran: bool) -> str:
     return _out(body, "text") if body else ""
 
 
-def _html(html: str, alt: str, page: Page) -> tuple[str, bool]:
-    """Return HTML of an output as it may be shown, "" where nothing of it is seen; and whether it had scripts."""
-    if len(html) > page.limits.html:
+def _html(html: str, alt: str, rendering: Rendering) -> tuple[str, bool]:
+    """Return HTML of an output as it may be shown, "" if nothing of it is visible; and whether it had scripts."""
+    if len(html) > rendering.limits.html:
         return _out(f'<p class="gone">{len(html):,} characters of HTML are in the notebook</p>', "text"), False
     piece = sanitizer.piece(html, alt)
-    clean = limit_pictures(piece.html, page.limits)
+    clean = limit_pictures(piece.html, rendering.limits)
     if not VISIBLE.search(clean):
         return "", piece.ran
-    ours = '<div class="ocrlab"' in clean
-    coloured = "<svg" in clean or any(COLOURED.search(css) for css in (clean, *piece.css))
-    kind = "" if ours else "paper" if coloured else "html"  # colours of its own are meant for white paper
-    clean = clean if ours else NUMBER.sub(r"<td data-n\1>\2</td>", clean)
-    note = '<p class="gone">Its scripts do not run here.</p>' if piece.ran and not ours else ""
-    return _out(clean + note, f"{kind} {page.classes(piece.css)}".strip()), piece.ran
+    kind = ""  # a view of ocrlab
+    if '<div class="ocrlab"' not in clean:
+        coloured = "<svg" in clean or any(COLOURED.search(css) for css in (clean, *piece.css))
+        kind = "paper" if coloured else "html"  # colours of its own are meant for white paper
+        clean = NUMBER.sub(r"<td data-n\1>\2</td>", clean)
+        clean += '<p class="gone">Its scripts do not run here.</p>' if piece.ran else ""
+    return _out(clean, f"{kind} {rendering.classes(piece.css)}".strip()), piece.ran
 
 
-def _picture(address: str, about: Any, alt: str, page: Page) -> str:
-    attributes = about if isinstance(about, Mapping) else {}
-    size = "".join(
-        f' {name}="{int(attributes[name])}"' for name in ("width", "height") if str(attributes.get(name, "")).isdigit()
-    )
+def _picture(kind: str, data: str, about: Mapping[str, Any], alt: str, rendering: Rendering) -> str:
+    address = f"data:{kind};base64,{data}"
+    attributes = about.get(kind) if isinstance(about.get(kind), Mapping) else {}
+    sizes = {name: str(attributes.get(name, "")) for name in ("width", "height")}
+    size = "".join(f' {name}="{int(value)}"' for name, value in sizes.items() if value.isdigit())
     words = escape(str(attributes.get("alt") or alt))
     if not sanitizer.whole(address):
         return _out(f'<p class="gone">{words}: it cannot be read.</p>', "text")
-    return _out(limit_pictures(f'<img src="{address}"{size} alt="{words}">', page.limits), "picture")
+    return _out(limit_pictures(f'<img src="{address}"{size} alt="{words}">', rendering.limits), "picture")
 
 
 def limit_pictures(html: str, limits: Limits) -> str:
@@ -227,18 +212,17 @@ def limit_pictures(html: str, limits: Limits) -> str:
 
 @lru_cache(maxsize=512)
 def reduce_picture(address: str, code: str, pixels: int, quality: int) -> str:
-    """Return a picture's address with at most `pixels` on the long side, or the same where that is no smaller."""
+    """Return a picture's address with at most `pixels` on the long side, or the same if that is not smaller."""
     from PIL import Image
 
-    if len(code) < SHOWN * pixels // 1600:
+    if len(code) < SMALL * pixels // 1600:
         return address
     try:
         with Image.open(io.BytesIO(base64.b64decode(code))) as image:
             image.thumbnail((pixels, pixels), Image.Resampling.LANCZOS)
+            mode = "RGBA" if "A" in image.getbands() or "transparency" in image.info else "RGB"
             data = io.BytesIO()
-            image.convert("RGBA" if "A" in image.getbands() or "transparency" in image.info else "RGB").save(
-                data, "webp", quality=quality, method=4
-            )
+            image.convert(mode).save(data, "webp", quality=quality, method=4)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return address
     reduced = f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode('ascii')}"

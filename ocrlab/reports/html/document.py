@@ -14,8 +14,8 @@ import nbformat
 
 from ocrlab.errors import DataError
 from ocrlab.reports import progress_view, view
-from ocrlab.reports.html import cells, markdown, sanitizer, stylesheet
-from ocrlab.reports.html.cells import Limits, Page
+from ocrlab.reports.html import cells, markdown, sanitizer
+from ocrlab.reports.html.cells import Limits, Rendering
 from ocrlab.reports.notebooks import executed_file, outcome, results
 from ocrlab.reports.notebooks.outcome import Outcome
 from ocrlab.run_folder import write_text
@@ -24,11 +24,12 @@ LARGEST = 2_000_000  # bytes of a report
 LISTED = 3  # sections from which on they are listed beside the page
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 PLACE = re.compile(r"\bcell \[(\d+)\]")
+UNJUDGED = "Nothing in this notebook was judged, so that nothing says that it is good."
 
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """What a report says at its top (None where its notebook said nothing), and how many texts were replaced in it."""
+    """The outcome at the top of a report, None without one in its notebook, and how many texts were replaced in it."""
 
     outcome: str | None
     redacted: int
@@ -51,7 +52,7 @@ def write(notebook: Path | str, path: Path | str, most: int = LARGEST) -> Writte
 def notebook_to_html(path: Path | str, out: Path | str | None = None) -> Path:
     """Write an executed notebook as one HTML page without secrets and return its path; by default beside it.
 
-    An existing page is replaced. Raises DataError where `path` is not a notebook, OSError where it cannot be written.
+    An existing page is replaced. Raises DataError if `path` is not a notebook, OSError if it cannot be written.
     """
     target = Path(out) if out is not None else Path(path).with_suffix(".html")
     write(path, target)
@@ -77,36 +78,42 @@ def _render(notebook: Any, name: str, folder: Path | None, most: int) -> tuple[s
     clean, count = executed_file.redacted(notebook)
     count += clean.metadata.get("ocrlab", {}).get("redacted", 0)
     outputs = [output for cell in clean.cells for output in cell.get("outputs", [])]
-    notebook_results = [result for output in outputs if (result := results.from_bundle(output.get("data", {})))]
+    outcomes = [result.outcome for output in outputs if (result := results.from_bundle(output.get("data", {})))]
     top = _take_outcome(clean)
     several = markdown.count_titles(clean) > 1
     for limits in cells.STEPS:
-        shared = Page(folder, limits, markdown.Headings(several))
-        text = _page(clean, top, shared, name, count, most)
+        rendering = Rendering(folder, limits, markdown.Headings(several))
+        text = _page(clean, top, rendering, name, count, most)
         if len(text.encode("utf-8", errors="backslashreplace")) <= most:
             break
-    return text, WrittenReport(notebook_results[0].outcome if notebook_results else None, count)
+    return text, WrittenReport(outcomes[0] if outcomes else None, count)
 
 
-def _page(notebook: Any, top: str, shared: Page, name: str, count: int, most: int) -> str:
-    """Return the page within the limits of `shared`, which are there for `most` bytes."""
-    body, sections = _body(notebook, shared)
-    title = shared.headings.title or escape(name)
-    head = _top(top or _silent(markdown.plain(title)), notebook, shared)
-    listed = _listed(shared.headings.listed, sections)
-    sheets = "".join(f".{own}{{{css}}}" for css, own in shared.sheets.items())
+def _page(notebook: Any, top: str, rendering: Rendering, name: str, count: int, most: int) -> str:
+    """Return the page within the limits of `rendering`, which are there for `most` bytes."""
+    body, sections = _body(notebook, rendering)
+    title = rendering.headings.title or escape(name)
+    words = markdown.plain(title)
+    head = _top(top or view.page(outcome.view(Outcome(words, "INCOMPLETE", UNJUDGED)).html), notebook, rendering)
+    listed = _listed(rendering.headings.listed, sections)
+    sheets = "".join(f".{own}{{{css}}}" for css, own in rendering.sheets.items())
+    about = notebook.metadata.get("papermill", {})
+    facts = [escape(Path(str(about.get("input_path") or name)).stem)]
+    with contextlib.suppress(ValueError, TypeError):
+        facts.append(datetime.fromisoformat(about.get("start_time")).strftime("%-d %B %Y, %H:%M"))
+    if isinstance(about.get("duration"), int | float):
+        facts.append(progress_view.duration(about["duration"]))
     notes = [f"Replaced, because they named this machine or a secret: {count} texts."] if count else []
-    if shared.limits != Limits():
+    if rendering.limits != Limits():
         notes.append(f"Pictures and texts were cut so that this file stays below {most / 1e6:g} MB.")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
-        f"<title>{escape(markdown.plain(title))}</title>"
-        f"<style>{stylesheet.sheet()}</style><style>{sheets}</style></head>\n"
+        '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
+        f"<title>{escape(words)}</title><style>{view.report_css()}</style><style>{sheets}</style></head>\n"
         f'<body class="report{" listed" if listed else ""}">'
-        f"<header>{_meta(notebook, name)}<h1>{title}</h1>{head}</header>\n"
+        f'<header><p class="meta">{" · ".join(facts)}</p><h1>{title}</h1>{head}</header>\n'
         f"{listed}<main>{body}</main>\n<footer>{' '.join([*notes, 'Written by ocrlab.'])}</footer></body></html>\n"
     )
 
@@ -120,7 +127,7 @@ class Section:
     waiting: bool = False
 
 
-def _body(notebook: Any, shared: Page) -> tuple[str, dict[str, Section]]:
+def _body(notebook: Any, rendering: Rendering) -> tuple[str, dict[str, Section]]:
     """Return the cells, and what ran in each section of the page."""
     language = notebook.metadata.get("kernelspec", {}).get("language") or "python"
     parts: list[str] = []
@@ -128,36 +135,35 @@ def _body(notebook: Any, shared: Page) -> tuple[str, dict[str, Section]]:
     number = 0
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            parts.append(cells.markdown(cell, shared))
+            parts.append(cells.markdown(cell, rendering))
         elif cell.cell_type == "code":
             number += 1
-            parts.append(cells.code(cell, number, shared, language))
-            if shared.headings.listed:
-                here = sections.setdefault(shared.headings.listed[-1][0], Section())
-                here.seconds += cells.seconds(cell)
-                status = cell.metadata.get("papermill", {}).get("status")
-                raised = any(output.output_type == "error" for output in cell.outputs)
-                here.failed |= raised or status == "failed"
-                here.waiting |= status == "pending"
+            parts.append(cells.code(cell, number, rendering, language))
+            if rendering.headings.listed:
+                section = sections.setdefault(rendering.headings.listed[-1][0], Section())
+                section.seconds += cells.seconds(cell)
+                section.failed |= cells.status(cell) == "failed"
+                section.waiting |= cells.status(cell) == "pending"
     return "\n".join(filter(None, parts)), sections
 
 
 def _listed(headings: list[tuple[str, str]], sections: dict[str, Section]) -> str:
-    """Return the list of sections, with how each went; "" where there are few."""
+    """Return the list of sections, with how each went; "" if there are few."""
     if len(headings) < LISTED:
         return ""
     items = []
     for name, text in headings:
-        here = sections.get(name, Section())
-        took = f" <small>{progress_view.duration(here.seconds)}</small>" if here.seconds >= 1 else ""
-        kind, took = ("bad", " <small>failed</small>") if here.failed else ("none" if here.waiting else "", took)
-        took = " <small>never ran</small>" if here.waiting and not here.failed else took
+        section = sections.get(name, Section())
+        kind, note = "", progress_view.duration(section.seconds) if section.seconds >= 1 else ""
+        if section.failed or section.waiting:
+            kind, note = ("bad", "failed") if section.failed else ("none", "never ran")
+        took = f" <small>{note}</small>" if note else ""
         items.append(f'<li class="{kind}"><a href="#{escape(name)}">{escape(text)}</a>{took}</li>')
     return f'<nav aria-label="Sections"><div><ol>{"".join(items)}</ol></div></nav>\n'
 
 
 def _take_outcome(notebook: Any) -> str:
-    """Take the outcome block out of a notebook and return its HTML, "" where there is none that says what it should."""
+    """Take the outcome block out of a notebook and return its HTML, made anew if it does not show what it should."""
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
@@ -165,24 +171,13 @@ def _take_outcome(notebook: Any) -> str:
             if result and result.outcome in outcome.OUTCOMES:
                 cell.outputs.remove(output)
                 html = "".join(data.get("text/html", ""))
-                shown = 'class="outcome"' in sanitizer.piece(html).html
-                return (
-                    html
-                    if shown
-                    else view.page(outcome.view(Outcome(result.name, result.outcome, result.sentence)).html)
-                )
+                if 'class="outcome"' in sanitizer.piece(html).html:
+                    return html
+                return view.page(outcome.view(Outcome(result.name, result.outcome, result.sentence)).html)
     return ""
 
 
-def _silent(title: str) -> str:
-    """Return the block of a notebook that said nothing about itself: silence is never green."""
-    incomplete = Outcome(
-        title, "INCOMPLETE", "Nothing in this notebook was judged, so that nothing says that it is good."
-    )
-    return view.page(outcome.view(incomplete).html)
-
-
-def _top(html: str, notebook: Any, shared: Page) -> str:
+def _top(html: str, notebook: Any, rendering: Rendering) -> str:
     """Return the outcome block as it stands at the top; cells that it names are links."""
     block = sanitizer.piece(html, "sign")
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -194,15 +189,4 @@ def _top(html: str, notebook: Any, shared: Page) -> str:
 
     parts = re.split(r"(<[^>]*>)", block.html)
     inside = "".join(part if part.startswith("<") else PLACE.sub(linked, part) for part in parts)
-    return f'<div class="out {shared.classes(block.css)}">{inside}</div>'
-
-
-def _meta(notebook: Any, name: str) -> str:
-    """Return the line above the title: which notebook it was, when it ran, and how long."""
-    about = notebook.metadata.get("papermill", {})
-    parts = [escape(Path(str(about.get("input_path") or name)).stem)]
-    with contextlib.suppress(ValueError, TypeError):
-        parts.append(datetime.fromisoformat(about.get("start_time")).strftime("%-d %B %Y, %H:%M"))
-    if isinstance(about.get("duration"), int | float):
-        parts.append(progress_view.duration(about["duration"]))
-    return f'<p class="meta">{" · ".join(parts)}</p>'
+    return f'<div class="out {rendering.classes(block.css)}">{inside}</div>'

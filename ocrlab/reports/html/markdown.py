@@ -38,24 +38,18 @@ class Headings:
         if level == 1 and not self.title:
             self.title = inner
             return ""
-        level = min(level + (1 if self.several else 0), 6, self.last + 1)
-        self.last = level = max(level, 2)
+        self.last = level = max(min(level + self.several, 6, self.last + 1), 2)
         words = plain(inner)
-        name = self.name(words)
+        wanted = name = re.sub(r"\s+", "-", words) or "section"  # as Jupyter forms them
+        number = 1
+        while name in self.names:
+            number += 1
+            name = f"{wanted}-{number}"
+        self.names.add(name)
         if level == 2:
             self.listed.append((name, words))
         link = f'<a class="here" href="#{escape(name)}" aria-label="link to {escape(words)}">#</a>'
         return f'<h{level} id="{escape(name)}">{inner} {link}</h{level}>'
-
-    def name(self, text: str) -> str:
-        """Return a name for a place that no other has, as Jupyter forms them: words joined by -."""
-        wanted = candidate = re.sub(r"\s+", "-", text.strip()) or "section"
-        number = 1
-        while candidate in self.names:
-            number += 1
-            candidate = f"{wanted}-{number}"
-        self.names.add(candidate)
-        return candidate
 
 
 def plain(html: str) -> str:
@@ -65,8 +59,8 @@ def plain(html: str) -> str:
 
 def count_titles(notebook: Any) -> int:
     """Return how many headings of the first level the Markdown cells of a notebook have."""
-    shown = (markdown(cell.source, {}, None) for cell in notebook.cells if cell.cell_type == "markdown")
-    return sum(match[1] == "1" for html in shown for match in HEADING.finditer(html))
+    pages = (markdown(cell.source, {}, None) for cell in notebook.cells if cell.cell_type == "markdown")
+    return sum(match[1] == "1" for html in pages for match in HEADING.finditer(html))
 
 
 def markdown(source: str, attachments: Mapping[str, Any], folder: Path | None) -> str:
@@ -98,8 +92,8 @@ def formula(tex: str, display: bool = False) -> str:
     """Return a formula as MathML, which needs no script; one that cannot be read stays as it was written."""
     from latex2mathml.converter import convert
 
-    shape = FORMULA.match(tex)
-    body = (shape[1] if shape else tex).strip()
+    match = FORMULA.match(tex)
+    body = (match[1] if match else tex).strip()
     try:
         return str(convert(body, display="block" if display else "inline"))
     except Exception:  # its parser raises all kinds; the source is always there to be shown
@@ -107,12 +101,11 @@ def formula(tex: str, display: bool = False) -> str:
 
 
 def _picture(address: str, attachments: Mapping[str, Any], folder: Path | None) -> str:
-    """Return the data: address of a picture that lies in the notebook or in its folder, "" where there is none."""
+    """Return the data: address of a picture that lies in the notebook or in its folder, "" if there is none."""
     if address.startswith("attachment:"):
-        attachment = attachments.get(address.removeprefix("attachment:"), {})
-        return next(
-            (f"data:{kind};base64,{''.join(data)}" for kind, data in attachment.items() if "image/" in kind), ""
-        )
+        bundle = attachments.get(address.removeprefix("attachment:"), {})
+        pictures = (f"data:{kind};base64,{''.join(data)}" for kind, data in bundle.items() if "image/" in kind)
+        return next(pictures, "")
     kind = KINDS.get(Path(address).suffix.lower())
     if folder is None or kind is None or re.match(r"[a-z][a-z0-9+.-]*:|//", address, re.IGNORECASE):
         return ""

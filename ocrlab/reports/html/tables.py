@@ -8,26 +8,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ocrlab.reports.view import INK, LINE, View, coded, heading
+from ocrlab.reports.view import INK, View, coded, heading, load_css
 
-CSS = f"""
-.ocrlab table.plain, .ocrlab table.grid {{ border-collapse: collapse; margin: 4px 0; font-size: 13.5px; border: 0;
-  width: auto; table-layout: auto; }}
-.ocrlab table.plain td, .ocrlab table.plain th {{ padding: 4px 16px 4px 0; border: 0; border-bottom: 1px solid {LINE};
-  text-align: right; background: none; color: inherit; white-space: nowrap; }}
-.ocrlab table.plain tr {{ background: none; }}
-.ocrlab .wide {{ overflow-x: auto; }}
-.ocrlab table.plain td.words, .ocrlab table.plain th.words {{ text-align: left; }}
-.ocrlab table.plain th {{ font-weight: 600; border-bottom: 2px solid {LINE}; }}
-.ocrlab table.plain tr.sum td {{ font-weight: 600; border-bottom: 0; border-top: 2px solid {LINE}; }}
-.ocrlab table.grid tr {{ background: none; }}
-.ocrlab table.grid th {{ font-weight: 400; padding: 5px 12px; text-align: center; background: none;
-  color: inherit; border: 0; }}
-.ocrlab table.grid td {{ padding: 7px 14px; text-align: center; border: 2px solid #fff; min-width: 74px;
-  line-height: 1.3; }}
-.ocrlab table.grid td small {{ display: block; font-size: 11px; opacity: .8; }}
-.ocrlab table.grid td.best {{ outline: 2.5px solid {INK}; outline-offset: -3px; font-weight: 700; }}
-"""
+CSS = load_css("tables")
 FIGURE = re.compile(
     r"[-+−±~<>≤≥]?\s?\d[\d.,\u202f]*(?:\s?(?:%|[KMGT]?i?B|[mµn]?s|px|x|×|[KMG]))?(?:/s)?$|[·–-]?$"
 )  # with its unit

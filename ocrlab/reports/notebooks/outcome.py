@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from ocrlab.reports.view import INK, LINE, PAPER, View
+from ocrlab.reports.view import PAPER, View, load_css
 
 
 @dataclass(frozen=True)
@@ -34,28 +34,7 @@ OUTCOMES = {
     "INCOMPLETE": Look("M6 12h.01M12 12h.01M18 12h.01", "#46525f", "#eef1f4", "Nobody said yet how it ended."),
 }
 
-CSS = f"""
-.ocrlab .outcome {{ display: flex; gap: 16px; border: 1px solid; border-left-width: 6px; border-radius: 6px;
-  padding: 14px 18px; color: {INK}; }}
-.ocrlab .sign {{ flex: none; width: 34px; height: 34px; border-radius: 50%; margin-top: 3px; display: grid;
-  place-items: center; }}
-.ocrlab .body {{ flex: 1; min-width: 0; }}
-.ocrlab .word {{ font-size: 21px; font-weight: 700; letter-spacing: .03em; line-height: 1.3; margin: 0; }}
-.ocrlab .word small {{ font-size: 13.5px; font-weight: 400; letter-spacing: 0; color: #46525f; margin-left: 8px; }}
-.ocrlab .gauge {{ position: relative; height: 10px; border-radius: 5px; background: {PAPER}; margin: 10px 0 24px;
-  max-width: 620px; box-shadow: inset 0 0 0 1px {LINE}; }}
-.ocrlab .gauge i {{ position: absolute; left: 0; top: 0; bottom: 0; border-radius: 5px; }}
-.ocrlab .gauge b {{ position: absolute; top: -3px; height: 16px; width: 2px; background: {INK}; }}
-.ocrlab .gauge span {{ position: absolute; top: 14px; transform: translateX(-50%); font-size: 11.5px; color: #46525f;
-  white-space: nowrap; }}
-.ocrlab .gauge span.last {{ transform: translateX(-95%); }}
-.ocrlab .gauge span.first {{ transform: translateX(-5%); }}
-@media (max-width: 600px) {{ .ocrlab .near {{ margin-bottom: 43px; }} .ocrlab .near span:last-child {{ top: 33px; }} }}
-.ocrlab .next {{ margin: 8px 0 0; }}
-.ocrlab .outcome .body p.next code {{ color: {INK}; background: {PAPER}; border-radius: 3px;
-  padding: 2px 6px; }}
-.ocrlab .facts {{ font-size: 12.5px; color: #46525f; margin: 8px 0 0; }}
-"""
+CSS = load_css("outcome")
 
 
 @dataclass(frozen=True)

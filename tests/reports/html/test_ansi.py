@@ -31,20 +31,13 @@ def test_text_is_escaped_and_lines_close_their_colours() -> None:
     assert lines == ['<span class="ansi-red-fg">&lt;b&gt;</span>', '<span class="ansi-red-fg">next</span>']
 
 
-@pytest.mark.parametrize("code", range(16, 256))
-def test_each_of_256_colours_is_read_by_day_and_by_night(code: int) -> None:
-    html = ansi.coloured(f"\x1b[38;5;{code}mx\x1b[0m")
-    colours = [re.search(rf"--{name}:(#\w+)", html) for name in ("day", "night")]
-    for ground, colour in zip(ansi.GROUNDS, colours, strict=True):
-        assert colour is not None
-        assert ansi.contrast(ansi._rgb(colour[1]), ansi._rgb(ground)) >= 4.5
-
-
-def test_what_has_a_ground_of_its_own_is_read_on_it() -> None:
-    html = ansi.coloured("\x1b[48;2;20;30;40m\x1b[38;2;30;30;30mx\x1b[0m")
-    match = re.search(r"background-color:(#\w+);color:(#\w+)", html)
-    assert match is not None
-    assert ansi.contrast(ansi._rgb(match[1]), ansi._rgb(match[2])) >= 4.5
+def test_any_of_256_colours_is_a_variable_of_the_style_sheet() -> None:
+    """tests/browser/test_report.py shows that every one of them is legible by day and by night."""
+    html = ansi.coloured("\x1b[38;5;28mx\x1b[0m \x1b[48;2;20;30;40m\x1b[38;2;30;30;30my\x1b[0m")
+    assert re.findall(r'style="([^"]*)"', html) == [
+        "--ink: rgb(0,135,0)",
+        "--ink: rgb(30,30,30); --fill: rgb(20,30,40)",
+    ]
 
 
 def test_many_lines_are_folded_and_none_is_lost() -> None:
@@ -60,11 +53,6 @@ def test_long_lines_wrap_and_text_beyond_a_limit_is_counted() -> None:
     html = ansi.block("x" * 100, most=30)
     assert f'<pre class="">{"x" * 30}</pre>' in html
     assert "70 more characters" in html
-
-
-def test_luminance_and_contrast_are_those_of_wcag() -> None:
-    assert ansi.contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
-    assert ansi.contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(4.48, abs=0.01)
 
 
 def test_many_backspaces_and_many_colours_take_no_time() -> None:

@@ -13,7 +13,7 @@ from nbformat.v4 import new_code_cell, new_output
 from PIL import Image
 
 from ocrlab.reports.html import cells
-from ocrlab.reports.html.cells import WIDGET_MIME, Limits, Page
+from ocrlab.reports.html.cells import WIDGET_MIME, Limits, Rendering
 
 CELL = new_code_cell("x", execution_count=3)
 
@@ -36,22 +36,22 @@ CELL = new_code_cell("x", execution_count=3)
     ],
 )
 def test_the_best_side_of_a_bundle(data: dict[str, Any], shown: str, never: str) -> None:
-    html = cells.shown_data(data, {}, CELL, Page())
+    html = cells.displayed(data, {}, CELL, Rendering())
     assert shown in html
     assert never not in html
 
 
 def test_figures_of_a_table_are_marked_and_colours_stand_on_paper() -> None:
     table = "<table><tr><th>a</th><td>-1.5</td><td id='x'>12 %</td><td>word</td></tr></table>"
-    assert cells.shown_data({"text/html": table}, {}, CELL, Page()).count("<td data-n") == 2
+    assert cells.displayed({"text/html": table}, {}, CELL, Rendering()).count("<td data-n") == 2
     for html, paper in (("<p>t</p>", False), ('<p style="color:red">t</p>', True), ("<svg></svg><p>t</p>", True)):
-        assert ('class="out paper' in cells.shown_data({"text/html": html}, {}, CELL, Page())) == paper
+        assert ('class="out paper' in cells.displayed({"text/html": html}, {}, CELL, Rendering())) == paper
 
 
 def test_styles_of_an_output_are_for_that_output_alone() -> None:
-    page = Page()
-    html = cells.shown_data({"text/html": "<style>p{top:0}</style><p>t</p>"}, {}, CELL, page)
-    again = cells.shown_data({"text/html": "<style>p{top:0}</style><p>u</p>"}, {}, CELL, page)
+    page = Rendering()
+    html = cells.displayed({"text/html": "<style>p{top:0}</style><p>t</p>"}, {}, CELL, page)
+    again = cells.displayed({"text/html": "<style>p{top:0}</style><p>u</p>"}, {}, CELL, page)
     assert page.sheets == {"p{top:0}": "s0"}
     assert 'class="out html s0"' in html
     assert 'class="out html s0"' in again
@@ -69,7 +69,7 @@ def test_code_in_any_language_and_hidden_code() -> None:
     for language in ("no such language", "<script>"):
         assert "print(1)" in cells.highlighted("print(1)", language)
     hidden = new_code_cell("secret()", metadata={"jupyter": {"source_hidden": True}})
-    assert "secret" not in cells.code(hidden, 1, Page())
+    assert "secret" not in cells.code(hidden, 1, Rendering())
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_numbers_of_a_table_are_recognized(text: str) -> None:
 
 
 def test_formulas_of_an_output_are_sanitized() -> None:
-    page = cells.Page()
-    html = cells.shown_data({"text/latex": r"$\href{javascript:alert(1)}{x} + \frac{1}{2}$"}, {}, CELL, page)
+    page = cells.Rendering()
+    html = cells.displayed({"text/latex": r"$\href{javascript:alert(1)}{x} + \frac{1}{2}$"}, {}, CELL, page)
     assert "<mfrac>" in html and "javascript" not in html
 
 
