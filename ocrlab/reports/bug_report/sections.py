@@ -293,9 +293,9 @@ def hypotheses(sources: Sources) -> list[Block]:
     for file, record in sources.bisects:
         if record.get("status") == "found":
             posterior = number(record.get("posterior"))
-            state = ["supported", UNKNOWN if posterior is None else f"{posterior:.2f}"]
+            judged = ["supported", UNKNOWN if posterior is None else f"{posterior:.2f}"]
             evidence = f"{code(file)} {_answer(record.get('sentence'))}"
-            rows += [[f"Setting {code(name)}", *state, evidence] for name in _list(record.get("culprits"))]
+            rows += [[f"Setting {code(name)}", *judged, evidence] for name in _list(record.get("culprits"))]
     if not rows:
         return ["None: nothing that was seen speaks for any cause that is known."]
     blocks: list[Block] = [Table(["hypothesis", "status", "confidence", "evidence"], rows)]

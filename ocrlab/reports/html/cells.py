@@ -194,7 +194,7 @@ def _html(html: str, alt: str, rendering: Rendering) -> tuple[str, bool]:
 
 def _picture(kind: str, data: str, about: Mapping[str, Any], alt: str, rendering: Rendering) -> str:
     address = f"data:{kind};base64,{data}"
-    attributes = about.get(kind) if isinstance(about.get(kind), Mapping) else {}
+    attributes: Mapping[str, Any] = about[kind] if isinstance(about.get(kind), Mapping) else {}
     sizes = {name: str(attributes.get(name, "")) for name in ("width", "height")}
     size = "".join(f' {name}="{int(value)}"' for name, value in sizes.items() if value.isdigit())
     words = escape(str(attributes.get("alt") or alt))

@@ -292,6 +292,6 @@ def _fits(value: Any, kind: ast.expr) -> bool:
         return not inner or (len(each) == len(value) and all(map(_fits, value, each)))
     if not isinstance(value, KINDS[outer]) or (outer == "int" and isinstance(value, bool)):
         return False
-    if outer == "dict" and inner:
+    if isinstance(value, dict) and inner:
         return all(_fits(key, inner[0]) and _fits(item, inner[1]) for key, item in value.items())
-    return not inner or all(_fits(item, inner[0]) for item in value)
+    return not (isinstance(value, list) and inner) or all(_fits(item, inner[0]) for item in value)
