@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ocrlab.data.shards.tar_member import Member
 from ocrlab.errors import DataError
@@ -14,6 +14,8 @@ from ocrlab.geometry import Polygon
 
 IGNORED = "###"  # the transcription that means "do not count" (ICDAR 2015)
 LIMIT = 1e6  # pixels; a coordinate beyond it is a mistake
+
+BoxReader = Callable[[Any], tuple[Polygon | None, str, bool]]  # polygon, transcription and ignore flag of one item
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Problem:
 
 
 class PageError(DataError):
-    """A DataError that knows its file and line, so that a lenient load can keep it as a Problem and go on.
+    """A DataError that knows its file and line, so that a lenient load can record it as a Problem and go on.
 
     One positional argument, as Exception has it: a DataLoader worker's error is pickled, or made anew from its text.
     """
@@ -52,6 +54,15 @@ class PageError(DataError):
         """The same without the raise."""
         return Problem(self.file, self.line, str(self).removeprefix(_place(self.file, self.line)))
 
+    def within(self, what: str = "", file: Path | Member | None = None, line: int | None = None) -> PageError:
+        """Return this error with `what`, the part of the file that it is about, in front, and with its place."""
+        return PageError(what + self.problem.message.rstrip("."), file=file or self.file, line=line or self.line)
+
+
+def _place(file: Path | Member | None, line: int | None) -> str:
+    """Return `file:line: `, the form that terminals and editors turn into a link."""
+    return "" if file is None else f"{file}:{line}: " if line else f"{file}: "
+
 
 @dataclass(slots=True)
 class Boxes:
@@ -60,13 +71,28 @@ class Boxes:
     polygons: list[Polygon | None] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     ignored: list[bool] = field(default_factory=list)
-    size: tuple[int, int] | None = None  # width and height of the image that they were drawn on, where the file says
+    size: tuple[int, int] | None = None  # width and height of the image that was annotated, where the file says
 
     def add(self, polygon: Polygon | None, text: str = "", ignored: bool = False) -> None:
         """Append one box; the transcription `###` makes it ignored."""
         self.polygons.append(polygon)
         self.texts.append(text)
         self.ignored.append(ignored or text.strip() == IGNORED)
+
+    def read(
+        self,
+        label: str,
+        items: Iterable[tuple[Any, Any]],
+        read: BoxReader,
+        line: Callable[[Any], int | None] = lambda key: None,
+    ) -> Boxes:
+        """Append `read(item)` for all pairs of key and item; a PageError gets `label`, formatted with the key."""
+        for key, item in items:
+            try:
+                self.add(*read(item))
+            except PageError as error:
+                raise error.within(f"{label.format(key)}: ", line=line(key)) from None
+        return self
 
 
 @dataclass(slots=True)
@@ -80,17 +106,7 @@ class Page:
     boxes: Boxes
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """A JSON annotation file: its text, kept to tell where something stands, and what it holds."""
-
-    file: Path
-    text: str
-    data: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One page of a file that annotates many: the name of its image, a function that reads its boxes, its split."""
 
     image: Any  # as the file has it: not yet known to be a usable name
@@ -98,22 +114,13 @@ class Entry:
     split: str | None = None  # where the file itself says so
 
 
-@dataclass(slots=True)
-class Contents:
-    """What a file that annotates many pages holds, and what a user should know about it."""
-
-    entries: list[Entry]
-    notes: list[str] = field(default_factory=list)
-
-
 def read_text(path: Path) -> str:
     """Read UTF-8 text without byte-order mark and with plain line ends; raises PageError with the bad byte's line."""
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise PageError(
-            "cannot be read", file=path, got=error.strerror or str(error), need="a readable file"
-        ) from error
+        got = error.strerror or str(error)
+        raise PageError("cannot be read", file=path, got=got, need="a readable file") from error
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -129,8 +136,7 @@ def _encoding(data: bytes, at: int) -> dict[str, str]:
     """
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return {"got": f"byte 0x{data[at]:02x}, UTF-16", "do": "Convert it: iconv -f UTF-16 -t UTF-8"}
-    start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
-    line = data[start : end if end >= 0 else len(data)].rstrip(b"\r")
+    line = data[data.rfind(b"\n", 0, at) + 1 :].split(b"\n", 1)[0].rstrip(b"\r")
     meant = {}
     for name in ("GB18030", "CP949", "LATIN1"):
         with contextlib.suppress(UnicodeDecodeError):
@@ -139,8 +145,3 @@ def _encoding(data: bytes, at: int) -> dict[str, str]:
     guesses = ", ".join(f"{text!r} in {name}" for name, text in meant.items())
     do = f"Convert it: iconv -f {next(iter(meant))} -t UTF-8, or whichever encoding it is"
     return {"got": f"byte 0x{data[at]:02x}, {guesses}", "do": do}
-
-
-def _place(file: Path | Member | None, line: int | None) -> str:
-    """Return `file:line: `, the form that terminals and editors turn into a link."""
-    return "" if file is None else f"{file}:{line}: " if line else f"{file}: "

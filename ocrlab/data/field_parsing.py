@@ -11,16 +11,23 @@ import numpy as np
 from ocrlab.data.annotations import LIMIT, PageError
 from ocrlab.geometry import Polygon
 
-NUMBERS = frozenset({int, float})  # and not bool
-
 
 def parse(text: str) -> Any:
     """Parse JSON; raises PageError, whose line counts inside `text`, also for a key that an object has twice."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = dict(pairs)
+        if len(names) < len(pairs):  # the second would silently take the place of the first
+            keys = [key for key, _ in pairs]
+            twice = next(key for at, key in enumerate(keys) if key in keys[:at])
+            raise PageError(f"the key {twice!r} is twice in one object", need="each name once")
+        return names
+
     try:
-        return json.loads(text, object_pairs_hook=_unique)
+        return json.loads(text, object_pairs_hook=unique)
+    except PageError:
+        raise
     except (ValueError, RecursionError) as error:
-        if isinstance(error, PageError):
-            raise
         got = str(error) if text.strip() else "nothing at all"
         raise PageError("not JSON", line=getattr(error, "lineno", None), got=got, need="JSON") from error
 
@@ -33,7 +40,7 @@ def points(value: Any, key: str) -> Polygon | None:
         raise PageError(f"{key} is not a list", got=kind(value), need="[[x, y], ...]")
     try:
         flat = [number for x, y in value for number in (x, y)]
-    except (TypeError, ValueError):  # a point that is none
+    except (TypeError, ValueError):  # not a point
         flat = [None]
     if not are_positions(flat):
         for index, point in enumerate(value):
@@ -44,16 +51,14 @@ def points(value: Any, key: str) -> Polygon | None:
 
 def flat_points(value: Any, key: str) -> Polygon:
     """Return a list x1, y1, ..., xP, yP as (P, 2) float32."""
-    good = isinstance(value, list) and len(value) % 2 == 0 and are_positions(value)
-    if not good:
+    if not (isinstance(value, list) and len(value) % 2 == 0 and are_positions(value)):
         raise PageError(f"{key} is not a polygon", got=json.dumps(value)[:80], need="[x1, y1, ..., xN, yN] in pixels")
     return np.array(value, np.float32).reshape(-1, 2)
 
 
 def box(value: Any, key: str) -> Polygon:
     """Return [left, top, width, height] as a quad (4, 2) float32, clockwise from the top left."""
-    good = isinstance(value, list) and len(value) == 4 and are_positions(value) and min(value[2:]) >= 0
-    if not good:
+    if not (isinstance(value, list) and len(value) == 4 and are_positions(value) and min(value[2:]) >= 0):
         raise PageError(f"{key} is not a box", got=json.dumps(value)[:80], need="[left, top, width, height] in pixels")
     left, top, width, height = value
     return rectangle(left, top, left + width, top + height)
@@ -79,7 +84,7 @@ def flag(value: Any, key: str) -> bool:
 
 
 def first(value: dict[str, Any], keys: Sequence[str]) -> Any:
-    """Return what stands under the first of `keys` that an object has, or None."""
+    """Return the value of the first of `keys` that an object has, or None."""
     return next((value[key] for key in keys if key in value), None)
 
 
@@ -87,10 +92,10 @@ def are_positions(values: Sequence[Any]) -> bool:
     """Tell whether all values are numbers that can be positions in pixels; a large data set has millions."""
     if not values:
         return True
-    if not NUMBERS.issuperset(map(type, values)) or min(values) < -LIMIT or max(values) > LIMIT:
+    if not {int, float}.issuperset(map(type, values)) or min(values) < -LIMIT or max(values) > LIMIT:  # bool is neither
         return False
     total = sum(values)
-    return bool(total == total)  # or one of them is NaN, which no comparison above has seen
+    return bool(total == total)  # or one of them is NaN, which no comparison above has noticed
 
 
 def kind(value: Any) -> str:
@@ -101,21 +106,10 @@ def kind(value: Any) -> str:
 
 
 def line_of(text: str, *keys: str) -> int | None:
-    """Return the line where the last of nested `keys` stands in a JSON text: the parser keeps no positions."""
+    """Return the line of the last of nested `keys` in a JSON text: the parser reports no positions."""
     at = 0
     for key in keys:
-        spelled = (json.dumps(key), json.dumps(key, ensure_ascii=False))
-        at = max(text.find(form, at) for form in spelled)
+        at = max(text.find(form, at) for form in (json.dumps(key), json.dumps(key, ensure_ascii=False)))
         if at < 0:
             return None
     return text.count("\n", 0, at) + 1
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its pairs; a key that comes twice would silently take the place of the first."""
-    unique = dict(pairs)
-    if len(unique) < len(pairs):
-        names: set[str] = set()
-        twice = next(key for key, _ in pairs if key in names or names.add(key))  # type: ignore[func-returns-value]
-        raise PageError(f"the key {twice!r} is twice in one object", need="each name once")
-    return unique

@@ -58,18 +58,18 @@ def convert(
     """
     source, target = Path(source).expanduser(), Path(target).expanduser()
     _check(source, target, to, images)
-    names = list(splits) or reader.splits(source) or ["train"]
     result = Conversion(target)
     with write_whole(target) as folder:
-        for split in names:
+        for split in list(splits) or reader.splits(source) or ["train"]:
             readers, errors, notes = reader.open_pages(source, split)
             result.problems += [*notes, *(error.problem for error in errors)]
             result.lost[LEFT_OUT] += len(errors)
             place = folder / PLACES[to].format(split=split)
             place.mkdir(parents=True, exist_ok=True)
-            brought = images if to != "shards" else "none"  # they are put into the tars
-            records = _records(readers, place, brought, quads, result, progress)
-            WRITERS[to](_count(records, result, split), folder, split, result.lost)
+            result.pages[split] = 0
+            how = images if to != "shards" else "none"  # they are put into the tars
+            records = _records(readers, split, place, how, quads, result, progress)
+            WRITERS[to](records, folder, split, result.lost)
             if to == "shards" and result.pages[split]:
                 reader.open_pages(folder, split)  # makes the index
         if not any(result.pages.values()):
@@ -84,9 +84,8 @@ def _check(source: Path, target: Path, to: str, images: Images) -> None:
     if to == "shards" and images != "copy":
         raise DataError("Shards hold the images themselves", got=f"--images {images}", need="--images copy")
     if os.path.lexists(target):
-        raise DataError(
-            f"{target} is there already", need="a new folder", do="Name another one; nothing is overwritten"
-        )
+        do = "Name another one; nothing is overwritten"
+        raise DataError(f"{target} is there already", need="a new folder", do=do)
     if not source.exists():
         reader.open_pages(source, "train")  # says what is there instead
     home = (source if source.is_dir() else source.parent).resolve()
@@ -101,12 +100,13 @@ def write_whole(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     except OSError as error:
-        raise DataError(
-            f"{target.parent.absolute()} cannot be written", got=error.strerror, need="a folder of your own"
-        ) from error
+        what = f"{target.parent.absolute()} cannot be written"
+        raise DataError(what, got=error.strerror, need="a folder of your own") from error
     try:
         yield folder
-        folder.chmod(0o777 & ~_umask())
+        mask = os.umask(0o077)
+        os.umask(mask)
+        folder.chmod(0o777 & ~mask)
         if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
             raise DataError(f"{target} was made by somebody else meanwhile", need="a new folder")
         folder.rename(target)
@@ -119,13 +119,14 @@ def write_whole(target: Path) -> Iterator[Path]:
 
 def _records(
     readers: Sequence[Callable[[], Page]],
+    split: str,
     place: Path,
     images: Images,
     quads: bool,
     result: Conversion,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[writers.Record]:
-    """Yield each page that can be read, its image in its place."""
+    """Yield each page that can be read, its image in its place, and count it in `result`."""
     names: set[str] = set()
     for number, read in enumerate(readers, 1):
         try:
@@ -136,7 +137,10 @@ def _records(
             names.add(page.name)
             file = page.name + page.image.suffix
             _place_image(page.image, place / file, images)
-            yield writers.record(page, file, (header.width, header.height), quads, result.lost)
+            record = writers.record(page, file, (header.width, header.height), quads, result.lost)
+            result.pages[split] += 1
+            result.boxes += len(record.boxes)
+            yield record
         except PageError as error:
             result.problems.append(error.problem)
             result.lost[LEFT_OUT] += 1
@@ -144,34 +148,20 @@ def _records(
             progress(number, len(readers))
 
 
-def _count(records: Iterator[writers.Record], result: Conversion, split: str) -> Iterator[writers.Record]:
-    result.pages[split] = 0
-    for record in records:
-        result.pages[split] += 1
-        result.boxes += len(record.polygons)
-        yield record
-
-
 def _place_image(image: Path | Member, place: Path, how: Images) -> None:
     if how == "none":
         return
     place.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(image, Member):
-        if how == "link":
-            raise DataError(f"{image} cannot be linked to", got="a file inside a tar", do="Use --images copy")
-        place.write_bytes(image.read_bytes())
-        return
     if how == "copy":
-        shutil.copyfile(image, place)
+        if isinstance(image, Member):
+            place.write_bytes(image.read_bytes())
+        else:
+            shutil.copyfile(image, place)
         return
+    do = "Use --images copy"
+    if isinstance(image, Member):
+        raise DataError(f"{image} cannot be linked to", got="a file inside a tar", do=do)
     try:
         os.link(os.path.realpath(image), place)
     except OSError as error:
-        do = "Use --images copy"
         raise DataError(f"{image} cannot be linked to from {place.parent}", got=error.strerror, do=do) from error
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -20,8 +20,8 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab.data import field_parsing
 from ocrlab.data.annotations import LIMIT, Boxes, PageError
+from ocrlab.data.field_parsing import flat_points
 from ocrlab.geometry import Polygon
 
 MARK = "####"  # ends the numbers of a line, where the transcription could be one itself
@@ -30,11 +30,10 @@ RECORD = re.compile(
     r"x:\s*\[\[?(.*?)\]\]?\s*,\s*y:\s*\[\[?(.*?)\]\]?\s*,\s*ornt:\s*\[(.*?)\]\s*,\s*transcriptions:\s*\[(.*)\]"
 )
 TOTAL_TEXT = "x: [[x1 x2 ...]], y: [[y1 y2 ...]], ornt: [u'c'], transcriptions: [u'text']"
-Floats = NDArray[np.float64]
+CTW_XML = "<Annotations><image file=NAME><box ...><label>text</label><segs>x1,y1,...,xN,yN</segs></box>..."
 CLOSED, FAR = 1.5, 1.5  # lengths, relative to the side across and to the longest step before
-CTW_XML = (
-    "<Annotations><image file=NAME><box ...><label>text</label><segs>x1,y1,...,xN,yN</segs></box></image></Annotations>"
-)
+
+Floats = NDArray[np.float64]
 
 
 def total_text(text: str, file: Path) -> Boxes:
@@ -55,14 +54,12 @@ def total_text(text: str, file: Path) -> Boxes:
                 raise ValueError
             x, y = ([float(word) for word in re.split(r"[\s,]+", match[axis].strip()) if word] for axis in (1, 2))
             orientation, words = (ast.literal_eval(f"[{match[part]}]") for part in (3, 4))
-            polygon = field_parsing.flat_points([n for xy in zip(x, y, strict=True) for n in xy], "the outline")
+            polygon = flat_points([n for xy in zip(x, y, strict=True) for n in xy], "the outline")
         except (ValueError, SyntaxError, RecursionError):  # PageError is a ValueError
-            raise PageError(
-                "a record is damaged", file=file, line=number, got=repr(record[:80]), need=TOTAL_TEXT
-            ) from None
+            got = repr(record[:80])
+            raise PageError("a record is damaged", file=file, line=number, got=got, need=TOTAL_TEXT) from None
         transcription = ",".join(map(str, words))
-        ignored = DO_NOT_CARE in orientation or transcription in (DO_NOT_CARE, "")
-        boxes.add(polygon, transcription, ignored)
+        boxes.add(polygon, transcription, DO_NOT_CARE in orientation or transcription in (DO_NOT_CARE, ""))
     return boxes
 
 
@@ -76,18 +73,17 @@ def ctw_xml(text: str, file: Path) -> Boxes:
         raise PageError("is not XML", file=file, line=error.position[0], got=str(error), need=CTW_XML) from error
     images = [root] if root.tag == "image" else root.findall("image")
     if len(images) != 1:
-        raise PageError(
-            "is not one page of CTW1500", file=file, got=f"<{root.tag}>, {len(images)} images", need=CTW_XML
-        )
-    boxes = Boxes()
-    for number, box in enumerate(images[0].findall("box")):
-        try:
-            outline = box.findtext("segs")
-            numbers = [_number(word) for word in (outline or "").strip().rstrip(",").split(",")]
-            boxes.add(field_parsing.flat_points(numbers, "segs"), (box.findtext("label") or "").strip())
-        except PageError as error:
-            raise PageError(f"box {number}: {error}".rstrip("."), file=file) from None
-    return boxes
+        got = f"<{root.tag}>, {len(images)} images"
+        raise PageError("is not one page of CTW1500", file=file, got=got, need=CTW_XML)
+
+    def read(box: ElementTree.Element) -> tuple[Polygon, str, bool]:
+        numbers = [_number(word) for word in (box.findtext("segs") or "").strip().rstrip(",").split(",")]
+        return flat_points(numbers, "segs"), (box.findtext("label") or "").strip(), False
+
+    try:
+        return Boxes().read("box {}", enumerate(images[0].findall("box")), read)
+    except PageError as error:
+        raise error.within(file=file) from None
 
 
 def outlines(lines: list[str]) -> list[tuple[Polygon, str]] | None:
@@ -100,13 +96,13 @@ def outlines(lines: list[str]) -> list[tuple[Polygon, str]] | None:
             return [(polygon, "") for polygon in offsets if polygon is not None]
     pairs, longer = [], False
     for fields, count in zip(split, counts, strict=True):
-        rest = ",".join(fields[count:])
-        if rest.startswith(MARK) and count >= 6 and count % 2 == 0 and count != 8:
-            text = rest.removeprefix(MARK)
+        text = ",".join(fields[count:])
+        if text.startswith(MARK) and count >= 6 and count % 2 == 0 and count != 8:
+            text = text.removeprefix(MARK)
         elif count < 8:
             return None
         else:
-            count = 2 * _beside(np.array(fields[: count - count % 2], np.float64).reshape(-1, 2))
+            count = 2 * _outline_length(np.array(fields[: count - count % 2], np.float64).reshape(-1, 2))
             text = ",".join(fields[count:])
         longer |= count != 8
         points = np.array(fields[:count], np.float64).reshape(-1, 2)
@@ -116,7 +112,7 @@ def outlines(lines: list[str]) -> list[tuple[Polygon, str]] | None:
     return pairs if longer else None
 
 
-def _beside(points: Floats) -> int:
+def _outline_length(points: Floats) -> int:
     """Return how many points of a line, four or more, are its outline: a transcription can be made of numbers too.
 
     Four points that close a box are one: the way back to the first is about as long as the side across. Of a longer

@@ -29,8 +29,6 @@ NUMBER = r"\s*([-+]?\d+(?:\.\d*)?)\s*"
 RECTANGLE = re.compile(rf"{NUMBER}[,\s]{NUMBER}[,\s]{NUMBER}[,\s]{NUMBER}(?:[,\s]\s*(.*))?")
 LONGER = re.compile(r"\s*[-+.\d#]")  # how a transcription starts that could be a fifth point
 
-Row = tuple[int, str]  # line number and line
-
 
 def read_icdar(path: Path | str) -> Boxes:
     """Read one file (UTF-8, byte-order mark and CRLF allowed; an empty one is a page without text).
@@ -40,37 +38,79 @@ def read_icdar(path: Path | str) -> Boxes:
     return icdar(read_text(Path(path)), Path(path))
 
 
+def rows_of(text: str) -> list[tuple[int, str]]:
+    """Return number and content of the lines that are not blank; files that were joined have marks in between."""
+    lines = [(number, line.removeprefix("\ufeff")) for number, line in enumerate(text.split("\n"), 1)]
+    return [(number, line) for number, line in lines if line.strip()]
+
+
 def icdar(text: str, file: Path) -> Boxes:
     """Return the boxes of ICDAR text; raises PageError, see `read_icdar`."""
     boxes = Boxes()
-    rows: list[list[float]] = []
-    lines = [(number, line.removeprefix("\ufeff")) for number, line in enumerate(text.split("\n"), 1)]
-    lines = [(number, line) for number, line in lines if line.strip()]  # the mark also stands where files were joined
+    quads: list[list[float]] = []
     broken, longer = None, False
+    lines = rows_of(text)
     for number, line in lines:
         fields = line.split(",", 8)
         try:
-            row = [float(word) for word in fields[:8]]
+            quad = [float(word) for word in fields[:8]]
         except ValueError:
-            row = []
-        if len(row) < 8:
+            quad = []
+        if len(quad) < 8:
             broken = broken or (number, line)
             continue
         longer = longer or (len(fields) > 8 and LONGER.match(fields[8]) is not None)
-        rows.append(row)
+        quads.append(quad)
         boxes.add(None, "".join(fields[8:]))
     if broken or longer:
-        other = curved_text.outlines([line for _, line in lines]) or (None if rows else _rectangles(lines))
-        if other:
-            return _boxes(other)
+        outlines = curved_text.outlines([line for _, line in lines]) or (None if quads else _rectangles(lines))
+        if outlines:
+            boxes = Boxes()
+            for polygon, transcription in outlines:
+                boxes.add(polygon, transcription)
+            return boxes
     if broken:
-        raise _bad(file, *broken)
-    points = np.array(rows, np.float64).reshape(-1, 8)
+        raise _bad_line(file, *broken)
+    points = np.array(quads, np.float64).reshape(-1, 8)
     wrong = ~(abs(points) <= LIMIT).all(axis=1)  # not `> LIMIT`, which NaN passes
     if wrong.any():
-        raise _bad(file, *lines[wrong.argmax()])
+        raise _bad_line(file, *lines[wrong.argmax()])
     boxes.polygons = list(points.astype(np.float32).reshape(-1, 4, 2))
     return boxes
+
+
+def _rectangles(lines: Sequence[tuple[int, str]]) -> list[tuple[Polygon, str]] | None:
+    """Return the boxes of ICDAR 2013 lines, or None if some line does not name two opposite corners."""
+    pairs = []
+    for _, line in lines:
+        row = RECTANGLE.fullmatch(line)
+        if not row:
+            return None
+        left, top, right, bottom = map(float, row.groups()[:4])
+        text = (row[5] or "").strip()
+        more = sum(map(curved_text.is_number, text.split(",")[:4]))
+        if not (left < right <= LIMIT and top < bottom <= LIMIT) or more >= 3:  # a damaged quad
+            return None
+        if len(text) >= 2 and text[0] == text[-1] == '"':
+            text = text[1:-1].replace('\\"', '"')
+        pairs.append((field_parsing.rectangle(left, top, right, bottom), text))
+    return pairs
+
+
+def _bad_line(path: Path, number: int, line: str) -> PageError:
+    """Say what is wrong with a line that could not be read."""
+    fields = line.split(",", 8)[:8]
+    what = f"{len(fields)} fields are too few"
+    for index, field in enumerate(fields, 1):
+        try:
+            if not abs(float(field)) <= LIMIT:
+                what = f"field {index} is not a position in pixels"
+                break
+        except ValueError:
+            what = f"field {index} is not a number"
+            break
+    got = repr(line if len(line) <= 80 else line[:80] + "...")
+    return PageError(what, file=path, line=number, got=got, need=NEED)
 
 
 def write_icdar(
@@ -82,7 +122,7 @@ def write_icdar(
 
 
 def text_of(polygons: Iterable[NDArray[Any]], texts: Sequence[str] | None = None, *, decimals: int = 0) -> str:
-    """Return the text of one file: a quad a line and, with `texts`, the transcription behind it.
+    """Return the text of one file: a quad a line and, with `texts`, the transcription after it.
 
     The format knows only quads in whole pixels: any other polygon (P, 2) becomes its smallest rectangle; `decimals`
     other than 0 is for annotations that must be exact. Raises ValueError if there is not one text for each polygon.
@@ -101,46 +141,3 @@ def text_of(polygons: Iterable[NDArray[Any]], texts: Sequence[str] | None = None
 def as_quad(polygon: Polygon) -> Polygon:
     """Return a polygon (P, 2) as 4 points: itself, or its smallest rectangle, clockwise from the top left."""
     return polygon if len(polygon) == 4 else geometry.order(cv2.boxPoints(cv2.minAreaRect(polygon)))
-
-
-def _rectangles(lines: Sequence[Row]) -> list[tuple[Polygon, str]] | None:
-    """Return the boxes of ICDAR 2013 lines, or None if some line is none: it has to name two opposite corners."""
-    pairs = []
-    for _, line in lines:
-        row = RECTANGLE.fullmatch(line)
-        if not row:
-            return None
-        left, top, right, bottom = map(float, row.groups()[:4])
-        text = (row[5] or "").strip()
-        more = [word for word in text.split(",")[:4] if curved_text.is_number(word)]
-        if not (left < right <= LIMIT and top < bottom <= LIMIT) or len(more) >= 3:  # a damaged quad
-            return None
-        if len(text) >= 2 and text[0] == text[-1] == '"':
-            text = text[1:-1].replace('\\"', '"')
-        pairs.append((field_parsing.rectangle(left, top, right, bottom), text))
-    return pairs
-
-
-def _boxes(pairs: Sequence[tuple[Polygon, str]]) -> Boxes:
-    boxes = Boxes()
-    for polygon, text in pairs:
-        boxes.add(polygon, text)
-    return boxes
-
-
-def _bad(path: Path, number: int, line: str) -> PageError:
-    """Say what is wrong with a line that could not be read."""
-    fields = line.split(",", 8)[:8]
-    got = repr(line if len(line) <= 80 else line[:80] + "...")
-    for index, text in enumerate(fields):
-        try:
-            value = float(text)
-        except ValueError:
-            what = f"field {index + 1} is not a number"
-            break
-        if not abs(value) <= LIMIT:
-            what = f"field {index + 1} is not a position in pixels"
-            break
-    else:
-        what = f"{len(fields)} fields are too few"
-    return PageError(what, file=path, line=number, got=got, need=NEED)

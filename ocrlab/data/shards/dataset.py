@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from ocrlab.data import folder_layouts
 from ocrlab.data.annotation_cleaning import Index, Sample, judge
-from ocrlab.data.annotations import Page, PageError, Problem
+from ocrlab.data.annotations import PageError, Problem
 from ocrlab.data.folder_layouts import SUFFIXES
 from ocrlab.data.formats.known_formats import Reader
 from ocrlab.data.shards import shard_index, tar_scan
@@ -39,6 +38,11 @@ class ShardFiles:
     tars: list[Path]
     index: str
     note: str | None = None
+
+    @property
+    def notes(self) -> list[Problem]:
+        """The note as a list, which is empty without one."""
+        return [Problem(self.tars[0], None, self.note)] if self.note else []
 
 
 def find(path: Path, split: str) -> ShardFiles | None:
@@ -78,40 +82,35 @@ def load(path: Path, split: str, shards: ShardFiles, exif: bool, strict: bool, p
     if not index.about["usable"][exif]:
         got = f"{index.about['left_out'][exif]} bad pages, the first being {problems[0]}" if problems else "no pages"
         raise DataError(f"No page of split {split!r} in {path} can be used", got=got, need="one good page")
-    notes = [Problem(shards.tars[0], None, shards.note)] if shards.note else []
-    return Index(Samples(index, exif), Counter(index.about["dropped"][exif]), notes + problems, path, split)
+    return Index(Samples(index, exif), Counter(index.about["dropped"][exif]), shards.notes + problems, path, split)
 
 
-def open_readers(shards: ShardFiles) -> tuple[Sequence[Reader], list[PageError], list[Problem]]:
-    """Return one function a page, the errors known already, and notes, as `formats.opened` does."""
+def open_readers(shards: ShardFiles) -> tuple[Readers, list[PageError], list[Problem]]:
+    """Return one function a page, the errors known already, and notes, as `reader.open_pages` does."""
     index = shard_index.open_index(shards.tars, shards.index)
-    usable = np.flatnonzero(index.rows["usable"])
     errors = [PageError(problem.message.rstrip("."), file=problem.file) for problem in index.problems(exif=False)]
-    notes = [Problem(shards.tars[0], None, shards.note)] if shards.note else []
-    return Readers(index, usable), errors, notes
+    return Readers(index), errors, shards.notes
 
 
 class Readers(Sequence[Reader]):
     """One function a page, made when it is asked for."""
 
-    def __init__(self, index: ShardIndex, chosen: NDArray[np.intp]) -> None:
-        self.pages, self.chosen = index, chosen
+    def __init__(self, index: ShardIndex) -> None:
+        self.pages = index
 
     def __len__(self) -> int:
-        return len(self.chosen)
+        return len(self.pages.rows)
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[number] for number in range(*place.indices(len(self)))]
-        return partial(_page, self.pages, int(self.chosen[place]))
+        if not 0 <= place < len(self):
+            raise IndexError(f"page {place} of {len(self)}")
+        return lambda: self.pages.page(place)[0]
 
     def tar(self, place: int) -> Path:
         """Return the tar that a page is in."""
-        return self.pages.tars[int(self.pages.rows[self.chosen[place]]["shard"])]
-
-
-def _page(index: ShardIndex, number: int) -> Page:
-    return index.page(number)[0]
+        return self.pages.tars[int(self.pages.rows[place]["shard"])]
 
 
 class Samples(Sequence[Sample]):
@@ -138,9 +137,6 @@ class Samples(Sequence[Sample]):
             return [self[number] for number in range(*place.indices(len(self)))]
         page, header = self.pages.page(self._row(place))
         return judge(page, header, self.exif, Counter())
-
-    def __iter__(self) -> Iterator[Sample]:
-        return (self[place] for place in range(len(self)))
 
     def name_at(self, place: int) -> str:
         """Return the name of a page, which the index knows."""
@@ -175,17 +171,13 @@ def _reopen(file: Path, place: Path, stamp: str, exif: bool, chosen: NDArray[np.
 
 def _tars(place: Path) -> list[Path]:
     """Return the tars of a folder, sorted, none if it is one of images; raises DataError if they are compressed."""
-    if not place.is_dir():
+    if not place.is_dir() or folder_layouts.has_images(place):
         return []
     files = sorted(entry for entry in place.iterdir() if entry.is_file() and entry.name[0] != ".")
+    if any(entry.suffix.lower() in SUFFIXES for entry in files):
+        return []
     tars = [entry for entry in files if entry.suffix.lower() == ".tar"]
     packed = [entry for entry in files if entry.name.lower().endswith(tar_scan.PACKED_NAMES)]
-    if (
-        not (tars or packed)
-        or any(entry.suffix.lower() in SUFFIXES for entry in files)
-        or folder_layouts.has_images(place)
-    ):
-        return []
     if packed and not tars:
         tar_scan.refuse_packed(packed[0])
     return tars

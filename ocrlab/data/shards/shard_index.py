@@ -2,10 +2,10 @@
 
     a line of JSON (schema, shards with size and time, what was left out) | a row of 49 bytes a page | their keys
 
-It is made by one walk over the tars, in which every page is judged once; it holds what lies in one tar at a time (half
-a KB a page), and 8 bytes a page of all. Of processes that begin together, as ranks do, one makes it and the others
-wait. It is written beside them, or, where nobody may write there, into the user's cache folder. When a tar is there
-that it does not know, or one has another size or time, it is made anew.
+It is made by one walk over the tars, in which every page is judged once; meanwhile it takes some 150 bytes a page. Of
+processes that begin together, as ranks do, one makes it and the others wait. It is written beside the tars, or, where
+nobody may write there, into the user's cache folder. When a tar is there that it does not know, or one has another
+size or time, it is made anew.
 """
 
 from __future__ import annotations
@@ -16,20 +16,18 @@ import hashlib
 import json
 import os
 import secrets
-import tempfile
 import time
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab.data.annotation_cleaning import judge
-from ocrlab.data.annotations import Boxes, Page, PageError, Problem
+from ocrlab.data.annotations import Page, PageError, Problem
 from ocrlab.data.field_parsing import parse
 from ocrlab.data.folder_layouts import SUFFIXES
 from ocrlab.data.formats.known_formats import single_page
@@ -39,6 +37,7 @@ from ocrlab.data.shards.tar_member import Member
 from ocrlab.errors import DataError
 from ocrlab.records import SCHEMA
 from ocrlab.run_folder import heartbeat
+from ocrlab.run_folder.atomic_files import write_bytes
 
 ROW = np.dtype(
     [
@@ -50,7 +49,7 @@ ROW = np.dtype(
 ENDINGS = tuple(sorted(SUFFIXES))
 UPRIGHT, TURNED = 1, 2  # usable with exif=false, with exif=true
 HEAD = 65536  # bytes in which nearly every image says its size
-NAMED, LONGEST = 1000, 500  # problems that are kept by name, and characters of each
+NAMED, LONGEST = 1000, 500  # problems that are stored by name, and characters of each
 Progress = Callable[[int, int], None]
 
 
@@ -81,30 +80,26 @@ class ShardIndex:
 
     def problems(self, exif: bool) -> list[Problem]:
         """Return what was left out, by name as far as it is known."""
-        bit = TURNED if exif else UPRIGHT
-        problems = [
-            Problem(self.tars[0].parent / file, None, why) for file, why, bits in self.about["problems"] if bits & bit
-        ]
+        bit, folder = TURNED if exif else UPRIGHT, self.tars[0].parent
+        problems = [Problem(folder / file, None, why) for file, why, bits in self.about["problems"] if bits & bit]
         more = self.about["left_out"][exif] - len(problems)
-        note = f"{more} more pages are left out" if more > 0 else ""
-        return problems + ([Problem(self.file, None, note)] if note else [])
+        return problems + ([Problem(self.file, None, f"{more} more pages are left out")] if more > 0 else [])
 
 
 def read(image: Member, annotation: Member, name: str) -> Page:
     """Read one page; raises PageError."""
+    file = Path(str(annotation))
     try:
-        text = annotation.read_bytes().decode("utf-8-sig")
-        data = parse(text)
+        data = parse(annotation.read_bytes().decode("utf-8-sig"))
         if isinstance(data, dict) and "image" not in data:
             data["image"] = image.name  # the tar says which one it is
-        boxes: Boxes = single_page(data)[1]
+        return Page(name, image, file, None, single_page(data)[1])
     except OSError as error:
-        raise PageError("cannot be read", file=_path(annotation), got=error.strerror or str(error)) from error
+        raise PageError("cannot be read", file=file, got=error.strerror or str(error)) from error
     except UnicodeDecodeError as error:
-        raise PageError("is not UTF-8", file=_path(annotation), got=str(error), need="UTF-8") from error
+        raise PageError("is not UTF-8", file=file, got=str(error), need="UTF-8") from error
     except PageError as error:
-        raise PageError(str(error).rstrip("."), file=_path(annotation), line=error.line) from None
-    return Page(name, image, _path(annotation), None, boxes)
+        raise error.within(file=file) from None
 
 
 def open_index(files: Sequence[Path], name: str, progress: Progress | None = None) -> ShardIndex:
@@ -112,12 +107,25 @@ def open_index(files: Sequence[Path], name: str, progress: Progress | None = Non
 
     `progress(done, tars)` is called after each tar of a new one.
     """
-    places = [files[0].parent / name, _cached(files[0].parent / name)]
+    folder = files[0].parent
+    digest = hashlib.sha256(os.path.realpath(folder / name).encode()).hexdigest()[:24]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    places = [folder / name, cache / "ocrlab" / "shards" / f"{digest}.index"]
     index = _fitting(places, files)
     if index is not None:
         return index
-    with _alone(files[0].parent):
-        return _fitting(places, files) or _build(places, files, progress)  # somebody may have made it meanwhile
+    with _alone(folder):
+        index = _fitting(places, files)  # another process may have made it meanwhile
+        for place in places if index is None else ():
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                build(files, place, progress)
+                return load(place, folder)
+            except OSError as error:
+                if place == places[-1]:
+                    raise DataError(f"The index of {folder} cannot be written", got=str(error)) from error
+    assert index is not None, "the last place raises"
+    return index
 
 
 def _fitting(places: Sequence[Path], files: Sequence[Path]) -> ShardIndex | None:
@@ -136,33 +144,18 @@ def _alone(folder: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             stack.callback(os.close, lock)
-            while not _locked(lock):
-                heartbeat.beat(phase="load")
-                time.sleep(0.2)
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    heartbeat.beat(phase="load")
+                    time.sleep(0.2)
         yield
 
 
-def _locked(lock: int) -> bool:
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
-
-
-def _build(places: Sequence[Path], files: Sequence[Path], progress: Progress | None) -> ShardIndex:
-    for number, place in enumerate(places):
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            build(files, place, progress)
-            break
-        except OSError as error:
-            if number == len(places) - 1:
-                raise DataError(f"The index of {files[0].parent} cannot be written", got=str(error)) from error
-    return load(place, files[0].parent)
-
-
 def load(file: Path, folder: Path) -> ShardIndex:
-    """Map an index; raises OSError, ValueError or KeyError where it is none of ours or is cut off."""
+    """Map an index; raises OSError, ValueError or KeyError where it is of another program or is cut off."""
     with open(file, "rb") as opened:
         line = opened.readline(64 * 2**20)
     about = json.loads(line)
@@ -182,12 +175,12 @@ def describe_shards(files: Sequence[Path]) -> list[list[Any]]:
 
 
 @dataclass
-class _Counts:
-    """What is known of the pages so far."""
+class _Builder:
+    """The pages so far: their rows and their keys, in order, and what was left out."""
 
-    pages: int = 0
-    keys: int = 0
-    hashes: array[int] = field(default_factory=lambda: array("Q"))
+    rows: bytearray = field(default_factory=bytearray)
+    keys: dict[bytes, None] = field(default_factory=dict)
+    keys_size: int = 0
     usable: list[int] = field(default_factory=lambda: [0, 0])
     left_out: list[int] = field(default_factory=lambda: [0, 0])
     dropped: list[Counter[str]] = field(default_factory=lambda: [Counter(), Counter()])
@@ -199,62 +192,43 @@ class _Counts:
         if len(self.problems) < NAMED:
             self.problems.append((file[-LONGEST:], why[:LONGEST], bits))  # a hostile name may have megabytes
 
-
-def build(files: Sequence[Path], out: Path, progress: Progress | None = None) -> None:
-    """Walk over tars and write their index, whole or not at all; raises OSError, and DataError for what is no tar."""
-    counts, shards = _Counts(), describe_shards(files)
-    with tempfile.TemporaryFile(dir=out.parent) as rows, tempfile.TemporaryFile(dir=out.parent) as keys:
-        for number, tar in enumerate(files):
-            try:
-                for pair in tar_scan.pairs(tar):
-                    _add(pair, number, tar, counts, rows, keys)
-                    heartbeat.beat(phase="load", sample=pair.key)
-            except PageError as error:
-                counts.leave_out(tar.name, error.problem.message)
-            if progress:
-                progress(number + 1, len(files))
-        _refuse_twice(counts, rows, keys, files)
-        about = {"schema": SCHEMA, "id": secrets.token_hex(8), "shards": shards, "pages": counts.pages}
-        about |= {"keys": counts.keys, "usable": counts.usable, "left_out": counts.left_out}
-        about |= {"dropped": counts.dropped, "problems": counts.problems}
-        _write(out, json.dumps(about).encode() + b"\n", rows, keys)
-
-
-def _add(pair: tar_scan.Pair, shard: int, tar: Path, counts: _Counts, rows: BinaryIO, keys: BinaryIO) -> None:
-    """Judge one page and write its row."""
-    key = pair.key.encode("utf-8", "surrogateescape")
-    lacks = "annotation" if pair.annotation is None else "image" if pair.image is None else ""
-    wrong = pair.wrong or ([f"has no {lacks}: {pair.key}.{'json' if lacks[0] == 'a' else 'jpg'}"] if lacks else [])
-    if wrong or pair.image is None or pair.annotation is None or len(key) >= 2**16:
-        counts.leave_out(f"{tar.name}/{_shown(pair.key)}", wrong[0] if wrong else "has too long a name")
-        return
-    try:
-        page = read(pair.image, pair.annotation, tar_scan.name_of(pair.key))
-        header = _header(pair.image)
-    except PageError as error:
-        counts.leave_out(f"{tar.name}/{_shown(pair.key)}", error.problem.message)
-        return
-    usable = 0
-    for exif, bit in ((False, UPRIGHT), (True, TURNED)):
-        dropped: Counter[str] = Counter()
+    def add(self, pair: tar_scan.Pair, shard: int, tar: Path) -> None:
+        """Judge one page and write its row."""
+        key, image, annotation = pair.key.encode("utf-8", "surrogateescape"), pair.image, pair.annotation
+        place = f"{tar.name}/{pair.key.encode('utf-8', 'replace').decode()}"
+        wrong = pair.wrong[0] if pair.wrong else ""
+        if not wrong and key in self.keys:  # two pages of one name could not be told apart
+            wrong = "is here twice; only the first one counts"
+        elif not wrong and len(key) >= 2**16:
+            wrong = "has too long a name"
+        if not wrong and annotation is None:
+            wrong = f"has no annotation: {pair.key}.json"
+        if wrong or image is None or annotation is None:
+            self.leave_out(place, wrong or f"has no image: {pair.key}.jpg")
+            return
         try:
-            judge(page, header, exif, dropped)
+            page = read(image, annotation, tar_scan.name_of(pair.key))
+            header = _header(image)
         except PageError as error:
-            counts.leave_out(f"{tar.name}/{_shown(pair.key)}", error.problem.message, bit)
-            continue
-        counts.dropped[exif] += dropped
-        counts.usable[exif] += 1
-        usable |= bit
-    if not usable:
-        return
-    image, annotation = pair.image, pair.annotation
-    sizes = (image.size, annotation.size, shard, header.width, header.height)
-    small = (len(key), ENDINGS.index(image.suffix.lower()), header.orientation, usable)
-    rows.write(np.array((image.at, annotation.at, counts.keys, *sizes, *small), ROW).tobytes())
-    keys.write(key)
-    counts.pages += 1
-    counts.keys += len(key)
-    counts.hashes.append(int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little"))
+            self.leave_out(place, error.problem.message)
+            return
+        usable = 0
+        for exif, bit in ((False, UPRIGHT), (True, TURNED)):
+            dropped: Counter[str] = Counter()
+            try:
+                judge(page, header, exif, dropped)
+            except PageError as error:
+                self.leave_out(place, error.problem.message, bit)
+                continue
+            self.dropped[exif] += dropped
+            self.usable[exif] += 1
+            usable |= bit
+        if usable:
+            sizes = (image.size, annotation.size, shard, header.width, header.height)
+            small = (len(key), ENDINGS.index(image.suffix.lower()), header.orientation, usable)
+            self.rows += np.array((image.at, annotation.at, self.keys_size, *sizes, *small), ROW).tobytes()
+            self.keys[key] = None
+            self.keys_size += len(key)
 
 
 def _header(image: Member) -> Header:
@@ -264,54 +238,19 @@ def _header(image: Member) -> Header:
     return read_header(image)
 
 
-def _refuse_twice(counts: _Counts, rows: BinaryIO, keys: BinaryIO, files: Sequence[Path]) -> None:
-    """Make every page unusable whose key an earlier one has: two pages of one name could not be told apart."""
-    hashes = np.frombuffer(counts.hashes, np.uint64) if counts.pages else np.empty(0, np.uint64)
-    order = np.argsort(hashes, kind="stable")
-    again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
-    if not len(again):
-        return
-    rows.flush()
-    table = np.memmap(rows, ROW, "r+", shape=(counts.pages,))  # type: ignore[call-overload]
-    for place in order[again + 1]:
-        row = table[place]
-        keys.seek(int(row["key_at"]))
-        key = keys.read(int(row["key_size"])).decode("utf-8", "surrogateescape")
-        counts.leave_out(f"{files[int(row['shard'])].name}/{_shown(key)}", "is here twice; only the first one counts")
-        for exif, bit in ((False, UPRIGHT), (True, TURNED)):
-            counts.usable[exif] -= bool(row["usable"] & bit)
-        row["usable"] = 0
-    table.flush()
-
-
-def _write(out: Path, line: bytes, rows: BinaryIO, keys: BinaryIO) -> None:
-    number, name = tempfile.mkstemp(prefix=f".{out.name}.", dir=out.parent)
-    try:
-        with os.fdopen(number, "wb") as file:
-            file.write(line)
-            for part in (rows, keys):
-                part.seek(0)
-                while block := part.read(2**20):
-                    file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, out)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-def _cached(place: Path) -> Path:
-    """Return where the index of a folder lies that cannot be written."""
-    digest = hashlib.sha256(os.path.realpath(place).encode()).hexdigest()[:24]
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ocrlab" / "shards" / f"{digest}.index"
-
-
-def _path(member: Member) -> Path:
-    return Path(str(member))
-
-
-def _shown(key: str) -> str:
-    return key.encode("utf-8", "replace").decode()
+def build(files: Sequence[Path], out: Path, progress: Progress | None = None) -> None:
+    """Walk over tars and write their index, whole or not at all; raises OSError, and DataError for what is no tar."""
+    pages, shards = _Builder(), describe_shards(files)
+    for number, tar in enumerate(files):
+        try:
+            for pair in tar_scan.pairs(tar):
+                pages.add(pair, number, tar)
+                heartbeat.beat(phase="load", sample=pair.key)
+        except PageError as error:
+            pages.leave_out(tar.name, error.problem.message)
+        if progress:
+            progress(number + 1, len(files))
+    about = {"schema": SCHEMA, "id": secrets.token_hex(8), "shards": shards, "pages": len(pages.keys)}
+    about |= {"keys": pages.keys_size, "usable": pages.usable, "left_out": pages.left_out}
+    about |= {"dropped": pages.dropped, "problems": pages.problems}
+    write_bytes(out, b"".join([json.dumps(about).encode(), b"\n", pages.rows, *pages.keys]))

@@ -6,7 +6,6 @@ read with them: a tar that was written anew since it was indexed is noticed, but
 
 from __future__ import annotations
 
-import os
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -52,26 +51,16 @@ class Member:
 
     def head(self, size: int) -> bytes:
         """Return its first `size` bytes at most; raises OSError as `read_bytes` does."""
-        size = min(size, self.size)
-        file = os.open(self.tar, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.pread(file, BLOCK + size, self.at - BLOCK)
-            while len(data) < BLOCK + size:  # a network file system may give less than was asked for
-                more = os.pread(file, BLOCK + size - len(data), self.at - BLOCK + len(data))
-                if not more:
-                    break
-                data += more
-        finally:
-            os.close(file)
-        if len(data) < BLOCK + size:
+        want = BLOCK + min(size, self.size)
+        with open(self.tar, "rb") as file:
+            file.seek(self.at - BLOCK)
+            data = file.read(want)
+        if len(data) < want:
             raise StaleError(0, f"{self.tar} ends before it: it was cut off since its index was made")
-        if _number(data[SIZE]) != self.size:
+        try:
+            recorded = tarfile.nti(data[SIZE])  # type: ignore[attr-defined]  # octal, or GNU's base 256
+        except tarfile.TarError:
+            recorded = -1
+        if recorded != self.size:
             raise StaleError(0, f"{self.tar} was written anew since its index was made; start again")
         return data[BLOCK:]
-
-
-def _number(field: bytes) -> int:
-    try:
-        return int(tarfile.nti(field))  # type: ignore[attr-defined]  # octal, or GNU's base 256
-    except tarfile.TarError:
-        return -1

@@ -20,7 +20,6 @@ from ocrlab.errors import DataError
 PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
 PACKED_NAMES = (".tar.gz", ".tgz", ".tar.zst", ".tar.zstd", ".tar.bz2", ".tar.xz")
 LARGEST = 2**31 - 1  # bytes of a page's file
-QUOTED = {"%2E": ".", "%25": "%"}  # what a page's name may hold, and a key may not
 BROKEN = "has a header that makes no sense; the pages from there on are left out"
 END = 1024  # zero bytes, with which every tar ends
 
@@ -44,9 +43,7 @@ def key_of(name: str) -> str:
 def name_of(key: str) -> str:
     """Return the name of the page that is stored under a key."""
     folder, slash, last = key.rpartition("/")
-    for quoted, character in QUOTED.items():
-        last = last.replace(quoted, character)
-    return folder + slash + last
+    return folder + slash + last.replace("%2E", ".").replace("%25", "%")
 
 
 def pairs(tar: Path) -> Iterator[Pair]:
@@ -95,34 +92,28 @@ def _headers(tar: Path) -> Iterator[tarfile.TarInfo]:
                     raise PageError(BROKEN, file=tar, got=f"a file of {info.size} bytes", do="Make it anew")
                 yield info
                 opened.members.clear()  # type: ignore[attr-defined]  # it would keep all of them
-            _refuse_more(opened, tar)
+            assert opened.fileobj is not None, "a file that was just read"
+            opened.fileobj.seek(opened.offset)  # of the first block of zeros
+            rest = opened.fileobj.read(END + 64 * tarfile.RECORDSIZE)
+        if len(rest) < tarfile.BLOCKSIZE:
+            got = "a tar that is cut off between two files"
+            raise PageError("has no end mark", file=tar, got=got, do="Copy it again")
+        if rest.strip(b"\0"):  # as of `cat a.tar b.tar`
+            do = "Put its parts into files of their own, or use `tar --concatenate`"
+            raise PageError("goes on behind its end mark", file=tar, got="several tars in one file", do=do)
     except DataError:
         raise
     except (tarfile.TarError, EOFError) as error:
         if walked is None or not walked.offset:
             raise DataError(f"{tar} is not a tar", got=str(error) or "an empty file", need="a whole .tar") from None
-        raise PageError(
-            "is cut off", file=tar, got=str(error), do="Copy it again; its last pages are missing"
-        ) from None
+        do = "Copy it again; its last pages are missing"
+        raise PageError("is cut off", file=tar, got=str(error), do=do) from None
     except (ValueError, ArithmeticError, LookupError, RecursionError) as error:  # of what the headers say
         raise PageError(BROKEN, file=tar, got=f"{type(error).__name__}: {error}"[:200], do="Make it anew") from None
     except OSError as error:
         if walked is not None and error.errno == errno.EINVAL:  # a place before its beginning
             raise PageError(BROKEN, file=tar, got="a file of fewer than 0 bytes", do="Make it anew") from None
         raise DataError(f"{tar} cannot be read", got=error.strerror or str(error), need="a whole .tar") from error
-
-
-def _refuse_more(opened: tarfile.TarFile, tar: Path) -> None:
-    """Raise PageError where a tar has no end mark, or goes on behind it, as `cat a.tar b.tar` does."""
-    file = opened.fileobj
-    assert file is not None, "a file that was just read"
-    file.seek(opened.offset)  # of the first block of zeros
-    rest = file.read(END + 64 * tarfile.RECORDSIZE)
-    if len(rest) < tarfile.BLOCKSIZE:
-        raise PageError("has no end mark", file=tar, got="a tar that is cut off between two files", do="Copy it again")
-    if rest.strip(b"\0"):
-        do = "Put its parts into files of their own, or use `tar --concatenate`"
-        raise PageError("goes on behind its end mark", file=tar, got="several tars in one file", do=do)
 
 
 def _sort(by_name: dict[str, Pair], info: tarfile.TarInfo, tar: Path) -> None:

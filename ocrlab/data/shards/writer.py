@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from ocrlab.data.formats.writers import Record, pairs_of
+from ocrlab.data.formats.writers import Record
 from ocrlab.data.shards import tar_scan
 
 LIMIT = 512 * 2**20  # bytes of a tar: a few thousand pages, enough to read at full speed, few enough to copy one
@@ -42,9 +42,6 @@ def to_shards(records: Iterable[Record], folder: Path, split: str, _lost: Counte
 
 
 def _files(page: Record) -> list[tuple[str, bytes]]:
-    key, boxes = tar_scan.key_of(page.name), []
-    for polygon, text, ignored in zip(page.polygons, page.texts, page.ignored, strict=True):
-        boxes.append({"points": pairs_of(polygon), "text": text, "ignore": ignored})
-    about = {"image": page.file, "width": page.size[0], "height": page.size[1], "boxes": boxes}
-    data = json.dumps(about, ensure_ascii=False).encode("utf-8", "backslashreplace")
+    key = tar_scan.key_of(page.name)
+    data = json.dumps(page.content(), ensure_ascii=False).encode("utf-8", "backslashreplace")
     return [(key + page.image.suffix.lower(), page.image.read_bytes()), (f"{key}.json", data)]
