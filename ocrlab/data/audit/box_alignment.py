@@ -36,46 +36,51 @@ class Place:
 
 def look(sheet: Sheet, polygon: Polygon) -> Place | None:
     """Measure one box (P, 2) of a sheet; None if it is no line: below 3 pixels, too high, or wider than the page."""
-    quad = upright(polygon)
-    width, height = np.hypot(*(quad[1] - quad[0])), np.hypot(*(quad[3] - quad[0]))
+    quad, width, height = upright(polygon)
     if min(width, height) < 3 or height > HIGHEST * sheet.text or width > 2 * max(sheet.ink.shape):
         return None
-    w, h = round(float(width)), round(float(height))
+    w, h = round(width), round(height)
     margin = round(REACH * h)
     ink, own = patches(sheet, polygon, quad, (w, h), margin)
     inner = (slice(margin, margin + h), slice(margin, margin + w))
     share = float(own[inner].sum() / max(ink[inner].sum(), 1))
-    if share < FOREIGN:
-        own = ink  # others have it all: then it is at least no edge that may cut through ink
-    linked = _linked(own, inner, h) if own[inner].sum() >= 0.02 * w * h else own
+    linked = (
+        own if share >= FOREIGN else ink
+    )  # if others have it all: then it is at least no edge that cuts through ink
+    if linked[inner].sum() >= 0.02 * w * h:  # the ink that is one line with what lies in the box
+        kernel = np.ones((1, 2 * round(LINK * h / 2) + 1), np.uint8)
+        joined = cv2.morphologyEx(linked.astype(np.uint8), cv2.MORPH_CLOSE, kernel)
+        _, labels = cv2.connectedComponents(joined, connectivity=8)
+        linked = linked & np.isin(labels, np.unique(labels[inner][linked[inner]]))
     ink_share, dx, dy = _best(linked, (w, h), margin)
-    out, blank = _sides(linked, inner, margin)
-    return Place(
-        float(ink[inner].mean()),
-        share,
-        ink_share,
-        dx / h,
-        dy / h,
-        (out[0] / h, out[1] / h, out[2] / h, out[3] / h),
-        (blank[0] / h, blank[1] / h, blank[2] / h, blank[3] / h),
-    )
+    out, blank = [], []
+    columns: Mask = np.asarray(linked[inner[0]].any(axis=0))
+    rows: Mask = np.asarray(linked[:, inner[1]].any(axis=1))
+    for profile in (columns, rows, columns[::-1], rows[::-1]):
+        out.append(_extent(profile[:margin][::-1], margin) / h)
+        within = profile[margin : len(profile) - margin]
+        blank.append((int(within.argmax()) if within.any() else len(within)) / h)
+    inside = float(ink[inner].mean())
+    return Place(inside, share, ink_share, dx / h, dy / h, tuple(out), tuple(blank))  # type: ignore[arg-type]
 
 
-def lies_well(place: Place) -> bool:
+def lies_well(place: Place | None) -> bool:
     """Tell whether a box lies on a line of ink: enough of it, and little of it cut by the edges."""
+    if place is None:
+        return False
     cut = max(min(place.out[1], 1.0), min(place.out[3], 1.0))
     return place.inside >= 0.04 and place.ink_share >= 0.75 and cut < 0.25
 
 
-def settled(place: Place) -> bool:
+def settled(place: Place | None) -> bool:
     """Tell whether a box lies on ink and would hold no more beside: so it may be loose or slanted, but not shifted."""
-    return place.inside >= 0.04 and max(abs(place.dx), abs(place.dy)) <= 0.3
+    return place is not None and place.inside >= 0.04 and max(abs(place.dx), abs(place.dy)) <= 0.3
 
 
-def upright(polygon: Polygon) -> Polygon:
-    """Return a polygon (P, 2) as a quad (4, 2), clockwise from the top left."""
-    quad = polygon if len(polygon) == 4 else cv2.boxPoints(cv2.minAreaRect(polygon.astype(np.float32)))
-    return geometry.order(quad)
+def upright(polygon: Polygon) -> tuple[Polygon, float, float]:
+    """Return a polygon (P, 2) as a quad (4, 2), clockwise from the top left, and the quad's width and height."""
+    quad = geometry.order(polygon if len(polygon) == 4 else cv2.boxPoints(cv2.minAreaRect(polygon.astype(np.float32))))
+    return quad, float(np.hypot(*(quad[1] - quad[0]))), float(np.hypot(*(quad[3] - quad[0])))
 
 
 def patches(sheet: Sheet, polygon: Polygon, quad: Polygon, size: tuple[int, int], margin: int) -> tuple[Mask, Mask]:
@@ -101,47 +106,23 @@ def patches(sheet: Sheet, polygon: Polygon, quad: Polygon, size: tuple[int, int]
     return patch > 0, patch >= 2
 
 
-def _linked(own: Mask, inner: tuple[slice, slice], h: int) -> Mask:
-    """Return the ink that is one line with what lies in the box: letters closer than LINK count as joined."""
-    joined = cv2.morphologyEx(
-        own.astype(np.uint8), cv2.MORPH_CLOSE, np.ones((1, 2 * round(LINK * h / 2) + 1), np.uint8)
-    )
-    _, labels = cv2.connectedComponents(joined, connectivity=8)
-    inside = np.unique(labels[inner][own[inner]])
-    return own & np.isin(labels, inside)
-
-
 def _best(ink: Mask, size: tuple[int, int], margin: int) -> tuple[float, int, int]:
     """Return which share the box holds of what the best place holds, and the way there in pixels, the shortest one."""
     w, h = size
     sums = cv2.integral(ink.astype(np.uint8))
     span = 2 * margin + 1
-    counts = (
-        sums[h : h + span, w : w + span] - sums[:span, w : w + span] - sums[h : h + span, :span] + sums[:span, :span]
-    )
+    low, high = sums[:span], sums[h : h + span]
+    counts = high[:, w : w + span] - low[:, w : w + span] - high[:, :span] + low[:, :span]
     most = int(counts.max())
     if most == 0:
         return 1.0, 0, 0
-    steps = np.arange(span) - margin
-    far = np.abs(steps)[:, None] + np.abs(steps)[None, :]
-    best = np.where(counts >= 0.98 * most, far, far.max() + 1).argmin()
-    y, x = divmod(int(best), span)
+    steps = np.abs(np.arange(span) - margin)
+    far = steps[:, None] + steps[None, :]
+    y, x = divmod(int(np.where(counts >= 0.98 * most, far, far.max() + 1).argmin()), span)
     return float(counts[margin, margin] / most), x - margin, y - margin
 
 
-def _sides(ink: Mask, inner: tuple[slice, slice], margin: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how far ink goes beyond the left, top, right and bottom side, and how much paper there is inside."""
-    columns: Mask = np.asarray(ink[inner[0]].any(axis=0))
-    rows: Mask = np.asarray(ink[:, inner[1]].any(axis=1))
-    out, blank = [], []
-    for profile in (columns, rows, columns[::-1], rows[::-1]):
-        out.append(_extent(profile[:margin][::-1], margin))
-        inside = profile[margin : len(profile) - margin]
-        blank.append(int(inside.argmax()) if inside.any() else len(inside))
-    return np.array(out), np.array(blank)
-
-
-def _extent(beyond: Mask, margin: int) -> int:
+def _extent(beyond: NDArray[np.bool_], margin: int) -> int:
     """Return how far a run of ink goes from the side outwards; a gap of a letter's width ends it."""
     at = np.flatnonzero(beyond)
     if not len(at) or at[0] > margin * 0.4:

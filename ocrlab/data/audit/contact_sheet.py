@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,8 +20,8 @@ from ocrlab.data.image_io import read_image
 CELL = (380, 200)  # width and height of a crop, pixels
 LABEL, GAP, COLUMNS, ROWS = 50, 8, 4, 7  # height of the words above a crop, space between, crops in a picture
 COLOURS = {ERROR: (200, 30, 30), WARN: (210, 120, 0)}  # RGB
-OTHER, NEIGHBOUR = (40, 90, 200), (150, 190, 150)
-FONT, SIZE = cv2.FONT_HERSHEY_SIMPLEX, 0.42
+GREY, OTHER, NEIGHBOUR = (90, 90, 90), (40, 90, 200), (150, 190, 150)
+SIZE = 0.42  # of the font
 
 
 def sheets(path: Path | str, findings: Sequence[Finding], splits: Sequence[str] | None = None) -> Iterator[Image]:
@@ -35,39 +37,50 @@ def sheets(path: Path | str, findings: Sequence[Finding], splits: Sequence[str] 
         raw = read()
         numbers = at.pop((raw.split, raw.name), [])
         if numbers:
-            image = _image(raw)
+            image = None
+            with contextlib.suppress(PageError):
+                image = read_image(raw.image) if raw.image is not None else None
             cells |= {number: cell(findings[number], raw, image) for number in numbers}
-    whole = [cells[number] for number in sorted(cells)]
-    for start in range(0, len(whole), COLUMNS * ROWS):
-        yield _grid(whole[start : start + COLUMNS * ROWS])
+    chosen = [cells[number] for number in sorted(cells)]
+    high, wide = CELL[1] + LABEL + GAP, CELL[0] + GAP
+    for start in range(0, len(chosen), COLUMNS * ROWS):
+        part = chosen[start : start + COLUMNS * ROWS]
+        sheet = np.full((-(-len(part) // COLUMNS) * high, min(COLUMNS, len(part)) * wide, 3), 235, np.uint8)
+        for number, picture in enumerate(part):
+            y, x = high * (number // COLUMNS), wide * (number % COLUMNS)
+            sheet[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
+        yield sheet
 
 
 def cell(finding: Finding, raw: Raw, image: Image | None) -> Image:
     """Return the picture of one finding: two lines of words, and below them its place on the page."""
     shown = np.full((CELL[1] + LABEL, CELL[0], 3), 255, np.uint8)
     where = f"{finding.split}/{finding.page}" + (f":{finding.box}" if finding.box else "")
-    lines = [f"{finding.kind}  {where}", *_wrapped(finding.why)]
-    for number, line in enumerate(lines[:3]):
-        colour = COLOURS.get(finding.severity, (90, 90, 90)) if number == 0 else (0, 0, 0)
-        size = SIZE if number == 0 else SIZE * 0.85
-        plain = line.encode("ascii", "replace").decode()
-        cv2.putText(shown, plain, (2, 13 + 16 * number), FONT, size, colour, 1, cv2.LINE_AA)
+    colour = COLOURS.get(finding.severity, GREY)
+    _write(shown, f"{finding.kind}  {where}", (2, 13), SIZE, colour)
+    for number, line in enumerate(textwrap.wrap(finding.why, 60)[:2], 1):
+        _write(shown, line, (2, 13 + 16 * number), SIZE * 0.85, (0, 0, 0))
     if image is None:
-        cv2.putText(shown, "no image", (10, LABEL + CELL[1] // 2), FONT, SIZE, (90, 90, 90), 1, cv2.LINE_AA)
+        _write(shown, "no image", (10, LABEL + CELL[1] // 2), SIZE, GREY)
     else:
         crop = _crop(finding, raw, image)
         shown[LABEL : LABEL + crop.shape[0], : crop.shape[1]] = crop
     return shown
 
 
+def _write(picture: Image, text: str, at: tuple[int, int], size: float, colour: tuple[int, int, int]) -> None:
+    plain = text.encode("ascii", "replace").decode()
+    cv2.putText(picture, plain, at, cv2.FONT_HERSHEY_SIMPLEX, size, colour, 1, cv2.LINE_AA)
+
+
 def _crop(finding: Finding, raw: Raw, image: Image) -> Image:
     """Return the surroundings of a finding, at most CELL in size; the whole page where it is about that."""
     height, width = image.shape[:2]
     low, high = np.zeros(2), np.array([width, height], np.float64)
-    points = None if finding.polygon is None else np.array(finding.polygon, np.float64)
-    if points is not None and len(points):
+    points = np.array(finding.polygon or [], np.float64).reshape(-1, 2)
+    if len(points):
         low, high = points.min(axis=0), points.max(axis=0)
-        reach = np.maximum(min(high - low) * 1.5, 24) + np.zeros(2)
+        reach = max(min(high - low) * 1.5, 24)
         limit = np.array([width - 1.0, height - 1.0])
         low, high = np.clip(low - reach, 0, limit), np.clip(high + reach, 1, limit + 1)
         high = np.maximum(high, low + 1)
@@ -78,45 +91,12 @@ def _crop(finding: Finding, raw: Raw, image: Image) -> Image:
     way = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     crop = np.ascontiguousarray(cv2.resize(image[y:bottom, x:right], size, interpolation=way), np.uint8)
     other = int(finding.other.rpartition(":")[2]) if finding.box and finding.other and ":" in finding.other else None
+    outlines: list[tuple[NDArray[np.floating], tuple[int, int, int], int]] = []
     for box in raw.boxes:
-        if box.polygon is not None and np.isfinite(box.polygon).all() and box.line != finding.box:
-            _draw(crop, (box.polygon - (x, y)) * scale, OTHER if box.line == other else NEIGHBOUR, 1)
-    if points is not None:
-        _draw(crop, (points - (x, y)) * scale, COLOURS.get(finding.severity, (90, 90, 90)), 2)
+        if box.line != finding.box:
+            outlines.append((box.polygon, OTHER if box.line == other else NEIGHBOUR, 1))
+    for outline, colour, thick in [*outlines, (points, COLOURS.get(finding.severity, GREY), 2)]:
+        if len(outline) and np.isfinite(outline).all():
+            near = np.clip(np.rint((outline - (x, y)) * scale), -10_000, 10_000).astype(np.int32)
+            cv2.polylines(crop, [near], isClosed=True, color=colour, thickness=thick, lineType=cv2.LINE_AA)
     return crop
-
-
-def _draw(crop: Image, points: NDArray[np.floating], colour: tuple[int, int, int], thick: int) -> None:
-    near = np.clip(np.rint(points), -10_000, 10_000).astype(np.int32)
-    if len(near):
-        cv2.polylines(crop, [near], isClosed=True, color=colour, thickness=thick, lineType=cv2.LINE_AA)
-
-
-def _wrapped(text: str) -> list[str]:
-    """Break words into lines that fit above a crop."""
-    lines, line = [], ""
-    for word in text.split():
-        if len(line) + len(word) > 60:
-            lines.append(line)
-            line = ""
-        line += word + " "
-    return [*lines, line]
-
-
-def _grid(cells: list[Image]) -> Image:
-    rows = -(-len(cells) // COLUMNS)
-    high, wide = CELL[1] + LABEL + GAP, CELL[0] + GAP
-    whole = np.full((rows * high, min(COLUMNS, len(cells)) * wide, 3), 235, np.uint8)
-    for number, picture in enumerate(cells):
-        y, x = high * (number // COLUMNS), wide * (number % COLUMNS)
-        whole[y : y + picture.shape[0], x : x + picture.shape[1]] = picture
-    return whole
-
-
-def _image(raw: Raw) -> Image | None:
-    if raw.image is None:
-        return None
-    try:
-        return read_image(raw.image)
-    except PageError:
-        return None

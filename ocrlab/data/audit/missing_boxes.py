@@ -18,58 +18,12 @@ from numpy.typing import NDArray
 from ocrlab.data.audit.page_image import Gray, Mask, Sheet
 
 Looks = NDArray[np.float32]
-
-GRID = 8  # cells a side
-COMPARED, ROWS_AT_ONCE = (
-    4000,
-    512,
-)  # known looks that are compared, more say nothing new; looks at a time: a page of dirt has 10^5
-ASPECT = 0.5  # what a difference of 1 in log(width / height) takes from a likeness
-
-
-def component_looks(contrast: Gray, stats: Ints) -> Looks:
-    """Return the looks of C pieces (x, y, w, h, ...) of a page (H, W) as vectors (C, GRID * GRID + 1).
-
-    Of a vector, all but the last are the contrast in a grid over the piece, without mean and of length 1; the last is
-    log(width / height).
-    """
-    sums = cv2.integral(contrast)
-    x, y, w, h = (stats[:, column, None].astype(np.int64) for column in range(4))
-    cells = np.arange(GRID)
-    left, right = x + cells * w // GRID, x + -(-(cells + 1) * w // GRID)
-    top, bottom = y + cells * h // GRID, y + -(-(cells + 1) * h // GRID)
-    rows, below = top[:, :, None], bottom[:, :, None]
-    columns, beyond = left[:, None, :], right[:, None, :]
-    total = sums[below, beyond] - sums[rows, beyond] - sums[below, columns] + sums[rows, columns]
-    grid = (total / ((below - rows) * (beyond - columns))).reshape(-1, GRID * GRID).astype(np.float32)
-    grid -= grid.mean(axis=1, keepdims=True)
-    grid /= np.maximum(np.linalg.norm(grid, axis=1, keepdims=True), 1e-6)
-    return np.hstack([grid, np.log(w / h).astype(np.float32)])
-
-
-def similarity(looks: Looks, other: Looks) -> Looks:
-    """Return how alike looks (C, D) and looks (K, D) are, (C, K), at most 1."""
-    apart = looks[:, None, -1] - other[None, :, -1]
-    return np.asarray(looks[:, :-1] @ other[:, :-1].T - ASPECT * np.abs(apart), np.float32)
-
-
-def best_similarity(own: Looks, references: Looks) -> NDArray[np.float32]:
-    """Return how alike each of C looks is to the one of K known looks that is most like it, (C,); -1 if K is 0."""
-    best = np.full(len(own), -1.0, np.float32)
-    references = references[:: -(-len(references) // COMPARED) or 1]
-    for start in range(0, len(own) if len(references) else 0, ROWS_AT_ONCE):
-        best[start : start + ROWS_AT_ONCE] = similarity(own[start : start + ROWS_AT_ONCE], references).max(axis=1)
-    return best
-
-
-def monotony(row: Looks) -> float:
-    """Return how alike a row of looks (C, D) is, 0..1: the length of their mean, 0 below 3. Ornaments repeat a sign."""
-    return float(np.linalg.norm(row[:, :-1].mean(axis=0))) if len(row) > 2 else 0.0
-
-
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
 
+GRID = 8  # cells a side
+COMPARED, ROWS_AT_ONCE = 4000, 512  # known looks that are compared; looks at a time: a page of dirt has 10^5
+ASPECT = 0.5  # what a difference of 1 in log(width / height) takes from a likeness
 MOST = 300  # lines of a page, the likeliest; nobody reads more
 JOIN = 1.0  # of the text height: letters and words closer than this are one line
 TEXT_LIKE = 1.7  # log odds, above which a line is told
@@ -94,7 +48,7 @@ NEAR = 5.0  # text heights above and below a line, within which boxes are its co
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """Ink that could be a line of text: x, y, width, height in sheet pixels, and what speaks for it."""
+    """Ink that could be a line of text: x, y, width, height in sheet pixels, and what supports it."""
 
     box: tuple[int, int, int, int]
     features: Floats  # of FEATURES
@@ -132,23 +86,34 @@ class _Print:
 
 def lines(sheet: Sheet) -> list[Line]:
     """Return the lines of ink outside all boxes of a sheet."""
-    count, labels, stats, _ = cv2.connectedComponentsWithStats(_unruled(sheet), connectivity=8)
+    ink = sheet.ink.astype(np.uint8)
+    rulings = cv2.morphologyEx(ink, cv2.MORPH_OPEN, _level(RULE * sheet.text))  # text on one is a piece of its own
+    count, labels, stats, _ = cv2.connectedComponentsWithStats(ink & ~rulings, connectivity=8)
     if count < 2:
         return []
     claimed = np.bincount(labels[sheet.covered > 0], minlength=count) > CLAIMED * stats[:, cv2.CC_STAT_AREA]
     claimed[0] = False
     reference = _boxed_print(stats[claimed], sheet)
-    free = ~claimed & _sized(stats, sheet, reference.height)
+    # Letters, or a few that touch; what is at the border is the page's edge, and a row of dashes a ruling.
+    x, y, w, h, area = stats.T
+    height, width = sheet.ink.shape
+    border = (x <= 1) | (y <= 1) | (x + w >= width - 1) | (y + h >= height - 1)
+    dash = (h < FLAT * reference.height) & (w > 1.5 * h)
+    sized = (h <= 1.7 * sheet.text) & (w <= 8 * sheet.text) & (area >= 0.01 * sheet.text**2)
+    free = ~claimed & sized & ~border & ~dash
     free[0] = False
     if not free.any():
         return []
     joined = cv2.morphologyEx(free[labels].astype(np.uint8), cv2.MORPH_CLOSE, _level(JOIN * sheet.text))
     number, groups = cv2.connectedComponents(joined, connectivity=8)
+    flat = labels.reshape(-1)
+    pixels = np.flatnonzero(flat)
+    any_pixel = np.zeros(count, np.int64)  # of each label, as the flat index
+    any_pixel[flat[pixels]] = pixels
     at = np.flatnonzero(free)
-    group = groups.reshape(-1)[_any_pixel(labels, count)[at]]
-    at = at[np.argsort(group, kind="stable")]
+    group = groups.reshape(-1)[any_pixel[at]]
+    own = stats[at[np.argsort(group, kind="stable")]]
     starts = np.searchsorted(np.sort(group), np.arange(1, number + 1))
-    own = stats[at]
     looks = component_looks(sheet.contrast, own)
     repeated = best_similarity(looks, reference.looks)
     candidates = [_line(own[i:j], looks[i:j], repeated[i:j], sheet, reference) for i, j in pairwise(starts.tolist())]
@@ -161,34 +126,41 @@ def _level(width: float) -> NDArray[np.uint8]:
     return np.ones((1, 2 * round(width / 2) + 1), np.uint8)
 
 
-def _unruled(sheet: Sheet) -> NDArray[np.uint8]:
-    """Return the ink without rulings: text that stands on one, or is crossed by one, is a piece of its own."""
-    ink = sheet.ink.astype(np.uint8)
-    return np.asarray(ink & ~cv2.morphologyEx(ink, cv2.MORPH_OPEN, _level(RULE * sheet.text)), np.uint8)
+def component_looks(contrast: Gray, stats: Ints) -> Looks:
+    """Return the looks of C pieces (x, y, w, h, ...) of a page (H, W) as vectors (C, GRID * GRID + 1).
+
+    Of a vector, all but the last are the contrast in a grid over the piece, without mean and of length 1; the last is
+    log(width / height).
+    """
+    sums = cv2.integral(contrast)
+    x, y, w, h = (stats[:, column, None].astype(np.int64) for column in range(4))
+    cells = np.arange(GRID)
+    left, right = x + cells * w // GRID, x + -(-(cells + 1) * w // GRID)
+    top, bottom = y + cells * h // GRID, y + -(-(cells + 1) * h // GRID)
+    rows, below = top[:, :, None], bottom[:, :, None]
+    columns, beyond = left[:, None, :], right[:, None, :]
+    total = sums[below, beyond] - sums[rows, beyond] - sums[below, columns] + sums[rows, columns]
+    grid = (total / ((below - rows) * (beyond - columns))).reshape(-1, GRID * GRID).astype(np.float32)
+    grid -= grid.mean(axis=1, keepdims=True)
+    grid /= np.maximum(np.linalg.norm(grid, axis=1, keepdims=True), 1e-6)
+    return np.hstack([grid, np.log(w / h).astype(np.float32)])
 
 
-def _any_pixel(labels: Ints, count: int) -> NDArray[np.int64]:
-    """Return for each label the flat index of one of its pixels."""
-    first = np.zeros(count, np.int64)
-    flat = labels.reshape(-1)
-    at = np.flatnonzero(flat)
-    first[flat[at]] = at
-    return first
-
-
-def _sized(stats: Ints, sheet: Sheet, letter: float) -> NDArray[np.bool_]:
-    """Tell which pieces have the size of letters, or of a few that touch; those at the border are the page's edge."""
-    x, y, w, h = (stats[:, column] for column in range(4))
-    height, width = sheet.ink.shape
-    border = (x <= 1) | (y <= 1) | (x + w >= width - 1) | (y + h >= height - 1)
-    dash = (h < FLAT * letter) & (w > 1.5 * h)  # a row of them is a ruling, and would tie text to it
-    return (h <= 1.7 * sheet.text) & (w <= 8 * sheet.text) & (stats[:, 4] >= 0.01 * sheet.text**2) & ~border & ~dash
+def best_similarity(own: Looks, references: Looks) -> NDArray[np.float32]:
+    """Return how alike each of C looks is to the one of K known looks that is most like it, at most 1; -1 if K is 0."""
+    best = np.full(len(own), -1.0, np.float32)
+    references = references[:: -(-len(references) // COMPARED) or 1]  # more say nothing new
+    for start in range(0, len(own) if len(references) else 0, ROWS_AT_ONCE):
+        looks = own[start : start + ROWS_AT_ONCE]
+        apart = np.abs(looks[:, None, -1] - references[None, :, -1])
+        alike = looks[:, :-1] @ references[:, :-1].T - ASPECT * apart
+        best[start : start + ROWS_AT_ONCE] = alike.max(axis=1)
+    return best
 
 
 def _boxed_print(stats: Ints, sheet: Sheet) -> _Print:
     """Return what the pieces in the boxes are like."""
-    bounds = np.array([(*p.min(axis=0), *p.max(axis=0)) for p in sheet.polygons if p is not None], np.float64)
-    bounds = bounds.reshape(-1, 4)
+    bounds = np.array([(*p.min(axis=0), *p.max(axis=0)) for p in sheet.polygons], np.float64).reshape(-1, 4)
     tall = stats[stats[:, 3] >= 0.35 * sheet.text]
     if len(tall) < 5:
         return _Print(0.7 * sheet.text, 0.45, 60.0, 0.5, component_looks(sheet.contrast, tall), bounds)
@@ -210,7 +182,8 @@ def _line(own: Ints, looks: Looks, repeated: Looks, sheet: Sheet, reference: _Pr
     window = (slice(low[1], high[1]), slice(low[0], high[0]))
     ink: Mask = sheet.ink[window]
     bottoms = tall[:, 1] + tall[:, 3]
-    bounds = np.concatenate([low, high]).astype(np.float64)
+    row, column = _neighbours(reference.bounds, np.concatenate([low, high]).astype(np.float64), sheet.text)
+    vectors = looks[letter, :-1]  # ornaments repeat a sign: the mean of their looks is as long as each of them
     features = np.array(
         [
             np.log(len(tall)),
@@ -218,19 +191,26 @@ def _line(own: Ints, looks: Looks, repeated: Looks, sheet: Sheet, reference: _Pr
             np.log(np.median(tall[:, 4] / (tall[:, 2] * tall[:, 3])) / reference.density),
             (float(np.median(sheet.gray[window][ink])) - reference.black) / 64,
             np.median(np.abs(bottoms - np.median(bottoms))) / reference.height,
-            _row(reference.bounds, bounds),
+            row,
             np.log((high[1] - low[1]) / reference.height),
-            monotony(looks[letter]),
+            float(np.linalg.norm(vectors.mean(axis=0))) if len(vectors) > 2 else 0.0,
             tall[:, 2].sum() / (high[0] - low[0]),
             np.log(np.median(tall[:, 2] / tall[:, 3])),
             np.median(repeated[letter]),
-            _column(reference.bounds, bounds, sheet.text),
+            column,
             _contrast(sheet, window, ink & (sheet.covered[window] == 0)) / reference.strength,
             _contrast(sheet, window, ~ink) / reference.strength,
         ]
     )
+    # The share of ink of what lies around the line, a text height wide, and in no box.
+    reach = round(sheet.text)
+    left, top = max(0, low[0] - reach), max(0, low[1] - reach)
+    around = (slice(top, high[1] + reach), slice(left, high[0] + reach))
+    outside = sheet.covered[around] == 0
+    outside[low[1] - top : high[1] - top, low[0] - left : high[0] - left] = False
+    crowd = float(sheet.ink[around][outside].mean()) if outside.sum() > sheet.text**2 else 0.0
     box = int(low[0]), int(low[1]), int(high[0] - low[0]), int(high[1] - low[1])
-    return Line(box, features, len(tall), _crowd(sheet, box))
+    return Line(box, features, len(tall), crowd)
 
 
 def is_print(line: Line) -> bool:
@@ -244,34 +224,19 @@ def _contrast(sheet: Sheet, window: tuple[slice, ...], where: Mask) -> float:
     return float(np.median(dark / np.maximum(gray + dark, 1))) if dark.size else 0.0
 
 
-def _crowd(sheet: Sheet, box: tuple[int, int, int, int]) -> float:
-    """Return the share of ink of what lies around a line, a text height wide, and in no box; 0 where that is little."""
-    x, y, w, h = box
-    reach = round(sheet.text)
-    left, top = max(0, x - reach), max(0, y - reach)
-    window = (slice(top, y + h + reach), slice(left, x + w + reach))
-    around = sheet.covered[window] == 0
-    around[y - top : y - top + h, x - left : x - left + w] = False
-    return float(sheet.ink[window][around].mean()) if around.sum() > sheet.text**2 else 0.0
+def _neighbours(bounds: Floats, line: Floats, text: float) -> tuple[float, float]:
+    """Return how well a line (left, top, right, bottom) is level with the box most level with it, 0..1, and its column.
 
-
-def _row(bounds: Floats, line: Floats) -> float:
-    """Return how well a line is level with the box (left, top, right, bottom; N, 4) most level with it, 0..1."""
+    That is the way from an edge or the middle of the line to that of a box near by, in text heights and at most 1.
+    """
     if not len(bounds):
-        return 0.0
-    top, bottom = bounds[:, 1], bounds[:, 3]
+        return 0.0, 1.0
+    left, top, right, bottom = bounds.T
     shared = np.minimum(bottom, line[3]) - np.maximum(top, line[1])
-    return float(max(0.0, (shared / np.maximum(bottom - top, line[3] - line[1])).max()))
-
-
-def _column(bounds: Floats, line: Floats, text: float) -> float:
-    """Return the text heights from an edge or the middle of a line to that of a box near by, at most 1."""
-    near = bounds[(bounds[:, 3] > line[1] - NEAR * text) & (bounds[:, 1] < line[3] + NEAR * text)]
-    if not len(near):
-        return 1.0
-    left, right = np.abs(near[:, 0] - line[0]), np.abs(near[:, 2] - line[2])
-    middle = np.abs(near[:, 0] + near[:, 2] - line[0] - line[2]) / 2
-    return float(min(1.0, np.minimum(np.minimum(left, right), middle).min() / text))
+    row = float(max(0.0, (shared / np.maximum(bottom - top, line[3] - line[1])).max()))
+    near = (bottom > line[1] - NEAR * text) & (top < line[3] + NEAR * text)
+    ways = np.abs(left - line[0]), np.abs(right - line[2]), np.abs(left + right - line[0] - line[2]) / 2
+    return row, float(min(1.0, np.min(ways, axis=0)[near].min(initial=np.inf) / text))
 
 
 def likeness(line: Line) -> float:

@@ -37,9 +37,8 @@ def decode(path: Path | Member) -> tuple[Image, Header, list[str]]:
         with _captured_stderr() as read_messages:
             image = read_image(path, exif=False)
     except MemoryError as error:
-        raise PageError(
-            "does not fit into memory", file=path, got=f"{header.width} x {header.height} pixels"
-        ) from error
+        got = f"{header.width} x {header.height} pixels"
+        raise PageError("does not fit into memory", file=path, got=got) from error
     return image, header, read_messages()
 
 
@@ -97,23 +96,23 @@ class Sheet:
     ink: Mask
     contrast: Gray  # how much darker than the paper around it
     covered: NDArray[np.uint16]
-    polygons: list[Polygon | None]  # of this sheet; None where a box has no area
+    polygons: list[Polygon]  # of this sheet
     scale: float  # sheet pixels per image pixel
     text: float  # height of a typical box in sheet pixels
 
 
-def sheet(image: NDArray[np.uint8], polygons: Sequence[Polygon | None]) -> Sheet:
-    """Make the ink of a page (H, W, 3) RGB with boxes, N polygons (P, 2) in its pixels or None."""
-    heights = [height(polygon) for polygon in polygons if polygon is not None]
+def sheet(image: NDArray[np.uint8], polygons: Sequence[Polygon]) -> Sheet:
+    """Return the ink of a page (H, W, 3) RGB with boxes, N polygons (P, 2) in its pixels."""
+    heights = [height(polygon) for polygon in polygons]
     typical = float(np.median(heights)) if heights else max(image.shape[:2]) / 60
     scale = min(1.0, TEXT / max(typical, 1.0), LARGEST / max(image.shape[:2]))
     gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
     if scale < 1:
         size = (max(1, round(gray.shape[1] * scale)), max(1, round(gray.shape[0] * scale)))
         gray = cv2.resize(gray, size, interpolation=cv2.INTER_AREA)
-    scaled = [None if polygon is None else np.asarray(polygon * scale, np.float32) for polygon in polygons]
-    text = max(4.0, typical * scale)
     gray = np.asarray(gray, np.uint8)
+    scaled = [np.asarray(polygon * scale, np.float32) for polygon in polygons]
+    text = max(4.0, typical * scale)
     ink, contrast = _ink(gray, scaled, text)
     return Sheet(gray, ink, contrast, coverage(gray.shape, scaled), scaled, scale, text)
 
@@ -126,13 +125,12 @@ def height(polygon: Polygon) -> float:
     return float(min(cv2.minAreaRect(polygon.astype(np.float32))[1]))
 
 
-def coverage(shape: tuple[int, ...], polygons: Sequence[Polygon | None]) -> NDArray[np.uint16]:
+def coverage(shape: tuple[int, ...], polygons: Sequence[Polygon]) -> NDArray[np.uint16]:
     """Return by how many polygons each pixel (H, W) is covered."""
     covered = np.zeros(shape[:2], np.uint16)
     for polygon in polygons:
-        if polygon is not None:
-            window, inside = filled(shape, polygon)
-            covered[window] += inside
+        window, inside = filled(shape, polygon)
+        covered[window] += inside
     return covered
 
 
@@ -146,46 +144,36 @@ def filled(shape: tuple[int, ...], polygon: Polygon) -> tuple[tuple[slice, slice
     return (slice(low[1], high[1]), slice(low[0], high[0])), inside
 
 
-def _ink(gray: Gray, polygons: Sequence[Polygon | None], text: float) -> tuple[Mask, Gray]:
+def _ink(gray: Gray, polygons: Sequence[Polygon], text: float) -> tuple[Mask, Gray]:
     """Return the ink (H, W), dark on light, and inside boxes of light print the light; and the contrast (H, W)."""
     size = 2 * round(text * 0.6) + 1
     kernel = cv2.getStructuringElement(cv2.MORPH_RECT, (size, size))
     dark = cv2.morphologyEx(gray, cv2.MORPH_BLACKHAT, kernel)
-    ink = _strong(dark, text, _floor(dark, polygons))
+    ink = _strong(dark, text, polygons)
     light: Mask | None = None
     for polygon in polygons:
-        if polygon is None:
-            continue
         window, inside = filled(gray.shape, polygon)
         values = gray[window][inside > 0]
-        if values.size and _inverted(values):
+        if not values.size:
+            continue
+        low, middle, high = np.percentile(values, (3, 50, 97))
+        # Light print on dark ground has more of its pixels near the dark end.
+        if high - low > 4 * FAINT and middle - low < 0.5 * (high - middle):
             if light is None:
-                bright = cv2.morphologyEx(gray, cv2.MORPH_TOPHAT, kernel)
-                light = _strong(bright, text, _floor(bright, [polygon]))
+                light = _strong(cv2.morphologyEx(gray, cv2.MORPH_TOPHAT, kernel), text, [polygon])
             ink[window] = np.where(inside > 0, light[window], ink[window])
     return ink, np.asarray(dark, np.uint8)
 
 
-def _floor(contrast: Gray, polygons: Sequence[Polygon | None]) -> float:
-    """Return the least contrast of ink: a quarter of what the boxes of this page have."""
+def _strong(contrast: Gray, text: float, polygons: Sequence[Polygon]) -> Mask:
+    """Return the pixels (H, W) that are ink: by the contrast that boxes have, and by the strongest nearby."""
     contrasts = []
     for polygon in polygons:
-        if polygon is not None:
-            window, inside = filled(contrast.shape, polygon)
-            values = contrast[window][inside > 0]
-            if values.size:
-                contrasts.append(np.percentile(values, 95))
-    return max(FAINT, 0.25 * float(np.median(contrasts))) if contrasts else 2.5 * FAINT
-
-
-def _strong(contrast: Gray, text: float, floor: float) -> Mask:
-    """Return the pixels (H, W) whose contrast is above `floor`, and above a share of the strongest nearby."""
+        window, inside = filled(contrast.shape, polygon)
+        values = contrast[window][inside > 0]
+        if values.size:
+            contrasts.append(np.percentile(values, 95))
+    floor = max(FAINT, 0.25 * float(np.median(contrasts))) if contrasts else 2.5 * FAINT
     size = 2 * round(text * 0.8) + 1
     peak = cv2.dilate(contrast, cv2.getStructuringElement(cv2.MORPH_RECT, (size, size)))
     return np.asarray((contrast >= floor) & (contrast >= SHARE * peak), np.bool_)
-
-
-def _inverted(values: Gray) -> bool:
-    """Tell whether the pixels of a box are light print on dark ground: more of them are near the dark end."""
-    low, middle, high = np.percentile(values, (3, 50, 97))
-    return bool(high - low > 4 * FAINT and middle - low < 0.5 * (high - middle))

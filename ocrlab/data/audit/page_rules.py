@@ -6,6 +6,9 @@ correlation of 0.988 or more; of 563, two different ones come as near as 8 bits,
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +18,10 @@ from numpy.typing import NDArray
 
 from ocrlab.data.annotations import PageError
 from ocrlab.data.audit import page_image
-from ocrlab.data.audit.box_alignment import lies_well, look
+from ocrlab.data.audit.box_alignment import Place, lies_well, look, settled
 from ocrlab.data.audit.finding import ERROR, NOTE, WARN, Finding
 from ocrlab.data.audit.page_image import Image, decode
-from ocrlab.data.audit.raw_annotations import Raw
+from ocrlab.data.audit.raw_annotations import Box, Raw
 from ocrlab.data.image_io import Header, upright
 from ocrlab.data.shards.tar_member import Member
 from ocrlab.geometry import Polygon
@@ -30,7 +33,7 @@ FEWEST_TEXTS = 8  # texts a page, below which they prove nothing
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageFingerprint:
-    """What is kept of a page to know it again; without an image there are texts only."""
+    """What is stored of a page to recognise it; without an image there are texts only."""
 
     name: str
     split: str
@@ -39,6 +42,16 @@ class PageFingerprint:
     bits: NDArray[np.uint8] | None
     thumb: NDArray[np.float32] | None
     texts: frozenset[str]
+
+
+def fingerprint(raw: Raw, image: Image | None) -> PageFingerprint:
+    """Return the fingerprint of a page; `image` (H, W, 3) is None where it cannot be decoded."""
+    texts = frozenset(box.text.strip() for box in raw.boxes if len(box.text.strip()) > 2 and not box.ignored)
+    if raw.image is None or image is None:
+        return PageFingerprint(raw.name, raw.split, None, None, None, None, texts)
+    digest = hashlib.sha256(raw.image.read_bytes()).hexdigest()
+    place = os.path.realpath(str(raw.image))
+    return PageFingerprint(raw.name, raw.split, place, digest, *page_image.fingerprint(image), texts)
 
 
 def duplicate_pages(prints: list[PageFingerprint]) -> Iterator[Finding]:
@@ -101,7 +114,7 @@ def _same_texts(prints: list[PageFingerprint]) -> Iterator[tuple[int, int, str, 
 FEWEST = 5  # boxes, below which a page cannot be judged as a whole
 POOR, GOOD = 0.5, 0.75  # share of boxes that lie well: below it the page is wrong, above it an explanation holds
 SAMPLE = 200  # boxes of a page, as many tell whether they fit
-MOST_STRANGERS = 20  # pages that seem to be others are tried on each other
+MOST_MISFITS = 20  # pages that seem to be others are tried on each other
 SCALES = np.exp(np.linspace(np.log(0.15), np.log(6), 120))
 
 
@@ -116,22 +129,35 @@ class MisfitPage:
     size: tuple[int, int]  # of the image, width and height
 
 
-def share(sheet: page_image.Sheet, polygons: list[Polygon]) -> float:
-    """Return the share of boxes that lie well on a sheet made for them."""
-    places = [look(sheet, polygon) for polygon in sheet.polygons if polygon is not None]
-    return sum(place is not None and lies_well(place) for place in places) / max(len(polygons), 1)
-
-
 def fits(image: Image, polygons: list[Polygon]) -> float:
     """Return the share of boxes (P, 2) that lie well on an image (H, W, 3)."""
     polygons = polygons[:: -(-len(polygons) // SAMPLE) or 1]
     inside = [p for p in polygons if (p.max(axis=0) > 0).all() and (p.min(axis=0) < image.shape[1::-1]).all()]
     if len(inside) < 0.5 * len(polygons):
         return 0.0
-    return share(page_image.sheet(image, inside), polygons)
+    sheet = page_image.sheet(image, inside)
+    return sum(lies_well(look(sheet, polygon)) for polygon in sheet.polygons) / max(len(polygons), 1)
 
 
-def explain(image: Image, polygons: list[Polygon]) -> tuple[str, str] | None:
+def misfit_findings(
+    raw: Raw, image: Image, counted: list[tuple[Box, Place | None]], well: int, misfits: list[MisfitPage]
+) -> list[Finding]:
+    """Return what is wrong with a page of whose `counted` boxes few lie `well`; else it goes to `misfits`."""
+    polygons = [box.polygon for box, _ in counted]
+    stay = sum(settled(place) for _, place in counted) / len(counted)
+    if stay >= GOOD:
+        why = f"{well} of its {len(counted)} boxes lie tightly on ink, {stay:.0%} at their best place: not by pixels"
+        return [raw.finding("misplaced", NOTE, why)]
+    explanation = _explanation(image, polygons)
+    if explanation:
+        return [raw.finding(explanation[0], ERROR, explanation[1])]
+    if raw.image is not None:
+        size = (image.shape[1], image.shape[0])
+        misfits.append(MisfitPage(raw, raw.image, polygons, well / len(counted), size))
+    return []
+
+
+def _explanation(image: Image, polygons: list[Polygon]) -> tuple[str, str] | None:
     """Return kind and why for a page whose boxes fit it after one change to all of them; None if none helps."""
     height, width = image.shape[:2]
     if fits(image, [p[:, ::-1] for p in polygons]) >= GOOD:
@@ -140,35 +166,34 @@ def explain(image: Image, polygons: list[Polygon]) -> tuple[str, str] | None:
         if fits(upright(image, orientation), polygons) >= GOOD:
             return "wrong_size", f"its {len(polygons)} boxes fit the image {how}"
     factor = _scale(image, polygons)
-    if factor is not None:
-        size = f"{width / factor:.0f} x {height / factor:.0f}"
-        return "wrong_size", f"its boxes fit an image of about {size}, this one is {width} x {height}"
-    return None
+    if factor is None:
+        return None
+    size = f"{width / factor:.0f} x {height / factor:.0f}"
+    return "wrong_size", f"its boxes fit an image of about {size}, this one is {width} x {height}"
 
 
 def _scale(image: Image, polygons: list[Polygon]) -> float | None:
     """Return by what the boxes must be multiplied to lie on the ink, None if nothing does it clearly."""
     base = page_image.sheet(image, [])
     polygons = polygons[:: -(-len(polygons) // (3 * SAMPLE)) or 1]
-    reduced = base.scale
     total = max(int(base.ink.sum()), 1)
     scores = []
     for factor in SCALES:
-        covered = (
-            page_image.coverage(base.ink.shape, [np.asarray(p * (factor * reduced), np.float32) for p in polygons]) > 0
-        )
+        scaled = [np.asarray(p * (factor * base.scale), np.float32) for p in polygons]
+        covered = page_image.coverage(base.ink.shape, scaled) > 0
         scores.append(float((base.ink & covered).sum() / total - covered.mean()))
     best = int(np.argmax(scores))
     if scores[best] < 0.3:
         return None
     near = SCALES[best] * np.exp(np.linspace(-0.03, 0.03, 7))
-    tried = [(fits(image, [np.asarray(p * factor, np.float32) for p in polygons]), factor) for factor in near]
-    share, factor = max(tried)
+    share, factor = max(
+        (fits(image, [np.asarray(p * factor, np.float32) for p in polygons]), factor) for factor in near
+    )
     return float(factor) if share >= 0.6 else None
 
 
 def exif(raw: Raw, image: Image, header: Header, polygons: list[Polygon]) -> tuple[Image, Finding | None]:
-    """Return the image in the frame that its boxes were drawn in, and what its orientation tag will do to loaders."""
+    """Return the image in the frame that was annotated, and what its orientation tag will do to loaders."""
     tag = header.orientation
     if tag == 1:
         return image, None
@@ -177,45 +202,30 @@ def exif(raw: Raw, image: Image, header: Header, polygons: list[Polygon]) -> tup
     where = f"EXIF orientation {tag}, {header.width} x {header.height} px as stored: "
     if after > stored + 0.2:
         why = where + f"its boxes fit the turned image ({after:.0%} against {stored:.0%}); read it with exif=True"
-        return turned, Finding("exif", raw.name, raw.split, None, None, ERROR, why)
+        return turned, raw.finding("exif", ERROR, why)
     if stored > after + 0.2:
         why = where + f"its boxes fit the image as stored ({stored:.0%} against {after:.0%}); a loader must not turn it"
-        return image, Finding("exif", raw.name, raw.split, None, None, WARN, why)
-    why = where + "its boxes do not tell which way is meant"
-    return image, Finding("exif", raw.name, raw.split, None, None, NOTE, why)
+        return image, raw.finding("exif", WARN, why)
+    return image, raw.finding("exif", NOTE, where + "its boxes do not tell which way is meant")
 
 
-def exchanged_pages(strangers: list[MisfitPage]) -> list[Finding]:
-    """Return one finding a stranger: whose boxes it bears, found by trying the strangers' boxes on its image."""
+def exchanged_pages(misfits: list[MisfitPage]) -> list[Finding]:
+    """Return one finding a misfit: whose boxes it bears, found by trying the misfits' boxes on its image."""
     findings = []
-    for stranger in strangers:
-        best = stranger.share, ""
-        for other in strangers[:MOST_STRANGERS] if len(strangers) > 1 else []:
-            if other is not stranger:
-                try:
-                    image = decode(stranger.image)[0]
-                except PageError:
-                    break
-                best = max(best, (fits(image, other.polygons), other.raw.name))
-        share, name = best
-        raw, count = stranger.raw, len(stranger.polygons)
+    for misfit in misfits:
+        raw, count, share, name = misfit.raw, len(misfit.polygons), misfit.share, ""
+        others = [other for other in misfits[:MOST_MISFITS] if other is not misfit]
+        with contextlib.suppress(PageError):
+            image, *_ = decode(misfit.image)
+            share, name = max([(share, name), *((fits(image, other.polygons), other.raw.name) for other in others)])
+        lie = f"{misfit.share:.0%} of its {count} boxes lie on ink as boxes do"
+        low, high = (edge(np.concatenate(misfit.polygons), axis=0) for edge in (np.min, np.max))
         if name and share >= GOOD:
-            why = f"{stranger.share:.0%} of its {count} boxes lie on ink as boxes do; of those of {name} {share:.0%} do"
-            findings.append(Finding("swapped", raw.name, raw.split, None, None, ERROR, why, name))
+            findings.append(raw.finding("swapped", ERROR, f"{lie}; of those of {name} {share:.0%} do", other=name))
+        elif (high > 1.1 * np.array(misfit.size)).any():
+            reach, size = f"{low[0]:.0f}, {low[1]:.0f} to {high[0]:.0f}, {high[1]:.0f}", misfit.size
+            why = f"its boxes reach from {reach}; the image is {size[0]} x {size[1]}"
+            findings.append(raw.finding("wrong_size", ERROR, why))
         else:
-            findings.append(_unknown(stranger))
+            findings.append(raw.finding("misplaced", WARN, f"{lie}: another image, or all are shifted"))
     return findings
-
-
-def _unknown(stranger: MisfitPage) -> Finding:
-    """Return the finding of a page whose boxes fit nothing that was tried."""
-    raw, (width, height) = stranger.raw, stranger.size
-    low = np.min([polygon.min(axis=0) for polygon in stranger.polygons], axis=0)
-    high = np.max([polygon.max(axis=0) for polygon in stranger.polygons], axis=0)
-    if high[0] > 1.1 * width or high[1] > 1.1 * height:
-        reach = f"{low[0]:.0f}, {low[1]:.0f} to {high[0]:.0f}, {high[1]:.0f}"
-        why = f"its boxes reach from {reach}; the image is {width} x {height}"
-        return Finding("wrong_size", raw.name, raw.split, None, None, ERROR, why)
-    count = len(stranger.polygons)
-    why = f"{stranger.share:.0%} of its {count} boxes lie on ink as boxes do: another image, or all are shifted"
-    return Finding("misplaced", raw.name, raw.split, None, None, WARN, why)

@@ -7,7 +7,7 @@ file are only decoded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 
 from ocrlab.data import folder_layouts
-from ocrlab.data.annotations import IGNORED, Page, PageError, read_text
+from ocrlab.data.annotations import IGNORED, Boxes, Page, PageError, read_text
+from ocrlab.data.audit.finding import Finding
 from ocrlab.data.folder_layouts import SUFFIXES
 from ocrlab.data.formats import reader as format_reader
-from ocrlab.data.formats.icdar import icdar
+from ocrlab.data.formats.icdar import icdar, rows_of
 from ocrlab.data.page_files import pair
 from ocrlab.data.shards.dataset import Readers
 from ocrlab.data.shards.tar_member import Member
@@ -26,14 +27,15 @@ from ocrlab.errors import DataError
 from ocrlab.geometry import Polygon
 
 TEXTS = (".txt", ".csv")
+NOWHERE = np.zeros((0, 2), np.float32)  # the polygon of a box whose points are null
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Box:
-    """One line of an annotation: `polygon` (P, 2) may hold NaN, and is None where a JSON says null."""
+    """One line of an annotation; `polygon` (P, 2) may hold NaN."""
 
     line: int
-    polygon: Polygon | None
+    polygon: Polygon
     text: str
     ignored: bool
 
@@ -51,6 +53,21 @@ class Raw:
     notes: list[str] = field(default_factory=list)
     lost: str = ""  # why there is no image
 
+    def finding(
+        self,
+        kind: str,
+        severity: str,
+        why: str,
+        box: Box | None = None,
+        line: int | None = None,
+        other: str | None = None,
+    ) -> Finding:
+        """Return a finding about the page, a line of its annotation, or one of its boxes."""
+        points = None
+        if box is not None:
+            line, points = box.line, np.nan_to_num(box.polygon).astype(np.float64).tolist() or None
+        return Finding(kind, self.name, self.split, line, points, severity, why, other)
+
 
 def pages(path: Path | str, splits: Sequence[str] | None = None) -> list[Callable[[], Raw]]:
     """Return one function a page, that reads its annotation and never raises; raises DataError if nothing is there.
@@ -59,9 +76,8 @@ def pages(path: Path | str, splits: Sequence[str] | None = None) -> list[Callabl
     """
     path = Path(path).expanduser()
     try:
-        return [
-            reader for split in splits or format_reader.splits(path) or [path.stem] for reader in _split(path, split)
-        ]
+        names = splits or format_reader.splits(path) or [path.stem]
+        return [reader for split in names for reader in _pages_of(path, split)]
     except PageError:  # the layout is known, and its one annotation file is what is wrong
         raise
     except DataError:
@@ -73,53 +89,14 @@ def pages(path: Path | str, splits: Sequence[str] | None = None) -> list[Callabl
         raise DataError(f"{error.filename or path} cannot be read", got=error.strerror) from error
 
 
-def read_lines(path: Path, raw: Raw) -> None:
-    """Read an ICDAR text file into `raw`; in a file with bad lines the others are read, and each bad one is a fault."""
-    try:
-        data, text = path.read_bytes(), read_text(path)
-    except (PageError, OSError) as error:
-        raw.faults.append((getattr(error, "line", None), _message(error)))
-        return
-    if b"\r\n" in data and data.count(b"\n") > data.count(b"\r\n"):
-        raw.notes.append("mixed line ends: CRLF and LF")
-    if data.startswith(b"\xef\xbb\xbf"):
-        raw.notes.append("starts with a byte-order mark")
-    lines = [(number, line.removeprefix("\ufeff")) for number, line in enumerate(text.split("\n"), 1)]
-    lines = [(number, line) for number, line in lines if line.strip()]
-    try:
-        boxes = icdar(text, path)
-    except PageError:  # it says no more than the first bad line
-        for number, line in lines:
-            _add(raw, number, line)
-    else:
-        columns = zip(lines, boxes.polygons, boxes.texts, boxes.ignored, strict=True)
-        raw.boxes = [Box(number, polygon, words, ignored) for (number, _), polygon, words, ignored in columns]
-
-
-def _add(raw: Raw, number: int, line: str) -> None:
-    fields = line.split(",", 8)
-    try:
-        values = np.array([float(value) for value in fields[:8]], np.float32)
-    except ValueError:
-        values = np.array([])
-    if len(values) < 8:
-        got = f"{len(fields)} fields" if len(fields) < 8 else "a field that is not a number"
-        raw.faults.append((number, f"{got} where 8 numbers and a text are needed: {line[:60]!r}"))
-        return
-    text = "".join(fields[8:])
-    raw.boxes.append(Box(number, values.reshape(4, 2), text, text.strip() == IGNORED))
-
-
-def _split(path: Path, split: str) -> list[Callable[[], Raw]]:
+def _pages_of(path: Path, split: str) -> list[Callable[[], Raw]]:
     """Return the pages of one split of a known layout."""
-    pages: list[Callable[[], Raw]]
     readers, errors, _ = format_reader.open_pages(path, split)
+    pages: list[Callable[[], Raw]] = [partial(_unpaired, error, split) for error in errors]
     if isinstance(readers, Readers):
-        pages = [partial(_unpaired, error, split) for error in errors]
         return pages + [partial(_from_page, read, split, None, readers.tar(n)) for n, read in enumerate(readers)]
     source = folder_layouts.find(path, split)
     files: list[tuple[Path, Path]] = pair(source)[0] if source.annotations.is_dir() else []
-    pages = [partial(_unpaired, error, split) for error in errors]
     for number, read in enumerate(readers):
         image, file = files[number] if number < len(files) else (None, source.annotations)
         if image is not None and file.suffix.lower() in TEXTS:
@@ -136,13 +113,45 @@ def _from_text(name: str, split: str, image: Path | None, text: Path) -> Raw:
     return raw
 
 
+def read_lines(path: Path, raw: Raw) -> None:
+    """Read an ICDAR text file into `raw`; in a file with bad lines the others are read, and each bad one is a fault."""
+    try:
+        data, text = path.read_bytes(), read_text(path)
+    except (PageError, OSError) as error:
+        raw.faults.append((getattr(error, "line", None), _message(error)))
+        return
+    if b"\r\n" in data and data.count(b"\n") > data.count(b"\r\n"):
+        raw.notes.append("mixed line ends: CRLF and LF")
+    if data.startswith(b"\xef\xbb\xbf"):
+        raw.notes.append("starts with a byte-order mark")
+    try:
+        boxes = icdar(text, path)
+    except PageError:  # it reports no more than the first bad line
+        for number, line in rows_of(text):
+            fields = line.split(",", 8)
+            words = "".join(fields[8:])
+            try:
+                polygon = np.array([float(value) for value in fields[:8]], np.float32).reshape(4, 2)
+                raw.boxes.append(Box(number, polygon, words, words.strip() == IGNORED))
+            except ValueError:
+                got = f"{len(fields)} fields" if len(fields) < 8 else "a field that is not a number"
+                raw.faults.append((number, f"{got} where 8 numbers and a text are needed: {line[:60]!r}"))
+        return
+    raw.boxes = _boxes([number for number, _ in rows_of(text)], boxes)
+
+
+def _boxes(lines: Iterable[int], boxes: Boxes) -> list[Box]:
+    columns = zip(lines, boxes.polygons, boxes.texts, boxes.ignored, strict=True)
+    return [Box(n, NOWHERE if polygon is None else polygon, text, ignored) for n, polygon, text, ignored in columns]
+
+
 def _from_page(read: Callable[[], Page], split: str, image: Path | None, file: Path) -> Raw:
     try:
         page = read()
     except PageError as error:
         return Raw(image.stem if image else file.stem, split, image, file, faults=[(error.line, _message(error))])
-    boxes = zip(page.boxes.polygons, page.boxes.texts, page.boxes.ignored, strict=True)
-    return Raw(page.name, split, page.image, page.annotation, [Box(n, *box) for n, box in enumerate(boxes, 1)])
+    boxes = _boxes(range(1, len(page.boxes.texts) + 1), page.boxes)
+    return Raw(page.name, split, page.image, page.annotation, boxes)
 
 
 def _unpaired(error: PageError, split: str) -> Raw:
@@ -156,26 +165,21 @@ def _unpaired(error: PageError, split: str) -> Raw:
 def _loose(path: Path) -> list[Callable[[], Raw]]:
     """Return the pages of a folder of loose files and of the folders in it."""
     readers: list[Callable[[], Raw]] = []
+    around = [path / "images", *sorted(path.absolute().parent.glob("*/images"))]
     for place in (path, *sorted(entry for entry in path.iterdir() if entry.is_dir())):
         files = sorted(file for file in place.iterdir() if file.is_file())
-        texts = [file for file in files if file.suffix.lower() in TEXTS]
-        stems = {file.stem.removeprefix("gt_") for file in texts}
-        for file in texts:
-            name = file.stem.removeprefix("gt_")
-            readers.append(partial(_from_text, name, place.name, _image_of(name, place, path), file))
-        images = [file for file in files if file.suffix.lower() in SUFFIXES and file.stem not in stems]
+        texts = {file: file.stem.removeprefix("gt_") for file in files if file.suffix.lower() in TEXTS}
+        for file, name in texts.items():
+            candidates = [
+                folder / f"{name}{suffix}"
+                for folder in (place, place / "images", *around)  # beside it, or in a split of the data set around
+                for suffix in sorted(SUFFIXES)
+            ]
+            image = next((candidate for candidate in candidates if candidate.is_file()), None)
+            readers.append(partial(_from_text, name, place.name, image, file))
+        images = [file for file in files if file.suffix.lower() in SUFFIXES and file.stem not in texts.values()]
         readers += [partial(Raw, image.stem, place.name, image, None) for image in images]
     return readers
-
-
-def _image_of(name: str, place: Path, path: Path) -> Path | None:
-    """Return the image of a loose text file: beside it, in images/, or in a split of the data set around `path`."""
-    parents = [place, place / "images", path / "images", *sorted(path.absolute().parent.glob("*/images"))]
-    for parent in parents:
-        for suffix in sorted(SUFFIXES):
-            if (parent / f"{name}{suffix}").is_file():
-                return parent / f"{name}{suffix}"
-    return None
 
 
 def _message(error: Exception) -> str:

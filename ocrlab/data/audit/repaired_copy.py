@@ -1,4 +1,4 @@
-"""A cleaned copy of a data set: what is certain is mended, what is not is kept and told."""
+"""A cleaned copy of a data set: what is certain is fixed, what is not stays and is listed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from ocrlab import geometry
 from ocrlab.data.annotations import IGNORED, PageError
 from ocrlab.data.audit.finding import ERROR, Finding
-from ocrlab.data.audit.raw_annotations import Box, Raw, pages
+from ocrlab.data.audit.raw_annotations import Raw, pages
 from ocrlab.data.formats.convert import write_whole
 from ocrlab.data.formats.icdar import write_icdar
 from ocrlab.data.image_io import read_header
@@ -32,6 +32,11 @@ class CleanedCopy:
     boxes: int = 0
     changes: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+
+    def note(self, what: str, raw: Raw, line: int | None, why: str) -> None:
+        """Record a change to a page, or to the box at a line of its annotation."""
+        self.counts[what] += 1
+        self.changes.append(f"{raw.split}/{raw.name}{f':{line}' if line else ''}: {what}: {why}")
 
 
 def copy(
@@ -53,26 +58,42 @@ def copy(
     with write_whole(done.folder) as place:
         for read in pages(path, splits):
             raw = read()
-            _page(raw, by_page.get((raw.split, raw.name), []), place, done)
+            _write_page(raw, by_page.get((raw.split, raw.name), []), place, done)
         (place / "CHANGES.txt").write_text("".join(f"{line}\n" for line in done.changes), encoding="utf-8")
     return done
 
 
-def _page(raw: Raw, findings: list[Finding], folder: Path, done: CleanedCopy) -> None:
+def _write_page(raw: Raw, findings: list[Finding], folder: Path, done: CleanedCopy) -> None:
     """Write one page, unless something is wrong with all of it."""
-    whole = [f for f in findings if f.box is None and f.severity == ERROR and f.kind in GONE]
-    whole += [f for f in findings if f.kind == "unreadable_annotation" and f.severity == ERROR]
+    certain = [f for f in findings if f.severity == ERROR]
+    whole = [f for f in certain if f.box is None and f.kind in GONE]
+    whole += [f for f in certain if f.kind == "unreadable_annotation"]
     if whole or raw.image is None or raw.annotation is None:
         lacks = "it has no image" if raw.image is None else "it has no annotation"
-        why = f"{whole[0].kind}, {whole[0].why}" if whole else lacks
-        _note(done, "pages left out", raw, None, why)
+        done.note("pages left out", raw, None, f"{whole[0].kind}, {whole[0].why}" if whole else lacks)
         return
     try:
         size = read_header(raw.image).size(exif=False)
     except PageError as error:
-        _note(done, "pages left out", raw, None, error.problem.message)
+        done.note("pages left out", raw, None, error.problem.message)
         return
-    boxes = [box for box in (_box(raw, box, findings, size, done) for box in raw.boxes) if box is not None]
+    dropped = {f.box: f for f in reversed(certain) if f.kind in DROPPED}
+    reordered = {f.box for f in findings if f.kind in ("reversed", "self_crossing")}
+    polygons, texts = [], []
+    for box in raw.boxes:
+        polygon, reason = geometry.judge(box.polygon, *size)
+        if box.line in dropped or not len(box.polygon) or polygon is None:
+            finding = dropped.get(box.line)
+            why = f"{finding.kind}, {finding.why}" if finding else reason if len(box.polygon) else "no points"
+            done.note("boxes dropped", raw, box.line, why)
+            continue
+        clipped = bool(box.polygon.min() < 0 or (box.polygon.max(axis=0) > size).any())
+        if box.line in reordered:
+            done.note("boxes reordered", raw, box.line, "clockwise from the top left")
+        if clipped:
+            done.note("boxes clipped", raw, box.line, f"to {size[0]} x {size[1]}")
+        polygons.append(polygon if clipped or box.line in reordered else box.polygon)
+        texts.append(IGNORED if box.ignored else box.text)
     place = folder / (raw.split or "all")
     image = place / "images" / f"{raw.name}{raw.image.suffix}"
     text = place / "gts" / Path(raw.name).parent / f"gt_{Path(raw.name).name}.txt"
@@ -80,34 +101,7 @@ def _page(raw: Raw, findings: list[Finding], folder: Path, done: CleanedCopy) ->
         file.parent.mkdir(parents=True, exist_ok=True)
     image.write_bytes(raw.image.read_bytes())
     os.chmod(image, 0o644)
-    texts = [IGNORED if box.ignored else box.text for box in boxes]
-    exact = any((box.polygon != np.round(box.polygon)).any() for box in boxes if box.polygon is not None)
-    write_icdar(text, [box.polygon for box in boxes if box.polygon is not None], texts, decimals=2 if exact else 0)
+    exact = any((polygon != np.round(polygon)).any() for polygon in polygons)
+    write_icdar(text, polygons, texts, decimals=2 if exact else 0)
     done.pages += 1
-    done.boxes += len(boxes)
-
-
-def _box(raw: Raw, box: Box, findings: list[Finding], size: tuple[int, int], done: CleanedCopy) -> Box | None:
-    """Return a box as it should be, or None if it is dropped."""
-    mine = [f for f in findings if f.box == box.line and f.severity == ERROR and f.kind in DROPPED]
-    if mine or box.polygon is None:
-        _note(done, "boxes dropped", raw, box.line, f"{mine[0].kind}, {mine[0].why}" if mine else "no points")
-        return None
-    mended, reason = geometry.judge(box.polygon, *size)
-    if mended is None:
-        _note(done, "boxes dropped", raw, box.line, reason)
-        return None
-    reordered = any(f.box == box.line and f.kind in ("reversed", "self_crossing") for f in findings)
-    clipped = bool(box.polygon.min() < 0 or (box.polygon.max(axis=0) > size).any())
-    if not (reordered or clipped):
-        return box
-    if reordered:
-        _note(done, "boxes reordered", raw, box.line, "clockwise from the top left")
-    if clipped:
-        _note(done, "boxes clipped", raw, box.line, f"to {size[0]} x {size[1]}")
-    return Box(box.line, mended, box.text, box.ignored)
-
-
-def _note(done: CleanedCopy, what: str, raw: Raw, line: int | None, why: str) -> None:
-    done.counts[what] += 1
-    done.changes.append(f"{raw.split}/{raw.name}{f':{line}' if line else ''}: {what}: {why}")
+    done.boxes += len(polygons)

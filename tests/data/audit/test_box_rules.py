@@ -14,11 +14,16 @@ TEXTS = ["TOTAL AMOUNT", "CASH", "12.50", "THANK YOU", "INVOICE", "DATE", "99.90
 
 
 def box(polygon: object, line: int = 1, text: str = "a", ignored: bool = False) -> Box:
-    return Box(line, None if polygon is None else np.asarray(polygon, np.float32), text, ignored)
+    return Box(line, np.asarray(polygon, np.float32).reshape(-1, 2), text, ignored)
 
 
 def page(*quads: np.ndarray) -> Raw:
     return Raw("p", "val", None, None, [Box(line, quad, "TOTAL 12.5", False) for line, quad in enumerate(quads, 1)])
+
+
+def doubled(*boxes: Box) -> list[tuple[int | None, str | None]]:
+    findings = box_rules.number_findings(Raw("p", "val", None, None, list(boxes)), list(boxes), None)
+    return [(finding.box, finding.other) for finding in findings if finding.kind == "duplicate_box"]
 
 
 def fit(texts: list[str], change: dict[int, float] | None = None) -> box_rules.Fit:
@@ -31,7 +36,7 @@ def fit(texts: list[str], change: dict[int, float] | None = None) -> box_rules.F
 @pytest.mark.parametrize(
     ("polygon", "kind"),
     [
-        (None, "invalid"),
+        ([], "invalid"),
         ([[0, 0], [np.nan, 0], [1, 1]], "invalid"),
         ([[0, 0], [9, 9]], "invalid"),
         ([[0, 0], [9, 9], [18, 18], [3, 3]], "zero_area"),
@@ -70,31 +75,31 @@ def test_order_is_judged_by_where_it_runs_and_starts() -> None:
 def test_small_boxes_of_a_single_text_need_less_of_each_other() -> None:
     digit = np.float32([[10, 10], [18, 10], [18, 20], [10, 20]])
     off = digit + np.float32([3, 2])  # IoU 0.33
-    assert [pair[:2] for pair in box_rules.doubled_boxes([box(digit), box(off, 2)], [0, 1])] == [(1, 0)]
-    assert list(box_rules.doubled_boxes([box(digit), box(off, 2, text="b")], [0, 1])) == []
-    assert list(box_rules.doubled_boxes([box(digit), box(digit + np.float32([6, 0]), 2)], [0, 1])) == []  # neighbours
+    assert doubled(box(digit), box(off, 2)) == [(2, "p:1")]
+    assert doubled(box(digit), box(off, 2, text="b")) == []
+    assert doubled(box(digit), box(digit + np.float32([6, 0]), 2)) == []  # neighbours
 
 
 def test_a_box_as_narrow_as_a_stroke_holds_no_text_that_runs_down() -> None:
     raw = page(*(QUAD + 40 * row for row in range(12)), np.array([[5, 5], [6, 5], [6, 40], [5, 40]], np.float32))
-    [finding] = box_rules.text_findings(raw, list(range(13)))
+    [finding] = box_rules.text_findings(raw, raw.boxes)
     assert (finding.kind, finding.severity, finding.box) == ("narrow", "error", 13)
 
 
 def test_narrow_and_wide_report_their_numbers() -> None:
-    [narrow] = box_rules.judge(fit(TEXTS, {3: 0.2}))
-    assert narrow[:3] == (3, "narrow", "error")
-    assert "9 characters in 19 px: 2.1 px a character, page median 10" in narrow[3]
-    [wide] = box_rules.judge(fit(TEXTS, {3: 6}))
-    assert wide[:2] == (3, "wide")
+    [(index, narrow)] = box_rules.misfits(fit(TEXTS, {3: 0.2}))
+    assert (index, *narrow[:2]) == (3, "narrow", "error")
+    assert "9 characters in 19 px: 2.1 px a character, page median 10" in narrow[2]
+    [(index, wide)] = box_rules.misfits(fit(TEXTS, {3: 6}))
+    assert (index, wide[0]) == (3, "wide")
 
 
 def test_double_width_letters_are_honest() -> None:
-    assert list(box_rules.judge(fit(TEXTS, {0: 2.0}))) == []
+    assert list(box_rules.misfits(fit(TEXTS, {0: 2.0}))) == []
 
 
 def test_without_text_or_with_few_boxes_nothing_is_judged() -> None:
     assert np.isnan(fit([""] * len(TEXTS)).deviation()).all()
     few = box_rules.Fit(["AB", "C"], np.array([5.0, 900.0]), np.array([20.0, 20.0]))
-    assert list(box_rules.judge(few)) == []
+    assert list(box_rules.misfits(few)) == []
     assert list(box_rules.exchanged(few)) == []
