@@ -27,25 +27,22 @@ from ocrlab.records import finite
 from ocrlab.run_folder import watcher_link
 
 CALL, VALUE, EVENTS, CELL = "call.pickle", "value.pickle", "events.jsonl", "<isolated cell>"
-ERROR = "error.txt"  # one of ocrlab's errors, in its words
+ERROR = "error.txt"  # the message of an error of ocrlab
 
 
 def main(folder: Path) -> int:
     """Do what `call.pickle` says and return the exit status; an exception is printed without frames of this file."""
     call = pickle.loads((folder / CALL).read_bytes())
     sys.path[:] = call["path"]
+    send = sender(folder / EVENTS)
     try:
-        back = (
-            run_cell(call, sender(folder / EVENTS))
-            if "code" in call
-            else {"value": run_function(call, folder / EVENTS)}
-        )
+        back = run_cell(call, send) if "code" in call else {"value": run_function(call, send)}
     except SystemExit:
         raise
     except BaseException as error:
         if isinstance(error, OcrlabError):
             (folder / ERROR).write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
-        if isinstance(error, ConfigError):  # the words say what to do, and frames of ours tell nobody anything
+        if isinstance(error, ConfigError):  # the words say what to do, and our frames say nothing
             print(f"{type(error).__name__}: {error}", file=sys.stderr)
             return 1
         traceback.print_exception(type(error), error, _without_own_frames(error.__traceback__))
@@ -68,13 +65,13 @@ def _without_own_frames(trace: types.TracebackType | None) -> types.TracebackTyp
     return trace
 
 
-def run_function(call: dict[str, Any], events: Path) -> Any:
+def run_function(call: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> Any:
     """Call an importable function; one that takes `progress` gets a function that sends events to the notebook."""
     openmp.sleep_soon(os.environ)  # torch is not imported yet
     function: Any = importlib.import_module(call["module"])
     for name in call["name"].split("."):
         function = getattr(function, name)
-    more = {"progress": sender(events)} if call["progress"] else {}
+    more = {"progress": send} if call["progress"] else {}
     return function(*call["args"], **call["kwargs"], **more)
 
 
@@ -133,10 +130,11 @@ def _names(new: dict[str, Any]) -> dict[str, Any]:
         if named and item.__module__ == "__main__":
             stayed[name] = "it is defined in the isolated cell; define it in a cell of its own"
         elif not named and not isinstance(item, types.ModuleType):
-            try:
-                names[name] = pickle.dumps(item)
-            except Exception as error:  # a pickle may raise anything
-                stayed[name] = _line(error)
+            data, why = _pickled(item)
+            if data is None:
+                stayed[name] = why
+            else:
+                names[name] = data
     return {"names": names, "stayed": stayed}
 
 
@@ -144,20 +142,17 @@ def _last(value: Any) -> dict[str, Any]:
     """Return the value of the last line pickled, and as it looks, for a notebook that cannot have it."""
     if value is None:
         return {"value": None, "shown": None, "why": ""}
-    try:
-        pickled, why = pickle.dumps(value), ""
-    except Exception as error:
-        pickled, why = None, _line(error)
+    data, why = _pickled(value)
     plain = type(value) in (bool, int, float, complex, str, bytes)  # any notebook can have it
-    return {
-        "value": pickled,
-        "shown": None if plain else display_hook.bounded(display_hook.formatted(value)[0])[0],
-        "why": why,
-    }
+    shown = None if plain else display_hook.bounded(display_hook.formatted(value)[0])[0]
+    return {"value": data, "shown": shown, "why": why}
 
 
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]
+def _pickled(value: Any) -> tuple[bytes | None, str]:
+    try:
+        return pickle.dumps(value), ""
+    except Exception as error:  # a pickle may raise anything
+        return None, f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _no_keyboard(*_: object) -> NoReturn:

@@ -37,20 +37,20 @@ from ocrlab.reports.notebooks.termination import WORDS
 LONGEST = 2_000_000  # characters of output that one cell takes; all of it is in the log of the run folder
 POLL = 0.05  # seconds between two looks at output and events
 GRACE = 20.0  # seconds that a child has after an interrupt, to finish a step and save; a second interrupt ends it
-PATIENCE = 5.0  # seconds for the watch to write down how a child ended that was killed
-ENDED = re.compile(rb"ocrlab watch: the program .* ended\n +cause +unknown")  # worth reading: no block tells it
+PATIENCE = 5.0  # seconds for the watch to record how a killed child ended
+ENDED = re.compile(rb"ocrlab watch: the program .* ended\n +cause +unknown")  # worth reading: no block shows it
 MARK = "OCRLAB_CHILD"  # an environment variable that every process below the child inherits
 
 Event = dict[str, Any]
 
 
 class ChildFailed(RunError):
-    """The child of a cell failed, was killed, or hung; the kernel is well. `ended` is what the watch saw."""
+    """The child of a cell failed, was killed, or hung; the kernel lives. `ended` is what the watch recorded."""
 
     def __init__(self, ended: Ended, why: str = "") -> None:
         self.ended = ended
         self.word = WORDS.get(ended.status, "FAIL")
-        super().__init__(sentence(ended, why), do="The kernel is well, and so are your variables")
+        super().__init__(sentence(ended, why), do="The kernel and your variables are intact")
 
     def record(self, cell: int | None) -> dict[str, Any]:
         """Return how it ended as it stands in a result."""
@@ -60,20 +60,20 @@ class ChildFailed(RunError):
 
 
 class Stopped(KeyboardInterrupt):
-    """A person stopped the child of a cell; `ended` is what the watch saw, None where it had no time to see."""
+    """A person stopped the child of a cell; `ended` is what the watch recorded, None where it had no time."""
 
     def __init__(self, ended: Ended | None) -> None:
         self.ended = ended
-        super().__init__("you stopped the child; the kernel is well, and so are your variables")
+        super().__init__("you stopped the child; the kernel and your variables are intact")
 
     def _render_traceback_(self) -> list[str]:
         return [f"{type(self).__name__}: {self}"]
 
 
 def sentence(ended: Ended, why: str = "") -> str:
-    """Return in a sentence how a child ended; `why` is why the watch ended it, or an error of ours that did."""
+    """Return in a sentence how a child ended; `why` is why the watch ended it, or an error of ocrlab that did."""
     if ended.status == "hung":
-        return f"The child was ended: {why or 'it made no progress any more'}"
+        return f"The child was ended: {why or 'it made no progress'}"
     if ended.signal:
         meaning = exit_codes.meaning(ended.signal)
         return f"The child died of {ended.signal}" + (f": {meaning}" if meaning else "")
@@ -107,7 +107,11 @@ def run(call: dict[str, Any], options: Options, events: Callable[[Event], None] 
     """
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-child-"))
     try:
-        (folder / CALL).write_bytes(_pickled({"path": sys.path, **call}))
+        try:
+            (folder / CALL).write_bytes(pickle.dumps({"path": sys.path, **call}))
+        except Exception as error:  # a pickle may raise anything
+            got = f"{type(error).__name__}: {error}"
+            raise ConfigError("The arguments cannot be sent to a child", got=got) from error
         command = [sys.executable, "-c", "from ocrlab.notebook import child_main as child; child.start()", str(folder)]
         began = time.monotonic()
         ended = follow(command, options, events, folder / EVENTS)
@@ -119,33 +123,24 @@ def run(call: dict[str, Any], options: Options, events: Callable[[Event], None] 
             return pickle.loads((folder / VALUE).read_bytes())
         if ended.signal == "SIGINT" or ended.exit_status == 130:
             raise Stopped(ended)
-        if ended.status != "failed" or (ended.verdict and ended.verdict.causes):  # else the traceback says it all
-            show(ended)
-        raise ChildFailed(ended, _limit(options, seconds) if ended.status == "hung" else _error(folder))
+        if ended.status != "failed" or (ended.verdict and ended.verdict.causes):  # else the traceback is enough
+            from IPython.display import display
+
+            place = clean(str(ended.folder)) if ended.folder else ""
+            display(verdict_view.view(ended.verdict or Verdict(), folder=place))
+        why = ""
+        if ended.status == "hung":
+            overdue = options.timeout is not None and seconds >= options.timeout
+            why = (
+                f"it was over its limit of {options.timeout:g} s"
+                if overdue
+                else f"nothing moved for {options.silence:g} s"
+            )
+        elif (folder / ERROR).exists():
+            why = (folder / ERROR).read_text(encoding="utf-8").removesuffix(".")
+        raise ChildFailed(ended, why)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _error(folder: Path) -> str:
-    """Return the words of an error of ocrlab that ended a child, empty where there was none."""
-    try:
-        return (folder / ERROR).read_text(encoding="utf-8").removesuffix(".")
-    except OSError:
-        return ""
-
-
-def _limit(options: Options, seconds: float) -> str:
-    """Return which limit ended a child after these seconds; one that is over its time has met that limit."""
-    if options.timeout is not None and seconds >= options.timeout:
-        return f"it was over its limit of {options.timeout:g} s"
-    return f"nothing moved for {options.silence:g} s"
-
-
-def _pickled(call: dict[str, Any]) -> bytes:
-    try:
-        return pickle.dumps(call)
-    except Exception as error:
-        raise ConfigError("The arguments cannot be sent to a child", got=f"{type(error).__name__}: {error}") from error
 
 
 def follow(
@@ -198,13 +193,6 @@ def _interrupt(done: threading.Event, mark: str, screen: Screen) -> None:
     screen.update()
     jupyter_kernel.end(MARK, mark)
     done.wait(PATIENCE)
-
-
-def show(ended: Ended) -> None:
-    """Display the verdict of a child, with where it is kept."""
-    from IPython.display import display
-
-    display(verdict_view.view(ended.verdict or Verdict(), folder=clean(str(ended.folder)) if ended.folder else ""))
 
 
 def environment() -> dict[str, str]:

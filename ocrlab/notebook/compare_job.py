@@ -35,7 +35,7 @@ RATES = (1e-2, 1e-4)  # learning rates of the two short trainings; the first one
 class PageResult:
     """What one run's detector finds on one page: its polygons, its hmean@0.5, and what there is to add up.
 
-    `found` (truth, detection) are the pairs at IoU 0.5, `counted` (M,) is False for detections on ignored text.
+    `matches` (truth, detection) are the pairs at IoU 0.5, `counted` (M,) is False for detections on ignored text.
     """
 
     polygons: Polygons
@@ -72,7 +72,7 @@ def compare(config: Config, places: Sequence[str], data: str, pages: int, progre
     """Return runs on the same pages: those of `places`, or without any two short trainings made now.
 
     `data` is empty for the pages that the first run was measured on; of more than `pages` some are taken from all over.
-    Pages that cannot be decoded are left out, and told. Raises RunError for a run without a checkpoint, DataError.
+    Pages that cannot be decoded are left out, with a note. Raises RunError for a run without a checkpoint, DataError.
     """
     from ocrlab.data import dataset
     from ocrlab.data.formats import reader
@@ -97,17 +97,11 @@ def compare(config: Config, places: Sequence[str], data: str, pages: int, progre
             results[-1].append(_look(detector, sample, about.exif))
             progress({"kind": "measure", "unit": "page", "step": number * len(samples) + at + 1, "total": total})
     progress({"kind": "end", "unit": "page", "step": total, "total": total})
-    compared_pages = [
-        ComparedPage(
-            sample.name,
-            sample.image,
-            _plain(sample.polygons),
-            sample.ignored,
-            [run_results[at] for run_results in results],
-        )
-        for at, sample in enumerate(samples)
+    compared = [
+        ComparedPage(sample.name, sample.image, _plain(sample.polygons), sample.ignored, list(page_results))
+        for sample, page_results in zip(samples, zip(*results, strict=True), strict=True)
     ]
-    return Comparison(folders, source, about.val_split, about.exif, compared_pages, notes)
+    return Comparison(folders, source, about.val_split, about.exif, compared, notes)
 
 
 def chosen(places: Sequence[str]) -> list[Path]:
@@ -115,19 +109,18 @@ def chosen(places: Sequence[str]) -> list[Path]:
 
     Raises RunError where there are fewer than two.
     """
-    runs = run_list.list_runs([str(Path(place).expanduser().absolute()) for place in places])
-    if len(places) == 1:
-        done = [
-            run for run in runs if run.status == "success" and any(Path(run.path, "checkpoints").glob("best-*.ckpt"))
-        ]
-        runs = done[:2][::-1]
+    paths = [str(Path(place).expanduser().absolute()) for place in places]
+    runs = run_list.list_runs(paths)
+    if len(paths) == 1:
+        done = [run for run in runs if run.status == "success" and any(Path(run.path).glob("checkpoints/best-*.ckpt"))]
+        names = [run.path for run in done[:2][::-1]]
     else:
-        asked = {run.path: run for run in runs}
-        runs = [asked[path] for place in places if (path := str(Path(place).expanduser().absolute())) in asked]
-    if len(runs) < 2:
-        got, need = f"{len(runs)} of {', '.join(places)}", "two run folders, or a folder with two that ended well"
+        listed = {run.path for run in runs}
+        names = [path for path in paths if path in listed]
+    if len(names) < 2:
+        got, need = f"{len(names)} of {', '.join(places)}", "two run folders, or a folder with two that ended well"
         raise RunError("There are not two runs to compare", got=got, need=need, do="List them with: ocrlab runs DIR")
-    return [Path(run.path) for run in runs]
+    return [Path(name) for name in names]
 
 
 def best(folder: Path) -> Path:
@@ -175,15 +168,13 @@ def _plain(polygons: Sequence[Any]) -> Polygons:
 
 
 def _notes(folders: Sequence[Path], settings: Sequence[Config], data: str) -> list[str]:
-    """Return what one must know of a comparison: runs that learned other pages, or were measured on others."""
-    notes = []
+    """Return the caveats of a comparison: runs that learned from other pages, or were measured on others."""
+    notes, name = [], folders[0].name
     for folder, config in zip(folders[1:], settings[1:], strict=True):
         if (config.data, config.train_split) != (settings[0].data, settings[0].train_split):
-            notes.append(f"{folder.name} learned from other pages than {folders[0].name}")
+            notes.append(f"{folder.name} learned from other pages than {name}")
         if not data and (config.data, config.val_split) != (settings[0].data, settings[0].val_split):
-            notes.append(
-                f"{folder.name} was measured on other pages; here both are judged on those of {folders[0].name}"
-            )
+            notes.append(f"{folder.name} was measured on other pages; here both are judged on those of {name}")
     if data and not Path(data).is_dir():
         raise DataError(f"There is no folder {data}", need="a data folder", missing=True)
     return notes

@@ -44,7 +44,7 @@ ENDS = {
 
 @dataclass(frozen=True)
 class Caught:
-    """A failure that was caught or opened: its verdict, the fault (None for an incident), its folder."""
+    """A failure that was provoked or opened: its verdict, the fault (None for an incident), its folder."""
 
     verdict: Verdict
     fault: dict[str, Any] | None
@@ -52,7 +52,7 @@ class Caught:
 
     @property
     def right(self) -> bool | None:
-        """Tell whether the first cause is one of those that were planted; None where nobody planted one."""
+        """True if the first cause is one of those that were planted; None where nobody planted one."""
         if self.fault is None:
             return None
         first = self.verdict.causes[0].id if self.verdict.causes else None
@@ -76,26 +76,28 @@ def faults() -> View:
     for fault in lab_faults():
         families.setdefault(fault["family"], []).append(fault)
     fail = [fault for fault in lab_faults() if fault["ends"] != "healthy"]
-    gpu = sum("gpu" in fault["needs"] for fault in fail)
-    finding = (
-        f"{len(fail)} programs that really fail ({gpu} need a GPU) and {len(lab_faults()) - len(fail)} healthy ones"
-    )
-    listed = "".join(
-        f"<dt>{escape(family)}</dt><dd>{''.join(_code(fault['name']) for fault in some)}</dd>"
-        for family, some in families.items()
-    )
-    lines = [f"{family}: {', '.join(fault['name'] for fault in some)}" for family, some in families.items()]
-    return View(f'<style>{CSS}</style>{heading(finding)}<dl class="faults">{listed}</dl>', "\n".join([finding, *lines]))
+    gpu, healthy = sum("gpu" in fault["needs"] for fault in fail), len(lab_faults()) - len(fail)
+    finding = f"{len(fail)} programs that really fail ({gpu} need a GPU) and {healthy} healthy ones"
+    listed, lines = "", [finding]
+    for family, some in families.items():
+        names = [fault["name"] for fault in some]
+        codes = "".join(f"<code>{escape(name)}</code>" for name in names)
+        listed += f"<dt>{escape(family)}</dt><dd>{codes}</dd>"
+        lines.append(f"{family}: {', '.join(names)}")
+    return View(f'<style>{CSS}</style>{heading(finding)}<dl class="faults">{listed}</dl>', "\n".join(lines))
 
 
 def caught(lab: Lab, fault: str, start_method: str, incident: str, silence: float) -> Caught:
     """Plant a fault and watch it, or open an incident: a log, a run folder, an executed notebook.
 
-    Raises ConfigError for a fault that there is not, or one that this machine cannot do, and DataError.
+    Raises ConfigError for an unknown fault, or one that this machine cannot provoke, and DataError.
     """
     if incident:
         return Caught(classify(load_input.read_incident(str(Path(incident).expanduser()))), None, incident)
-    planted = _fault(fault)
+    planted = next((known for known in lab_faults() if known["name"] == fault), None)
+    if planted is None:
+        near = nearest(fault, [known["name"] for known in lab_faults()])
+        raise ConfigError(f"There is no fault {fault!r}", do=f"Did you mean {near}?" if near else "See the table above")
     command = [sys.executable, "-m", "ocrlab.fault_lab", fault]
     command += ["--start-method", start_method] if start_method else []
     folder = Path(lab.config.runs) / f"{time.strftime('%Y%m%d-%H%M%S')}-{fault}"
@@ -113,17 +115,16 @@ def compared(caught: Caught) -> View:
     named = caught.verdict.causes[0] if caught.verdict.causes else None
     named_text = f"{named.id}, {100 * named.confidence:.0f} % sure" if named else "no cause"
     if caught.fault is None:
-        return View(
-            heading(f"Named: {named_text}", "Nobody planted this one, so that only you can say whether it is right."),
-            named_text,
-        )
+        note = "Nobody planted this one, so only you can say whether it is right."
+        return View(heading(f"Named: {named_text}", note), named_text)
     fault = caught.fault
-    accepted = " or ".join(fault["causes"]) or "nothing: it is healthy"
+    code = f"exit status {caught.verdict.exit_code}" if caught.verdict.exit_code is not None else ""
+    ended = ", ".join(filter(None, (caught.verdict.status, caught.verdict.signal or code)))
     rows = [
         ("the program", f"{fault['name']}: {fault['does']}; it {ENDS[fault['ends']]}"),
-        ("planted", accepted),
+        ("planted", " or ".join(fault["causes"]) or "nothing: it is healthy"),
         ("named", named_text),
-        ("it ended", _how(caught.verdict)),
+        ("it ended", ended),
     ]
     finding = "The cause that was planted is the cause that was named" if caught.right else "Another cause was planted"
     return tables.table(("", "what"), rows, finding)
@@ -144,20 +145,3 @@ def judge(lab: Lab, caught: Caught) -> None:
         lab.outcome("confidence of the cause", sure, limit=DECIDED, warn=0.4)
     else:
         lab.outcome("share of planted causes named first", float(caught.right), limit=1.0)
-
-
-def _how(verdict: Verdict) -> str:
-    code = f"exit status {verdict.exit_code}" if verdict.exit_code is not None else ""
-    return ", ".join(filter(None, (verdict.status, verdict.signal or code)))
-
-
-def _code(text: str) -> str:
-    return f"<code>{escape(text)}</code>"
-
-
-def _fault(name: str) -> dict[str, Any]:
-    for fault in lab_faults():
-        if fault["name"] == name:
-            return fault
-    near = nearest(name, [fault["name"] for fault in lab_faults()])
-    raise ConfigError(f"There is no fault {name!r}", do=f"Did you mean {near}?" if near else "See the table above")

@@ -1,13 +1,13 @@
 """The sections of the loader's notebook: waiting and computing, workers, slow samples, the profile, the settings.
 
-`loading` in `loader_child` gives the figures; here they are drawn. What is slow to import is imported where it is used.
+`dataloader_job` computes the figures; here they are drawn. What is slow to import is imported where it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ocrlab.config.schema import Config
 from ocrlab.notebook.dataloader_job import LoaderReport, measure_loading
@@ -19,28 +19,23 @@ from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, MUTED, View, heading, jo
 if TYPE_CHECKING:
     from ocrlab.notebook.lab_session import Lab
 
-__all__ = ["judge", "look", "profile", "recommended", "slowest", "waiting", "workers"]
-
+WIDEST = 56  # characters of a source line in the table
 SHOWN_STEPS = 120  # steps that are drawn; of more, the last ones
 
 
 def look(lab: Lab, workers: Sequence[int], threads: Sequence[int], seconds: float, turns: int) -> LoaderReport:
     """Watch, profile and measure a training in a child of the notebook; raises ConfigError, ChildFailed."""
     title = f"Training {lab.config.encoder} + {lab.config.decoder} under watch, then with other settings"
-    report: LoaderReport = lab.run(
-        measure_loading, lab.config, list(workers), list(threads), seconds, turns, title=title
-    )
+    counts = (list(workers), list(threads))
+    report: LoaderReport = lab.run(measure_loading, lab.config, *counts, seconds, turns, title=title)
     lab.next = command(report)[0]
     return report
 
 
 def waiting(report: LoaderReport) -> View:
     """Return how long each step waited for its data and how long it computed."""
-    import matplotlib
-
     steps = [step for step in report.steps if step["compute"] is not None][-SHOWN_STEPS:]
-    with matplotlib.rc_context(plots.STYLE):
-        figure, [axes] = plots.blank(height=2.9)
+    with plots.styled(height=2.9) as (figure, [axes]):
         numbers = range(1, len(steps) + 1)
         compute = [1000 * step["compute"] for step in steps]
         median = sorted(compute)[len(compute) // 2] if compute else 1.0
@@ -54,9 +49,8 @@ def waiting(report: LoaderReport) -> View:
         top = 4 * median
         if any(a + b > top for a, b in zip(wait, compute, strict=True)):
             axes.set_ylim(0, top)
-            axes.annotate(
-                "higher ones are cut off", (1, 1), xycoords="axes fraction", ha="right", fontsize=8, color=MUTED
-            )
+            style: dict[str, Any] = {"xycoords": "axes fraction", "ha": "right", "fontsize": 8, "color": MUTED}
+            axes.annotate("higher ones are cut off", (1, 1), **style)
         axes.legend(ncols=2, loc="upper left", bbox_to_anchor=(0, 1.16), borderaxespad=0)
         plot = plots.finished(figure, f"{report.finding}. Bars of {len(steps)} steps.")
     more = "".join(f'<p class="note">{escape(text)}.</p>' for text in report.more)
@@ -65,31 +59,18 @@ def waiting(report: LoaderReport) -> View:
 
 def workers(report: LoaderReport) -> View:
     """Return what each process that loads did, and what it holds in memory."""
-    head = (
-        "process",
-        "samples",
-        "samples a second",
-        "busy",
-        "on a core",
-        "threads",
-        "resident MB",
-        "its own MB",
-        "growth MB",
-    )
-    rows = [
-        (
-            str(row["worker"]), row["samples"], row["samples_per_second"], percent(row["busy"]), percent(row["on_cpu"]),
-            row["threads"], whole(row["rss_mb"]), whole(row["private_mb"]), whole(row["growth_mb"]),
-        )
-        for row in report.workers
-    ]  # fmt: skip
+    head = ["process", "samples", "samples a second", "busy", "on a core", "threads"]
+    head += ["resident MB", "its own MB", "growth MB"]
+    rows = []
+    for row in report.workers:
+        sizes = [None if row[key] is None else round(row[key]) for key in ("rss_mb", "private_mb", "growth_mb")]
+        shares = [percent(row[key]) for key in ("busy", "on_cpu")]
+        rows.append((str(row["worker"]), row["samples"], row["samples_per_second"], *shares, row["threads"], *sizes))
     count = sum(row["worker"] != "main" for row in report.workers)
     what = f"{count} workers load" if count else "The training process loads in line; there is no worker"
     growths = [row["growth_mb"] for row in report.workers if row["growth_mb"] is not None]
     memory = f"memory grew by {max(growths):.0f} MB" if growths and max(growths) >= 1 else "memory does not grow"
-    note = (
-        "Busy: share of its life in samples. On a core: the rest of a sample waits for disk, network, a lock or a core."
-    )
+    note = "Busy: share of its life in samples. On a core: else it waits for disk, network, a lock or a core."
     return tables.table(head, rows, f"{what}; {memory}" if growths else what, note)
 
 
@@ -116,79 +97,60 @@ def slowest(report: LoaderReport, config: Config) -> View:
 def profile(report: LoaderReport) -> View:
     """Return the top operators of a step by module, and the lines at which the host waits for a device."""
     where = "device_ms" if report.device else "host_ms"
-    rows = [
-        (
-            row["operator"],
-            row["module"] or f"({row['phase']})",
-            row["phase"],
-            percent(row["share"]),
-            row[where],
-            row["calls"],
-        )
-        for row in report.operators
-    ]
+    rows = []
+    for row in report.operators:
+        module = row["module"] or f"({row['phase']})"
+        rows.append((row["operator"], module, row["phase"], percent(row["share"]), row[where], row["calls"]))
     head = ("operator", "module", "phase", "share", "ms a step", "calls a step")
     trace = f"Open the whole trace in ui.perfetto.dev: {clean(report.trace)}" if report.trace else ""
-    views = [tables.table(head, rows, report.profile, trace)]
+    operators = tables.table(head, rows, report.profile, trace)
+    if not report.waits:
+        finding = "No line makes the host wait for a device"
+        return join_views([operators, View(heading(finding), finding)])
+    lines = []
+    for row in report.waits:
+        source = row["source"] if len(row["source"]) <= WIDEST else f"{row['source'][: WIDEST - 1]}…"
+        lines.append((row["operator"], f"{row['file']}:{row['line']}", source, row["within"], row["times"]))
     verb = "waits" if report.device else "would wait, with a GPU,"
-    lines = [
-        (row["operator"], f"{row['file']}:{row['line']}", short(row["source"]), row["within"], row["times"])
-        for row in report.waits
-    ]
     finding = f"The host {verb} at {len(lines)} line{'' if len(lines) == 1 else 's'}"
-    if lines:
-        views.append(tables.table(("operator", "line", "source", "in", "times a step"), lines, finding))
-    else:
-        views.append(
-            View(heading("No line makes the host wait for a device"), "No line makes the host wait for a device")
-        )
-    return join_views(views)
+    return join_views([operators, tables.table(("operator", "line", "source", "in", "times a step"), lines, finding)])
 
 
 def recommended(report: LoaderReport) -> View:
     """Return the settings that were tried with the spread of their turns, and the line that sets the best."""
-    import matplotlib
-
     rows = [row for row in report.trials if row["step_ms"] is not None]
-    names = [named(row["workers"], row["threads"]) for row in rows]
-    with matplotlib.rc_context(plots.STYLE):
-        figure, [axes] = plots.blank(height=0.9 + 0.42 * max(1, len(rows)))
+    with plots.styled(height=0.9 + 0.42 * max(1, len(rows))) as (figure, [axes]):
         for at, row in enumerate(rows):
             key = (row["workers"], row["threads"])
             colour = GOOD if key == report.best else INK if key == report.used else MUTED
-            axes.plot(
-                [row["low_ms"], row["high_ms"]], [at, at], color=colour, linewidth=5, alpha=0.35, solid_capstyle="round"
-            )
+            band: dict[str, Any] = {"linewidth": 5, "alpha": 0.35, "solid_capstyle": "round"}
+            axes.plot([row["low_ms"], row["high_ms"]], [at, at], color=colour, **band)
             axes.plot([row["step_ms"]], [at], "o", color=colour, markersize=8)
             marks = [word for word, there in (("best", key == report.best), ("in use", key == report.used)) if there]
             text = f"{row['step_ms']:.0f} ms" + (f" · {', '.join(marks)}" if marks else "")
-            axes.annotate(
-                text, (row["high_ms"], at), xytext=(9, -3.5), textcoords="offset points", fontsize=9, color=colour
-            )
-        axes.set_yticks(range(len(rows)), names)
+            place: dict[str, Any] = {"xytext": (9, -3.5), "textcoords": "offset points"}
+            axes.annotate(text, (row["high_ms"], at), **place, fontsize=9, color=colour)
+        axes.set_yticks(range(len(rows)), [_setting(row) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(0, 1.3 * max((row["high_ms"] for row in rows), default=1.0))
         axes.set_xlabel("milliseconds a step; dot: median of the turns, band: all of them")
         axes.grid(axis="y", visible=False)
         plot = plots.finished(figure, f"{report.recommended}. {len(rows)} settings were tried.")
     failed = "".join(
-        f'<p class="note">{escape(named(row["workers"], row["threads"]))} failed: {escape(clean(row["error"]))}</p>'
+        f'<p class="note">{escape(_setting(row))} failed: {escape(clean(row["error"]))}</p>'
         for row in report.trials
         if row["step_ms"] is None
     )
     lines = command(report)
     commands = "".join(f"<p><code>{escape(line)}</code></p>" for line in lines)
-    return View(
-        f"{heading(report.recommended)}{plot.html}{failed}<p class='note'>To set it:</p>{commands}",
-        "\n".join([report.recommended, *lines]),
-    )
+    html = f"{heading(report.recommended)}{plot.html}{failed}<p class='note'>To set it:</p>{commands}"
+    return View(html, "\n".join([report.recommended, *lines]))
 
 
 def judge(lab: Lab, report: LoaderReport, limit: float) -> None:
     """Judge the speed of the settings in use against the best that was measured."""
-    lab.outcome(
-        "speed of the settings in use", report.speed, limit=limit, warn=2 / 3 * limit, unit="of the best measured"
-    )
+    unit = "of the best measured"
+    lab.outcome("speed of the settings in use", report.speed, limit=limit, warn=2 / 3 * limit, unit=unit)
 
 
 def command(report: LoaderReport) -> list[str]:
@@ -200,22 +162,13 @@ def command(report: LoaderReport) -> list[str]:
     ]
 
 
-def named(count: int, threads: int) -> str:
-    """Return a setting in words."""
-    first = f"{count} worker{'' if count == 1 else 's'}" if count else "no worker"
+def _setting(row: Mapping[str, int]) -> str:
+    """Return the workers and threads of a trial in words."""
+    workers, threads = row["workers"], row["threads"]
+    first = f"{workers} worker{'' if workers == 1 else 's'}" if workers else "no worker"
     return f"{first}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def percent(share: float | None) -> str:
-    """Return a share as text, "" for what is not known."""
+    """Return a share as text, "" where it is unknown."""
     return "" if share is None else f"{100 * share:.0f} %"
-
-
-def whole(value: float | None) -> int | None:
-    """Return a number without fractions."""
-    return None if value is None else round(value)
-
-
-def short(source: str, most: int = 56) -> str:
-    """Return a source line that fits into a table."""
-    return source if len(source) <= most else source[: most - 1] + "…"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ OPERATORS, SLOWEST = 8, 3  # rows and pages that are shown
 
 Progress = Callable[[dict[str, Any]], None]
 Rows = list[dict[str, Any]]
+Step = Callable[[Any], None]
 
 
 @dataclass
 class LoaderReport:
-    """What was seen of loading and computing, as plain values: reading them needs no torch. Seconds and shares."""
+    """Loading and computing as plain values: reading them needs no torch. Seconds and shares."""
 
     finding: str = ""
     more: list[str] = field(default_factory=list)
@@ -39,7 +41,7 @@ class LoaderReport:
     trials: Rows = field(default_factory=list)
     best: tuple[int, int] = (0, 0)  # workers, threads
     used: tuple[int, int] = (0, 0)
-    speed: float = float("nan")  # of the settings in use, of the recommended one's
+    speed: float = float("nan")  # of the settings in use, as a share of the recommended ones'
     turns: int = 0
 
 
@@ -48,6 +50,7 @@ def measure_loading(
 ) -> LoaderReport:
     """Return what a training with `config` waits for, and which of the settings is fastest; raises DataError."""
     from ocrlab.data.formats import reader
+    from ocrlab.debug.instruments.dataloader import loader_watch
     from ocrlab.training import loop
     from ocrlab.training.auto_settings import choose
 
@@ -56,7 +59,10 @@ def measure_loading(
     config = loop.settle_config(configs.apply(config, {"trainer.max_steps": ENDLESS}), machine, len(samples.samples))
     _, _, step = training_step(config)
     settings = len(dict.fromkeys([machine.workers, *workers])) * max(1, len(threads))
-    tick = _ticker(progress, sum(PROFILED) + 1 + 10 + turns * settings)
+    total, counts = sum(PROFILED) + 1 + 10 + turns * settings, itertools.count(1)
+
+    def tick(*_: object) -> None:
+        progress({"kind": "train", "step": min(next(counts), total), "total": total})
 
     def make(count: int) -> Any:
         return loop.loader(samples, configs.apply(config, {"runtime.workers": count}), None)
@@ -64,12 +70,17 @@ def measure_loading(
     report = LoaderReport(used=(machine.workers, machine.threads), turns=turns)
     _profile(report, make(machine.workers), step, Path(config.runs) / "profiles", tick)
     _watch(report, make(machine.workers), step, 3 * seconds, tick)
-    _measure(report, make, step, (workers, threads or [machine.threads], seconds, turns), tick)
-    tick(ended=True)
+    used = loader_watch.Setting(*report.used)
+    measured = loader_watch.measure(
+        make, step, workers, threads or [machine.threads], used=used, seconds=seconds, turns=turns, progress=tick
+    )
+    report.recommended, report.trials, report.speed = measured.finding(), _rows(measured.table()), measured.share
+    report.best = dataclasses.astuple(measured.best.setting) if measured.best else report.used
+    progress({"kind": "end", "step": total, "total": total})
     return report
 
 
-def training_step(config: Config) -> tuple[Any, Any, Callable[[Any], None]]:
+def training_step(config: Config) -> tuple[Any, Any, Step]:
     """Return model, optimiser, and what does a whole training step of them with a batch, as `ocrlab train` does."""
     import torch
 
@@ -100,9 +111,7 @@ def training_step(config: Config) -> tuple[Any, Any, Callable[[Any], None]]:
     return model, optimiser, step
 
 
-def _profile(
-    report: LoaderReport, loader: Any, step: Callable[[Any], None], folder: Path, tick: Callable[[], None]
-) -> None:
+def _profile(report: LoaderReport, loader: Any, step: Step, folder: Path, tick: Callable[[], None]) -> None:
     from ocrlab.debug.instruments.profiler import step_profiler
 
     skip, count = PROFILED
@@ -116,12 +125,10 @@ def _profile(
     report.trace = str(profiler.trace or "")
 
 
-def _watch(
-    report: LoaderReport, loader: Any, step: Callable[[Any], None], seconds: float, tick: Callable[[], None]
-) -> None:
-    from ocrlab.debug.instruments.dataloader import loader_watch as instrument
+def _watch(report: LoaderReport, loader: Any, step: Step, seconds: float, tick: Callable[[], None]) -> None:
+    from ocrlab.debug.instruments.dataloader import loader_watch
 
-    with instrument.watch(loader) as watched:
+    with loader_watch.watch(loader) as watched:
         began = time.monotonic()
         ticks = 0
         for batch in watched:
@@ -134,43 +141,13 @@ def _watch(
                 break
         report.finding, *report.more = watched.findings()
         report.waiting = watched.waiting()
-        report.steps, report.workers, report.slowest = (
-            _rows(t) for t in (watched.steps(), watched.table(), watched.slowest(SLOWEST))
-        )
-
-
-def _measure(
-    report: LoaderReport,
-    make: Callable[[int], Any],
-    step: Callable[[Any], None],
-    plan: tuple[Sequence[int], Sequence[int], float, int],
-    tick: Callable[[], None],
-) -> None:
-    from ocrlab.debug.instruments.dataloader import loader_watch as instrument
-
-    workers, threads, seconds, turns = plan
-    used = instrument.Setting(*report.used)
-    measured = instrument.measure(
-        make, step, workers, threads, used=used, seconds=seconds, turns=turns, progress=lambda _: tick()
-    )
-    report.recommended, report.trials, report.speed = measured.finding(), _rows(measured.table()), measured.share
-    best = measured.best
-    report.best = dataclasses.astuple(best.setting) if best else report.used
+        report.steps, report.workers = _rows(watched.steps()), _rows(watched.table())
+        report.slowest = _rows(watched.slowest(SLOWEST))
 
 
 def _rows(table: Any) -> Rows:
-    """Return a table as plain rows, without numbers that are none."""
+    """Return a table as plain rows, None in place of NaN."""
     return [
         {str(name): None if value != value else value for name, value in row.items()}
         for row in table.astype(object).to_dict("records")
     ]
-
-
-def _ticker(progress: Progress, total: int) -> Callable[..., None]:
-    counts: Iterator[int] = iter(range(1, 1_000_000))
-
-    def tick(ended: bool = False) -> None:
-        step = total if ended else min(next(counts), total)
-        progress({"kind": "end" if ended else "train", "step": step, "total": total})
-
-    return tick

@@ -1,12 +1,13 @@
 """The sections of the layers notebook: maps of a module, its values over a training, all modules, and planted faults.
 
-What needs torch is computed in a child (`layers_job`) and comes back as arrays and records, without torch.
+What needs torch is computed in a child (`layers_job`) and comes back as the arrays and records below.
+Shapes: C channels, h w map pixels, H W canvas pixels, V values.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab.config.schema import Config
-from ocrlab.notebook.layers_messages import LayersReport, PageMaps, PlantedFault, Progress, ShortTraining
+from ocrlab.notebook.chooser import chooser
 from ocrlab.reports import plots
 from ocrlab.reports.html import page_images, tables
 from ocrlab.reports.view import BAD, INK, View, WidgetView, heading, join_views
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 DENSE = """.ocrlab table.plain.dense { font-size: 12px; width: 100%; }
 .ocrlab table.plain.dense td, .ocrlab table.plain.dense th { padding: 3px 9px 3px 0; }
 .ocrlab table.plain.dense th { white-space: normal; vertical-align: bottom; }"""  # ten columns in 912 pixels
+WRAPPED = ".ocrlab table.wrapped.wrapped td { white-space: normal; vertical-align: top; min-width: 60px; }"
 STRONGEST = 5  # maps shown large, beside the page
 SMALL = 104  # pixels, width of a map in the sheet of all
-EMPTY = 0.99  # of zeros, above which a map says nothing
+EMPTY = 0.99  # share of zeros from which a map counts as empty
+ALIKE = 0.7  # correlation of two maps, above which they show the same
 BINS = 60
 HEAD = (
     "module",
@@ -43,6 +46,91 @@ HEAD = (
     "forward ms",
     "backward ms",
 )
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class PageMaps:
+    """One page, and what one module gives on it: `maps` (C, h, w) uint8, each from its own lowest to highest value."""
+
+    name: str
+    origin: str  # of the weights
+    module: str
+    canvas: NDArray[np.uint8]  # (H, W, 3)
+    maps: NDArray[np.uint8]
+    figures: list[dict[str, Any]]  # of each channel: min, max, mean, std, zeros, count
+
+    @property
+    def strongest(self) -> list[int]:
+        """The channels by their standard deviation, the largest first."""
+        return sorted(range(len(self.figures)), key=lambda channel: -self.figures[channel]["std"])
+
+    def different(self, count: int) -> list[int]:
+        """Return the strongest channels of which no two show nearly the same."""
+        flat = self.maps[:, ::4, ::4].reshape(len(self.maps), -1).astype(np.float64)
+        flat -= flat.mean(axis=1, keepdims=True)
+        flat /= np.linalg.norm(flat, axis=1, keepdims=True) + 1e-9
+        alike = np.abs(flat @ flat.T)
+        channels: list[int] = []
+        for channel in self.strongest:
+            if len(channels) < count and all(alike[channel, other] < ALIKE for other in channels):
+                channels.append(channel)
+        return channels
+
+    def describe_channel(self, channel: int) -> str:
+        """Return a channel's figures in words."""
+        figures = self.figures[channel]
+        return f"{figures['min']:.2g} to {figures['max']:.2g}, {100 * figures['zeros'] / figures['count']:.0f} % zeros"
+
+    def picture(self, channel: int, caption: str, width: int | None = None) -> str:
+        """Return a map as a picture, thinned to about twice `width` pixels where it is shown small."""
+        levels = self.maps[channel]
+        step = max(1, levels.shape[1] // (2 * width)) if width else 1
+        shares = levels[::step, ::step].astype(np.float32) / np.float32(255)
+        alt = f"map {channel} of {self.module}: {self.describe_channel(channel)}"
+        return page_images.picture(shares, alt, (), caption, **({"width": width} if width else {}))
+
+    def page_picture(self, **size: int) -> str:
+        """Return the page as a picture."""
+        return page_images.picture(self.canvas, f"page {self.name}", (), f"<b>{escape(self.name)}</b>", **size)
+
+
+@dataclass
+class ShortTraining:
+    """A short training: samples of a module's values (V,) by step, the table of all modules, and the plot of them."""
+
+    module: str
+    losses: list[float] = field(default_factory=list)
+    outputs: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    gradients: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    table: list[dict[str, Any]] = field(default_factory=list)
+    plot: tuple[Any, str] | None = None  # figure and alternative text
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class PlantedFault:
+    """A planted fault, what was reported, and the share of bad values of modules in the order in which they compute.
+
+    `short` names the fault over its plot; `backward`: the values are gradients, in the order of the backward pass.
+    """
+
+    planted: str
+    reported: str
+    right: bool
+    spread: list[tuple[str, float]]
+    short: str
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class LayersReport:
+    """All that the notebook shows: maps of a page, a short training, and planted faults."""
+
+    looked: PageMaps
+    learned: ShortTraining
+    faults: list[PlantedFault]
 
 
 def inspect_layers(
@@ -63,103 +151,57 @@ def look(lab: Lab, module: str, page: int, checkpoint: str, every: int) -> Layer
     return report
 
 
-def _counted(number: int) -> str:
-    return "one map" if number == 1 else f"{number} maps"
-
-
-def _steps(number: int) -> str:
-    return "one step" if number == 1 else f"{number} steps"
-
-
 def maps(page_maps: PageMaps) -> View:
     """Return the page beside the strongest maps of the module."""
-    height, width = page_maps.maps.shape[1:]
-    silent = [
-        channel for channel, figures in enumerate(page_maps.figures) if figures["zeros"] >= EMPTY * figures["count"]
-    ]
-    pictures = [page_images.picture(page_maps.canvas, f"page {page_maps.name}", (), f"<b>{escape(page_maps.name)}</b>")]
+    count, (height, width) = len(page_maps.maps), page_maps.maps.shape[1:]
+    silent = sum(figures["zeros"] >= EMPTY * figures["count"] for figures in page_maps.figures)
+    pictures = [page_maps.page_picture()]
     for channel in page_maps.different(STRONGEST):
-        words = page_maps.describe_channel(channel)
-        alt = f"map {channel} of {page_maps.module}: {words}"
-        pictures.append(page_images.picture(_shares(page_maps, channel), alt, (), f"<b>Map {channel}</b> · {words}"))
-    finding = f"{page_maps.module} gives {_counted(len(page_maps.maps))} of {width} × {height}; "
-    empty = f"{len(silent)} of them {'is' if len(silent) == 1 else 'are'} empty on this page"
-    finding += empty if silent else "each of them has something to say"
+        pictures.append(page_maps.picture(channel, f"<b>Map {channel}</b> · {page_maps.describe_channel(channel)}"))
+    finding = f"{page_maps.module} gives {'one map' if count == 1 else f'{count} maps'} of {width} × {height}; "
+    finding += f"{silent} of them {'is' if silent == 1 else 'are'} empty on this page" if silent else "none is empty"
     note = f"{len(pictures) - 1} that vary most and differ, each" if len(pictures) > 2 else "It is drawn"
-    note += " from its lowest (dark) to its highest value. "
-    note += f"Weights: {page_maps.origin}."
+    note += f" from its lowest (dark) to its highest value. Weights: {page_maps.origin}."
     return page_images.row(finding, pictures, note=note)
 
 
 def slider(page_maps: PageMaps) -> WidgetView:
     """Return a slider over the maps for JupyterLab, which is a sheet of all of them in a report."""
-    many = len(page_maps.maps) > 1
-    finding = f"All {len(page_maps.maps)} maps" if many else "The only map"
-    finding += f" of {page_maps.module}" + (", the one that varies most first" if many else "")
-    sheet = [
-        page_images.picture(
-            _shares(page_maps, channel, SMALL),
-            f"map {channel}: {page_maps.describe_channel(channel)}",
-            (),
-            f"{channel}",
-            width=SMALL,
-        )
-        for channel in page_maps.strongest
-    ]
-    row = page_images.row(finding, sheet)
-    return WidgetView(row.html, row.text, _widget(page_maps))
+    count, strongest = len(page_maps.maps), page_maps.strongest
+    finding = f"All {count} maps" if count > 1 else "The only map"
+    finding += f" of {page_maps.module}" + (", the one that varies most first" if count > 1 else "")
+    row = page_images.row(finding, [page_maps.picture(channel, f"{channel}", SMALL) for channel in strongest])
 
+    def show(place: int) -> View:
+        channel = strongest[place]
+        words = f"<b>map {channel} · {page_maps.describe_channel(channel)}</b>"
+        pictures = page_maps.page_picture(width=380) + page_maps.picture(channel, words, 380)
+        return View(f'<div class="row">{pictures}</div>', "")
 
-def _widget(page_maps: PageMaps) -> Any:
-    """Return a slider with the picture that it chooses."""
-    ipywidgets = importlib.import_module("ipywidgets")  # it has no types
-    place = ipywidgets.IntSlider(0, 0, len(page_maps.maps) - 1, description="map", readout=False)
-    shown = ipywidgets.HTML()
-
-    def show(_: object = None) -> None:
-        channel = page_maps.strongest[place.value]
-        words = f"map {channel} · {page_maps.describe_channel(channel)}"
-        page = page_images.picture(
-            page_maps.canvas, f"page {page_maps.name}", (), f"<b>{escape(page_maps.name)}</b>", width=380
-        )
-        beside = page_images.picture(_shares(page_maps, channel), words, (), f"<b>{words}</b>", width=380)
-        shown.value = View(f'<div class="row">{page}{beside}</div>', "")._repr_mimebundle_()["text/html"]
-
-    place.observe(show, "value")
-    show()
-    return ipywidgets.VBox([place, shown])
-
-
-def _shares(page_maps: PageMaps, channel: int, width: int | None = None) -> NDArray[np.float32]:
-    """Return a map (h, w) in 0..1, thinned to about twice `width` where it is shown small."""
-    levels = page_maps.maps[channel]
-    step = max(1, levels.shape[1] // (2 * width)) if width else 1
-    return levels[::step, ::step].astype(np.float32) / np.float32(255)
+    range_ = {"value": 0, "min": 0, "max": count - 1}
+    return WidgetView(row.html, row.text, chooser("IntSlider", show, **range_, description="map", readout=False))
 
 
 def histograms(training: ShortTraining) -> View:
     """Return how a module's outputs and gradients are distributed over the steps of the training."""
-    import matplotlib
-
-    with matplotlib.rc_context(plots.STYLE):
-        figure, (left, right) = plots.blank(2, height=3.7)
+    with plots.styled(2, height=3.7) as (figure, (left, right)):
         first = _heat(left, training.outputs, "output", "value that is not 0")
         sizes = {step: np.log10(np.abs(values[values != 0])) for step, values in training.gradients.items()}
         second = _heat(right, sizes, "gradient", "size, power of ten")
         zeros = [100 * float((values == 0).mean()) for values in training.outputs.values() if values.size] or [0.0]
         zeros_text = f"{training.module}: {zeros[0]:.0f} % zeros at first, {zeros[-1]:.0f} % at last"
-        loss = f"loss {training.losses[0]:.2f} to {training.losses[-1]:.2f} in {_steps(len(training.losses))}"
+        steps = "one step" if len(training.losses) == 1 else f"{len(training.losses)} steps"
+        loss = f"loss {training.losses[0]:.2f} to {training.losses[-1]:.2f} in {steps}"
         plot = plots.finished(figure, f"{zeros_text}; {loss}. {first}. {second}.")
-    note = "Bright: many values. White line: the middle value of each step."
-    return join_views(
-        [View(heading(f"{zeros_text}; {loss}"), zeros_text), plot, View(f'<p class="note">{note}</p>', note)]
-    )
+    title = View(heading(f"{zeros_text}; {loss}"), zeros_text)
+    note = "Bright: many values. White line: the median of each step."
+    return join_views([title, plot, View(f'<p class="note">{note}</p>', note)])
 
 
 def _heat(axes: Axes, values: dict[int, NDArray[np.float32]], what: str, unit: str) -> str:
-    """Draw the distribution of values by step, and return where its middle began and ended."""
-    finite = {step: step_values[np.isfinite(step_values) & (step_values != 0)] for step, step_values in values.items()}
-    finite = {step: step_values for step, step_values in finite.items() if step_values.size}
+    """Draw the distribution of values by step, and return its first and last median in words."""
+    finite = {step: some[np.isfinite(some) & (some != 0)] for step, some in values.items()}
+    finite = {step: some for step, some in finite.items() if some.size}
     axes.set_xlabel("optimiser step")
     plots.counted(axes)
     axes.set_ylabel(f"{what}: {unit}")
@@ -167,21 +209,18 @@ def _heat(axes: Axes, values: dict[int, NDArray[np.float32]], what: str, unit: s
     if not finite:
         axes.set_title(f"There was no {what}")
         return f"There was no {what}"
-    every = np.concatenate(list(finite.values()))
-    low, high = np.quantile(every, (0.002, 0.998))
+    low, high = np.quantile(np.concatenate(list(finite.values())), (0.002, 0.998))
     edges = np.linspace(low, max(high, low + 1e-6), BINS + 1)
-    shares = np.stack(
-        [np.histogram(step_values, edges)[0] / step_values.size for step_values in finite.values()], axis=1
-    )  # (BINS, S)
+    shares = np.stack([np.histogram(some, edges)[0] / some.size for some in finite.values()], axis=1)  # (BINS, steps)
     steps = np.array(list(finite))
     width = steps[1] - steps[0] if len(steps) > 1 else 1
     across = np.append(steps, steps[-1] + width) - width / 2
     axes.pcolormesh(across, edges, np.sqrt(shares), cmap="viridis", rasterized=True)  # rare values stay visible
-    middle = [float(np.median(step_values)) for step_values in finite.values()]
+    middle = [float(np.median(some)) for some in finite.values()]
     axes.plot(steps, middle, color="white", linewidth=1.4, marker="o" if len(steps) == 1 else "", markersize=5)
     axes.set_xlim(across[0], across[-1])
     first, last = (f"{10**value:.1e}" if "power" in unit else f"{value:.2g}" for value in (middle[0], middle[-1]))
-    title = f"Middle of the {what}s: {first} to {last}"
+    title = f"Median of the {what}s: {first} to {last}"
     axes.set_title(title)
     return title
 
@@ -190,38 +229,33 @@ def curves(training: ShortTraining) -> View:
     """Return how the values of all modules are spread, along the network."""
     if training.plot is None:
         return View("", "")
-    figure, alt = training.plot
-    title = View(heading("Outputs and gradients along the network, in the last step that was looked at"), "")
-    return join_views([title, plots.finished(figure, alt)])
+    title = View(heading("Outputs and gradients along the network, in the last watched step"), "")
+    return join_views([title, plots.finished(*training.plot)])
 
 
 def modules(training: ShortTraining) -> View:
-    """Return the table of all modules with the figures of the last step that was looked at."""
-    rows = [_row(module) for module in training.table]
+    """Return the table of all modules with the figures of the last watched step."""
+    rows = []
+    for module in training.table:
+        shape = "\u00a0×\u00a0".join(map(str, module["shape"])) if module["shape"] else "never called"
+        zeros, gradient = module["zeros"], module["grad_std"]
+        figures = [module["mean"], module["std"], None if zeros is None else 100 * float(zeros)]
+        figures += [None if gradient is None else 1e6 * float(gradient), module["ms"], module["backward_ms"]]
+        texts = [None if value is None else _short(float(value)) for value in figures]
+        rows.append((module["module"], module["class"], shape, module["memory_format"] or "", *texts))
     bad = [module["module"] for module in training.table if module["worst"]]
     timed = [module for module in training.table if module["ms"]]
     whole = next((module["ms"] for module in timed if module["module"].startswith("(")), None)
-    slow = max(
-        (module for module in timed if "." in module["module"]), key=lambda module: float(module["ms"]), default=None
-    )
+    parts = [module for module in timed if "." in module["module"]]
     finding = f"{len(rows)} modules, "
     finding += f"{len(bad)} of them with NaN or Inf, first {bad[0]}" if bad else "every value finite"
-    finding += f"; {slow['module']} takes {slow['ms']:.0f} of {whole:.0f} ms forward" if slow and whole else ""
+    if parts and whole:
+        slow = max(parts, key=lambda module: float(module["ms"]))
+        finding += f"; {slow['module']} takes {slow['ms']:.0f} of {whole:.0f} ms forward"
     view = tables.table(HEAD, rows, finding, training.note)
-    start = view.html.index("<table")
-    end = view.html.index("</table>") + len("</table>")
-    dense = view.html[start:end].replace('class="plain"', 'class="plain dense"')
-    box = f'<style>{DENSE}</style><div style="max-height:430px;overflow:auto" tabindex="0">{dense}</div>'
-    return View(view.html[:start] + box + view.html[end:], view.text)
-
-
-def _row(module: dict[str, Any]) -> tuple[object, ...]:
-    shape = "\u00a0×\u00a0".join(map(str, module["shape"])) if module["shape"] else "never called"
-    zeros = None if module["zeros"] is None else 100 * float(module["zeros"])
-    gradient = None if module["grad_std"] is None else 1e6 * float(module["grad_std"])
-    figures = (module["mean"], module["std"], zeros, gradient, module["ms"], module["backward_ms"])
-    words = (module["module"], module["class"], shape, module["memory_format"] or "")
-    return (*words, *(None if value is None else _short(float(value)) for value in figures))
+    html = view.html.replace('class="plain"', 'class="plain dense"', 1)
+    box = f'<style>{DENSE}</style><div style="max-height:430px;overflow:auto" tabindex="0"><table'
+    return View(html.replace("<table", box, 1).replace("</table>", "</table></div>", 1), view.text)
 
 
 def _short(value: float) -> float | int:
@@ -230,24 +264,15 @@ def _short(value: float) -> float | int:
 
 
 def faults(planted: Sequence[PlantedFault]) -> View:
-    """Return what was planted and what was found, and how far each fault went."""
+    """Return what was planted and what was reported, and how the share of NaN and Inf grows from module to module."""
     right = sum(fault.right for fault in planted)
     rows = [(fault.planted, fault.reported, "yes" if fault.right else "NO") for fault in planted]
-    finding = f"{right} of {len(planted)} planted faults are found where they were planted"
-    table = tables.table(("planted", "found", "right"), rows, finding)
-    wrapped = table.html.replace('class="plain"', 'class="plain told"')
-    style = "<style>.ocrlab table.told.told td { white-space: normal; vertical-align: top; min-width: 60px; }</style>"
-    return join_views([View(style + wrapped, table.text), _spread(planted)])
-
-
-def _spread(faults: Sequence[PlantedFault]) -> View:
-    """Return how the share of NaN and Inf grows from module to module."""
-    import matplotlib
-
-    with matplotlib.rc_context(plots.STYLE):
-        figure, panels = plots.blank(len(faults), height=3.2)
-        texts = []
-        for axes, fault in zip(panels, faults, strict=True):
+    finding = f"{right} of {len(planted)} planted faults are located where they were planted"
+    table = tables.table(("planted", "reported", "right"), rows, finding)
+    wrapped = table.html.replace('class="plain"', 'class="plain wrapped"')
+    texts = []
+    with plots.styled(len(planted), height=3.2) as (figure, panels):
+        for axes, fault in zip(panels, planted, strict=True):
             shares = [100 * share for _, share in fault.spread]
             axes.plot(range(len(shares)), shares, color=BAD, drawstyle="steps-mid")
             axes.set_ylim(-3, 119)
@@ -255,16 +280,17 @@ def _spread(faults: Sequence[PlantedFault]) -> View:
             axes.set_xlabel(f"module, in {'backward' if fault.backward else 'forward'} order")
             axes.set_ylabel(f"NaN and Inf, % of {'gradients' if fault.backward else 'outputs'}")
             reached = [at for at, share in enumerate(shares) if share > 0]
-            title = f"{fault.short}\n{len(reached)} of {len(shares)} modules spoilt"
-            axes.set_title(title, linespacing=1.4)
+            affected = f"{len(reached)} of {len(shares)} modules affected"
+            axes.set_title(f"{fault.short}\n{affected}", linespacing=1.4)
             if reached:
                 axes.plot([reached[0]] * 2, [0, 106], color=INK, linewidth=1, linestyle=":")
                 first = f"from {fault.spread[reached[0]][0]} on"
                 axes.text(0.02, 108, first, fontsize=8, color=INK, transform=axes.get_yaxis_transform())
-            texts.append(f"{fault.planted}: {title.partition(chr(10))[2]}")
-        return plots.finished(figure, ". ".join(texts) + ".")
+            texts.append(f"{fault.planted}: {affected}")
+        plot = plots.finished(figure, ". ".join(texts) + ".")
+    return join_views([View(f"<style>{WRAPPED}</style>{wrapped}", table.text), plot])
 
 
 def share(planted: Sequence[PlantedFault]) -> float:
-    """Return the share of planted faults that were found where they were planted."""
+    """Return the share of planted faults that were located where they were planted."""
     return sum(fault.right for fault in planted) / len(planted)

@@ -1,12 +1,12 @@
 """What the layers notebook computes, in its watched child: maps of a page, values over a training, planted faults.
 
-Only arrays, texts and small records go back. Shapes: C channels, h w map pixels, H W canvas pixels, S steps, V values.
+Shapes: B batch, C channels, h w map pixels, H W canvas pixels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import cv2
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ocrlab.config import schema as configs
 from ocrlab.config.schema import Config
 from ocrlab.data import transforms
 from ocrlab.data.dataset import Batch
@@ -26,17 +27,17 @@ from ocrlab.debug.instruments.layers.module_selection import NamedModule, select
 from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
 from ocrlab.inference import Detector
-from ocrlab.notebook.layers_messages import PageMaps, PlantedFault, Progress, ShortTraining
+from ocrlab.notebook.layers import PageMaps, PlantedFault, Progress, ShortTraining
 
 if TYPE_CHECKING:
     from ocrlab.training.lightning_module import Training
 
-MOST = 20_000  # values kept of a tensor for its histogram: every n-th of them
+MOST = 20_000  # values of a tensor for its histogram: every n-th of them
 
 
 def look(config: Config, module: str, page: int, checkpoint: str = "") -> PageMaps:
     """Return what a module of a trained detector gives on a validation page; raises CheckpointError, DataError, and
-    ConfigError for a page or a module that there is not.
+    ConfigError for an unknown page or module.
     """
     _limit_threads()
     detector = Detector.load(checkpoint or "receipts")
@@ -44,12 +45,11 @@ def look(config: Config, module: str, page: int, checkpoint: str = "") -> PageMa
     if not 0 <= page < len(samples):
         raise ConfigError(f"There is no page {page}", need=f"0 to {len(samples) - 1}, of {config.val_split}")
     sample = samples[page]
-    image = read_image(sample.image, exif=config.exif)
     warp, size = transforms.letterbox((sample.width, sample.height), detector.config.evaluate)
-    canvas = transforms.warp_image(image, warp, size)
-    [named] = find_module(detector.model, module)
+    canvas = transforms.warp_image(read_image(sample.image, exif=config.exif), warp, size)
+    named = find_module(detector.model, module)
     outputs: list[Tensor] = []
-    handle = named.module.register_forward_hook(lambda _m, _a, output: outputs.append(tensors_of(output)[0].detach()))
+    handle = named.module.register_forward_hook(lambda _m, _a, output: outputs.append(first_tensor(output).detach()))
     try:
         with torch.inference_mode():
             detector.model.eval()(torch.from_numpy(canvas)[None].permute(0, 3, 1, 2))
@@ -57,12 +57,12 @@ def look(config: Config, module: str, page: int, checkpoint: str = "") -> PageMa
         handle.remove()
     if not outputs or outputs[0].dim() != 4:
         need = "a module whose output has the shape (B, C, h, w)"
-        raise ConfigError(f"The output of {named.name} is no set of maps", need=need)
+        raise ConfigError(f"The output of {named.name} is not a set of maps", need=need)
     maps = outputs[0][0].float()  # (C, h, w)
-    figures = [tensor_facts.describe(channel) for channel in maps]
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     levels = ((maps - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8).numpy()
-    return PageMaps(sample.name, detector.origin, named.name, type(named.module).__name__, canvas, levels, figures)
+    figures = [tensor_facts.describe(channel) for channel in maps]
+    return PageMaps(sample.name, detector.origin, named.name, canvas, levels, figures)
 
 
 def _limit_threads() -> None:
@@ -71,32 +71,38 @@ def _limit_threads() -> None:
     cv2.setNumThreads(1)
 
 
-def find_module(model: nn.Module, module: str) -> list[NamedModule]:
-    """Return the one module that a name means, in a list; raises ConfigError where it means several."""
+def find_module(model: nn.Module, module: str) -> NamedModule:
+    """Return the one module that a name means; raises ConfigError where it means several."""
     matches = select_modules(model, module)
     if len(matches) > 1:
         raise ConfigError("One module is looked at", got=f"{module}, which is {len(matches)} modules", need="one name")
-    return matches
+    return matches[0]
 
 
-def tensors_of(output: Any) -> list[Tensor]:
-    """Return the tensors in a module's output."""
-    return [tensor for _, tensor in tensors(output)]
+def first_tensor(output: Any) -> Tensor:
+    """Return the first tensor in a module's output."""
+    return next(tensor for _, tensor in tensors(output))
+
+
+def _training(config: Config) -> Training:
+    """Return an untrained module on one core of the CPU; the import loads Lightning, which `look` does without."""
+    from ocrlab.training.auto_settings import Machine
+    from ocrlab.training.lightning_module import Training
+
+    return Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={}))
 
 
 def learn(config: Config, module: str, every: int, progress: Progress) -> ShortTraining:
-    """Train from random weights for `trainer.max_steps` and return what was seen of the modules; raises DataError."""
+    """Train from random weights for `trainer.max_steps` and return what its modules gave; raises DataError."""
     from ocrlab.training import loop
-    from ocrlab.training.auto_settings import Machine
-    from ocrlab.training.lightning_module import Training  # it loads Lightning, which a look at one page does without
     from ocrlab.training.optimizer import shorten_warmup
 
     _limit_threads()
     torch.manual_seed(config.seed)
     config.runtime.workers = 0
     config.optim.warmup_steps = shorten_warmup(config.optim.warmup_steps, config.trainer.max_steps)
-    training = Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={}))
-    [named] = find_module(training.detector, module)
+    training = _training(config)
+    named = find_module(training.detector, module)
     learned, total = ShortTraining(named.name), config.trainer.max_steps
     wired = training.configure_optimizers()
     optimizer, schedule = wired["optimizer"], wired["lr_scheduler"]["scheduler"]
@@ -113,9 +119,8 @@ def learn(config: Config, module: str, every: int, progress: Progress) -> ShortT
                 optimizer.step()
                 schedule.step()
                 learned.losses.append(float(loss.detach()))
-                progress(
-                    {"kind": "train", "unit": "step", "step": step + 1, "total": total, "loss": learned.losses[-1]}
-                )
+                done = {"step": step + 1, "total": total, "loss": learned.losses[-1]}
+                progress({"kind": "train", "unit": "step", **done})
         finally:
             handle.remove()
     table = report.table().reset_index()
@@ -128,43 +133,38 @@ def learn(config: Config, module: str, every: int, progress: Progress) -> ShortT
 
 
 def _sampler(learned: ShortTraining, every: int) -> Callable[..., None]:
-    """Return a forward hook that keeps some values of the output and of its gradient, in the steps to look at."""
+    """Return a forward hook that copies some values of the output and of its gradient, in the steps to look at."""
 
-    def keep(_module: nn.Module, _args: Any, output: Any) -> None:
+    def copy(tensor: Tensor) -> NDArray[np.float32]:
+        flat = tensor.detach().float().reshape(-1)
+        return flat[:: max(1, flat.numel() // MOST)].numpy().copy()
+
+    def sample(_module: nn.Module, _args: Any, output: Any) -> None:
         step = len(learned.losses)
         if step % every == 0:
-            tensor = tensors_of(output)[0]
-            learned.outputs[step] = _some(tensor)
-            tensor.register_hook(lambda gradient: learned.gradients.update({step: _some(gradient)}))
+            tensor = first_tensor(output)
+            learned.outputs[step] = copy(tensor)
+            tensor.register_hook(lambda gradient: learned.gradients.update({step: copy(gradient)}))
 
-    return keep
-
-
-def _some(tensor: Tensor) -> NDArray[np.float32]:
-    flat = tensor.detach().float().reshape(-1)
-    return flat[:: max(1, flat.numel() // MOST)].numpy().copy()
+    return sample
 
 
 def plant(config: Config, checkpoint: str, progress: Progress) -> list[PlantedFault]:
-    """Plant three faults in a training step of a trained detector, where the seed says, and return what is found."""
+    """Plant three faults in a training step of a trained detector, where the seed says, and return what is reported."""
     from ocrlab.training import loop
-    from ocrlab.training.auto_settings import Machine
-    from ocrlab.training.lightning_module import Training
 
     _limit_threads()
     torch.manual_seed(config.seed)
-    config = config.model_copy(deep=True)
-    config.runtime.workers, config.trainer.max_steps = 0, 1
-    config.trainer.accumulate_grad_batches = 1
     trained = Detector.load(checkpoint or "receipts")
-    for name in ("encoder", "decoder", "width"):
-        setattr(config, name, getattr(trained.config, name))
+    network: dict[str, Any] = {name: getattr(trained.config, name) for name in ("encoder", "decoder", "width")}
+    one_step = {"runtime.workers": 0, "trainer.max_steps": 1, "trainer.accumulate_grad_batches": 1}
+    config = configs.apply(config, network | one_step)
     index = reader.load(config.data, config.train_split, exif=config.exif)
     [batch] = loop.loader(index, config, None)
     draw = np.random.default_rng(config.seed)
     faults: list[PlantedFault] = []
     for number, kind in enumerate((_page, _weight, _gradient), 1):
-        training = Training(config, Machine("cpu", 1, 0, bf16=False, channels_last=True, reasons={}))
+        training = _training(config)
         training.detector.load_state_dict(trained.model.state_dict())
         faults.append(kind(training, batch, draw))
         progress({"kind": "measure", "unit": "fault", "step": number, "total": 3})
@@ -177,12 +177,9 @@ def _page(training: Training, batch: Batch, draw: np.random.Generator) -> Plante
     images = batch.images.float()
     sample, y, x = (int(draw.integers(size)) for size in (images.shape[0], *images.shape[2:]))
     images[sample, 1, y, x] = math.nan
-    report = _step(training, images, batch)
-    first = report.first_nonfinite
-    right = first is not None and (first.what, first.sample, first.index) == ("input", sample, (sample, 1, y, x))
-    return _build_fault(
-        f"one NaN pixel in page {batch.pages[sample]}, sample {sample} of the batch", "A NaN in a pixel", report, right
-    )
+    planted = f"one NaN pixel in page {batch.pages[sample]}, sample {sample} of the batch"
+    right = {"what": "input", "sample": sample, "index": (sample, 1, y, x)}
+    return _step(training, images, batch, planted, "A NaN in a pixel", right)
 
 
 def _weight(training: Training, batch: Batch, draw: np.random.Generator) -> PlantedFault:
@@ -192,27 +189,21 @@ def _weight(training: Training, batch: Batch, draw: np.random.Generator) -> Plan
     place = tuple(int(draw.integers(size)) for size in module.weight.shape)
     with torch.no_grad():
         module.weight[place] = math.inf
-    report = _step(training, batch.images.float(), batch)
-    first = report.first_nonfinite
-    right = first is not None and (first.module, first.what, first.path) == (name, "weight", "weight")
-    return _build_fault(f"one Inf in the weight of {name}", "An Inf in a weight", report, right)
+    right = {"module": name, "what": "weight", "path": "weight"}
+    planted = f"one Inf in the weight of {name}"
+    return _step(training, batch.images.float(), batch, planted, "An Inf in a weight", right)
 
 
 def _gradient(training: Training, batch: Batch, draw: np.random.Generator) -> PlantedFault:
     """Plant a NaN in the backward of one ReLU: its forward stays right."""
-    units = [
-        (name, m) for name, m in training.detector.named_modules() if isinstance(m, nn.ReLU) and "encoder" not in name
-    ]
+    units = [(n, m) for n, m in training.detector.named_modules() if isinstance(m, nn.ReLU) and "encoder" not in n]
     name, module = units[int(draw.integers(len(units)))]
     sample = int(draw.integers(batch.images.shape[0]))
-
     forward = module.forward
     module.forward = lambda x: forward(_Spoiled.apply(x, sample))  # type: ignore[method-assign, assignment]
-    report = _step(training, batch.images.float(), batch)
-    first = report.first_nonfinite
-    location = (first.module, first.what, first.sample) if first else None
-    right = location == (name, "gradient of input", sample)
-    return _build_fault(f"one NaN in the backward of {name}, sample {sample}", "A NaN in a gradient", report, right)
+    right = {"module": name, "what": "gradient of input", "sample": sample}
+    planted = f"one NaN in the backward of {name}, sample {sample}"
+    return _step(training, batch.images.float(), batch, planted, "A NaN in a gradient", right)
 
 
 class _Spoiled(torch.autograd.Function):
@@ -230,27 +221,24 @@ class _Spoiled(torch.autograd.Function):
         return gradient, None
 
 
-def _step(training: Training, images: Tensor, batch: Batch) -> layer_watch.LayerWatch:
-    """Make one forward and backward, with every module watched."""
+def _step(
+    training: Training, images: Tensor, batch: Batch, planted: str, short: str, right: dict[str, Any]
+) -> PlantedFault:
+    """Make one forward and backward with every module watched, and return how far the fault went.
+
+    It is located if the first bad value has the fields `right`. The spread is over outputs, or over gradients in the
+    order of the backward, of the modules without children.
+    """
     with layer_watch.watch(training.detector, "*") as report:
         training.training_step(Batch(images, batch.maps, batch.pages), 0).backward()
-    return report
-
-
-def _build_fault(planted: str, short: str, report: layer_watch.LayerWatch, right: bool) -> PlantedFault:
-    """Return a fault with how far it went: in outputs, or in gradients in the order of the backward."""
-    first = report.first_nonfinite
-    history = report.history()
+    first, history = report.first_nonfinite, report.history()
+    located = first is not None and all(getattr(first, name) == value for name, value in right.items())
     backward = first is not None and first.what.startswith("gradient")
     rows = history[history["what"] == ("gradient of output" if backward else "output")]
-    rows = rows[~rows["module"].isin(_parents(rows["module"].tolist()))]
+    names = rows["module"].tolist()
+    above = {name[:place] for name in names for place, letter in enumerate(name) if letter == "."}
+    rows = rows[[name not in above and not name.startswith("(") for name in names]]  # "(" is the whole model
     count = [math.prod(shape) or 1 for shape in rows["shape"]]
     share = (rows["nan"] + rows["inf"]).astype(float) / count
     spread = list(zip(rows["module"].tolist(), share.tolist(), strict=True))
-    return PlantedFault(planted, str(first) if first else "nothing", right, spread, short, backward)
-
-
-def _parents(names: Sequence[str]) -> set[str]:
-    """Return the names that are above others, and that of the whole model."""
-    above = {name[:place] for name in names for place, letter in enumerate(name) if letter == "."}
-    return above | {name for name in names if name.startswith("(")}
+    return PlantedFault(planted, str(first) if first else "nothing", located, spread, short, backward)

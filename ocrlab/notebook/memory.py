@@ -1,6 +1,6 @@
 """The sections of the memory notebook: one training step, its modules, the processes, a leak with its line.
 
-`memory_child` gives the figures; here they are drawn. What is slow to import is imported where it is used.
+`memory_job` computes the figures; here they are drawn. What is slow to import is imported where it is used.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ocrlab.debug.instruments.memory import memory_plot
 from ocrlab.debug.instruments.memory.memory_text import size
 from ocrlab.debug.instruments.memory.timeline import LABELS, OUTSIDE, Row
+from ocrlab.notebook import memory_job
 from ocrlab.notebook.memory_job import FollowedSteps, MemoryReport, PlantedLeak
-from ocrlab.notebook.memory_job import look as looked
 from ocrlab.reports import plots
 from ocrlab.reports.html import tables
 from ocrlab.reports.view import BAD, LINE, View, heading
@@ -20,36 +20,30 @@ from ocrlab.reports.view import BAD, LINE, View, heading
 if TYPE_CHECKING:
     from ocrlab.notebook.lab_session import Lab
 
-__all__ = ["account", "estimate", "judge", "leak", "look", "modules", "processes", "timeline"]
-
 CSS = f"""
 .ocrlab pre.program {{ font: 12.5px/1.55 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; margin: 6px 0;
   padding: 10px 0; border: 1px solid {LINE}; border-radius: 4px; overflow-x: auto; background: none; color: inherit; }}
 .ocrlab pre.program span {{ display: block; padding: 0 14px; white-space: pre; }}
 .ocrlab pre.program b {{ display: inline-block; width: 2.2em; font-weight: 400; opacity: .78; }}
-.ocrlab pre.program span.held {{ background: color-mix(in srgb, {BAD} 16%, transparent);
+.ocrlab pre.program span.leaks {{ background: color-mix(in srgb, {BAD} 16%, transparent);
   box-shadow: inset 3px 0 {BAD}; font-weight: 600; }}
 .ocrlab table.tight.tight td, .ocrlab table.tight.tight th {{ padding-right: 13px; font-size: 13px; }}
 .ocrlab .bar {{ display: inline-block; height: 9px; border-radius: 2px; vertical-align: middle; margin-right: 1px; }}
 """
 BARS = ("parameters", "optimizer", "gradients", "activations", "workspace")
-AROUND = 6  # lines of a program shown around the guilty one
+AROUND = 6  # lines of a program shown around the one that leaks
 
 
 def look(lab: Lab, workers: int, count: int, leak: str) -> MemoryReport:
     """Follow steps, estimate a training and plant a leak, all in a child; raises ConfigError, ChildFailed."""
-    report: MemoryReport = lab.run(
-        looked, lab.config, workers, count, leak, title="Following some steps, estimating a training, planting a leak"
-    )
+    title = "Following some steps, estimating a training, planting a leak"
+    report: MemoryReport = lab.run(memory_job.look, lab.config, workers, count, leak, title=title)
     return report
 
 
 def timeline(steps: FollowedSteps) -> View:
     """Return the stacked timeline of the highest step, with the modules named."""
-    import matplotlib
-
-    with matplotlib.rc_context(plots.STYLE):
-        figure, [axes] = plots.blank(height=4.4)
+    with plots.styled(height=4.4) as (figure, [axes]):
         description = memory_plot.draw(axes, steps.step)
         plot = plots.finished(figure, f"{description}.")
     crops, pixels = steps.batch
@@ -61,17 +55,19 @@ def modules(steps: FollowedSteps) -> View:
     """Return the table by module: what it holds, the most that was alive while it ran, and a bar of its parts."""
     rows = [row for row in steps.rows if row.module != OUTSIDE and _whole(row)]
     top = max((_whole(row) for row in rows), default=1)
+    peak = max((max(row.forward, row.backward) for row in rows), default=0)
     names = ("parameters", "optimiser", "gradients", "activations", "workspace", "forward", "backward")
-    head = ["module", *names, ""]
-    cells = "".join(f'<th class="{"words" if i in (0, 8) else ""}">{escape(text)}</th>' for i, text in enumerate(head))
-    body = [f"<tr>{cells}</tr>"]
-    peak = max((row.backward for row in rows), default=0), max((row.forward for row in rows), default=0)
+    head = "".join(f"<th>{name}</th>" for name in names)
+    body = [f'<tr><th class="words">module</th>{head}<th class="words"></th></tr>']
     for row in rows:
         figures = [_mib(getattr(row, kind)) for kind in BARS]
-        highs = [_marked(row.forward, max(peak)), _marked(row.backward, max(peak))]
-        parts = "".join(_bar(row, kind, top) for kind in BARS)
-        numbers = "".join(f"<td>{cell}</td>" for cell in (*figures, *highs))
-        body.append(f'<tr><td class="words">{escape(row.module)}</td>{numbers}<td class="words">{parts}</td></tr>')
+        figures += [f"<b>{_mib(high)}</b>" if high == peak else _mib(high) for high in (row.forward, row.backward)]
+        bars = ""
+        for kind in BARS:
+            width, colour = 96 * getattr(row, kind) / top, memory_plot.COLOURS[kind]
+            bars += f'<i class="bar" style="width:{width:.0f}px;background:{colour}"></i>' if width >= 1 else ""
+        numbers = "".join(f"<td>{cell}</td>" for cell in figures)
+        body.append(f'<tr><td class="words">{escape(row.module)}</td>{numbers}<td class="words">{bars}</td></tr>')
     legend = "MiB. Forward and backward: the most that was alive in all while the module ran; workspace: its own."
     table = f'<div class="wide"><table class="plain tight">{"".join(body)}</table></div>'
     html = f"<style>{tables.CSS}{CSS}</style>{heading(steps.finding)}{table}"
@@ -88,7 +84,7 @@ def account(steps: FollowedSteps) -> View:
     rows = [(first, process.before), *kinds, ("scratch space inside operators, cached but free", max(0, rest))]
     shown = [(name, size(count)) for name, count in rows if count]
     total = size(sum(count for _, count in rows))
-    finding = f"{100 * steps.share:.0f} % of the high-water mark are accounted for, tensor by tensor"
+    finding = f"{100 * steps.share:.0f} % of the high-water mark is accounted for, tensor by tensor"
     note = "Scratch space is what convolutions use inside themselves: no tensor stands for it."
     note += f" The high-water mark last rose in {process.where}." if process.where else ""
     note = f"{note} {steps.summary}" if process.cuda else note
@@ -120,9 +116,8 @@ def processes(steps: FollowedSteps) -> View:
         rows.append((f"{use['role']} {use['pid']}", *sizes))
     workers = [use for use in every if use["role"] == "worker"]
     whole = steps.processes.get("pss") or steps.processes.get("rss") or 0
-    finding = f"The training and {len(workers)} loader workers really use {size(whole)}"
-    if len(workers) == 1:
-        finding = f"The training and its loader worker really use {size(whole)}"
+    loaders = "its loader worker" if len(workers) == 1 else f"{len(workers)} loader workers"
+    finding = f"The training and {loaders} really use {size(whole)}"
     shm, cache, limit = (steps.processes.get(key) for key in ("shm", "cache", "limit"))
     note = f"Shared memory: {size(shm['used'])} of {size(shm['total'])} are in use. " if shm else ""
     note += f"Page cache: {size(cache)}, given up when needed. " if cache else ""
@@ -133,22 +128,21 @@ def processes(steps: FollowedSteps) -> View:
 
 
 def leak(planted: PlantedLeak) -> View:
-    """Return the program with the line that was found, and what was said of it."""
+    """Return the program with the line that was reported, and what was reported."""
     first = planted.leaks[0] if planted.leaks else None
     number = int(first.location.rpartition(":")[2] or 0) if first else 0
-    finding = "No leak was found"
+    finding, note = "No leak was detected", f"{planted.ticks} steps were watched."
     if first:
-        words = first.holder.partition(" of ")[0]
-        finding = f"{first.mib_per_step:.2f} MiB a step are kept by {words}, line {number}"
+        finding = f"{first.mib_per_step:.2f} MiB a step stay in {first.holder.partition(' of ')[0]}, line {number}"
+        note = f"{first.fix}. Detected after {first.steps} steps."
+        if first.origin:
+            note = f"What stays was made at line {first.origin.rpartition(':')[2]}. {note}"
     lines = planted.program.splitlines()
     low, high = max(0, number - AROUND), min(len(lines), number + AROUND - 3) if number else len(lines)
     shown = "".join(
-        f'<span class="{"held" if at == number else ""}"><b>{at}</b>{escape(text) or " "}</span>'
+        f'<span class="{"leaks" if at == number else ""}"><b>{at}</b>{escape(text) or " "}</span>'
         for at, text in enumerate(lines[low:high], low + 1)
     )
-    note = f"{first.fix}. Found after {first.steps} steps." if first else f"{planted.ticks} steps were looked at."
-    if first and first.origin:
-        note = f"What is kept was made at line {first.origin.rpartition(':')[2]}. {note}"
     html = f'<style>{CSS}</style>{heading(finding)}<pre class="program">{shown}</pre><p class="note">{escape(note)}</p>'
     return View(html, f"{finding}. {note}")
 
@@ -165,13 +159,3 @@ def _whole(row: Row) -> int:
 
 def _mib(count: int) -> str:
     return f"{count / 2**20:.1f}" if count >= 2**20 / 20 else "·"
-
-
-def _marked(count: int, highest: int) -> str:
-    return f"<b>{_mib(count)}</b>" if count == highest else _mib(count)
-
-
-def _bar(row: Row, kind: str, top: int) -> str:
-    width = 96 * getattr(row, kind) / top
-    colour = memory_plot.COLOURS[kind]
-    return f'<i class="bar" style="width:{width:.0f}px;background:{colour}"></i>' if width >= 1 else ""

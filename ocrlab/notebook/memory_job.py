@@ -44,7 +44,7 @@ def train(steps):
         {after}
 
 
-with leaks.watch(model) as seen:
+with leaks.watch(model) as report:
     train(40)
 """
 PLANTS = {  # what is done before the loop, how backward is called, what is done in each step
@@ -58,7 +58,7 @@ PLANTS = {  # what is done before the loop, how backward is called, what is done
 
 @dataclass
 class FollowedSteps:
-    """What was seen of some training steps, as plain data: reading it needs no torch."""
+    """What some training steps used, as plain data: reading it needs no torch."""
 
     step: Step
     rows: list[Row]
@@ -83,7 +83,7 @@ def look(
     config: Config, workers: int, count: int, leak: str, progress: Callable[[dict[str, Any]], None]
 ) -> MemoryReport:
     """Follow steps, estimate a training, and look for a planted leak; raises ConfigError, DataError."""
-    program(leak)  # a wrong name is told before anything else is done
+    program(leak)  # a wrong name is refused before anything else is done
     parts = (lambda: steps(config, workers, count), lambda: needed(config), lambda: planted(leak))
     results: list[Any] = []
     progress({"kind": "start", "step": 0, "total": len(parts)})
@@ -122,12 +122,18 @@ def steps(config: Config, workers: int, count: int) -> FollowedSteps:
                 processes = process(os.getpid())
     highest = watched.highest
     if highest is None:
-        raise ConfigError("No step was seen", got=f"{count} steps of {len(index.samples)} pages")
+        raise ConfigError("No step was made", got=f"{count} steps of {len(index.samples)} pages")
     accounted = highest.process.before + highest.peak.bytes
-    share = accounted / highest.process.highest if highest.process.highest else 0.0
-    rows, finding, device = watched.table(), watched.finding(), str(watched.device)
-    batch_size = (config.batch_size, config.crop)
-    return FollowedSteps(highest, rows, finding, memory_watch.summary(), device, batch_size, processes, min(share, 1.0))
+    return FollowedSteps(
+        highest,
+        watched.table(),
+        watched.finding(),
+        memory_watch.summary(),
+        str(watched.device),
+        (config.batch_size, config.crop),
+        processes,
+        min(accounted / highest.process.highest, 1.0) if highest.process.highest else 0.0,
+    )
 
 
 def needed(config: Config) -> dict[str, Any]:
@@ -143,7 +149,7 @@ def needed(config: Config) -> dict[str, Any]:
 
 @dataclass
 class PlantedLeak:
-    """A leak that was planted and what was said of it: the program, its guilty line, what was found."""
+    """A leak that was planted and what was reported of it: the program, the line that leaks, the leaks."""
 
     name: str
     program: str
@@ -154,13 +160,13 @@ class PlantedLeak:
 
     @property
     def right(self) -> bool:
-        """Tell whether the one leak was found with its line, or none where there is none."""
+        """True if the one leak was reported with its line, or none where there is none."""
         lines = [leak.location.rpartition(":")[2] for leak in self.leaks]
         return lines == ([str(self.line)] if self.line else [])
 
 
 def program(name: str) -> tuple[str, int]:
-    """Return a small training that leaks as `name` says, and its guilty line, 0 for none; raises ConfigError."""
+    """Return a small training that leaks as `name` says, and the line that leaks, 0 for none; raises ConfigError."""
     if name not in PLANTS:
         raise ConfigError(f"There is no leak {name!r}", need=f"one of {', '.join(PLANTS)}")
     before, retain, after = PLANTS[name]
@@ -170,10 +176,10 @@ def program(name: str) -> tuple[str, int]:
 
 
 def planted(name: str) -> PlantedLeak:
-    """Run a small training that leaks as `name` says, and return what was found of it; raises ConfigError."""
+    """Run a small training that leaks as `name` says, and return what was reported of it; raises ConfigError."""
     text, line = program(name)
     with tempfile.TemporaryDirectory(prefix="ocrlab-leak-") as folder:
         path = Path(folder) / "planted.py"
         path.write_text(text, encoding="utf-8")
-        report = runpy.run_path(str(path))["seen"]
+        report = runpy.run_path(str(path))["report"]
     return PlantedLeak(name, text, line, report.leaks, report.finding(), report.ticks)

@@ -1,8 +1,7 @@
 """Memory of the notebook's processes and of the GPUs while a cell runs: one block that is drawn again in place.
 
-    with notebook.monitor.live():            the kernel with all its children; monitor.live(PID) watches another process
+    with notebook.memory_monitor.live():     the kernel with all its children; live(PID) watches another process
         run = lab.run()
-    notebook.monitor.start()                 the same until the end of this cell
 
 A thread draws at most twice a second. What it showed last stays in the notebook, and is what an export shows.
 """
@@ -76,23 +75,6 @@ def live(pid: int | None = None, seconds: float = 1.0) -> Iterator[Watching]:
         yield watching
     finally:
         watching.stop()
-
-
-def start(pid: int | None = None, seconds: float = 1.0) -> Watching:
-    """Show the same until this cell ends."""
-    watching = Watching(os.getpid() if pid is None else pid, seconds, Block().update)
-    with contextlib.suppress(ImportError):
-        from IPython import get_ipython
-
-        shell = get_ipython()
-        if shell is not None:
-
-            def ended(*_: object) -> None:
-                shell.events.unregister("post_run_cell", ended)
-                watching.stop()
-
-            shell.events.register("post_run_cell", ended)
-    return watching
 
 
 def view(samples: list[dict[str, Any]], *, running: bool) -> View:

@@ -5,6 +5,7 @@ The checks run in a child, and what it sends back is arrays and words, so that t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -61,62 +62,41 @@ def summarize(report: Report, config: Config) -> SanityReport:
     """Return a report of the checks as arrays and words."""
     from ocrlab.evaluation.metrics import iou
 
-    batch, learned = report.batch, report.learned
+    batch, learned, contract = report.batch, report.learned, report.contract
     crop, maps, page = np.zeros((0, 0, 3), np.uint8), [], ""
     if batch is not None:
         crop = np.ascontiguousarray(batch.images[0].permute(1, 2, 0).numpy())
         maps, page = [m[0, 0].numpy() for m in batch.maps], batch.pages[0]
-    learned_page: dict[str, Any] = {}
+    about: dict[str, Any] = {}
     if learned is not None and learned.canvas.size:
         match = iou.match(learned.polygons, learned.ignored, learned.detections)
-        learned_page = {
-            **vars(learned),
-            "pairs": match.pairs[0.5],
-            "counts": match.detection_counts,
-            "hmean": learned.hmean,
-        }
-    contract = report.contract
-    return SanityReport(
-        report.checks,
-        [str(finding) for finding in contract.findings] if contract else [],
-        contract.norms if contract else {},
-        crop,
-        maps,
-        page,
-        config.targets.threshold_range,
-        learned_page,
-    )
+        about = {**vars(learned), "pairs": match.pairs[0.5], "counts": match.detection_counts, "hmean": learned.hmean}
+    findings = [str(finding) for finding in contract.findings] if contract else []
+    norms = contract.norms if contract else {}
+    return SanityReport(report.checks, findings, norms, crop, maps, page, config.targets.threshold_range, about)
 
 
 def table(report: SanityReport) -> View:
     """Return every check with what was measured against its limit, and below the contract's findings."""
-    counts = {word: sum(check.judgement == word for check in report.checks) for word in ("fail", "warn", "ok", "skip")}
+    counts = Counter(check.judgement for check in report.checks)
     judged = len(report.checks) - counts["skip"]
     finding = f"Data, model and loss agree: {counts['ok']} of {judged} checks are ok"
     if counts["warn"]:
         finding = f"Nothing fails; {counts['warn']} of {judged} checks deserve a look"
     if counts["fail"]:
         finding = f"Data, model and loss do not agree: {counts['fail']} of {judged} checks fail"
-    skipped = f"{counts['skip']} skipped." if counts["skip"] else ""
-    cells = "".join(_cells(check) for check in report.checks)
+    cells, lines = "", [finding]
+    for check in report.checks:
+        do = f'<p class="do">{escape(check.do)}</p>' if check.do else ""
+        need = f'<span class="need"> · limit: {escape(check.need)}</span>' if check.need else ""
+        cells += f"<div>{doctor_view.pill(check.judgement)}</div><div>{escape(check.name)}</div>"
+        cells += f'<div class="seen">{escape(check.observed)}{need}{do}</div>'
+        line = f"{check.judgement:<4} {check.name}: {check.observed} (needed: {check.need}) {check.do}"
+        lines.append(line.rstrip())
     more = "".join(f"<p><code>{escape(text)}</code></p>" for text in report.findings)
-    note = f'<p class="note">{skipped}</p>' if skipped else ""
-    html = f'<style>{doctor_view.CSS}{CSS}</style>{heading(finding)}<div class="checks">{cells}</div>{more}{note}'
-    lines = [f"{c.judgement:<4} {c.name}: {c.observed} (needed: {c.need}) {c.do}".rstrip() for c in report.checks]
-    return View(
-        html,
-        "\
-".join([finding, *lines, *report.findings]),
-    )
-
-
-def _cells(check: Check) -> str:
-    do = f'<p class="do">{escape(check.do)}</p>' if check.do else ""
-    need = f'<span class="need"> · limit: {escape(check.need)}</span>' if check.need else ""
-    name, measured = escape(check.name), escape(check.observed)
-    return (
-        f'<div>{doctor_view.pill(check.judgement)}</div><div>{name}</div><div class="seen">{measured}{need}{do}</div>'
-    )
+    more += f'<p class="note">{counts["skip"]} skipped.</p>' if counts["skip"] else ""
+    html = f'<style>{doctor_view.CSS}{CSS}</style>{heading(finding)}<div class="checks">{cells}</div>{more}'
+    return View(html, "\n".join([*lines, *report.findings]))
 
 
 def targets(report: SanityReport) -> View:
@@ -128,23 +108,18 @@ def targets(report: SanityReport) -> View:
     name, width = escape(report.page), 164
     pictures = [page_images.picture(report.crop, f"crop of {report.page}", (), f"<b>Crop</b> of {name}", width)]
     scaled = (border - low) / ((high - low) or 1)
-    for values, title, legend in (
-        (shrink, "Shrink map", ""),
-        (mask, "Shrink mask", ""),
-        (scaled, "Threshold map", page_images.scale(low, high)),
-        (band, "Threshold mask", ""),
-    ):
+    maps = {"Shrink map": shrink, "Shrink mask": mask, "Threshold map": scaled, "Threshold mask": band}
+    for title, values in maps.items():
+        legend = page_images.scale(low, high) if values is scaled else ""
         pictures.append(page_images.picture(values, title.lower(), (), f"<b>{title}</b> {legend}", width))
     counted = 100 * float(mask.mean())
     finding = f"{100 * float(shrink.mean()):.1f} % of this crop is text to learn, {counted:.0f} % of it counts"
-    note = (
-        "Yellow is 1, dark is 0: text pixels lie inside the border's mask, and the shrink mask is dark where ignored."
-    )
+    note = "Yellow is 1, dark is 0: text pixels lie inside the threshold mask; the shrink mask is dark where ignored."
     return page_images.row(finding, pictures, note=note)
 
 
 def learned(report: SanityReport) -> View:
-    """Return the curve of the page that was learned by heart, and what was found on it."""
+    """Return the curve of the page that was learned by heart, and its detections."""
     got = report.learned
     if not got or not got["curve"]:
         why = ": no legible box lies whole in any part of the first pages" if got and np.all(got["ignored"]) else ""
@@ -157,15 +132,12 @@ def learned(report: SanityReport) -> View:
     plot = _curve(got["curve"])
     steps = f"{got['curve'][-1]['step']:.0f} steps"
     finding = f"hmean@0.5 {got['hmean']:.3f} on a part of one page after {steps}"
-    return page_images.row(finding, [f'<div style="width:560px;max-width:100%">{plot.html}</div>', page],
-                        page_images.legend([layers]))  # fmt: skip
+    curve = f'<div style="width:560px;max-width:100%">{plot.html}</div>'
+    return page_images.row(finding, [curve, page], page_images.legend([layers]))
 
 
 def _curve(rows: Sequence[dict[str, float]]) -> View:
-    import matplotlib
-
-    with matplotlib.rc_context(plots.STYLE):
-        figure, [axes] = plots.blank(width=5.6, height=3.3)
+    with plots.styled(width=5.6, height=3.3) as (figure, [axes]):
         axes.plot([r["step"] for r in rows], [r["loss"] for r in rows], color=ACCENT, linewidth=1.4)
         axes.set_xlabel("optimiser step")
         axes.set_ylabel("loss", color=ACCENT)
@@ -186,23 +158,28 @@ def _curve(rows: Sequence[dict[str, float]]) -> View:
 
 def gradients(report: SanityReport) -> View:
     """Return the norm of the gradient of each parameter, in the order of the network; those of zero are marked."""
-    import matplotlib
-
     if not report.norms:
         return View(heading("No gradient was measured"), "No gradient was measured")
     names, norms = list(report.norms), np.array(list(report.norms.values()))
     positive = norms[np.isfinite(norms) & (norms > 0)]
     least = float(positive.min()) if positive.size else 1.0
     fine = np.isfinite(norms) & (norms > 0)
-    with matplotlib.rc_context(plots.STYLE):
-        figure, [axes] = plots.blank(height=3.4)
+    with plots.styled(height=3.4) as (figure, [axes]):
         at = np.arange(len(norms))
         axes.set_yscale("log")
         axes.vlines(at[fine], least / 3, norms[fine], color=LINE, linewidth=1)
         axes.plot(at[fine], norms[fine], "o", color=ACCENT, markersize=3.5)
         if (~fine).any():
             axes.plot(at[~fine], np.full((~fine).sum(), least / 2), "x", color=BAD, markersize=6)
-        _stages(axes, names)
+        stages = [".".join(name.split(".")[:2]) for name in names]
+        begins = [i for i, stage in enumerate(stages) if i == 0 or stage != stages[i - 1]]
+        middles = [(a + b - 1) / 2 for a, b in zip(begins, [*begins[1:], len(names)], strict=True)]
+        for begin in begins[1:]:
+            axes.axvline(begin - 0.5, color=LINE, linewidth=0.8)
+        axes.set_xticks(middles, [stages[i] for i in begins], rotation=30, ha="right", color=MUTED)
+        axes.set_xlim(-1, len(names))
+        axes.grid(visible=False, axis="x")
+        axes.tick_params(axis="x", labelcolor=INK)
         axes.set_ylabel("norm of the gradient, log scale")
         axes.set_ylim(bottom=least / 3)
         title = f"All {len(names)} parameters have a gradient, {least:.1e} to {float(positive.max(initial=least)):.1e}"
@@ -211,19 +188,6 @@ def gradients(report: SanityReport) -> View:
         axes.set_title(title)
         worst = names[int(np.where(fine, norms, np.inf).argmin())]
         return plots.finished(figure, f"{title}. The smallest is that of {worst}.")
-
-
-def _stages(axes: Any, names: Sequence[str]) -> None:
-    """Write the stages of the network below the parameters that belong to them."""
-    stages = [".".join(name.split(".")[:2]) for name in names]
-    begins = [i for i, stage in enumerate(stages) if i == 0 or stage != stages[i - 1]]
-    middles = [(a + b - 1) / 2 for a, b in zip(begins, [*begins[1:], len(names)], strict=True)]
-    for begin in begins[1:]:
-        axes.axvline(begin - 0.5, color=LINE, linewidth=0.8)
-    axes.set_xticks(middles, [stages[i] for i in begins], rotation=30, ha="right", color=MUTED)
-    axes.set_xlim(-1, len(names))
-    axes.grid(visible=False, axis="x")
-    axes.tick_params(axis="x", labelcolor=INK)
 
 
 def judge(lab: Lab, report: SanityReport) -> None:

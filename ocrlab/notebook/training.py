@@ -1,7 +1,7 @@
 """The sections of the training notebook: data with targets, the network, curves, pages, and the sweep.
 
-The learning half gives the arrays (`train.review`), the watching half draws them (`report`); both meet only here. What
-is slow to import is imported where it is needed.
+`training.prediction_review` gives the arrays, `reports` draws them; both meet only here. What is slow to import is
+imported where it is needed.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ def targets(config: Config) -> View:
         page_images.picture(border, "threshold map", (), f"<b>Threshold map</b> {page_images.scale(low, high)}"),
     ]
     finding = f"Text shrunk by {config.targets.shrink_ratio:g} covers {share:.1f} % of this crop of {config.crop} px"
-    note = (
-        "The probability map learns the shrink map, in which neighbouring lines stay apart; the threshold map, borders."
-    )
+    note = "The probability map learns the shrink map, which separates neighbouring lines; the threshold map, borders."
     return page_images.row(finding, pictures, note=note)
 
 
@@ -142,9 +140,8 @@ def _compared(title: str, pages: Sequence[ReviewedPage], config: Config) -> View
         sample, match = page.sample, page.match
         image = image_io.read_image(sample.image, exif=config.exif)
         pairs = match.pairs[0.5]
-        layers = page_images.match_layers(
-            sample.polygons, sample.ignored, page.regions.polygons, pairs, match.detection_counts
-        )
+        detected = (page.regions.polygons, pairs, match.detection_counts)
+        layers = page_images.match_layers(sample.polygons, sample.ignored, *detected)
         missed, wrong = match.cared_truth - len(pairs), match.cared_detections - len(pairs)
         every.append(layers)
         text = f"hmean {page.hmean:.2f} · {len(pairs)} found, {missed} missed, {wrong} wrong"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
 import io
 import math
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,15 @@ def blank(columns: int = 1, *, width: float = 9.0, height: float = 3.2) -> tuple
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(1, columns, squeeze=False)
     return figure, list(axes[0])
+
+
+@contextlib.contextmanager
+def styled(columns: int = 1, *, width: float = 9.0, height: float = 3.2) -> Iterator[tuple[Figure, list[Axes]]]:
+    """Yield what `blank` returns, with `STYLE` in force until the block ends."""
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        yield blank(columns, width=width, height=height)
 
 
 def finished(figure: Figure, alt: str) -> View:

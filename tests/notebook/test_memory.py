@@ -51,12 +51,12 @@ def test_a_leak_is_shown_with_its_line_marked() -> None:
     planted = memory_job.PlantedLeak("outputs", "a = 1\nb = '<i>'\nkept.append(x)\n", 3, [leak], "", 40)
     assert planted.right
     view = memory.leak(planted)
-    assert '<span class="held"><b>3</b>kept.append(x)</span>' in view.html
+    assert '<span class="leaks"><b>3</b>kept.append(x)</span>' in view.html
     assert "&lt;i&gt;" in view.html
     assert "1.50 MiB a step" in view.text
     missed = memory_job.PlantedLeak("outputs", "a = 1", 1, [], "", 40)
     assert not missed.right
-    assert "No leak was found" in memory.leak(missed).text
+    assert "No leak was detected" in memory.leak(missed).text
     assert memory_job.PlantedLeak("none", "a = 1", 0, [], "", 40).right
 
 
