@@ -1,21 +1,20 @@
 """The sections of the layers notebook: maps of a module, its values over a training, all modules, and planted faults.
 
-What needs torch is computed in a child (`layers_job`) and comes back as the arrays and records below.
-Shapes: C channels, h w map pixels, H W canvas pixels, V values.
+What needs torch is computed in a child (`layers_job`) and comes back as arrays and records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab.config.schema import Config
+from ocrlab.notebook import layers_job
 from ocrlab.notebook.chooser import chooser
+from ocrlab.notebook.layers_job import LayersReport, PageMaps, PlantedFault, ShortTraining
 from ocrlab.reports import plots
 from ocrlab.reports.html import page_images, tables
 from ocrlab.reports.view import BAD, INK, View, WidgetView, heading, join_views
@@ -32,7 +31,6 @@ WRAPPED = ".ocrlab table.wrapped.wrapped td { white-space: normal; vertical-alig
 STRONGEST = 5  # maps shown large, beside the page
 SMALL = 104  # pixels, width of a map in the sheet of all
 EMPTY = 0.99  # share of zeros from which a map counts as empty
-ALIKE = 0.7  # correlation of two maps, above which they show the same
 BINS = 60
 HEAD = (
     "module",
@@ -47,107 +45,11 @@ HEAD = (
     "backward ms",
 )
 
-Progress = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class PageMaps:
-    """One page, and what one module gives on it: `maps` (C, h, w) uint8, each from its own lowest to highest value."""
-
-    name: str
-    origin: str  # of the weights
-    module: str
-    canvas: NDArray[np.uint8]  # (H, W, 3)
-    maps: NDArray[np.uint8]
-    figures: list[dict[str, Any]]  # of each channel: min, max, mean, std, zeros, count
-
-    @property
-    def strongest(self) -> list[int]:
-        """The channels by their standard deviation, the largest first."""
-        return sorted(range(len(self.figures)), key=lambda channel: -self.figures[channel]["std"])
-
-    def different(self, count: int) -> list[int]:
-        """Return the strongest channels of which no two show nearly the same."""
-        flat = self.maps[:, ::4, ::4].reshape(len(self.maps), -1).astype(np.float64)
-        flat -= flat.mean(axis=1, keepdims=True)
-        flat /= np.linalg.norm(flat, axis=1, keepdims=True) + 1e-9
-        alike = np.abs(flat @ flat.T)
-        channels: list[int] = []
-        for channel in self.strongest:
-            if len(channels) < count and all(alike[channel, other] < ALIKE for other in channels):
-                channels.append(channel)
-        return channels
-
-    def describe_channel(self, channel: int) -> str:
-        """Return a channel's figures in words."""
-        figures = self.figures[channel]
-        return f"{figures['min']:.2g} to {figures['max']:.2g}, {100 * figures['zeros'] / figures['count']:.0f} % zeros"
-
-    def picture(self, channel: int, caption: str, width: int | None = None) -> str:
-        """Return a map as a picture, thinned to about twice `width` pixels where it is shown small."""
-        levels = self.maps[channel]
-        step = max(1, levels.shape[1] // (2 * width)) if width else 1
-        shares = levels[::step, ::step].astype(np.float32) / np.float32(255)
-        alt = f"map {channel} of {self.module}: {self.describe_channel(channel)}"
-        return page_images.picture(shares, alt, (), caption, **({"width": width} if width else {}))
-
-    def page_picture(self, **size: int) -> str:
-        """Return the page as a picture."""
-        return page_images.picture(self.canvas, f"page {self.name}", (), f"<b>{escape(self.name)}</b>", **size)
-
-
-@dataclass
-class ShortTraining:
-    """A short training: samples of a module's values (V,) by step, the table of all modules, and the plot of them."""
-
-    module: str
-    losses: list[float] = field(default_factory=list)
-    outputs: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    gradients: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    table: list[dict[str, Any]] = field(default_factory=list)
-    plot: tuple[Any, str] | None = None  # figure and alternative text
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class PlantedFault:
-    """A planted fault, what was reported, and the share of bad values of modules in the order in which they compute.
-
-    `short` names the fault over its plot; `backward`: the values are gradients, in the order of the backward pass.
-    """
-
-    planted: str
-    reported: str
-    right: bool
-    spread: list[tuple[str, float]]
-    short: str
-    backward: bool = False
-
-
-@dataclass(frozen=True)
-class LayersReport:
-    """All that the notebook shows: maps of a page, a short training, and planted faults."""
-
-    looked: PageMaps
-    learned: ShortTraining
-    faults: list[PlantedFault]
-
-
-def inspect_layers(
-    config: Config, module: str, page: int, checkpoint: str, every: int, progress: Progress
-) -> LayersReport:
-    """Look, train and plant in this process, as most of a short child's time goes into importing torch."""
-    from ocrlab.notebook import layers_job
-
-    maps = layers_job.look(config, module, page, checkpoint)
-    training = layers_job.learn(config, module, every, progress)
-    return LayersReport(maps, training, layers_job.plant(config, checkpoint, progress))
-
 
 def look(lab: Lab, module: str, page: int, checkpoint: str, every: int) -> LayersReport:
     """Return maps of a page, a short training with every module watched, and planted faults; raises ChildFailed."""
     title = f"Looking at a page, training with {module} and every other module watched, planting faults"
-    report: LayersReport = lab.run(inspect_layers, lab.config, module, page, checkpoint, every, title=title)
+    report: LayersReport = lab.run(layers_job.inspect_layers, lab.config, module, page, checkpoint, every, title=title)
     return report
 
 
@@ -155,9 +57,9 @@ def maps(page_maps: PageMaps) -> View:
     """Return the page beside the strongest maps of the module."""
     count, (height, width) = len(page_maps.maps), page_maps.maps.shape[1:]
     silent = sum(figures["zeros"] >= EMPTY * figures["count"] for figures in page_maps.figures)
-    pictures = [page_maps.page_picture()]
+    pictures = [_page_picture(page_maps)]
     for channel in page_maps.different(STRONGEST):
-        pictures.append(page_maps.picture(channel, f"<b>Map {channel}</b> · {page_maps.describe_channel(channel)}"))
+        pictures.append(_picture(page_maps, channel, f"<b>Map {channel}</b> · {page_maps.describe_channel(channel)}"))
     finding = f"{page_maps.module} gives {'one map' if count == 1 else f'{count} maps'} of {width} × {height}; "
     finding += f"{silent} of them {'is' if silent == 1 else 'are'} empty on this page" if silent else "none is empty"
     note = f"{len(pictures) - 1} that vary most and differ, each" if len(pictures) > 2 else "It is drawn"
@@ -165,17 +67,31 @@ def maps(page_maps: PageMaps) -> View:
     return page_images.row(finding, pictures, note=note)
 
 
+def _picture(page_maps: PageMaps, channel: int, caption: str, **size: int) -> str:
+    """Return a map as a picture, thinned to about twice its width where it is shown small."""
+    levels = page_maps.maps[channel]
+    step = max(1, levels.shape[1] // (2 * size["width"])) if size else 1
+    shares = levels[::step, ::step].astype(np.float32) / np.float32(255)
+    alt = f"map {channel} of {page_maps.module}: {page_maps.describe_channel(channel)}"
+    return page_images.picture(shares, alt, (), caption, **size)
+
+
+def _page_picture(page_maps: PageMaps, **size: int) -> str:
+    name = page_maps.name
+    return page_images.picture(page_maps.canvas, f"page {name}", (), f"<b>{escape(name)}</b>", **size)
+
+
 def slider(page_maps: PageMaps) -> WidgetView:
     """Return a slider over the maps for JupyterLab, which is a sheet of all of them in a report."""
     count, strongest = len(page_maps.maps), page_maps.strongest
     finding = f"All {count} maps" if count > 1 else "The only map"
     finding += f" of {page_maps.module}" + (", the one that varies most first" if count > 1 else "")
-    row = page_images.row(finding, [page_maps.picture(channel, f"{channel}", SMALL) for channel in strongest])
+    row = page_images.row(finding, [_picture(page_maps, channel, f"{channel}", width=SMALL) for channel in strongest])
 
     def show(place: int) -> View:
         channel = strongest[place]
         words = f"<b>map {channel} · {page_maps.describe_channel(channel)}</b>"
-        pictures = page_maps.page_picture(width=380) + page_maps.picture(channel, words, 380)
+        pictures = _page_picture(page_maps, width=380) + _picture(page_maps, channel, words, width=380)
         return View(f'<div class="row">{pictures}</div>', "")
 
     range_ = {"value": 0, "min": 0, "max": count - 1}

@@ -1,45 +1,133 @@
 """What the layers notebook computes, in its watched child: maps of a page, values over a training, planted faults.
 
-Shapes: B batch, C channels, h w map pixels, H W canvas pixels.
+All of it in one child, as most of a short one's time goes into importing torch; reading the records needs no torch.
+Shapes: B batch, C channels, h w map pixels, H W canvas pixels, V values.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from ocrlab.config import schema as configs
 from ocrlab.config.schema import Config
-from ocrlab.data import transforms
-from ocrlab.data.dataset import Batch
-from ocrlab.data.formats import reader
-from ocrlab.data.image_io import read_image
-from ocrlab.debug.instruments import tensor_facts
-from ocrlab.debug.instruments.layers import layer_watch
-from ocrlab.debug.instruments.layers.module_selection import NamedModule, select_modules
-from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import ConfigError
-from ocrlab.inference import Detector
-from ocrlab.notebook.layers import PageMaps, PlantedFault, Progress, ShortTraining
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ocrlab.data.dataset import Batch
+    from ocrlab.debug.instruments.layers.module_selection import NamedModule
     from ocrlab.training.lightning_module import Training
 
+ALIKE = 0.7  # correlation of two maps, above which they show the same
 MOST = 20_000  # values of a tensor for its histogram: every n-th of them
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class PageMaps:
+    """One page, and what one module gives on it: `maps` (C, h, w) uint8, each from its own lowest to highest value."""
+
+    name: str
+    origin: str  # of the weights
+    module: str
+    canvas: NDArray[np.uint8]  # (H, W, 3)
+    maps: NDArray[np.uint8]
+    figures: list[dict[str, Any]]  # of each channel: min, max, mean, std, zeros, count
+
+    @property
+    def strongest(self) -> list[int]:
+        """The channels by their standard deviation, the largest first."""
+        return sorted(range(len(self.figures)), key=lambda channel: -self.figures[channel]["std"])
+
+    def different(self, count: int) -> list[int]:
+        """Return the strongest channels of which no two show nearly the same."""
+        flat = self.maps[:, ::4, ::4].reshape(len(self.maps), -1).astype(np.float64)
+        flat -= flat.mean(axis=1, keepdims=True)
+        flat /= np.linalg.norm(flat, axis=1, keepdims=True) + 1e-9
+        alike = np.abs(flat @ flat.T)
+        channels: list[int] = []
+        for channel in self.strongest:
+            if len(channels) < count and all(alike[channel, other] < ALIKE for other in channels):
+                channels.append(channel)
+        return channels
+
+    def describe_channel(self, channel: int) -> str:
+        """Return a channel's figures in words."""
+        figures = self.figures[channel]
+        return f"{figures['min']:.2g} to {figures['max']:.2g}, {100 * figures['zeros'] / figures['count']:.0f} % zeros"
+
+
+@dataclass
+class ShortTraining:
+    """A short training: samples of a module's values (V,) by step, the table of all modules, and the plot of them."""
+
+    module: str
+    losses: list[float] = field(default_factory=list)
+    outputs: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    gradients: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    table: list[dict[str, Any]] = field(default_factory=list)
+    plot: tuple[Any, str] | None = None  # figure and alternative text
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class PlantedFault:
+    """A planted fault, what was reported, and the share of bad values of modules in the order in which they compute.
+
+    `short` names the fault over its plot; `backward`: the values are gradients, in the order of the backward pass.
+    """
+
+    planted: str
+    reported: str
+    right: bool
+    spread: list[tuple[str, float]]
+    short: str
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class LayersReport:
+    """All that the notebook shows: maps of a page, a short training, and planted faults."""
+
+    looked: PageMaps
+    learned: ShortTraining
+    faults: list[PlantedFault]
+
+
+def inspect_layers(
+    config: Config, module: str, page: int, checkpoint: str, every: int, progress: Progress
+) -> LayersReport:
+    """Return maps of a page, a short training, and planted faults; raises CheckpointError, ConfigError, DataError."""
+    import cv2
+    import torch
+
+    torch.set_num_threads(1)  # it is little work, and where other programs use the cores a pool of threads only waits
+    cv2.setNumThreads(1)
+    maps = look(config, module, page, checkpoint)
+    training = learn(config, module, every, progress)
+    return LayersReport(maps, training, plant(config, checkpoint, progress))
 
 
 def look(config: Config, module: str, page: int, checkpoint: str = "") -> PageMaps:
     """Return what a module of a trained detector gives on a validation page; raises CheckpointError, DataError, and
     ConfigError for an unknown page or module.
     """
-    _limit_threads()
+    import torch
+
+    from ocrlab.data import transforms
+    from ocrlab.data.formats import reader
+    from ocrlab.data.image_io import read_image
+    from ocrlab.debug.instruments import tensor_facts
+    from ocrlab.inference import Detector
+
     detector = Detector.load(checkpoint or "receipts")
     samples = reader.load(config.data, config.val_split, exif=config.exif).samples
     if not 0 <= page < len(samples):
@@ -65,14 +153,10 @@ def look(config: Config, module: str, page: int, checkpoint: str = "") -> PageMa
     return PageMaps(sample.name, detector.origin, named.name, canvas, levels, figures)
 
 
-def _limit_threads() -> None:
-    """Compute on one core: it is little work, and where other programs use the cores a pool of threads only waits."""
-    torch.set_num_threads(1)
-    cv2.setNumThreads(1)
-
-
 def find_module(model: nn.Module, module: str) -> NamedModule:
     """Return the one module that a name means; raises ConfigError where it means several."""
+    from ocrlab.debug.instruments.layers.module_selection import select_modules
+
     matches = select_modules(model, module)
     if len(matches) > 1:
         raise ConfigError("One module is looked at", got=f"{module}, which is {len(matches)} modules", need="one name")
@@ -81,6 +165,8 @@ def find_module(model: nn.Module, module: str) -> NamedModule:
 
 def first_tensor(output: Any) -> Tensor:
     """Return the first tensor in a module's output."""
+    from ocrlab.debug.instruments.tensor_tree import tensors
+
     return next(tensor for _, tensor in tensors(output))
 
 
@@ -94,10 +180,13 @@ def _training(config: Config) -> Training:
 
 def learn(config: Config, module: str, every: int, progress: Progress) -> ShortTraining:
     """Train from random weights for `trainer.max_steps` and return what its modules gave; raises DataError."""
+    import torch
+
+    from ocrlab.data.formats import reader
+    from ocrlab.debug.instruments.layers import layer_watch
     from ocrlab.training import loop
     from ocrlab.training.optimizer import shorten_warmup
 
-    _limit_threads()
     torch.manual_seed(config.seed)
     config.runtime.workers = 0
     config.optim.warmup_steps = shorten_warmup(config.optim.warmup_steps, config.trainer.max_steps)
@@ -151,9 +240,12 @@ def _sampler(learned: ShortTraining, every: int) -> Callable[..., None]:
 
 def plant(config: Config, checkpoint: str, progress: Progress) -> list[PlantedFault]:
     """Plant three faults in a training step of a trained detector, where the seed says, and return what is reported."""
+    import torch
+
+    from ocrlab.data.formats import reader
+    from ocrlab.inference import Detector
     from ocrlab.training import loop
 
-    _limit_threads()
     torch.manual_seed(config.seed)
     trained = Detector.load(checkpoint or "receipts")
     network: dict[str, Any] = {name: getattr(trained.config, name) for name in ("encoder", "decoder", "width")}
@@ -184,41 +276,39 @@ def _page(training: Training, batch: Batch, draw: np.random.Generator) -> Plante
 
 def _weight(training: Training, batch: Batch, draw: np.random.Generator) -> PlantedFault:
     """Plant one Inf in the weight of one convolution."""
+    from torch import nn
+
     convolutions = [(name, m) for name, m in training.detector.named_modules() if isinstance(m, nn.Conv2d)]
     name, module = convolutions[int(draw.integers(len(convolutions)))]
-    place = tuple(int(draw.integers(size)) for size in module.weight.shape)
-    with torch.no_grad():
-        module.weight[place] = math.inf
+    module.weight.data[tuple(int(draw.integers(size)) for size in module.weight.shape)] = math.inf
     right = {"module": name, "what": "weight", "path": "weight"}
     planted = f"one Inf in the weight of {name}"
     return _step(training, batch.images.float(), batch, planted, "An Inf in a weight", right)
 
 
 def _gradient(training: Training, batch: Batch, draw: np.random.Generator) -> PlantedFault:
-    """Plant a NaN in the backward of one ReLU: its forward stays right."""
+    """Plant a NaN in the gradient of one ReLU's input: its forward stays right."""
+    from torch import nn
+
     units = [(n, m) for n, m in training.detector.named_modules() if isinstance(m, nn.ReLU) and "encoder" not in n]
     name, module = units[int(draw.integers(len(units)))]
     sample = int(draw.integers(batch.images.shape[0]))
     forward = module.forward
-    module.forward = lambda x: forward(_Spoiled.apply(x, sample))  # type: ignore[method-assign, assignment]
+
+    def spoil(gradient: Tensor) -> Tensor:
+        gradient = gradient.clone()
+        gradient[sample, 0, 0, 0] = math.nan
+        return gradient
+
+    def spoiled(x: Tensor) -> Tensor:
+        x = x.clone()
+        x.register_hook(spoil)
+        return forward(x)
+
+    module.forward = spoiled  # type: ignore[method-assign, assignment]
     right = {"module": name, "what": "gradient of input", "sample": sample}
     planted = f"one NaN in the backward of {name}, sample {sample}"
     return _step(training, batch.images.float(), batch, planted, "A NaN in a gradient", right)
-
-
-class _Spoiled(torch.autograd.Function):
-    """Its input, unchanged; its backward writes one NaN."""
-
-    @staticmethod
-    def forward(context: Any, x: Tensor, sample: int) -> Tensor:
-        context.sample = sample
-        return x.clone()
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        gradient = gradient.clone()
-        gradient[context.sample, 0, 0, 0] = math.nan
-        return gradient, None
 
 
 def _step(
@@ -229,6 +319,9 @@ def _step(
     It is located if the first bad value has the fields `right`. The spread is over outputs, or over gradients in the
     order of the backward, of the modules without children.
     """
+    from ocrlab.data.dataset import Batch
+    from ocrlab.debug.instruments.layers import layer_watch
+
     with layer_watch.watch(training.detector, "*") as report:
         training.training_step(Batch(images, batch.maps, batch.pages), 0).backward()
     first, history = report.first_nonfinite, report.history()

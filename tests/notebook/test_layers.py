@@ -72,7 +72,7 @@ def test_a_short_training_gives_histograms_and_the_table_of_all_modules(config: 
 
 def test_a_single_step_has_a_middle() -> None:
     values = {0: np.linspace(1, 2, 99, dtype=np.float32)}
-    view = layers.histograms(layers.ShortTraining("m", [1.0], values, values))
+    view = layers.histograms(layers_job.ShortTraining("m", [1.0], values, values))
     assert "loss 1.00 to 1.00 in one step" in view.text
     assert re.findall(r">([\d.−-]+)</text>", view.html)[0] == "0", "a step has no fractions"
 
@@ -83,7 +83,7 @@ def test_figures_of_next_to_nothing_have_no_sign() -> None:
 
 def test_empty_histograms_are_labelled() -> None:
     dead = {0: np.zeros(9, np.float32), 2: np.zeros(9, np.float32)}
-    view = layers.histograms(layers.ShortTraining("m", [1.0, 1.0], dead, {}))
+    view = layers.histograms(layers_job.ShortTraining("m", [1.0, 1.0], dead, {}))
     assert "There was no output" in view.text and "100 % zeros" in view.text
 
 
@@ -102,12 +102,12 @@ def test_planted_faults_are_located_where_they_were_planted(config: Config, seed
     assert all(f"from {name} on" in svg for name in first) and svg.count("in backward order") == 1
 
 
-def page_maps(maps: list[np.ndarray]) -> layers.PageMaps:
+def page_maps(maps: list[np.ndarray]) -> layers_job.PageMaps:
     figures = [
         {"min": 0.0, "max": 1.0, "std": float(m.std()), "zeros": int((m == 0).sum()), "count": m.size} for m in maps
     ]
     canvas = np.zeros((32, 32, 3), np.uint8)
-    return layers.PageMaps("page", "shipped", "decoder.fusion", canvas, np.stack(maps).astype(np.uint8), figures)
+    return layers_job.PageMaps("page", "shipped", "decoder.fusion", canvas, np.stack(maps).astype(np.uint8), figures)
 
 
 def test_the_strongest_maps_come_first_and_duplicates_are_passed_over() -> None:
