@@ -12,6 +12,7 @@ import contextlib
 import errno
 import mmap
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,27 @@ class WrittenFile:
 
 
 SharedFile = mmap.mmap | WrittenFile
+
+
+@dataclass(frozen=True)
+class DoubleBuffer:
+    """Two places for one value, and a byte that selects the valid one: a reader never sees half a value."""
+
+    selector: int  # offset of the byte
+    first: int  # offset of the first place; the second one follows it
+    size: int  # bytes of a place
+
+    def write(self, file: SharedFile, value: bytes) -> None:
+        """Write a value into the place that is not valid, then select it."""
+        side = 1 - (file[self.selector] & 1)
+        at = self.first + side * self.size
+        file[at : at + len(value)] = value
+        file[self.selector] = side
+
+    def read(self, content: bytes) -> bytes:
+        """Return the place that is valid."""
+        at = self.first + (content[self.selector] & 1) * self.size
+        return content[at : at + self.size]
 
 
 def create(path: Path | str, size: int) -> SharedFile:

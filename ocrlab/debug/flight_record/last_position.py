@@ -28,16 +28,17 @@ def position_text(run: Path) -> str:
 def last_flights(run: Path) -> list[Flight]:
     """Return the records of the last start of a run that have a step, by rank."""
     paths = ring_reader.find_rings(run)
-    flights = []
-    for path in paths:
-        if ring_reader.parse_name(path)[1] == ring_reader.parse_name(paths[0])[1]:
-            try:
-                flight = ring_reader.read_ring(path)
-            except DataError:
-                continue
-            if flight.now is not None:
-                flights.append(flight)
-    return flights
+    return [
+        flight
+        for flight in map(_read, paths)
+        if flight is not None and flight.now is not None and flight.start == ring_reader.parse_name(paths[0])[1]
+    ]
+
+
+def _read(path: Path) -> Flight | None:
+    with suppress(DataError):
+        return ring_reader.read_ring(path)
+    return None
 
 
 def has_live_process(run: Path) -> bool:
@@ -58,13 +59,13 @@ def flight_position(flight: Flight) -> str:
         phase = f"forward, {_short(now.stage)}"
     parts = [f"step {now.number}, {phase}".rstrip(", ")]
     parts += [samples] if samples and not samples.endswith(" ") else []  # without a sample there is nothing to report
-    of = [worker for worker in flight.workers if worker.sample and (worker.loader == 0) == (now.phase != "validation")]
-    own = [worker for worker in of if worker.pid == flight.pid]  # what the process loads itself
+    workers = [w for w in flight.workers if w.sample and (w.loader == 0) == (now.phase != "validation")]
+    own = [worker for worker in workers if worker.pid == flight.pid]  # what the process loads itself
     if own and now.phase == "data":
         parts.append(f"the process itself on {_short(own[0].sample)}")
-    of = [worker for worker in of if worker.pid != flight.pid]
-    parts += [", ".join(f"worker {worker.worker} on {_short(worker.sample)}" for worker in of[:WORKERS])] if of else []
-    return "; ".join(parts) + (f" and {len(of) - WORKERS} more workers" if len(of) > WORKERS else "")
+    others = [f"worker {w.worker} on {_short(w.sample)}" for w in workers if w.pid != flight.pid]
+    parts += [", ".join(others[:WORKERS])] if others else []
+    return "; ".join(parts) + (f" and {len(others) - WORKERS} more workers" if len(others) > WORKERS else "")
 
 
 def _few(names: Sequence[str]) -> str:
@@ -81,11 +82,10 @@ def _short(name: str) -> str:
 def rank_positions(run: Path) -> dict[int, dict[str, Any]]:
     """Return where each process of a run was when its flight record stopped, by pid: {"step", "phase", "sample"}."""
     positions: dict[int, dict[str, Any]] = {}
-    for path in ring_reader.find_rings(run):
-        with suppress(DataError):
-            ring = ring_reader.read_ring(path)
-            if ring.now is not None:
-                phase, samples = ring.now.phase, ", ".join(ring.now.samples[:2])
-                sample = {"validation": ring.sample, "data": ""}.get(phase, samples)  # of data it is the batch before
-                positions.setdefault(ring.pid, {"step": ring.now.number, "phase": phase, "sample": sample})
+    for flight in map(_read, ring_reader.find_rings(run)):
+        if flight is not None and flight.now is not None:
+            now = flight.now
+            samples = {"validation": flight.sample, "data": ""}  # of data it is the batch before
+            sample = samples.get(now.phase, ", ".join(now.samples[:2]))
+            positions.setdefault(flight.pid, {"step": now.number, "phase": now.phase, "sample": sample})
     return positions

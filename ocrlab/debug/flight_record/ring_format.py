@@ -28,6 +28,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ocrlab.run_folder.shared_file import DoubleBuffer
+
 MAGIC = b"OCRLABR4"
 HEADER = struct.Struct("<8sIIqIId")  # magic, slots, bytes of a slot, pid, rank, start, seconds since 1970
 PAGE = 4096
@@ -47,7 +49,8 @@ BLOCK_BYTES = 5120  # of one
 WORDS_BYTES = 2496  # or twice as many: with what the state of a Mersenne Twister begins
 BLOCKS = 6  # that a micro-batch may fill: three generators, before its batch was loaded and after it
 MARGIN = 64  # micro-batches whose blocks outlive their slots, for a reader beside a running writer
-TEXTS = {"op": (704, 250), "sample": (1216, 250)}  # offset, bytes of one value
+TEXT_BYTES = 250  # of one: its length, and then it
+OP, SAMPLE = (DoubleBuffer(NOW + offset, NOW + offset + 1, TEXT_BYTES) for offset in (704, 1216))
 SAVED = struct.Struct("<Bqq")  # whether it is there, micro and number of the step that it was taken before
 SAVED_AT = 1792  # snapshot a, and b 32 bytes after it
 
@@ -118,23 +121,24 @@ def encode_step(step: Step, room: int, random: Mapping[str, Any], loaded: Mappin
         return text
     content |= {"samples": step.samples[:16], "left_out": ["samples"]}
     text = ENCODE(content).encode()
-    if len(text) <= room:
-        return text
-    few = [name[:60] for name in step.samples[:16]]
-    content |= {"samples": few, "order": {}, "left_out": ["samples", "order", "loaded"]}
-    content.pop("loaded", None)
-    return ENCODE(content).encode()[:room]
+    if len(text) > room:
+        few = [name[:60] for name in step.samples[:16]]
+        content |= {"samples": few, "order": {}, "left_out": ["samples", "order", "loaded"]}
+        content.pop("loaded", None)
+        text = ENCODE(content).encode()[:room]
+    return text
 
 
-def no_block(number: int) -> bytes:
-    """Return the words in a block where there are none; raises TornRecord."""
-    raise TornRecord(f"no block {number}")
+def encode_text(text: str, size: int = TEXT_BYTES) -> bytes:
+    """Return the length of a text and the text, as far as it fits into `size` bytes."""
+    raw = text.encode(errors="replace")[: size - 1]
+    return COUNTS[len(raw)] + raw
 
 
-def decode_slot(slot: bytes, large: bytes = b"", block: Callable[[int], bytes] = no_block) -> tuple[int, Step] | None:
-    """Return the number and the step of a slot, None for one that was never used; raises Torn.
+def decode_slot(slot: bytes, large: bytes, block: Callable[[int], bytes]) -> tuple[int, Step] | None:
+    """Return the number and the step of a slot, None for one that was never used; raises TornRecord.
 
-    `large` is where its text lies if that is too large for the slot.
+    `large` is where its text lies if that is too large for the slot; `block` returns the words of a numbered block.
     """
     number, again, check, has_loss, loss, *numbers, flags, position, size = SLOT.unpack_from(slot)
     if not number and not again:

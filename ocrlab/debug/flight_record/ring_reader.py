@@ -10,28 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ocrlab.debug.flight_record.ring_format import (
-    BLOCK_BYTES,
-    BLOCKS,
-    FIRST,
-    HEADER,
-    MAGIC,
-    MARGIN,
-    NOW,
-    PAGE,
-    PHASE_AT,
-    SAVED,
-    SAVED_AT,
-    SLOT_BYTES,
-    STAGE_AT,
-    TEXTS,
-    WORD_BYTES,
-    WORDS,
-    Step,
-    TornRecord,
-    decode_slot,
-    read_block,
-)
+from ocrlab.debug.flight_record import ring_format as ring
+from ocrlab.debug.flight_record.ring_format import Step, TornRecord
 from ocrlab.debug.flight_record.worker_status import WorkerStatus, read_workers
 from ocrlab.errors import DataError
 
@@ -90,32 +70,41 @@ def read_ring(path: Path | str) -> Flight:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            head = file.read(FIRST)
+            head = file.read(ring.FIRST)
             flight, slots, size = _header(path, head)
-            head = _settled(file, head)
-            file.seek(FIRST)
-            records = [file.read(SLOT_BYTES) for _ in range(slots)]
-            blocks = file.read((slots + MARGIN) * BLOCKS * BLOCK_BYTES)
+            for _ in range(3):  # until two readings of the first pages agree; a living process may go on writing
+                before = head
+                file.seek(0)
+                head = file.read(ring.FIRST)
+                if head == before:
+                    break
+            records = [file.read(ring.SLOT_BYTES) for _ in range(slots)]
+            blocks = file.read((slots + ring.MARGIN) * ring.BLOCKS * ring.BLOCK_BYTES)
             large = [file.read(size) for _ in range(slots)]
     except OSError as error:
         raise DataError(f"{path} cannot be read", got=str(error)) from error
-    steps: list[tuple[int, Step]] = []
+    steps: dict[int, Step] = {}
     for slot, payload in zip(records, large, strict=True):
         try:
-            record = decode_slot(slot, payload, lambda number: read_block(blocks, number)) if slot else None
+            record = ring.decode_slot(slot, payload, lambda number: ring.read_block(blocks, number)) if slot else None
         except TornRecord:
-            record = None
             flight.torn += 1
-        if record:
-            steps.append(record)
-    flight.steps = [step for _, step in sorted(steps, key=lambda record: record[0])]
+        else:
+            steps |= [record] if record else []
+    flight.steps = [steps[number] for number in sorted(steps)]
     _complete(flight.steps)
-    if flight.steps:
-        flight.now = _now(flight.steps[-1], head)
-        flight.steps[-1] = flight.now
-    flight.sample = _text(head, "sample")
+    if flight.steps:  # the newest one, with what the status page tells about it
+        phase, stage = (_word(head, head[at]) for at in (ring.PHASE_AT, ring.STAGE_AT))
+        op = _text(ring.OP.read(head))
+        flight.now = flight.steps[-1] = replace(flight.steps[-1], phase=phase, stage=stage, op=op)
+    flight.sample = _text(ring.SAMPLE.read(head))
     flight.workers = read_workers(path.parent, flight.rank, flight.start)
-    flight.snapshots = _snapshots(path.parent, head, flight.rank)
+    for side, letter in enumerate("ab"):
+        there, micro, number = ring.SAVED.unpack_from(head, ring.NOW + ring.SAVED_AT + 32 * side)
+        snapshot = path.parent / f"snapshot-{flight.rank}-{letter}.pt"
+        if there and snapshot.is_file():
+            flight.snapshots.append(Snapshot(snapshot, number, micro))
+    flight.snapshots.sort(key=lambda snapshot: -snapshot.micro)
     return flight
 
 
@@ -138,54 +127,25 @@ def _complete(steps: Sequence[Step]) -> None:
 
 def _header(path: Path, head: bytes) -> tuple[Flight, int, int]:
     try:
-        magic, slots, size, pid, rank, start, when = HEADER.unpack_from(head)
+        magic, slots, size, pid, rank, start, when = ring.HEADER.unpack_from(head)
     except struct.error:
         magic, slots, size = b"", 0, 0
-    if magic != MAGIC or not slots or size < PAGE or slots * size > LARGEST or len(head) < FIRST:
-        do = "Replay it with the ocrlab that recorded it" if magic[:7] == MAGIC[:7] != magic else ""
-        raise DataError(f"{path} is not a ring", got=f"a file that starts with {head[:8]!r}", need=f"{MAGIC!r}", do=do)
+    if magic != ring.MAGIC or not slots or size < ring.PAGE or slots * size > LARGEST or len(head) < ring.FIRST:
+        do = "Replay it with the ocrlab that recorded it" if magic[:7] == ring.MAGIC[:7] != magic else ""
+        raise DataError(
+            f"{path} is not a ring", got=f"a file that starts with {head[:8]!r}", need=f"{ring.MAGIC!r}", do=do
+        )
     return Flight(path, pid, rank, start, when), slots, size
-
-
-def _settled(file: object, head: bytes) -> bytes:
-    """Return the first pages as two readings agree on; of a living process the last one has to do."""
-    for _ in range(3):
-        file.seek(0)  # type: ignore[attr-defined]
-        again = file.read(FIRST)  # type: ignore[attr-defined]
-        if again == head:
-            break
-        head = again
-    return head
-
-
-def _now(step: Step, head: bytes) -> Step:
-    """Return the newest step with what the page of now says about it."""
-    phase, stage = (_word(head, head[at]) for at in (PHASE_AT, STAGE_AT))
-    return replace(step, phase=phase, stage=stage, op=_text(head, "op"))
 
 
 def _word(head: bytes, number: int) -> str:
     """Return word `number` of phases and stages, '' for 0."""
-    at = WORDS + (number - 1) * WORD_BYTES
-    there = number > 0 and at + WORD_BYTES <= FIRST
-    return head[at + 1 : at + 1 + head[at]].decode(errors="replace") if there else ""
+    at = ring.WORDS + (number - 1) * ring.WORD_BYTES
+    return _text(head[at:]) if number > 0 and at + ring.WORD_BYTES <= ring.FIRST else ""
 
 
-def _snapshots(folder: Path, head: bytes, rank: int) -> list[Snapshot]:
-    snapshots = []
-    for side, letter in enumerate("ab"):
-        there, micro, number = SAVED.unpack_from(head, NOW + SAVED_AT + 32 * side)
-        path = folder / f"snapshot-{rank}-{letter}.pt"
-        if there and path.is_file():
-            snapshots.append(Snapshot(path, number, micro))
-    return sorted(snapshots, key=lambda snapshot: -snapshot.micro)
-
-
-def _text(head: bytes, name: str) -> str:
-    offset, size = TEXTS[name]
-    selector = NOW + offset
-    at = selector + 1 + (head[selector] & 1) * size
-    return head[at + 1 : at + 1 + min(head[at], size - 1)].decode(errors="replace")
+def _text(value: bytes) -> str:
+    return value[1 : 1 + value[0]].decode(errors="replace")
 
 
 def is_whole(path: Path) -> bool:

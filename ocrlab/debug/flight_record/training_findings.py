@@ -40,15 +40,12 @@ def read(run_folder: Path) -> list[str] | None:
     ranks = _ranks(run_folder)
     if not ranks:
         return None
-    lines: list[str] = []
+    lines, reported = _diverged_ranks(ranks), set[str]()
     for rank, content in sorted(ranks.items()):
-        new = [str(line) for line in content["lines"]]
-        lines += [
-            line if len(ranks) == 1 else f"rank {rank}: {line}"
-            for line in new
-            if not _reported_before(line, ranks, rank)
-        ]
-    return _diverged_ranks(ranks) + lines
+        prefix = "" if len(ranks) == 1 else f"rank {rank}: "
+        lines += [f"{prefix}{line}" for line in content["lines"] if line not in reported]
+        reported.update(content["lines"])
+    return lines
 
 
 def ended_early(run_folder: Path) -> bool:
@@ -60,10 +57,6 @@ def training_end(run_folder: Path, rank: int) -> dict[str, Any] | None:
     """Return how the training of a rank ended, {"how": "success" or "failed", "error"}; None where it is unknown."""
     end = _ranks(run_folder).get(rank, {}).get("end")
     return dict(end) if isinstance(end, dict) else None
-
-
-def _reported_before(line: str, ranks: Mapping[int, Mapping[str, Any]], rank: int) -> bool:
-    return any(line in content["lines"] for other, content in ranks.items() if other < rank)
 
 
 def _ranks(run_folder: Path) -> dict[int, dict[str, Any]]:

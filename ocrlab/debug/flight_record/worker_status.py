@@ -20,11 +20,12 @@ from ocrlab.run_folder import shared_file
 MAGIC = b"OCRLABW3"
 SIZE = 256 * 1024
 HEAD = struct.Struct("<8sqiid")  # magic, pid, worker, loader, seconds since 1970
-SAMPLE_AT, SAMPLE = 64, struct.Struct("<dH238s")  # selector, then two: when, length, text
-BATCH_AT, BATCH_BYTES = 4096, 120 * 1024  # selector, then two batches; the failed one is not overwritten
+SAMPLE = struct.Struct("<dH238s")  # when, length, text
+SAMPLES = shared_file.DoubleBuffer(selector=64, first=72, size=SAMPLE.size)
+BATCHES = shared_file.DoubleBuffer(selector=4096, first=4104, size=120 * 1024)  # the failed one is not overwritten
 BATCH = struct.Struct("<III")  # bytes of the order, of the states, and the CRC-32 of both, which follow
 LENGTH = struct.Struct("<I")
-FAILED_AT = 600  # 1 + the side of the batch that failed, and its sample follows
+FAILED_AT, FAILED_SAMPLE_AT = 600, 608  # whether a batch has failed, and at which sample
 NAME = re.compile(r"worker-(\d+)-(\d+)-(\d+)-(\d+)\.bin")
 
 
@@ -56,31 +57,25 @@ class StatusPage:
 
     def sample(self, name: str) -> None:
         """Write which sample is being loaded."""
-        side = 1 - self.page[SAMPLE_AT]
-        at = SAMPLE_AT + 8 + side * SAMPLE.size
-        self.page[at : at + SAMPLE.size] = _sample(name)
-        self.page[SAMPLE_AT] = side
+        SAMPLES.write(self.page, _sample(name))
 
     def batch(self, order: str, states: States) -> None:
         """Write which batch is being loaded, as JSON, and the states of the generators before it."""
         if self.has_failed:
             return
         text, state_bytes = order.encode(), _pack_states(states)
-        if len(state_bytes) > BATCH_BYTES // 2:
+        if len(state_bytes) > BATCHES.size // 2:
             state_bytes = _pack_states({})
-        if BATCH.size + len(text) + len(state_bytes) > BATCH_BYTES:
+        if BATCH.size + len(text) + len(state_bytes) > BATCHES.size:
             text = b'{"left_out":true}'
-        side = 1 - (self.page[BATCH_AT] & 1)
-        at = BATCH_AT + 8 + side * BATCH_BYTES
-        whole = BATCH.pack(len(text), len(state_bytes), zlib.crc32(state_bytes, zlib.crc32(text))) + text + state_bytes
-        self.page[at : at + len(whole)] = whole
-        self.page[BATCH_AT] = side
+        check = zlib.crc32(state_bytes, zlib.crc32(text))
+        BATCHES.write(self.page, BATCH.pack(len(text), len(state_bytes), check) + text + state_bytes)
 
     def fail(self, name: str) -> None:
         """Mark the current batch as failed at sample `name`; only the first failure counts."""
         if not self.has_failed:
             self.has_failed = True
-            self.page[FAILED_AT + 8 : FAILED_AT + 8 + SAMPLE.size] = _sample(name)
+            self.page[FAILED_SAMPLE_AT : FAILED_SAMPLE_AT + SAMPLE.size] = _sample(name)
             self.page[FAILED_AT] = 1
 
 
@@ -109,30 +104,30 @@ def read_page(path: Path) -> WorkerStatus:
     data = path.read_bytes()
     magic, pid, number, loader, when = HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise ValueError(f"{path} is no worker's page")
-    sample_time, size, text = SAMPLE.unpack_from(data, SAMPLE_AT + 8 + (data[SAMPLE_AT] & 1) * SAMPLE.size)
+        raise ValueError(f"{path} is not a worker's page")
+    sample_time, size, text = SAMPLE.unpack(SAMPLES.read(data))
     worker = WorkerStatus(pid, number, text[:size].decode(errors="replace"), sample_time or when, loader)
     if data[FAILED_AT]:
-        worker.failed_at, size, text = SAMPLE.unpack_from(data, FAILED_AT + 8)
+        worker.failed_at, size, text = SAMPLE.unpack_from(data, FAILED_SAMPLE_AT)
         worker.failed = text[:size].decode(errors="replace")
-    at = BATCH_AT + 8 + (data[BATCH_AT] & 1) * BATCH_BYTES
-    size, length, check = BATCH.unpack_from(data, at)
-    text = data[at + BATCH.size : at + BATCH.size + size]
-    states = data[at + BATCH.size + size : at + BATCH.size + size + length]
+    batch = BATCHES.read(data)
+    size, length, check = BATCH.unpack_from(batch)
+    text = batch[BATCH.size : BATCH.size + size]
+    states = batch[BATCH.size + size : BATCH.size + size + length]
     if size and zlib.crc32(states, zlib.crc32(text)) == check:
-        names, *parts = _unpack(states)
+        names, *parts = _unpack_states(states)
         worker.order = json.loads(text)
         worker.loaded = dict(zip(json.loads(names), parts, strict=True))
     return worker
 
 
 def _pack_states(states: States) -> bytes:
-    """Return states, and their names before them, as a page holds them."""
+    """Return the names of states, as JSON, and the states, each after its length."""
     names = ENCODE([*states]).encode()
     return b"".join(LENGTH.pack(len(part)) + part for part in (names, *states.values()))
 
 
-def _unpack(data: bytes) -> list[bytes]:
+def _unpack_states(data: bytes) -> list[bytes]:
     parts, at = [], 0
     while at < len(data):
         (length,) = LENGTH.unpack_from(data, at)

@@ -1,12 +1,11 @@
 """The flight recorder as a Lightning callback for anybody's project: `Trainer(callbacks=[Recorder()])`.
 
-For a loop written by hand there is `recording`, which is in `loop_recorder.py` and needs no Lightning.
+For a loop written by hand there is `ocrlab.record`, in `loop_recorder.py`, which needs no Lightning.
 """
 
 # ruff: noqa: E402
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,15 +22,14 @@ from torch import nn
 from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.instruments import sample_names
 from ocrlab.debug.recorder import loader_recorder, rng_state, saved_rng_states
-from ocrlab.debug.recorder.loop_recorder import early_exit_text, recording
-from ocrlab.debug.recorder.replay_registration import Session, session
+from ocrlab.debug.recorder.loop_recorder import recording
+from ocrlab.debug.recorder.recording import Recording
+from ocrlab.debug.recorder.replay_registration import Session
 from ocrlab.debug.recorder.sample_recorder import BatchOrigin, StatusLocation
 from ocrlab.debug.recorder.stage_hooks import unwrap
-from ocrlab.debug.recorder.step_recorder import StepRecorder, hook_optimizer
-from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
-from ocrlab.debug.recorder.training_state import first_learning_rate
+from ocrlab.debug.recorder.step_recorder import StepRecorder
 from ocrlab.run_folder import launcher
-from ocrlab.run_folder.fail_safe import guard, print_message, report, worker_ended
+from ocrlab.run_folder.fail_safe import guard, print_message
 
 random.setstate(BEFORE)
 saved_rng_states.record_import()
@@ -46,7 +44,7 @@ def do_nothing() -> None:
     """Do nothing; a callback that holds a lambda cannot be sent to processes that are spawned."""
 
 
-class Recorder(lightning.Callback):
+class Recorder(Recording, lightning.Callback):
     """Writes what every step was made of to `folder`/flight, so that `ocrlab replay folder` can run it again.
 
     `folder` None: the trainer's log_dir, else its default_root_dir. `batches` is ids (rebuilt from the data) or raw
@@ -68,67 +66,42 @@ class Recorder(lightning.Callback):
     ) -> None:
         self.folder, self.batches, self.every, self.steps = folder, batches, snapshot_every, steps
         self.kind, self.epoch_of, self.model_of = kind, epoch_of, model_of
-        self.step_recorder: StepRecorder | None = None
-        self.replay: Session | None = None
         self.validation_loaders = 0  # loaders that have been prepared for the next validation
         self.replayed_loaders: dict[int, loader_recorder.LoaderRecorder] = {}  # of a validation that is made again
-        self.undo: list[Callable[[], Any]] = []
+        self.undo = []
         self.undo_batch: Callable[[], Any] = do_nothing  # the batch that a replayed step was given in place of its own
         self.validation_batch = -1  # batches of this validation, of all its loaders
-        self.has_several_loaders = (
-            False  # loaders for one batch (CombinedLoader), of which no record can rebuild a batch
-        )
-
-    def give_up(self, error: Exception) -> None:
-        """Switch the recording off; a replay fails by the error."""
-        if self.replay is not None:
-            raise error
-        if self.step_recorder is not None:
-            self.step_recorder.give_up(error)
-        else:
-            report(error, "off for the rest of this run, training goes on")
+        self.has_several_loaders = False  # for one batch (CombinedLoader): no record can rebuild it
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
             return
-        self.replay = session()
-        if self.replay is not None:  # a replay fails by its errors
+        self._begin(lambda: self._open(trainer, pl_module))
+        if self.replay is not None:
             validates = self.kind == "lightning"
-            undo = self.replay.start_lightning(trainer, self._model(pl_module), validates=validates)
-            self.undo.append(undo)
+            self.undo.append(self.replay.start_lightning(trainer, self._model(pl_module), validates=validates))
             self._hook_loaders(trainer)
-            return
-        if program_info.is_replay():  # of another of its trainings
-            return
-        try:
-            self._open(trainer, pl_module)
-            self._hook_loaders(trainer)
-        except Exception as error:
-            if worker_ended(error):
-                raise
-            report(error, "not started, training goes on")
-            self.step_recorder = None
 
-    def _open(self, trainer: Trainer, module: LightningModule) -> None:
-        folder = self.folder or trainer.log_dir or trainer.default_root_dir
-        every = self.every
+    def _folder(self, trainer: Trainer) -> Path:
+        return Path(self.folder or trainer.log_dir or trainer.default_root_dir)
+
+    def _open(self, trainer: Trainer, module: LightningModule) -> StepRecorder:
+        folder, every, rank = self._folder(trainer), self.every, trainer.global_rank
         if trainer.world_size > 1 and every is None:
             # All ranks at the same step: hooks of the user may wait for each other.
             every = min(self.steps * 3 // 4, RANKS_EVERY)
-        self.step_recorder = StepRecorder(
-            Path(folder), self.kind, rank=trainer.global_rank, batches=self.batches, every=every, steps=self.steps
-        )
-        if type(trainer.strategy).__name__ not in UNSHARDED:
-            self.step_recorder.snapshots_on = False
-            program_info.update(self.step_recorder.folder, self.step_recorder.rank, spread=True)
-            if trainer.global_rank == 0:
-                print_message(
-                    f"no snapshots with {type(trainer.strategy).__name__}, which spreads the state over processes"
-                )
-        self.step_recorder.hook_stages(self._model(module))
-        saved_rng_states.save_start(self.step_recorder.folder, self.step_recorder.rank, self.step_recorder.start)
-        if self.kind == "lightning" and trainer.global_rank == 0:
-            print_message(f"writes to {self.step_recorder.folder}; `ocrlab replay {folder}` runs its last steps again")
+        recorder = StepRecorder(folder, self.kind, rank=rank, batches=self.batches, every=every, steps=self.steps)
+        strategy = type(trainer.strategy).__name__
+        if strategy not in UNSHARDED:
+            recorder.snapshots_on = False
+            program_info.update(recorder.folder, rank, spread=True)
+            if rank == 0:
+                print_message(f"no snapshots with {strategy}, which spreads the state over processes")
+        recorder.hook_stages(self._model(module))
+        if self.kind == "lightning" and rank == 0:
+            print_message(f"writes to {recorder.folder}; `ocrlab replay {folder}` runs its last steps again")
+        self._hook_loaders(trainer)
+        return recorder
 
     def _model(self, module: LightningModule) -> nn.Module:
         """Return what stages are named after."""
@@ -158,18 +131,19 @@ class Recorder(lightning.Callback):
 
     @guard
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.has_several_loaders = isinstance(trainer.train_dataloader, dict | list | tuple | CombinedLoader)
-        if self.has_several_loaders and self.step_recorder is not None:
+        recorder, loader = self.step_recorder, trainer.train_dataloader
+        self.has_several_loaders = isinstance(loader, dict | list | tuple | CombinedLoader)
+        if recorder is None:
+            return
+        if self.has_several_loaders:
             print_message(
                 "several loaders at once: steps are recorded, but their batches cannot be made again by a replay"
             )
-        step_recorder = self.step_recorder
-        if step_recorder is None or not step_recorder.on or not step_recorder.snapshots_on:
-            return
-        model = self._model(pl_module)  # a LightningModule is no call itself: training_step calls the network in it
-        step_recorder.monitor = TrainingMonitor(model, trainer.optimizers, network=unwrap(model)[1])
-        for optimizer in trainer.optimizers:
-            self.undo += hook_optimizer(optimizer, step_recorder.before_step)
+        recorder.optimizers = trainer.optimizers
+        if recorder.on and recorder.snapshots_on:
+            model = self._model(pl_module)  # a LightningModule is no call itself: training_step calls the network in it
+            recorder.monitor_training(model, network=unwrap(model)[1])
+            self._hook_steps(trainer.optimizers)
 
     def start_anew(self) -> None:
         """Have a snapshot taken before the next step: a replay must not begin before what has just been changed."""
@@ -187,33 +161,30 @@ class Recorder(lightning.Callback):
         if step_recorder is None or not step_recorder.on:
             return
         epoch = self.epoch_of(micro) if self.epoch_of else trainer.current_epoch
-        watched = None if self.has_several_loaders else step_recorder.loaders.get(0)
-        origin = BatchOrigin() if watched is None else watched.take_origin()
-        number = trainer.global_step
-        step_recorder.begin(number, micro, epoch, first_learning_rate(trainer.optimizers or ()), origin, batch)
+        source = None if self.has_several_loaders else step_recorder.loaders.get(0)
+        origin, number = BatchOrigin() if source is None else source.take_origin(), trainer.global_step
+        step_recorder.begin(number, micro, epoch, origin, batch)
         loop = trainer.fit_loop.epoch_loop
-        fresh = (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0
-        if fresh and micro > step_recorder.snapshots.quiet:
+        is_first = (loop.batch_progress.current.ready - 1) % trainer.accumulate_grad_batches == 0
+        if is_first and micro > step_recorder.snapshots.quiet:
             step_recorder.snapshot(number, lambda: resume_state(trainer))
 
     @guard
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor) -> None:
         scale = trainer.accumulate_grad_batches if pl_module.automatic_optimization else 1
-        if (
-            getattr(trainer.precision_plugin, "scaler", None) is None
-        ):  # else it is the scaled one, 65536 times too large
-            self._loss(loss, float(scale))
-        self._phase("backward")
+        if not _is_scaled(trainer):
+            self._record_loss(loss, float(scale))
+        self._set_phase("backward")
 
     @guard
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        self._phase("optimiser")
+        self._set_phase("optimiser")
 
     @guard
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        is_scaled = getattr(trainer.precision_plugin, "scaler", None) is not None
+        is_scaled = _is_scaled(trainer)
         if self.replay is not None:
             if is_scaled:
                 self.replay.loss(outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
@@ -221,7 +192,7 @@ class Recorder(lightning.Callback):
             return
         if self.step_recorder is not None and (is_scaled or not self.step_recorder.has_loss()):
             self.step_recorder.loss(outputs)  # also of a manual optimisation that calls loss.backward() itself
-        self._phase("optimiser")  # the following hooks average weights; the loader sets "data"
+        self._set_phase("optimiser")  # the following hooks average weights; the loader sets "data"
 
     def _hand_over(self, replay: Session, module: LightningModule, step: str, passed: Any, batch: Any) -> None:
         self.undo_batch()
@@ -237,7 +208,7 @@ class Recorder(lightning.Callback):
     @guard
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.validation_batch = -1
-        self._phase("validation")
+        self._set_phase("validation")
 
     @guard
     def on_validation_batch_start(
@@ -258,33 +229,18 @@ class Recorder(lightning.Callback):
     @guard
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.validation_loaders = 0
-        self._phase("data")
+        self._set_phase("data")
 
     @guard
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        if self.replay is not None:
-            self.replay.failed(exception)
         if self.step_recorder is not None:
-            self._ended(trainer, exception)
-            self.step_recorder.member.end("failed", error=exception)
-            self.step_recorder.failed(exception)
-            self.step_recorder.finish()
-        elif self.replay is None and hasattr(exception, "error_index"):  # of a process that this one has started
-            folder = self.folder or trainer.log_dir or trainer.default_root_dir
-            launcher.note_launched(Path(folder, "flight"), exception)
-        self._leave()
-
-    def _ended(self, trainer: Trainer, error: BaseException) -> None:
-        """Note an exit without an error in the middle of the training."""
-        if (
-            self.step_recorder is not None
-            and self.step_recorder.monitor is not None
-            and isinstance(error, SystemExit)
-            and not error.code
-        ):
             batch = trainer.fit_loop.epoch_loop.batch_progress.current.ready
             where = f"batch {batch} of {trainer.num_training_batches} of epoch {trainer.current_epoch + 1}"
-            self.step_recorder.monitor.stats.ended = early_exit_text(error, where, trainer.max_epochs)
+            self._record_early_exit(exception, where, trainer.max_epochs)
+        elif self.replay is None and hasattr(exception, "error_index"):  # of a process that this one has started
+            launcher.note_launched(self._folder(trainer) / "flight", exception)
+        self._fail(exception)
+        self._remove_hooks()
 
     @guard
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -293,24 +249,12 @@ class Recorder(lightning.Callback):
             self.step_recorder = None
         if self.replay is not None and stage == "fit":
             self.replay.finish()
-        self._leave()
+        self._remove_hooks()
 
-    def _leave(self) -> None:
-        while self.undo:
-            with contextlib.suppress(Exception):
-                self.undo.pop()()
 
-    def _phase(self, name: str) -> None:
-        if self.step_recorder is not None:
-            self.step_recorder.phase(name)
-        elif self.replay is not None:
-            self.replay.phase(name)
-
-    def _loss(self, loss: Any, scale: float) -> None:
-        if self.step_recorder is not None:
-            self.step_recorder.loss(loss, scale)
-        elif self.replay is not None:
-            self.replay.loss(loss, scale)
+def _is_scaled(trainer: Trainer) -> bool:
+    """Tell whether the loss of a backward is scaled, 65536 times too large."""
+    return getattr(trainer.precision_plugin, "scaler", None) is not None
 
 
 def resume_state(trainer: Trainer) -> dict[str, Any]:

@@ -10,9 +10,9 @@
     rec.close()  # or at the end of the program, or by `with ocrlab.record(...) as rec:`
 
 Started again by `ocrlab replay`, the same program restores the state at the first `rec.batches`, gets the recorded
-batches, and ends after the last one. A loop that draws its batches by itself says where a step begins by
-`for step in rec.steps(n)`; one that says nothing is recorded from one `optimizer.step()` to the next, and a replay runs
-it from its beginning.
+batches, and ends after the last one. A loop that draws its batches by itself marks where a step begins by
+`for step in rec.steps(n)`; one that marks nothing is recorded from one `optimizer.step()` to the next, and a replay
+runs it from its beginning.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import itertools
 import operator
 import os
 import sys
-import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -35,32 +34,31 @@ from torch import nn
 
 from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.instruments.dataloader import loader_proxy
-from ocrlab.debug.recorder import loader_recorder, saved_rng_states
-from ocrlab.debug.recorder.loader_recorder import CountingLoader
-from ocrlab.debug.recorder.replay_registration import session
+from ocrlab.debug.recorder import saved_rng_states
+from ocrlab.debug.recorder.loader_recorder import CountingLoader, LoaderRecorder
+from ocrlab.debug.recorder.recording import Recording
 from ocrlab.debug.recorder.sample_recorder import BatchOrigin
-from ocrlab.debug.recorder.stage_hooks import StepPosition
-from ocrlab.debug.recorder.step_recorder import StepRecorder, hook_optimizer
-from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
+from ocrlab.debug.recorder.stage_hooks import StepPosition, StepStart
+from ocrlab.debug.recorder.step_recorder import StepRecorder
 from ocrlab.debug.recorder.training_state import TrainingState
 from ocrlab.debug.recorder.unmarked_loop_hooks import StepHooks
-from ocrlab.run_folder.fail_safe import guard, print_message, report, worker_ended
+from ocrlab.run_folder.fail_safe import guard, print_message
 
-NEVER = 1 << 62  # micro-batches
+MAX_EPOCH = 1 << 62  # what a record can hold
 VALIDATION = 1  # the number of its loader
 SHARDED = "FullyShardedDataParallel"  # its state_dict gathers from all ranks: one alone would wait for ever
 FULLY_SHARD = "FSDPModule"  # of fully_shard
 OPEN_LOOPS: weakref.WeakSet[LoopRecorder] = weakref.WeakSet()  # not closed yet
 
 
-class LoopRecorder:
+class LoopRecorder(Recording):
     """The flight recorder of one hand-written loop, until `close` or the end of the program.
 
     `model`, `optimizer` and `scheduler` may be lists; `extra` is a dict of whatever else has `state_dict` and
-    `load_state_dict` (an average of the weights). `batches` is "ids" (made again from the data) or "raw" (kept as they
-    were); `snapshot_every` counts micro-batches, None: as often as 1 % of the time allows; `steps` is how many of the
-    last micro-batches are kept; `rank` is that of this process, None: that of its group or of its launcher. An error
-    of the recorder never stops a training. torch.cuda.make_graphed_callables refuses a model with hooks: call it
+    `load_state_dict` (an average of the weights). `batches` is "ids" (made again from the data) or "raw" (stored as
+    they were); `snapshot_every` counts micro-batches, None: as often as 1 % of the time allows; `steps` is how many of
+    the last micro-batches are kept; `rank` is that of this process, None: that of its group or of its launcher. An
+    error of the recorder never stops a training. torch.cuda.make_graphed_callables refuses a model with hooks: call it
     before. Raises ShapeError for a model that is none.
     """
 
@@ -79,32 +77,32 @@ class LoopRecorder:
         rank: int | None = None,
     ) -> None:
         self.training = state = TrainingState(model, optimizer, scheduler, scaler, extra)
-        self.replay = session()
-        self.step_recorder: StepRecorder | None = None
-        if self.replay is None and not program_info.is_replay():
-            try:
-                rank = rank if rank is not None else current_rank()
-                step_recorder = StepRecorder(
-                    Path(run), "loop", rank=rank, batches=batches, every=snapshot_every, steps=steps
+
+        def make() -> StepRecorder:
+            own_rank = current_rank() if rank is None else rank
+            recorder = StepRecorder(
+                Path(run), "loop", rank=own_rank, batches=batches, every=snapshot_every, steps=steps
+            )
+            kinds = {kind.__name__ for model in state.models for part in model.modules() for kind in type(part).__mro__}
+            if not kinds.isdisjoint((SHARDED, FULLY_SHARD)):  # a replay cannot run one rank alone
+                program_info.update(recorder.folder, recorder.rank, spread=True)
+            if SHARDED in kinds:
+                recorder.snapshots_on = False
+                print_message(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
+            recorder.optimizers = state.optimizers
+            recorder.hook_stages(*state.models)
+            if recorder.snapshots_on:
+                recorder.monitor_training(
+                    state.models[0] if len(state.models) == 1 else nn.ModuleList(state.models), extra=state.extra
                 )
-                _note_sharding(step_recorder, state.models)
-                step_recorder.hook_stages(*state.models)
-                if step_recorder.snapshots_on:
-                    whole = state.models[0] if len(state.models) == 1 else nn.ModuleList(state.models)
-                    step_recorder.monitor = TrainingMonitor(whole, state.optimizers, state.extra)
-                saved_rng_states.save_start(step_recorder.folder, step_recorder.rank, step_recorder.start)
-                self.step_recorder = step_recorder
-            except Exception as error:
-                if worker_ended(error):
-                    raise
-                report(error, "not started, training goes on")
-        self.first = state.optimizers[0] if state.optimizers else None  # whose learning rate is written down
-        self.now = StepPosition() if self.step_recorder is None else self.step_recorder.now  # how far the step is
-        self.undo: list[Callable[[], Any]] = []
+            return recorder
+
+        self._begin(make)
+        self.now = StepPosition() if self.step_recorder is None else self.step_recorder.now
         self.passes: list[list[Any]] = []  # of each pass over a loader: batches taken, and its length
         self.in_pass = False
         self.epoch_count: int | None = None
-        self.mode = ""  # what marks the beginning of a step: "batches", "steps", "optimizer" for neither
+        self.step_start = StepStart.UNKNOWN
         self.hooks = StepHooks(self)
         self.is_closed = self.takes_snapshots = False
         self.pid, self.error_before = os.getpid(), last_uncaught_error()
@@ -116,7 +114,7 @@ class LoopRecorder:
         if self.replay is not None:
             self.replay.start_loop(state)
             if self.replay.from_start:
-                self._begin_mode("optimizer")
+                self.begin_steps(StepStart.UNMARKED)
                 self.replay.next_step(self)
 
     def __enter__(self) -> LoopRecorder:
@@ -143,34 +141,90 @@ class LoopRecorder:
         self.is_closed = True
         atexit.unregister(self._at_exit)
         OPEN_LOOPS.discard(self)
-        step_recorder, replay = self.step_recorder, self.replay
-        self.ended(error)
+        self._record_how_left(error)
         try:
-            if replay is not None:
-                replay.failed(error) if error is not None else replay.finish()
+            if error is not None:
+                self._fail(error)
+            elif self.replay is not None:
+                self.replay.finish()
         finally:
             self.stop()
-            if step_recorder is not None:
-                if error is not None:
-                    step_recorder.member.end("failed", error=error)
-                    step_recorder.failed(error)
-                step_recorder.finish()
+            if self.step_recorder is not None:
+                self.step_recorder.finish()
 
-    def give_up(self, error: Exception) -> None:
-        """Switch the recording off; a replay fails by the error."""
-        if self.replay is not None:
-            raise error
-        if self.step_recorder is not None:
-            self.step_recorder.give_up(error)
+    @guard
+    def _record_how_left(self, error: BaseException | None) -> None:
+        """Record how far each pass came, and an exit without an error."""
+        monitor = self.step_recorder.monitor if self.step_recorder is not None else None
+        if monitor is None:
+            return
+        monitor.stats.walks = [(taken, size) for taken, size in self.passes]
+        monitor.stats.scaler = self.training.scaler is not None
+        if self.in_pass:
+            taken, size = self.passes[-1]
+            where = f"batch {taken}{'' if size is None else f' of {size}'} of epoch {self.now.epoch + 1}"
+            self._record_early_exit(error, where, self.epoch_count)
+
+    def start(self) -> None:
+        """Hook the optimizers and the model."""
+        self._hook_steps(self.training.optimizers)
+        if self.step_start is not StepStart.BATCH:
+            self.hooks.start()
+
+    @guard
+    def stop(self) -> None:
+        """Remove every hook."""
+        self.hooks.stop()
+        self._remove_hooks()
 
     @property
     def micro(self) -> int:
         """The number of the current micro-batch, from 0; -1 before the first."""
         return int(self.now.micro)
 
+    def state(self) -> dict[str, Any]:
+        """Return the state of all parts, in this epoch."""
+        return self.training.state(self.now.epoch)
+
     def batches(self, loader: Iterable[Any]) -> BatchIterator:
         """Return the batches of a loader, for any number of passes; each is recorded before it is used."""
-        return BatchIterator(self._passes, loader)
+        return BatchIterator(self._begin_pass, loader)
+
+    def _begin_pass(self, loader: Iterable[Any]) -> Iterator[Any]:
+        self.begin_steps(StepStart.BATCH)
+        return self._batches(loader) if self.replay is None else self.replay.batches(loader, self)
+
+    def _batches(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """Yield the batches of a loader."""
+        now, recorder = self.now, self.step_recorder
+        taken: list[Any] = [0, length(loader)]
+        source = None
+        if recorder is not None:
+            source = recorder.record_loader(loader)
+            recorder.phase("data")
+        if isinstance(source, LoaderRecorder):
+            source.on_wait = None  # the pass records its own waits
+        self.in_pass = True
+        self.passes.append(taken)
+        for batch in source if isinstance(source, CountingLoader) else loader:
+            taken[0] += 1
+            now.micro += 1
+            if recorder is not None:
+                origin = BatchOrigin() if source is None else source.take_origin()
+                recorder.begin(now.number, now.micro, now.epoch, origin, batch)
+                if now.clean and now.micro > recorder.snapshots.quiet:
+                    recorder.snapshot(now.number, self.state)
+            is_used = False
+            try:
+                yield batch
+                is_used = True
+            finally:
+                if recorder is not None and is_used:
+                    recorder.phase("data")
+                now.clean = (recorder is not None and now.stepped) or not self.training.optimizers
+                now.number += now.clean  # a micro-batch that ended with an optimizer step
+        self.in_pass = False
+        now.epoch += 1
 
     def steps(self, steps: int | Iterable[Any] | None = None) -> Iterator[Any]:
         """Yield the numbers below `steps`, its items, or endless numbers; each is one optimizer step.
@@ -178,111 +232,43 @@ class LoopRecorder:
         For a loop that draws its batches by itself: a replay begins at a snapshot, with that step.
         """
         numbers = itertools.count() if steps is None else range(steps) if isinstance(steps, int) else steps
-        self._begin_mode("steps")
+        self.begin_steps(StepStart.MARKED)
         if self.replay is not None:
             yield from self.replay.steps(numbers, self)
             return
         for number in numbers:
             self.begin_step()
             yield number
-            self.end_step()
+            self._set_phase("data")
 
     @guard
     def begin_step(self) -> None:
         """Write the record of an optimizer step without known batches."""
-        now, step_recorder = self.now, self.step_recorder
+        now, recorder = self.now, self.step_recorder
         now.micro += 1
         now.number = now.micro
         self.hooks.has_loss = False
-        if step_recorder is not None:
-            step_recorder.begin(now.number, now.micro, now.epoch, self.training.rate(), BatchOrigin())
-            if self.mode == "steps" and now.micro > step_recorder.snapshots.quiet:
-                step_recorder.snapshot(now.number, self.state)
+        if recorder is not None:
+            recorder.begin(now.number, now.micro, now.epoch, BatchOrigin())
+            if self.step_start is StepStart.MARKED and now.micro > recorder.snapshots.quiet:
+                recorder.snapshot(now.number, self.state)
 
     @guard
-    def end_step(self) -> None:
-        """Record the end of an optimizer step."""
-        self._set_phase("data")
-
-    @guard
-    def _begin_mode(self, mode: str) -> None:
-        """Record what marks the beginning of a step; the last one counts."""
-        if self.mode == mode:
+    def begin_steps(self, start: StepStart) -> None:
+        """Record what marks the beginning of a step from now on."""
+        if self.step_start is start:
             return
-        step_recorder, before, self.mode = self.step_recorder, self.mode, mode
-        if step_recorder is not None and mode == "optimizer":
-            self.takes_snapshots = step_recorder.snapshots_on
-            step_recorder.snapshots_on = False  # a replay runs the program from its beginning
-            program_info.update(step_recorder.folder, step_recorder.rank, from_start=True)
-        elif step_recorder is not None and before == "optimizer":
+        recorder, before, self.step_start = self.step_recorder, self.step_start, start
+        if recorder is not None and start is StepStart.UNMARKED:
+            self.takes_snapshots = recorder.snapshots_on
+            recorder.enable_snapshots(False, from_start=True)  # a replay runs the program from its beginning
+        elif recorder is not None and before is StepStart.UNMARKED:
             if not self.hooks.has_stepped:  # the records are of model calls before the training
-                step_recorder.discard_records()
+                recorder.writer.start_again()
                 self.now.micro, self.now.number = -1, 0
-            step_recorder.enable_snapshots(self.takes_snapshots)
-        if mode == "batches":
+            recorder.enable_snapshots(self.takes_snapshots, from_start=False)
+        if start is StepStart.BATCH:
             self.hooks.stop()
-
-    def _passes(self, loader: Iterable[Any]) -> Iterator[Any]:
-        self._begin_mode("batches")
-        if self.replay is not None:
-            return self.replay.batches(loader, self)
-        return self._batches(loader)
-
-    def _batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """Yield the batches of a loader."""
-        now, step_recorder = self.now, self.step_recorder
-        recorder, taken = self._begin_pass(loader)
-        for batch in recorder if isinstance(recorder, CountingLoader) else loader:
-            taken[0] += 1
-            now.micro += 1
-            if step_recorder is not None:
-                self.begin(batch, BatchOrigin() if recorder is None else recorder.take_origin())
-                if now.clean and now.micro > step_recorder.snapshots.quiet:
-                    self.snapshot()
-            done = False
-            try:
-                yield batch
-                done = True
-            finally:
-                now.clean = self.over(done) or self.first is None
-                now.number += now.clean  # a micro-batch that ended with an optimizer step
-        self.ends()
-
-    def _begin_pass(self, loader: Iterable[Any]) -> tuple[Any, list[Any]]:
-        """Begin a pass; returns the recorder of its batches, and a list that begins with their number."""
-        taken = [0, length(loader)]
-        recorder = self.step_recorder.record_loader(loader) if self.step_recorder is not None else None
-        if self.step_recorder is not None:
-            self.step_recorder.note_wait()
-        if isinstance(recorder, loader_recorder.LoaderRecorder):
-            recorder.on_wait = None  # the pass records its own waits
-        self.in_pass = True
-        self.passes.append(taken)
-        return recorder, taken
-
-    @guard
-    def begin(self, batch: Any, origin: BatchOrigin) -> None:
-        """Write the record of a micro-batch."""
-        now, step_recorder = self.now, self.step_recorder
-        if step_recorder is not None and step_recorder.on:
-            step_recorder.begin(now.number, now.micro, now.epoch, self.training.rate(), origin, batch)
-
-    def snapshot(self) -> int:
-        """Take a snapshot where one is due; returns the micro-batch up to which none will be."""
-        step_recorder = self.step_recorder
-        if step_recorder is None:
-            return NEVER
-        step_recorder.snapshot(self.now.number, self.state)
-        return step_recorder.snapshots.quiet
-
-    def over(self, waits: bool) -> bool:
-        """Record the end of a micro-batch, `waits` for the next one or not; returns whether an optimizer stepped."""
-        return self.step_recorder is not None and self.step_recorder.end_micro_batch(waits)
-
-    def ends(self) -> None:
-        """Record the end of a pass."""
-        self.in_pass = False
-        self.now.epoch += 1
 
     def epochs(self, epochs: int | Iterable[int]) -> Iterator[int]:
         """Yield the numbers of the epochs; a replay begins with the recorded one."""
@@ -292,42 +278,33 @@ class LoopRecorder:
             if self.replay is not None and epoch < self.replay.first_epoch:
                 continue
             with contextlib.suppress(TypeError, OverflowError):  # no numbers
-                self.now.epoch = min(operator.index(epoch), NEVER)
+                self.now.epoch = min(operator.index(epoch), MAX_EPOCH)
             yield epoch
 
     def loss(self, loss: Any) -> Any:
         """Record the loss of this micro-batch, a tensor of one number or a number; returns it. Backward comes next."""
-        step_recorder = self.step_recorder
-        recorder = step_recorder or self.replay
+        recorder = self.step_recorder
         self.hooks.has_loss = True
-        if recorder is not None:
-            recorder.loss(loss)
-            recorder.phase("backward")
-            if recorder is step_recorder and recorder.monitor is not None and recorder.monitor.looking:
-                recorder.call_monitor("scaling", loss)
+        self._record_loss(loss)
+        self._set_phase("backward")
+        if recorder is not None and recorder.monitor is not None and recorder.monitor.looking:
+            recorder.monitor.scaling(loss)
         return loss
 
     def validation(self, loader: Iterable[Any]) -> Iterator[Any]:
         """Yield the batches of a validation; each is recorded before it is used, so that a replay finds the bad one."""
+        recorder = self.step_recorder
         with self.validating():
-            if self.replay is not None:
-                yield from self.replay.validation(loader)
+            if self.replay is not None or recorder is None:
+                yield from loader if self.replay is None else self.replay.validation(loader)
                 return
-            recorder = (
-                self.step_recorder.record_loader(loader := self._validation_loader(loader), VALIDATION)
-                if self.step_recorder is not None
-                else None
-            )
-            for number, batch in enumerate(recorder if isinstance(recorder, CountingLoader) else loader):
-                if self.step_recorder is not None and self.step_recorder.on:
-                    origin = BatchOrigin() if recorder is None else recorder.take_origin()
-                    self.step_recorder.validate(number, batch, origin)
+            trained = recorder.loaders.get(0)
+            if trained is not None and trained.holds(loader):
+                loader = loader_proxy.copy_loader(loader)
+            source = recorder.record_loader(loader, VALIDATION)
+            for number, batch in enumerate(source if isinstance(source, CountingLoader) else loader):
+                recorder.validate(number, batch, BatchOrigin() if source is None else source.take_origin())
                 yield batch
-
-    def _validation_loader(self, loader: Any) -> Any:
-        """Return the loader, or a copy where it is the loader of the training."""
-        trained = self.step_recorder.loaders.get(0) if self.step_recorder is not None else None
-        return loader_proxy.copy_loader(loader) if trained is not None and trained.holds(loader) else loader
 
     @contextlib.contextmanager
     def validating(self) -> Iterator[None]:
@@ -335,46 +312,6 @@ class LoopRecorder:
         self._set_phase("validation")
         yield
         self._set_phase("data")
-
-    def _set_phase(self, name: str) -> None:
-        recorder = self.step_recorder or self.replay
-        if recorder is not None:
-            recorder.phase(name)
-
-    def state(self) -> dict[str, Any]:
-        """Return the state of all parts, in this epoch."""
-        return self.training.state(self.now.epoch)
-
-    def _stepping(self, *_: Any) -> None:
-        self._set_phase("optimiser")
-
-    @guard
-    def ended(self, error: BaseException | None) -> None:
-        """Record how the loop was left: how far each pass came, and an exit without an error."""
-        monitor = self.step_recorder.monitor if self.step_recorder is not None else None
-        if monitor is None:
-            return
-        monitor.stats.walks = [(taken, size) for taken, size in self.passes]
-        monitor.stats.scaler = self.training.scaler is not None
-        if self.in_pass and isinstance(error, SystemExit) and not error.code:
-            taken, size = self.passes[-1]
-            where = f"batch {taken}{'' if size is None else f' of {size}'} of epoch {self.now.epoch + 1}"
-            monitor.stats.ended = early_exit_text(error, where, self.epoch_count)
-
-    def start(self) -> None:
-        """Hook the optimizers and the model."""
-        stepping = self._stepping if self.step_recorder is None else self.step_recorder.before_step
-        for optimizer in self.training.optimizers:
-            self.undo += hook_optimizer(optimizer, stepping)
-        if self.mode != "batches":
-            self.hooks.start()
-
-    @guard
-    def stop(self) -> None:
-        """Remove every hook."""
-        self.hooks.stop()
-        while self.undo:
-            self.undo.pop()()
 
 
 class BatchIterator:
@@ -411,30 +348,12 @@ def last_uncaught_error() -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
-def _note_sharding(step_recorder: StepRecorder, models: Sequence[nn.Module]) -> None:
-    """Record whether weights are sharded over ranks: a replay then cannot run one rank alone."""
-    kinds = {kind.__name__ for model in models for part in model.modules() for kind in type(part).__mro__}
-    if not kinds.isdisjoint((SHARDED, FULLY_SHARD)):
-        program_info.update(step_recorder.folder, step_recorder.rank, spread=True)
-    if SHARDED in kinds:
-        step_recorder.snapshots_on = False
-        print_message(f"no snapshots with {SHARDED}, whose ranks would have to take them together")
-
-
 def length(of: Any) -> int | None:
     """Return the length of something, None where it has none."""
     try:
         return len(of)
     except Exception:  # a class of the user's
         return None
-
-
-def early_exit_text(error: BaseException, where: str, epochs: int | None) -> str:
-    """Return the sentence for a program that ended itself in the middle, with the line."""
-    frames = traceback.extract_tb(error.__traceback__)
-    line = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    of = "" if epochs is None else f" of {epochs}"
-    return f"the training did not end: sys.exit(0){line} ended the program in {where}{of}, without an error"
 
 
 def current_rank() -> int:

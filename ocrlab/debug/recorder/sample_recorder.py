@@ -40,11 +40,6 @@ class BatchOrigin:
     pass_number: int = 0
     position: int = -1  # in the pass; -1: not observed leaving its loader
 
-    @property
-    def order(self) -> dict[str, Any]:
-        """What rebuilds the batch."""
-        return self.base if self.position < 0 else {**self.base, "walk": self.pass_number, "position": self.position}
-
 
 @dataclass
 class StatusLocation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,15 @@ LISTS = (nn.ModuleList, nn.ModuleDict)  # they are never called, their members a
 WRAPPERS = ("DataParallel", "DistributedDataParallel")
 LOSSES = ("loss", "criterion")
 compiling = torch.compiler.is_dynamo_compiling  # one function, where is_compiling are two
+
+
+class StepStart(enum.Enum):
+    """What marks the beginning of a step in a hand-written loop."""
+
+    UNKNOWN = enum.auto()
+    BATCH = enum.auto()  # of `rec.batches`
+    MARKED = enum.auto()  # by `rec.steps`
+    UNMARKED = enum.auto()  # it ends with the step of the optimizer
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """What a training in this process writes to its flight folder; the part that Lightning and a hand-written loop share.
 
-No error in here reaches the training: it is said once, and the recorder is off from then on. Only what torch's signal
-handler says in here of a worker that ended is let through.
+No error in here reaches the training: it is reported once, and the recorder is off from then on. Only what a signal
+handler raises in here is let through, as torch's does for a worker that ended.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from ocrlab.debug.recorder.sample_recorder import BatchOrigin, StatusLocation
 from ocrlab.debug.recorder.snapshots import Snapshots
 from ocrlab.debug.recorder.stage_hooks import StageHooks
 from ocrlab.debug.recorder.step_measurements import LossTransfer, MemoryReader
-from ocrlab.debug.recorder.training_health.monitor import MANY, TrainingMonitor
+from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
+from ocrlab.debug.recorder.training_state import first_learning_rate
 from ocrlab.run_folder import launcher, watcher_link
 from ocrlab.run_folder.fail_safe import NAME, guard, print_message, report, worker_ended, write_errors_to
 
@@ -54,12 +55,14 @@ class StepRecorder:
         self.rank, self.member = rank, launcher.member(self.folder, rank, world)
         self.writer, self.start = ring_writer.create(self.folder, rank=rank, slots=steps)
         program_info.write(self.folder, kind, rank=rank, **facts)
+        saved_rng_states.save_start(self.folder, rank, self.start)
         if rank == 0:
             watcher_link.report_record(folder)
         self.snapshots = Snapshots(self.folder, rank, self.start, every=every, most=max(1, steps - 16))
-        self.snapshots.written, self.snapshots.cuda = self.snapshot_saved, lambda: self.cuda
+        self.snapshots.written, self.snapshots.cuda = self.record_snapshot, lambda: self.cuda
         self.raw = BatchStore(self.folder, rank, steps) if batches == "raw" else None
         self.loaders: dict[int, LoaderRecorder | CountingLoader] = {}
+        self.optimizers: Sequence[Any] = ()  # the learning rate of the first one is recorded
         self.memory = MemoryReader()
         self.reader = rng_state.StateReader()
         self.stages = StageHooks(self.writer)
@@ -85,109 +88,70 @@ class StepRecorder:
     def record_loader(self, loader: Any, number: int = 0) -> LoaderRecorder | CountingLoader:
         """Record the samples that a loader's workers load and what its batches are made of, until `finish`.
 
-        Loader 0 is the training's. Returns what holds the notes; a `Counted` is to be used in place of the loader.
+        Loader 0 is the training's. Returns what records it; a `CountingLoader` takes the place of the loader.
         """
         if (earlier := self.loaders.get(number)) is not None and earlier.holds(loader):
             return earlier
         on_pass, on_batch = (self.begin_pass, self.note_batch) if number == 0 else (None, None)
         if loader_recorder.can_record(loader):
             place = StatusLocation(self.folder.absolute(), self.rank, self.start, number)
-            on_wait = self.note_wait if number == 0 else None
+            on_wait = (lambda: self.phase("data")) if number == 0 else None
             entry: LoaderRecorder | CountingLoader = LoaderRecorder(loader, place, on_batch, on_pass, on_wait)
             entry.start()
         else:
-            entry = CountingLoader(loader, on_pass, on_batch if self.raw is not None else None, self.can_snapshot)
+            can_snapshot = lambda: self.micro + 1 > self.snapshots.quiet  # noqa: E731  # before the next micro-batch
+            entry = CountingLoader(loader, on_pass, on_batch if self.raw is not None else None, can_snapshot)
         if earlier is not None:
             earlier.stop()
             entry.pass_number = earlier.pass_number
         self.loaders[number] = entry
         return entry
 
-    def can_snapshot(self) -> bool:
-        """Tell whether a snapshot may be taken before the next micro-batch."""
-        return self.micro + 1 > self.snapshots.quiet
-
     @guard
     def begin_pass(self, number: int) -> None:
         """Store the random states before a pass over data without indices."""
         saved_rng_states.save_states(self.folder, self.rank, self.start, number)
 
+    @guard
     def note_batch(self, data: Any, origin: BatchOrigin) -> None:
         """Store names and content of a batch that has left its loader, before it is moved to a device."""
-        if not self.on:
-            return
-        try:
-            names = sample_names.batch_names(data)
-            origin.samples = names or origin.samples
-            if self.raw is not None and (raw_name := self.raw.keep(data)):
-                origin.base = {**origin.base, "raw": raw_name}
-        except Exception as error:
-            self.give_up(error)
+        origin.samples = sample_names.batch_names(data) or origin.samples
+        if self.raw is not None and (raw_name := self.raw.keep(data)):
+            origin.base = {**origin.base, "raw": raw_name}
 
-    def begin(
-        self, number: int, micro: int, epoch: int, lr: float | None, origin: BatchOrigin, batch: Any = None
-    ) -> None:
+    @guard
+    def begin(self, number: int, micro: int, epoch: int, origin: BatchOrigin, batch: Any = None) -> None:
         """Write the record of a micro-batch before anything is computed with its batch.
 
         What belongs to an optimizer step, its memory and its learning rate, is in the record of its first one.
         """
-        if not self.on:
-            return
         self.now.in_step, self.now.stepped = True, False
-        try:
-            self.write_arrived_losses()
-            if origin.position < 0 or origin.base is loader_recorder.COUNTED:  # its names were not read
-                origin.samples = sample_names.batch_names(batch)
-            cuda = self.cuda and torch.cuda.is_initialized()
-            when, writer = time.time(), self.writer
-            step = ring_format.Step(
-                number, micro, epoch, origin.pass_number, origin.samples, order=origin.base, time=when
-            )
-            everything = micro > self.snapshots.quiet or origin.position == 0  # a snapshot, or a pass, begins here
-            step.random, step.loaded = self.reader.take(cuda=cuda, everything=everything), origin.states
-            step.loss_before = writer.newest_loss if self.arrived_loss is None else self.arrived_loss
-            if number != writer.number:
-                step.lr, step.memory = lr, self.memory.read(when, cuda)
-            self.monitor_batch(micro, batch, origin)
-            writer.begin(step, origin.position)
-            self.arrived_loss = None
-        except Exception as error:
-            self.give_up(error)
-
-    def monitor_batch(self, micro: int, batch: Any, origin: BatchOrigin) -> None:
-        """Pass a batch on to the training monitor."""
-        monitor = self.monitor
-        if monitor is None or not self.cuda:
-            return
-        monitor.stats.batches += 1
-        if micro >= monitor.due or origin.pass_number != monitor.pass_number:
-            try:
+        self.write_arrived_losses()
+        is_counted = origin.base is loader_recorder.COUNTED
+        if origin.position < 0 or is_counted:  # its names were not read
+            origin.samples = sample_names.batch_names(batch)
+        cuda = self.cuda and torch.cuda.is_initialized()
+        when, writer, monitor = time.time(), self.writer, self.monitor
+        step = ring_format.Step(number, micro, epoch, origin.pass_number, origin.samples, order=origin.base, time=when)
+        everything = micro > self.snapshots.quiet or origin.position == 0  # a snapshot, or a pass, begins here
+        step.random, step.loaded = self.reader.take(cuda=cuda, everything=everything), origin.states
+        step.loss_before = writer.newest_loss if self.arrived_loss is None else self.arrived_loss
+        if number != writer.number:
+            step.lr, step.memory = first_learning_rate(self.optimizers), self.memory.read(when, cuda)
+        if monitor is not None and monitor.on:
+            monitor.stats.batches += 1
+            if micro >= monitor.due or origin.pass_number != monitor.pass_number:
                 monitor.begin(micro, batch, origin.pass_number)
-            except Exception as error:
-                self.stop_monitor(error)
-        if origin.base is not loader_recorder.COUNTED:
-            monitor.coverage.note(origin.base.get("indices", ""))
-
-    def note_wait(self) -> None:
-        """Record that the program waits for its next batch."""
-        self.phase("data")
-
-    def end_micro_batch(self, waits: bool) -> bool:
-        """Record the end of a micro-batch, `waits` for the next one or not; returns whether an optimizer stepped."""
-        if waits:
-            self.phase("data")
-        return bool(self.now.stepped)
+            if not is_counted:
+                monitor.coverage.note(origin.base.get("indices", ""))
+        writer.begin(step, origin.position)
+        self.arrived_loss = None
 
     @guard
-    def discard_records(self) -> None:
-        """Discard the records written so far."""
-        self.writer.start_again()
-
-    @guard
-    def enable_snapshots(self, on: bool) -> None:
-        """Take snapshots, where `on`, of a loop that now marks where its steps begin."""
+    def enable_snapshots(self, on: bool, *, from_start: bool) -> None:
+        """Take snapshots or none; `from_start` tells that a replay runs the program from its beginning."""
         self.snapshots_on = on
-        program_info.update(self.folder, self.rank, from_start=False)
+        program_info.update(self.folder, self.rank, from_start=from_start)
 
     def phase(self, name: str) -> None:
         """Record which part of the step begins; "data" and "validation" are outside of it."""
@@ -203,7 +167,7 @@ class StepRecorder:
         self.now.in_step = name == "forward"  # a backward may run the model again
         monitor = self.monitor
         if monitor is not None and monitor.validating != (name == "validation"):
-            self.call_monitor("validate", name == "validation")
+            monitor.validate(name == "validation")
 
     @guard
     def validate(self, number: int, batch: Any, origin: BatchOrigin) -> None:
@@ -211,34 +175,22 @@ class StepRecorder:
         names = sample_names.batch_names(batch) or origin.samples
         self.writer.sample(f"validation batch {number}: {', '.join(names[:8])}")
 
+    @guard
     def loss(self, value: Any, scale: float = 1.0) -> None:
         """Record the loss of this micro-batch, without waiting for a device."""
-        if not self.on:
-            return
-        try:
-            if isinstance(value, Tensor):
-                if value.is_cuda and self.cuda:
-                    self.transfer.send(self.micro, value.detach(), scale)
-                if value.is_cuda or value.numel() != 1:
-                    return
-                value = value.item()
-            elif isinstance(value, Mapping):
-                self.loss(value.get("loss"), scale)
+        if isinstance(value, Mapping):
+            value = value.get("loss")
+        if isinstance(value, Tensor):
+            if value.is_cuda and self.cuda:
+                self.transfer.send(self.micro, value.detach(), scale)
+            if value.is_cuda or value.numel() != 1:
                 return
-            if value is None:
-                return
+            value = value.item()
+        if value is not None:
             value = float(value) * scale
             self.writer.loss(value)
-            monitor = self.monitor
-            if monitor is None or not self.cuda:
-                return
-            monitor.losses.append(value)
-            if not monitor.looking and value - value == 0 and len(monitor.losses) < MANY:
-                return  # losses are counted many at a time
-        except Exception as error:
-            self.give_up(error)
-        else:
-            self.call_monitor("loss")
+            if self.monitor is not None:
+                self.monitor.loss(value)
 
     def write_arrived_losses(self) -> None:
         """Record the losses that have arrived from the device."""
@@ -246,13 +198,17 @@ class StepRecorder:
             self.arrived_loss = loss
             self.writer.loss(loss, micro)
             if self.monitor is not None:
-                self.monitor.losses.append(loss)
-                self.call_monitor("loss")
+                self.monitor.loss(loss)
 
     def has_loss(self) -> bool:
         """Tell whether this micro-batch has a loss, or one on its way from a device."""
         return bool(self.transfer) or self.writer.newest_loss is not None
 
+    def monitor_training(self, model: nn.Module, *, extra: Any = None, network: nn.Module | None = None) -> None:
+        """Look at what the training learns; `network` is what is called in place of the model."""
+        self.monitor = TrainingMonitor(model, self.optimizers, extra or {}, network, self.stop_monitor)
+
+    @guard
     def before_step(self, optimizer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Record that an optimizer is about to step; called with the arguments of its hook.
 
@@ -265,45 +221,30 @@ class StepRecorder:
         if closure is None:
             self.phase("optimiser")
         monitor = self.monitor
-        if monitor is None or not (self.on and self.cuda):
+        if monitor is None or not monitor.on:
             return
-        try:
-            if closure is not None or monitor.looking or monitor.probes:
-                monitor.stepping(optimizer)
-                self.remove_step_hook = optimizer.register_step_post_hook(self.after_step).remove
-            else:
-                monitor.stepped(optimizer, self.micro)
-        except Exception as error:
-            self.stop_monitor(error)
-
-    def after_step(self, optimizer: Any, *_: Any) -> None:
-        """Record that an optimizer has stepped."""
-        self.remove_step_hook()
-        self.call_monitor("stepped", optimizer, self.micro)
-
-    def call_monitor(self, method: str, *args: Any) -> None:
-        """Call a method of the training monitor, which is switched off instead of raising."""
-        if self.monitor is None or not (self.on and self.cuda):
+        if closure is None and not monitor.looking and not monitor.probes:
+            monitor.stepped(optimizer, self.micro)
             return
-        try:
-            getattr(self.monitor, method)(*args)
-        except Exception as error:
-            self.stop_monitor(error)
+        monitor.stepping(optimizer)
+
+        def after_step(*_: Any) -> None:
+            self.remove_step_hook()
+            if self.monitor is not None:
+                self.monitor.stepped(optimizer, self.micro)
+
+        self.remove_step_hook = optimizer.register_step_post_hook(after_step).remove
 
     def stop_monitor(self, error: Exception) -> None:
-        """Switch off the training monitor, and report why."""
-        if worker_ended(error):
-            raise error
-        if self.monitor is not None:
-            self.monitor.close()
-            self.monitor = None
+        """Forget the training monitor, which has failed."""
+        self.monitor = None
         self.failed(error)
-        report(error, "whether it learns is no longer looked at", self.folder)
 
     def write_findings(self) -> None:
         """Print and write the findings of a training that ends."""
-        self.call_monitor("end")
-        if self.monitor is None:
+        if self.monitor is not None:
+            self.monitor.end()
+        if self.monitor is None:  # it has failed there
             return
         entry, stats = self.loaders.get(0), self.monitor.stats
         lines = self.monitor.sentences(entry.loader() if isinstance(entry, LoaderRecorder) else None)
@@ -327,7 +268,7 @@ class StepRecorder:
             self.failed(error)
             report(error, "no more snapshots", self.folder)
 
-    def snapshot_saved(self, side: int, micro: int, number: int) -> None:
+    def record_snapshot(self, side: int, micro: int, number: int) -> None:
         """Record that a snapshot is complete (in the thread that wrote it)."""
         self.writer.saved(side, micro, number)
         if self.raw is not None:
@@ -340,7 +281,7 @@ class StepRecorder:
         if self.cuda and cuda_sticky_errors.is_cuda_error(error):
             self.cuda = False
             if self.monitor is not None:
-                self.monitor.close()  # its hooks query the stream
+                self.monitor.stop()  # its hooks query the stream
             cuda_sticky_errors.never_free([*self.transfer.abandon(), *self.snapshots.abandon()])
 
     def finish(self) -> None:
@@ -369,25 +310,22 @@ class StepRecorder:
             raise error
         self.on = False
         self.failed(error)
+        if self.monitor is not None:
+            self.monitor.stop()
         self.stages.detach()
         for entry in self.loaders.values():
             entry.stop()
         report(error, "off for the rest of this run, training goes on", self.folder)
 
 
-def hook_optimizer(optimizer: Any, stepping: Callable[..., Any]) -> list[Callable[[], Any]]:
-    """Call `stepping` before each step of an optimizer; returns what undoes it, [] for one without such hooks."""
-    register = getattr(optimizer, "register_step_pre_hook", None)
-    return [] if register is None else [register(stepping).remove]
-
-
 def disable_in_fork() -> None:
     """Switch all recorders off in a forked child, which must not write its parent's record."""
     for recorder in RECORDERS:
         recorder.on = recorder.stages.on = recorder.cuda = False
-        cuda_sticky_errors.never_free(
-            [*recorder.transfer.abandon(), *recorder.snapshots.abandon()]
-        )  # CUDA does not survive a fork
+        if recorder.monitor is not None:
+            recorder.monitor.on = False
+        abandoned = [*recorder.transfer.abandon(), *recorder.snapshots.abandon()]
+        cuda_sticky_errors.never_free(abandoned)  # CUDA does not survive a fork
 
 
 os.register_at_fork(after_in_child=disable_in_fork)  # once: Python cannot remove it

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.instruments.call_hook import CallHook
-from ocrlab.debug.recorder.stage_hooks import compiling, unwrap
+from ocrlab.debug.recorder.stage_hooks import StepStart, compiling, unwrap
+from ocrlab.run_folder.fail_safe import guard
 
 if TYPE_CHECKING:
     from ocrlab.debug.recorder.loop_recorder import LoopRecorder
@@ -35,13 +36,12 @@ class StepHooks:
         self.stop()
         for model in self.loop.training.models:
             _, whole = unwrap(model)
-            if isinstance(whole, torch.jit.ScriptModule):
-                continue
-            self.handles.append(whole.register_forward_pre_hook(CallHook(self._entered)))
-            self.handles.append(whole.register_forward_hook(CallHook(self._left)))
-        register = getattr(self.loop.first, "register_step_post_hook", None)
-        if register is not None:
-            self.handles.append(register(self._stepped))
+            if not isinstance(whole, torch.jit.ScriptModule):
+                self.handles.append(whole.register_forward_pre_hook(CallHook(self._enter)))
+                self.handles.append(whole.register_forward_hook(CallHook(self._leave)))
+        for optimizer in self.loop.training.optimizers[:1]:
+            if hasattr(optimizer, "register_step_post_hook"):
+                self.handles.append(optimizer.register_step_post_hook(self._end_step))
 
     def stop(self) -> None:
         """Remove every hook."""
@@ -49,75 +49,62 @@ class StepHooks:
             self.handles.pop().remove()
         self._forget_output()
 
+    def give_up(self, error: Exception) -> None:
+        """Switch the recording off; a replay fails by the error."""
+        self.loop.give_up(error)
+        self.stop()
+
     def _forget_output(self) -> None:
         if self.output is not None:
             self.output.remove()
             self.output = None
 
-    def _entered(self, module: nn.Module, _args: Any) -> None:
+    def _is_unmarked(self) -> bool:
+        """Tell whether the loop marks no steps; the first call decides, but a replay waits: marks may come later."""
+        loop = self.loop
+        if loop.step_start is StepStart.UNKNOWN and loop.replay is None:
+            loop.begin_steps(StepStart.UNMARKED)
+        return loop.step_start is StepStart.UNMARKED
+
+    @guard
+    def _enter(self, module: nn.Module, _args: Any) -> None:
         if compiling():
             return
-        loop = self.loop
-        if not loop.mode and loop.replay is not None:
-            return  # of a loop that marks its steps later
-        validates = not module.training or not torch.is_grad_enabled()
-        try:
-            if not loop.mode:
-                loop._begin_mode("optimizer")
-            if loop.mode == "optimizer" and not self.in_step:
-                self.in_step = True
-                if loop.replay is None:
-                    loop.begin_step()
+        loop, validates = self.loop, not module.training or not torch.is_grad_enabled()
+        if self._is_unmarked() and not self.in_step:
+            self.in_step = True
+            if loop.replay is None:
+                loop.begin_step()
+        if loop.step_start is not StepStart.UNKNOWN:
             loop._set_phase("validation" if validates else "forward")
-        except Exception as error:
-            self._give_up(error)
 
-    def _left(self, module: nn.Module, _args: Any, output: Any) -> None:
-        if compiling() or not self.loop.mode or not module.training or not torch.is_grad_enabled():
+    @guard
+    def _leave(self, module: nn.Module, _args: Any, output: Any) -> None:
+        unknown = self.loop.step_start is StepStart.UNKNOWN
+        if compiling() or unknown or not module.training or not torch.is_grad_enabled():
             return
-        try:
-            self._forget_output()
-            tensors = [t for t in _tensors(output) if t.is_floating_point() and t.requires_grad]
-            loss = next((t for t in tensors if t.numel() == 1), None)
-            if loss is not None and not self.has_loss:
-                recorder = self.loop.step_recorder or self.loop.replay
-                if recorder is not None:
-                    recorder.loss(loss)
-            if tensors:
-                first = tensors[0] if loss is None else loss
-                self.output = first.register_hook(self._backward)
-        except Exception as error:
-            self._give_up(error)
+        self._forget_output()
+        tensors = [t for t in _tensors(output) if t.is_floating_point() and t.requires_grad]
+        loss = next((t for t in tensors if t.numel() == 1), None)
+        if loss is not None and not self.has_loss:
+            self.loop._record_loss(loss)
+        if tensors:
+            first = tensors[0] if loss is None else loss
+            self.output = first.register_hook(lambda _gradient: self.loop._set_phase("backward"))
 
-    def _backward(self, _gradient: Tensor) -> None:
-        self.loop._set_phase("backward")
-
-    def _stepped(self, *_: Any) -> None:
+    @guard
+    def _end_step(self, *_: Any) -> None:
         """Record that the optimizer has stepped, which ends a step of a loop that marks none."""
         loop = self.loop
-        if compiling() or loop.mode == "steps" or (not loop.mode and loop.replay is not None):
+        if compiling() or not self._is_unmarked():
             return
         self.has_stepped = True
-        try:
-            if not loop.mode:
-                loop._begin_mode("optimizer")
-            if not self.in_step and loop.replay is None:  # the model was not called in this step
-                loop.begin_step()
-            self.in_step = self.has_loss = False
-            loop.end_step()
-        except Exception as error:
-            self._give_up(error)
-            return
-        if loop.replay is not None:  # a replay fails by its errors
+        if not self.in_step and loop.replay is None:  # the model was not called in this step
+            loop.begin_step()
+        self.in_step = self.has_loss = False
+        loop._set_phase("data")
+        if loop.replay is not None:
             loop.replay.next_step(loop)
-
-    def _give_up(self, error: Exception) -> None:
-        """Switch the recording off; a replay fails by the error."""
-        if self.loop.replay is not None:
-            raise error
-        self.stop()
-        if self.loop.step_recorder is not None:
-            self.loop.step_recorder.give_up(error)
 
 
 def _tensors(output: Any) -> list[Tensor]:

@@ -58,11 +58,16 @@ class Child:
             self.stopped = None
 
     def listen(self) -> None:
-        """Take in what the guard has to say; a guard that is gone took the program with it."""
+        """Take in what the guard reports; a guard that is gone took the program with it."""
         with contextlib.suppress(BlockingIOError):
             while not self.empty:
-                text = self._receive()
-                verb, *numbers = text.split()
+                text = ""
+                with contextlib.suppress(ConnectionError):
+                    text = self.control.recv(64).decode()
+                verb, *numbers = text.split() or ["empty"]
+                if not text and self.code is None:
+                    self.guard_lost, self.code, self.ended = True, -signal.SIGKILL, time.monotonic()
+                    self._kill_family()
                 if verb == "exit":
                     self._ended(*map(int, numbers))
                 elif verb == "stopped" and int(numbers[0]) == self.pid:
@@ -70,35 +75,20 @@ class Child:
                 elif verb == "empty":
                     self.empty = True
 
-    def _receive(self) -> str:
-        try:
-            text = self.control.recv(64).decode()
-        except ConnectionError:
-            text = ""
-        if text:
-            return text
-        self.guard_lost = self.code is None
-        if self.guard_lost:
-            self.code, self.ended = -signal.SIGKILL, time.monotonic()
-            self._end_family()
-        return "empty"
-
-    def _end_family(self) -> None:
+    def _kill_family(self) -> None:
         """Kill what the program has left, found by session and environment, as its reaper no longer can."""
         for _ in range(SWEEPS):
-            left = [
-                process.pid
-                for process in process_tree.snapshot().values()
-                if process.state != "Z" and self._is_ours(process)
-            ]
-            for pid in left:
+            family = [process for process in process_tree.snapshot().values() if self._is_ours(process)]
+            for process in family:
                 with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
-            if not left:
+                    os.kill(process.pid, signal.SIGKILL)
+            if not family:
                 return
             time.sleep(0.02)
 
     def _is_ours(self, process: process_tree.Process) -> bool:
+        if process.state == "Z":
+            return False
         if process.session in (self.pid, self.guard.pid):
             return True
         try:
@@ -108,9 +98,9 @@ class Child:
 
     def _ended(self, pid: int, code: int, peak_kb: int) -> None:
         main = pid == self.pid
-        name = signal.Signals(-code).name if -code in set(signal.Signals) else None
-        process = {"pid": pid, "role": "main" if main else "other"}
         if not self.ending:
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else None
+            process = {"pid": pid, "role": "main" if main else "other"}
             self.exits.append({**process, "exit_code": code if code >= 0 else None, "signal": name})
         if main:
             self.code, self.ended, self.peak_bytes = code, time.monotonic(), peak_kb * 1024
@@ -125,7 +115,7 @@ def start(
     screen: int = -1,
     scratch: str = "",
 ) -> Child:
-    """Start a command behind a guard; `streams` are its stdin, stdout and stderr. Raises Refused, OSError.
+    """Start a command behind a guard; `streams` are its stdin, stdout and stderr. Raises CommandRefused, OSError.
 
     With `pty` one of the streams is a terminal and becomes the controlling one; `screen` is the user's own terminal, to
     be given back as it was when the watcher is killed. `scratch` is a folder that the guard removes then.

@@ -60,42 +60,39 @@ def environment(scratch: Path, user: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONPATH": f"{place}{os.pathsep}{before}" if before else str(place)}
 
 
-def read(scratch: Path) -> list[dict[str, Any]]:
-    """Return what the processes of a program have written of their errors, the oldest first; never raises."""
+def read(scratch: Path, home: Path | None = None) -> list[dict[str, Any]]:
+    """Return what the processes of a program have written of their errors, the oldest first; never raises.
+
+    What our own code inside of the program failed at goes to ocrlab-errors.log of the run folder `home`.
+    """
     records: list[dict[str, Any]] = []
     for file in sorted(scratch.glob(f"*{ENDING}")):
         with contextlib.suppress(OSError), file.open("rb") as opened:
             lines = opened.read(LONGEST).decode("utf-8", "replace").splitlines()
             records += [record for record in map(_record, lines) if record]
-    return sorted(records, key=lambda record: float(record["time"]))
-
-
-def keep_failures(records: Sequence[dict[str, Any]], home: Path | None) -> None:
-    """Write what our own code inside of the program failed at into ocrlab-errors.log of the run; never raises."""
     for record in records:
         if record["kind"] == "failed":
             where = f"inside of process {record['pid']}, {record.get('where')}"
             fail_safe.append_own_error(home, where, str(record.get("says")))
+    return sorted(records, key=lambda record: float(record["time"]))
 
 
-def texts(records: Sequence[dict[str, Any]], log: str, main: int, home: Path | None = None) -> dict[str, str]:
-    """Return errors.txt, where a program that failed has hidden its first error; else nothing. Never raises."""
+def hidden_errors(
+    records: Sequence[dict[str, Any]], log: str, main: int, home: Path | None = None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return errors.txt where a program that failed has hidden its first error; never raises.
+
+    Else the second dict may hold the fact `silent`: which handler may have taken that error, by the source.
+    """
     with fail_safe.guarded(home, "watch: hidden errors"):
         from ocrlab.debug.diagnosis import hidden_errors
 
         text = hidden_errors.errors_text(records, log, main)
-        return {ERRORS: text} if text else {}
-    return {}
-
-
-def suspected(records: Sequence[dict[str, Any]], log: str, main: int, home: Path | None = None) -> dict[str, str]:
-    """Return the fact `silent`: which handler may have taken the first error, by the source; never raises."""
-    with fail_safe.guarded(home, "watch: suspected handlers"):
-        from ocrlab.debug.diagnosis import hidden_errors
-
+        if text:
+            return {ERRORS: text}, {}
         handler = hidden_errors.suspected_handler(records, log, main)
-        return {"silent": handler} if handler else {}
-    return {}
+        return {}, {"silent": handler} if handler else {}
+    return {}, {}
 
 
 def hid(incident: Path) -> str:
@@ -118,9 +115,8 @@ def swallowed(records: Sequence[dict[str, Any]], home: Path | None = None) -> st
 def exits(records: Sequence[dict[str, Any]], log: str) -> list[dict[str, Any]]:
     """Return how the data workers have ended of which the output only says that they did, as in `Incident.facts`."""
     named = {int(number) for match in UNEXPECTED.finditer(log) for number in re.findall(r"\d+", match[1])}
-    every = {pid: code for record in records if record["kind"] == "children" for pid, code in record["ended"]}
-    cut = CUT.search(log) is not None  # whoever has left ends the others by SIGTERM, which therefore tells nothing
-    ended = {pid: code for pid, code in every.items() if pid in named or (cut and code < 0 and code != -signal.SIGTERM)}
+    is_cut = CUT.search(log) is not None  # who leaves ends the others by SIGTERM, which is no evidence then
+    codes = {pid: code for record in records if record["kind"] == "children" for pid, code in record["ended"]}
     return [
         {
             "pid": pid,
@@ -128,7 +124,8 @@ def exits(records: Sequence[dict[str, Any]], log: str) -> list[dict[str, Any]]:
             "exit_code": code if code >= 0 else None,
             "signal": exit_codes.signal_of_exit(code),
         }
-        for pid, code in ended.items()
+        for pid, code in codes.items()
+        if pid in named or (is_cut and code < 0 and code != -signal.SIGTERM)
     ]
 
 

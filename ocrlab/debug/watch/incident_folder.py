@@ -30,41 +30,38 @@ def open_folder(path: Path | None, command: Sequence[str]) -> run_folder.RunFold
     if path is None:
         return run_folder.create(RUNS, slug(command))
     path = path.absolute()
-    _refuse_strange(path)
-    folder = _opened(path)
-    if (path / INCIDENT / "verdict.json").is_file():  # it speaks of an earlier run, not of this one
-        with contextlib.suppress(OSError):
-            _set_aside(path / INCIDENT)
-    return folder
-
-
-def _opened(path: Path) -> run_folder.RunFolder:
+    for file in (path / name for name in SENTINELS.values()):
+        if file.is_dir() or (file.is_file() and not _is_ours(file)):
+            raise ConfigError(
+                f"{file} was not written by ocrlab, and a watched run would replace it",
+                need="a folder without it",
+                do="Choose another with --run-dir DIR, or rename that file",
+            )
     if any((path / name).exists() for name in SENTINELS.values()):
-        return run_folder.resume(path, finished=True)
-    folder = run_folder.RunFolder(path, run_folder.now())
-    try:
-        folder.flight.mkdir(mode=0o700, parents=True, exist_ok=True)
-        run_folder.write_json(folder.flight / "process.json", identity(), private=True)
-        run_folder.write_json(path / SENTINELS["running"], to_json(RunRecord("running", folder.started)), private=True)
-    except OSError as error:
-        need = "a folder that can be written and a disk with space"
-        dead = path.is_symlink() and not path.exists()
-        got = "a link that leads nowhere" if dead else str(error)
-        raise RunError(f"Run folder {path} cannot be opened", got=got, need=need) from error
+        folder = run_folder.resume(path, finished=True)
+    else:
+        folder = run_folder.RunFolder(path, run_folder.now())
+        try:
+            folder.flight.mkdir(mode=0o700, parents=True, exist_ok=True)
+            run_folder.write_json(folder.flight / "process.json", identity(), private=True)
+            running = to_json(RunRecord("running", folder.started))
+            run_folder.write_json(path / SENTINELS["running"], running, private=True)
+        except OSError as error:
+            dead = path.is_symlink() and not path.exists()
+            raise RunError(
+                f"Run folder {path} cannot be opened",
+                got="a link that leads nowhere" if dead else str(error),
+                need="a folder that can be written and a disk with space",
+            ) from error
+    if (path / INCIDENT / "verdict.json").is_file():  # it is about an earlier run, not about this one
+        with contextlib.suppress(OSError):
+            _rename_to_free_number(path / INCIDENT, path / INCIDENT)
     return folder
 
 
 def spare(command: Sequence[str]) -> run_folder.RunFolder:
     """Open a run folder in the system's folder for temporary files, for when the wanted one cannot be written."""
     return open_folder(Path(tempfile.mkdtemp(prefix=f"ocrlab-{slug(command)}-")), command)
-
-
-def open_or_spare(runs: Path, command: Sequence[str]) -> run_folder.RunFolder:
-    """Open a new run folder below `runs`, or elsewhere where that cannot be written; raises OSError."""
-    try:
-        return run_folder.create(runs, slug(command))
-    except RunError:
-        return spare(command)
 
 
 def slug(command: Sequence[str]) -> str:
@@ -94,7 +91,7 @@ def new_incident(folder: Path) -> Path:
     """Make an empty `incident/`; one that is there already is kept under a number. Raises OSError."""
     place = folder / INCIDENT
     if place.exists():
-        _set_aside(place)
+        _rename_to_free_number(place, place)
     place.mkdir(parents=True)
     return place
 
@@ -104,8 +101,13 @@ def withdraw(incident: Path) -> Path:
     flights = incident.parent / "flight"
     with contextlib.suppress(OSError):
         flights.mkdir(mode=0o700, exist_ok=True)
-        return incident.rename(next(p for p in _numbered(flights / "suspected") if not p.exists()))
+        return _rename_to_free_number(incident, flights / "suspected")
     return incident
+
+
+def _rename_to_free_number(path: Path, base: Path) -> Path:
+    numbered = (base.with_name(f"{base.name}-{number}") for number in range(1, 1000))
+    return path.rename(next(place for place in numbered if not place.exists()))
 
 
 def failed(path: Path, error: Mapping[str, object], cause: str) -> None:
@@ -131,30 +133,10 @@ def also(path: Path, incident: Path, error: Mapping[str, object], cause: str) ->
             failed(path, error, cause)
 
 
-def _refuse_strange(path: Path) -> None:
-    """Raise ConfigError for a folder with a sentinel that is somebody else's: it would be replaced."""
-    for name in SENTINELS.values():
-        file = path / name
-        if file.is_dir() or (file.is_file() and not _is_ours(file)):
-            raise ConfigError(
-                f"{file} was not written by ocrlab, and a watched run would replace it",
-                need="a folder without it",
-                do="Choose another with --run-dir DIR, or rename that file",
-            )
-
-
 def _is_ours(sentinel: Path) -> bool:
     try:
         return "status" in from_json(sentinel.read_bytes(), source=str(sentinel))
     except DataError as error:
         return "newer" in error.what
     except OSError:
-        return True  # it cannot be judged, and opening the folder will say why
-
-
-def _set_aside(place: Path) -> None:
-    place.rename(next(p for p in _numbered(place) if not p.exists()))
-
-
-def _numbered(path: Path) -> list[Path]:
-    return [path.with_name(f"{path.name}-{number}") for number in range(1, 1000)]
+        return True  # opening the folder will say why

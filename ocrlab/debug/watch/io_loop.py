@@ -35,6 +35,7 @@ VAIN, AGAIN = 1.0, 10.0  # seconds: until a Ctrl-C was in vain, which is said; t
 LITTLE, RECENT = 1024, 0.1  # bytes, seconds: output that comes often and in small pieces is read in batches,
 BATCH, TYPED = 0.05, 0.002  # seconds apart, on a terminal sooner: to wake for each would cost more than all the rest
 KEYS_PENDING = 1 << 16
+BLOCKED = float("inf")  # a source rests until the reader of its output has caught up
 
 
 @dataclass
@@ -49,8 +50,7 @@ class Session:
     terminal: pseudo_terminal.Terminal | None = None
     sinks: dict[int, Sink | OutputCallback] = field(default_factory=dict)  # by stream: 1 and 2
     sources: dict[int, int] = field(default_factory=dict)  # of the program's output: descriptor -> stream
-    paused: set[int] = field(default_factory=set)
-    batched: dict[int, float] = field(default_factory=dict)  # descriptors that are read again at this monotonic time
+    resting: dict[int, float] = field(default_factory=dict)  # sources that are read again at this monotonic time
     keys: bytearray = field(default_factory=bytearray)  # typed, and not yet taken by the program
     came: list[int] = field(default_factory=list)  # signals
     handlers: dict[int, Any] = field(default_factory=dict)
@@ -63,10 +63,10 @@ class Session:
     ending: float | None = None  # when SIGTERM went to everyone
     killed: float = 0.0  # when SIGKILL last did
     drained: float | None = None  # when nothing was left to write any more
-    child: Child | None = None
+    child: Child = field(init=False, repr=False)  # from `start` on
 
-    def start(self, command: list[str], env: Mapping[str, str], scratch: Path) -> Child:
-        """Start the program; raises Refused and OSError."""
+    def start(self, command: list[str], env: Mapping[str, str], scratch: Path) -> None:
+        """Start the program; raises CommandRefused and OSError."""
         for stream in (1, 2):
             self.sinks[stream] = OutputCallback(stream, self.output) if self.output else Sink(stream)
         self.terminal = None if self.output else pseudo_terminal.open_pair()
@@ -86,40 +86,49 @@ class Session:
             self.terminal.enter()
             if self.terminal.keyboard:
                 self.selector.register(0, selectors.EVENT_READ, self._type)
-        return self.child
 
     def step(self, wait: float) -> None:
         """Wait for something to happen, `wait` seconds at most, and pass it on."""
-        if self.doubted is not None:
-            wait = min(wait, max(0.0, self.doubted - time.monotonic()))
-        if self.batched:
-            wait = min(wait, max(0.0, min(self.batched.values()) - time.monotonic()))
+        due = [*self.resting.values(), *([] if self.doubted is None else [self.doubted])]
+        if due:
+            wait = min(wait, max(0.0, min(due) - time.monotonic()))
         ready = [key.data for key, _mask in self.selector.select(wait)]
         streams = [descriptor for descriptor in ready if isinstance(descriptor, int)]
-        streams = sorted({*streams, *self._end_batches(bool(streams))}, key=lambda source: self.sources.get(source, 0))
+        streams = sorted({*streams, *self._wake_sources(bool(streams))}, key=lambda source: self.sources.get(source, 0))
         for descriptor in streams:
             self._read(descriptor)
-            if descriptor is not streams[-1]:
-                self._catch_up(descriptor)
+            if descriptor is not streams[-1]:  # all of stdout before stderr: what was printed first stands first
+                for _ in range(PIPE_SIZE // CHUNK):
+                    if descriptor in self.sources and waiting_bytes(descriptor):
+                        self._read(descriptor)
         for act in ready:
             if not isinstance(act, int):
                 act()
-        if self.came or (self.child and self.child.stopped):
+        if self.came or self.child.stopped:
             self._signals()
-        if self.doubted is not None and time.monotonic() >= self.doubted:
-            self._warn()
-        if self.paused or any(sink.pending for sink in self.sinks.values()) or self.keys:
+        if self.doubted is not None and time.monotonic() >= self.doubted:  # a Ctrl-C was in vain: name what ends it
+            self.doubted = None
+            if self.child.code is None and self.ending is None and not self.waits_for_keys:
+                self.warned = time.monotonic()
+                self.write_message(
+                    f"ocrlab watch: the program goes on after Ctrl-C; another one within {AGAIN:.0f} s ends it"
+                )
+        if self.is_blocked or self.keys:
             self._balance()
+
+    @property
+    def is_blocked(self) -> bool:
+        """Tell whether a reader of the output is slow: something waits for it."""
+        return BLOCKED in self.resting.values() or any(sink.pending for sink in self.sinks.values())
 
     @property
     def alive(self) -> bool:
         """Tell whether anything of the program is left, or anything that it wrote and we did not pass on."""
-        if self.child is None or not self.child.empty:
+        if not self.child.empty:
             return True
         if self.terminal:
             self.terminal.close_slave()
-        pending = self.paused or any(sink.pending for sink in self.sinks.values())
-        if pending:  # a reader that is slow gets everything; who is in a hurry asks twice
+        if self.is_blocked:  # a reader that is slow gets everything; who is in a hurry asks twice
             return self.terms < 2
         self.drained = self.drained or time.monotonic()
         return bool(self.sources) and time.monotonic() - self.drained < DRAIN
@@ -127,7 +136,7 @@ class Session:
     def end(self, now: float) -> None:
         """Ask every process of the program to end, and soon make it; called again and again until nothing is left."""
         child = self.child
-        if child is None or child.empty:
+        if child.empty:
             return
         if self.ending is None:
             self.ending = now
@@ -142,9 +151,8 @@ class Session:
     @property
     def ended_by(self) -> str | None:
         """Who ended the program, where it ended by a signal that came through us or soon after it."""
-        number, when = self.asked
-        child = self.child
-        if not number or child is None or child.code is None or child.ended is None:
+        (number, when), child = self.asked, self.child
+        if not number or child.code is None or child.ended is None:
             return None
         if child.code in (-number, 128 + number) or child.ended - when < OBEYED:
             return "user" if number == signal.SIGINT else "outside"
@@ -185,7 +193,7 @@ class Session:
             sink.close()
         self.selector.close()
         self.memory.close()
-        if self.child:
+        if hasattr(self, "child"):
             self.child.control.close()  # the guard ends whatever is left when it sees that
             self.child.guard.wait()
 
@@ -231,38 +239,35 @@ class Session:
             self.terminal.note(data)
         now = time.monotonic()
         if len(data) < LITTLE and now - self.quiet.since < RECENT:
-            if descriptor not in self.batched:
-                self.selector.unregister(descriptor)
-            self.batched[descriptor] = now + (TYPED if self.terminal else BATCH)
+            self._rest(descriptor, now + (TYPED if self.terminal else BATCH))
         self.quiet.moved(now, "output")
         self.sinks[stream].put(data)
 
-    def _end_batches(self, now_all: bool) -> list[int]:
-        """Listen again to the streams whose time has come, or to all; returns those that can be read at once.
+    def _rest(self, descriptor: int, until: float) -> None:
+        """Stop listening to a source of output for a while."""
+        if descriptor not in self.resting:
+            self.selector.unregister(descriptor)
+        self.resting[descriptor] = until
+
+    def _wake_sources(self, now_all: bool) -> list[int]:
+        """Listen again to the sources whose time has come, or to all; returns those that can be read at once.
 
         All of them where another stream is read, so that lines stay in their order, and once the program has ended.
         """
-        now_all |= self.child is not None and self.child.empty
-        now = time.monotonic()
-        due = [descriptor for descriptor, at in self.batched.items() if now_all or at <= now]
+        limit = BLOCKED if now_all or self.child.empty else time.monotonic()
+        due = [descriptor for descriptor, until in self.resting.items() if until <= limit and until != BLOCKED]
         for descriptor in due:
-            del self.batched[descriptor]
-            self.selector.register(descriptor, selectors.EVENT_READ, descriptor)
+            self._listen_again(descriptor)
         return [descriptor for descriptor in due if waiting_bytes(descriptor)]
 
-    def _catch_up(self, descriptor: int) -> None:
-        """Read what has heaped up in stdout before stderr is read: what was printed first stands first."""
-        for _ in range(PIPE_SIZE // CHUNK):
-            if descriptor not in self.sources or not waiting_bytes(descriptor):
-                return
-            self._read(descriptor)
+    def _listen_again(self, descriptor: int) -> None:
+        del self.resting[descriptor]
+        self.selector.register(descriptor, selectors.EVENT_READ, descriptor)
 
     def _drop(self, descriptor: int) -> None:
         """Close a stream that has ended, or that nobody wants any more: the program then sees SIGPIPE or EIO."""
-        with contextlib.suppress(KeyError):
+        if self.resting.pop(descriptor, None) is None:
             self.selector.unregister(descriptor)
-        self.paused.discard(descriptor)
-        self.batched.pop(descriptor, None)
         self.sources.pop(descriptor)
         if not self.terminal or descriptor != self.terminal.master:
             os.close(descriptor)
@@ -277,13 +282,10 @@ class Session:
             elif not sink.pending and registered:
                 self.selector.unregister(sink.descriptor)
             for source in [source for source, of in self.sources.items() if of == stream]:
-                if sink.full and source not in self.paused:
-                    if self.batched.pop(source, None) is None:
-                        self.selector.unregister(source)
-                    self.paused.add(source)
-                elif source in self.paused and not sink.full:
-                    self.selector.register(source, selectors.EVENT_READ, source)
-                    self.paused.discard(source)
+                if sink.full:
+                    self._rest(source, BLOCKED)
+                elif self.resting.get(source) == BLOCKED:
+                    self._listen_again(source)
         self._send_keys()
 
     def _type(self) -> None:
@@ -333,7 +335,6 @@ class Session:
     def _signals(self) -> None:
         """Pass on the signals that came, and follow the program where Ctrl-Z has stopped it."""
         child = self.child
-        assert child is not None, "signals come after the start"
         while self.came:
             number = self.came.pop(0)
             if number == signal.SIGWINCH:
@@ -351,7 +352,6 @@ class Session:
             self._sleep()
 
     def _pass_on(self, number: int) -> None:
-        assert self.child is not None, "signals come after the start"
         if number == signal.SIGTERM == self.asked[0] and time.monotonic() - self.asked[1] < TWICE:
             return
         if number == signal.SIGINT:
@@ -369,31 +369,19 @@ class Session:
 
         Two at once are both the program's: many take the second for "now", and one that is typed blindly ends nothing.
         """
-        assert self.child is not None, "keys and signals come after the start"
         now = time.monotonic()
         soon = self.asked[0] == signal.SIGINT and now - self.asked[1] <= VAIN
         self.asked = signal.SIGINT, now
-        if now - self.warned <= AGAIN and not self._editing:
+        if now - self.warned <= AGAIN and not self.waits_for_keys:
             self.insisted = True
             self.end(now)
         else:
             self.doubted = now if soon or children.ignores(self.child.pid, signal.SIGINT) else now + VAIN
 
-    def _warn(self) -> None:
-        """Say that a Ctrl-C was in vain, and what ends the program."""
-        assert self.child is not None, "keys and signals come after the start"
-        self.doubted = None
-        if self.child.code is None and self.ending is None and not self._editing:
-            self.warned = time.monotonic()
-            self.write_message(
-                f"ocrlab watch: the program goes on after Ctrl-C; another one within {AGAIN:.0f} s ends it"
-            )
-
     @property
-    def _editing(self) -> bool:
-        """Tell whether the program waits for a line that somebody types: Ctrl-C only empties that."""
-        pid = self.child.pid if self.child else 0
-        return self.terminal is not None and self.terminal.keyboard and self.terminal.asking(pid)
+    def waits_for_keys(self) -> bool:
+        """Tell whether the program waits for the person at the terminal, who may take all the time there is."""
+        return self.terminal is not None and self.terminal.keyboard and self.terminal.asking(self.child.pid)
 
     def _sleep(self) -> None:
         """Stop as the program did, with the terminal as the shell wants it, and go on with it later."""
@@ -408,7 +396,6 @@ class Session:
         self._wake()
 
     def _wake(self) -> None:
-        assert self.child is not None, "signals come after the start"
         if self.terminal:
             self.terminal.enter()
         self.child.signal(signal.SIGCONT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 from ocrlab.hardware.processes import kernel_log
@@ -28,60 +28,38 @@ def lines(
 
     None means that the log cannot be read, which is another thing than a log that says nothing.
     A process that lived too short to be seen counts as ours if the program's own output gives its number, if it was
-    killed in a memory group of the program's own (`groups`), or if the program says that what it started was killed.
+    killed in a memory group of the program's own (`groups`), if its number and name fit to a worker that was forked
+    right before or after it, or if the program reports at that moment that what it started was killed.
     """
     log_lines = kernel_log.lines(since).value
     if log_lines is None:
         return None
-    ours = {*pids, *_in_groups(log_lines, groups), *_started(log_lines, ended, pids, log)}
-    ours |= _siblings(log_lines, pids, names)
-    mine = [line for line in log_lines if _ours(line, ended, ours, names, log)]
+    parsed = [(line, next(iter(kernel_log.events([line])), None)) for line in log_lines]
+    main, reports_kill = min(pids, default=0), STARTED.search(log) is not None
+
+    def is_relative(line: str, event: kernel_log.Event) -> bool:
+        memcg = MEMCG.search(line)
+        if memcg and any(str(group).endswith(memcg[1]) for group in groups):
+            return True
+        if event.kind != "oom" or event.pid is None or event.pid <= main:
+            return False
+        if event.name in names and any(abs(event.pid - pid) <= NEAR for pid in pids):
+            return True
+        return reports_kill and event.seconds is not None and abs(event.seconds - ended) <= AT_ONCE
+
+    def is_ours(event: kernel_log.Event | None) -> bool:
+        if event is None or event.pid is None or event.pid in ours:
+            return True
+        if re.search(rf"\bpid\W+(?:s\W+)?{event.pid}\b", log):
+            return True
+        return not real and any(kernel_log.match(event, -1, name, ended) >= SURE for name in names)
+
+    ours = {*pids, *(event.pid for line, event in parsed if event and is_relative(line, event))}
+    real = _number_is_real()
+    mine = [line for line, event in parsed if is_ours(event)]
     if not any("oom" in line.lower() for line in mine if not BEGINS.search(line)):
         mine = [line for line in mine if not BEGINS.search(line)]
     return "\n".join(mine)
-
-
-def _ours(line: str, ended: float, pids: Collection[int], names: Collection[str], log: str) -> bool:
-    events: Sequence[kernel_log.Event] = kernel_log.events([line])
-    if not events or events[0].pid is None:
-        return True
-    event = events[0]
-    if event.pid in pids or re.search(rf"\bpid\W+(?:s\W+)?{event.pid}\b", log):
-        return True
-    if _number_is_real():
-        return False
-    return any(kernel_log.match(event, -1, name, ended) >= SURE for name in names)
-
-
-def _in_groups(log_lines: Sequence[str], groups: Collection[Path]) -> set[int]:
-    """Return the numbers of those that were killed in a group in which nobody else's processes are."""
-    parsed = [(MEMCG.search(line), kernel_log.events([line])) for line in log_lines]
-    return {
-        events[0].pid
-        for memcg, events in parsed
-        if memcg and events and events[0].pid and any(str(group).endswith(memcg[1]) for group in groups)
-    }
-
-
-def _siblings(log_lines: Sequence[str], pids: Collection[int], names: Collection[str]) -> set[int]:
-    """Return the numbers right beside ours, of the same name: numbers go up by one, and workers are forked in a row."""
-    main = min(pids, default=0)
-    events = [event for event in kernel_log.events(log_lines) if event.kind == "oom" and event.pid and event.pid > main]
-    return {
-        event.pid
-        for event in events
-        if event.pid and event.name in names and any(abs(event.pid - pid) <= NEAR for pid in pids)
-    }
-
-
-def _started(log_lines: Sequence[str], ended: float, pids: Collection[int], log: str) -> Iterator[int]:
-    """Yield the numbers that may be of a program which ours started and saw killed: younger than it, and just then."""
-    if not STARTED.search(log):
-        return
-    for event in kernel_log.events(log_lines):
-        younger = event.kind == "oom" and event.pid is not None and event.pid > min(pids, default=event.pid)
-        if younger and event.pid and event.seconds is not None and abs(event.seconds - ended) <= AT_ONCE:
-            yield event.pid
 
 
 def _number_is_real() -> bool:

@@ -1,4 +1,8 @@
-"""What becomes of a watched program: suspicion, hang, time limit, end, and what is written down of each."""
+"""What becomes of a watched program: suspicion, hang, time limit, end, and the report of each.
+
+`tick` decides while it runs, `finish` when it has ended. Both explain a failure in the same three steps:
+`evidence.gather` collects what is known, `incident.judge` makes the verdict, `incident.write` writes `verdict.md`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from pathlib import Path
 
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import training_findings
-from ocrlab.debug.watch import clean_exit_hints, error_hook, incident, incident_folder, rank_status
-from ocrlab.debug.watch.child_process import Child, CommandRefused
+from ocrlab.debug.watch import clean_exit_hints, error_hook, evidence, incident, incident_folder
+from ocrlab.debug.watch.child_process import CommandRefused
 from ocrlab.debug.watch.io_loop import LINGER, OBEYED, Session
 from ocrlab.debug.watch.memory_tracker import OomKillCounters
 from ocrlab.errors import RunError
@@ -25,7 +29,7 @@ LOST = 1  # exit status of a program that did well, and whose output could not b
 WRONG_USE = 2  # exit status of a command that was called with the wrong words
 EVEN = 0.5  # of a verdict on a hang: below it the program may as well be slow
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-STOPS, MOST_STOPS = 10.0, 120.0  # seconds in which a training that was told to stop moves; more where it is slow
+STOPS, MOST_STOPS = 10.0, 120.0  # seconds in which a training that was asked to stop moves; more where it is slow
 TICK = 0.1  # seconds between two looks at the clock while something is about to happen
 FAMILY = (0.15, 4.0, 30.0)  # seconds, factor, seconds: first list of the program's processes, the next, at most
 
@@ -35,8 +39,8 @@ class Options:
     """How to watch. Seconds of `silence` make a hang, `timeout` is the limit for the whole run.
 
     `run_dir` None makes `runs/<time>-<program>`; with `own_folder` the program makes its own, as `ocrlab train` does.
-    Until it says where, that one is looked for below `runs`.
-    With `inside` each Python of the program tells of errors that it hides: see `watch/inside.py`.
+    Until it reports where, that one is looked for below `runs`.
+    With `inside` each Python of the program reports errors that it hides: see `injected_error_hook.py`.
     `on_hang` kill ends a program that hangs, report lets it go on; None ends it only where a heartbeat has stopped.
     """
 
@@ -78,16 +82,16 @@ class WatchedRun:
     folder: run_folder.RunFolder | None
     kills: OomKillCounters = field(default_factory=OomKillCounters)
     suspected: Path | None = None  # the incident folder of a suspicion
-    silence: float = 0.0  # when the silence began that was reported
-    stuck: dict[str, str] = field(default_factory=dict)  # the stacks of that silence, while it lasts
+    silent_since: float = 0.0  # when the silence began that was reported
+    stacks: dict[str, str] = field(default_factory=dict)  # of that silence, while it lasts
     verdict: Verdict | None = None
-    hung: bool = False  # ended by us because of it
-    refused_signal: int = 0  # and what it was told by before
+    hung: bool = False  # we ended it because it hung
+    refused_signal: int = 0  # it hung after this signal, which should have stopped it
     listing: float = FAMILY[0]  # seconds after the start when its processes are listed next
 
     def wait(self, now: float) -> float:
         """Return how many seconds may pass until `tick` has something to do."""
-        child = self.child
+        child = self.session.child
         if child.code is not None or self.session.ending is not None:
             return TICK / 2
         left = [self.session.quiet.wait(now), self.session.memory.wait(now - child.started)]
@@ -97,290 +101,231 @@ class WatchedRun:
 
     def tick(self, now: float) -> None:
         """Do what the clock asks for: look for progress, report a hang, end what is over its time."""
-        child, quiet = self.child, self.session.quiet
-        if child.code is not None or self.session.ending is not None:
-            lingering = child.code == 0 and self.session.ending is None
+        session, child, quiet, timeout = self.session, self.session.child, self.session.quiet, self.options.timeout
+        if child.code is not None or session.ending is not None:
+            lingering = child.code == 0 and session.ending is None
             if not lingering or now - (child.ended or now) > LINGER:
-                self.session.end(now)
+                session.end(now)
             return
-        self._list_family(now)
-        self.session.memory.look(now - child.started, child.pid)
+        if now - child.started >= self.listing:
+            self.listing = min(self.listing * FAMILY[1], self.listing + FAMILY[2])
+            family = process_tree.descendants(child.pid)
+            quiet.meet(family)
+            for process in family:
+                self.kills.note(process.pid)
+        session.memory.look(now - child.started, child.pid)
         quiet.look(now, child.pid)
-        if self.suspected and self._went_on():
-            self._clear()
-        if self.options.timeout is not None and now - child.started >= self.options.timeout:
-            self._end(f"is over its limit of {self.options.timeout:g} s;", now)
-        elif self._stays(now):
-            self.refused_signal = self.session.asked[0]
+        if self.suspected and self._has_moved():
+            self._withdraw_suspicion()
+        if timeout is not None and now - child.started >= timeout:
+            self._end(f"is over its limit of {timeout:g} s;", now)
+        elif self._ignores_stop(now):
+            self.refused_signal, asked_at = session.asked
             name = signal.Signals(self.refused_signal).name
-            self._end(f"hangs: nothing has moved in the {now - self.session.asked[1]:.0f} s since {name};", now)
-        elif quiet.hangs(now) and not self.suspected and not self._asked():
-            self._hangs(now)
+            self._end(f"hangs: nothing has moved in the {now - asked_at:.0f} s since {name};", now)
+        elif quiet.hangs(now) and not self.suspected and not session.waits_for_keys:
+            what = f"nothing has moved for {now - quiet.since:.0f} s"
+            if self.options.on_hang == "kill" or (quiet.has_heartbeat and self.options.on_hang is None):
+                self._end(f"hangs: {what};", now)
+                return
+            self.silent_since = quiet.since
+            self.verdict, self.suspected = self._explain("hung" if quiet.has_heartbeat else "suspected")
+            self._write_summary(f"{what}; the program goes on", self.verdict, self.suspected)
 
     def refused(self, refused: CommandRefused) -> Ended:
         """Write down that the command could not be executed at all."""
         self.session.write_message(f"ocrlab watch: {refused}")
-        if self.folder is None:
-            return Ended("failed", refused.status, None, None, None, refused.status)
-        error = {"type": "Refused", "message": str(refused), "where": None}
-        status = Incident("failed", refused.status, texts={incident.LOG: f"{refused}\n"})
-        verdict = incident.judge(status, self.folder.path)
-        self._write(self.folder, verdict, status)
-        self.folder.fail(error, verdict=cause(verdict))
-        return Ended("failed", refused.status, None, verdict, self.folder.path, refused.status)
-
-    def broke(self, error: BaseException) -> None:
-        """Write down that watching itself failed; the program is ended with it."""
+        verdict = None
         if self.folder:
-            self.folder.fail(error)
+            case = Incident("failed", refused.status, texts={evidence.LOG: f"{refused}\n"})
+            verdict = incident.judge(case, self.folder.path)
+            self._write(self.folder, verdict, case)
+            error = {"type": "Refused", "message": str(refused), "where": None}
+            self.folder.fail(error, verdict=cause(verdict))
+        return Ended("failed", refused.status, None, verdict, self.path, refused.status)
 
     def finish(self) -> Ended:
-        """Write the last word on a program that has ended."""
-        child = self.child
+        """Write the last report on a program that has ended."""
+        session, child = self.session, self.session.child
         code = child.code if child.code is not None else -signal.SIGKILL
         name = exit_codes.signal_name(-code) if code < 0 else None
         exit_status = HUNG if self.hung else 128 - code if code < 0 else code
         if self.refused_signal:
             exit_status = 128 + self.refused_signal
-        if self.session.insisted and exit_status in ENDED:
+        if session.insisted and exit_status in ENDED:
             exit_status = 128 + signal.SIGINT
-        stayed = self._hung_to_its_end()
+        stayed = self._hung_until_ended()
         if self.suspected and not (self.hung or stayed):
-            self._clear()
-        lost = self.session.lost
-        if lost:
-            self.session.write_message(f"ocrlab watch: {lost}")
-            self.session.ring.add(0, f"{lost}\n".encode())
+            self._withdraw_suspicion()
+        if session.lost:
+            session.write_message(f"ocrlab watch: {session.lost}")
+            session.ring.add(0, f"{session.lost}\n".encode())
         if code == 0 and not self.hung:
-            return self._did_well(LOST if lost else 0)
+            return self._did_well(LOST if session.lost else 0)
         status = "hung" if self.hung else "killed" if name else "failed"
         if self.folder is None and code == WRONG_USE and not watcher_link.read_runs(self.scratch):
             return Ended(status, code, None, None, None, code)  # it has said so itself, and made nothing
+        what = f"was killed by {name}" if name else f"ended with exit status {code}"
+        what = f"{Path(self.command[0]).name} {what} after {(child.ended or time.monotonic()) - child.started:.1f} s"
+        what += " (its guard was killed)" if child.guard_lost else ""
+        exit_code = code if code >= 0 else None
         if self._stopped_early():
-            self.session.write_message(f"ocrlab watch: {self._what(code, name)}, before it had a run folder")
-            return Ended(status, code if code >= 0 else None, name, None, None, exit_status)
-        folder = self._home()
+            session.write_message(f"ocrlab watch: {what}, before it had a run folder")
+            return Ended(status, exit_code, name, None, None, exit_status)
         if stayed and self.suspected:
-            what = f"{self._what(code, name)}, when it was told to end and had not moved for {stayed:.0f} s"
-            self.session.write_message(
-                f"ocrlab watch: {what}; what was said of that stays: {incident.short(self.suspected)}"
-            )
-        elif self.verdict is None or not self.hung:
-            case = self._gather(status)
-            self.verdict = self._judge(folder, case)
-            place = self._write(folder, self.verdict, case)
-            self._write_summary(self._what(code, name), self.verdict, place)
-        self._fail(folder, status, name)
-        return Ended(status, code if code >= 0 else None, name, self.verdict, folder.path, exit_status)
+            what += f", when it was told to end and had not moved for {stayed:.0f} s"
+            what += f"; what was said of that stays: {incident.short(self.suspected)}"
+            session.write_message(f"ocrlab watch: {what}")
+        elif not self.hung:
+            self.verdict, place = self._explain(status)
+            self._write_summary(what, self.verdict, place)
+        folder = self._home()
+        self._mark_failed(folder.path, status, f"{status} by {name}" if name else f"{status}, exit status {child.code}")
+        return Ended(status, exit_code, name, self.verdict, folder.path, exit_status)
 
-    def _hung_to_its_end(self) -> float:
+    def _did_well(self, exit_status: int) -> Ended:
+        """Report what tells against exit status 0 in the output, and whether the training came to its end."""
+        session, log, path = self.session, self.session.ring.text(), self.path
+        swallowed = error_hook.swallowed(error_hook.read(self.scratch, path), path)
+        hints = clean_exit_hints.traceback(log), clean_exit_hints.loss(log), clean_exit_hints.cut(log), swallowed
+        for hint in filter(None, hints):
+            session.write_message(f"ocrlab watch: {hint}")
+        record = watcher_link.read_record(self.scratch)
+        if record is not None and training_findings.ended_early(record):
+            why = (training_findings.read(record) or ["the training did not end"])[0]
+            session.write_message(f"ocrlab watch: exit status 0, and yet {why}; the run counts as failed")
+            if self.folder:
+                self.folder.fail({"type": "Unfinished", "message": why, "where": None})
+            return Ended("failed", 0, None, None, path, exit_status)
+        if self.folder:
+            try:
+                self.folder.succeed({})
+            except RunError as error:  # the program did well, whatever becomes of our folder
+                session.write_message(f"ocrlab watch: {error}")
+        return Ended("success", 0, None, None, path, exit_status)
+
+    def _hung_until_ended(self) -> float:
         """Return for how many seconds nothing had moved when somebody ended what hung by the verdict, else 0.
 
         However sure the verdict is: that somebody lost patience explains less than where it stood.
         """
         causes = self.verdict.causes if self.verdict and self.suspected and not self.hung else []
-        if not causes or self._went_on() or not self.session.ended_by:
+        if not causes or self._has_moved() or not self.session.ended_by:
             return 0.0
-        return self.session.asked[1] - self.silence
+        return self.session.asked[1] - self.silent_since
 
     def _stopped_early(self) -> bool:
         """Tell whether somebody stopped a program that makes its own folder before it had one: nothing has failed."""
-        number = self.session.asked[0]
-        if self.folder or not number or self.child.code not in (-number, 128 + number):
+        number, pid = self.session.asked[0], self.session.child.pid
+        if self.folder or not number or self.session.child.code not in (-number, 128 + number):
             return False
-        return not watcher_link.read_run(self.scratch) and not incident_folder.find_run_of(self.child.pid, self._runs())
+        return not watcher_link.read_run(self.scratch) and not incident_folder.find_run_of(pid, self._runs())
 
-    def _did_well(self, exit_status: int) -> Ended:
-        log = self.session.ring.text()
-        records, home = error_hook.read(self.scratch), self.folder.path if self.folder else None
-        error_hook.keep_failures(records, home)
-        swallowed = error_hook.swallowed(records, home)
-        for hidden in filter(
-            None, (clean_exit_hints.traceback(log), clean_exit_hints.loss(log), clean_exit_hints.cut(log), swallowed)
-        ):
-            self.session.write_message(f"ocrlab watch: {hidden}")
-        record = watcher_link.read_record(self.scratch)
-        if record is not None and training_findings.ended_early(record):
-            return self._cut_short(record, exit_status)
-        if self.folder:
-            self._succeed(self.folder)
-        return Ended("success", 0, None, None, self.folder.path if self.folder else None, exit_status)
-
-    def _cut_short(self, record: Path, exit_status: int) -> Ended:
-        """Write down a program that ended itself in the middle of its training, with exit status 0."""
-        why = (training_findings.read(record) or ["the training did not end"])[0]
-        self.session.write_message(f"ocrlab watch: exit status 0, and yet {why}; the run counts as failed")
-        if self.folder:
-            self.folder.fail({"type": "Unfinished", "message": why, "where": None})
-        path = self.folder.path if self.folder else None
-        return Ended("failed", 0, None, None, path, exit_status)
-
-    @property
-    def child(self) -> Child:
-        """The program."""
-        assert self.session.child is not None, "a case begins with the start of its program"
-        return self.session.child
-
-    def _stays(self, now: float) -> bool:
-        """Tell whether a training of ours was told to end, and has not moved since: its own way there is shorter."""
+    def _ignores_stop(self, now: float) -> bool:
+        """Tell whether a training of ours was told to stop and has not moved since: its own way there is shorter."""
         quiet, (number, when) = self.session.quiet, self.session.asked
         if not self.options.own_folder or number not in STOPPING or quiet.stops or not quiet.has_heartbeat:
             return False
         return now - max(when, quiet.since) > min(max(STOPS, 3 * quiet.longest), MOST_STOPS)
 
-    def _asked(self) -> bool:
-        """Tell whether the program waits for the person at our terminal, who may take all the time there is."""
-        terminal = self.session.terminal
-        return bool(terminal and terminal.keyboard and (terminal.asking(self.child.pid)))
-
-    def _hangs(self, now: float) -> None:
-        quiet = self.session.quiet
-        sure = quiet.has_heartbeat
-        kill = self.options.on_hang == "kill" or (sure and self.options.on_hang is None)
-        what = f"nothing has moved for {now - quiet.since:.0f} s"
-        if kill:
-            self._end(f"hangs: {what};", now)
-            return
-        self.silence = quiet.since
-        folder = self._home()
-        case = self._gather("hung" if sure else "suspected")
-        self.stuck = {name: text for name, text in case.texts.items() if name == incident.STACKS}
-        self.verdict = self._judge(folder, case)
-        self.suspected = self._write(folder, self.verdict, case)
-        self._write_summary(f"{what}; the program goes on", self.verdict, self.suspected)
-
     def _end(self, why: str, now: float) -> None:
         """Write down where the program hangs, then end it."""
         self.hung = True
-        folder = self._home()
-        case = self._gather("hung")
-        self.verdict = self._judge(folder, case)
-        place = self._write(folder, self.verdict, case)
+        self.verdict, place = self._explain("hung")
         best = self.verdict.causes[0].confidence if self.verdict.causes else 0.0
         unsure = self.options.on_hang == "kill" and not self.session.quiet.has_heartbeat and best < EVEN
         reservation = ", as --on-hang kill asks, though it may only be slow" if unsure else ""
         self._write_summary(f"the program {why} it is ended{reservation}", self.verdict, place)
         self.session.end(now)
 
-    def _judge(self, folder: run_folder.RunFolder, case: Incident) -> Verdict:
-        """Return the verdict, with experiments that can be typed as they stand: a person's own command, this run."""
-        record = incident.find_recorded(folder.path, watcher_link.read_record(self.scratch))
-        ours = self.options.own_folder or self.session.output is not None  # a command that nobody has typed
-        return incident.fit_experiments(
-            incident.judge(case, folder.path), () if ours else self.command, incident.short(record) if record else ""
-        )
-
-    def _write_summary(self, what: str, verdict: Verdict, place: Path) -> None:
-        self.session.write_message(incident.summary(what, verdict, place, watcher_link.read_record(self.scratch)))
-
-    def _went_on(self) -> bool:
+    def _has_moved(self) -> bool:
         """Tell whether what was silent has moved by itself: last words after a signal that ends it are no progress."""
         since, (number, when) = self.session.quiet.since, self.session.asked
-        return since > self.silence and not (number and 0 <= since - when < OBEYED)
+        return since > self.silent_since and not (number and 0 <= since - when < OBEYED)
 
-    def _clear(self) -> None:
-        """Take a suspicion back."""
+    def _withdraw_suspicion(self) -> None:
         quiet = self.session.quiet
-        what = "it went on to its end" if self.child.code == 0 else "it has ended"
-        if self._went_on():
-            self.stuck = {}
-            what = f"it moves again ({quiet.what}) after {quiet.since - self.silence:.0f} s"
+        what = "it went on to its end" if self.session.child.code == 0 else "it has ended"
+        if self._has_moved():
+            self.stacks = {}
+            what = f"it moves again ({quiet.what}) after {quiet.since - self.silent_since:.0f} s"
         if self.suspected:
             now = incident.short(incident_folder.withdraw(self.suspected) / "verdict.md")
             self.session.write_message(f"ocrlab watch: {what}; the report of its silence is now {now}")
         self.suspected = self.verdict = None
 
-    def _gather(self, status: str) -> Incident:
-        session = self.session
-        by = "limit" if self.hung else session.ended_by
-        log, family = session.ring.text(), process_tree.descendants(self.child.pid)
-        home = self._home().path
-        gathered = incident.gather(self.child, session.quiet, self.kills, log, status, by, home)
-        facts, texts = {**gathered.facts, **session.memory.facts()}, {**self.stuck, **gathered.texts}
-        facts |= incident.record(incident.find_recorded(home, watcher_link.read_record(self.scratch)))
-        several = rank_status.gather(self.scratch, session.quiet.heartbeats, family, log)
-        if status == "failed":
-            records = error_hook.read(self.scratch)
-            error_hook.keep_failures(records, home)
-            hidden = error_hook.texts(records, log, self.child.pid, home)
-            texts |= hidden
-            facts |= {} if hidden else error_hook.suspected(records, log, self.child.pid, home)
-            facts["exits"] = [*facts.get("exits", []), *error_hook.exits(records, log)]
-        if several:
-            facts["ranks"], texts[rank_status.FILE] = several, rank_status.table(several)
-            rank_status.keep(self.scratch, several)
-        return replace(gathered, texts=texts, facts=facts)  # where it hung tells why it was ended
+    def _explain(self, status: str) -> tuple[Verdict, Path]:
+        """Write the incident of a failure or a hang; returns the verdict, and the folder of the incident."""
+        folder, record = self._home(), watcher_link.read_record(self.scratch)
+        recorded = incident.find_recorded(folder.path, record)
+        by = "limit" if self.hung else self.session.ended_by
+        case = evidence.gather(self.session, self.kills, self.scratch, status, by, folder.path, recorded)
+        case = replace(case, texts={**self.stacks, **case.texts})  # where it hung tells why it was ended
+        self.stacks = {name: text for name, text in case.texts.items() if name == evidence.STACKS}
+        ours = self.options.own_folder or self.session.output is not None  # a command that nobody has typed
+        verdict = incident.fit_experiments(
+            incident.judge(case, folder.path),
+            () if ours else self.command,
+            incident.short(recorded) if recorded else "",
+        )
+        return verdict, self._write(folder, verdict, case)
+
+    def _write_summary(self, what: str, verdict: Verdict, place: Path) -> None:
+        self.session.write_message(incident.summary(what, verdict, place, watcher_link.read_record(self.scratch)))
 
     def _write(self, folder: run_folder.RunFolder, verdict: Verdict, case: Incident) -> Path:
         """Write an incident into the run folder, or elsewhere where that cannot be written; returns where."""
-        again = self.suspected if self.suspected and self.suspected.is_dir() else None
+        home = folder.path
         try:
-            place = again or incident_folder.new_incident(folder.path)
+            again = self.suspected and self.suspected.is_dir()
+            place = self.suspected if self.suspected and again else incident_folder.new_incident(home)
             incident.write(place, verdict, case)
             return place
         except OSError as error:
-            return self._write_elsewhere(folder.path, verdict, case, error)
-
-    def _write_elsewhere(self, home: Path, verdict: Verdict, case: Incident, error: OSError) -> Path:
+            problem = error
         try:
             spare = incident_folder.spare(self.command)
             place = incident_folder.new_incident(spare.path)
             incident.write(place, verdict, case)
             spare.fail({"type": "Elsewhere", "message": f"of {home}", "where": None}, verdict=cause(verdict))
-        except (OSError, RunError):  # no disk has space: the program's exit status and a few lines are still told
-            self.session.write_message(
-                f"ocrlab watch: neither {home} nor {tempfile.gettempdir()} can be written ({error})"
-            )
-            return home / incident_folder.INCIDENT
-        self.session.write_message(f"ocrlab watch: {home} cannot be written ({error}); the verdict is elsewhere")
+        except (OSError, RunError):  # no disk has space: exit status and a few lines are still reported
+            text = f"neither {home} nor {tempfile.gettempdir()} can be written ({problem})"
+            place = home / incident_folder.INCIDENT
+        else:
+            text = f"{home} cannot be written ({problem}); the verdict is elsewhere"
+        self.session.write_message(f"ocrlab watch: {text}")
         return place
 
     def _home(self) -> run_folder.RunFolder:
         """Return the run folder: ours, or the one that the program made, or a new one where it did not get so far."""
-        owner = watcher_link.read_run(self.scratch)
-        if self.folder is None and owner:
-            return run_folder.RunFolder(owner[1], "")
         if self.folder is None:
-            runs = self._runs()
-            own = incident_folder.find_run_of(self.child.pid, runs) if self.session.child else None
+            owner, runs = watcher_link.read_run(self.scratch), self._runs()
+            own = owner[1] if owner else incident_folder.find_run_of(self.session.child.pid, runs)
             if own:
                 return run_folder.RunFolder(own, "")
-            self.folder = incident_folder.open_or_spare(runs, self.command)
+            try:
+                self.folder = run_folder.create(runs, incident_folder.slug(self.command))
+            except RunError:
+                self.folder = incident_folder.spare(self.command)
         return self.folder
+
+    @property
+    def path(self) -> Path | None:
+        """The run folder, where there is one yet."""
+        return self.folder.path if self.folder else None
 
     def _runs(self) -> Path:
         return watcher_link.read_runs(self.scratch) or self.options.runs
 
-    def _fail(self, folder: run_folder.RunFolder, status: str, name: str | None) -> None:
-        message = f"{status} by {name}" if name else f"{status}, exit status {self.child.code}"
+    def _mark_failed(self, path: Path, status: str, message: str) -> None:
+        """Write `.FAILURE` into the run folder, and into one that the program made and left without a cause."""
         owner = watcher_link.read_run(self.scratch)
-        pid = owner[0] if owner and owner[1] == folder.path else self.child.pid
+        pid = owner[0] if owner and owner[1] == path else self.session.child.pid
         error = {"type": status.capitalize(), "message": message, "where": None, "pid": pid}
-        incident_folder.failed(folder.path, error, cause(self.verdict))
+        incident_folder.failed(path, error, cause(self.verdict))
         record = watcher_link.read_record(self.scratch)  # of a script that calls `fit`, whose run folder is its own
-        if record is not None and record != folder.path:
-            incident_folder.also(record, folder.path / incident_folder.INCIDENT, error, cause(self.verdict))
-
-    def _succeed(self, folder: run_folder.RunFolder) -> None:
-        try:
-            folder.succeed({})
-        except RunError as error:  # the program did well, whatever becomes of our folder
-            self.session.write_message(f"ocrlab watch: {error}")
-
-    def _what(self, code: int, name: str | None) -> str:
-        seconds = (self.child.ended or time.monotonic()) - self.child.started
-        how = f"was killed by {name}" if name else f"ended with exit status {code}"
-        lost = " (its guard was killed)" if self.child.guard_lost else ""
-        return f"{Path(self.command[0]).name} {how} after {seconds:.1f} s{lost}"
-
-    def _list_family(self, now: float) -> None:
-        """Learn now and then which processes belong to the program, and in which control groups they are."""
-        if now - self.child.started >= self.listing:
-            self.listing = min(self.listing * FAMILY[1], self.listing + FAMILY[2])
-            family = process_tree.descendants(self.child.pid)
-            self.session.quiet.meet(family)
-            for process in family:
-                self.kills.note(process.pid)
+        if record is not None and record != path:
+            incident_folder.also(record, path / incident_folder.INCIDENT, error, cause(self.verdict))
 
 
 def cause(verdict: Verdict | None) -> str:

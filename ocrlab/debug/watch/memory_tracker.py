@@ -4,6 +4,7 @@ What a process that was killed cannot tell any more is kept here, in about two h
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -37,7 +38,7 @@ class MemoryTracker:
     shm: list[int] = field(default_factory=list)
     processes: list[dict[str, Any]] = field(default_factory=list)  # as they were last seen alive
     group: dict[str, int] | None = None
-    space: float = INFINITE  # the least address space that one of them may have (RLIMIT_AS)
+    space: float = INFINITE  # the least address space of one of them (RLIMIT_AS): it may have limited itself
     due: float = 0.0  # seconds after the start of the next sample
     asked: Stream | None = None
 
@@ -57,22 +58,23 @@ class MemoryTracker:
 
     def _sample(self, passed: float, pid: int) -> None:
         family = process_tree.descendants(pid)
-        processes: list[dict[str, Any]] = [
-            {"pid": process.pid, "role": process.role, "name": process.name, **_status(process.pid)}
-            for process in family
-        ]
-        processes = [process for process in processes if process.get("rss")]
+        processes: list[dict[str, Any]] = []
+        for process in family:
+            memory = _status(process.pid)
+            if memory.get("rss"):
+                processes.append({"pid": process.pid, "role": process.role, "name": process.name, **memory})
         if not processes:
             return
         self.processes = processes
         self.seconds.append(round(passed, 2))
-        self.tree.append(
-            sum(process["anonymous"] for process in processes) + max(process["shared"] for process in processes)
-        )
-        self.shm.append(_used("/dev/shm"))
+        self.tree.append(sum(row["anonymous"] for row in processes) + max(row["shared"] for row in processes))
+        self.shm.append(0)
+        with contextlib.suppress(OSError):
+            self.shm[-1] = shutil.disk_usage("/dev/shm").used
         if self.group or len(self.seconds) % GROUP_EVERY == 1:
             self.group = cgroup.memory_use(pid).value or self.group
-        self.space = min(self.space, *(_space(process["pid"]) for process in processes))
+        limits = (SPACE.search(_read(f"/proc/{row['pid']}/limits")) for row in processes)
+        self.space = min(self.space, *(float(limit[1]) if limit else INFINITE for limit in limits))
         if len(self.seconds) > MOST:
             for series in (self.seconds, self.tree, self.shm):
                 del series[1:-1:2]
@@ -107,34 +109,18 @@ class MemoryTracker:
 
 def _status(pid: int) -> dict[str, int]:
     """Return resident, anonymous and shared bytes; /proc/PID/status never waits, smaps_rollup does."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-    except OSError:
+    fields = {name: int(count) * 1024 for name, count in FIELD.findall(_read(f"/proc/{pid}/status"))}
+    rss = fields.get("VmRSS")
+    if rss is None:
         return {}
-    fields = {name: int(count) * 1024 for name, count in FIELD.findall(text)}
-    if "VmRSS" not in fields:
-        return {}
-    return {
-        "rss": fields["VmRSS"],
-        "anonymous": fields.get("RssAnon", fields["VmRSS"]),
-        "shared": fields.get("RssShmem", 0),
-    }
+    return {"rss": rss, "anonymous": fields.get("RssAnon", rss), "shared": fields.get("RssShmem", 0)}
 
 
-def _space(pid: int) -> float:
-    """Return how much address space a process may have; a program may have limited itself, or a worker of it."""
+def _read(path: str) -> str:
     try:
-        match = SPACE.search(Path(f"/proc/{pid}/limits").read_text(encoding="ascii", errors="replace"))
+        return Path(path).read_text(encoding="ascii", errors="replace")
     except OSError:
-        return INFINITE
-    return float(match[1]) if match else INFINITE
-
-
-def _used(folder: str) -> int:
-    try:
-        return shutil.disk_usage(folder).used
-    except OSError:
-        return 0
+        return ""
 
 
 @dataclass

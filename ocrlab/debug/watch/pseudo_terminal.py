@@ -94,10 +94,10 @@ class Terminal:
 
 def open_pair() -> Terminal | None:
     """Return a terminal for the program if stdout or stderr is one; None if neither is or none can be had."""
-    screen = next((number for number in (1, 2) if _is_terminal(number)), None)
+    screen = next((number for number in (1, 2) if os.isatty(number)), None)
     if screen is None:
         return None
-    keyboard = screen == 1 and _is_terminal(0)
+    keyboard = screen == 1 and os.isatty(0)
     try:
         look = termios.tcgetattr(screen)
         master, slave = pty.openpty()
@@ -118,12 +118,5 @@ def foreground(screen: int) -> bool:
     """Tell whether the terminal listens to us: a background job that changed it would be stopped."""
     try:
         return os.tcgetpgrp(screen) == os.getpgrp()
-    except OSError:
-        return False
-
-
-def _is_terminal(number: int) -> bool:
-    try:
-        return os.isatty(number)
     except OSError:
         return False

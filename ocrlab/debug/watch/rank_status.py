@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +19,37 @@ FILE = "ranks.txt"
 def gather(scratch: Path, beats: Path, family: Sequence[Process], log: str) -> list[dict[str, Any]]:
     """Return what is known of each rank, by its number; empty where the program has none.
 
-    {"rank", "world", "pid", "pids" (its processes that live), "end" (its own word), "exit_code", "signal", "state"
+    {"rank", "world", "pid", "pids" (its living processes), "end" (its own record), "exit_code", "signal", "state"
     (letter of proc(5), empty when gone), "step", "phase", "sample", "age" (seconds since its last heartbeat)}
     """
-    ranks = {rank_record["rank"]: dict(rank_record) for rank_record in launcher.read(scratch)}
+    ranks = {record["rank"]: dict(record) for record in launcher.read(scratch)}
     for ended in launcher.exits(scratch) or launcher.torchrun_failures(log):
-        rank_record = ranks.setdefault(ended["rank"], {"rank": ended["rank"], "pid": ended["pid"], "end": None})
-        rank_record["exit_code"] = ended["exit_code"]
-    for rank_record in _living(family):
-        ranks.setdefault(rank_record["rank"], rank_record)
+        record = ranks.setdefault(ended["rank"], {"rank": ended["rank"], "pid": ended["pid"], "end": None})
+        record["exit_code"] = ended["exit_code"]
+    for process in family:
+        if process.role in ("rank", "main"):
+            with contextlib.suppress(ConfigError):  # a stranger's program keeps no records
+                known = launcher.detect_ranks(environment(process))
+                row = {"rank": known.rank, "world": known.world, "pid": process.pid, "end": None}
+                if known.several:
+                    ranks.setdefault(known.rank, row)
     pulse = {beat["pid"]: beat for beat in heartbeat.everyone(beats)}
     living = {process.pid: process for process in family}
-    for rank_record in ranks.values():
-        pid, code = int(rank_record["pid"]), rank_record.get("exit_code")
-        rank_record["signal"] = exit_codes.signal_name(-code) if code is not None and code < 0 else None
-        rank_record["state"] = living[pid].state if pid in living else ""
-        rank_record["pids"] = [process.pid for process in family if _belongs(process, pid, living)]
+    for record in ranks.values():
+        pid, code = int(record["pid"]), record.get("exit_code")
+        record["signal"] = exit_codes.signal_name(-code) if code is not None and code < 0 else None
+        record["state"] = living[pid].state if pid in living else ""
+        record["pids"] = [process.pid for process in family if _is_below(process, pid, living)]
         if pid in pulse:
             beat = pulse[pid]
-            rank_record |= {"step": beat["step"], "phase": beat["phase"], "sample": beat["sample"]}
-            rank_record["age"] = round(time.monotonic() - beat["time"], 1)
-    world = max((int(rank_record.get("world") or 0) for rank_record in ranks.values()), default=0)
+            record |= {"step": beat["step"], "phase": beat["phase"], "sample": beat["sample"]}
+            record["age"] = round(time.monotonic() - beat["time"], 1)
+    world = max((int(record.get("world") or 0) for record in ranks.values()), default=0)
     return [{**ranks[rank], "world": max(world, len(ranks))} for rank in sorted(ranks)]
 
 
 def keep(scratch: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Keep how the ranks have ended in the run folder that they made, too, where `ocrlab diagnose` may look later."""
+    """Store how the ranks have ended in the run folder that they made, too, where `ocrlab diagnose` may look later."""
     owner = watcher_link.read_run(scratch)
     ended = [{name: row[name] for name in ("rank", "pid", "exit_code")} for row in rows if "exit_code" in row]
     if owner and ended and (owner[1] / "flight").is_dir():
@@ -79,19 +84,10 @@ def line(row: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _living(family: Sequence[Process]) -> Iterator[dict[str, Any]]:
-    """Yield the ranks that live, by what their launcher has told them: a stranger's program keeps no records."""
-    for process in family:
-        if process.role in ("rank", "main"):
-            with contextlib.suppress(ConfigError):
-                ranks = launcher.detect_ranks(environment(process))
-                if ranks.several:
-                    yield {"rank": ranks.rank, "world": ranks.world, "pid": process.pid, "end": None}
-
-
-def _belongs(process: Process, rank: int, living: dict[int, Process]) -> bool:
+def _is_below(process: Process, rank: int, living: dict[int, Process]) -> bool:
     """Tell whether a process is a rank or was started by it."""
-    steps = 0
-    while process.pid != rank and process.parent in living and steps < len(living):
-        process, steps = living[process.parent], steps + 1
+    for _ in living:  # a chain of parents is not longer; reused numbers may make a circle
+        if process.pid == rank or process.parent not in living:
+            break
+        process = living[process.parent]
     return process.pid == rank

@@ -38,7 +38,7 @@ def main(words: list[str]) -> None:
     wake = _listen()
     _prctl(SET_CHILD_SUBREAPER, 1)
     if pty:
-        _own(0 if os.isatty(0) else 1 if os.isatty(1) else 2)
+        fcntl.ioctl(_terminal(), termios.TIOCSCTTY, 0)  # the controlling one of this session: tty_ioctl(4)
     pid, refused = _start(command, pty, os.getppid())
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # the streams are the program's alone: their end must be seen
@@ -54,7 +54,10 @@ def main(words: list[str]) -> None:
     if look is not None:
         with contextlib.suppress(termios.error):
             termios.tcsetattr(screen, termios.TCSANOW, look)
-    _remove(scratch)
+    if scratch:
+        import shutil  # slow to import, and only a watcher that was killed needs it
+
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _serve(control: int, wake: int, pid: int) -> bool:
@@ -67,8 +70,7 @@ def _serve(control: int, wake: int, pid: int) -> bool:
             ended = _reap(control)
             if ended is None:
                 return True
-            if living in ended:
-                living = None
+            living = None if living in ended else living
         if control in ready:
             try:
                 verb, _, number = os.read(control, 64).partition(b" ")
@@ -154,7 +156,7 @@ def _become(pty: bool, guard: int, watcher: int) -> None:
     if pty:  # not a session of its own: in a group whose parent is outside the session Ctrl-Z is ignored, setpgid(2)
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         os.setpgid(0, 0)
-        os.tcsetpgrp(0 if os.isatty(0) else 1 if os.isatty(1) else 2, os.getpid())
+        os.tcsetpgrp(_terminal(), os.getpid())
         signal.signal(signal.SIGTTOU, signal.SIG_DFL)
     else:
         os.setsid()
@@ -165,9 +167,8 @@ def _become(pty: bool, guard: int, watcher: int) -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _own(terminal: int) -> None:
-    """Make a terminal the controlling one of this session: tty_ioctl(4)."""
-    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+def _terminal() -> int:
+    return next((stream for stream in (0, 1) if os.isatty(stream)), 2)
 
 
 def _listen() -> int:
@@ -189,19 +190,6 @@ def _prctl(what: int, value: int) -> None:
 def _send(control: int, text: str) -> None:
     with contextlib.suppress(OSError):
         os.write(control, text.encode())
-
-
-def _remove(folder: str) -> None:
-    if not folder:
-        return
-    for place, folders, files in os.walk(folder, topdown=False):
-        with contextlib.suppress(OSError):
-            for name in files:
-                os.unlink(os.path.join(place, name))
-            for name in folders:
-                os.rmdir(os.path.join(place, name))
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 
 from ocrlab.hardware.processes import pyspy
 from ocrlab.hardware.processes.process_tree import Process
@@ -42,7 +43,7 @@ Samples = dict[tuple[int, int], list[Place]]  # by process and thread, in order
 
 
 def sample(family: Sequence[Process], samples: Samples, end: float, times: int = 1) -> None:
-    """Add to `seen` where the main processes stand now; ends at `end` on the monotonic clock.
+    """Add to `samples` where the main processes stand now; ends at `end` on the monotonic clock.
 
     With `times` what they count is looked at again, soon after.
     """
@@ -95,7 +96,7 @@ def _branches(paths: Sequence[Path]) -> bool:
 def _left(paths: Sequence[Path]) -> bool:
     """Tell whether the second half of the samples has nothing in common with the first, line by line."""
     half = len(paths) // 2
-    return half >= SURE and not _nested(_common(paths[:half]), _common(paths[half:]))
+    return half >= SURE and not _nested(commonprefix(paths[:half]), commonprefix(paths[half:]))  # noqa: RUF071  # of calls, not of text
 
 
 def _own(path: Path) -> Path:
@@ -124,15 +125,6 @@ def _place(thread: Thread) -> Place:
     return Place(path, counts)
 
 
-def _common(paths: Sequence[Path]) -> Path:
-    """Return the calls that all paths begin with."""
-    first, last = min(paths), max(paths)
-    depth = 0
-    while depth < len(first) and depth < len(last) and first[depth] == last[depth]:
-        depth += 1
-    return first[:depth]
-
-
-def _nested(a: tuple[object, ...], b: tuple[object, ...]) -> bool:
+def _nested(a: Sequence[object], b: Sequence[object]) -> bool:
     depth = min(len(a), len(b))
     return a[:depth] == b[:depth]

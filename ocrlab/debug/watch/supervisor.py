@@ -1,4 +1,8 @@
-"""Run any command under watch and say how it ended; the door of this room."""
+"""Run any command under watch and return how it ended.
+
+Follow a crash from here: `Session.step` passes on output and signals until the program ends, `WatchedRun.finish` names
+its exit status, gathers the evidence, and writes the verdict.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ocrlab import run_folder
 from ocrlab.debug.watch import cuda_debug_env, error_hook, incident_folder
 from ocrlab.debug.watch.child_process import CommandRefused
 from ocrlab.debug.watch.hang_detector import HangDetector
@@ -35,29 +38,40 @@ def watch(
     """
     options = options or Options()
     _check(command, options)
-    folder = None if options.own_folder else _folder(options, command)
+    folder = None
+    if not options.own_folder:
+        try:
+            folder = incident_folder.open_folder(options.run_dir, command)
+        except RunError as error:
+            if not isinstance(error.__cause__, OSError):
+                raise  # a run lives there
+            folder = incident_folder.spare(command)  # the program runs all the same
+            why = f"{error.what} ({error.got}). Choose another folder with --run-dir DIR."
+            print(f"ocrlab watch: {why} This run is written to {folder.path}", file=sys.stderr, flush=True)
     scratch = Path(tempfile.mkdtemp(prefix="ocrlab-watch-"))
     session = Session(HangDetector(options.silence, scratch / "heartbeat"), output)
-    case = WatchedRun(list(command), options, session, scratch, folder)
+    run = WatchedRun(list(command), options, session, scratch, folder)
     try:
-        variables, words = _environment(dict(os.environ if env is None else env), case)
+        flight = folder.flight if folder else Path(tempfile.gettempdir()).absolute()
+        variables = _environment(dict(os.environ if env is None else env), options, scratch, flight)
         try:
             session.start(list(command), variables, scratch)
         except CommandRefused as refused:
-            return case.refused(refused)
-        case.kills.note()
-        if words:
-            session.write_message(words)
+            return run.refused(refused)
+        run.kills.note()
+        if options.debug_cuda:
+            session.write_message(cuda_debug_env.words(flight))
         due = now = time.monotonic()
         while session.alive:
             session.step(max(0.0, due - now))
             now = time.monotonic()
-            if now >= due or case.child.code is not None:
-                case.tick(now)
-                due = now + case.wait(now)
-        return case.finish()
-    except BaseException as error:
-        case.broke(error)
+            if now >= due or session.child.code is not None:
+                run.tick(now)
+                due = now + run.wait(now)
+        return run.finish()
+    except BaseException as error:  # watching itself has failed; the program is ended with it
+        if run.folder:
+            run.folder.fail(error)
         raise
     finally:
         session.close()
@@ -67,35 +81,18 @@ def watch(
 def _check(command: Sequence[str], options: Options) -> None:
     if not command:
         raise ConfigError("There is no command to watch", need="ocrlab watch [options] -- COMMAND")
-    for name in ("silence", "timeout"):
-        value = getattr(options, name)
+    for name, value in (("silence", options.silence), ("timeout", options.timeout)):
         if value is not None and not value > 0:
-            raise ConfigError(f"--{name} is no time", got=value, need="seconds, more than 0")
+            raise ConfigError(f"--{name} must be a positive number of seconds", got=value, need="more than 0 seconds")
     if options.on_hang not in (None, "report", "kill"):
         raise ConfigError("--on-hang is unknown", got=options.on_hang, need="report or kill")
 
 
-def _folder(options: Options, command: Sequence[str]) -> run_folder.RunFolder:
-    """Open the run folder; where it cannot be written the program runs all the same, and is written down elsewhere."""
-    try:
-        return incident_folder.open_folder(options.run_dir, command)
-    except RunError as error:
-        if not isinstance(error.__cause__, OSError):
-            raise  # a run lives there
-        folder = incident_folder.spare(command)
-        why = f"{error.what} ({error.got}). Choose another folder with --run-dir DIR."
-        print(f"ocrlab watch: {why} This run is written to {folder.path}", file=sys.stderr, flush=True)
-        return folder
-
-
-def _environment(user: dict[str, str], case: WatchedRun) -> tuple[dict[str, str], str]:
-    """Return the program's environment, and what is to be said about it."""
-    beats = case.scratch / "heartbeat"
+def _environment(user: dict[str, str], options: Options, scratch: Path, dumps: Path) -> dict[str, str]:
+    """Return the program's environment; core dumps of a GPU go to `dumps`."""
+    beats = scratch / "heartbeat"
     beats.mkdir()
-    ours = {watcher_link.FOLDER: str(case.scratch), heartbeat.FOLDER: str(beats)}
     user.setdefault("PYTHONFAULTHANDLER", "1")  # silent until a signal kills: then the stack goes to stderr
-    ours |= error_hook.environment(case.scratch, user) if case.options.inside else {}
-    if not case.options.debug_cuda:
-        return {**user, **ours}, ""
-    dumps = case.folder.flight if case.folder else Path(tempfile.gettempdir()).absolute()
-    return {**user, **ours, **cuda_debug_env.environment(dumps, user)}, cuda_debug_env.words(dumps)
+    ours = {watcher_link.FOLDER: str(scratch), heartbeat.FOLDER: str(beats)}
+    ours |= error_hook.environment(scratch, user) if options.inside else {}
+    return {**user, **ours, **(cuda_debug_env.environment(dumps, user) if options.debug_cuda else {})}

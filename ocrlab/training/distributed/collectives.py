@@ -72,10 +72,8 @@ def meet_ranks(ranks: Ranks) -> None:
     environment = launcher_environment(ranks)
     where = f"{environment.main_address}:{environment.main_port}"
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = where.rsplit(":", 1)
-    message = (
-        f"ocrlab: rank {ranks.rank} waits at {where} for all {ranks.world} ranks that {ranks.launcher} has announced"
-    )
-    timer = threading.Timer(PATIENCE, lambda: print(message, file=sys.stderr, flush=True))
+    text = f"ocrlab: rank {ranks.rank} waits at {where} for all {ranks.world} ranks of {ranks.launcher}"
+    timer = threading.Timer(PATIENCE, print, [text], {"file": sys.stderr, "flush": True})
     timer.daemon = True
     timer.start()
     try:
@@ -102,12 +100,11 @@ def launcher_environment(ranks: Ranks) -> ClusterEnvironment:
 def strategy(ranks: Ranks, accelerator: str, folder: Path) -> dict[str, Any]:
     """Return what lightning.Trainer needs to know about the ranks; raises ConfigError for fewer GPUs than ranks.
 
-    BatchNorm's buffers are averaged once a step (`mean_buffers`) and not sent by DDP before
-    every forward pass.
+    BatchNorm's buffers are averaged once a step (`mean_buffers`) and not sent by DDP before every forward pass.
     """
     if not ranks.several:
         return {"devices": 1}
-    within: Any = None  # gloo's group of all ranks
+    more: dict[str, Any] = {WITHOUT_BUFFERS: False}
     if accelerator == "cuda":
         cards = torch.cuda.device_count()
         if cards < ranks.on_node:
@@ -123,8 +120,7 @@ def strategy(ranks: Ranks, accelerator: str, folder: Path) -> dict[str, Any]:
         for name, value in RECORD.items():
             os.environ.setdefault(name, value)
         os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(folder / "flight" / "nccl-rank-"))
-        within = group.new_group(backend="nccl", timeout=TIMEOUT)
-    more: dict[str, Any] = {WITHOUT_BUFFERS: False} | ({} if within is None else {"process_group": within})
+        more["process_group"] = group.new_group(backend="nccl", timeout=TIMEOUT)  # without: gloo's, of all ranks
     ddp = DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT, **more)
     ddp.cluster_environment = launcher_environment(ranks)
     return {"devices": ranks.on_node, "num_nodes": ranks.nodes, "strategy": ddp}
@@ -141,10 +137,9 @@ def disable_lightning_signals(trainer: Any, ranks: Ranks) -> None:
     It sends a collective from inside its signal handler, where another one may be under way, and one more before each
     batch, which it waits for; `StopAgreement` does the same without waiting.
     """
-    if ranks.several:
-        loop = trainer.fit_loop.epoch_loop
-        if hasattr(loop, "_broadcast_sigterm_tensor"):
-            loop._broadcast_sigterm_tensor = lambda: None
+    loop = trainer.fit_loop.epoch_loop
+    if ranks.several and hasattr(loop, "_broadcast_sigterm_tensor"):
+        loop._broadcast_sigterm_tensor = lambda: None
 
 
 def broadcast(ranks: Ranks, value: Any) -> Any:
@@ -193,19 +188,16 @@ def mean_buffers(ranks: Ranks, model: torch.nn.Module, within: Any = None) -> No
 def require_same(ranks: Ranks, what: str, value: object) -> None:
     """Raise DataError on every rank where this one's `value` is not that of all, naming those that differ."""
     values = gather(ranks, value)
-    differing = [rank for rank, other in enumerate(values) if other != values[0]]
-    if differing:
-        odd, like = differing[0], 0
-        if len(differing) > ranks.world // 2:  # the few differ from the many
-            odd, like = like, odd
-        count = ranks.world - len(differing) if odd else len(differing)
-        got, need = f"{values[odd]} on rank {odd}", f"{values[like]}, as on {count} others"
+    majority = max(values, key=values.count)
+    odd = next((rank for rank, other in enumerate(values) if other != majority), None)
+    if odd is not None:
+        got, need = f"{values[odd]} on rank {odd}", f"{majority}, as on {values.count(majority)} others"
         raise about_rank(odd, DataError(f"Rank {odd} has {what} of its own", got=got, need=need))
 
 
 def about_rank(rank: int, error: OcrlabError) -> OcrlabError:
     """Return an error that several ranks raise, marked for their records as one about this rank."""
-    error.rank = rank  # type: ignore[attr-defined]  # see flight/ranks.py
+    error.rank = rank  # type: ignore[attr-defined]  # see run_folder/launcher.py
     return error
 
 

@@ -54,21 +54,17 @@ def configure_launch(
 
 
 def report_failures(failures: dict[int, ProcessFailure]) -> int:
-    """Write down how each rank has ended, say it of the first one, and return its exit status as a shell would."""
-    ended = {rank: (failure.local_rank, failure.exitcode, failure.pid) for rank, failure in failures.items()}
-    launcher.report_exits([{"rank": rank, "exit_code": code, "pid": pid} for rank, (_, code, pid) in ended.items()])
-    blamed = blamed_rank()
+    """Record how each rank has ended, print it of the first one, and return its exit status as a shell would."""
+    rows = [{"rank": rank, "exit_code": end.exitcode, "pid": end.pid} for rank, end in failures.items()]
+    launcher.report_exits(rows)
+    folder = os.environ.get(watcher_link.FOLDER)
+    blamed = launcher.blamed(launcher.read(Path(folder))) if folder else 0  # by what the ranks have reported
     # Who was killed has left no word; of errors, all ranks may have met the same one, which says whose it is.
-    rank, (_, code, pid) = min(ended.items(), key=lambda item: (item[1][1] >= 0, item[0] != blamed, item[0]))
+    rank = min(failures, key=lambda rank: (failures[rank].exitcode >= 0, rank != blamed, rank))
+    code, pid = failures[rank].exitcode, failures[rank].pid
     how = f"was killed by {exit_codes.signal_name(-code)}" if code < 0 else f"ended with exit status {code}"
     print(f"ocrlab: rank {rank} (process {pid}) {how}; the other ranks were ended", file=sys.stderr, flush=True)
     return 128 - code if code < 0 else code
-
-
-def blamed_rank() -> int:
-    """Return the rank to look at, by what the ranks have told their watcher."""
-    folder = os.environ.get(watcher_link.FOLDER)
-    return launcher.blamed(launcher.read(Path(folder))) if folder else 0
 
 
 if __name__ == "__main__":

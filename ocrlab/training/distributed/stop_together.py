@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import multiprocessing
 import os
 import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ SAVING = 60.0  # seconds from there to the end of the fit: last.ckpt is written
 ANNOUNCED_AFTER = 2.0  # seconds of waiting after which the deadline is printed
 LAST = 1.0  # seconds for the last message on disk
 REACHED = 0  # the byte for "the training stops now"; all others are numbers of signals
+LATE, CLOSED = -1, -2  # in place of a byte: none came in time, the `with` block has ended
 
 
 class StopDeadline:
@@ -71,42 +73,46 @@ class StopDeadline:
             os.write(self.writing, bytes([number]))
 
     def _wait(self) -> None:
-        number, asked, due, announced = 0, 0.0, 0.0, False
+        """Wait for a signal, then for the end of the micro-batch, then for the end of the `with` block."""
         try:
-            while True:
-                wait = None
-                if number:
-                    wait = max(0.0, (due if announced else min(due, asked + ANNOUNCED_AFTER)) - time.monotonic())
-                if not select.select([self.reading], [], [], wait)[0]:
-                    if time.monotonic() >= due:
-                        self._end(number, time.monotonic() - asked)
-                    if not announced and not self.who:  # of several ranks the first announces
-                        name, within = signal.Signals(number).name, due - asked - self.more
-                        text = f"{name}: training stops behind this micro-batch; within {within:.0f} s, or it is ended"
-                        write_line(f"ocrlab: {text}")
-                    announced = True
-                    continue
-                data = os.read(self.reading, 64)
-                if not data:
-                    return
-                for byte in data:
-                    if byte == REACHED and number:
-                        due, announced = time.monotonic() + SAVING, True
-                    elif byte in (signal.SIGINT, signal.SIGTERM) and not number:
-                        number, asked = byte, time.monotonic()
-                        due = asked + self.seconds() + self.more
+            number = self._read((signal.SIGINT, signal.SIGTERM))
+            if number == CLOSED:
+                return
+            asked, within = time.monotonic(), self.seconds()
+            due = asked + within + self.more
+            answer = self._read((REACHED,), min(due, asked + ANNOUNCED_AFTER))
+            if answer == LATE:
+                if not self.who:  # of several ranks the first announces
+                    name = signal.Signals(number).name
+                    write_line(f"ocrlab: {name}: training stops after this micro-batch; forced exit in {within:.0f} s")
+                answer = self._read((REACHED,), due)
+            if answer == REACHED:
+                answer = self._read((), time.monotonic() + SAVING)
+            if answer == LATE:
+                self._end(number, time.monotonic() - asked)
         finally:
             os.close(self.reading)
 
+    def _read(self, wanted: Sequence[int], due: float = math.inf) -> int:
+        """Return the next of the wanted bytes; LATE when it is due and none came, CLOSED at the end of the block."""
+        while True:
+            wait = None if due == math.inf else max(0.0, due - time.monotonic())
+            if not select.select([self.reading], [], [], wait)[0]:
+                return LATE
+            data = os.read(self.reading, 1)
+            if not data:
+                return CLOSED
+            if data[0] in wanted:
+                return data[0]
+
     def _end(self, number: int, passed: float) -> None:
         """Print where every thread is, write it down, and end the process with its loader workers."""
-        name = signal.Signals(number).name
-        what = f"{self.who}training did not stop within {passed:.0f} s of {name}; it hangs"
+        what = f"{self.who}training did not stop within {passed:.0f} s of {signal.Signals(number).name}; it hangs"
         write_line(f"ocrlab: {what} here, and is ended:")
         with contextlib.suppress(OSError, ValueError):
             faulthandler.dump_traceback(2, all_threads=True)
-        record = threading.Thread(target=self.fail, args=({"type": "Hung", "message": what, "where": None},))
-        record.daemon = True  # the disk may be what hangs
+        error = {"type": "Hung", "message": what, "where": None}
+        record = threading.Thread(target=self.fail, args=(error,), daemon=True)  # the disk may be what hangs
         record.start()
         record.join(LAST)
         with contextlib.suppress(Exception):
@@ -164,19 +170,15 @@ class StopAgreement:
         batches = [row[2:] for row in rows]
         majority = max(batches, key=batches.count)
         for rank, batch in enumerate(batches):
+            if batch[2:] != majority[2:]:
+                error: OcrlabError = DataError(
+                    f"Rank {rank} was given a batch of another shape",
+                    got=f"{batch[2:]} up to its micro-batch {batch[0]}",
+                    need=f"{majority[2:]}, as on the others",
+                    do="All ranks need the same config, data and version of ocrlab",
+                )
+                raise about_rank(rank, error)
             if batch != majority:
-                raise about_rank(rank, _difference(rank, batch, majority))
+                what = f"Rank {rank} has done another number of micro-batches"
+                raise about_rank(rank, RunError(what, got=batch[0], need=f"{majority[0]}, as the others have"))
         return max(row[0] for row in rows), any(row[1] for row in rows)
-
-
-def _difference(rank: int, batch: tuple[int, ...], majority: tuple[int, ...]) -> OcrlabError:
-    """Return the error that every rank raises about the rank whose batches differ."""
-    if batch[2:] == majority[2:]:
-        what = f"Rank {rank} has done another number of micro-batches"
-        return RunError(what, got=batch[0], need=f"{majority[0]}, as the others have")
-    return DataError(
-        f"Rank {rank} was given a batch of another shape",
-        got=f"{batch[2:]} up to its micro-batch {batch[0]}",
-        need=f"{majority[2:]}, as on the others",
-        do="All ranks need the same config, data and version of ocrlab",
-    )

@@ -19,7 +19,6 @@ from ocrlab.debug.flight_record.ring_reader import parse_name
 from ocrlab.debug.recorder import loader_recorder, rng_state, sample_recorder, saved_rng_states
 from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.step_recorder import StepRecorder
-from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
 from ocrlab.debug.recorder.training_state import TrainingState
 from ocrlab.debug.replay.child import batch_feed
 from ocrlab.errors import CheckpointError, DataError
@@ -62,7 +61,7 @@ def losses(recorder):
 
 
 def begin(recorder, micro):
-    recorder.begin(number=micro, micro=micro, epoch=0, lr=None, origin=sample_recorder.BatchOrigin())
+    recorder.begin(number=micro, micro=micro, epoch=0, origin=sample_recorder.BatchOrigin())
 
 
 def test_a_loss_on_a_device_is_read_when_it_has_arrived(tmp_path, device):
@@ -99,7 +98,7 @@ def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_pa
                 "snapshot": rec.step_recorder.snapshots,
             }
             owner = target.get(where, rec.step_recorder.monitor)
-            monkeypatch.setattr(owner, {"snapshot": "take", "monitor": "begin"}.get(where, where), interrupted)
+            monkeypatch.setattr(owner, {"snapshot": "take", "monitor": "_look_in"}.get(where, where), interrupted)
             with pytest.raises(RuntimeError, match="pid 7") if wanted else contextlib.nullcontext():
                 for batch in rec.batches([torch.ones(1, 2)]):
                     rec.loss(net(batch).sum())
@@ -116,7 +115,7 @@ def test_a_batch_with_an_origin_after_a_batch_without_is_written_completely(tmp_
     begin(recorder, 0)
     origin = sample_recorder.BatchOrigin({"kind": "map", "indices": "[3]"}, samples=["3"])
     origin.position = 4
-    recorder.begin(1, 1, 0, None, origin, None)
+    recorder.begin(1, 1, 0, origin, None)
     flight = ring_reader.read_ring(ring_reader.find_rings(recorder.folder)[0])
     assert flight.torn == 0 and flight.steps[0].memory == flight.steps[1].memory != {}
     assert flight.steps[1].order == {"kind": "map", "indices": "[3]", "walk": 0, "position": 4}
@@ -126,11 +125,12 @@ def test_a_batch_with_an_origin_after_a_batch_without_is_written_completely(tmp_
 def test_what_belongs_to_a_step_is_in_the_record_of_its_first_micro_batch(tmp_path):
     """The samples and the loss of each micro-batch are there, also where the process dies in the third one."""
     recorder = StepRecorder(tmp_path, "loop")
+    recorder.optimizers = [torch.optim.SGD([torch.ones(1)], lr=0.1)]
     for micro in range(7):
         origin = sample_recorder.BatchOrigin(
             {"kind": "map", "indices": f"[{micro}]"}, samples=[f"page {micro}"], position=micro
         )
-        recorder.begin(micro // 4, micro, 0, 0.1, origin)
+        recorder.begin(micro // 4, micro, 0, origin)
         recorder.loss(micro / 10)
     steps = ring_reader.read_ring(ring_reader.find_rings(recorder.folder)[0]).steps  # while it goes on
     assert [(s.number, s.micro, s.samples, s.loss) for s in steps] == [
@@ -217,7 +217,8 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
     cuda = Calls(monkeypatch)
     recorder = StepRecorder(tmp_path, "loop")
     recorder.hook_stages(net)
-    recorder.monitor = TrainingMonitor(net, [optimizer])
+    recorder.optimizers = [optimizer]
+    recorder.monitor_training(net)
 
     def step(micro):
         begin(recorder, micro)
@@ -227,7 +228,7 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
         loss.backward()
         recorder.before_step(optimizer, (optimizer,), {})
         recorder.snapshot(micro, lambda: {"w": torch.ones(2).as_subclass(OnDevice)})
-        recorder.end_micro_batch(waits=True)
+        recorder.phase("data")
 
     step(0)
     assert {"is_initialized", "get_rng_state", "Event"} <= set(cuda.answers), "with a living context they are asked"
@@ -235,7 +236,7 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
     recorder.failed(error)
     cuda.answers.clear()
     step(1)
-    recorder.call_monitor("validate", True)
+    recorder.monitor.validate(True)
     recorder.validate(0, [torch.ones(1)], sample_recorder.BatchOrigin())
     recorder.failed(error)
     recorder.finish()
@@ -248,7 +249,7 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
 
 def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):
     counted = loader_recorder.CountingLoader([1, 2], lambda walk: saved_rng_states.save_states(tmp_path, 0, 0, walk))
-    assert [(batch, counted.take_origin().order["position"]) for batch in counted] == [(1, 0), (2, 1)]
+    assert [(batch, counted.take_origin().position) for batch in counted] == [(1, 0), (2, 1)]
     assert len(counted) == 2
     assert set(saved_rng_states.load_states(tmp_path, 0, 0, 0)) == {"python", "numpy", "torch"}
     with pytest.raises(DataError, match="another walk"):

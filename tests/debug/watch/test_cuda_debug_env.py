@@ -18,7 +18,7 @@ def test_what_is_set_already_stays_but_launches_wait():
 
 def test_the_words_name_every_switch_and_what_is_not_done():
     words = cuda_debug_env.words(Path("/dumps"))
-    assert all(f"{switch.name}={switch.value}" in words for switch in cuda_debug_env.switches(Path("/dumps")))
+    assert all(f"{name}={value}" in words for name, (value, _) in cuda_debug_env.switches(Path("/dumps")).items())
     assert "TORCH_USE_CUDA_DSA is not set" in words
 
 

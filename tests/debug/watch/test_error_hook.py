@@ -91,7 +91,7 @@ def test_torn_lines_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "9-errors.txt").write_bytes(b"__import__('os')\n[]\n{'kind': 'times', 'pid': 9, 'time': 1.0}\n\xff\n")
     assert [record["pid"] for record in error_hook.read(tmp_path)] == [9, 8]
     assert (
-        error_hook.texts(error_hook.read(tmp_path), "", 8) == {}
+        error_hook.hidden_errors(error_hook.read(tmp_path), "", 8) == ({}, {})
         and error_hook.swallowed(error_hook.read(tmp_path)) == ""
     )
 
@@ -141,5 +141,5 @@ def test_an_inside_that_cannot_be_imported_is_logged(tmp_path: Path) -> None:
     )
     assert (done.stdout, done.stderr) == ("as ever\n", "")
     (tmp_path / "run" / "flight").mkdir(parents=True)
-    error_hook.keep_failures(error_hook.read(tmp_path), tmp_path / "run")
+    error_hook.read(tmp_path, tmp_path / "run")
     assert "no_such_module_at_all" in (tmp_path / "run" / "flight" / "ocrlab-errors.log").read_text()

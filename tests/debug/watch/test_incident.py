@@ -11,9 +11,10 @@ import time
 import pytest
 
 from ocrlab.debug.flight_record import ring_format, ring_writer
-from ocrlab.debug.watch import incident
+from ocrlab.debug.watch import evidence, incident
 from ocrlab.debug.watch.child_process import Child
 from ocrlab.debug.watch.hang_detector import HangDetector
+from ocrlab.debug.watch.io_loop import Session
 from ocrlab.debug.watch.memory_tracker import OomKillCounters
 from ocrlab.records import Cause, Evidence, Incident, Verdict
 
@@ -26,9 +27,16 @@ def child():
     return child
 
 
+def gather(child, quiet, status, log=""):
+    session = Session(quiet)
+    session.child = child
+    session.ring.add(1, log.encode())
+    return evidence.gather(session, OomKillCounters(), quiet.heartbeats, status, None)
+
+
 def test_the_facts_of_a_death(child, tmp_path):
     quiet = HangDetector(300, tmp_path, roles={2**22 + 2: "worker"})
-    case = incident.gather(child, quiet, OomKillCounters(), "the log\n", "killed", None)
+    case = gather(child, quiet, "killed", "the log\n")
     assert (case.status, case.exit_code, case.signal) == ("killed", None, "SIGKILL")
     assert case.texts["log_tail.txt"] == "the log\n"
     assert case.facts["exits"][0]["role"] == "worker"
@@ -41,11 +49,11 @@ def test_the_facts_of_a_death(child, tmp_path):
 def test_a_counter_counts_only_where_somebody_was_killed(child, tmp_path, monkeypatch):
     monkeypatch.setattr(OomKillCounters, "count", lambda self: 2)
     quiet = HangDetector(300, tmp_path)
-    assert incident.gather(child, quiet, OomKillCounters(), "", "killed", None).facts["oom_kills"] == 2
+    assert gather(child, quiet, "killed").facts["oom_kills"] == 2
     child.code, child.exits = 1, []
-    assert "oom_kills" not in incident.gather(child, quiet, OomKillCounters(), "", "failed", None).facts
+    assert "oom_kills" not in gather(child, quiet, "failed").facts
     text = "DataLoader worker (pid 7) is killed by signal: Killed."
-    assert incident.gather(child, quiet, OomKillCounters(), text, "failed", None).facts["oom_kills"] == 2
+    assert gather(child, quiet, "failed", text).facts["oom_kills"] == 2
 
 
 def test_a_verdict_is_written_even_where_its_words_fail(tmp_path, monkeypatch):
@@ -128,7 +136,7 @@ def test_stacks_are_taken_after_the_look_that_goes_on(tmp_path):
         quiet.sampler = threading.Thread(target=lambda: (time.sleep(0.4), ended.append(True)))
         quiet.sampler.start()
         try:
-            case = incident.gather(child, quiet, OomKillCounters(), "", "suspected", None)
+            case = gather(child, quiet, "suspected")
         finally:
             process.kill()
     assert ended and "stacks.txt" in case.texts

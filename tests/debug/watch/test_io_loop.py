@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -88,6 +89,7 @@ def test_in_the_background_it_runs_on(shell):
 
 def test_what_was_printed_before_an_error_is_read_before_it(tmp_path):
     session = Session(HangDetector(60.0, tmp_path), lambda stream, data: None)
+    session.child = Mock(empty=False, stopped=None, control=Mock(), guard=Mock())
     writers = {}
     for stream in (2, 1):
         reading, writers[stream] = os.pipe()

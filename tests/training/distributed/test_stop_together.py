@@ -88,7 +88,7 @@ def test_a_training_that_hangs_reports_where_and_ends(where):
     status, out, stderr = ended(code)
     assert status == 128 + signal.SIGTERM
     assert out == "Hung\n"
-    assert "SIGTERM: training stops behind this micro-batch; within 1 s" in stderr
+    assert "SIGTERM: training stops after this micro-batch; forced exit in 1 s" in stderr
     assert "did not stop within 1 s of SIGTERM; it hangs here" in stderr
     assert f"in {where}" in stderr
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
-import sys
+import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,19 +102,11 @@ class GradScalerCheck:
 
 def _by_scaler() -> bool:
     """Tell whether a GradScaler makes the step at hand."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is torch.amp.GradScaler.step.__code__:
-            return True
-        frame = frame.f_back
-    return False
+    frames = (frame for frame, _ in traceback.walk_stack(None))
+    return any(frame.f_code is torch.amp.GradScaler.step.__code__ for frame in frames)
 
 
 def _scaler(size: float) -> bool:
     """Tell whether there is a GradScaler with this scale; asked only where a loss was made larger."""
-    scalers = [
-        item
-        for item in gc.get_objects()
-        if isinstance(type(item), type) and issubclass(type(item), torch.amp.GradScaler)
-    ]
-    return any(item.is_enabled() and item.get_scale() == size for item in scalers)
+    scalers = (item for item in gc.get_objects() if issubclass(type(item), torch.amp.GradScaler))
+    return any(scaler.is_enabled() and scaler.get_scale() == size for scaler in scalers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,13 +19,13 @@ from torch.nn.parameter import is_lazy
 
 from ocrlab.debug.instruments.step_check import static_rules, step_rules
 from ocrlab.debug.instruments.step_check.findings import is_readable, stored_values
-from ocrlab.debug.instruments.step_check.static_rules import check_untrained_part
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.recorder.training_health import pass_checks, rules
 from ocrlab.debug.recorder.training_health.grad_scaler import GradScalerCheck
 from ocrlab.debug.recorder.training_health.model_checks import ConstantBaseline, InputScaleCheck, OutputCollapseCheck
 from ocrlab.debug.recorder.training_health.pass_checks import WeightResetCheck
 from ocrlab.debug.recorder.training_health.rules import InspectedStep, TrainingStats
+from ocrlab.run_folder.fail_safe import guard, report
 
 WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 SAMPLED = 64  # values of a tensor by which the size of its change is measured
@@ -38,36 +38,35 @@ compiling = torch.compiler.is_dynamo_compiling
 
 @dataclass
 class TrainingMonitor:
-    """What is noted of one training; none of its methods may be called after a CUDA error but `close`."""
+    """What is noted of one training, until `stop`; an error of its own ends it, and is passed to `on_error`."""
 
     model: nn.Module
     optimizers: Sequence[Any] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     network: nn.Module | None = None  # what is called in place of the model
+    on_error: Callable[[Exception], Any] = lambda _: None
+    on: bool = True
 
     def __post_init__(self) -> None:
-        self.stats = TrainingStats()
+        self.stats = TrainingStats(players=len(self.optimizers))
         self.named = {name: p for name, p in self.model.named_parameters() if not is_lazy(p)}
         self.moving = any(isinstance(part, rules.MODES) for part in self.model.modules())
-        self.looking = False
+        self.looking = self.validating = False
         self.before: dict[str, tuple[int, Tensor]] = {}
         self.probes: dict[int, tuple[Any, list[tuple[bool, bool]]]] = {}  # by optimiser: a hook, what it saw
-        self.models = self._models()
+        whole = self.model if self.network is None else self.network
+        self.models = [*whole] if isinstance(whole, nn.ModuleList) else [whole]  # members of a list are called
         self.averages = {n: total for n, part in self.extra.items() if (total := self._averaged(part)) is not None}
         self.handles: list[Any] = []
-        self.validating = False
-        self.answers = OutputCollapseCheck(
-            self.models, lambda: self.looking and not self.validating and not capturing()
-        )
+        self.answers = OutputCollapseCheck(self.models, self._inspects_call)
         self.scales = InputScaleCheck(self.models)
-        self.baseline = ConstantBaseline(self.models, lambda: self.looking and not self.validating and not capturing())
+        self.baseline = ConstantBaseline(self.models, self._inspects_call)
         self.coverage, self.weight_reset = pass_checks.SamplerCoverageCheck(), WeightResetCheck()
-        self.stats.players = len(self.optimizers)
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
         small = [p for p in mine if not is_lazy(p) and p.numel() <= WATCHED]
         self.watched = min(small, key=torch.numel, default=None)
         self.scaled = GradScalerCheck(max(small, key=torch.numel, default=None))
-        self.begun = list(check_untrained_part(self.model))  # BatchNorm that counts hides it later
+        self.begun = list(static_rules.check_untrained_part(self.model))  # BatchNorm that counts hides it later
         self.witness: dict[Any, Tensor | None] = {}  # by optimiser
         self.gradient: Tensor | None = None  # of what is watched, when the batch before came
         self.steps_then = self.batches_then = 0
@@ -75,11 +74,19 @@ class TrainingMonitor:
         self.losses: list[float] = []  # that are still to be counted
         self.steps: list[tuple[bool, float | None, bool, bool]] = []  # so are these: rate, modes, gradients
 
-    def _models(self) -> list[nn.Module]:
-        """Return the module whose call is a forward pass; the members of a list of models are called themselves."""
-        if self.network is not None:
-            return [self.network]
-        return list(self.model) if isinstance(self.model, nn.ModuleList) else [self.model]
+    def stop(self) -> None:
+        """Remove every hook and note nothing more; after a CUDA error nothing else may be called."""
+        self.on = False
+        self.close()
+
+    def give_up(self, error: Exception) -> None:
+        """Stop after an error of ours."""
+        self.stop()
+        self.on_error(error)
+        report(error, "training checks disabled")
+
+    def _inspects_call(self) -> bool:
+        return self.looking and not self.validating and not capturing()
 
     def _averaged(self, part: Any) -> int | None:
         """Return the sum of what may be an average of the weights: a module, or what has a state of their shapes."""
@@ -94,6 +101,7 @@ class TrainingMonitor:
         alike = (Counter(p.shape for p in module.parameters() if not is_lazy(p)) for module in self.models)
         return sums(tensors) if any(wanted and wanted <= shapes for wanted in alike) else None
 
+    @guard
     def validate(self, on: bool) -> None:
         """Note that validation begins or ends."""
         if on == self.validating:
@@ -110,6 +118,7 @@ class TrainingMonitor:
         if self.validating and module.training and not torch.compiler.is_compiling():
             self.stats.validated_training += 1
 
+    @guard
     def begin(self, micro: int, batch: Any, pass_number: int = 0) -> None:
         """Note that a batch of a walk over the data came; only asked from micro-batch `due` on, or in a new walk."""
         stats = self.stats
@@ -150,12 +159,14 @@ class TrainingMonitor:
             stats.contents.append(tuple(bits(t) for _, t in tensors))
             stats.see_batch(tensors)
 
-    def loss(self) -> None:
-        """Count the stored losses, where this step is inspected, one is not finite, or they are many."""
-        value = self.losses[-1]
-        if self.looking or len(self.losses) >= MANY or value - value != 0:  # not finite: batches are counted up to here
+    @guard
+    def loss(self, value: float) -> None:
+        """Note a loss; losses are counted many at a time, or up to here where it is not finite."""
+        self.losses.append(value)
+        if self.looking or len(self.losses) >= MANY or value - value != 0:
             self.count()
 
+    @guard
     def scaling(self, loss: Any) -> None:
         """Look at what backward and the step do with the size of a loss."""
         if not capturing():
@@ -183,6 +194,7 @@ class TrainingMonitor:
                 stats.see_mode(training)
             stats.bare += bare
 
+    @guard
     def stepping(self, optimizer: Any) -> None:
         """Note that an optimiser is about to step; with a closure the gradients are still to come."""
         if self.looking and not capturing():
@@ -191,6 +203,7 @@ class TrainingMonitor:
             self.before = {name: (bits(p), sample(p)) for name, p in parameters.items()}
             self.scaled.stepping()
 
+    @guard
     def stepped(self, optimizer: Any, micro: int) -> None:
         """Note that an optimiser has stepped: its gradients are still there."""
         stats = self.stats
@@ -201,8 +214,10 @@ class TrainingMonitor:
         rate = groups[0].get("lr") if len(groups) == 1 else None
         if type(rate) is float and stats.players <= 1:
             rated = rate != 0
-        else:
-            rated, rate = self._rates(groups)
+        else:  # of several players each has its own rate
+            rates = [group.get("lr", 1) for group in groups]
+            rated = any(isinstance(lr, Tensor) or lr for lr in rates)
+            rate = max((lr for lr in rates if isinstance(lr, float)), default=0.0) if stats.players <= 1 else None
         training = self.moving and (models[0].training or any(model.training for model in models))
         witness = self.witness.get(optimizer)  # had a gradient last time
         if witness is None or witness.grad is None:
@@ -211,8 +226,13 @@ class TrainingMonitor:
         self.steps.append((rated, rate, training, witness is None))
         if len(self.steps) >= MANY:
             self.count()
-        if self.probes:
-            self._probed(optimizer)
+        hook, arrivals = self.probes.pop(id(optimizer), (None, [])) if self.probes else (None, [])
+        if hook is not None:
+            hook.remove()
+            is_stale = bool(arrivals) and all(old for old, _ in arrivals)
+            stats.stale += is_stale
+            stats.fresh += bool(arrivals) and not is_stale
+            stats.zeroed += any(came for _, came in arrivals) and not capturing() and has_zero_gradients(optimizer)
         if self.looking and not capturing():
             if rated:
                 self._look(optimizer)
@@ -220,22 +240,12 @@ class TrainingMonitor:
             self._probe(optimizer)
             self.before = {}
 
-    def _rates(self, groups: Sequence[Mapping[str, Any]]) -> tuple[bool, float | None]:
-        """Return whether any group has a learning rate, and the largest; None of several players, who have each one."""
-        rates = [group.get("lr", 1) for group in groups]
-        rated = any(isinstance(lr, Tensor) or lr for lr in rates)
-        if self.stats.players > 1:
-            return rated, None
-        return rated, max((lr for lr in rates if isinstance(lr, float)), default=0.0)
-
     def _look(self, optimizer: Any) -> None:
         """Note which weights this step moved, and which gradients it had."""
         mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
         step = InspectedStep({n for n, p in self.named.items() if p.requires_grad})
         step.owned = {n for n, p in self.named.items() if id(p) in mine}
-        for name, p in self.named.items():
-            if p.grad is not None and is_readable(stored_values(p.grad)):
-                step.norms[name] = float(stored_values(p.grad).detach().float().norm())
+        step.norms = gradient_norms(self.named)
         moved = size = 0.0
         for name, (old, values) in self.before.items():
             now = sample(self.named[name])
@@ -264,14 +274,6 @@ class TrainingMonitor:
 
         self.probes[id(optimizer)] = (p.register_hook(arrives), arrivals)
 
-    def _probed(self, optimizer: Any) -> None:
-        hook, arrivals = self.probes.pop(id(optimizer), (None, []))
-        if hook is not None:
-            hook.remove()
-            self.stats.fresh += bool(arrivals) and not all(old for old, _ in arrivals)
-            self.stats.stale += bool(arrivals) and all(old for old, _ in arrivals)
-            self.stats.zeroed += any(came for _, came in arrivals) and not capturing() and has_zero_gradients(optimizer)
-
     def close(self) -> None:
         """Remove every hook."""
         for handle in (*self.handles, *(hook for hook, _ in self.probes.values())):
@@ -284,33 +286,32 @@ class TrainingMonitor:
         """Return the findings of a training that has ended, with the DataLoader of its data, None for another."""
         self.close()
         stats = self.stats
-        stats.larger, stats.generator = (
-            pass_checks.more_than_a_batch(loader),
-            pass_checks.copied_generator(loader),
-        )
+        stats.larger, stats.generator = pass_checks.more_than_a_batch(loader), pass_checks.copied_generator(loader)
         stats.coverage = self.coverage.sentence(pass_checks.samples_in(loader))
         stats.workers = loader.num_workers if loader is not None else 0
         return rules.sentences(stats, self.model)
 
+    @guard
     def end(self) -> None:
         """Look at what is there when a training ends."""
         self.count()
-        parameters = {id(p) for o in self.optimizers for group in o.param_groups for p in group["params"]}
-        self.stats.owned = {name for name, p in self.named.items() if id(p) in parameters} if self.optimizers else None
-        for name, p in self.named.items():
-            if p.grad is not None and is_readable(stored_values(p.grad)):
-                self.stats.left[name] = float(stored_values(p.grad).detach().float().norm())
-        self.stats.averages += [name for name, old in self.averages.items() if self._averaged(self.extra[name]) == old]
-        self.stats.answers = self.answers.sentence()
-        self.stats.scales, self.stats.weight_reset = (
-            self.scales.sentence(),
-            self.weight_reset.sentence(self.stats.weights),
-        )
-        self.stats.constant_answer = self.baseline.sentence(len(self.stats.walks))
-        self.stats.hidden = [*self.begun, *step_rules.check_unlisted_weights(self.model, self.optimizers)]
-        self.stats.scaled = self.scaled.sentence()
-        groups = [group for o in self.optimizers for group in o.param_groups]
-        self.stats.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
+        stats, groups = self.stats, [group for o in self.optimizers for group in o.param_groups]
+        owned = {id(p) for group in groups for p in group["params"]}
+        stats.owned = {name for name, p in self.named.items() if id(p) in owned} if self.optimizers else None
+        stats.left = gradient_norms(self.named)
+        stats.averages += [name for name, old in self.averages.items() if self._averaged(self.extra[name]) == old]
+        stats.answers = self.answers.sentence()
+        stats.scales, stats.weight_reset = self.scales.sentence(), self.weight_reset.sentence(stats.weights)
+        stats.constant_answer = self.baseline.sentence(len(stats.walks))
+        stats.hidden = [*self.begun, *step_rules.check_unlisted_weights(self.model, self.optimizers)]
+        stats.scaled = self.scaled.sentence()
+        stats.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
+
+
+def gradient_norms(named: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return the norm of each gradient that is there, by the name of its parameter."""
+    gradients = {name: stored_values(p.grad) for name, p in named.items() if p.grad is not None}
+    return {name: float(grad.detach().float().norm()) for name, grad in gradients.items() if is_readable(grad)}
 
 
 def has_zero_gradients(optimizer: Any) -> bool:
