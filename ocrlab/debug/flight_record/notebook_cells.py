@@ -44,11 +44,11 @@ def save_cells(folder: Path, rank: int) -> None:
             return
         codes, raws = list(shell.history_manager.input_hist_parsed), list(shell.history_manager.input_hist_raw)
         BEGAN.add(len(codes) - 1)
-        cells = [
-            {"number": i, "code": _placed(code, raw)}
-            for i, (code, raw) in enumerate(zip(codes, raws, strict=True))
-            if code.strip()
-        ]
+        cells = []
+        for number, (code, raw) in enumerate(zip(codes, raws, strict=True)):
+            if code.strip():  # with the empty lines that IPython takes from its beginning: lines are counted so
+                empty = next((i for i, line in enumerate(raw.split("\n")) if line.strip()), 0)
+                cells.append({"number": number, "code": "\n" * empty + code.lstrip("\n")})
         size = sum(len(str(cell["code"])) for cell in cells)
         content = {"schema": SCHEMA, "pid": os.getpid(), "cwd": shell.starting_dir, "argv": sys.argv, "size": size}
         content |= {"began": sorted(BEGAN), "cells": cells if size <= LIMIT else []}
@@ -58,13 +58,6 @@ def save_cells(folder: Path, rank: int) -> None:
 def _shell() -> Any:
     module = sys.modules.get("IPython")
     return None if module is None else module.get_ipython()
-
-
-def _placed(code: str, raw: str) -> str:
-    """Return the code of a cell with the empty lines that IPython takes from its beginning: lines are counted so."""
-    lines = raw.split("\n")
-    empty = next((i for i, line in enumerate(lines) if line.strip()), 0)
-    return "\n" * empty + code.lstrip("\n")
 
 
 def find_cells(run: Path, rank: int, pid: Any) -> tuple[Path, dict[str, Any]] | None:

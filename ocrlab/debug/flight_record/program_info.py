@@ -32,9 +32,7 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
 
     A program may be set by any variable; what looks like a key, a token or a password is left out.
     """
-    variables = {
-        n: v for n, v in os.environ.items() if not is_secret(n, v) and n not in SHELL + OURS and len(v) <= LONGEST
-    }
+    known = {name: value for name, value in os.environ.items() if name not in SHELL + OURS and len(value) <= LONGEST}
     content = {
         "schema": SCHEMA,
         "kind": kind,
@@ -42,7 +40,7 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
         "executable": sys.executable,
         "cwd": start_folder(),
         "host": socket.gethostname(),
-        "environment": variables,
+        "environment": {name: value for name, value in known.items() if not is_secret(name, value)},
         "interactive": "ipykernel" in sys.modules or hasattr(sys, "ps1"),
         "pid": os.getpid(),
         "rank": rank,
@@ -83,9 +81,8 @@ def command_line() -> list[str]:
     with contextlib.suppress(OSError, ValueError, IndexError):
         while pid and _is_started(words):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
-            pid = int(
-                Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1]
-            )
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+            pid = int(stat.rpartition(")")[2].split()[1])
     return own if _is_started(words) else words
 
 

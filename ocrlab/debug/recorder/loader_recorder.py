@@ -76,19 +76,6 @@ class LoaderRecorder:
         if self.on_pass is not None and isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset):
             self.on_pass(self.pass_number)
 
-    def untag(self, data: Any) -> Any:
-        """Return the batch itself, and store its origin."""
-        if type(data) is TaggedBatch:
-            data, origin = data.data, data.origin
-        else:
-            origin = BatchOrigin()
-        origin.pass_number, origin.position = self.pass_number, self.count
-        self.count += 1
-        self.origins.append(origin)
-        if self.on_batch is not None:
-            self.on_batch(data, origin)
-        return data
-
 
 class RecordedIterator(IteratorProxy):
     """Takes the notes off each batch before anybody sees it."""
@@ -97,7 +84,15 @@ class RecordedIterator(IteratorProxy):
         recorder = self._observer
         if recorder.on_wait is not None:
             recorder.on_wait()
-        return recorder.untag(next(self._iterator))
+        data, origin = next(self._iterator), BatchOrigin()
+        if type(data) is TaggedBatch:
+            data, origin = data.data, data.origin
+        origin.pass_number, origin.position = recorder.pass_number, recorder.count
+        recorder.count += 1
+        recorder.origins.append(origin)
+        if recorder.on_batch is not None:
+            recorder.on_batch(data, origin)
+        return data
 
     def _reset(self, *args: Any, **kwargs: Any) -> None:
         self._observer.begin_pass()

@@ -23,7 +23,7 @@ from ocrlab.debug.instruments.dataloader import loader_proxy
 from ocrlab.debug.instruments.dataloader.loader_proxy import DatasetProxy
 from ocrlab.debug.instruments.sample_names import batch_names, index_namer, plain_index
 from ocrlab.debug.recorder import rng_state
-from ocrlab.run_folder.fail_safe import report
+from ocrlab.run_folder.fail_safe import guard, report
 
 BATCH_OF = "batch of "  # begins the name of a batch whose samples could not be put together
 WORKER_STREAM = "this worker's"
@@ -109,14 +109,13 @@ class SampleRecorder:
         """Return the samples of a batch."""
         indices = self._restore(indices)
         self.begin(indices, single=False)
-        load = loader_proxy.batch_loader(self.dataset)
-        names = self.origin.samples
+        load, names = loader_proxy.batch_loader(self.dataset), self.origin.samples
         if load is not None:
             self.note(f"{len(indices)} samples from {names[0] if names else '?'} on")
             return self.guarded(lambda: load(indices), lambda: self.blame(load, indices))
         if len(names) != len(indices):  # noting the batch has failed
             names = [str(index) for index in indices]
-        return [self._load_sample(index, names[place]) for place, index in enumerate(indices)]
+        return [self._load_sample(index, name) for index, name in zip(indices, names, strict=True)]
 
     def stream(self) -> Iterator[Any]:
         """Yield the samples of an iterable data set."""
@@ -186,44 +185,36 @@ class SampleRecorder:
     def _stream_name(self, position: int) -> str:
         return f"sample {position} of {'the' if self.worker is None else WORKER_STREAM} stream"
 
+    @guard
     def note(self, name: str) -> None:
         """Write down the sample that is being loaded."""
         self.name = name
         if self.page is not None:
-            try:
-                self.page.sample(name)
-            except Exception as error:
-                self.give_up(error)
+            self.page.sample(name)
 
+    @guard
     def note_failure(self, name: str) -> None:
         """Write down the sample, or the batch, that could not be loaded."""
         if self.page is not None:
-            try:
-                self.page.fail(name)
-            except Exception as error:
-                self.give_up(error)
+            self.page.fail(name)
 
+    @guard
     def begin(self, indices: Any, *, single: bool, kind: str = "map") -> None:
         """Write down the batch that is to be loaded."""
-        self.is_first, self.name, origin = False, "", None
-        try:
-            self.open()
-            order = {"kind": kind, "single": single, "workers": self.workers, "worker": self.worker}
-            samples: list[str] = []
-            if kind == "map":
-                order["indices"] = repr(plain_index(indices if single else list(indices)))
-                samples = [self.namer(indices)] if single else list(map(self.namer, indices))
-            else:
-                order["first"] = self.position
-            # A replay makes the batches of a worker again one by one, those of this process in the order of the run.
-            everything = self.worker is not None or self.workers > 0
-            origin = BatchOrigin(order, self.reader.take(cuda=False, everything=everything), samples)
-            if self.page is not None:
-                self.page.batch(ENCODE(order), origin.states)
-        except Exception as error:
-            origin = origin or BatchOrigin()
-            self.give_up(error)
-        self.origin = origin
+        self.is_first, self.name, self.origin = False, "", BatchOrigin()
+        self.open()
+        order = {"kind": kind, "single": single, "workers": self.workers, "worker": self.worker}
+        samples: list[str] = []
+        if kind == "map":
+            order["indices"] = repr(plain_index(indices if single else list(indices)))
+            samples = [self.namer(indices)] if single else list(map(self.namer, indices))
+        else:
+            order["first"] = self.position
+        # A replay makes the batches of a worker again one by one, those of this process in the order of the run.
+        everything = self.worker is not None or self.workers > 0
+        self.origin = BatchOrigin(order, self.reader.take(cuda=False, everything=everything), samples)
+        if self.page is not None:
+            self.page.batch(ENCODE(order), self.origin.states)
 
     def open(self) -> None:
         """Open the status page of this process, once."""
@@ -242,11 +233,9 @@ class SampleRecorder:
 
 def install(loader: Any, recorder: SampleRecorder) -> None:
     """Let a copy of a loader load through a `SampleRecorder`."""
-    attributes = vars(loader)
-    attributes |= {
-        "dataset": RecordedDataset(recorder.dataset, recorder),
-        "collate_fn": TaggingCollate(loader.collate_fn, recorder),
-    }
+    attributes = vars(loader)  # DataLoader refuses to set some of them
+    attributes["dataset"] = RecordedDataset(recorder.dataset, recorder)
+    attributes["collate_fn"] = TaggingCollate(loader.collate_fn, recorder)
     if loader.num_workers:
         attributes["worker_init_fn"] = RecordedWorkerInit(loader.worker_init_fn, recorder)
 

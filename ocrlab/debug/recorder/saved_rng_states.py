@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ocrlab.debug.flight_record import notebook_cells, program_info
 from ocrlab.debug.recorder import replay_registration, rng_state
@@ -74,11 +73,6 @@ def count_recording() -> int:
     cell = notebook_cells.current_cell()
     recordings[cell] += 1
     return recordings[cell] - 1
-
-
-def program_facts() -> dict[str, Any]:
-    """Return what a replay must know: how many recordings came before this one, and the seconds until it began."""
-    return {"nth": count_recording(), "after": time.monotonic() - STARTED}
 
 
 def save_start(folder: Path, rank: int, start: int) -> None:

@@ -139,7 +139,9 @@ class Snapshots:
                 "There is no room for two snapshots of this training and a third one being written",
                 got=f"{free >> 20} MiB free", need=f"{(3 * size) >> 20} MiB", do="Free some, or set recorder.on=false",
             )  # fmt: skip
-        memory = _available()
+        memory = None
+        with contextlib.suppress(OSError, KeyError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
+            memory = int(dict(line.split(":") for line in file)["MemAvailable"].split()[0]) * 1024
         if memory is not None and size > MEMORY * memory:
             raise CheckpointError(
                 "A snapshot of this training would not fit into memory beside it", got=f"{memory >> 20} MiB free",
@@ -273,12 +275,3 @@ def _base(value: Any) -> Any:
     """Return a number or text of a subclass (an enumeration, numpy.float64) as Python's own."""
     kinds: tuple[Any, ...] = (bool, int, float, str, bytes)
     return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
-
-
-def _available() -> int | None:
-    """Return the bytes of memory that can be had without swapping, None where the system does not say."""
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/meminfo", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None

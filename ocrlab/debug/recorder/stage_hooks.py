@@ -84,7 +84,7 @@ class StageHooks:
         for name, module in top_modules(models[0]) if len(models) == 1 else stages_of_models(models):
             if isinstance(module, torch.jit.ScriptModule):  # it takes no hooks
                 continue
-            if _is_loss(name):
+            if any(word in name.lower() for word in LOSSES):
                 self._hook(module.register_forward_pre_hook, PHASE_AT, "loss")
             self._hook(module.register_forward_pre_hook, STAGE_AT, name)
         for model in models if len(models) <= MAX_MODELS else models[:1]:
@@ -101,10 +101,6 @@ class StageHooks:
 
     def _hook(self, register: Callable[[Any], Any], at: int, word: str) -> None:
         self.handles.append(register(StageHook(self, at, self.writer.word(word))))
-
-
-def _is_loss(name: str) -> bool:
-    return any(word in name.lower() for word in LOSSES)
 
 
 def top_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -47,14 +47,15 @@ class StepRecorder:
         every: int | None = None,
         steps: int = 512,
     ) -> None:
-        facts, self.folder = saved_rng_states.program_facts(), Path(folder, "flight")
+        nth, after = saved_rng_states.count_recording(), time.monotonic() - saved_rng_states.STARTED
+        self.folder = Path(folder, "flight")
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_errors_to(self.folder / NAME)
         self.on = self.snapshots_on = self.cuda = True
         world = 1 if kind == "ocrlab train" else program_info.world_size()  # ocrlab train keeps a record of its own
         self.rank, self.member = rank, launcher.member(self.folder, rank, world)
         self.writer, self.start = ring_writer.create(self.folder, rank=rank, slots=steps)
-        program_info.write(self.folder, kind, rank=rank, **facts)
+        program_info.write(self.folder, kind, rank=rank, nth=nth, after=after)
         saved_rng_states.save_start(self.folder, rank, self.start)
         if rank == 0:
             watcher_link.report_record(folder)

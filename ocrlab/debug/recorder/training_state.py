@@ -29,36 +29,32 @@ class TrainingState:
         return not {*map(id, self.models)}.isdisjoint(map(id, other.models))
 
     def parts(self) -> dict[str, Any]:
-        """Return every part that has a state, by name."""
-        return {name: part for name, part in self._named().items() if hasattr(part, "state_dict")}
-
-    def without_state(self) -> list[str]:
-        """Return a line for each part that a snapshot cannot store."""
-        parts = self._named().items()
-        return [
-            f"{name}: {type(part).__name__} has no state_dict"
-            for name, part in parts
-            if not hasattr(part, "state_dict")
-        ]
-
-    def _named(self) -> dict[str, Any]:
-        named = [("model", self.models), ("optimizer", self.optimizers), ("scheduler", self.schedulers)]
-        parts_by_name = {f"{name}.{i}": part for name, parts in named for i, part in enumerate(parts)}
-        if self.scaler is not None:
-            parts_by_name["scaler"] = self.scaler
-        return parts_by_name | {f"extra.{name}": part for name, part in self.extra.items()}
+        """Return every part by name."""
+        lists = [("model", self.models), ("optimizer", self.optimizers), ("scheduler", self.schedulers)]
+        parts = {f"{name}.{i}": part for name, several in lists for i, part in enumerate(several)}
+        scaler = {} if self.scaler is None else {"scaler": self.scaler}
+        return parts | scaler | {f"extra.{name}": part for name, part in self.extra.items()}
 
     def state(self, epoch: int) -> dict[str, Any]:
         """Return the state of every part, the modes of the modules, and the buffers outside of every state_dict."""
-        states = {name: part.state_dict() for name, part in self.parts().items()}
-        hidden = [dict(_nonpersistent_buffers(model)) for model in self.models]
+        states, without_state = {}, []
+        for name, part in self.parts().items():
+            if hasattr(part, "state_dict"):
+                states[name] = part.state_dict()
+            else:
+                without_state.append(f"{name}: {type(part).__name__} has no state_dict")
+        hidden = []
+        for i, model in enumerate(self.models):
+            stored = states[f"model.{i}"]
+            hidden.append({name: buffer for name, buffer in model.named_buffers() if name not in stored})
         modes = [[module.training for module in model.modules()] for model in self.models]
         content = {"kind": "loop", "epoch": epoch, "parts": states, "hidden": hidden, "modes": modes}
-        return content | {"without_state": self.without_state()}
+        return content | {"without_state": without_state}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore every part; raises CheckpointError where the program now has other parts than were recorded."""
-        parts, states = self.parts(), state["parts"]
+        states = state["parts"]
+        parts = {name: part for name, part in self.parts().items() if hasattr(part, "state_dict")}
         if parts.keys() != states.keys():
             raise CheckpointError(
                 "The program has other parts than when it was recorded",
@@ -74,16 +70,6 @@ class TrainingState:
                     buffers[name].copy_(value)
             for module, mode in zip(model.modules(), modes, strict=True):
                 module.training = mode
-
-    def rate(self) -> float | None:
-        """Return the learning rate of the first optimizer, None for none; a value on a device is not fetched."""
-        return first_learning_rate(self.optimizers)
-
-
-def _nonpersistent_buffers(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Return the buffers that are not in the state_dict (persistent=False)."""
-    stored = model.state_dict().keys()
-    return [(name, buffer) for name, buffer in model.named_buffers() if name not in stored]
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -63,10 +63,8 @@ class OutputCollapseCheck(ModelCheck):
         with torch.no_grad(), torch._C.DisableTorchFunction():
             inputs = [t for _, t in dotted_tensors((args, kwargs)) if t.ndim and is_readable(t)]
             rows = len(inputs[0]) if inputs else 0
-            ours = [
-                t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and t.ndim and is_readable(t)
-            ]
-            ours = [t for t in ours if len(t) == rows]
+            floats = (t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and is_readable(t))
+            ours = [t for t in floats if t.ndim and len(t) == rows]
             if rows < ROWS or not ours or any(t.dtype not in EXACT for t in ours):
                 return
             self.looks += 1
@@ -80,29 +78,26 @@ class OutputCollapseCheck(ModelCheck):
                 self.spreads.append(max(float((t - t.mean(0)).norm() / t.norm().clamp(min=1e-30)) for t in wide))
 
     def sentence(self) -> str:
-        """Return the finding for equal answers in the last inspected steps; else ''."""
-        if self.blind < ENOUGH or 2 * self.blind < self.looks:
-            return self._collapsed()
-        if self.equal == self.blind:
+        """Return the finding for answers that are equal in the last inspected steps, or have become so; else ''."""
+        if self.blind >= ENOUGH and 2 * self.blind >= self.looks:
+            if self.equal == self.blind:
+                return (
+                    f"all {self.rows} samples that the model got were equal, in the last {self.equal} looks. Look at"
+                    " how they are made: an integer type that cuts 0.9 to 0, a vocabulary in which no word is found"
+                )
             return (
-                f"all {self.rows} samples that the model got were equal, in the last {self.equal} looks. Look at how"
-                " they are made: an integer type that cuts 0.9 to 0, a vocabulary in which no word is found"
+                f"the model gave {self.rows} different samples the same answer, in the last {self.blind} of"
+                f" {self.looks} looks: it does not use its input, or has collapsed. Look for a softmax or norm over a"
+                " dimension of size 1, a mask of attention the wrong way round, padding that is read, a loss that equal"
+                " answers make 0"
             )
-        return (
-            f"the model gave {self.rows} different samples the same answer, in the last {self.blind} of {self.looks}"
-            " looks: it does not use its input, or has collapsed. Look for a softmax or norm over a dimension of size"
-            " 1, a mask of attention the wrong way round, padding that is read, a loss that equal answers make 0"
-        )
-
-    def _collapsed(self) -> str:
-        """Return the finding for answers that differed at first and are nearly equal now; else ''."""
-        if len(self.spreads) < ENOUGH or self.spreads[0] < APART or max(self.spreads[-2:]) > TOGETHER:
-            return ""
-        return (
-            f"the answers to different samples have become one: they differed by {self.spreads[0]:.2g} of their size at"
-            f" first, by {self.spreads[-1]:.1g} now. Look for a loss that equal answers make 0 (a siamese one without"
-            " negatives, two views that are only pulled together)"
-        )
+        if len(self.spreads) >= ENOUGH and self.spreads[0] >= APART and max(self.spreads[-2:]) <= TOGETHER:
+            return (
+                f"the answers to different samples have become one: they differed by {self.spreads[0]:.2g} of their"
+                f" size at first, by {self.spreads[-1]:.1g} now. Look for a loss that equal answers make 0 (a siamese"
+                " one without negatives, two views that are only pulled together)"
+            )
+        return ""
 
 
 STEPS = 150  # losses that are needed for a finding
@@ -268,14 +263,10 @@ class InputScaleCheck(ModelCheck):
     def entered(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Note what a module is called with, where this is a call to look at."""
         training, validating = self.stats.get(id(module), (None, None))  # a copy shares the hooks of its original
-        graded = torch.is_grad_enabled()
-        stats = training if module.training and graded else None
-        stats = validating if not module.training and not graded else stats
-        if (
-            stats is None
-            or stats.calls >= CALLS
-            or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
-        ):
+        stats = training if module.training else validating
+        if stats is None or stats.calls >= CALLS or module.training != torch.is_grad_enabled():
+            return
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return
         first = next((t for _, t in dotted_tensors((args, kwargs))), None)
         if first is not None and first.is_floating_point() and first.ndim >= 2 and is_readable(first):

@@ -189,9 +189,13 @@ class TrainingMonitor:
         for rated, rate, training, bare in steps:
             stats.unrated = 0 if rated else stats.unrated + 1
             if rate is not None:
-                stats.see_rate(rate)
+                stats.rises += rate > stats.rate and bool(stats.rate)
+                stats.peak, stats.rate = max(stats.peak, rate), rate
+                stats.faint += 0 < rate < rules.FAINT * stats.peak
+                stats.low += 0 < rate < rules.LOW * stats.peak
             if self.moving:
-                stats.see_mode(training)
+                stats.trained += training
+                stats.evaled += not training and bool(stats.trained)
             stats.bare += bare
 
     @guard
@@ -232,7 +236,9 @@ class TrainingMonitor:
             is_stale = bool(arrivals) and all(old for old, _ in arrivals)
             stats.stale += is_stale
             stats.fresh += bool(arrivals) and not is_stale
-            stats.zeroed += any(came for _, came in arrivals) and not capturing() and has_zero_gradients(optimizer)
+            if any(came for _, came in arrivals) and not capturing():
+                grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+                stats.zeroed += bool(grads) and not any(bool(stored_values(grad).count_nonzero()) for grad in grads)
         if self.looking and not capturing():
             if rated:
                 self._look(optimizer)
@@ -286,8 +292,10 @@ class TrainingMonitor:
         """Return the findings of a training that has ended, with the DataLoader of its data, None for another."""
         self.close()
         stats = self.stats
-        stats.larger, stats.generator = pass_checks.more_than_a_batch(loader), pass_checks.copied_generator(loader)
-        stats.coverage = self.coverage.sentence(pass_checks.samples_in(loader))
+        samples = pass_checks.samples_in(loader)
+        stats.larger = samples > (getattr(loader, "batch_size", 0) or 1)
+        stats.generator = pass_checks.copied_generator(loader)
+        stats.checks["coverage"] = self.coverage.sentence(samples)
         stats.workers = loader.num_workers if loader is not None else 0
         return rules.sentences(stats, self.model)
 
@@ -300,11 +308,14 @@ class TrainingMonitor:
         stats.owned = {name for name, p in self.named.items() if id(p) in owned} if self.optimizers else None
         stats.left = gradient_norms(self.named)
         stats.averages += [name for name, old in self.averages.items() if self._averaged(self.extra[name]) == old]
-        stats.answers = self.answers.sentence()
-        stats.scales, stats.weight_reset = self.scales.sentence(), self.weight_reset.sentence(stats.weights)
-        stats.constant_answer = self.baseline.sentence(len(stats.walks))
+        stats.checks |= {
+            "answers": self.answers.sentence(),
+            "scales": self.scales.sentence(),
+            "weight reset": self.weight_reset.sentence(stats.weights),
+            "constant baseline": self.baseline.sentence(len(stats.walks)),
+            "grad scaler": self.scaled.sentence(),
+        }
         stats.hidden = [*self.begun, *step_rules.check_unlisted_weights(self.model, self.optimizers)]
-        stats.scaled = self.scaled.sentence()
         stats.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
 
 
@@ -312,12 +323,6 @@ def gradient_norms(named: Mapping[str, Tensor]) -> dict[str, float]:
     """Return the norm of each gradient that is there, by the name of its parameter."""
     gradients = {name: stored_values(p.grad) for name, p in named.items() if p.grad is not None}
     return {name: float(grad.detach().float().norm()) for name, grad in gradients.items() if is_readable(grad)}
-
-
-def has_zero_gradients(optimizer: Any) -> bool:
-    """Tell whether an optimiser has gradients, and every one is exactly 0."""
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    return bool(gradients) and not any(bool(stored_values(gradient).count_nonzero()) for gradient in gradients)
 
 
 def capturing() -> bool:

@@ -95,11 +95,6 @@ def samples_in(loader: Any) -> int:
         return 0
 
 
-def more_than_a_batch(loader: Any) -> bool:
-    """Tell whether a loader is known to have more samples than one batch."""
-    return samples_in(loader) > (getattr(loader, "batch_size", 0) or 1)
-
-
 def copied_generator(loader: Any) -> str:
     """Return the name of a generator that a data set brings to its workers, each of which gets the same; else ''."""
     if loader is None or not loader.num_workers or loader.worker_init_fn is not None:

@@ -79,11 +79,7 @@ class TrainingStats:
     standing: dict[Finding, int] = field(default_factory=dict)  # rules of the contract, and in how many looks
     broken: str = ""  # the first batch with a value that is not finite
     generator: str = ""  # of the data set, of which each worker has a copy
-    answers: str = ""  # finding: equal answers
-    scales: str = ""  # finding: validation data of another scale
-    constant_answer: str = ""  # finding: the loss of a constant answer
-    weight_reset: str = ""  # finding: passes that begin with the same weights
-    coverage: str = ""  # finding: samples that are never drawn
+    checks: dict[str, str] = field(default_factory=dict)  # findings of the checks with hooks, by their name
     weights: dict[int, int] = field(default_factory=dict)
     left: dict[str, float] = field(default_factory=dict)  # norms of the gradients that are there at the end
     averages: list[str] = field(default_factory=list)  # what never changed
@@ -92,19 +88,6 @@ class TrainingStats:
     walks: list[tuple[int, int | None]] = field(default_factory=list)  # batches that were taken, those that there are
     ended: str = ""  # where the program ended itself in the middle
     scaler: bool = False
-    scaled: str = ""  # finding: gradients in the scale of a GradScaler
-
-    def see_rate(self, rate: float) -> None:
-        """Note the learning rate of a step."""
-        self.rises += rate > self.rate and bool(self.rate)
-        self.peak, self.rate = max(self.peak, rate), rate
-        self.faint += 0 < rate < FAINT * self.peak
-        self.low += 0 < rate < LOW * self.peak
-
-    def see_mode(self, training: bool) -> None:
-        """Note the mode of the model in a step."""
-        self.trained += training
-        self.evaled += not training and bool(self.trained)
 
     def see_batch(self, tensors: Sequence[tuple[str, Tensor]]) -> None:
         """Note whether the samples of a batch, or its targets, are all the same."""
@@ -116,38 +99,36 @@ class TrainingStats:
             wrong = not_finite(tensor)
             if wrong is not None and not self.broken:
                 self.broken = f"batch {self.batches} held {value_at(tensor, wrong)} in {name}, {position_text(wrong)}"
-        targets = targets_of(tensors)
+        named = [t for name, t in tensors if name.rpartition(".")[2].lower().rstrip("s") in TARGETS]
+        if [name for name, _ in tensors] == ["0", "1"]:  # a pair without names: the second one is the target
+            named = [tensors[1][1]]
+        targets = named[0] if named else None
         if targets is not None and targets.ndim:
             value = targets.flatten()[0]
             self.compared += len(targets)
             self.constant.append(float(value) if bool((targets == value).all()) else None)
 
 
-def targets_of(tensors: Sequence[tuple[str, Tensor]]) -> Tensor | None:
-    """Return the tensor of a batch that is compared with: the second of two, or one that is called so."""
-    if len(tensors) == 2 and [name for name, _ in tensors] == ["0", "1"]:
-        return tensors[1][1]
-    return next((t for name, t in tensors if name.rpartition(".")[2].lower().rstrip("s") in TARGETS), None)
-
-
 def sentences(stats: TrainingStats, model: nn.Module) -> list[str]:
     """Return the findings, the most important first; none for a training that does what it should."""
     first = [stats.ended] if stats.ended else []
     if not stats.batches:
-        return [*first, *_no_data(stats)]
-    root = [*_steps(stats, model), *_rates(stats), *filter(None, [stats.scaled])]
+        if stats.walks or not stats.ended:
+            walks = f"{len(stats.walks)} walks over the loader gave" if stats.walks else "the training got"
+            length = stats.walks[0][1] if stats.walks else None
+            size = "" if length is None else f" (len(loader) is {length})"
+            first.append(
+                f"no batch was trained on: {walks} none{size}. Look at the path of the data, at filters, and at "
+                "drop_last with fewer samples than a batch"
+            )
+        return first
+    root = [*_steps(stats, model), *_rates(stats), *_of_checks(stats, "grad scaler")]
     rest = [*_weights(stats, model), *_modes(stats), *_data(stats), *_losses(stats)]
     return [*first, *root, *rest]
 
 
-def _no_data(stats: TrainingStats) -> Iterator[str]:
-    if stats.walks or not stats.ended:
-        walks = f"{len(stats.walks)} walks over the loader gave" if stats.walks else "the training got"
-        sizes = f" (len(loader) is {stats.walks[0][1]})" if stats.walks and stats.walks[0][1] is not None else ""
-        yield (
-            f"no batch was trained on: {walks} none{sizes}. Look at the path of the data, at filters, and at "
-            "drop_last with fewer samples than a batch"
-        )
+def _of_checks(stats: TrainingStats, *names: str) -> list[str]:
+    return [stats.checks[name] for name in names if stats.checks.get(name)]
 
 
 def _steps(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
@@ -314,9 +295,7 @@ def _data(stats: TrainingStats) -> Iterator[str]:
             f"all {stats.rows} samples of a batch were the same, in all {stats.looks} looks. Look at __getitem__:"
             " does it use its index?"
         )
-    yield from filter(
-        None, (stats.weight_reset, stats.coverage, stats.answers if not stats.alike else "", stats.scales)
-    )
+    yield from _of_checks(stats, "weight reset", "coverage", *([] if stats.alike else ["answers"]), "scales")
     values = stats.constant
     constants = [value for value in values if value is not None]
     if len(values) >= ENOUGH and stats.compared >= FEW and len(constants) >= MOSTLY * len(values):
@@ -338,7 +317,9 @@ def _data(stats: TrainingStats) -> Iterator[str]:
             " copy of it: they draw the same augmentation. Seed it in worker_init_fn, or use torch's and NumPy's"
             " global ones"
         )
-    if not stats.generator and _workers_agree(stats):
+    early, workers = stats.contents[:4], stats.workers  # the first batches of the workers come in turn
+    agree = workers >= 2 and len(early) == 4 and len(set(early[:workers])) == 1 and len(set(stats.contents)) > 1
+    if not stats.generator and agree and early[0] and (workers > 2 or early[2] == early[3]):
         yield (
             f"the {stats.workers} workers of the loader gave the same batches, to the last bit: they draw the same"
             " random numbers, or each walks over all of an iterable data set. Look at worker_init_fn, get_worker_info()"
@@ -351,17 +332,9 @@ def _data(stats: TrainingStats) -> Iterator[str]:
         )
 
 
-def _workers_agree(stats: TrainingStats) -> bool:
-    """Tell whether the first batches of the workers, which come in turn, are the same, and later ones are not."""
-    contents, workers = stats.contents[:4], stats.workers
-    if workers < 2 or len(contents) < 4 or not contents[0] or len(set(stats.contents)) == 1:
-        return False
-    return len(set(contents[:workers])) == 1 and (workers > 2 or contents[2] == contents[3])
-
-
 def _losses(stats: TrainingStats) -> Iterator[str]:
-    if stats.constant_answer and not stats.answers:
-        yield stats.constant_answer
+    if not stats.checks.get("answers"):
+        yield from _of_checks(stats, "constant baseline")
     learned = stats.last == 0 and any(stats.first_losses)
     if stats.same >= LONG and not learned:
         yield (
