@@ -222,7 +222,7 @@ def test_random_bytes_in_the_slots_never_raise_anything_else(tmp_path):
     path.write_bytes(head + random.Random(0).randbytes(4 * SLOT_BYTES))
     assert ring_reader.read_ring(path).torn == 4
     with pytest.raises(TornRecord):
-        decode_slot(b"\x01" + bytes(1023))
+        decode_slot(b"\x01" + bytes(1023), b"", bytes)
 
 
 def test_starts_are_counted_and_bounded(tmp_path):

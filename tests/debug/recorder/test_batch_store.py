@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.recorder import batch_store
 from ocrlab.errors import DataError
-from tests.debug.recorder.test_loop_recorder import Noisy, Stream, replay, train
+from tests.debug.recorder.recorded_runs import newest, replay
+from tests.debug.recorder.test_loop_recorder import Noisy, Stream, train
 
 
 def batch(value, size=2):
@@ -60,7 +60,7 @@ def test_a_full_disk_is_reported_once_and_switches_off_nothing_else(tmp_path, ca
 
     monkeypatch.setattr(batch_store.BatchStore, "_keep", full_at_the_fifth)
     train(tmp_path, Noisy(), batches="raw", snapshot_every=3)
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     assert capsys.readouterr().err.count("No space left") == 1
     last = flight.steps[-1]
     assert last.micro > 6 and "raw" not in last.order and last.order["indices"] and last.samples

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.recorder.loop_recorder import recording
+from tests.debug.recorder.recorded_runs import newest
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def step(rec, batch, *, steps=True):
 
 
 def written(rec):
-    return [(s.number, s.micro, s.epoch) for s in ring_reader.read_ring(ring_reader.find_rings(rec.folder)[0]).steps]
+    return [(s.number, s.micro, s.epoch) for s in newest(rec.folder).steps]
 
 
 def ones(count):
@@ -94,7 +94,7 @@ def test_an_error_of_the_loader_is_the_programs_and_ends_the_walk(loop):
             count += 1
     assert count == 70 and next(walk, "ended") == "ended"
     assert loop.in_pass, "it did not come to its end"
-    assert ring_reader.read_ring(ring_reader.find_rings(loop.folder)[0]).now.phase == "data"
+    assert newest(loop.folder).now.phase == "data"
 
 
 def test_a_walk_that_is_closed_gives_its_loader_back(loop):

@@ -22,44 +22,13 @@ from torch.utils.data import DataLoader, Dataset
 from ocrlab.config import schema as configs
 from ocrlab.debug.flight_record import program_info, ring_reader, training_findings
 from ocrlab.debug.recorder.lightning_callback import Recorder
-from ocrlab.debug.replay import trial
-from ocrlab.debug.replay.child import replay_session
 from ocrlab.training import loop
-
-
-class Ended(BaseException):
-    """In place of the end of the process."""
+from tests.debug.recorder.recorded_runs import newest, replay
 
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch):
     monkeypatch.delenv(program_info.REPLAY, raising=False)
-
-
-def replay(run: Path, monkeypatch, again, last: int | None = None, **more) -> dict:
-    flight = ring_reader.read_ring(ring_reader.find_rings(run)[0])
-    out = run / "replay"
-    out.mkdir()
-    first = flight.snapshots[-1]
-    job = {"schema": 1, "run": str(run), "rank": 0, "snapshot": str(first.path), "out": str(out)}
-    job |= {
-        "session": trial.SESSION,
-        "first_step": first.number,
-        "last_step": flight.now.number if last is None else last,
-        **more,
-    }
-    (out / "job.json").write_text(json.dumps(job))
-
-    def end():
-        raise Ended
-
-    with monkeypatch.context() as patch:
-        patch.setenv(program_info.REPLAY, str(out / "job.json"))
-        patch.setattr(replay_session, "leave", end)
-        patch.setattr(torch, "save", torch.save)
-        with pytest.raises((Ended, IndexError)):
-            again()
-    return json.loads((out / "result.json").read_text())
 
 
 class Pairs(Dataset):
@@ -106,7 +75,7 @@ def foreign(folder: Path, recorder: Recorder, model: lightning.LightningModule |
 @pytest.mark.filterwarnings("ignore")
 def test_a_foreign_lightning_project_is_replayed_bit_for_bit(tmp_path, monkeypatch):
     foreign(tmp_path, Recorder(snapshot_every=4))
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     assert [step.micro for step in flight.steps] == list(range(15))
     assert [step.epoch for step in flight.steps] == [0] * 5 + [1] * 5 + [2] * 5
     assert flight.now.stage == "loss"
@@ -131,7 +100,7 @@ def test_a_run_that_ended_in_its_validation_is_validated_again(tmp_path, monkeyp
     again = lambda: foreign(tmp_path, Recorder(snapshot_every=4), Strict())  # noqa: E731
     with pytest.raises(IndexError) if wrong else contextlib.nullcontext():
         again()
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     cell = {"validate": 1, "cell": {"trace": True}}
     result = replay(tmp_path, monkeypatch, again, **cell)
     assert all(step["equal"] for step in result["steps"]) and result["finished"] is not wrong
@@ -152,7 +121,7 @@ def test_an_exception_leaves_phase_stage_and_no_hook(tmp_path):
     recorder = Recorder(tmp_path)
     with pytest.raises(RuntimeError, match="here"):
         foreign(tmp_path, recorder, model)
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     assert (flight.now.number, flight.now.phase) == (2, "optimiser")
     assert flight.now.loss is not None
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -182,7 +151,7 @@ def tiny(pages: Path, runs: Path, *more: str) -> configs.Config:
 
 def test_our_own_training_records_by_default_and_replays_bit_for_bit(pages, runs, monkeypatch):
     run = loop.fit(tiny(pages, runs)).folder
-    flight = ring_reader.read_ring(ring_reader.find_rings(run)[0])
+    flight = newest(run)
     assert [step.micro for step in flight.steps] == list(range(10))
     assert [step.number for step in flight.steps] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert all(name.startswith("p") for step in flight.steps for name in step.samples)
@@ -253,7 +222,7 @@ def test_batches_of_several_validation_loaders_are_counted_together(tmp_path, mo
 
     with pytest.raises(IndexError):
         again()
-    assert ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).sample == "validation batch 4: 3/2, 3/3"
+    assert newest(tmp_path).sample == "validation batch 4: 3/2, 3/3"
     replay(tmp_path, monkeypatch, again, validate=4, cell={"trace": True})
     fault = json.loads((tmp_path / "replay" / "trace.json").read_text())["fault"]
     assert (fault["phase"], fault["value"], fault["names"]) == ("validation", "9", ["3/3"])
@@ -269,11 +238,9 @@ def test_what_failed_behind_the_last_batch_of_an_epoch_fails_again(tmp_path, mon
     again = lambda: foreign(tmp_path, Recorder(snapshot_every=4), Checks())  # noqa: E731
     with pytest.raises(ValueError, match="broken"):
         again()
-    assert ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.phase == "data", "it was in no step any more"
-    last = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.number + 1
-    with pytest.raises(ValueError, match="broken"):
-        replay(tmp_path, monkeypatch, again, last=last)
-    result = json.loads((tmp_path / "replay" / "result.json").read_text())
+    assert newest(tmp_path).now.phase == "data", "it was in no step any more"
+    last = newest(tmp_path).now.number + 1
+    result = replay(tmp_path, monkeypatch, again, last=last)
     assert result["behind"] and result["error"]["message"] == "the weights are broken"
 
 

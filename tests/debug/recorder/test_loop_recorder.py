@@ -21,13 +21,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from ocrlab.debug.flight_record import program_info, ring_reader, ring_writer
 from ocrlab.debug.recorder import snapshots
 from ocrlab.debug.recorder.loop_recorder import recording
-from ocrlab.debug.replay import trial
-from ocrlab.debug.replay.child import replay_session
 from ocrlab.errors import ShapeError
-
-
-class Ended(BaseException):
-    """In place of the end of the process."""
+from tests.debug.recorder.recorded_runs import newest, replay
 
 
 class Noisy(Dataset):
@@ -91,32 +86,6 @@ def train(folder: Path, dataset, epochs: int = 2, accumulate: int = 1, check=lam
                 check()
 
 
-def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) -> dict:
-    """Run `again` as a replay from the older snapshot and return its result."""
-    flight = ring_reader.read_ring(ring_reader.find_rings(folder)[0])
-    out = folder / "replay"
-    out.mkdir()
-    job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": None, "out": str(out)}
-    job |= {"session": trial.SESSION}
-    job |= {"snapshot": str(flight.snapshots[-1].path)} if flight.snapshots else {}
-    job |= {"last_step": flight.now.number if last is None else last, **more}
-    (out / "job.json").write_text(json.dumps(job))
-
-    def end():
-        raise Ended
-
-    handler = signal.getsignal(signal.SIGCHLD)
-    with monkeypatch.context() as patch:
-        patch.setenv(program_info.REPLAY, str(out / "job.json"))
-        patch.setattr(sys, "excepthook", sys.excepthook)  # and this
-        patch.setattr(replay_session, "leave", end)
-        patch.setattr(torch, "save", torch.save)  # the replay replaces it
-        with pytest.raises((Ended, ValueError, TypeError, AttributeError, IndexError, RuntimeError, OSError)):
-            again()
-    signal.signal(signal.SIGCHLD, handler)
-    return json.loads((out / "result.json").read_text())
-
-
 @pytest.mark.parametrize(
     "dataset,options",
     [
@@ -132,7 +101,7 @@ def replay(folder: Path, monkeypatch, again, last: int | None = None, **more) ->
 def test_each_loss_is_equal_bit_for_bit(tmp_path, monkeypatch, dataset, options):
     options = {"snapshot_every": 3, **options}
     train(tmp_path, dataset, **options)
-    recorded = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    recorded = newest(tmp_path)
     assert len(recorded.snapshots) == 2
     result = replay(tmp_path, monkeypatch, lambda: train(tmp_path, dataset, **options))
     assert result["finished"]
@@ -146,7 +115,7 @@ def test_each_loss_is_equal_bit_for_bit(tmp_path, monkeypatch, dataset, options)
 def test_a_sample_that_cannot_be_loaded_fails_again_in_the_replay(tmp_path, monkeypatch, workers):
     with pytest.raises(ValueError, match="page 13"):
         train(tmp_path, Bad(), workers=workers, snapshot_every=2)
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     assert flight.now.phase == "data"
     assert "13" in [worker.failed for worker in flight.workers]
     again = lambda: train(tmp_path, Bad(), workers=workers, snapshot_every=2)  # noqa: E731
@@ -214,7 +183,7 @@ def scanned(folder: Path, *, inside: bool, same: bool = False, every: int | None
 def test_a_failed_validation_is_replayed_with_its_batch(tmp_path, monkeypatch, inside):
     with pytest.raises(IndexError, match="out of range"):
         scanned(tmp_path, inside=inside)
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     assert flight.now.phase == "validation" and flight.now.micro == (1 if inside else 2)
     assert flight.sample == "validation batch 1: scan_4.png, scan_5.png, scan_6.png, scan_7.png"
     again = lambda: scanned(tmp_path, inside=inside)  # noqa: E731
@@ -226,7 +195,7 @@ def test_a_failed_validation_is_replayed_with_its_batch(tmp_path, monkeypatch, i
 
 def test_a_loader_may_train_and_validate(tmp_path):
     scanned(tmp_path, inside=True, same=True)
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     assert [step.walk for step in flight.steps] == [0, 0, 0, 1, 1, 1]
     assert all(step.order["kind"] == "map" and len(step.samples) == 4 for step in flight.steps)
     assert flight.sample.startswith("validation batch 2: scan_")
@@ -241,7 +210,7 @@ def test_a_validation_is_the_same_without_a_record(tmp_path, capsys):
 def test_a_dead_worker_is_reported_with_its_sample(tmp_path, monkeypatch):
     with pytest.raises((RuntimeError, OSError)):
         train(tmp_path, Ends(), workers=2, snapshot_every=2)
-    last = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.number + 1
+    last = newest(tmp_path).now.number + 1
     again = lambda: train(tmp_path, Ends(), workers=2, snapshot_every=2)  # noqa: E731
     outcome = replay(tmp_path, monkeypatch, again, last=last)
     workers = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
@@ -285,7 +254,7 @@ def test_a_validation_that_failed_fails_again(tmp_path, monkeypatch):
     again = lambda: train(tmp_path, Noisy(), snapshot_every=3, check=check)  # noqa: E731
     with pytest.raises(ValueError, match="no page"):
         again()
-    assert ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.phase == "validation"
+    assert newest(tmp_path).now.phase == "validation"
     result = replay(tmp_path, monkeypatch, again, validate=-1)
     assert not result["finished"] and "no page has any text" in result["error"]["message"]
     assert ring_reader.read_ring(tmp_path / "replay" / "ring.bin").now.phase == "validation"
@@ -295,7 +264,7 @@ def test_a_validation_that_failed_fails_again(tmp_path, monkeypatch):
 def test_a_sample_that_cannot_be_collated_is_named_by_the_replay(tmp_path, monkeypatch, workers):
     with pytest.raises((TypeError, AttributeError)):
         train(tmp_path, Holes(), workers=workers, snapshot_every=2)
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     failed = [worker.failed for worker in flight.workers if worker.failed]
     assert len(failed) == 1 and "13" in failed[0].removeprefix("batch of ").split(", ")
     again = lambda: train(tmp_path, Holes(), workers=workers, snapshot_every=2)  # noqa: E731
@@ -307,7 +276,7 @@ def test_a_sample_that_cannot_be_collated_is_named_by_the_replay(tmp_path, monke
 
 def test_names_phases_and_rates_are_in_the_record(tmp_path):
     train(tmp_path, Noisy(), epochs=1)
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     assert all(name.startswith("page_") for step in flight.steps for name in step.samples)
     assert [step.number for step in flight.steps] == list(range(6))
     assert flight.steps[3].lr == pytest.approx(0.009)
@@ -372,7 +341,7 @@ def test_an_error_of_the_recorder_never_stops_the_training(tmp_path, monkeypatch
     monkeypatch.setattr(snapshots, "write", broken)
     train(tmp_path / "c", Noisy(), epochs=1, snapshot_every=1)
     assert capsys.readouterr().err.count("no more snapshots") == 1
-    assert len(ring_reader.read_ring(ring_reader.find_rings(tmp_path / "c")[0]).steps) == 6
+    assert len(newest(tmp_path / "c").steps) == 6
 
 
 def test_what_is_no_model_is_refused_in_words(tmp_path):
@@ -405,7 +374,7 @@ with recording(sys.argv[1], net, torch.optim.SGD(net.parameters(), 0.1)) as rec:
 def test_after_kill_9_the_record_has_the_last_step_and_each_workers_sample(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path, "0.13"], check=False, timeout=120)
     assert done.returncode == -signal.SIGKILL
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     assert flight.torn == 0
     assert flight.now.micro >= 3
     assert flight.now.samples == [str(4 * flight.now.micro + i) for i in range(4)]

@@ -14,9 +14,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ocrlab
-from ocrlab.debug.flight_record import program_info, ring_reader
+from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.recorder import loop_recorder
 from ocrlab.debug.replay.replay_job import replay
+from tests.debug.recorder.recorded_runs import newest
 
 ROOT = Path(__file__).parents[3]
 # The shape of nanoGPT's train.py: no data set, no loader, no function around the loop; two added lines.
@@ -113,7 +114,7 @@ def test_a_program_with_two_more_lines_is_recorded_however_it_ends(tmp_path: Pat
     assert done.returncode == status, done.stderr
     assert status != 1 or done.stderr.count("Traceback") == 1
     assert "in train mode" not in done.stderr, "the validation is in eval mode, the training after it is not"
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path / "run")[0])
+    flight = newest(tmp_path / "run")
     assert flight.now is not None and flight.torn == 0
     assert (flight.now.number, flight.now.phase, flight.now.stage) == place
     assert [step.number for step in flight.steps] == [*range(place[0] + 1)]
@@ -143,7 +144,7 @@ def test_no_lightning_is_needed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     done = ran(tmp_path, "-c", BLOCKED, "none", "0")
     assert done.returncode == 0, done.stderr
-    assert len(ring_reader.read_ring(ring_reader.find_rings(tmp_path / "run")[0]).steps) == 31
+    assert len(newest(tmp_path / "run").steps) == 31
 
 
 class Net(nn.Module):
@@ -178,7 +179,7 @@ def test_a_loop_over_steps_is_replayed_from_a_snapshot(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(STEPS.format(root=str(ROOT)))
     done = ran(tmp_path, "train.py")
     assert done.returncode == 1 and "mat1 and mat2" in done.stderr
-    record = ring_reader.read_ring(ring_reader.find_rings(tmp_path / "run")[0])
+    record = newest(tmp_path / "run")
     assert record.now is not None and (record.now.number, record.now.stage) == (17, "a")
     assert not program_info.read(tmp_path / "run").get("from_start")
     assert record.snapshots[0].micro >= 4
@@ -197,7 +198,7 @@ def test_steps_may_be_a_number_parts_or_endless(tmp_path: Path) -> None:
         for step in rec.steps():
             if step == 4:
                 break
-    assert [s.number for s in ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).steps] == [*range(10)]
+    assert [s.number for s in newest(tmp_path).steps] == [*range(10)]
 
 
 def test_a_call_of_the_model_before_the_loop_is_no_step(tmp_path: Path) -> None:
@@ -210,7 +211,7 @@ def test_a_call_of_the_model_before_the_loop_is_no_step(tmp_path: Path) -> None:
         rec.loss(model(batch).sum()).backward()
         optimizer.step()
     rec.close()
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     assert [(s.number, s.micro) for s in flight.steps] == [(i, i) for i in range(5)] and flight.snapshots
     assert not program_info.read(tmp_path).get("from_start")
 

@@ -16,6 +16,7 @@ from ocrlab.debug.flight_record import ring_format, ring_reader, ring_writer
 from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.stage_hooks import StageHooks, stages_of_models, top_modules
 from ocrlab.model.dbnet import Detector
+from tests.debug.recorder.recorded_runs import newest
 
 
 def test_the_detectors_stages():
@@ -184,7 +185,7 @@ def test_a_loop_that_ends_in_its_second_model_records_the_stage_of_that_model(tm
             judge.fails = rec.micro == 4
             rec.loss(judge(generator(x)).mean()).backward()
             optimizer.step()
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     assert (flight.now.micro, flight.now.stage, flight.now.phase) == (4, "Judge.stem", "forward")
 
 

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.flight_record.ring_reader import parse_name
 from ocrlab.debug.recorder import loader_recorder, rng_state, sample_recorder, saved_rng_states
@@ -22,6 +21,7 @@ from ocrlab.debug.recorder.step_recorder import StepRecorder
 from ocrlab.debug.recorder.training_state import TrainingState
 from ocrlab.debug.replay.child import batch_feed
 from ocrlab.errors import CheckpointError, DataError
+from tests.debug.recorder.recorded_runs import newest
 
 
 class Event:
@@ -57,7 +57,7 @@ def device(monkeypatch):
 
 
 def losses(recorder):
-    return [step.loss for step in ring_reader.read_ring(ring_reader.find_rings(recorder.folder)[0]).steps]
+    return [step.loss for step in newest(recorder.folder).steps]
 
 
 def begin(recorder, micro):
@@ -103,11 +103,7 @@ def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_pa
                 for batch in rec.batches([torch.ones(1, 2)]):
                     rec.loss(net(batch).sum())
             rec.step_recorder.failed(RuntimeError(ENDED))
-            assert (
-                where in ("begin", "monitor")
-                or not wanted
-                or ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.phase == "data"
-            )
+            assert where in ("begin", "monitor") or not wanted or newest(tmp_path).now.phase == "data"
 
 
 def test_a_batch_with_an_origin_after_a_batch_without_is_written_completely(tmp_path):
@@ -116,7 +112,7 @@ def test_a_batch_with_an_origin_after_a_batch_without_is_written_completely(tmp_
     origin = sample_recorder.BatchOrigin({"kind": "map", "indices": "[3]"}, samples=["3"])
     origin.position = 4
     recorder.begin(1, 1, 0, origin, None)
-    flight = ring_reader.read_ring(ring_reader.find_rings(recorder.folder)[0])
+    flight = newest(recorder.folder)
     assert flight.torn == 0 and flight.steps[0].memory == flight.steps[1].memory != {}
     assert flight.steps[1].order == {"kind": "map", "indices": "[3]", "walk": 0, "position": 4}
     recorder.finish()
@@ -132,7 +128,7 @@ def test_what_belongs_to_a_step_is_in_the_record_of_its_first_micro_batch(tmp_pa
         )
         recorder.begin(micro // 4, micro, 0, origin)
         recorder.loss(micro / 10)
-    steps = ring_reader.read_ring(ring_reader.find_rings(recorder.folder)[0]).steps  # while it goes on
+    steps = newest(recorder.folder).steps  # while it goes on
     assert [(s.number, s.micro, s.samples, s.loss) for s in steps] == [
         (micro // 4, micro, [f"page {micro}"], micro / 10) for micro in range(7)
     ]
@@ -241,7 +237,7 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
     recorder.failed(error)
     recorder.finish()
     assert cuda.answers == []
-    assert [record.micro for record in ring_reader.read_ring(ring_reader.find_rings(recorder.folder)[0]).steps] == [
+    assert [record.micro for record in newest(recorder.folder).steps] == [
         0,
         1,
     ], "the record goes on"
@@ -318,14 +314,14 @@ def test_a_forked_child_that_calls_the_model_moves_nothing_in_its_parents_record
     with recording(tmp_path, net) as rec:
         for batch in rec.batches([torch.ones(1, 2)]):
             net(batch)
-            before = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now
+            before = newest(tmp_path).now
             pid = os.fork()
             if pid == 0:
                 with contextlib.suppress(RuntimeError):
                     net(torch.ones(1, 5))  # fails in the first stage, and would stay in "forward"
                 os._exit(0)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-            now = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now
+            now = newest(tmp_path).now
             assert (before.phase, before.stage) == (now.phase, now.stage) == ("loss", "1")
 
 
@@ -339,7 +335,7 @@ def test_a_step_with_a_closure_is_recorded_after_it_ran(tmp_path, capsys):
             def closure(batch=batch):
                 optimizer.zero_grad()
                 output = net(batch)
-                assert ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0]).now.phase in ("forward", "loss")
+                assert newest(tmp_path).now.phase in ("forward", "loss")
                 loss = rec.loss(output.square().sum())
                 loss.backward()
                 return loss

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,36 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.debug.recorder.loop_recorder import recording
-from ocrlab.debug.replay import trial
-from ocrlab.debug.replay.child import replay_session
-
-
-class Ended(BaseException):
-    """In place of the end of the process."""
-
-
-def replay(folder: Path, monkeypatch, again) -> dict:
-    """Run `again` as a replay from the older snapshot and return its result."""
-    flight = ring_reader.read_ring(ring_reader.find_rings(folder)[0])
-    out = folder / "replay"
-    out.mkdir()
-    job = {"schema": 1, "run": str(folder), "rank": 0, "snapshot": str(flight.snapshots[-1].path), "out": str(out)}
-    job |= {"session": trial.SESSION, "first_step": flight.snapshots[-1].number, "last_step": flight.now.number}
-    (out / "job.json").write_text(json.dumps(job))
-
-    def end():
-        raise Ended
-
-    with monkeypatch.context() as patch:
-        patch.setenv(program_info.REPLAY, str(out / "job.json"))
-        patch.setattr(sys, "excepthook", sys.excepthook)  # the replay replaces these
-        patch.setattr(replay_session, "leave", end)
-        patch.setattr(torch, "save", torch.save)
-        with pytest.raises(Ended):
-            again()
-    return json.loads((out / "result.json").read_text())
+from tests.debug.recorder.recorded_runs import newest, replay
 
 
 class Tokens(Dataset):
@@ -93,7 +63,7 @@ def tokens(folder: Path) -> None:
 
 def test_scaler_two_optimisers_and_dict_batches_replay_bit_for_bit(tmp_path, monkeypatch):
     tokens(tmp_path)
-    recorded = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    recorded = newest(tmp_path)
     assert [step.number for step in recorded.steps] == list(range(10)), "two optimisers make one step"
     assert sorted(int(name) for step in recorded.steps[:5] for name in step.samples) == list(range(20))
     result = replay(tmp_path, monkeypatch, lambda: tokens(tmp_path))

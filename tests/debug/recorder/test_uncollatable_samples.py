@@ -12,7 +12,8 @@ from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.recorder.sample_recorder import SampleRecorder, StatusLocation, copy_with_recorder, find_uncollatable
 from ocrlab.debug.replay.child.batch_feed import SampleKeepingCollate
-from tests.debug.recorder.test_loop_recorder import Bad, Ended, Noisy, replay, train
+from tests.debug.recorder.recorded_runs import Ended, newest, replay
+from tests.debug.recorder.test_loop_recorder import Bad, Noisy, train
 
 SMALL, LARGE = torch.ones(2), torch.ones(3)
 
@@ -79,7 +80,7 @@ def test_replay_names_the_broken_sample_of_a_batch_read_at_once(tmp_path, monkey
     again = lambda: train(tmp_path, AtOnce(), workers=workers, snapshot_every=2)  # noqa: E731
     with pytest.raises(ValueError, match="13 is broken"):
         again()
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     assert [w.failed.startswith("batch of ") for w in flight.workers if w.failed] == [True]
     replay(tmp_path, monkeypatch, again, last=flight.now.number + 1)
     statuses = ring_reader.read_ring(tmp_path / "replay" / "ring.bin").workers
@@ -108,7 +109,7 @@ def in_a_thread(folder: Path) -> None:
 
 def test_a_thread_that_dies_of_a_sample_is_replayed_up_to_it(tmp_path, monkeypatch):
     in_a_thread(tmp_path)
-    flight = ring_reader.read_ring(ring_reader.find_rings(tmp_path)[0])
+    flight = newest(tmp_path)
     assert len(flight.steps) == 3 and flight.now.phase == "optimiser"
     result = replay(tmp_path, monkeypatch, lambda: in_a_thread(tmp_path), last=flight.now.number + 1)
     assert "page 13 is broken" in result["error"]["message"] and not result["ahead"]

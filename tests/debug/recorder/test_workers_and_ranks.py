@@ -12,6 +12,7 @@ import pytest
 
 from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.debug.replay import trial
+from tests.debug.recorder.recorded_runs import newest
 
 STARTED = """
 import sys, torch
@@ -50,7 +51,7 @@ def test_workers_of_every_start_method_are_recorded_and_replayed(tmp_path, metho
     program.write_text(STARTED)
     command = [sys.executable, str(program), str(run), method]
     ran(command)
-    flight = ring_reader.read_ring(ring_reader.find_rings(run)[0])
+    flight = newest(run)
     assert sorted(name for step in flight.steps for name in step.samples) == sorted(f"page_{i}.png" for i in range(22))
     assert [bool(worker.sample) for worker in flight.workers] == [True]
     out.mkdir()

@@ -14,7 +14,8 @@ from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.recorder import rng_state
 from ocrlab.debug.recorder.loop_recorder import recording
 from ocrlab.debug.replay.child.batch_feed import parts
-from tests.debug.recorder.test_loop_recorder import Stream, replay
+from tests.debug.recorder.recorded_runs import replay
+from tests.debug.recorder.test_loop_recorder import Stream
 
 
 class RandomRows(Dataset):
