@@ -13,39 +13,43 @@ from ocrlab.errors import ConfigError, RunError
 from ocrlab.records import SCHEMA, to_json
 
 USAGE = "ocrlab watch [options] -- COMMAND"
-TAKES_PROGRAM = True  # what stands after -- is somebody else's
+TAKES_PROGRAM = True  # what comes after -- is the command
 EXAMPLES = """
   ocrlab watch -- python train.py --epochs 3              its output, its exit status; a verdict when it fails
   ocrlab watch --run-dir out/run7 -- torchrun train.py    the verdict goes to out/run7/incident/verdict.md
-  ocrlab watch --silence 60 --on-hang kill -- python x.py end it when nothing has moved for a minute: status 124
-  ocrlab watch --debug-cuda -- python train.py            CUDA errors where they were made, and the driver's log
+  ocrlab watch --silence 60 --on-hang kill -- python x.py end it after a minute without progress: status 124
+  ocrlab watch --debug-cuda -- python train.py            CUDA errors where they happen, and the driver's log
 """
 
 
 def arguments(parser: Parser) -> None:
-    """Add the words of this command."""
+    """Add the arguments of this command."""
     parser.usage = "ocrlab watch [options] -- COMMAND..."
-    parser.error = _wrong  # type: ignore[method-assign]  # its words are not settings but somebody's command
+    parser.error = _wrong  # type: ignore[method-assign]  # its words are a command, not settings
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="run folder; default runs/<time>-<program>")
     parser.add_argument(
-        "--silence", type=float, default=300.0, metavar="S", help="seconds without progress that make a hang (300)"
+        "--silence",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="treat S seconds without progress as a hang (default: 300)",
     )
-    parser.add_argument("--timeout", type=float, metavar="S", help="seconds after which it is ended in any case")
-    parser.add_argument("--debug-cuda", action="store_true", help="switch on what makes CUDA errors speak; slower")
+    parser.add_argument("--timeout", type=float, metavar="S", help="end the command after S seconds in any case")
+    parser.add_argument("--debug-cuda", action="store_true", help="raise CUDA errors where they happen (slower)")
     parser.add_argument(
         "--on-hang",
         choices=("report", "kill"),
-        help="what to do with a hang; by default one is ended only if the program gives a heartbeat that has stopped",
+        help="what to do on a hang (default: kill only programs whose heartbeat stopped)",
     )
     parser.add_argument(
         "--outside",
         action="store_true",
-        help="put nothing into the program: by default each of its Pythons tells of errors that its handlers hide",
+        help="don't inject the error hook. By default every Python process reports exceptions that handlers swallow",
     )
 
 
 def run(args: argparse.Namespace) -> Answer:
-    """Run the program to its end; the answer has its exit status, and says nothing unless asked for JSON."""
+    """Run the program to its end; the answer has its exit status, and no text unless JSON is asked for."""
     if not args.program:
         raise ConfigError("watch: there is no command", need=USAGE)
     options = Options(args.run_dir, args.silence, args.timeout, args.debug_cuda, args.on_hang, inside=not args.outside)
@@ -69,7 +73,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _wrong(message: str) -> NoReturn:
-    """Raise ConfigError for words that argparse does not know: mostly a command without -- before it."""
+    """Raise ConfigError for arguments that argparse does not know: mostly a command without -- before it."""
     _, unrecognized, words = message.partition("unrecognized arguments: ")
     if unrecognized and not words.startswith("-"):
         raise ConfigError(f"watch: put -- before the command: {words}", need=USAGE)

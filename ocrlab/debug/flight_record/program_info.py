@@ -32,7 +32,9 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
 
     A program may be set by any variable; what looks like a key, a token or a password is left out.
     """
-    known = {name: value for name, value in os.environ.items() if name not in SHELL + OURS and len(value) <= LONGEST}
+    variables = {
+        name: value for name, value in os.environ.items() if name not in SHELL + OURS and len(value) <= LONGEST
+    }
     content = {
         "schema": SCHEMA,
         "kind": kind,
@@ -40,7 +42,7 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
         "executable": sys.executable,
         "cwd": start_folder(),
         "host": socket.gethostname(),
-        "environment": {name: value for name, value in known.items() if not is_secret(name, value)},
+        "environment": {name: value for name, value in variables.items() if not is_secret(name, value)},
         "interactive": "ipykernel" in sys.modules or hasattr(sys, "ps1"),
         "pid": os.getpid(),
         "rank": rank,

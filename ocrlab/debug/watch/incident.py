@@ -13,7 +13,7 @@ from pathlib import Path
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import last_position
 from ocrlab.debug.watch import error_hook
-from ocrlab.debug.watch.evidence import LOG
+from ocrlab.debug.watch.incident_evidence import LOG
 from ocrlab.records import Cause, Incident, Verdict, to_json
 from ocrlab.redaction import clean
 from ocrlab.run_folder.fail_safe import append_own_error, guarded
@@ -68,7 +68,7 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
     parts: dict[str, Callable[[], str]] = {
         "rank": lambda: _rank(verdict),
         "cause": lambda: _cause(verdict) if best else _own_error(verdict, place) or _cause(verdict),
-        "evidence": lambda: _evidence(best, {_rank(verdict)}, _cause(verdict)) if best else "",
+        "evidence": lambda: _evidence(best, "\n".join(lines)) if best else "",
         "in": lambda: _own_frame(best) if best else "",
         "record": lambda: last_position.position_text(recorded).removeprefix("the record ") if recorded else "",
         "hidden": lambda: error_hook.hid(place),
@@ -108,20 +108,22 @@ def _own_error(verdict: Verdict, place: Path) -> str:
         own = next_steps.own_error(verdict)
         if not own:
             return ""
-        known = (next_steps.OWN, _rank(verdict) or next_steps.OWN)
+        omitted = (next_steps.OWN, _rank(verdict) or next_steps.OWN)
         with contextlib.suppress(OSError):  # without its words where they are the last line above, a sentence of ocrlab
             last = (place / LOG).read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2].strip()
             quoted = f"`{last.removeprefix('ocrlab: ')}`"
             if last.startswith("ocrlab: ") and own.startswith(quoted):
                 own = f"as it says above{own.removeprefix(quoted)}"
-        return "; ".join([f"the program's own error, {own}", *(m for m in verdict.missing if not m.startswith(known))])
+        return "; ".join(
+            [f"the program's own error, {own}", *(m for m in verdict.missing if not m.startswith(omitted))]
+        )
     return ""
 
 
-def _evidence(best: Cause, known: set[str], cause: str) -> str:
+def _evidence(best: Cause, shown: str) -> str:
     """Return the first line of evidence that the summary does not show already, with its file."""
     for line in best.evidence:
-        if line.text not in known and line.text not in cause:
+        if line.text not in shown:
             where = line.file if line.line is None else f"{line.file}:{line.line}"
             return f"{where}: {line.text.strip()[:MAX_EVIDENCE]}"
     return ""

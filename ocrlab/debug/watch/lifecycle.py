@@ -1,7 +1,7 @@
 """What becomes of a watched program: suspicion, hang, time limit, end, and the report of each.
 
 `tick` decides while it runs, `finish` when it has ended. Both explain a failure in the same three steps:
-`evidence.gather` collects what is known, `incident.judge` makes the verdict, `incident.write` writes `verdict.md`.
+`incident_evidence.gather` collects the evidence, `incident.judge` makes the verdict, `incident.write` `verdict.md`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ocrlab import run_folder
 from ocrlab.debug.flight_record import training_findings
-from ocrlab.debug.watch import clean_exit_hints, error_hook, evidence, incident, incident_folder
+from ocrlab.debug.watch import clean_exit_hints, error_hook, incident, incident_evidence, incident_folder
 from ocrlab.debug.watch.child_process import CommandRefused
 from ocrlab.debug.watch.io_loop import LINGER, OBEYED, Session
 from ocrlab.debug.watch.memory_tracker import OomKillCounters
@@ -137,7 +137,7 @@ class WatchedRun:
         self.session.write_message(f"ocrlab watch: {refused}")
         verdict = None
         if self.folder:
-            case = Incident("failed", refused.status, texts={evidence.LOG: f"{refused}\n"})
+            case = Incident("failed", refused.status, texts={incident_evidence.LOG: f"{refused}\n"})
             verdict = incident.judge(case, self.folder.path)
             self._write(self.folder, verdict, case)
             error = {"type": "Refused", "message": str(refused), "where": None}
@@ -259,9 +259,9 @@ class WatchedRun:
         folder, record = self._home(), watcher_link.read_record(self.scratch)
         recorded = incident.find_recorded(folder.path, record)
         by = "limit" if self.hung else self.session.ended_by
-        case = evidence.gather(self.session, self.kills, self.scratch, status, by, folder.path, recorded)
+        case = incident_evidence.gather(self.session, self.kills, self.scratch, status, by, folder.path, recorded)
         case = replace(case, texts={**self.stacks, **case.texts})  # where it hung tells why it was ended
-        self.stacks = {name: text for name, text in case.texts.items() if name == evidence.STACKS}
+        self.stacks = {name: text for name, text in case.texts.items() if name == incident_evidence.STACKS}
         ours = self.options.own_folder or self.session.output is not None  # a command that nobody has typed
         verdict = incident.fit_experiments(
             incident.judge(case, folder.path),

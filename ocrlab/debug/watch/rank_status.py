@@ -29,10 +29,10 @@ def gather(scratch: Path, beats: Path, family: Sequence[Process], log: str) -> l
     for process in family:
         if process.role in ("rank", "main"):
             with contextlib.suppress(ConfigError):  # a stranger's program keeps no records
-                known = launcher.detect_ranks(environment(process))
-                row = {"rank": known.rank, "world": known.world, "pid": process.pid, "end": None}
-                if known.several:
-                    ranks.setdefault(known.rank, row)
+                own = launcher.detect_ranks(environment(process))
+                row = {"rank": own.rank, "world": own.world, "pid": process.pid, "end": None}
+                if own.several:
+                    ranks.setdefault(own.rank, row)
     pulse = {beat["pid"]: beat for beat in heartbeat.everyone(beats)}
     living = {process.pid: process for process in family}
     for record in ranks.values():

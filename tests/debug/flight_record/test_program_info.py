@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -33,14 +32,6 @@ def test_the_command_and_the_environment_are_recorded_without_secrets(tmp_path, 
 def test_a_folder_without_a_record_is_refused_in_words(tmp_path):
     with pytest.raises(RunError, match="no record of how it was started"):
         program_info.read(tmp_path)
-
-
-def test_a_replay_is_recognised_by_its_job(tmp_path, monkeypatch):
-    monkeypatch.delenv(program_info.REPLAY, raising=False)
-    assert program_info.job() is None
-    (tmp_path / "job.json").write_text(json.dumps({"schema": 1, "last_step": 3}))
-    monkeypatch.setenv(program_info.REPLAY, str(tmp_path / "job.json"))
-    assert program_info.job()["last_step"] == 3
 
 
 def test_the_start_folder_survives_chdir(tmp_path):

@@ -115,20 +115,6 @@ def test_a_walk_that_is_closed_gives_its_loader_back(loop):
     assert reference() is None
 
 
-def test_a_loader_may_not_ask_for_its_own_batches(loop):
-    walk = None
-
-    def batches():
-        yield torch.ones(1, 1)
-        next(walk)
-        yield torch.ones(1, 1)
-
-    walk = iter(loop.batches(batches()))
-    next(walk)
-    with pytest.raises(ValueError, match=r"already"):
-        next(walk)
-
-
 def test_a_walk_may_go_on_in_another_thread(loop):
     walk = iter(loop.batches(ones(80)))
     for _ in range(40):
@@ -155,19 +141,7 @@ def test_epochs_of_another_kind_end_nobody(loop):
     assert written(loop)[-1][2] == 3
 
 
-def test_a_loader_that_is_not_iterable_raises_pythons_own_error(loop):
-    with pytest.raises(TypeError, match="not iterable"):
-        next(loop.batches(5))
-
-
 DATA = [torch.full((1, 1), float(i)) for i in range(3)]
-
-
-def test_batches_that_are_asked_for_once_are_walked_over_each_epoch(loop):
-    batches = loop.batches(DATA)
-    assert len(batches) == 3
-    assert [[int(b) for b in batches] for _ in range(3)] == [[0, 1, 2]] * 3
-    assert [taken for taken, _ in loop.passes] == [3, 3, 3]
 
 
 def test_a_for_loop_continues_after_next_once(loop):

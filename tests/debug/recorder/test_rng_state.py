@@ -36,13 +36,6 @@ def test_the_second_gaussian_of_numpy_counts():
     assert np.random.randn() == second
 
 
-def test_taking_draws_nothing():
-    rng_state.take()
-    states = rng_state.take()
-    assert states == rng_state.take()
-    assert set(states) == {"python", "numpy", "torch"}
-
-
 def test_recorded_states_are_the_true_states():
     """A whole turn of the Twister brings the position back; a seed sets the first word alike each time."""
     for change in (

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, get_w
 from ocrlab.debug.flight_record import worker_status
 from ocrlab.debug.recorder import rng_state
 from ocrlab.debug.recorder.loop_recorder import recording
-from ocrlab.debug.recorder.sample_recorder import BatchRequest, RecordedDataset, SampleRecorder, StatusLocation
+from ocrlab.debug.recorder.sample_recorder import BatchRequest, SampleRecorder, StatusLocation
 
 
 class Data(Dataset):
@@ -206,9 +206,3 @@ def test_a_worker_finds_its_data_set_and_what_it_writes_to_it_counts(tmp_path):
         batches = [batch.tolist() for batch in rec.batches(loader)]
     assert sorted(index for batch in batches for index in batch) == list(range(12))
     assert loader.dataset.first == 0 and not vars(loader).keys() & {"_get_iterator"}
-
-
-def test_a_loader_gives_what_it_gave(tmp_path):
-    looked = SampleRecorder(Listed(), StatusLocation(tmp_path), 0)
-    copied = DataLoader(RecordedDataset(looked.dataset, looked), 4, collate_fn=list)
-    assert [len(batch) for batch in copied] == [4] * 25 and looked.origin.samples == ["96", "97", "98", "99"]

@@ -94,7 +94,3 @@ def test_only_an_end_without_clean_up_cuts_a_bar_off(watched, end, reported):
     done = watched(f"import os, sys\nfrom tqdm import tqdm\nfor i in tqdm(range(9)):\n    if i == 4: {end}\n")
     assert done.status == 0
     assert ("progress bar stands at" in done.err) == reported
-
-
-def test_output_that_is_lost_is_named():
-    assert clean_exit_hints.lost(2, OSError(5, "Input/output error")).startswith("stderr of the watched program")

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from ocrlab.debug.flight_record import ring_format, ring_writer
-from ocrlab.debug.watch import evidence, incident
+from ocrlab.debug.watch import incident, incident_evidence
 from ocrlab.debug.watch.child_process import Child
 from ocrlab.debug.watch.hang_detector import HangDetector
 from ocrlab.debug.watch.io_loop import Session
@@ -31,7 +31,7 @@ def gather(child, quiet, status, log=""):
     session = Session(quiet)
     session.child = child
     session.ring.add(1, log.encode())
-    return evidence.gather(session, OomKillCounters(), quiet.heartbeats, status, None)
+    return incident_evidence.gather(session, OomKillCounters(), quiet.heartbeats, status, None)
 
 
 def test_the_facts_of_a_death(child, tmp_path):

@@ -28,13 +28,6 @@ def test_the_name_of_a_command(command, name):
     assert incident_folder.slug(command) == name
 
 
-def test_a_new_folder_has_a_sentinel(tmp_path):
-    folder = incident_folder.open_folder(tmp_path / "a" / "b", ["x"])
-    assert run_folder.status(folder.path).status == "running"
-    folder.succeed({})
-    assert run_folder.status(folder.path).status == "success"
-
-
 def test_a_finished_folder_is_used_again(tmp_path):
     incident_folder.open_folder(tmp_path, ["x"]).succeed({})
     incident_folder.open_folder(tmp_path, ["x"])
@@ -42,22 +35,10 @@ def test_a_finished_folder_is_used_again(tmp_path):
     assert (tmp_path / "flight" / "success-1.json").is_file()
 
 
-def test_a_living_run_is_refused(tmp_path):
-    incident_folder.open_folder(tmp_path, ["x"])
-    with pytest.raises(RunError, match="still running"):
-        incident_folder.open_folder(tmp_path, ["x"])
-
-
 def test_a_link_that_leads_nowhere_is_named_as_such(tmp_path):
     (tmp_path / "dead").symlink_to(tmp_path / "gone")
     with pytest.raises(RunError, match="a link that leads nowhere"):
         incident_folder.open_folder(tmp_path / "dead", ["true"])
-
-
-def test_without_a_folder_a_new_folder_below_runs_is_opened(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = incident_folder.open_folder(None, ["python", "train.py"])
-    assert folder.path.parent == tmp_path / "runs" and folder.path.name.endswith("-train")
 
 
 def test_incidents_get_numbers(tmp_path):

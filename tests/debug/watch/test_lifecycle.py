@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from ocrlab import run_folder
-from ocrlab.debug.watch import lifecycle
 from ocrlab.debug.watch.lifecycle import Options
 from ocrlab.debug.watch.supervisor import watch
 from ocrlab.hardware.processes import pyspy
@@ -50,47 +49,29 @@ def test_a_suspicion_is_taken_back_when_it_moves(env, tmp_path):
     assert verdict["status"] == "suspected"
 
 
-def test_who_ends_what_hangs_gets_the_stacks_of_the_hang(env, tmp_path):
-    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "1"]
-    with subprocess.Popen([*words, "--", sys.executable, "-c", LOCK], env=env, cwd=tmp_path, stdout=subprocess.DEVNULL,
-                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
-        assert "the program goes on" in watcher.stderr.readline()
-        watcher.terminate()
-        watcher.stderr.read()
-        assert watcher.wait(20) == 143
-    assert "Process " in (tmp_path / "out" / "incident" / "stacks.txt").read_text()
+TALKS = "import signal, sys\nsignal.signal(15, lambda *_: print('Received 15') or sys.exit(1))\n" + LOCK
+COUNTS = "n = 0\nwhile True: n += 1"
 
 
 @pytest.mark.skipif(pyspy.program() is None, reason="py-spy is not installed")
-def test_a_hang_of_which_little_is_sure_stays_the_answer_after_ctrl_c(env, tmp_path):
+@pytest.mark.parametrize(
+    ("code", "number", "status", "sure"),
+    [(TALKS, signal.SIGTERM, 1, True), (LOCK, signal.SIGTERM, 143, True), (COUNTS, signal.SIGINT, 130, False)],
+    ids=["last words are no progress", "stacks of the hang", "little is sure"],
+)
+def test_who_ends_what_hangs_leaves_the_report_of_the_hang(code, number, status, sure, env, tmp_path):
     words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "2"]
-    counts = "n = 0\nwhile True: n += 1"
-    with subprocess.Popen([*words, "--", sys.executable, "-c", counts], env=env, cwd=tmp_path, stderr=subprocess.PIPE,
-                          text=True) as watcher:  # fmt: skip
-        assert "the program goes on" in watcher.stderr.readline()
-        watcher.send_signal(signal.SIGINT)
-        errors = watcher.stderr.read()
-        assert watcher.wait(20) == 130
-    assert "told to end and had not moved for" in errors
-    (best, *_) = json.loads((tmp_path / "out" / "incident" / "verdict.json").read_text())["causes"]
-    assert best["id"] == "hang.deadlock" and best["confidence"] < 0.5
-    assert json.loads((tmp_path / "out" / ".FAILURE").read_text())["verdict"] == "hang.deadlock"
-
-
-def test_last_words_after_a_signal_are_no_progress(env, tmp_path):
-    """torchrun tells of the signal that it was sent: what hung still hangs, and the report of it stays."""
-    talks = "import signal, sys\nsignal.signal(15, lambda *_: print('Received 15') or sys.exit(1))\n" + LOCK
-    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "2"]
-    with subprocess.Popen([*words, "--", sys.executable, "-c", talks], env=env, cwd=tmp_path, stdout=subprocess.DEVNULL,
+    with subprocess.Popen([*words, "--", sys.executable, "-c", code], env=env, cwd=tmp_path, stdout=subprocess.DEVNULL,
                           stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
         assert "the program goes on" in watcher.stderr.readline()
-        watcher.terminate()
+        watcher.send_signal(number)
         errors = watcher.stderr.read()
-        assert watcher.wait(20) == 1
+        assert watcher.wait(20) == status
     assert "moves again" not in errors and "told to end and had not moved for" in errors
     assert "Process " in (tmp_path / "out" / "incident" / "stacks.txt").read_text()
     verdict = json.loads((tmp_path / "out" / "incident" / "verdict.json").read_text())
     assert (verdict["status"], verdict["causes"][0]["id"]) == ("suspected", "hang.deadlock")
+    assert (verdict["causes"][0]["confidence"] >= 0.5) == sure
     assert json.loads((tmp_path / "out" / ".FAILURE").read_text())["verdict"] == "hang.deadlock"
 
 
@@ -332,10 +313,6 @@ def test_a_classifier_that_raises_does_not_hide_the_failure(tmp_path, monkeypatc
     assert (ended.exit_code, ended.verdict.causes) == (9, [])
     assert "ZeroDivisionError: in the rules" in ended.verdict.missing[0]
     assert json.loads((tmp_path / "out" / "incident" / "verdict.json").read_text())["missing"] == ended.verdict.missing
-
-
-def test_the_cause_of_nothing_is_unknown():
-    assert lifecycle.cause(None) == "unknown"
 
 
 @pytest.mark.parametrize(("code", "status"), [("", 0), ("; sys.exit(3)", 3)])

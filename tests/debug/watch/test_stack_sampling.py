@@ -24,49 +24,36 @@ def counting(*values, name="i"):
     return {(1, 1): [stack_sampling.Place((MAIN,), {(1, "epoch", name): value}) for value in values]}
 
 
-def test_a_single_place_is_no_progress():
-    assert not stack_sampling.moved(sampled(*[[MAIN, ("loop", "train.py", 9)]] * 20))
+WAIT = [MAIN, ("loop", "train.py", 9), ("get", LIB + "queue.py", 1)]
+POLLS = [[*WAIT, (name, LIB + "selectors.py", 5)] for name in ("register", "select", "select", "close")] * 5
+FIRST, SECOND = [("<module>", "train.py", 3)], [("<module>", "train.py", 4)]
+IMPORT = ("_call_with_frames_removed", "<frozen importlib._bootstrap>", 241)
+RUNPY = ("_run_code", "<frozen runpy>", 88)
 
 
-def test_a_loop_that_goes_round_is_no_progress():
-    paths = [[MAIN, ("loop", "train.py", 9 + n % 2)] for n in range(20)]
-    assert not stack_sampling.moved(sampled(*paths))
-
-
-def test_a_loop_that_polls_is_no_progress():
-    wait = [MAIN, ("loop", "train.py", 9), ("get", LIB + "queue.py", 1)]
-    paths = [[*wait, (name, LIB + "selectors.py", 5)] for name in ("register", "select", "select", "close")] * 5
-    assert not stack_sampling.moved(sampled([MAIN, ("loop", "train.py", 10)], *paths))
-
-
-def test_two_functions_of_the_same_caller_are_progress():
-    assert stack_sampling.moved(sampled([MAIN, ("forward", "train.py", 9)], [MAIN, ("backward", "train.py", 20)]))
-
-
-def test_a_line_that_is_left_for_good_is_progress():
-    first, second = [("<module>", "train.py", 3)], [("<module>", "train.py", 4)]
-    assert stack_sampling.moved(sampled(*[first] * 4, *[second] * 4))
-    assert not stack_sampling.moved(sampled(*[first] * 3, *[second] * 3)), "too few to tell"
-
-
-def test_modules_that_are_imported_in_turn_are_progress():
-    machinery = ("_call_with_frames_removed", "<frozen importlib._bootstrap>", 241)
-    paths = [[MAIN, machinery, ("<module>", f"site-packages/big/{name}.py", 1)] for name in "ab"]
-    assert stack_sampling.moved(sampled(*paths))
-
-
-def test_what_runs_the_program_is_no_library_call():
-    runpy = ("_run_code", "<frozen runpy>", 88)
-    assert stack_sampling.moved(sampled([runpy, MAIN, ("a", "t.py", 1)], [runpy, MAIN, ("b", "t.py", 2)]))
+@pytest.mark.parametrize(
+    ("paths", "progress"),
+    [
+        ([[MAIN, ("loop", "train.py", 9)]] * 20, False),
+        ([[MAIN, ("loop", "train.py", 9 + n % 2)] for n in range(20)], False),
+        ([[MAIN, ("loop", "train.py", 10)], *POLLS], False),
+        ([[MAIN, ("forward", "train.py", 9)], [MAIN, ("backward", "train.py", 20)]], True),
+        ([FIRST] * 4 + [SECOND] * 4, True),
+        ([FIRST] * 3 + [SECOND] * 3, False),
+        ([[MAIN, IMPORT, ("<module>", f"site-packages/big/{name}.py", 1)] for name in "ab"], True),
+        ([[RUNPY, MAIN, ("a", "t.py", 1)], [RUNPY, MAIN, ("b", "t.py", 2)]], True),
+        ([], False),
+    ],
+    ids=["one place", "a loop", "a loop that polls", "two functions of one caller", "a line left for good",
+         "too few samples", "imports", "run by the standard library", "nothing"],
+)  # fmt: skip
+def test_what_moves_and_what_goes_round(paths, progress):
+    assert stack_sampling.moved(sampled(*paths)) is progress
 
 
 def test_threads_are_looked_at_each():
     first, other = sampled([MAIN, ("a", "t.py", 1)])[1, 1], sampled([MAIN, ("b", "t.py", 1)])[1, 1]
     assert not stack_sampling.moved({(1, 1): first, (1, 2): other})
-
-
-def test_without_samples_nothing_moved():
-    assert not stack_sampling.moved({})
 
 
 def test_a_living_program_is_sampled():

@@ -188,9 +188,9 @@ def test_the_folder_of_a_run_that_lives_is_refused(env, tmp_path):
         watcher.wait(20)
 
 
-def started(code: str, env: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
+def started(code: str, env: dict[str, str], folder: Path, **more: int) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c", code]
-    return subprocess.Popen(words, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(words, env=env, cwd=folder, stdout=subprocess.PIPE, **{"stderr": subprocess.DEVNULL} | more)
 
 
 HANDLES = "import signal, time; signal.signal(2, lambda *_: print('no', flush=True)); print('ready', flush=True)\n"
@@ -199,18 +199,9 @@ IGNORES = HANDLES.replace("lambda *_: print('no', flush=True)", "signal.SIG_IGN"
 IN_VAIN = b"ocrlab watch: the program goes on after Ctrl-C; another one within 10 s ends it\n"
 
 
-@pytest.fixture
-def deaf(env, tmp_path, left):
-    def start(code: str) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c", code]
-        return subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-    return start
-
-
 @pytest.mark.parametrize("code", [HANDLES, IGNORES])
-def test_a_second_ctrl_c_ends_what_goes_on_after_the_first(deaf, code):
-    with deaf(code) as watcher:
+def test_a_second_ctrl_c_ends_what_goes_on_after_the_first(env, tmp_path, left, code):
+    with started(code, env, tmp_path, stderr=subprocess.PIPE) as watcher:
         watcher.stdout.readline()
         watcher.send_signal(signal.SIGINT)
         assert watcher.stderr.readline() == IN_VAIN
@@ -219,8 +210,8 @@ def test_a_second_ctrl_c_ends_what_goes_on_after_the_first(deaf, code):
         assert watcher.wait(30) == 130, "however it had to be ended, it was Ctrl-C"
 
 
-def test_two_at_once_are_both_the_programs_and_the_third_ends_it(deaf):
-    with deaf(HANDLES) as watcher:
+def test_two_at_once_are_both_the_programs_and_the_third_ends_it(env, tmp_path, left):
+    with started(HANDLES, env, tmp_path, stderr=subprocess.PIPE) as watcher:
         watcher.stdout.readline()
         for _ in range(2):
             watcher.send_signal(signal.SIGINT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ocrlab.debug.flight_record import training_findings
 from ocrlab.debug.recorder.loop_recorder import recording
-from ocrlab.debug.recorder.training_health.model_checks import ConstantBaseline, _constant, _kind
+from ocrlab.debug.recorder.training_health.model_checks import ConstantBaseline
 
 INPUTS = torch.randn(512, 4, generator=torch.Generator().manual_seed(0))
 TARGETS = {
@@ -51,21 +50,6 @@ def test_targets_of_other_samples(tmp_path: Path, kind: str) -> None:
     assert "one answer for all samples would give" in text and "shuffled" in text
     assert trained(tmp_path / "right", kind, apart=False) == ""
     assert trained(tmp_path / "other", kind, apart=True, factor=0.5) == ""  # a loss that is not known
-
-
-def test_the_loss_of_the_best_constant() -> None:
-    half = torch.tensor([8.0, 8.0], dtype=torch.float64)
-    assert _constant("classes", [half, half]) == (pytest.approx(math.log(2)), 32)
-    assert _constant("chances", [torch.tensor([[0.0], [1.0]])])[0] == pytest.approx(math.log(2))
-    assert _constant("squares", [torch.tensor([[0.0], [2.0]], dtype=torch.float64)]) == (pytest.approx(1), 2)
-    assert _constant("squares", [torch.zeros(2, 1), torch.zeros(2, 3)]) == (0.0, 0)
-
-
-def test_which_loss_it_is() -> None:
-    logits, targets = torch.randn(8, 3), torch.arange(8) % 3
-    assert _kind(logits, targets, float(functional.cross_entropy(logits, targets))) == "classes"
-    assert _kind(logits, targets, 0.1) == "" == _kind(logits, targets - 1, 0.1) == _kind(logits, torch.zeros(5), 0.1)
-    assert _kind(logits[:, :1], torch.zeros(8), float(logits[:, 0].square().mean())) == "squares"
 
 
 def test_targets_as_large_as_images_are_not_stored() -> None:

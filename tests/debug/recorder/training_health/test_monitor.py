@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ocrlab.debug.flight_record import training_findings
 from ocrlab.debug.recorder.loop_recorder import recording
-from ocrlab.debug.recorder.training_health.monitor import bits, flattened, sample
+from ocrlab.debug.recorder.training_health.monitor import bits, flattened
 
 Step = Callable[[nn.Module, Any, Any, Any], Any]
 
@@ -300,11 +300,6 @@ def test_every_single_value_that_changes_changes_the_sum_of_bits() -> None:
         assert bits(tensor) != bits(other)
         assert bits(tensor) == bits(tensor.contiguous(memory_format=torch.channels_last))
     assert len(flattened(torch.rand(4, 6)[:, ::2])) == 12
-
-
-def test_a_sample_is_spread_over_all_values() -> None:
-    assert sample(torch.arange(6400)).tolist() == list(range(0, 6400, 100))
-    assert sample(torch.arange(3)).tolist() == [0, 1, 2]
 
 
 def test_a_schedule_that_is_over_before_the_training_is(tmp_path: Path) -> None:

@@ -44,6 +44,22 @@ def test_a_constant_loss_is_reported() -> None:
     assert sentences(stats, MODEL)[0].startswith("the last 40 losses were 0.5, the same to the last bit")
 
 
+@pytest.mark.parametrize(
+    ("losses", "batch", "named", "omitted"),
+    [
+        ([0.5, 0.7, math.nan], 3, ("from batch 3 of 30 on: it learns nothing since", "smaller rate first"), "no step"),
+        ([math.nan] * 3, 1, ("no optimiser step came before it", "ocrlab replay"), "smaller rate"),
+    ],
+)
+def test_the_rate_is_not_to_blame_for_a_first_loss_that_is_not_finite(
+    losses: list[float], batch: int, named: tuple[str, ...], omitted: str
+) -> None:
+    stats = TrainingStats(batches=30, losses=30, steps=30, last=math.nan, lost=batch, first_losses=losses)
+    stats.last_losses.append(math.nan)
+    [text] = [text for text in sentences(stats, MODEL) if "not finite" in text]
+    assert all(words in text for words in named) and omitted not in text
+
+
 def test_targets_in_batches_of_any_form() -> None:
     stats = TrainingStats()
     stats.see_batch([("images", torch.rand(4, 3)), ("labels", torch.ones(4))])

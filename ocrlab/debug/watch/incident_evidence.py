@@ -54,8 +54,8 @@ def gather(
         with guarded(home, "watch: the kind of hang"):
             from ocrlab.debug.diagnosis.hangs import hang_cause
 
-            known = {**facts, "stacks_before": quiet.before, "log": log}
-            hang = hang_cause.hang_fact(taken, known, texts[STACKS])
+            more = {"stacks_before": quiet.before, "log": log}
+            hang = hang_cause.hang_fact(taken, {**facts, **more}, texts[STACKS])
             facts |= {"hang": hang} if hang else {}
     with guarded(home, "watch: the kernel log"):
         kernel_lines = _kernel_log(session, log, kills.own())
