@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,7 +116,9 @@ class SampleRecorder:
             return self.guarded(lambda: load(indices), lambda: self.blame(load, indices))
         if len(names) != len(indices):  # noting the batch has failed
             names = [str(index) for index in indices]
-        return [self._load_sample(index, name) for index, name in zip(indices, names, strict=True)]
+        return [
+            self._load_sample(index, name) for index, name in zip(indices, names, strict=False)
+        ]  # it may change them
 
     def stream(self) -> Iterator[Any]:
         """Yield the samples of an iterable data set."""
@@ -223,6 +226,19 @@ class SampleRecorder:
             self.worker, self.namer = (info.id if info else None), index_namer(self.dataset)
             self.page = StatusPage(place.folder, place.rank, place.start, place.loader, self.worker or 0)
 
+    def init_worker(self, function: Callable[[int], Any] | None, number: int) -> None:
+        """Open the status page of a worker, then call the user's worker_init_fn."""
+        try:
+            self.open()
+            loader_proxy.show_own_dataset()
+        except Exception as error:
+            self.give_up(error)
+        if self.replayed:
+            faulthandler.disable()  # the program enabled it before torch installed its handler, which reports no line
+            faulthandler.enable()
+        if function is not None:
+            function(number)
+
     def give_up(self, error: Exception) -> None:
         """Write no page any more, and report why, once. Batches are loaded, but a replay may not know their samples."""
         self.page = None
@@ -235,9 +251,9 @@ def install(loader: Any, recorder: SampleRecorder) -> None:
     """Let a copy of a loader load through a `SampleRecorder`."""
     attributes = vars(loader)  # DataLoader refuses to set some of them
     attributes["dataset"] = RecordedDataset(recorder.dataset, recorder)
-    attributes["collate_fn"] = TaggingCollate(loader.collate_fn, recorder)
+    attributes["collate_fn"] = functools.partial(recorder.collate, loader.collate_fn)
     if loader.num_workers:
-        attributes["worker_init_fn"] = RecordedWorkerInit(loader.worker_init_fn, recorder)
+        attributes["worker_init_fn"] = functools.partial(recorder.init_worker, loader.worker_init_fn)
 
 
 def copy_with_recorder(loader: Any, recorder: SampleRecorder) -> Any:
@@ -263,35 +279,6 @@ class RecordedDataset(DatasetProxy):
 
     def __iter__(self) -> Iterator[Any]:
         return self.ocrlab_recorder.stream()
-
-
-class TaggingCollate:
-    """The user's collate function, whose batches carry their origin."""
-
-    def __init__(self, function: Callable[[Any], Any], recorder: SampleRecorder) -> None:
-        self.function, self.recorder = function, recorder
-
-    def __call__(self, samples: Any) -> TaggedBatch:
-        return self.recorder.collate(self.function, samples)
-
-
-class RecordedWorkerInit:
-    """The user's worker_init_fn, before which the status page of the worker is opened."""
-
-    def __init__(self, function: Callable[[int], Any] | None, recorder: SampleRecorder) -> None:
-        self.function, self.recorder = function, recorder
-
-    def __call__(self, number: int) -> None:
-        try:
-            self.recorder.open()
-            loader_proxy.show_own_dataset()
-        except Exception as error:
-            self.recorder.give_up(error)
-        if self.recorder.replayed:
-            faulthandler.disable()  # the program enabled it before torch installed its handler, which reports no line
-            faulthandler.enable()
-        if self.function is not None:
-            self.function(number)
 
 
 def find_uncollatable(collate: Callable[[Any], Any], samples: Sequence[Any]) -> list[int]:

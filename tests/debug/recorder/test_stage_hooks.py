@@ -19,6 +19,27 @@ from ocrlab.model.dbnet import Detector
 from tests.debug.recorder.recorded_runs import newest
 
 
+class Watched:
+    """The stages of some models in a ring of their own, in the middle of step 0."""
+
+    def __init__(self, folder, *models):
+        self.path = folder / "ring-0-0.bin"
+        writer = ring_writer.Writer(self.path, slots=4)
+        self.stages = StageHooks(writer)
+        self.stages.attach(*models)
+        writer.begin(ring_format.Step(0, 0))
+        self.stages.now.in_step = True
+
+    @property
+    def place(self):
+        now = ring_reader.read_ring(self.path).now
+        return now.stage, now.phase
+
+
+def hooked(*models):
+    return any(m._forward_hooks or m._forward_pre_hooks for model in models for m in model.modules())
+
+
 def test_the_detectors_stages():
     names = [name for name, _ in top_modules(Detector(width=32))]
     assert {"encoder.layer1", "encoder.layer4", "decoder.fusion", "head.probability", "head.threshold"} <= {*names}
@@ -34,19 +55,14 @@ def test_wrappers_are_looked_through_and_compiled_modules_are_not():
 
 
 def test_entering_a_stage_is_written_and_every_hook_leaves(tmp_path):
-    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(3))
-    stages = StageHooks(writer)
-    stages.attach(net)
-    assert len(stages.handles) <= 20
-    writer.begin(ring_format.Step(0, 0))
-    stages.now.in_step = True
+    watched = Watched(tmp_path, net)
+    assert len(watched.stages.handles) <= 20
     with pytest.raises(RuntimeError):
         net(torch.ones(4, 2))
-    now = ring_reader.read_ring(tmp_path / "ring-0-0.bin").now
-    assert (now.stage, now.phase) == ("1", "forward")
-    stages.detach()
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+    assert watched.place == ("1", "forward")
+    watched.stages.detach()
+    assert not hooked(net)
 
 
 LOADS = "import io, sys, torch; net = torch.load(io.BytesIO(sys.stdin.buffer.read()), weights_only=False); "
@@ -55,39 +71,17 @@ LOADS += "net(torch.ones(1, 2)); sys.exit(any(name.startswith('ocrlab') for name
 
 def test_copies_and_pickles_of_a_model_are_not_listened_to(tmp_path):
     """An average of the weights is a copy; a whole model that was saved is loaded where there is no ocrlab."""
-    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     net = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
-    stages = StageHooks(writer)
-    stages.attach(net)
-    writer.begin(ring_format.Step(0, 0))
-    stages.now.in_step = True
-    file = io.BytesIO()
+    watched, file = Watched(tmp_path, net), io.BytesIO()
     torch.save(net, file)
     for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         other(torch.ones(1, 2))
-        assert ring_reader.read_ring(tmp_path / "ring-0-0.bin").now.stage == ""
+        assert watched.place[0] == ""
     done = subprocess.run([sys.executable, "-c", LOADS], input=file.getvalue(), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     shallow = copy.copy(net)
-    stages.detach()
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in shallow.modules())
-
-
-def test_a_compiled_model_holds_nothing_of_ours_and_stays_whole(tmp_path):
-    """Compiled after it is listened to, as a whole and in place; nothing breaks the graph."""
-    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
-    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    stages = StageHooks(writer)
-    stages.attach(net)
-    stages.now.in_step = True
-    whole = torch.compile(net, backend="eager", fullgraph=True)
-    whole(torch.ones(4, 2))
-    net.compile(backend="eager", fullgraph=True)
-    net(torch.ones(4, 2))
-    ours = net._compiled_call_impl
-    stages.detach()
-    assert net._compiled_call_impl is ours, "what the user has compiled stays"
-    net(torch.ones(4, 2))
+    watched.stages.detach()
+    assert not hooked(shallow)
 
 
 @pytest.mark.parametrize("kind", ["own call", "compiled", "compiled in place"])
@@ -96,32 +90,24 @@ def test_modules_called_through_forward_or_compile_keep_their_stages(tmp_path, k
         def __call__(self, *args):
             return super().__call__(*args) + 1
 
-    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     inner = Own(2, 2) if kind == "own call" else nn.Linear(2, 2)
     net = torch.compile(inner, backend="eager") if kind == "compiled" else nn.Sequential(inner, nn.ReLU())
     if kind == "compiled in place":
         net[1].compile(backend="eager")
-    stages = StageHooks(writer)
-    stages.attach(net)
-    writer.begin(ring_format.Step(0, 0))
+    watched = Watched(tmp_path, net)
     net(torch.ones(4, 2))
     expected = {"compiled": "model", "own call": "1", "compiled in place": "01"}  # the compiled part may run as it is
-    assert ring_reader.read_ring(tmp_path / "ring-0-0.bin").now.stage in expected[kind]
-    stages.detach()
-    assert not any(m._forward_pre_hooks for m in net.modules())
+    assert watched.place[0] in expected[kind]
+    watched.stages.detach()
+    assert not hooked(net)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_a_scripted_model_takes_no_hooks_and_is_recorded_without_stages(tmp_path):
-    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     net = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
-    stages = StageHooks(writer)
-    stages.attach(net)
-    writer.begin(ring_format.Step(0, 0))
+    watched = Watched(tmp_path, net)
     net(torch.ones(4, 2))
-    now = ring_reader.read_ring(tmp_path / "ring-0-0.bin").now
-    assert (now.stage, now.phase) == ("", "forward")
-    stages.detach()
+    assert watched.place == ("", "forward")
 
 
 class Up(nn.Module):
@@ -141,21 +127,16 @@ class Judge(Up):
 
 
 def test_several_models_share_twenty_hooks(tmp_path):
-    writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=4)
     generator, judge = Up(), Judge(fails=True)
-    stages = StageHooks(writer)
-    stages.attach(generator, judge)
-    writer.begin(ring_format.Step(0, 0))
-    stages.now.in_step = True
+    watched = Watched(tmp_path, generator, judge)
+    stages = watched.stages
     image = generator(torch.ones(4, 2))
-    now = ring_reader.read_ring(tmp_path / "ring-0-0.bin").now
-    assert (now.stage, now.phase) == ("Up.out", "loss")
+    assert watched.place == ("Up.out", "loss")
     with pytest.raises(RuntimeError, match="in the second"):
         judge(image)
-    now = ring_reader.read_ring(tmp_path / "ring-0-0.bin").now
-    assert (now.stage, now.phase) == ("Judge.stem", "forward")
+    assert watched.place == ("Judge.stem", "forward")
     stages.detach()
-    assert not any(m._forward_pre_hooks or m._forward_hooks for net in (generator, judge) for m in net.modules())
+    assert not hooked(generator, judge)
     large = [Detector(width=32), Detector(width=32), nn.DataParallel(Up())]
     stages.attach(*large)
     assert 14 <= len(stages.handles) <= 20
@@ -177,10 +158,7 @@ def test_a_module_shared_by_two_models_is_hooked_once():
 def test_a_loop_that_ends_in_its_second_model_records_the_stage_of_that_model(tmp_path):
     generator, judge = Up(), Judge()
     optimizer = torch.optim.SGD([*generator.parameters(), *judge.parameters()], 0.1)
-    with (
-        pytest.raises(RuntimeError, match="in the second"),
-        recording(tmp_path, [generator, judge], optimizer) as rec,
-    ):
+    with pytest.raises(RuntimeError, match="in the second"), recording(tmp_path, [generator, judge], optimizer) as rec:
         for x in rec.batches([torch.ones(4, 2)] * 6):
             judge.fails = rec.micro == 4
             rec.loss(judge(generator(x)).mean()).backward()
@@ -207,4 +185,4 @@ def test_a_compiled_model_stays_whole_while_it_is_recorded(tmp_path, how):
         for batch in rec.batches([torch.ones(2, 4)] * 70):
             rec.loss(called(batch).sum()).backward()
             optimizer.step()
-    assert not any(m._forward_pre_hooks or m._forward_hooks for m in net.modules())
+    assert not hooked(net)

@@ -187,11 +187,7 @@ class Calls:
         if name == "device":
             return contextlib.nullcontext()
         answers = {"is_available": True, "is_initialized": True, "is_current_stream_capturing": False}
-        answers |= {
-            "memory_stats": {},
-            "get_rng_state": torch.zeros(16, dtype=torch.uint8),
-            "device_count": 1,
-        }
+        answers |= {"memory_stats": {}, "get_rng_state": torch.zeros(16, dtype=torch.uint8), "device_count": 1}
         return answers.get(name, 0)
 
 
@@ -237,10 +233,7 @@ def test_after_a_sticky_error_no_function_of_cuda_is_called(tmp_path, monkeypatc
     recorder.failed(error)
     recorder.finish()
     assert cuda.answers == []
-    assert [record.micro for record in newest(recorder.folder).steps] == [
-        0,
-        1,
-    ], "the record goes on"
+    assert [record.micro for record in newest(recorder.folder).steps] == [0, 1], "the record goes on"
 
 
 def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,39 +98,33 @@ def by_hand(loss: Tensor, model: Any, optimizer: Any, _: Any) -> None:
     optimizer.step()
 
 
+def several_batches() -> Step:
+    """Add the gradients of four batches before each step."""
+    count = itertools.count(1)
+
+    def step(loss: Tensor, model: Any, optimizer: Any, scaler: Any) -> None:
+        scaler.scale(loss / 4).backward()
+        if next(count) % 4 == 0:
+            unscale(model, optimizer, scaler)
+            clip(model, optimizer, scaler)
+            by_scaler(model, optimizer, scaler)
+            optimizer.zero_grad()
+
+    return step
+
+
 RIGHT = {
     "right": after(by_scaler),
     "clipped": after(unscale, clip, by_scaler),
+    "clipped to a small limit": after(unscale, lambda m, *_: clip_grad_norm_(m.parameters(), 0.05), by_scaler),
     "unscaled, and stepped by itself": after(unscale, by_itself, lambda _, __, scaler: scaler.update()),
     "by hand": by_hand,
     "a sum in place of a mean": factor(512.0),
     "no scaler": factor(1.0),
+    "several batches": several_batches(),
 }
 
 
 @pytest.mark.parametrize("case", list(RIGHT))
 def test_the_right_order_says_nothing(tmp_path: Path, case: str) -> None:
     assert report(tmp_path, RIGHT[case], torch.optim.Adam) == ""
-
-
-def test_a_small_limit_that_is_meant_says_nothing(tmp_path: Path) -> None:
-    def tight(model: Any, _: Any, __: Any) -> None:
-        clip_grad_norm_(model.parameters(), 0.05)
-
-    assert report(tmp_path, after(unscale, tight, by_scaler)) == ""
-
-
-def test_gradients_of_several_batches(tmp_path: Path) -> None:
-    count = 0
-
-    def step(loss: Tensor, model: Any, optimizer: Any, scaler: Any) -> None:
-        nonlocal count
-        count += 1
-        scaler.scale(loss / 4).backward()
-        if count % 4 == 0:
-            unscale(model, optimizer, scaler)
-            clip(model, optimizer, scaler)
-            by_scaler(model, optimizer, scaler)
-            optimizer.zero_grad()
-
-    assert report(tmp_path, step, torch.optim.Adam) == ""
