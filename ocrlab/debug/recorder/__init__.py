@@ -2,6 +2,7 @@
 
 loop_recorder.py          `ocrlab.record`, for a hand-written loop
 lightning_callback.py     `ocrlab.Recorder`, for Lightning
+recording.py              what both have in common: they record a training, or replay it
 step_recorder.py          one training's record: both of them write through it
 
 It hooks into

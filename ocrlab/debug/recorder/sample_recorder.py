@@ -116,9 +116,8 @@ class SampleRecorder:
             return self.guarded(lambda: load(indices), lambda: self.blame(load, indices))
         if len(names) != len(indices):  # noting the batch has failed
             names = [str(index) for index in indices]
-        return [
-            self._load_sample(index, name) for index, name in zip(indices, names, strict=False)
-        ]  # it may change them
+        # Not strict: a data set may change the list of its indices.
+        return [self._load_sample(index, name) for index, name in zip(indices, names, strict=False)]
 
     def stream(self) -> Iterator[Any]:
         """Yield the samples of an iterable data set."""
