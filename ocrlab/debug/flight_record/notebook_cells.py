@@ -20,7 +20,7 @@ warned: list[str] = []  # in a replay: what of the cells was not executed again,
 
 
 class CellSkipped(BaseException):
-    """A cell that was recorded before the one that is replayed has come to its recording; `passing` says so."""
+    """A cell that was recorded before the one that is replayed has come to its recording; see `passing`."""
 
 
 passing: list[int] = []  # the cell that is executed now, if its recording is not the one to replay
@@ -79,7 +79,7 @@ def begin_recording() -> None:
 
 
 def shorten_paths(value: Any, place: Path) -> Any:
-    """Return a fault whose lines say `cell-5.py:3`, without the folder of the replay, where the files of cells are."""
+    """Return a fault whose lines read `cell-5.py:3`, without the folder of the replay, where the files of cells are."""
     if isinstance(value, dict):
         return {name: shorten_paths(item, place) for name, item in value.items()}
     if isinstance(value, list):

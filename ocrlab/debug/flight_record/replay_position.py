@@ -1,4 +1,4 @@
-"""Where a replayed step is now: one mapped page that still says it after SIGKILL, SIGSEGV or in an endless operator.
+"""Where a replayed step is now: one mapped page that still holds it after SIGKILL, SIGSEGV or in an endless operator.
 
 A place is a small JSON object; it is written beside the last one, and one byte switches between them.
 """

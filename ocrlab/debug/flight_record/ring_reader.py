@@ -17,7 +17,7 @@ from ocrlab.errors import DataError
 
 NAME = re.compile(r"ring-(\d+)-(\d+)\.bin")
 SEAL = b"\nocrlab: whole\n"  # ends a snapshot in torch's older form; torch.load stops before it
-LARGEST = 2**31  # bytes of a ring; a header that says more is damaged
+LARGEST = 2**31  # bytes of a ring; a header with more is damaged
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The flight recorder as a Lightning callback for anybody's project: `Trainer(callbacks=[Recorder()])`.
+"""The flight recorder as a Lightning callback for any project: `Trainer(callbacks=[Recorder()])`.
 
 For a loop written by hand there is `ocrlab.record`, in `loop_recorder.py`, which needs no Lightning.
 """
@@ -141,7 +141,7 @@ class Recorder(Recording, lightning.Callback):
             )
         recorder.optimizers = trainer.optimizers
         if recorder.on and recorder.snapshots_on:
-            model = self._model(pl_module)  # a LightningModule is no call itself: training_step calls the network in it
+            model = self._model(pl_module)  # a LightningModule is not called itself: training_step calls its network
             recorder.monitor_training(model, network=unwrap(model)[1])
             self._hook_steps(trainer.optimizers)
 

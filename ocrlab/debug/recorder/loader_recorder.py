@@ -78,7 +78,7 @@ class LoaderRecorder:
 
 
 class RecordedIterator(IteratorProxy):
-    """Takes the notes off each batch before anybody sees it."""
+    """Takes the origin off each batch before the program gets it."""
 
     def __next__(self) -> Any:
         recorder = self._observer

@@ -16,12 +16,12 @@ Job = Mapping[str, Any]
 
 
 class Session(Protocol):
-    """One replay in this process: the recorder asks it for batches and steps, and tells it what happens."""
+    """One replay in this process: the recorder asks it for batches and steps, and reports what happens."""
 
     out: Path
     rank: int
     first_epoch: int
-    from_start: bool  # the loop says nowhere where a step begins
+    from_start: bool  # the loop does not mark where a step begins
     batch: Any  # that the step at hand is to be made with
 
     def start_loop(self, state: Any) -> None: ...

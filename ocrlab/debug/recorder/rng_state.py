@@ -30,7 +30,7 @@ _newest: tuple[Any, bytes] = (None, b"")  # Python's state as it was last, and a
 def take(*, cuda: bool = True) -> dict[str, bytes]:
     """Return the states of Python's, NumPy's and torch's generators; of CUDA's devices too where that is in use.
 
-    NumPy's is left out where somebody has put a generator of another kind in its place.
+    NumPy's is left out where its generator was replaced by one of another kind.
     """
     states = {name: state for name, read in READERS.items() if (state := read()) is not None}
     return states | _torch(cuda, every=True)

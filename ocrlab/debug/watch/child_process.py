@@ -1,4 +1,4 @@
-"""The program that is watched, as its guard tells of it: started, stopped, ended, and how to send it a signal."""
+"""The watched program, as its guard reports it: started, stopped, ended; and how to send it a signal."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def start(
 
 
 def ignores(pid: int, number: int) -> bool:
-    """Tell whether a process is deaf to a signal (proc(5), status); False where nobody may know."""
+    """Tell whether a process ignores a signal (proc(5), status); False where that cannot be read."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         return bool(int(status.split("SigIgn:")[1].split()[0], 16) >> (number - 1) & 1)

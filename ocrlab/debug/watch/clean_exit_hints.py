@@ -1,4 +1,4 @@
-"""What is said at the end of a program that did well by its exit status, though its output tells another story."""
+"""Warnings at the end of a program with exit status 0 whose output shows a failure all the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ IGNORED = re.compile(r"^Exception ignored [^\n]*\n\Z", re.MULTILINE)  # in __del
 LINE = re.compile(r"[^\r\n]+")
 SUFFERERS = {"the loss": r"loss\w{0,20}", "the norm of the gradients": r"grad(?:ient)?s?_?norm\w{0,10}"}
 NUMBER = r"(?i){}\W{{1,4}}?[-+]?(?:(nan|inf)(?:inity)?\b|\d|\.\d)"
-BAR = re.compile(r"%\|[^|\r\n]*\|\s*(\d{1,12})/(\d{1,12}) \[[^\r\n]*\Z")  # tqdm's, with nothing behind it
+BAR = re.compile(r"%\|[^|\r\n]*\|\s*(\d{1,12})/(\d{1,12}) \[[^\r\n]*\Z")  # tqdm's, with nothing after it
 GAP = re.compile(r"^\.\.\. \d+ bytes left out \.\.\.$", re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""How `ocrlab watch` learns of errors that a program hides: by injected_error_hook.py on its PYTHONPATH."""
+"""Errors that a program hides: how injected_error_hook.py gets onto its PYTHONPATH, and what it reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ocrlab.run_folder import fail_safe
 INSIDE = Path(__file__).with_name("injected_error_hook.py")
 HOOK, MODULE = "hook", "_ocrlab_inside"  # a folder of the scratch folder, and what Python imports from it
 ENDING = "-errors.txt"  # as injected_error_hook.py has it
-ERRORS, OURS = "errors.txt", "ocrlab: "  # of an incident; begins what is said between its tracebacks
+ERRORS, OURS = "errors.txt", "ocrlab: "  # of an incident; begins each line between its tracebacks
 CUT = re.compile(r"multiprocessing/resource_sharer\.py\", line \d+, in detach")  # the sender of a tensor has gone
 UNEXPECTED = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]{1,200})\) exited unexpectedly")
 LONGEST = 1 << 20  # bytes of a process's file that are read
@@ -104,7 +104,7 @@ def hid(incident: Path) -> str:
 
 
 def swallowed(records: Sequence[dict[str, Any]], home: Path | None = None) -> str:
-    """Return a sentence about errors that a program which did well has swallowed again and again; never raises."""
+    """Return a sentence about errors that a successful program has swallowed again and again; never raises."""
     with fail_safe.guarded(home, "watch: swallowed errors"):
         from ocrlab.debug.diagnosis import hidden_errors
 
@@ -113,9 +113,9 @@ def swallowed(records: Sequence[dict[str, Any]], home: Path | None = None) -> st
 
 
 def exits(records: Sequence[dict[str, Any]], log: str) -> list[dict[str, Any]]:
-    """Return how the data workers have ended of which the output only says that they did, as in `Incident.facts`."""
+    """Return how the data workers ended whose end is all that the output reports, as in `Incident.facts`."""
     named = {int(number) for match in UNEXPECTED.finditer(log) for number in re.findall(r"\d+", match[1])}
-    is_cut = CUT.search(log) is not None  # who leaves ends the others by SIGTERM, which is no evidence then
+    is_cut = CUT.search(log) is not None  # a worker that leaves ends the others by SIGTERM: no evidence
     codes = {pid: code for record in records if record["kind"] == "children" for pid, code in record["ended"]}
     return [
         {

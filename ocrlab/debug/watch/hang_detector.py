@@ -30,7 +30,7 @@ class HangDetector:
     looked: float = 0.0
     beat: float = 0.0  # monotonic time of the newest heartbeat
     longest: float = 0.0  # seconds between two heartbeats
-    stops: bool = False  # a heartbeat says that the program was told to stop, and has got there
+    stops: bool = False  # a heartbeat reports that the program was asked to stop, and does
     has_heartbeat: bool = False
     counters: progress_counters.Table = field(default_factory=dict)
     counted: float = 0.0

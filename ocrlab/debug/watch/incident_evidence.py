@@ -117,7 +117,7 @@ def _facts(session: Session, ended_by: str | None) -> dict[str, Any]:
 
 
 def _is_killed(session: Session, family: Sequence[Process], log: str) -> bool:
-    """Tell whether any process of the program may have been killed; else the counters have counted somebody else."""
+    """Tell whether any process of the program may have been killed; else the counters counted another program."""
     child, living = session.child, {process.pid for process in family}
     workers = [pid for pid, role in session.quiet.roles.items() if role in ("main", "worker", "rank")]
     return (
@@ -133,5 +133,6 @@ def _kernel_log(session: Session, log: str, groups: Sequence[Path]) -> str | Non
     child, quiet = session.child, session.quiet
     pids = {child.pid, *quiet.roles, *(int(ended["pid"]) for ended in child.exits)}
     died = child.code is None or child.code < 0 or child.code > 128 or "signal" in log or "Kill" in log
-    names = quiet.names if died or any(ended["signal"] for ended in child.exits) else ()  # else nobody can be ours
+    died = died or any(ended["signal"] for ended in child.exits)
+    names = quiet.names if died else ()  # else an event about such a name is about another program
     return kernel_log_filter.lines(child.started, child.ended or time.monotonic(), pids, names, log, groups)

@@ -1,9 +1,9 @@
-"""What a watched Python tells of its errors, also of those that a handler hides: the one file of ours inside of it.
+"""What a watched Python reports of its errors, also of those that a handler hides: our only file inside of it.
 
 `ocrlab watch` copies it to a folder on PYTHONPATH, where each Python of the program runs it before anything else. It
 knows nothing of ocrlab, keeps no exception alive, prints nothing and raises nothing. It writes down, by process:
 
-    uncaught   what ended it, with everything that it came from, also behind `raise ... from None` (at exit)
+    uncaught   what ended it, with everything that it came from, also after `raise ... from None` (at exit)
     exit       sys.exit() inside of a handler, with what was being handled
     handled    an error that a handler of the program's own code took, the first of each kind (from Python 3.12 on)
     times      how often that was at least, at each power of ten and at exit

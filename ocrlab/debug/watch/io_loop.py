@@ -26,12 +26,12 @@ OURS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 LINGER = 2.0  # seconds that what a program leaves behind may go on after it ended well; after a failure none
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 TWICE = 0.5  # seconds within which two SIGTERMs are one: timeout(1) signals its child, and then its whole group
-DRAIN = 1.0  # seconds that a stream may stay open when nobody of ours is left to write to it
+DRAIN = 1.0  # seconds that a stream may stay open when no process of the program is left
 GIVE_UP = 5.0  # seconds after SIGKILL: a process that waits for a dead disk cannot be killed
 PIPE_SIZE = 1 << 20
 F_SETPIPE_SZ = 1031  # linux/fcntl.h; in Python's fcntl from 3.10 on, not on every build
 OBEYED = 10.0  # seconds within which an end counts as the answer to a signal
-VAIN, AGAIN = 1.0, 10.0  # seconds: until a Ctrl-C was in vain, which is said; then within which another one ends it
+VAIN, AGAIN = 1.0, 10.0  # seconds until a Ctrl-C was in vain, which is reported; then within which another one ends it
 LITTLE, RECENT = 1024, 0.1  # bytes, seconds: output that comes often and in small pieces is read in batches,
 BATCH, TYPED = 0.05, 0.002  # seconds apart, on a terminal sooner: to wake for each would cost more than all the rest
 KEYS_PENDING = 1 << 16
@@ -59,7 +59,7 @@ class Session:
     asked: tuple[int, float] = (0, 0.0)  # the last signal from outside, or by a key, and when
     insisted: bool = False  # somebody ended it by one Ctrl-C after the other
     doubted: float | None = None  # when a Ctrl-C will have been in vain, if the program still goes on
-    warned: float = -AGAIN  # when it was said that another Ctrl-C ends it
+    warned: float = -AGAIN  # when the user was told that another Ctrl-C ends it
     ending: float | None = None  # when SIGTERM went to everyone
     killed: float = 0.0  # when SIGKILL last did
     drained: float | None = None  # when nothing was left to write any more
@@ -160,14 +160,14 @@ class Session:
 
     @property
     def lost(self) -> str:
-        """What is to be told of output that could not be written; empty where all of it could."""
+        """What to report of output that could not be written; empty where all of it could."""
         return next((clean_exit_hints.lost(stream, sink.lost) for stream, sink in self.sinks.items() if sink.lost), "")
 
     def write_message(self, text: str) -> None:
         """Write a few lines of ours to stderr, after what the program wrote so far."""
         ending = "\r\n" if self.terminal and self.terminal.raw else "\n"
         data = (text.rstrip("\n") + "\n").replace("\n", ending).encode(errors="replace")
-        if self.ring.middle and (self.terminal or self.ring.stream == 2):  # behind a progress bar
+        if self.ring.middle and (self.terminal or self.ring.stream == 2):  # after a progress bar
             data = ending.encode() + data
         self.sinks[2].put(data)
 
@@ -265,7 +265,7 @@ class Session:
         self.selector.register(descriptor, selectors.EVENT_READ, descriptor)
 
     def _drop(self, descriptor: int) -> None:
-        """Close a stream that has ended, or that nobody wants any more: the program then sees SIGPIPE or EIO."""
+        """Close a stream that has ended, or that has no reader any more: the program then sees SIGPIPE or EIO."""
         if self.resting.pop(descriptor, None) is None:
             self.selector.unregister(descriptor)
         self.sources.pop(descriptor)
@@ -365,7 +365,7 @@ class Session:
             self.child.signal(number)
 
     def _interrupted(self) -> None:
-        """Take note of a Ctrl-C, which is passed on; the next one after it was said to be in vain ends the program.
+        """Take note of a Ctrl-C, which is passed on; the next one after it was reported as vain ends the program.
 
         Two at once are both the program's: many take the second for "now", and one that is typed blindly ends nothing.
         """

@@ -1,4 +1,4 @@
-"""Which lines of the kernel log are about the program: somebody else's kill is no reason for its death."""
+"""Which lines of the kernel log are about the program: the kill of another program explains nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lines(
 ) -> str | None:
     """Return the lines since a moment on the monotonic clock that name one of our processes, or none at all (a GPU).
 
-    None means that the log cannot be read, which is another thing than a log that says nothing.
+    None means that the log cannot be read; a log without such lines is empty.
     A process that lived too short to be seen counts as ours if the program's own output gives its number, if it was
     killed in a memory group of the program's own (`groups`), if its number and name fit to a worker that was forked
     right before or after it, or if the program reports at that moment that what it started was killed.

@@ -25,7 +25,7 @@ from ocrlab.run_folder import watcher_link
 
 HUNG = 124  # exit status of a program that was ended because it hung, as `timeout` has it
 ENDED = (128 + signal.SIGTERM, 128 + signal.SIGKILL)  # exit status of a program that we ended
-LOST = 1  # exit status of a program that did well, and whose output could not be written
+LOST = 1  # exit status of a successful program whose output could not be written
 WRONG_USE = 2  # exit status of a command that was called with the wrong words
 EVEN = 0.5  # of a verdict on a hang: below it the program may as well be slow
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -118,15 +118,15 @@ class WatchedRun:
         if self.suspected and self._has_moved():
             self._withdraw_suspicion()
         if timeout is not None and now - child.started >= timeout:
-            self._end(f"is over its limit of {timeout:g} s;", now)
+            self._end(f"time limit of {timeout:g} s reached", now)
         elif self._ignores_stop(now):
             self.refused_signal, asked_at = session.asked
             name = signal.Signals(self.refused_signal).name
-            self._end(f"hangs: nothing has moved in the {now - asked_at:.0f} s since {name};", now)
+            self._end(f"no progress in the {now - asked_at:.0f} s since {name}", now)
         elif quiet.hangs(now) and not self.suspected and not session.waits_for_keys:
-            what = f"nothing has moved for {now - quiet.since:.0f} s"
+            what = f"no progress for {now - quiet.since:.0f} s"
             if self.options.on_hang == "kill" or (quiet.has_heartbeat and self.options.on_hang is None):
-                self._end(f"hangs: {what};", now)
+                self._end(what, now)
                 return
             self.silent_since = quiet.since
             self.verdict, self.suspected = self._explain("hung" if quiet.has_heartbeat else "suspected")
@@ -164,7 +164,7 @@ class WatchedRun:
             return self._did_well(LOST if session.lost else 0)
         status = "hung" if self.hung else "killed" if name else "failed"
         if self.folder is None and code == WRONG_USE and not watcher_link.read_runs(self.scratch):
-            return Ended(status, code, None, None, None, code)  # it has said so itself, and made nothing
+            return Ended(status, code, None, None, None, code)  # its own message is on the screen, and it made nothing
         what = f"was killed by {name}" if name else f"ended with exit status {code}"
         what = f"{Path(self.command[0]).name} {what} after {(child.ended or time.monotonic()) - child.started:.1f} s"
         what += " (its guard was killed)" if child.guard_lost else ""
@@ -173,8 +173,8 @@ class WatchedRun:
             session.write_message(f"ocrlab watch: {what}, before it had a run folder")
             return Ended(status, exit_code, name, None, None, exit_status)
         if stayed and self.suspected:
-            what += f", when it was told to end and had not moved for {stayed:.0f} s"
-            what += f"; what was said of that stays: {incident.short(self.suspected)}"
+            what += f", asked to end after {stayed:.0f} s without progress"
+            what += f"; the report of the hang stays: {incident.short(self.suspected)}"
             session.write_message(f"ocrlab watch: {what}")
         elif not self.hung:
             self.verdict, place = self._explain(status)
@@ -200,14 +200,14 @@ class WatchedRun:
         if self.folder:
             try:
                 self.folder.succeed({})
-            except RunError as error:  # the program did well, whatever becomes of our folder
+            except RunError as error:  # the program succeeded, whatever becomes of our folder
                 session.write_message(f"ocrlab watch: {error}")
         return Ended("success", 0, None, None, path, exit_status)
 
     def _hung_until_ended(self) -> float:
-        """Return for how many seconds nothing had moved when somebody ended what hung by the verdict, else 0.
+        """Return for how many seconds nothing had moved when a person ended what hung by the verdict, else 0.
 
-        However sure the verdict is: that somebody lost patience explains less than where it stood.
+        The report of the hang then stays, however sure it is: it explains more than the signal does.
         """
         causes = self.verdict.causes if self.verdict and self.suspected and not self.hung else []
         if not causes or self._has_moved() or not self.session.ended_by:
@@ -215,14 +215,14 @@ class WatchedRun:
         return self.session.asked[1] - self.silent_since
 
     def _stopped_early(self) -> bool:
-        """Tell whether somebody stopped a program that makes its own folder before it had one: nothing has failed."""
+        """Tell whether a program that makes its own folder was stopped before it had one: nothing has failed."""
         number, pid = self.session.asked[0], self.session.child.pid
         if self.folder or not number or self.session.child.code not in (-number, 128 + number):
             return False
         return not watcher_link.read_run(self.scratch) and not incident_folder.find_run_of(pid, self._runs())
 
     def _ignores_stop(self, now: float) -> bool:
-        """Tell whether a training of ours was told to stop and has not moved since: its own way there is shorter."""
+        """Tell whether an `ocrlab train` was asked to stop and has not moved since: it stops fast where it can."""
         quiet, (number, when) = self.session.quiet, self.session.asked
         if not self.options.own_folder or number not in STOPPING or quiet.stops or not quiet.has_heartbeat:
             return False
@@ -235,11 +235,11 @@ class WatchedRun:
         best = self.verdict.causes[0].confidence if self.verdict.causes else 0.0
         unsure = self.options.on_hang == "kill" and not self.session.quiet.has_heartbeat and best < EVEN
         reservation = ", as --on-hang kill asks, though it may only be slow" if unsure else ""
-        self._write_summary(f"the program {why} it is ended{reservation}", self.verdict, place)
+        self._write_summary(f"{why}; terminating the program{reservation}", self.verdict, place)
         self.session.end(now)
 
     def _has_moved(self) -> bool:
-        """Tell whether what was silent has moved by itself: last words after a signal that ends it are no progress."""
+        """Tell whether what was silent has moved by itself; output after a signal that ends it does not count."""
         since, (number, when) = self.session.quiet.since, self.session.asked
         return since > self.silent_since and not (number and 0 <= since - when < OBEYED)
 
@@ -262,7 +262,7 @@ class WatchedRun:
         case = incident_evidence.gather(self.session, self.kills, self.scratch, status, by, folder.path, recorded)
         case = replace(case, texts={**self.stacks, **case.texts})  # where it hung tells why it was ended
         self.stacks = {name: text for name, text in case.texts.items() if name == incident_evidence.STACKS}
-        ours = self.options.own_folder or self.session.output is not None  # a command that nobody has typed
+        ours = self.options.own_folder or self.session.output is not None  # a command that no person has typed
         verdict = incident.fit_experiments(
             incident.judge(case, folder.path),
             () if ours else self.command,

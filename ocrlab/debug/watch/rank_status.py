@@ -71,16 +71,16 @@ def line(row: dict[str, Any]) -> str:
         message = str(end["error"]["message"]).strip().partition("\n")[0][:300]  # of a bare `assert` there is nothing
         parts.append(f"failed: {end['error']['type']}: {message}".rstrip(": "))
     elif end:
-        parts.append({"success": "did well", "stopped": "was told to stop"}.get(end["how"], end["how"]))
+        parts.append({"success": "succeeded", "stopped": "was asked to stop"}.get(end["how"], end["how"]))
     elif row.get("exit_code") is not None:
-        parts.append(f"ended with exit status {row['exit_code']}, without a word")
+        parts.append(f"ended with exit status {row['exit_code']}, without a report")
     elif row["state"]:
         parts.append({"T": "is stopped", "t": "is stopped", "D": "waits in the kernel"}.get(row["state"], "lives"))
     else:
         parts.append("is gone")
     if "step" in row:
         sample = f", {row['sample']}" if row.get("sample") else ""
-        parts.append(f"at step {row['step']} ({row['phase']}{sample}), last heard {row['age']:g} s ago")
+        parts.append(f"at step {row['step']} ({row['phase']}{sample}), last heartbeat {row['age']:g} s ago")
     return ", ".join(parts)
 
 

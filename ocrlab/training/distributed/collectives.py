@@ -32,7 +32,7 @@ from ocrlab.run_folder.launcher import RankRecord, Ranks
 
 TIMEOUT = timedelta(minutes=30)  # of one collective: rank 0 may work alone for a while, and the watcher is faster
 LAST_WORDS = 10.0  # seconds for the tracker of a rank that fails: torchrun kills after 30 whoever is still there
-PATIENCE = 15.0  # seconds after which somebody is told whom we wait for
+PATIENCE = 15.0  # seconds after which a message names the ranks that are missing
 # NCCL's own record of collectives, written where it times out; TORCH_FR_ is the newer name of one of them.
 RECORD = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
 
@@ -231,7 +231,7 @@ def sum_scores(ranks: Ranks, judged: Mapping[int, NDArray[np.float64]], count: i
 
 
 def ranks_text(config: Config, ranks: Ranks) -> str:
-    """Return what the log says once of the ranks: how many, and what that makes of the batch."""
+    """Return the log line about the ranks: how many, and how large that makes a batch."""
     accumulate, batch = config.trainer.accumulate_grad_batches, config.batch_size
     on = f" on {ranks.nodes} machines" if ranks.nodes > 1 else ""
     return (

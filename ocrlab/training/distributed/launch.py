@@ -48,7 +48,7 @@ def configure_launch(
     own = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", str(uuid.uuid4())]
     own += ["--local-addr", "127.0.0.1", "--nproc-per-node", str(count)]
     config, program, args = run.config_from_args(run.parse_args([*own, *PROGRAM, *words]))
-    # Rank 0 keeps the terminal and its progress bar. The words of --tee know no rank above 9.
+    # Rank 0 keeps the terminal and its progress bar. The syntax of --tee has no rank above 9.
     config.logs_specs = DefaultLogsSpecs(log_dir=logs, tee=dict.fromkeys(range(1, count), Std.ALL))
     return config, program, args
 
@@ -59,7 +59,7 @@ def report_failures(failures: dict[int, ProcessFailure]) -> int:
     launcher.report_exits(rows)
     folder = os.environ.get(watcher_link.FOLDER)
     blamed = launcher.blamed(launcher.read(Path(folder))) if folder else 0  # by what the ranks have reported
-    # Who was killed has left no word; of errors, all ranks may have met the same one, which says whose it is.
+    # A killed rank comes first: it has left no report. All ranks may have met the same error, which names its rank.
     rank = min(failures, key=lambda rank: (failures[rank].exitcode >= 0, rank != blamed, rank))
     code, pid = failures[rank].exitcode, failures[rank].pid
     how = f"was killed by {exit_codes.signal_name(-code)}" if code < 0 else f"ended with exit status {code}"

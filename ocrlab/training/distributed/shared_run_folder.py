@@ -1,4 +1,4 @@
-"""The one run folder of all ranks: rank 0 makes it, and its sentinel tells of the rank that failed first."""
+"""The one run folder of all ranks: rank 0 makes it, and its status file names the rank that failed first."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VISIBLE_WITHIN = 20.0  # seconds until a file that rank 0 has made must be seen 
 
 @contextlib.contextmanager
 def open_shared(member: RankRecord, runs: str, slug: str, again: Path | None) -> Iterator[run_folder.RunFolder]:
-    """Open the one run folder of all ranks: rank 0 makes and closes it, the others are told where it is."""
+    """Open the one run folder of all ranks: rank 0 makes and closes it, the others get its path."""
     ranks = member.ranks
     if not ranks.several:
         with run_folder.run(runs, slug, again=again) as folder:
@@ -77,7 +77,7 @@ def _check_visible(ranks: Ranks, folder: run_folder.RunFolder) -> None:
 
 
 def _first_cause(error: BaseException, folder: run_folder.RunFolder, ranks: Ranks) -> BaseException:
-    """Return what tells of the rank that failed first, where this one has only lost its connection to it.
+    """Return the error of the rank that failed first, where this one has only lost its connection to it.
 
     A launcher may have ended this one meanwhile, as it ends all when one has failed.
     """
@@ -91,6 +91,4 @@ def _first_cause(error: BaseException, folder: run_folder.RunFolder, ranks: Rank
     if word:
         return RunError(lost, got=word)
     line = str(error).partition("\n")[0].partition(". This is typically")[0]
-    return RunError(
-        lost, got=line, do="A rank that left no word was killed or ended by itself; the launcher says which"
-    )
+    return RunError(lost, got=line, do="A rank without a report was killed or ended by itself; the launcher names it")

@@ -28,7 +28,7 @@ from ocrlab.run_folder.launcher import Ranks
 from ocrlab.training.distributed.collectives import about_rank
 
 WITHIN, TIMES, MOST = 10.0, 3.0, 120.0  # seconds to the end of a micro-batch, or so many of the longest, at most these
-WATCHED = 8.0  # seconds more where somebody watches from outside: who sees all processes, and judges
+WATCHED = 8.0  # seconds more under `ocrlab watch`, which sees all processes and judges the hang
 SAVING = 60.0  # seconds from there to the end of the fit: last.ckpt is written
 ANNOUNCED_AFTER = 2.0  # seconds of waiting after which the deadline is printed
 LAST = 1.0  # seconds for the last message on disk

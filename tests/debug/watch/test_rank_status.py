@@ -52,8 +52,8 @@ def test_every_end_has_its_words(tmp_path):
     plain = {"rank": 0, "world": 2, "pid": 1, "state": "", "end": None}
     assert rank_status.line(plain).endswith("is gone")
     assert rank_status.line({**plain, "state": "S"}).endswith("lives")
-    assert rank_status.line({**plain, "exit_code": 3}).endswith("ended with exit status 3, without a word")
-    assert rank_status.line({**plain, "end": {"how": "stopped"}}).endswith("was told to stop")
+    assert rank_status.line({**plain, "exit_code": 3}).endswith("ended with exit status 3, without a report")
+    assert rank_status.line({**plain, "end": {"how": "stopped"}}).endswith("was asked to stop")
     bare = {"how": "failed", "error": {"type": "AssertionError", "message": ""}}
     assert rank_status.line({**plain, "end": bare}).endswith("failed: AssertionError")
 

@@ -21,7 +21,7 @@ LARGE = 256.0  # times: a sum in place of a mean, or the weight of a loss, is of
 ENOUGH = 4  # looks
 TIMES = 64.0  # batches whose gradients are added
 SAME = 1e-3  # share by which norms may differ that were clipped to the same limit
-FAINT = 1e-2  # norm of all gradients that is no limit of anybody's
+FAINT = 1e-2  # norm of all gradients that is too small for a limit
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 
 from ocrlab.debug.recorder import rng_state
 
-TIMES = 2  # passes after the first one, from which on it is no coincidence
+TIMES = 2  # passes after the first one, from which on it is not a coincidence
 
 
 class WeightResetCheck:
