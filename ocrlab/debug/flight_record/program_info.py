@@ -132,11 +132,6 @@ def job() -> dict[str, Any] | None:
     return from_json(Path(path).read_bytes(), source=path) if path else None
 
 
-def is_replay() -> bool:
-    """Tell whether this process is a replay, in which nothing is recorded."""
-    return bool(os.environ.get(REPLAY))
-
-
 def is_secret(name: str, value: str = "") -> bool:
     """Tell whether a variable may hold a key or a password, by its name or as a URL with one in it."""
     if any(word in name.upper() for word in SECRET):

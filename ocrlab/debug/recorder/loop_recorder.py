@@ -79,10 +79,8 @@ class LoopRecorder(Recording):
         self.training = state = TrainingState(model, optimizer, scheduler, scaler, extra)
 
         def make() -> StepRecorder:
-            own_rank = current_rank() if rank is None else rank
-            recorder = StepRecorder(
-                Path(run), "loop", rank=own_rank, batches=batches, every=snapshot_every, steps=steps
-            )
+            own = current_rank() if rank is None else rank
+            recorder = StepRecorder(Path(run), "loop", rank=own, batches=batches, every=snapshot_every, steps=steps)
             kinds = {kind.__name__ for model in state.models for part in model.modules() for kind in type(part).__mro__}
             if not kinds.isdisjoint((SHARDED, FULLY_SHARD)):  # a replay cannot run one rank alone
                 program_info.update(recorder.folder, recorder.rank, spread=True)

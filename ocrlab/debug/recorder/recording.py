@@ -28,7 +28,7 @@ class Recording:
         """Join the replay of this training, or make its recorder; neither in the replay of another training."""
         self.undo = []
         self.replay = replay_registration.session()
-        if self.replay is None and not program_info.is_replay():
+        if self.replay is None and program_info.job() is None:
             try:
                 self.step_recorder = make()
             except Exception as error:

@@ -84,11 +84,6 @@ class HangDetector:
         """Tell whether nothing has moved for `limit` seconds, as far as could be seen."""
         return now - self.since >= self.limit and self.sampler is None
 
-    def end_look(self) -> None:
-        """Wait until no look at the frames goes on beside us: py-spy stops a process, which another look would see."""
-        if self.sampler is not None:
-            self.sampler.join(3 * LOOK_SECONDS)
-
     def wait(self, now: float) -> float:
         """Return in how many seconds the next look is due."""
         if self.sampler is not None:

@@ -73,7 +73,7 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
         "record": lambda: last_position.position_text(recorded).removeprefix("the record ") if recorded else "",
         "hidden": lambda: error_hook.hid(place),
         "verdict": lambda: short(verdict_file) if verdict_file.is_file() else "",
-        "next": lambda: _next_step(best) if best else "",
+        "next": lambda: ((best.fix if best.confidence >= SURE else "") or best.experiment or best.fix) if best else "",
         "replay": lambda: f"ocrlab replay {shlex.quote(short(recorded))}" if recorded else "",
     }
     for label, text in parts.items():
@@ -137,10 +137,6 @@ def _own_frame(best: Cause) -> str:
     module = next(filter(None, map(failure_place.module_text, texts)), "")
     own = next(filter(None, map(failure_place.own_frame, texts)), "")
     return f"{module}, called from {own}" if module and own else module or own
-
-
-def _next_step(best: Cause) -> str:
-    return (best.fix if best.confidence >= SURE else best.experiment) or best.fix or best.experiment
 
 
 def short(path: Path) -> str:

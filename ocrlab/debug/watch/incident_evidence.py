@@ -14,6 +14,7 @@ from typing import Any
 
 from ocrlab.debug.flight_record import last_position
 from ocrlab.debug.watch import error_hook, kernel_log_filter, rank_status
+from ocrlab.debug.watch.hang_detector import LOOK_SECONDS
 from ocrlab.debug.watch.io_loop import Session
 from ocrlab.debug.watch.memory_tracker import OomKillCounters
 from ocrlab.hardware.processes import exit_codes, kernel_log, process_tree, stack_dumps
@@ -45,7 +46,8 @@ def gather(
     texts, facts = {LOG: log}, _facts(session, ended_by)
     counted = kills.count()
     if status in ("hung", "suspected") and child.code is None:
-        quiet.end_look()
+        if quiet.sampler is not None:
+            quiet.sampler.join(3 * LOOK_SECONDS)  # py-spy stops a process, which a look of ours would report
         taken = stack_dumps.take(process_tree.descendants(child.pid), STACK_SECONDS)
         facts["pids"] = sorted({*facts["pids"], *(stack.process.pid for stack in taken)})
         texts[STACKS] = stack_dumps.text(taken)

@@ -48,7 +48,7 @@ class Session:
     memory: MemoryTracker = field(default_factory=MemoryTracker)
     selector: selectors.BaseSelector = field(default_factory=selectors.PollSelector)
     terminal: pseudo_terminal.Terminal | None = None
-    sinks: dict[int, Sink | OutputCallback] = field(default_factory=dict)  # by stream: 1 and 2
+    sinks: dict[int, Sink] = field(default_factory=dict)  # by stream: 1 and 2
     sources: dict[int, int] = field(default_factory=dict)  # of the program's output: descriptor -> stream
     resting: dict[int, float] = field(default_factory=dict)  # sources that are read again at this monotonic time
     keys: bytearray = field(default_factory=bytearray)  # typed, and not yet taken by the program

@@ -97,26 +97,16 @@ class Sink:
                 os.close(self.descriptor)
 
 
-class OutputCallback:
+class OutputCallback(Sink):
     """Output that goes to a function instead: it is called with the number of the stream, 1 or 2, and the bytes."""
-
-    descriptor = -1
-    pending = b""
-    full = gone = False
-    lost: OSError | None = None
 
     def __init__(self, stream: int, function: Callable[[int, bytes], None]) -> None:
         self.stream, self.function = stream, function
+        self.descriptor, self.own, self.pending, self.gone, self.lost = -1, False, bytearray(), False, None
 
     def put(self, data: bytes) -> None:
         """Hand over some bytes."""
         self.function(self.stream, data)
-
-    def flush(self) -> None:
-        """Nothing ever waits here."""
-
-    def close(self) -> None:
-        """Nothing was opened."""
 
 
 def _unblocked(descriptor: int) -> tuple[int, bool]:

@@ -60,7 +60,7 @@ class GradScalerCheck:
         if p is None or p.grad is None or scale is None or came is None:
             return
         size = abs(float(scale))
-        if not math.isfinite(size) or size < LARGE or math.log2(size) % 1 or not _scaler(size):
+        if not math.isfinite(size) or size < LARGE or math.log2(size) % 1 or not _is_scale(size):
             self.scale = None
             return
         self.looks += 1
@@ -106,7 +106,7 @@ def _by_scaler() -> bool:
     return any(frame.f_code is torch.amp.GradScaler.step.__code__ for frame in frames)
 
 
-def _scaler(size: float) -> bool:
+def _is_scale(size: float) -> bool:
     """Tell whether there is a GradScaler with this scale; asked only where a loss was made larger."""
     scalers = (item for item in gc.get_objects() if issubclass(type(item), torch.amp.GradScaler))
     return any(scaler.is_enabled() and scaler.get_scale() == size for scaler in scalers)

@@ -1,13 +1,13 @@
-"""Checks by hooks on the models of a training: collapsed outputs, a constant answer, validation data of another scale.
+"""Checks of what models get and return: collapsed outputs, a constant answer, validation data of another scale.
 
-They act in the steps that the training monitor inspects.
+The training monitor passes the calls of the steps that it inspects to the first two.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,17 +22,13 @@ from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.run_folder.fail_safe import guard
 
 
-class ModelCheck:
-    """Hooks on the modules that are called as models, until `close`; an error of the check closes it."""
+class Check:
+    """A check of the models of a training, which an error of its own ends."""
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
-        self.models, self.failed = models, False
-        self.handles: list[Any] = []
+    failed = False
 
     def close(self) -> None:
-        """Remove every hook."""
-        while self.handles:
-            self.handles.pop().remove()
+        """Remove every hook; most have none."""
 
 
 EXACT = (torch.float32, torch.float64)  # in bfloat16 two answers of 5 and 5.01 are one
@@ -41,27 +37,19 @@ APART, TOGETHER = 1e-2, 1e-4  # spread of the answers beside their size, at firs
 ENOUGH = 4  # looks at the end of a training, one after the other
 
 
-class OutputCollapseCheck(ModelCheck):
-    """Do models still answer differently to different samples? `looking` tells whether to look now."""
+class OutputCollapseCheck(Check):
+    """Do models still answer differently to different samples?"""
 
-    def __init__(self, models: Sequence[nn.Module], looking: Callable[[], bool]) -> None:
-        super().__init__(models)
-        self.looking = looking
+    def __init__(self) -> None:
         self.looks = self.blind = self.equal = 0  # calls; the last ones with equal answers, and with equal samples too
         self.rows = 0
         self.spreads: list[float] = []  # of answers of several numbers, beside their size, in each look
 
-    def open(self) -> None:
-        """Begin to look."""
-        self.close()
-        self.handles = [model.register_forward_hook(self._left, with_kwargs=True) for model in self.models]
-
     @guard
-    def _left(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or not module.training or not self.looking():
-            return
+    def note(self, arguments: Any, output: Any) -> None:
+        """Note an inspected call of a model in training."""
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            inputs = [t for _, t in dotted_tensors((args, kwargs)) if t.ndim and is_readable(t)]
+            inputs = [t for _, t in dotted_tensors(arguments) if t.ndim and is_readable(t)]
             rows = len(inputs[0]) if inputs else 0
             floats = (t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and is_readable(t))
             ours = [t for t in floats if t.ndim and len(t) == rows]
@@ -109,12 +97,10 @@ BETTER = 0.97  # of the constant's loss: above it nothing was learned but how fr
 EQUAL = 1e-3  # share by which the noted loss may differ from the one that is computed here
 
 
-class ConstantBaseline(ModelCheck):
+class ConstantBaseline(Check):
     """Is the loss at the end below that of the best constant answer? For losses that can be computed here."""
 
-    def __init__(self, models: Sequence[nn.Module], looking: Callable[[], bool]) -> None:
-        super().__init__(models)
-        self.looking = looking
+    def __init__(self) -> None:
         self.output: Tensor | None = None
         self.tensors: Sequence[Tensor] = ()  # of the batch: one of them is the target
         self.kinds: set[str] = set()
@@ -123,19 +109,15 @@ class ConstantBaseline(ModelCheck):
         self.last: deque[float] = deque(maxlen=LAST)
         self.count = 0
 
-    def begin(self, tensors: Sequence[Tensor] | None) -> None:
-        """Store the tensors of an inspected batch; None for another batch."""
-        self.close()
-        self.output, self.tensors = None, tensors or ()
-        if tensors and len(self.models) == 1:
-            self.handles = [self.models[0].register_forward_hook(self._left)]
+    def begin(self, tensors: Sequence[Tensor]) -> None:
+        """Store the tensors of an inspected batch; none of another batch."""
+        self.output, self.tensors = None, tensors
 
     @guard
-    def _left(self, module: nn.Module, _args: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling() and module.training and self.tensors and self.looking():
-            self.output = next(
-                (t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and is_readable(t)), None
-            )
+    def note(self, output: Any) -> None:
+        """Note what the model returned for an inspected batch."""
+        floats = (t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and is_readable(t))
+        self.output = next(floats, None)
 
     def loss(self, value: float) -> None:
         """Note a loss, and of which kind it is."""
@@ -246,14 +228,18 @@ class InputStats:
         return math.sqrt(max(0.0, self.squares / self.count - self.mean**2)) if self.count else math.nan
 
 
-class InputScaleCheck(ModelCheck):
+class InputScaleCheck(Check):
     """Do validation samples look like training samples? `looking` is set in the training steps that are compared."""
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
-        super().__init__(models)
         self.looking, self.stats = False, {id(model): (InputStats(), InputStats()) for model in models}
         hook = CallHook(self._hook)
         self.handles = [model.register_forward_pre_hook(hook, with_kwargs=True) for model in models]
+
+    def close(self) -> None:
+        """Remove every hook."""
+        while self.handles:
+            self.handles.pop().remove()
 
     def _hook(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_dynamo_compiling() and (self.looking or not module.training):

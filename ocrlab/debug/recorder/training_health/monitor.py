@@ -58,9 +58,12 @@ class TrainingMonitor:
         self.models = [*whole] if isinstance(whole, nn.ModuleList) else [whole]  # members of a list are called
         self.averages = {n: total for n, part in self.extra.items() if (total := self._averaged(part)) is not None}
         self.handles: list[Any] = []
-        self.answers = OutputCollapseCheck(self.models, self._inspects_call)
-        self.scales = InputScaleCheck(self.models)
-        self.baseline = ConstantBaseline(self.models, self._inspects_call)
+        self.call_handles: list[Any] = []  # of an inspected step
+        self.answers, self.scales, self.baseline = (
+            OutputCollapseCheck(),
+            InputScaleCheck(self.models),
+            ConstantBaseline(),
+        )
         self.coverage, self.weight_reset = pass_checks.SamplerCoverageCheck(), WeightResetCheck()
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
         small = [p for p in mine if not is_lazy(p) and p.numel() <= WATCHED]
@@ -84,9 +87,6 @@ class TrainingMonitor:
         self.stop()
         self.on_error(error)
         report(error, "training checks disabled")
-
-    def _inspects_call(self) -> bool:
-        return self.looking and not self.validating and not capturing()
 
     def _averaged(self, part: Any) -> int | None:
         """Return the sum of what may be an average of the weights: a module, or what has a state of their shapes."""
@@ -145,19 +145,32 @@ class TrainingMonitor:
         if micro & (micro - 1) and micro != 3:  # neither a power of two nor one of the first four
             if self.looking:
                 self.looking = self.scales.looking = False
-                self.baseline.begin(None)
-                self.answers.close()
+                self.baseline.begin(())
+                self._unhook_calls()
             return
         self.count()  # of steps that were not inspected
+        self._unhook_calls()
         self.looking = not capturing()
         tensors = [(name, t.detach()) for name, t in dotted_tensors(batch) if is_readable(t)] if self.looking else []
         self.scales.looking = self.looking
         self.baseline.begin([t for _, t in tensors])
         if self.looking:
-            self.answers.open()
+            hook = self._note_call
+            self.call_handles = [model.register_forward_hook(hook, with_kwargs=True) for model in self.models]
             stats.looks += 1
             stats.contents.append(tuple(bits(t) for _, t in tensors))
             stats.see_batch(tensors)
+
+    def _unhook_calls(self) -> None:
+        while self.call_handles:
+            self.call_handles.pop().remove()
+
+    def _note_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() or not module.training or self.validating or capturing():
+            return
+        self.answers.note((args, kwargs), output)
+        if len(self.models) == 1:
+            self.baseline.note(output)
 
     @guard
     def loss(self, value: float) -> None:
@@ -284,8 +297,9 @@ class TrainingMonitor:
         """Remove every hook."""
         for handle in (*self.handles, *(hook for hook, _ in self.probes.values())):
             handle.remove()
-        for part in (self.answers, self.scales, self.baseline, self.scaled):
-            part.close()
+        self._unhook_calls()
+        self.scales.close()
+        self.scaled.close()
         self.handles, self.probes = [], {}
 
     def sentences(self, loader: Any) -> list[str]:
