@@ -127,18 +127,6 @@ def test_states_of_many_workers_are_written_once_and_read_with_each_step(tmp_pat
         assert writer.block < 1500 * 1.4, "states that stay are not written again and again"
 
 
-def test_the_largest_number_of_blocks_fits(tmp_path):
-    path, slots = tmp_path / "ring-0-0.bin", 4
-    writer = ring_writer.Writer(path, slots=slots)
-    words = lambda *key: repr(key).encode().ljust(2496)  # noqa: E731
-    for i in range(400):
-        sides = [{name: words(side, name, i) for name in ("python", "numpy", "torch")} for side in (0, 1)]
-        writer.begin(ring_format.Step(i, i, random=sides[0], loaded=sides[1]))
-    flight = ring_reader.read_ring(path)
-    assert flight.torn == 0 and [s.micro for s in flight.steps] == [396, 397, 398, 399]
-    assert all(s.loaded["numpy"] == words(1, "numpy", s.micro) for s in flight.steps)
-
-
 def test_a_step_too_large_for_its_slot_keeps_its_numbers(tmp_path):
     big = step(3)
     big.samples = [f"/a/long/path/of/page_{i}.png" for i in range(5000)]

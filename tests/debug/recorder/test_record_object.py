@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import ocrlab
 from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.recorder import loop_recorder
-from ocrlab.debug.replay.replay_job import replay
 from tests.debug.recorder.recorded_runs import newest
 
 ROOT = Path(__file__).parents[3]
@@ -122,17 +121,6 @@ def test_a_program_with_two_more_lines_is_recorded_however_it_ends(tmp_path: Pat
     assert program_info.read(tmp_path / "run")["from_start"] is True
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("end", ["an error of the training", "an error of a later validation"])
-def test_a_replay_of_it_names_step_module_operator_and_line(tmp_path: Path, end: str) -> None:
-    how, when, _, (number, phase, stage) = ENDS[end]
-    train(tmp_path, how, when)
-    outcome = replay(tmp_path / "run")
-    assert outcome.record["equal"] is True, outcome.sentence
-    for word in (f"step {number}", phase, f"`{stage}`", "aten::embedding", "train.py:"):
-        assert word in outcome.sentence
-
-
 BLOCKED = """
 import sys
 sys.modules |= dict.fromkeys(["lightning", "pandas", "matplotlib", "wandb", "torchvision", "cv2"])  # None: not there
@@ -156,37 +144,6 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.b(nn.functional.dropout(self.a(x), 0.1, self.training))
-
-
-STEPS = """
-import sys, torch, ocrlab
-sys.path.insert(0, {root!r})
-from tests.debug.recorder.test_record_object import Net
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), 0.01)
-rec = ocrlab.record("run", model, optimizer, snapshot_every=4)
-for step in rec.steps(20):
-    x = torch.randn(6, 4)
-    if step == 17:
-        x = x[:, :3]
-    rec.loss(model(x).square().mean()).backward()
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-
-
-def test_a_loop_over_steps_is_replayed_from_a_snapshot(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(STEPS.format(root=str(ROOT)))
-    done = ran(tmp_path, "train.py")
-    assert done.returncode == 1 and "mat1 and mat2" in done.stderr
-    record = newest(tmp_path / "run")
-    assert record.now is not None and (record.now.number, record.now.stage) == (17, "a")
-    assert not program_info.read(tmp_path / "run").get("from_start")
-    assert record.snapshots[0].micro >= 4
-    outcome = replay(tmp_path / "run")
-    assert outcome.record["equal"] is not False and "step 17" in outcome.sentence and "`a`" in outcome.sentence, (
-        outcome.sentence
-    )
 
 
 def test_steps_may_be_a_number_parts_or_endless(tmp_path: Path) -> None:

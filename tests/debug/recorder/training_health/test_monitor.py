@@ -121,23 +121,6 @@ def test_steps_that_change_nothing(tmp_path: Path) -> None:
     assert "learning rate was 0 in all 16 steps" in text
 
 
-def test_a_schedule_that_ends_early_is_named_and_a_warm_up_is_not(tmp_path: Path) -> None:
-    for name, shape, words in (
-        ("a", lambda step: max(0.0, 1 - step / 4), "learning rate was 0 in the last 12 of 16 steps"),
-        ("b", lambda step: step / 4, ""),
-    ):
-        model = net()
-        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, shape)
-
-        def step(*args: Any, schedule: Any = schedule) -> None:
-            right(*args)
-            schedule.step()
-
-        assert words in report(tmp_path / name, step, model=model, optimizer=optimizer)
-        assert bool(training_findings.read(tmp_path / name)) == bool(words)
-
-
 def test_parameters_that_nothing_moves_are_named(tmp_path: Path) -> None:
     model = net()
     text = report(tmp_path / "a", model=model, optimizer=torch.optim.Adam(model[3].parameters(), lr=1e-2))
@@ -300,19 +283,3 @@ def test_every_single_value_that_changes_changes_the_sum_of_bits() -> None:
         assert bits(tensor) != bits(other)
         assert bits(tensor) == bits(tensor.contiguous(memory_format=torch.channels_last))
     assert len(flattened(torch.rand(4, 6)[:, ::2])) == 12
-
-
-def test_a_schedule_that_is_over_before_the_training_is(tmp_path: Path) -> None:
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
-
-    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
-        right(model, optimizer, batch, rec)
-        if optimizer.param_groups[0]["lr"] > 1e-5:
-            schedule.step()
-
-    loader = DataLoader(data(), 4, shuffle=True)
-    assert "below a thousandth of its largest (0.1)" in report(
-        tmp_path, step, model=model, optimizer=optimizer, loader=loader
-    )
