@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ocrlab.debug.flight_record.ring_reader import SEAL, is_whole
 from ocrlab.errors import CheckpointError
+from ocrlab.hardware import system_files
 from ocrlab.records import SCHEMA
 
 SHARE = 0.003  # of the time that a run takes: with what it costs the steps beside it 1 %
@@ -139,9 +140,7 @@ class Snapshots:
                 "There is no room for two snapshots of this training and a third one being written",
                 got=f"{free >> 20} MiB free", need=f"{(3 * size) >> 20} MiB", do="Free some, or set recorder.on=false",
             )  # fmt: skip
-        memory = None
-        with contextlib.suppress(OSError, KeyError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
-            memory = int(dict(line.split(":") for line in file)["MemAvailable"].split()[0]) * 1024
+        memory = system_files.memory_fields(Path("/proc/meminfo")).get("MemAvailable")
         if memory is not None and size > MEMORY * memory:
             raise CheckpointError(
                 "A snapshot of this training would not fit into memory beside it", got=f"{memory >> 20} MiB free",

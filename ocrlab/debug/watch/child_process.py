@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from ocrlab.hardware import system_files
 from ocrlab.hardware.processes import process_tree
 from ocrlab.run_folder import watcher_link
 
@@ -150,7 +152,5 @@ def start(
 
 def ignores(pid: int, number: int) -> bool:
     """Tell whether a process ignores a signal (proc(5), status); False where that cannot be read."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
-        return bool(int(status.split("SigIgn:")[1].split()[0], 16) >> (number - 1) & 1)
-    return False
+    ignored = re.search(r"^SigIgn:\s*([0-9a-f]+)", system_files.read_text(Path(f"/proc/{pid}/status")), re.MULTILINE)
+    return ignored is not None and bool(int(ignored[1], 16) >> (number - 1) & 1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrlab.hardware import cgroup
+from ocrlab.hardware import cgroup, system_files
 from ocrlab.hardware.gpu_monitor import Stream
 from ocrlab.hardware.processes import process_tree
 
@@ -26,7 +26,6 @@ OUT = re.compile(rb"out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|CU
 DRIVER = ("/dev/nvidiactl", "/dev/dxg", "/proc/driver/nvidia")
 INFINITE = float("inf")
 SPACE = re.compile(r"^Max address space\s+(\d+) ", re.MULTILINE)
-FIELD = re.compile(r"^(RssAnon|RssShmem|VmRSS):\s+(\d+) kB", re.MULTILINE)
 
 
 @dataclass
@@ -73,7 +72,7 @@ class MemoryTracker:
             self.shm[-1] = shutil.disk_usage("/dev/shm").used
         if self.group or len(self.seconds) % GROUP_EVERY == 1:
             self.group = cgroup.memory_use(pid).value or self.group
-        limits = (SPACE.search(_read(f"/proc/{row['pid']}/limits")) for row in processes)
+        limits = (SPACE.search(system_files.read_text(Path(f"/proc/{row['pid']}/limits"))) for row in processes)
         self.space = min(self.space, *(float(limit[1]) if limit else INFINITE for limit in limits))
         if len(self.seconds) > MOST:
             for series in (self.seconds, self.tree, self.shm):
@@ -109,18 +108,11 @@ class MemoryTracker:
 
 def _status(pid: int) -> dict[str, int]:
     """Return resident, anonymous and shared bytes; /proc/PID/status never waits, smaps_rollup does."""
-    fields = {name: int(count) * 1024 for name, count in FIELD.findall(_read(f"/proc/{pid}/status"))}
+    fields = system_files.memory_fields(Path(f"/proc/{pid}/status"))
     rss = fields.get("VmRSS")
     if rss is None:
         return {}
     return {"rss": rss, "anonymous": fields.get("RssAnon", rss), "shared": fields.get("RssShmem", 0)}
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
 
 
 @dataclass

@@ -7,7 +7,9 @@ import os
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from ocrlab.hardware import system_files
 from ocrlab.hardware.processes.process_tree import Process
 
 WRITTEN = 64  # bytes; less is the chatter of threads that wake each other
@@ -36,7 +38,7 @@ def count(family: Sequence[Process]) -> Table:
     table: Table = {}
     for process in family:
         if process.role not in ASIDE and process.state != "Z":
-            lines = _lines(f"/proc/{process.pid}/io")
+            lines = system_files.read_text(Path(f"/proc/{process.pid}/io")).splitlines()
             io = {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
             table[process.pid, process.started] = Counters(
                 read=io.get("rchar", 0),
@@ -79,14 +81,6 @@ def _offsets(pid: int) -> dict[tuple[int, int], int]:
                     continue
                 about = os.stat(f"/proc/{pid}/fd/{name}")
                 if stat.S_ISREG(about.st_mode):
-                    position = int(_lines(f"/proc/{pid}/fdinfo/{name}")[0].split()[1])
+                    position = int(system_files.read_text(Path(f"/proc/{pid}/fdinfo/{name}")).split()[1])
                     offsets[about.st_dev, about.st_ino] = offsets.get((about.st_dev, about.st_ino), 0) + position
     return offsets
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
