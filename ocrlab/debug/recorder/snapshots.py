@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ocrlab.debug.flight_record.ring_reader import SEAL, is_whole
+from ocrlab.debug.instruments.tensor_tree import tensors
 from ocrlab.errors import CheckpointError
 from ocrlab.hardware import system_files
 from ocrlab.records import SCHEMA
@@ -86,7 +87,7 @@ class Snapshots:
         first = self.last < 0
         left_out: list[str] = []
         if first:
-            self.room(weigh(content))
+            self.check_space(sum(t.numel() * t.element_size() for _, t in tensors(content)))
         snapshot: dict[str, Any] = {"schema": SCHEMA, "start": self.start, "micro": micro, "number": number}
         snapshot["state"] = self._copied(content, "state", left_out)
         snapshot["left_out"] = left_out
@@ -132,12 +133,12 @@ class Snapshots:
         )
         self.thread.start()
 
-    def room(self, size: int) -> None:
-        """Raise CheckpointError where snapshots of so many bytes have no room on the disk, or in memory."""
+    def check_space(self, size: int) -> None:
+        """Raise CheckpointError where snapshots of so many bytes have no space on the disk, or in memory."""
         free = shutil.disk_usage(self.folder).free
         if 3 * size > 0.9 * free:
             raise CheckpointError(
-                "There is no room for two snapshots of this training and a third one being written",
+                "There is no space for two snapshots of this training and a third one being written",
                 got=f"{free >> 20} MiB free", need=f"{(3 * size) >> 20} MiB", do="Free some, or set recorder.on=false",
             )  # fmt: skip
         memory = system_files.memory_fields(Path("/proc/meminfo")).get("MemAvailable")
@@ -259,15 +260,6 @@ def _room_for(value: Tensor) -> Tensor:
         with contextlib.suppress(RuntimeError):
             return torch.empty_like(value, device="cpu", pin_memory=True)
     return torch.empty_like(value, device="cpu")
-
-
-def weigh(value: Any) -> int:
-    """Return the bytes of all tensors in a state."""
-    if isinstance(value, Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, Mapping):
-        return sum(weigh(part) for part in value.values())
-    return sum(weigh(part) for part in value) if isinstance(value, list | tuple) else 0
 
 
 def _base(value: Any) -> Any:

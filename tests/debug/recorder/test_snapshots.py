@@ -124,7 +124,7 @@ def test_what_weights_only_does_not_read_is_left_out_and_named(tmp_path):
 
 def test_too_little_disk_space_raises_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(snapshots.shutil, "disk_usage", lambda _: collections.namedtuple("U", "free")(100))
-    with pytest.raises(CheckpointError, match="no room for two snapshots"):
+    with pytest.raises(CheckpointError, match="no space for two snapshots"):
         Snapshots(tmp_path, 0, 0).take({"w": torch.zeros(100)}, micro=0, number=0)
     assert list(tmp_path.iterdir()) == []
 
