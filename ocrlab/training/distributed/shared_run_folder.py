@@ -56,15 +56,11 @@ def open_shared(member: RankRecord, runs: str, slug: str, again: Path | None) ->
 
 def _check_visible(ranks: Ranks, folder: run_folder.RunFolder) -> None:
     """Raise RunError on every rank where one of them cannot use the run folder; a network's folders take a moment."""
-    end, why = time.monotonic() + VISIBLE_WITHIN, ""
-    while not (folder.path / ".RUNNING").exists():
-        if time.monotonic() > end:
-            why = "it is not there"
-            break
+    end, status = time.monotonic() + VISIBLE_WITHIN, folder.path / ".RUNNING"
+    while not status.exists() and time.monotonic() < end:
         time.sleep(0.1)
-    if not why and not os.access(folder.flight, os.W_OK):
-        why = "it cannot be written"
-    problems = gather(ranks, (why, os.uname().nodename))
+    why = "it cannot be written" if not os.access(folder.flight, os.W_OK) else ""
+    problems = gather(ranks, (why if status.exists() else "it is not there", os.uname().nodename))
     for rank, (problem, host) in enumerate(problems):
         if problem:
             error = RunError(
