@@ -209,7 +209,6 @@ class StepRecorder:
         """Look at what the training learns; `network` is what is called in place of the model."""
         self.monitor = TrainingMonitor(model, self.optimizers, extra or {}, network, self.stop_monitor)
 
-    @guard
     def before_step(self, optimizer: Any, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Record that an optimizer is about to step; called with the arguments of its hook.
 

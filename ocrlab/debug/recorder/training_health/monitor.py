@@ -172,12 +172,12 @@ class TrainingMonitor:
         if len(self.models) == 1:
             self.baseline.note(output)
 
-    @guard
     def loss(self, value: float) -> None:
         """Note a loss; losses are counted many at a time, or up to here where it is not finite."""
-        self.losses.append(value)
-        if self.looking or len(self.losses) >= MANY or value - value != 0:
-            self.count()
+        if self.on:
+            self.losses.append(value)
+            if self.looking or len(self.losses) >= MANY or value - value != 0:
+                self.count()
 
     @guard
     def scaling(self, loss: Any) -> None:
@@ -185,6 +185,7 @@ class TrainingMonitor:
         if not capturing():
             self.scaled.loss(loss)
 
+    @guard
     def count(self) -> None:
         """Count the losses and steps that were put down."""
         stats, losses, steps = self.stats, self.losses, self.steps
