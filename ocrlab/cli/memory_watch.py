@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -36,46 +37,41 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Watch until the process ends; with --json one line a sample as it is made, and the last one as the answer.
 
-    Raises ConfigError for a process that is not there and for a time that is none.
+    Raises ConfigError for a process that does not exist and for a time that is too short.
     """
     pid, what = _find_process(args)
     monitor, screen = Monitor(pid, args.seconds), Screen(args.json)
-    last_sample: dict[str, Any] = {}
+    last: dict[str, Any] = {}
     try:
-        count = 0
-        while True:
-            count += 1
+        for count in itertools.count(1):
             sample = monitor.sample()
-            if not sample["alive"] and last_sample:
+            if not sample["alive"] and last:
                 break
-            last_sample = sample
-            last = args.count is not None and count >= args.count
-            if last or not sample["alive"]:
+            last = sample
+            if count == args.count or not sample["alive"]:
                 break
-            screen.show(last_sample, what)
+            screen.show(last, what)
             time.sleep(args.seconds)
-    except KeyboardInterrupt:  # it is how one ends it
+    except KeyboardInterrupt:  # this is how people end it
         pass
     finally:
         monitor.close()
         screen.clear()
-    return Answer(last_sample, text(last_sample, what) if last_sample else "")
+    return Answer(last, text(last, what) if last else "")
 
 
 def _find_process(args: argparse.Namespace) -> tuple[int | None, str]:
     if args.seconds < FASTEST:
         raise ConfigError("--seconds is too short", got=args.seconds, need=f"{FASTEST} or more")
     if args.count is not None and args.count < 1:
-        raise ConfigError("--count is no number of samples", got=args.count, need="1 or more")
+        raise ConfigError("--count must be a number of samples", got=args.count, need="1 or more")
     if args.pid is not None:
         process = process_tree.read_process(args.pid)
         if process is None or process.state in "ZX":
             raise ConfigError(f"There is no process {args.pid}", do="ocrlab memory watch without PID: the newest run")
         return args.pid, f"{process.name} ({args.pid})"
     run = newest(RUNS)
-    if run is not None:
-        return run[0], f"run {run[1].name} ({run[0]})"
-    return None, "the whole machine"
+    return (run[0], f"run {run[1].name} ({run[0]})") if run else (None, "the whole machine")
 
 
 class Screen:
@@ -108,8 +104,8 @@ def line(sample: dict[str, Any]) -> str:
     """Return a sample in one line."""
     parts = [f"{sample['seconds']:.0f} s"]
     for name, (used, limit) in limits(sample).items():
-        parts.append(f"{name} {size_text(int(used))}" + (f" of {size_text(int(limit))}" if limit else ""))
-        parts[-1] += _growing(sample, name, ", ")
+        whole = f" of {size_text(int(limit))}" if limit else ""
+        parts.append(f"{name} {size_text(int(used))}{whole}{_growing(sample, name, ', ')}")
     missing = sample["gpus"].get("missing")
     return " | ".join(parts + ([f"gpus: {missing}"] if missing else []))
 
@@ -122,10 +118,9 @@ def text(sample: dict[str, Any], what: str) -> str:
     parts = [f"{what}, {sample['seconds']:.0f} s", table(rows)]
     parts += [_card(card) for card in sample["gpus"].get("cards", ())]
     parts += [f"GPUs: {sample['gpus']['missing']}"] if sample["gpus"].get("missing") else []
-    largest = sorted(sample["host"]["processes"], key=lambda use: -(use.get("pss") or use["rss"]))[:PROCESSES]
-    parts.append(
-        table([(u["role"], u["pid"], u["name"], size_text(u.get("pss") or u["rss"])) for u in largest] or [("",)])
-    )
+    used_memory = [(use.get("pss") or use["rss"], use) for use in sample["host"]["processes"]]
+    largest = sorted(used_memory, key=lambda pair: -pair[0])[:PROCESSES]
+    parts.append(table([(use["role"], use["pid"], use["name"], size_text(size)) for size, use in largest] or [("",)]))
     return "\n".join(part for part in parts if part)
 
 
@@ -149,15 +144,12 @@ def _growing(sample: dict[str, Any], name: str, before: str = "") -> str:
     growth = sample["growth"][name]
     if not growth["grows"]:
         return ""
-    left = f", full in {_time(growth['left'])}" if growth["left"] is not None else ""
-    return f"{before}+{size_text(int(growth['rate']))}/s{left}"
+    left = growth["left"]
+    full = "" if left is None else f", full in {_time(left)}"
+    return f"{before}+{size_text(int(growth['rate']))}/s{full}"
 
 
 def _time(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

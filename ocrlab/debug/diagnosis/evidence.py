@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ocrlab.debug.diagnosis import catalogue, cuda_compatibility, log_text, oom_message
+from ocrlab.debug.diagnosis import catalogue, cuda_compatibility, oom_message
 from ocrlab.debug.diagnosis.catalogue import Level, Role
-from ocrlab.debug.diagnosis.log_text import HEAD, TAIL, LogText, by_person, clean_lines, clean_log
+from ocrlab.debug.diagnosis.log_text import HEAD, TAIL, LogText, by_person, clean_lines, clean_log, read_excerpt
 from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import Cause, Evidence, Incident
 
@@ -95,25 +96,27 @@ def own_pids(facts: Mapping[str, Any]) -> set[int]:
     return {int(pid) for key in ("pids", "oom_pids") for pid in facts.get(key) or ()}
 
 
-def process_lines(text: str) -> Iterator[KernelLine]:
-    """Yield every line that names a process."""
+def process_lines(text: str) -> list[KernelLine]:
+    """Return every line that names a process."""
+    named = []
     for line in clean_lines(text):
-        for kind, pattern in KERNEL_LINES.items():
-            match = pattern.search(line.text)
-            if match:
-                what = match.groupdict().get("what") or "unmapped code"
-                yield KernelLine(kind, int(match["pid"]), what, line.number, line.text.strip())
-                break
+        matches = ((kind, pattern.search(line.text)) for kind, pattern in KERNEL_LINES.items())
+        kind, match = next(((kind, match) for kind, match in matches if match), ("", None))
+        if match:
+            what = match.groupdict().get("what") or "unmapped code"
+            named.append(KernelLine(kind, int(match["pid"]), what, line.number, line.text.strip()))
+    return named
 
 
 def blank_other_processes(text: str, ours: Iterable[int]) -> str:
     """Return a kernel log in which the lines about other people's processes are empty; numbers of lines stay."""
-    mine = set(ours)
-    lines = list(process_lines(text))
-    foreign = {entry.number for entry in lines if entry.pid not in mine}
-    if not any(entry.kind == "oom" and entry.pid in mine for entry in lines):
-        foreign |= {number for number, line in enumerate(text.split("\n"), 1) if OOM_HEADER.search(line)}
-    return "\n".join("" if number in foreign else line for number, line in enumerate(text.split("\n"), 1))
+    mine, named = set(ours), process_lines(text)
+    foreign = {line.number for line in named if line.pid not in mine}
+    header = None if any(line.kind == "oom" and line.pid in mine for line in named) else OOM_HEADER
+    return "\n".join(
+        "" if number in foreign or (header and header.search(line)) else line
+        for number, line in enumerate(text.split("\n"), 1)
+    )
 
 
 def clean_texts(incident: Incident) -> list[LogText]:
@@ -128,7 +131,7 @@ def clean_texts(incident: Incident) -> list[LogText]:
 
 
 def _excerpt(text: str) -> str:
-    return text if len(text) < LONG else log_text.read_excerpt(io.BytesIO(text.encode("utf-8", errors="replace")))
+    return text if len(text) < LONG else read_excerpt(io.BytesIO(text.encode("utf-8", errors="replace")))
 
 
 def find_hits(texts: list[LogText]) -> list[Hit]:
@@ -196,13 +199,10 @@ def _version_hits(texts: list[LogText]) -> list[Hit]:
     mismatch = cuda_compatibility.mismatch(whole)
     if mismatch is None or not LIBRARY_ERRORS.search(whole):
         return []
-    offset = mismatch.offset
-    for text in texts:
-        if offset < len(text.text):
-            level = Level.LIKELY if text.name == CONTEXT else Level.STRONG
-            return [Hit("build.arch", level, quote(text, offset), mismatch.why)]
-        offset -= len(text.text) + 1
-    return []
+    ends = itertools.accumulate(len(text.text) + 1 for text in texts)
+    text, end = next((text, end) for text, end in zip(texts, ends, strict=True) if mismatch.offset < end)
+    level = Level.LIKELY if text.name == CONTEXT else Level.STRONG
+    return [Hit("build.arch", level, quote(text, mismatch.offset - end + len(text.text) + 1), mismatch.why)]
 
 
 def quote(text: LogText, offset: int) -> Evidence:
@@ -264,8 +264,7 @@ def _end_hits(incident: Incident) -> list[Hit]:
     if left <= SHM_LEFT:
         return [Hit("host.shm", Level.STRONG, evidence, why)]
     if not _has_shared_memory(incident):
-        why = "it held a block of shared memory, which its end has freed"
-        return [Hit("host.shm", Level.LIKELY, evidence, why)]
+        return [Hit("host.shm", Level.LIKELY, evidence, "it held a block of shared memory, which its end has freed")]
     return [Hit("data.corrupt", Level.LIKELY, evidence, why), Hit("native.segv", Level.POSSIBLE, evidence, why)]
 
 
@@ -274,12 +273,11 @@ def _worker_hits(end: Mapping[str, Any], incident: Incident) -> list[Hit]:
     meaning = WORKER_DIED_OF.get(str(end.get("signal")))
     if meaning is None or end.get("role") != "worker":
         return []
-    text = f"data worker {end.get('pid')} died of {end.get('signal')}"
+    text = why = f"data worker {end.get('pid')} died of {end.get('signal')}"
     cause, level = meaning
     if cause == "host.shm" and _has_shared_memory(incident):
         cause, why = "loader.worker_crash", "SIGBUS with plenty of room in /dev/shm: a mapped file"
-        return [Hit(cause, level, Evidence("facts", None, text), why)]
-    return [Hit(cause, level, Evidence("facts", None, text), text)]
+    return [Hit(cause, level, Evidence("facts", None, text), why)]
 
 
 def was_killed(incident: Incident) -> bool:

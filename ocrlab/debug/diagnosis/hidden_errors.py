@@ -11,8 +11,8 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ INSTEAD = "its handler raised another one"
 
 @dataclass(frozen=True)
 class Handler:
-    """A try statement: its line, that of the `except` meant, what that catches, and the source of both bodies."""
+    """An `except` clause: the lines of its try statement and of itself, what it catches, the source of both bodies."""
 
     file: str
     line: int
@@ -52,12 +52,18 @@ class Handler:
     catches: tuple[str, ...]
     guarded: str
     does: str
-    makes: frozenset[str] = field(default_factory=frozenset)  # names that the guarded body binds or fills
+    binds: frozenset[str]  # names that the guarded body binds or fills
+    raises: bool
 
     @property
     def broad(self) -> bool:
         """Tell whether it takes any error."""
         return any(name in BROAD for name in self.catches)
+
+    @property
+    def name(self) -> str:
+        """Where it stands, as people write it."""
+        return f"{Path(self.file).name}:{self.at}"
 
 
 def handler_around(file: str, line: int) -> Handler | None:
@@ -83,13 +89,8 @@ def guarding_handler(file: str, line: int, kinds: Sequence[str]) -> Handler | No
 
 def silent_handlers(file: str) -> list[Handler]:
     """Return every `except` of a file that takes any error and goes on."""
-    handlers = [
-        _handler_of_clause(file, node, clause)
-        for node in _tries(file)
-        for clause in node.handlers
-        if not _raises(clause)
-    ]
-    return [handler for handler in handlers if handler.broad and not LEAVES.search(handler.does)]
+    handlers = [_handler_of_clause(file, node, clause) for node in _tries(file) for clause in node.handlers]
+    return [each for each in handlers if each.broad and not each.raises and not LEAVES.search(each.does)]
 
 
 def names_read(file: str, line: int) -> set[str]:
@@ -115,25 +116,20 @@ def _handler_of_clause(file: str, node: ast.Try, clause: ast.ExceptHandler) -> H
     lines = _text(file).split("\n")
     guarded = "\n".join(lines[node.body[0].lineno - 1 : node.body[-1].end_lineno])
     does = "\n".join(lines[clause.lineno - 1 : clause.end_lineno])
-    makes = frozenset(name for part in node.body for name in _makes(part))
-    return Handler(file, node.lineno, clause.lineno, tuple(_catches(clause)), guarded, does, makes)
+    binds = frozenset(name for part in node.body for inner in ast.walk(part) if (name := _bound_name(inner)))
+    raises = any(isinstance(inner, ast.Raise) for part in clause.body for inner in ast.walk(part))
+    return Handler(file, node.lineno, clause.lineno, tuple(_catches(clause)), guarded, does, binds, raises)
 
 
-def _raises(clause: ast.ExceptHandler) -> bool:
-    return any(isinstance(node, ast.Raise) for part in clause.body for node in ast.walk(part))
-
-
-def _makes(part: ast.AST) -> Iterator[str]:
-    for node in ast.walk(part):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
-            yield node.value.id
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATES:
-            if isinstance(node.func.value, ast.Name):
-                yield node.func.value.id
-        elif isinstance(node, ast.alias):
-            yield (node.asname or node.name).partition(".")[0]
+def _bound_name(node: ast.AST) -> str:
+    """Return the name that a node binds, imports, or whose object it fills; else ''."""
+    if isinstance(node, ast.alias):
+        return (node.asname or node.name).partition(".")[0]
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        return node.value.id if isinstance(node.value, ast.Name) else ""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATES:
+        return node.func.value.id if isinstance(node.func.value, ast.Name) else ""
+    return node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
 
 
 def _catches(clause: ast.ExceptHandler) -> list[str]:
@@ -165,28 +161,17 @@ def _text(file: str) -> str:
         return ""
 
 
-@dataclass(frozen=True)
-class ExceptionChain:
-    """The first error and those after it, oldest first, and in a sentence what became of each but the last."""
-
-    links: tuple[Link, ...]
-    words: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        """Return it as tracebacks with our words between them."""
-        parts = []
-        for number, link in enumerate(self.links):
-            parts.append(traceback(link))
-            if number < len(self.words):
-                parts.append(f"{NOTE}{self.words[number]}\n")
-        return "\n".join(parts)
+Story = tuple[Sequence[Link], Sequence[str]]  # errors, oldest first, and in a sentence what became of each
 
 
 def errors_text(records: Sequence[Record], log: str, main: int) -> str:
-    """Return the text of `errors.txt`: empty where the program has shown its first error itself."""
-    story = _exception_chain(records, log, main)
-    return story.text if story else ""
+    """Return the text of `errors.txt`, tracebacks with notes between; empty where the program shows its first error."""
+    story = _story(records, log, main)
+    if story is None:
+        return ""
+    links, notes = story
+    parts = [[traceback(link), *(f"{NOTE}{note}\n" for note in notes[at : at + 1])] for at, link in enumerate(links)]
+    return "\n".join(itertools.chain.from_iterable(parts))
 
 
 def most_swallowed_error(records: Sequence[Record]) -> str:
@@ -196,17 +181,17 @@ def most_swallowed_error(records: Sequence[Record]) -> str:
         if record["kind"] == "times":
             key = (record["pid"], *record["key"])
             counts[key] = max(counts.get(key, 1), int(record["count"]))
-    rows = []
+    swallowed = []
     for record in (record for record in records if record["kind"] == "handled"):
         by, count = _taken_by(record["chain"][0]), counts.get((record["pid"], *record["key"]), 1)
         if by and by.broad and count >= MANY and "raise" not in by.does:
-            rows.append((count, record["chain"][0], by))
-    if not rows:
+            swallowed.append((count, record["chain"][0], by))
+    if not swallowed:
         return ""
-    count, link, by = max(rows, key=lambda row: row[0])
+    count, link, by = max(swallowed, key=lambda row: row[0])
     error = _error_line(link).partition("\n")[0][:160]
     many = f"at least {count}" if count >= COUNTED else f"{count}"
-    return f"exit status 0, but the `except` in {Path(by.file).name}:{by.at} has swallowed {many} errors: {error}"
+    return f"exit status 0, but the `except` in {by.name} has swallowed {many} errors: {error}"
 
 
 def suspected_handler(records: Sequence[Record], log: str, main: int) -> str:
@@ -216,17 +201,12 @@ def suspected_handler(records: Sequence[Record], log: str, main: int) -> str:
         if end["kind"] != "uncaught" or end.get("hears") or not link["frames"]:
             continue
         for file, line, _ in reversed(link["frames"]):
-            swallower = next(
-                (
-                    handler
-                    for handler in silent_handlers(file)
-                    if handler.line < line and _may_explain(handler, line, link)
-                ),
-                None,
-            )
+            earlier = (handler for handler in silent_handlers(file) if handler.line < line)
+            swallower = next((handler for handler in earlier if _may_explain(handler, line, link)), None)
             if swallower:
-                place = f"{Path(file).name}:{swallower.at}"
-                return f"an error that the `except` in {place} may have taken in silence: `raise` there shows it"
+                return (
+                    f"an error that the `except` in {swallower.name} may have taken in silence: `raise` there shows it"
+                )
     return ""
 
 
@@ -234,9 +214,9 @@ def _may_explain(by: Handler, line: int, last: Link) -> bool:
     """Tell whether what a line lacks is made in what a handler guards, by the source alone."""
     unbound = UNBOUND.search(str(last["says"]))
     if unbound:
-        return (unbound[1] or unbound[2]) in by.makes
+        return (unbound[1] or unbound[2]) in by.binds
     if last["type"] not in UNMADE or not WRITES.search(by.guarded):
-        return bool(last["type"] in EMPTY and names_read(by.file, line) & by.makes)
+        return bool(last["type"] in EMPTY and names_read(by.file, line) & by.binds)
     missing = re.search(r"'([^']{1,500})'", str(last["says"]))
     shared = names_read(by.file, line) - {"open", "torch", "json", "os", "np", "Path", "print"}
     read = set(re.findall(r"\w+", by.guarded))
@@ -251,7 +231,7 @@ def _ends(records: Sequence[Record], log: str, main: int) -> list[Record]:
     return [*reversed(ours), *shown]
 
 
-def _exception_chain(records: Sequence[Record], log: str, main: int) -> ExceptionChain | None:
+def _story(records: Sequence[Record], log: str, main: int) -> Story | None:
     ends = _ends(records, log, main)
     for end in ends:
         story = _lost(end["chain"], log)
@@ -259,61 +239,53 @@ def _exception_chain(records: Sequence[Record], log: str, main: int) -> Exceptio
         if story or end["kind"] == "exit":
             return story
     if ends:
-        return _unshown(ends[0], log) if ends[0]["pid"] == main else None
+        link = ends[0]["chain"][0]
+        if ends[0]["pid"] != main or _shows(log, link) or link["type"] == "KeyboardInterrupt":
+            return None
+        return [link], ["this error ended the program, and its output does not show it"]
     last = [record for record in records if record["kind"] == "handled" and record["pid"] == main]
     taken = next((record for record in reversed(last) if _leaves(record["chain"][0], log)), None)
     return (_lost(taken["chain"], log) or _left(taken, log)) if taken else None
 
 
-def _lost(chain: Sequence[Link], log: str) -> ExceptionChain | None:
+def _lost(chain: Sequence[Link], log: str) -> Story | None:
     """Return the story of an error whose handler raised another one, if the output does not show it as such."""
     errors = itertools.takewhile(lambda link: str(link["type"]).rpartition(".")[2] not in CONTROL_FLOW, chain[1:])
     chain = [*chain[:1], *errors]
     how = [_became(earlier, later) for later, earlier in itertools.pairwise(chain)]
     lost = max((number for number, words in enumerate(how, 1) if words), default=0)
-    if not lost:
-        return None
-    links, words = chain[: lost + 1], [words or f"{INSTEAD}:" for words in how[:lost]]
+    links = chain[: lost + 1]
     hidden = any(later["by"] == "hidden" for later in links[:-1])
-    if _traced(log, links[-1]) and not hidden and not _tried(links[-1]):
-        return None  # Python's own words tell it
-    return ExceptionChain(tuple(reversed(links)), tuple(reversed(words)))
+    if not lost or (_traced(log, links[-1]) and not hidden and not _tried(links[-1])):
+        return None  # nothing was lost, or Python's own words show it
+    return links[::-1], [words or f"{INSTEAD}:" for words in how[:lost]][::-1]
 
 
 def _became(earlier: Link, later: Link) -> str:
     """Return how an error gave way to a later one; empty where the later one is the error that counts."""
     if later["by"] == "cause":
         return ""  # `raise ... from error`: both are shown, and the program wants it so
-    at = _handler_of(later)
-    guard = _taken_by(earlier)
-    broad = (at or guard) is not None and any(handler.broad for handler in (at, guard) if handler)
-    reports = at is not None and WRITES.search(_line(later)) is not None
+    at = next(filter(None, (handler_around(file, line) for file, line, _ in later["frames"])), None)
+    broad = any(handler.broad for handler in (at, _taken_by(earlier)) if handler)
+    raising = "\n".join(source_line(file, line) for file, line, _ in later["frames"][-3:])
+    reports = at is not None and WRITES.search(raising) is not None
     if _tried(earlier) and not (broad or reports):
         return ""  # another way was tried
-    place = _place(later, at)
+    inner = [frame for frame in later["frames"] if at and handler_around(*frame[:2]) == at] or later["frames"][-1:]
+    place = f", in {inner[0][2]} ({Path(inner[0][0]).name}:{inner[0][1]})" if inner else ""
     if later["by"] == "hidden":
         return f"the handler of this error raised another one `from None`, which hides it{place}:"
     return f"the handler of this error failed itself{place}:"
 
 
-def _left(end: Record, log: str) -> ExceptionChain | None:
+def _left(end: Record, log: str) -> Story | None:
     """Return the story of an error that was caught, and that the program ended itself for."""
     link = end["chain"][0]
     if _traced(log, link):
         return None
     by = _taken_by(link)
-    place = f", in {Path(by.file).name}:{by.at}" if by else ""
-    return ExceptionChain(
-        (link,), (f"the program caught this error and ended itself without showing where it arose{place}",)
-    )
-
-
-def _unshown(end: Record, log: str) -> ExceptionChain | None:
-    """Return the story of an error that ended the program, and that stands nowhere in its output."""
-    link = end["chain"][0]
-    if _shows(log, link) or link["type"] == "KeyboardInterrupt":
-        return None
-    return ExceptionChain((link,), ("this error ended the program, and its output does not show it",))
+    place = f", in {by.name}" if by else ""
+    return [link], [f"the program caught this error and ended itself without showing where it arose{place}"]
 
 
 def _leaves(link: Link, log: str) -> bool:
@@ -322,11 +294,10 @@ def _leaves(link: Link, log: str) -> bool:
     if by is None or _traced(log, link):
         return False
     printed = str(link["says"]).partition("\n")[0][:PRINTED]
-    shown = len(printed) > 3 and printed in log
-    return bool(LEAVES.search(by.does)) and (by.broad or shown)
+    return bool(LEAVES.search(by.does)) and (by.broad or (len(printed) > 3 and printed in log))
 
 
-def _unmade(records: Sequence[Record], end: Record) -> ExceptionChain | None:
+def _unmade(records: Sequence[Record], end: Record) -> Story | None:
     """Return the story of a program that failed of what an error had kept it from making, which it had swallowed."""
     last = end["chain"][0]
     for record in records:
@@ -334,35 +305,23 @@ def _unmade(records: Sequence[Record], end: Record) -> ExceptionChain | None:
             continue
         link = record["chain"][0]
         by = _taken_by(link)
-        if by is None or _same(link, last) or not (by.broad or not _tried(link)):
-            continue
-        if _explains(by, link, last):
-            went = (
-                f"the program caught this error in {Path(by.file).name}:{by.at} and went on, until it failed of that:"
-            )
-            return ExceptionChain((link, last), (went,))
+        same = all(link[key] == last[key] for key in ("type", "says")) and link["frames"][-1:] == last["frames"][-1:]
+        if by and not same and (by.broad or not _tried(link)) and _explains(by, link, last):
+            note = f"the program caught this error in {by.name} and went on, until it failed of that:"
+            return [link, last], [note]
     return None
 
 
 def _explains(by: Handler, link: Link, last: Link) -> bool:
     """Tell whether what a handler broke off would have made what the program lacked at its end."""
-    places = [(file, line) for file, line, _ in last["frames"]]
     unbound = UNBOUND.search(str(last["says"]))
     if unbound:
-        return (unbound[1] or unbound[2]) in by.makes
+        return (unbound[1] or unbound[2]) in by.binds
     if last["type"] in UNMADE:
         lines = [by.guarded, *(source_line(file, line) for file, line, _ in link["frames"])]
         return any(WRITES.search(line) for line in lines)
-    if last["type"] in EMPTY:
-        read = set[str]().union(*(names_read(file, line) for file, line in places if file == by.file))
-        return bool(read & by.makes)
-    return False
-
-
-def _handler_of(link: Link) -> Handler | None:
-    """Return the `except` block of the program in which an error arose, or in a function called from there."""
-    blocks = (handler_around(file, line) for file, line, _ in link["frames"])
-    return next((block for block in blocks if block), None)
+    places = [(file, line) for file, line, _ in last["frames"] if file == by.file]
+    return last["type"] in EMPTY and any(names_read(file, line) & by.binds for file, line in places)
 
 
 def _taken_by(link: Link) -> Handler | None:
@@ -373,24 +332,9 @@ def _taken_by(link: Link) -> Handler | None:
     return guarding_handler(file, line, link["kinds"])
 
 
-def _place(link: Link, at: Handler | None) -> str:
-    inner = [frame for frame in link["frames"] if at and handler_around(*frame[:2]) == at] or link["frames"][-1:]
-    return f", in {inner[0][2]} ({Path(inner[0][0]).name}:{inner[0][1]})" if inner else ""
-
-
-def _line(link: Link) -> str:
-    return "\n".join(source_line(file, line) for file, line, _ in link["frames"][-3:])
-
-
 def _tried(link: Link) -> bool:
     """Tell whether an error is of a kind that handlers take in order to try another way."""
-    return (
-        bool({"OSError", "LookupError", "ImportError"} & set(link["kinds"])) or TRIED.search(link["type"]) is not None
-    )
-
-
-def _same(link: Link, other: Link) -> bool:
-    return (link["type"], link["says"], link["frames"][-1:]) == (other["type"], other["says"], other["frames"][-1:])
+    return bool(TRIES & set(link["kinds"])) or TRIED.search(link["type"]) is not None
 
 
 def _error_line(link: Link) -> str:
@@ -411,12 +355,8 @@ def _traced(log: str, link: Link) -> bool:
 
 def traceback(link: Link) -> str:
     """Return an error as Python would have shown it."""
-    return "\n".join(["Traceback (most recent call last):", *_frames(link), _error_line(link)]) + "\n"
-
-
-def _frames(link: Link) -> Iterator[str]:
+    lines = ["Traceback (most recent call last):"]
     for file, line, function in link["frames"]:
-        yield f'  File "{file}", line {line}, in {function}'
-        shown = source_line(file, line)
-        if shown:
-            yield f"    {shown}"
+        source = source_line(file, line)
+        lines += [f'  File "{file}", line {line}, in {function}', *([f"    {source}"] if source else [])]
+    return "\n".join([*lines, _error_line(link)]) + "\n"

@@ -30,22 +30,18 @@ WATCHERS = ("Killed", "Failed", "Hung")  # types of the records that `ocrlab wat
 RESULT = "application/vnd.ocrlab.result+json"
 
 
-def status(ending: Mapping[str, Any]) -> str:
-    """Return how it ended, `log` where that is not known."""
-    ending_status = ending.get("status")
-    return ending_status if ending_status in ENDINGS else "log"
+def read_ending(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return status (`log` where it is not known), exit code and signal as a verdict or an ending stores them."""
+    status, code, signal = (stored.get(key) for key in ("status", "exit_code", "signal"))
+    return {
+        "status": status if status in ENDINGS else "log",
+        "exit_code": _whole(code),
+        "signal": signal if isinstance(signal, str) else None,
+    }
 
 
-def exit_code(ending: Mapping[str, Any]) -> int | None:
-    """Return the exit code of the kernel, None where it was not seen."""
-    code = ending.get("exit_code")
-    return code if isinstance(code, int) else None
-
-
-def signal(ending: Mapping[str, Any]) -> str | None:
-    """Return the name of the signal that ended it."""
-    name = ending.get("signal")
-    return name if isinstance(name, str) else None
+def _whole(number: object) -> int | None:
+    return number if isinstance(number, int) else None
 
 
 def read_verdict(stored: object) -> Verdict | None:
@@ -58,9 +54,7 @@ def read_verdict(stored: object) -> Verdict | None:
     ruled = [row for row in stored.get("ruled_out") or () if isinstance(row, Mapping)]
     symptom = stored.get("symptom")
     return Verdict(
-        status=status(stored),
-        exit_code=exit_code(stored),
-        signal=signal(stored),
+        **read_ending(stored),
         symptom=symptom if isinstance(symptom, str) else None,
         causes=causes,
         ruled_out=[RuledOut(str(row.get("id")), str(row.get("why"))) for row in ruled],
@@ -73,13 +67,12 @@ def _cause(row: object) -> Cause | None:
         return None
     entry = catalogue.load().entries[row["id"]]
     sure = row.get("confidence")
-    lines = [_line(line) for line in row.get("evidence") or () if isinstance(line, Mapping)]
+    lines = [
+        Evidence(str(line.get("file")), _whole(line.get("line")), str(line.get("text")))
+        for line in row.get("evidence") or ()
+        if isinstance(line, Mapping)
+    ]
     return Cause(entry.id, float(sure) if isinstance(sure, int | float) else 0.0, lines, entry.experiment, entry.fix)
-
-
-def _line(row: Mapping[str, Any]) -> Evidence:
-    number = row.get("line")
-    return Evidence(str(row.get("file")), number if isinstance(number, int) else None, str(row.get("text")))
 
 
 def read_replay(run: Path) -> dict[str, Any] | None:
@@ -163,7 +156,7 @@ def read_run_folder(place: Path) -> Incident:
     itself as `learned`, and where its flight record ends as `record`, unless the run goes on or has ended well.
     """
     texts: dict[str, str] = {}
-    old = next((_record(place / name) for name in SENTINELS if (place / name).is_file()), {})
+    old = next(filter(None, (_record(place / name) for name in SENTINELS)), {})
     error = old.get("error")
     if isinstance(error, dict) and error.get("type") not in WATCHERS:
         line = f"{error.get('type', 'Error')}: {error.get('message', '')}"
@@ -196,17 +189,15 @@ def read_run_folder(place: Path) -> Incident:
 
 def _with_status(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Incident:
     """Return an incident with the status, exit code and signal that an earlier verdict or the sentinel holds."""
-    before = _record(verdict) if verdict.is_file() else {}
-    status = str(before.get("status") or ("failed" if record.get("status") == "failure" else "log"))
+    before = _record(verdict)
     code, signal = before.get("exit_code"), before.get("signal")
-    measured = verdict.with_name("facts.json")
-    facts = _record(measured) if measured.is_file() else before.get("facts") or _unwatched(verdict.parents[1], record)
+    code = _whole(code)
+    measured = _record(verdict.with_name("facts.json"))
+    facts = measured or before.get("facts") or _unwatched(verdict.parents[1], record)
     return Incident(
-        status=status,
-        exit_code=code if isinstance(code, int) else None,
-        signal=signal
-        if isinstance(signal, str)
-        else exit_codes.signal_of_exit(code if isinstance(code, int) else None),
+        status=str(before.get("status") or ("failed" if record.get("status") == "failure" else "log")),
+        exit_code=code,
+        signal=signal if isinstance(signal, str) else exit_codes.signal_of_exit(code),
         texts=texts,
         facts=facts if isinstance(facts, dict) else {},
     )
@@ -230,8 +221,7 @@ def _unwatched(run: Path, record: dict[str, Any]) -> dict[str, Any]:
     if record.get("status") != "failure":
         return {}
     rows = _ranks(run)
-    start = _record(run / "environment.json") if (run / "environment.json").is_file() else {}
-    gpus = [row.get("gpu") for row in rows] or [start.get("gpu")]
+    gpus = [row.get("gpu") for row in rows] or [_record(run / "environment.json").get("gpu")]
     facts: dict[str, Any] = {"gpu": any(gpus)} if all(isinstance(row, bool) for row in gpus) else {}
     return {**facts, "ranks": rows} if any(row.get("end") for row in rows) else facts
 
@@ -252,9 +242,9 @@ def _ranks(run: Path) -> list[dict[str, Any]]:
 
 
 def _record(file: Path) -> dict[str, Any]:
-    """Return a JSON file of a run; empty where a crash has torn it, so that the logs beside it still speak."""
+    """Return a JSON file of a run; empty without one, or where a crash has torn it: the logs beside it still speak."""
     try:
-        return from_json(file.read_bytes(), source=str(file))
+        return from_json(file.read_bytes(), source=str(file)) if file.is_file() else {}
     except DataError as error:
         if "newer" in error.what:
             raise
@@ -262,39 +252,30 @@ def _record(file: Path) -> dict[str, Any]:
 
 
 def read_notebook(place: Path) -> Incident:
-    """Return the incident of an executed notebook: outputs and errors of its cells, in their order."""
+    """Return the incident of an executed notebook: outputs and errors of its cells, in their order.
+
+    One that `ocrlab run` executed has stored its ending and verdict too.
+    """
     try:
         cells = json.loads(place.read_bytes()).get("cells", [])
     except (ValueError, AttributeError) as error:
         raise DataError(f"{place} is not a notebook", got=str(error), need="an executed .ipynb file") from error
-    outputs_of_cells = (
-        [cell.get("outputs") for cell in cells if isinstance(cell, dict)] if isinstance(cells, list) else []
-    )
-    outputs = [
-        output for rows in outputs_of_cells if isinstance(rows, list) for output in rows if isinstance(output, dict)
-    ]
-    text = "\n".join(part for output in outputs for part in _output(output))
+    outputs: list[dict[str, Any]] = []
+    for cell in cells if isinstance(cells, list) else ():
+        rows = cell.get("outputs") if isinstance(cell, dict) else None
+        outputs += [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    texts = {place.name: "\n".join(part for output in outputs for part in _output(output))}
     results = [data[RESULT] for output in outputs if isinstance(data := output.get("data"), dict) and RESULT in data]
     if not results or not isinstance(results[-1], dict):
-        return Incident(texts={place.name: text})
-    return _executed(place.name, text, results[-1])
-
-
-def _executed(name: str, text: str, result: dict[str, Any]) -> Incident:
-    """Return the incident of a notebook that `ocrlab run` executed: with the ending and the verdict that it stored."""
-    stored = result.get("ending")
+        return Incident(texts=texts)
+    stored = results[-1].get("ending")
     ending: dict[str, Any] = stored if isinstance(stored, dict) else {}
-    code = 0 if result.get("outcome") == "PASS" else exit_code(ending)
-    if code is None and status(ending) == "failed":  # the kernel lived on; what ocrlab itself ended with
-        code = exit_code({"exit_code": ending.get("exit_status")})
-    verdict = ending.get("verdict")
-    return Incident(
-        status=status(ending),
-        exit_code=code,
-        signal=signal(ending),
-        texts={name: text},
-        facts={"verdict": verdict} if isinstance(verdict, dict) else {},
-    )
+    end, verdict, status = read_ending(ending), ending.get("verdict"), ending.get("exit_status")
+    if results[-1].get("outcome") == "PASS":
+        end["exit_code"] = 0
+    elif end["exit_code"] is None and end["status"] == "failed" and isinstance(status, int):
+        end["exit_code"] = status  # the kernel lived on; what ocrlab itself ended with
+    return Incident(**end, texts=texts, facts={"verdict": verdict} if isinstance(verdict, dict) else {})
 
 
 def _output(output: dict[str, Any]) -> list[str]:
@@ -307,5 +288,5 @@ def _output(output: dict[str, Any]) -> list[str]:
     if RESULT in data:  # our own words
         return []
     text = output.get("text") or data.get("text/plain") or ""
-    parts = ["".join(map(str, text)) if isinstance(text, list) else str(text)]
-    return [part.rstrip("\n") for part in parts if part]
+    text = "".join(map(str, text)) if isinstance(text, list) else str(text)
+    return [text.rstrip("\n")] if text.rstrip("\n") else []

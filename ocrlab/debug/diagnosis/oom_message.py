@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 
 from ocrlab.debug.diagnosis.catalogue import Level
 
-UNITS = {"b": 1, "bytes": 1, "kib": 2**10, "kb": 2**10, "mib": 2**20, "mb": 2**20, "gib": 2**30, "gb": 2**30}
-UNITS |= {"tib": 2**40, "tb": 2**40, "pib": 2**50, "eb": 2**60, "eib": 2**60}
+UNITS = {"b": 1, "bytes": 1} | {
+    f"{letter}{binary}b": 2 ** (10 * power) for power, letter in enumerate("kmgtpe", 1) for binary in ("", "i")
+}
 SIZE = r"(\d+(?:\.\d+)?)\s?(bytes|[KMGTPE]i?B|B)\b"
 OOM_LINE = re.compile(
     r"out of memory|Out of memory|OutOfMemoryError|(?<!you )[Tt]ried to allocate \d|memory on GPU|OOM when allocating"
@@ -125,8 +126,7 @@ def parse(text: str) -> list[Oom]:
 def _end(piece: str, offset: int) -> int:
     """Return where the message at an offset ends: at the next message, traceback or empty line."""
     ends = [piece.find(mark, offset + 40) for mark in ("\n\n", "\nTraceback", "\n  File", "CUDA out of memory")]
-    second = re.compile(r"out of memory. Tried").finditer(piece)
-    ends += [match.start() for match in list(second)[1:2]]
+    ends += [match.start() for match in list(re.finditer(r"out of memory. Tried", piece))[1:2]]
     return min([end for end in ends if end > 0], default=len(piece))
 
 
@@ -206,9 +206,7 @@ def _absurd(oom: Oom) -> Judgement | None:
     limit = 3 * oom.total if oom.total else LARGEST_CARD
     if oom.request >= limit:
         against = f" of a device with {size_text(oom.total)}" if oom.total else ""
-        level = (
-            Level.DECISIVE if oom.request >= NOWHERE else Level.LIKELY
-        )  # the size is wrong; where it comes from is open
+        level = Level.DECISIVE if oom.request >= NOWHERE else Level.LIKELY  # where a wrong size comes from is open
         return Judgement("gpumem.absurd_size", level, f"one request of {size_text(oom.request)}{against}")
     spills = (oom.ours or 0) > (oom.total or 0)  # Windows lends the card the host's memory
     if oom.total and oom.request > oom.total and not spills:
@@ -232,36 +230,31 @@ def _foreign(oom: Oom) -> Judgement | None:
     foreign = oom.foreign - context
     if oom.total is None or foreign < MATERIAL * oom.total:
         return None
-    share = foreign / oom.total
-    whose = (
-        f"named processes hold {size_text(named)}"
-        if named
-        else f"about {size_text(int(foreign))} is held by nobody of ours"
-    )
+    share, ours = foreign / oom.total, oom.ours or 0
+    whose = f"named processes hold {size_text(named)}" if named else ""
+    whose = whose or f"other processes hold about {size_text(int(foreign))}"
     why = f"{whose} of {size_text(oom.total)}; this process holds {size_text(oom.ours)}"
-    needed = (oom.ours or 0) + (oom.request or 0)
-    most_of_it = share >= 0.5 or (share >= 0.3 and (oom.ours or 0) < 0.25 * oom.total)
+    most_of_it = share >= 0.5 or (share >= 0.3 and ours < 0.25 * oom.total)
     level = Level.STRONG if most_of_it else Level.LIKELY
-    if needed > oom.total:
+    if ours + (oom.request or 0) > oom.total:
         level = Level.POSSIBLE  # it would not have fitted into an empty device either
     return Judgement("gpumem.foreign", level, why, int(foreign))
 
 
 def _fragmented(oom: Oom) -> Judgement | None:
     """Enough is reserved and not in use for this request, or with what is free, only not in one piece."""
-    if oom.unallocated is None or oom.request is None:
+    idle, request, free = oom.unallocated, oom.request, oom.free or 0
+    if idle is None or request is None:
         return None
-    share = oom.unallocated / max(oom.reserved or 1, 1)
-    if oom.unallocated >= oom.request:
-        request = size_text(oom.request)
-        why = f"{size_text(oom.unallocated)} is reserved but unallocated, more than the {request} asked for"
+    if idle >= request:
+        share = idle / max(oom.reserved or 1, 1)
+        why = f"{size_text(idle)} is reserved but unallocated, more than the {size_text(request)} asked for"
         level = Level.STRONG if share >= 0.2 else Level.LIKELY if share >= TORN else Level.POSSIBLE
-        return Judgement("gpumem.fragmentation", level, why, oom.unallocated)
-    large = oom.unallocated >= MATERIAL * (oom.total or oom.reserved or 1)
-    if large and oom.unallocated + (oom.free or 0) >= oom.request > (oom.free or 0):
-        both = f"{size_text(oom.unallocated)} reserved but unallocated and {size_text(oom.free)} free"
-        why = f"{both} are more than the {size_text(oom.request)} asked for"
-        return Judgement("gpumem.fragmentation", Level.LIKELY, why, oom.unallocated)
+        return Judgement("gpumem.fragmentation", level, why, idle)
+    if idle >= MATERIAL * (oom.total or oom.reserved or 1) and idle + free >= request > free:
+        both = f"{size_text(idle)} reserved but unallocated and {size_text(oom.free)} free"
+        why = f"{both} are more than the {size_text(request)} asked for"
+        return Judgement("gpumem.fragmentation", Level.LIKELY, why, idle)
     return None
 
 
@@ -277,30 +270,23 @@ def _outside(oom: Oom) -> Judgement | None:
 
 
 def _capacity(oom: Oom) -> Judgement:
-    if oom.allowed and oom.request and oom.total and oom.allowed < 0.999 * oom.total:
+    request, total, ours = oom.request or 0, oom.total or 0, oom.ours or 0
+    limited = oom.allowed and request and total and oom.allowed < 0.999 * total
+    if limited and (oom.reserved or 0) + request > (oom.allowed or 0):
         limit = size_text(oom.allowed)
-        why = f"{size_text(oom.request)} more would pass the limit of {limit} that this program set itself"
-        if (oom.reserved or 0) + oom.request > oom.allowed:
-            return Judgement("gpumem.capacity", Level.STRONG, why)
+        why = f"{size_text(request)} more would pass the limit of {limit} that this program set itself"
+        return Judgement("gpumem.capacity", Level.STRONG, why)
+    level, why = Level.LIKELY, "the message does not say who holds the memory"
     if _absurd(oom):
-        return Judgement(
-            "gpumem.capacity", Level.POSSIBLE, f"one request of {size_text(oom.request)} of {size_text(oom.total)}"
-        )
-    if oom.total and oom.ours and oom.request:
-        share = (oom.ours + oom.request) / oom.total
-        own_share = oom.ours / oom.total
-        usage = f"{size_text(oom.ours)} of {size_text(oom.total)}"
-        why = f"this process holds {usage} and asks for {size_text(oom.request)} more"
-        if share > 1 and own_share >= 0.8:
-            return Judgement("gpumem.capacity", Level.LIKELY, why)  # a single message cannot tell it from a leak
-        fits = oom.request <= oom.total
-        likely = fits and (own_share >= 0.6 or share > 1)
-        return Judgement("gpumem.capacity", Level.LIKELY if likely else Level.POSSIBLE, why)
-    if oom.total and oom.request and oom.request > 0.5 * oom.total:
-        return Judgement(
-            "gpumem.capacity", Level.LIKELY, f"one request of {size_text(oom.request)} of {size_text(oom.total)}"
-        )
-    return Judgement("gpumem.capacity", Level.LIKELY, "the message does not say who holds the memory")
+        level, why = Level.POSSIBLE, f"one request of {size_text(request)} of {size_text(oom.total)}"
+    elif total and ours and request:
+        why = f"this process holds {size_text(ours)} of {size_text(total)} and asks for {size_text(request)} more"
+        full = ours + request > total  # a single message cannot tell it from a leak
+        likely = (full and ours >= 0.8 * total) or (request <= total and (full or ours >= 0.6 * total))
+        level = Level.LIKELY if likely else Level.POSSIBLE
+    elif request > 0.5 * total > 0:
+        why = f"one request of {size_text(request)} of {size_text(total)}"
+    return Judgement("gpumem.capacity", level, why)
 
 
 def size_text(size: int | None) -> str:

@@ -6,17 +6,41 @@ import contextlib
 import math
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ocrlab.debug.diagnosis import load_input
-from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.oom_message import LARGEST_CARD, size_text
 from ocrlab.debug.memory import oom_inputs
 from ocrlab.debug.memory.oom_inputs import OomRun, SourceLine
 from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import SCHEMA, Check, check_record, finite
+
+
+@dataclass(frozen=True)
+class OomKind:
+    """The disease: its kind, the id of the catalogue, how sure (0..1), and why in numbers; no kind where it is none."""
+
+    kind: str = ""
+    cause: str = ""
+    confidence: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """What to change: `settings` of `ocrlab train`, `environment` variables, and a sentence for everything else."""
+
+    settings: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    do: str = ""
+
+    @property
+    def line(self) -> str:
+        """The settings as they are typed."""
+        return " ".join([*(f"{name}={value}" for name, value in self.environment.items()), *self.settings])
+
 
 KINDS = {
     "gpumem.capacity": "capacity",
@@ -35,34 +59,32 @@ PINNED = re.compile(r"pin_memory|cudaHostAlloc|CachingHostAllocator|pin memory t
 GROWS = ("capacity", "killed by the host", "refused by the host", "control group", "outside the cache", "fragmentation")
 
 
-@dataclass(frozen=True)
-class OomKind:
-    """The disease: its kind, the id of the catalogue, how sure (0..1), and why in numbers; no kind where it is none."""
-
-    kind: str = ""
-    cause: str = ""
-    confidence: float = 0.0
-    why: str = ""
-
-
 def classify_oom(run: OomRun) -> OomKind:
     """Return which disease it is; empty where nothing says that memory ran out."""
-    first = run.verdict.causes[0] if run.verdict.causes else None
-    if not run.cause or first is None:
-        return OomKind()
-    kind = OomKind(KINDS.get(run.cause, run.cause), run.cause, first.confidence, _why(run))
-    if run.cause == "host.oom_kill" and not killed_for_memory(run):
-        return OomKind()  # a bare SIGKILL of which nobody knows the reason
-    if run.cause == "host.oom_kill" and killed_in_group(run):
-        kind = OomKind("control group", kind.cause, kind.confidence, kind.why)
-    if run.cause in ("gpumem.raw_alloc", "wsl.limits") and PINNED.search(run.text):
-        kind = OomKind(
-            "pinned memory", kind.cause, kind.confidence, "page-locked host memory was asked for and refused"
-        )
-    if run.cause == "host.alloc_fail" and is_absurd(run):
-        request = run.refused.request if run.refused else None
-        kind = OomKind("absurd size", "gpumem.absurd_size", 0.9, f"one request of {size_text(request)}")
-    return _grown(run, kind)
+    cause = run.cause
+    if not cause or (cause == "host.oom_kill" and not killed_for_memory(run)):
+        return OomKind()  # also for a bare SIGKILL whose reason nobody knows
+    kind = OomKind(KINDS[cause], cause, run.verdict.causes[0].confidence, _why(run))
+    if cause == "host.oom_kill" and killed_in_group(run):
+        kind = replace(kind, kind="control group")
+    if cause in ("gpumem.raw_alloc", "wsl.limits") and PINNED.search(run.text):
+        kind = replace(kind, kind="pinned memory", why="page-locked host memory was asked for and refused")
+    if cause == "host.alloc_fail" and run.refused and is_absurd(run):
+        kind = OomKind("absurd size", "gpumem.absurd_size", 0.9, f"one request of {size_text(run.refused.request)}")
+    if kind.kind not in GROWS:
+        return kind
+    # A leak is what certainly grew step by step, or what the leak watch named before memory ran out.
+    leak = replace(kind, kind="leak", cause="gpumem.leak" if cause.startswith("gpumem.") else cause)
+    if run.leak is not None:
+        return replace(leak, confidence=0.95, why=run.leak.text)
+    if run.steep is None:
+        return kind
+    series, grown = run.steep
+    if grown.rise / max(series.values[-1], 1.0) < 0.2:  # it grows, but most of it was there from the start
+        return kind
+    rate, low, high, rise = (size_text(int(size)) for size in (grown.rate, grown.low, grown.high, grown.rise))
+    why = f"{series.what} grew by {rate} a {series.unit} (95 %: {low} to {high}), {rise} in all"
+    return replace(leak, confidence=min(grown.confidence, 0.95), why=why)
 
 
 def is_absurd(run: OomRun) -> bool:
@@ -89,27 +111,6 @@ def killed_in_group(run: OomRun) -> bool:
     )
 
 
-def _grown(run: OomRun, kind: OomKind) -> OomKind:
-    """Return a leak where memory certainly grew step by step, or was found to by the leak watch, before it ran out."""
-    steep = run.steep
-    if run.leak is not None and kind.kind in GROWS:
-        return OomKind("leak", _leak_cause(kind.cause), 0.95, run.leak.text)
-    if steep is None or kind.kind not in GROWS:
-        return kind
-    series, grown = steep
-    share = grown.rise / max(series.values[-1], 1.0)
-    if share < 0.2:  # it grows, but most of it was there from the start
-        return kind
-    per = f"{size_text(int(grown.rate))} a {series.unit}"
-    sure = f"95 %: {size_text(int(grown.low))} to {size_text(int(grown.high))}"
-    why = f"{series.what} grew by {per} ({sure}), {size_text(int(grown.rise))} in all"
-    return OomKind("leak", _leak_cause(kind.cause), min(grown.confidence, 0.95), why)
-
-
-def _leak_cause(cause: str) -> str:
-    return "gpumem.leak" if cause.startswith("gpumem.") else cause
-
-
 def _why(run: OomRun) -> str:
     """Return the sum in words: of the message's judgement, else the verdict's first line of evidence."""
     for judged in run.judged:
@@ -127,43 +128,35 @@ AGAIN = "runtime.activation_checkpointing"
 SMALL_WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}  # cuBLAS: eight of 16 KiB in place of megabytes for each stream
 
 
-@dataclass(frozen=True)
-class Remedy:
-    """What to change: `settings` of `ocrlab train`, `environment` variables, and a sentence for everything else."""
-
-    settings: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
-    do: str = ""
-
-    @property
-    def line(self) -> str:
-        """The settings as they are typed."""
-        return " ".join([*(f"{name}={value}" for name, value in self.environment.items()), *self.settings])
-
-
 def find_remedy(run: OomRun, kind: OomKind) -> Remedy:
     """Return what would let the run through; empty where memory did not run out."""
-    kinds = {
-        "capacity": _smaller,
-        "fragmentation": lambda case: Remedy((), EXPANDABLE, "Pad batches to a few sizes, so that blocks fit again"),
-        "another process": _elsewhere,
-        "leak": _leak,
-        "outside the cache": lambda case: Remedy((), SMALL_WORKSPACE, "Fewer NCCL communicators, streams and models"),
-        "pinned memory": lambda case: Remedy(
-            *_workers(case), do="DataLoader(pin_memory=False), or fewer batches ahead"
-        ),
-        "WSL limit": lambda case: Remedy(do="Raise memory= in .wslconfig, or DataLoader(pin_memory=False)"),
-        "absurd size": _bounds,
-        "killed by the host": _host,
-        "control group": _host,
-        "refused by the host": _host,
-        "shared memory": lambda case: Remedy(
-            ("runtime.workers=0",) if case.config else (),
-            {},
-            "docker run --shm-size=8g or --ipc=host; or fewer workers",
-        ),
-    }
-    return kinds[kind.kind](run) if kind.kind in kinds else Remedy()
+    match kind.kind:
+        case "capacity":
+            settings = _less(run, _share_that_fits(run))
+            do = "A smaller batch with more accumulation, bf16, a smaller crop; `ocrlab memory fit` measures what fits"
+            return Remedy(settings, {}, "" if settings else do)
+        case "fragmentation":
+            return Remedy((), EXPANDABLE, "Pad batches to a few sizes, so that blocks fit again")
+        case "another process":
+            return _elsewhere(run)
+        case "leak":
+            return _leak(run)
+        case "outside the cache":
+            return Remedy((), SMALL_WORKSPACE, "Fewer NCCL communicators, streams and models")
+        case "pinned memory":
+            return Remedy(_fewer_workers(run), do="DataLoader(pin_memory=False), or fewer batches ahead")
+        case "WSL limit":
+            return Remedy(do="Raise memory= in .wslconfig, or DataLoader(pin_memory=False)")
+        case "absurd size":
+            place = run.place
+            where = f" at {place.file.rpartition('/')[2]}:{place.line} `{place.text}`" if place else ""
+            return Remedy(do=f"Correct the shape{where}; no batch size fixes it")
+        case "killed by the host" | "control group" | "refused by the host":
+            return _host(run)
+        case "shared memory":
+            settings = ("runtime.workers=0",) if run.config else ()
+            return Remedy(settings, do="docker run --shm-size=8g or --ipc=host; or fewer workers")
+    return Remedy()
 
 
 def smaller_batch(config: dict[str, Any], share: float = 0.5) -> tuple[str, ...]:
@@ -184,14 +177,13 @@ def smaller_batch(config: dict[str, Any], share: float = 0.5) -> tuple[str, ...]
     return (f"batch_size={fits}", f"trainer.accumulate_grad_batches={batch * steps // fits}")
 
 
-def _smaller(run: OomRun) -> Remedy:
-    message, share = run.message, 0.5
-    if message and message.total and message.ours and message.request:
-        limit = min(message.total - max((message.foreign or 0), 0), message.allowed or message.total)
-        share = min(0.99, max(0.1, ROOM * limit / (message.ours + message.request)))
-    settings = _less(run, share)
-    do = "A smaller batch with more accumulation, bf16, a smaller crop; `ocrlab memory fit` measures what fits"
-    return Remedy(settings, {}, "" if settings else do)
+def _share_that_fits(run: OomRun) -> float:
+    """Return the part of the batch that would have fitted, half of it where the message does not tell."""
+    message = run.message
+    if not (message and message.total and message.ours and message.request):
+        return 0.5
+    limit = min(message.total - max((message.foreign or 0), 0), message.allowed or message.total)
+    return min(0.99, max(0.1, ROOM * limit / (message.ours + message.request)))
 
 
 def _less(run: OomRun, share: float = 0.5) -> tuple[str, ...]:
@@ -202,24 +194,17 @@ def _less(run: OomRun, share: float = 0.5) -> tuple[str, ...]:
 
 
 def _elsewhere(run: OomRun) -> Remedy:
-    message = run.message
-    pids = sorted(
-        (message.others or {}) if message else {}, key=lambda pid: -(message.others or {})[pid] if message else 0
-    )
-    free = _freest(run, message.device if message else None)
+    """Return the processes to end, and the card with most free memory at the failure where that is enough."""
+    others = (run.message.others if run.message else None) or {}
+    pids = sorted(others, key=lambda pid: -others[pid])
     who = f"End process {' '.join(map(str, pids[:4]))}" if pids else "End who holds the card: `ocrlab memory watch`"
-    if free is not None:
-        return Remedy((), {"CUDA_VISIBLE_DEVICES": str(free)}, who)
-    return Remedy(do=f"{who}; or choose a free card with CUDA_VISIBLE_DEVICES")
-
-
-def _freest(run: OomRun, busy: int | None) -> int | None:
-    """Return the card with most free memory at the failure, where it is another one and has enough."""
-    cards = (run.facts.get("gpus") or {}).get("cards") or []
+    busy = run.message.device if run.message else None
     needed = ((run.message.ours or 0) + (run.message.request or 0)) if run.message else 0
-    others = [(card.get("free") or 0, index) for index, card in enumerate(cards) if index != busy]
-    best = max(others, default=(0, None))
-    return best[1] if best[0] > needed else None
+    free = [(card.get("free") or 0, index) for index, card in enumerate(run.cards) if index != busy]
+    most, card = max(free, default=(0, 0))
+    if most > needed:
+        return Remedy((), {"CUDA_VISIBLE_DEVICES": str(card)}, who)
+    return Remedy(do=f"{who}; or choose a free card with CUDA_VISIBLE_DEVICES")
 
 
 def _leak(run: OomRun) -> Remedy:
@@ -231,29 +216,21 @@ def _leak(run: OomRun) -> Remedy:
     return Remedy(do=do)
 
 
-def _bounds(run: OomRun) -> Remedy:
-    where = f" at {run.place.file.rpartition('/')[2]}:{run.place.line} `{run.place.text}`" if run.place else ""
-    return Remedy(do=f"Correct the shape{where}; no batch size mends it")
-
-
 def _host(run: OomRun) -> Remedy:
-    settings, _ = _workers(run)
-    settings = settings or _less(run)
-    limit, address = run.limit, run.facts.get("address_space_bytes")
+    settings = _fewer_workers(run) or _less(run)
+    address = run.facts.get("address_space_bytes")
+    if settings:
+        return Remedy(settings)
     if address:
-        return Remedy(
-            settings, {}, "" if settings else f"Raise ulimit -v ({size_text(address)}), or ask for less at a time"
-        )
-    more = f"more than {size_text(limit)} for the container" if limit else "a larger memory limit"
-    return Remedy(settings, {}, "" if settings else f"Fewer workers and a smaller batch or cache, or {more}")
+        return Remedy(do=f"Raise ulimit -v ({size_text(address)}), or ask for less at a time")
+    more = f"more than {size_text(run.limit)} for the container" if run.limit else "a larger memory limit"
+    return Remedy(do=f"Fewer workers and a smaller batch or cache, or {more}")
 
 
-def _workers(run: OomRun) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return fewer loader workers, where the config sets more than one."""
+def _fewer_workers(run: OomRun) -> tuple[str, ...]:
+    """Return fewer loader workers, where the config sets any."""
     workers = run.config.get("runtime.workers")
-    if isinstance(workers, int) and workers > 1:
-        return (f"runtime.workers={workers // 2}",), {}
-    return ("runtime.workers=0",) if workers == 1 else (), {}
+    return (f"runtime.workers={workers // 2}",) if isinstance(workers, int) and workers > 0 else ()
 
 
 QUESTIONS = (
@@ -272,7 +249,7 @@ NO_SPACE = re.compile(r"No space left on device[^\n]*|out of shared memory[^\n]*
 def checks(run: OomRun, kind: OomKind, remedy: Remedy) -> list[Check]:
     """Return the seven answers in their order."""
     asked: tuple[Callable[[OomRun], Check], ...] = (_asked, _others, _pieces, _grows, _phase, _outside)
-    return [*(ask(run) for ask in asked), _instead(run, kind, remedy)]
+    return [*(ask(run) for ask in asked), _instead(kind, remedy)]
 
 
 def _check(step: int, judgement: str, observed: str, where: SourceLine | str | None = None, **more: Any) -> Check:
@@ -281,7 +258,7 @@ def _check(step: int, judgement: str, observed: str, where: SourceLine | str | N
 
 
 def _asked(run: OomRun) -> Check:
-    message = run.message
+    message, refused = run.message, run.refused
     if message is not None and message.request is not None:
         observed = f"{size_text(message.request)} asked for"
         if message.free is not None:
@@ -289,53 +266,46 @@ def _asked(run: OomRun) -> Check:
             observed += f"; this process holds {size_text(message.ours)}"
         if message.allowed is not None:
             observed += f"; {size_text(message.allowed)} allowed"
-        first = run.judged[0].cause if run.judged else ""
-        if first == "gpumem.absurd_size":
-            return _check(1, "fail", observed, run.message_at, cause=first, need="a request that some card could hold")
-        short = message.free is None or message.request > message.free
-        return _check(
-            1, "fail" if short else "warn", observed, run.message_at, cause="gpumem.capacity" if short else ""
-        )
-    if run.refused is not None:
+        if run.judged and run.judged[0].cause == "gpumem.absurd_size":
+            need = "a request that some card could hold"
+            return _check(1, "fail", observed, run.message_at, cause="gpumem.absurd_size", need=need)
+        if message.free is None or message.request > message.free:
+            return _check(1, "fail", observed, run.message_at, cause="gpumem.capacity")
+        return _check(1, "warn", observed, run.message_at)
+    if refused is not None:
         limit = run.facts.get("address_space_bytes") or run.limit
-        shape = f" for an array {run.refused.shape}" if run.refused.shape else ""
-        size = "" if run.refused.request is None else f"{size_text(run.refused.request)} of "
-        observed = f"{size}host memory asked for{shape}"
+        size = "" if refused.request is None else f"{size_text(refused.request)} of "
+        observed = f"{size}host memory asked for" + (f" for an array {refused.shape}" if refused.shape else "")
         observed += f", {size_text(limit)} allowed" if limit else ""
         cause = "gpumem.absurd_size" if is_absurd(run) else "host.alloc_fail"
         return _check(1, "fail", observed, run.refused_at, cause=cause)
     peak, limit = run.facts.get("memory_peak_bytes"), run.limit
     if peak and limit:
-        near = peak >= 0.9 * limit
-        return _check(
-            1, "fail" if near else "ok", f"{size_text(peak)} at the highest, {size_text(limit)} allowed", "facts.json"
-        )
+        observed = f"{size_text(peak)} at the highest, {size_text(limit)} allowed"
+        return _check(1, "fail" if peak >= 0.9 * limit else "ok", observed, "facts.json")
     return _check(1, "skip", "no message with numbers, no figures of the watcher")
 
 
 def _others(run: OomRun) -> Check:
     message = run.message
-    cards = (run.facts.get("gpus") or {}).get("cards") or []
     index = message.device if message and message.device is not None else 0
-    listed = [
-        process for card in cards[index : index + 1] for process in card.get("processes", ()) if not process.get("ours")
-    ]
+    listed = [process for card in run.cards[index : index + 1] for process in card.get("processes", ())]
     names = ", ".join(
-        f"{process.get('name') or 'process'} {process['pid']} {size_text(process.get('bytes'))}" for process in listed
+        f"{process.get('name') or 'process'} {process['pid']} {size_text(process.get('bytes'))}"
+        for process in listed
+        if not process.get("ours")
     )
     if message is not None and message.total and message.free is not None and message.ours is not None:
         others = message.foreign or 0
-        share = others / message.total
         who = ", ".join(f"process {pid} {size_text(size)}" for pid, size in (message.others or {}).items()) or names
-        observed = f"{size_text(others)} of {size_text(message.total)} are neither free nor ours" + (
-            f": {who}" if who else ""
-        )
-        foreign = any(judged.cause == "gpumem.foreign" and judged.level is not Level.POSSIBLE for judged in run.judged)
-        judgement = "fail" if foreign else "warn" if share >= 0.1 else "ok"
-        return _check(2, judgement, observed, run.message_at, cause="gpumem.foreign" if foreign else "")
+        observed = f"{size_text(others)} of {size_text(message.total)} are neither free nor ours"
+        observed += f": {who}" if who else ""
+        if run.speaks_for("gpumem.foreign"):
+            return _check(2, "fail", observed, run.message_at, cause="gpumem.foreign")
+        return _check(2, "warn" if others >= 0.1 * message.total else "ok", observed, run.message_at)
     if names:
         return _check(2, "warn", f"on the card at the failure: {names}", "facts.json", cause="gpumem.foreign")
-    if cards:
+    if run.cards:
         return _check(2, "ok", "nobody else was on the card at the failure", "facts.json")
     if killed_in_group(run) or run.cause.startswith("host."):
         return _check(2, "skip", "host memory: the control group or the machine is shared by all in it")
@@ -346,13 +316,12 @@ def _pieces(run: OomRun) -> Check:
     message = run.message
     if message is None or message.unallocated is None or message.request is None:
         return _check(3, "skip", "no figure of reserved but unallocated memory")
-    observed = (
-        f"{size_text(message.unallocated)} reserved but unallocated against a request of {size_text(message.request)}"
-    )
-    torn = next((judgement for judgement in run.judged if judgement.cause == "gpumem.fragmentation"), None)
-    if torn is not None and torn.level is not Level.POSSIBLE:
+    idle, request = size_text(message.unallocated), size_text(message.request)
+    observed = f"{idle} reserved but unallocated against a request of {request}"
+    if run.speaks_for("gpumem.fragmentation"):
         observed += ": the largest free block is smaller than the request"
         return _check(3, "fail", observed, run.message_at, cause="gpumem.fragmentation")
+    torn = any(judgement.cause == "gpumem.fragmentation" for judgement in run.judged)
     return _check(3, "warn" if torn else "ok", observed, run.message_at)
 
 
@@ -361,47 +330,43 @@ def _grows(run: OomRun) -> Check:
         return _check(4, "fail", run.leak.text, run.leak, cause="gpumem.leak")
     if not run.grown:
         return _check(4, "skip", "no figures of memory over time (recorder.on=true, or run it under `ocrlab watch`)")
-    steep = run.steep
-    series, grown = steep or run.grown[0]
+    series, grown = run.steep or run.grown[0]
     points = f"{grown.points} points of {series.what}"
-    if steep is None and grown.grows:
-        observed = f"+{size_text(int(grown.rate))} a {series.unit} while it started, as every program does: {points}"
+    rate, low, high, rise = (size_text(int(value)) for value in (grown.rate, grown.low, grown.high, grown.rise))
+    if run.steep:
+        observed = f"+{rate} a {series.unit} (95 %: {low} to {high}), {100 * grown.confidence:.1f} % sure, {points}, "
+        cause = "gpumem.leak" if series.where == "gpu" else "host.oom_kill"
+        return _check(4, "fail", f"{observed}{rise} in all", series.source, cause=cause)
+    if grown.grows:
+        observed = f"+{rate} a {series.unit} while it started, as every program does: {points}"
         return _check(4, "warn", observed, series.source)
-    if steep is None:
-        return _check(
-            4, "ok", f"it does not grow: {points}, {size_text(int(max(series.values)))} at the highest", series.source
-        )
-    rate, low, high = (size_text(int(value)) for value in (grown.rate, grown.low, grown.high))
-    per = f"+{rate} a {series.unit} (95 %: {low} to {high})"
-    observed = f"{per}, {100 * grown.confidence:.1f} % sure, {points}, {size_text(int(grown.rise))} in all"
-    return _check(4, "fail", observed, series.source, cause="gpumem.leak" if series.where == "gpu" else "host.oom_kill")
+    highest = size_text(int(max(series.values)))
+    return _check(4, "ok", f"it does not grow: {points}, {highest} at the highest", series.source)
 
 
 def _phase(run: OomRun) -> Check:
     at = f" in step {run.step}" if run.step is not None else ""
     named = f"; its batch: {', '.join(run.samples[:8])}" if run.samples else ""
-    if not run.phase:
-        place = run.place
-        if place is not None:
-            return _check(5, "ok", f"not in validation; the allocation is at {place.file}:{place.line} `{place.text}`")
-        return _check(5, "skip", "nothing says in which phase or with which page it ended")
     if run.phase.startswith("valid"):
-        return _check(
-            5, "fail", f"it ended in validation{at}{named}", run.phase_at, do="torch.no_grad(), smaller pages"
-        )
-    first = run.step == 0
-    observed = f"it ended in {run.phase}{at}" + (": the first one, before anything could grow" if first else "")
-    return _check(5, "warn" if run.samples and not first else "ok", f"{observed}{named}", run.phase_at)
+        do = "torch.no_grad(), smaller pages"
+        return _check(5, "fail", f"it ended in validation{at}{named}", run.phase_at, do=do)
+    if run.phase:
+        first = ": the first one, before anything could grow" if run.step == 0 else ""
+        judgement = "warn" if run.samples and not first else "ok"
+        return _check(5, judgement, f"it ended in {run.phase}{at}{first}{named}", run.phase_at)
+    if place := run.place:
+        return _check(5, "ok", f"not in validation; the allocation is at {place} `{place.text}`")
+    return _check(5, "skip", "nothing says in which phase or with which page it ended")
 
 
 def _outside(run: OomRun) -> Check:
     facts, message = run.facts, run.message
+    left, address = facts.get("shm_free_bytes"), facts.get("address_space_bytes")
     pinned = PINNED.search(run.text)
     if pinned and run.cause in ("gpumem.raw_alloc", "wsl.limits"):
         return _check(6, "fail", f"it failed in {pinned[0]}: page-locked host memory", cause=run.cause)
-    space = NO_SPACE.search(run.text)
-    left = facts.get("shm_free_bytes")
     if run.cause == "host.shm":
+        space = NO_SPACE.search(run.text)
         more = f"; {size_text(left)} are left in /dev/shm" if left is not None else ""
         return _check(6, "fail", f"{space[0] if space else 'shared memory is exhausted'}{more}", cause="host.shm")
     if facts.get("oom_kills"):
@@ -409,33 +374,43 @@ def _outside(run: OomRun) -> Check:
         return _check(6, "fail", observed, "facts.json", cause="host.oom_kill")
     if killed_in_group(run):
         return _check(6, "fail", "the kernel killed in the control group", run.verdict.causes[0].evidence[0].file)
-    if facts.get("address_space_bytes"):
-        observed = f"ulimit -v allows {size_text(facts['address_space_bytes'])} of address space"
+    if address:
+        observed = f"ulimit -v allows {size_text(address)} of address space"
         return _check(6, "fail" if run.cause == "host.alloc_fail" else "warn", observed, "facts.json")
     if message is not None and message.outside is not None:
         raw = next((judgement for judgement in run.judged if judgement.cause == "gpumem.raw_alloc"), None)
-        observed = (
-            raw.why if raw else f"{size_text(message.outside)} of this process are outside torch's allocator: a context"
-        )
-        return _check(6, "fail" if raw else "ok", observed, run.message_at, cause="gpumem.raw_alloc" if raw else "")
+        if raw:
+            return _check(6, "fail", raw.why, run.message_at, cause=raw.cause)
+        outside = f"{size_text(message.outside)} of this process are outside torch's allocator: a context"
+        return _check(6, "ok", outside, run.message_at)
     if left is not None:
-        full = left < FULL
-        return _check(
-            6, "warn" if full else "ok", f"{size_text(left)} are left in /dev/shm; no kill was counted", "facts.json"
-        )
+        observed = f"{size_text(left)} are left in /dev/shm; no kill was counted"
+        return _check(6, "warn" if left < FULL else "ok", observed, "facts.json")
     return _check(6, "skip", "nothing was measured from outside (run it under `ocrlab watch`)")
 
 
-def _instead(run: OomRun, kind: OomKind, remedy: Remedy) -> Check:
+def _instead(kind: OomKind, remedy: Remedy) -> Check:
     if not kind.kind:
         return _check(7, "skip", "nothing says that memory ran out")
     if remedy.line:
-        more = f"; {remedy.do}" if remedy.do else ""
-        return _check(7, "ok", f"{remedy.line}{more}")
+        return _check(7, "ok", "; ".join(filter(None, (remedy.line, remedy.do))))
     return _check(7, "warn", remedy.do or "nothing is known to fit", do="ocrlab memory fit measures what fits")
 
 
-MARKS = {"ok": "ok", "warn": "warn", "fail": "FAIL", "skip": "skip"}
+PHRASES = {
+    "capacity": "a step that is too large for the card",
+    "fragmentation": "fragmentation",
+    "another process": "what another process holds",
+    "leak": "a leak",
+    "outside the cache": "what is allocated outside torch's cache",
+    "pinned memory": "pinned host memory",
+    "WSL limit": "a limit of WSL",
+    "absurd size": "one request of an absurd size",
+    "killed by the host": "the machine's memory, and the kernel killed it",
+    "refused by the host": "a limit on host memory",
+    "control group": "the memory limit of its control group, and the kernel killed it",
+    "shared memory": "shared memory",
+}
 
 
 @dataclass
@@ -455,13 +430,13 @@ class OomAnswer:
         record["checks"] = [check_record(check) for check in self.checks]
         record["remedy"] = {**asdict(self.remedy), "line": self.remedy.line}
         record["sentence"] = self.sentence
-        clean: dict[str, Any] = finite(record)
-        return clean
+        return dict(finite(record))
 
     @property
     def rows(self) -> list[tuple[str, ...]]:
         """The checks as rows of a table."""
-        return [(str(check.step), MARKS[check.judgement], check.name, check.observed) for check in self.checks]
+        marks = {"fail": "FAIL"}
+        return [(str(c.step), marks.get(c.judgement, c.judgement), c.name, c.observed) for c in self.checks]
 
 
 def explain_oom(path: str) -> OomAnswer:
@@ -483,28 +458,9 @@ def sentence(run: oom_inputs.OomRun, kind: OomKind, proposed: Remedy) -> str:
         also = [cause for cause in others if cause.id.startswith(oom_inputs.MEMORY)]
         return f"{answer}; {also[0].id} ({also[0].confidence:.2f}) looks the same." if also else f"{answer}."
     sure = "" if kind.confidence >= 0.8 else "most probably " if kind.confidence >= 0.6 else "perhaps "
-    head = f"It ran out of memory, {sure}by {_article(kind.kind)}: {kind.why}"
-    if proposed.line:
-        return f"{head}. Set {proposed.line}."
-    return f"{head}. {proposed.do}." if proposed.do else f"{head}."
-
-
-def _article(kind: str) -> str:
-    words = {
-        "capacity": "a step that is too large for the card",
-        "fragmentation": "fragmentation",
-        "another process": "what another process holds",
-        "leak": "a leak",
-        "outside the cache": "what is allocated outside torch's cache",
-        "pinned memory": "pinned host memory",
-        "WSL limit": "a limit of WSL",
-        "absurd size": "one request of an absurd size",
-        "killed by the host": "the machine's memory, and the kernel killed it",
-        "refused by the host": "a limit on host memory",
-        "control group": "the memory limit of its control group, and the kernel killed it",
-        "shared memory": "shared memory",
-    }
-    return words[kind]
+    head = f"It ran out of memory, {sure}by {PHRASES[kind.kind]}: {kind.why}"
+    last = f"Set {proposed.line}" if proposed.line else proposed.do
+    return f"{head}. {last}." if last else f"{head}."
 
 
 def _config(folder: Path | None) -> dict[str, Any]:

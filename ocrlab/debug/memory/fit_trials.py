@@ -94,7 +94,9 @@ class TrialRunner:
         env = {key: value for key, value in changes.items() if key.isupper()}
         overrides = {key: value for key, value in changes.items() if key not in env}
         began = time.monotonic()
-        kind = {"usable": self._ceiling(), "kind": self.limit.kind, "long": long}
+        # A child ends itself at the limit; the allocator of a device without a set limit knows its own end.
+        ceiling = None if self.limit.kind == "device" and not self.limit.chosen else self.usable
+        kind = {"usable": ceiling, "kind": self.limit.kind, "long": long}
         answer, ended = self.child("measure_memory", {**overrides, "batch_size": batch}, env, **kind)
         self.settled = {**(answer or {}).get("settled", {}), **self.settled}
         done = judge_trial(batch, changes, answer, ended, self.usable, time.monotonic() - began, self.margin)
@@ -103,36 +105,28 @@ class TrialRunner:
         self.report(line(done))
         return done
 
-    def _ceiling(self) -> int | None:
-        """Return where a child ends itself; the allocator of a device without a set limit knows its own end."""
-        return None if self.limit.kind == "device" and not self.limit.chosen else self.usable
-
 
 def judge_trial(
     batch: int, changes: dict[str, str], answer: Any, ended: Any, usable: int, seconds: float, margin: float
 ) -> MemoryTrial:
     """Return what a child's answer and its end say; raises RunError for what fails of another cause than memory."""
-    if answer and answer["finished"] and not ended.fingerprint:
+    answer = answer or {}
+    phase = answer.get("phase", "start")
+    refused = MemoryTrial(batch, False, None, phase, ended.description, seconds, changes=changes, answer=answer)
+    if answer.get("finished") and not ended.fingerprint:
         peak, phase, room = _peak(answer, usable, margin)
         speed = answer["crops_a_second"]
-        return MemoryTrial(batch, peak <= room, peak, phase, "", seconds, speed, changes, answer)
-    if answer and answer.get("over"):
-        over = answer["over"]
-        reached = over["held"] or None
-        return MemoryTrial(batch, False, reached, over["phase"], "ended at the limit", seconds, 0.0, changes, answer)
-    phase = (answer or {}).get("phase", "start")
-    if (
-        ended.fingerprint in MEMORY
-        or ended.fingerprint.startswith("gpumem.")
-        or any(word in ended.description for word in WORDS)
-    ):
-        return MemoryTrial(batch, False, None, phase, ended.description, seconds, 0.0, changes, answer or {})
+        return replace(refused, fits=peak <= room, peak=peak, phase=phase, message="", crops_a_second=speed)
+    if over := answer.get("over"):
+        return replace(refused, peak=over["held"] or None, phase=over["phase"], message="ended at the limit")
+    words = any(word in ended.description for word in WORDS)
+    if words or ended.fingerprint in MEMORY or ended.fingerprint.startswith("gpumem."):
+        return refused
     if ended.fingerprint in (trial.SLOW, trial.HANG):
-        return MemoryTrial(
-            batch, False, None, phase, f"not done in {seconds:.0f} s", seconds, 0.0, changes, {"slow": True}
-        )
-    reason = (answer or {}).get("error") or ended.description
-    raise RunError(f"A training with batch_size={batch} fails, and not of memory", got=reason, do="Run ocrlab train")
+        return replace(refused, message=f"not done in {seconds:.0f} s", answer={"slow": True})
+    reason = answer.get("error") or ended.description
+    what = f"A training with batch_size={batch} failed for a reason other than memory"
+    raise RunError(what, got=reason, do="Run ocrlab train")
 
 
 def _peak(answer: Mapping[str, Any], usable: int, margin: float) -> tuple[int, str, int]:

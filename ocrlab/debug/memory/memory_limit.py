@@ -34,17 +34,16 @@ def find_limit(gigabytes: float | None, *, cuda: bool = False, root: Path = ROOT
     `gigabytes` are 10^9 bytes, as the limits of containers and cards are sold.
     """
     if gigabytes is not None and not gigabytes > 0:
-        raise ConfigError("--limit is no amount of memory", got=gigabytes, need="gigabytes, more than 0")
+        raise ConfigError("--limit must be an amount of memory", got=gigabytes, need="gigabytes, more than 0")
     asked = int(gigabytes * GB) if gigabytes is not None else None
     if cuda:
         return Limit(asked or 1 << 50, "device", "--limit" if asked else "the device's memory", asked is not None)
     limits = [Limit(asked, "resident", "--limit", True)] if asked is not None else []
     limits += [limit for limit in (_group(root), _free(root)) if limit is not None]
-    for kind, number in (("address", resource.RLIMIT_AS), ("data", resource.RLIMIT_DATA)):
-        soft, _ = resource.getrlimit(number)
+    for kind, name, option in (("address", "RLIMIT_AS", "v"), ("data", "RLIMIT_DATA", "d")):
+        soft, _ = resource.getrlimit(getattr(resource, name))
         if soft != resource.RLIM_INFINITY:
-            name = "RLIMIT_AS" if kind == "address" else "RLIMIT_DATA"
-            limits.append(Limit(soft, kind, f"{name} (ulimit -{'v' if kind == 'address' else 'd'})"))
+            limits.append(Limit(soft, kind, f"{name} (ulimit -{option})"))
     if not limits:
         raise ConfigError("Nothing here says how much memory there is", need="--limit GB")
     return min(limits, key=lambda limit: limit.bytes)
@@ -62,12 +61,9 @@ def _group(root: Path) -> Limit | None:
 
 
 def _free(root: Path) -> Limit | None:
-    match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
-    return Limit(int(match[1]) * 1024, "resident", "free memory of this machine") if match else None
-
-
-def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        text = (root / "proc/meminfo").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return ""
+        return None
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    return Limit(int(match[1]) * 1024, "resident", "free memory of this machine") if match else None

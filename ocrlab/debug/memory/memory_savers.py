@@ -12,33 +12,26 @@ from ocrlab.config.fields import flat
 from ocrlab.debug.memory.fit_trials import MemoryTrial, TrialRunner
 
 SMALLEST = "resnet18_slim"
-EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+EXPANDABLE = ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 
 def possible_changes(settings: dict[str, Any], phase: str, *, cuda: bool) -> list[dict[str, str]]:
     """Return the changes that the config can express, what costs the least accuracy first."""
-    changes: list[dict[str, str]] = []
-    if cuda:
-        changes.append(dict(EXPANDABLE))
-    if settings["runtime.cache"] == "memory" and not cuda:
-        changes.append({"runtime.cache": "none"})
-    if (settings["runtime.workers"] or 0) > 0 and not cuda:
-        changes.append({"runtime.workers": "0"})
-    if not settings["runtime.activation_checkpointing"]:
-        changes.append({"runtime.activation_checkpointing": "true"})
-    if settings["trainer.precision"] == "fp32":
-        changes.append({"trainer.precision": "bf16"})
-    if settings["weights"] is not None and not settings["optim.freeze_batchnorm"]:
-        changes.append({"optim.freeze_batchnorm": "true"})
-    if phase in ("check", "validate", "final", "start"):
-        changes.append({"evaluate.long_side": str(max(64, settings["evaluate.long_side"] // 2))})
-    if settings["crop"] > 128:
-        changes.append({"crop": str(max(64, settings["crop"] // 64 * 32))})
-    if settings["width"] > 32:
-        changes.append({"width": str(max(16, settings["width"] // 8 * 4))})
-    if settings["encoder"] != SMALLEST and settings["weights"] is None:
-        changes.append({"encoder": SMALLEST})
-    return changes
+    crop, width, side = settings["crop"], settings["width"], settings["evaluate.long_side"]
+    random = settings["weights"] is None
+    changes: tuple[tuple[bool, tuple[str, str]], ...] = (
+        (cuda, EXPANDABLE),
+        (settings["runtime.cache"] == "memory" and not cuda, ("runtime.cache", "none")),
+        ((settings["runtime.workers"] or 0) > 0 and not cuda, ("runtime.workers", "0")),
+        (not settings["runtime.activation_checkpointing"], ("runtime.activation_checkpointing", "true")),
+        (settings["trainer.precision"] == "fp32", ("trainer.precision", "bf16")),
+        (not random and not settings["optim.freeze_batchnorm"], ("optim.freeze_batchnorm", "true")),
+        (phase in ("check", "validate", "final", "start"), ("evaluate.long_side", str(max(64, side // 2)))),
+        (crop > 128, ("crop", str(max(64, crop // 64 * 32)))),
+        (width > 32, ("width", str(max(16, width // 8 * 4)))),
+        (settings["encoder"] != SMALLEST and random, ("encoder", SMALLEST)),
+    )
+    return [{name: value} for possible, (name, value) in changes if possible]
 
 
 def left_out_changes(settings: dict[str, Any]) -> dict[str, str]:
@@ -56,7 +49,7 @@ def try_changes(room: TrialRunner, failed: MemoryTrial) -> list[MemoryTrial]:
     for change in changes:
         if room.left() < 10:
             break
-        done.append(_try_change(room, change))
+        done.append(_try_change(room, [change]))
     if len(changes) > 1 and not any(attempt.fits for attempt in done) and room.left() >= 10:
         done += _together(room, changes)
     return sorted(done, key=lambda attempt: (not attempt.fits, len(attempt.changes), attempt.peak or 0))
@@ -64,25 +57,22 @@ def try_changes(room: TrialRunner, failed: MemoryTrial) -> list[MemoryTrial]:
 
 def _together(room: TrialRunner, changes: list[dict[str, str]]) -> list[MemoryTrial]:
     """Try all changes at once, then without each that is not needed, as far as the time goes."""
-    needed = list(changes)
-    done = [_try_change(room, _join(needed))]
+    needed = changes
+    done = [_try_change(room, needed)]
     for change in reversed(changes) if done[0].fits else ():
         fewer = [other for other in needed if other is not change]
         if len(fewer) < 2 or room.left() < 10:  # each alone was not enough
             break
-        done.append(_try_change(room, _join(fewer)))
+        done.append(_try_change(room, fewer))
         needed = fewer if done[-1].fits else needed
     return done
 
 
-def _join(changes: list[dict[str, str]]) -> dict[str, str]:
-    return {key: value for change in changes for key, value in change.items()}
-
-
-def _try_change(room: TrialRunner, change: dict[str, str]) -> MemoryTrial:
+def _try_change(room: TrialRunner, changes: list[dict[str, str]]) -> MemoryTrial:
+    together = {key: value for change in changes for key, value in change.items()}
     settled = room.settled
-    room.settled = {key: value for key, value in settled.items() if key not in change}
+    room.settled = {key: value for key, value in settled.items() if key not in together}
     try:
-        return room.attempt(1, change)
+        return room.attempt(1, together)
     finally:
         room.settled = settled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -98,8 +99,7 @@ def _flight(folder: Path | None) -> Iterable[Series]:
         names = [name for name in (steps[-1].memory if steps else {}) if not name.endswith("peak")]
         for name in sorted(names, key=lambda key: (key == "rss", "reserved" in key)):
             points = [(float(step.micro), float(step.memory[name])) for step in steps if name in step.memory]
-            where = "host" if name == "rss" else "gpu"
-            yield _series(name, where, "step", f"flight/{path.name}", points)
+            yield _series(name, "host" if name == "rss" else "gpu", "step", f"flight/{path.name}", points)
         if len(steps) >= FEWEST:
             return  # the newest start is the one that ended
 
@@ -138,9 +138,8 @@ def _table(folder: Path | None) -> Iterable[Series]:
             value, at = _number(row.get(name)), _number(row.get(step)) if step else float(number)
             if value is not None and at is not None:
                 points.append((at, value))
-        scale = next((size for word, size in SCALES if word in name.lower()), 0) or _guessed([v for _, v in points])
-        where = "host" if re.search("rss|host|cpu|ram", name) and "vram" not in name else "gpu"
-        yield _series(name, where, "step", path.name, [(at, value * scale) for at, value in points])
+        scale = next((size for word, size in SCALES if word in name.lower()), 0) or _guessed_unit(points)
+        yield _series(name, _place(name), "step", path.name, [(at, value * scale) for at, value in points])
 
 
 def _lines(texts: Mapping[str, str]) -> Iterable[Series]:
@@ -162,12 +161,9 @@ def _lines(texts: Mapping[str, str]) -> Iterable[Series]:
                 series.setdefault(match["name"].lower().strip(), []).append((number, size, bool(unit)))
         for name, points in series.items():
             sized = [(at, size) for at, size, unit in points if unit]
-            scale = 1
-            if not sized:
-                scale = _guessed([size for _, size, _ in points])
-                sized = [(at, size) for at, size, _ in points]
-            where = "host" if re.search("rss|host|cpu|ram", name) and "vram" not in name else "gpu"
-            yield _series(name, where, "line", file, [(at, size * scale) for at, size in sized])
+            figures = sized or [(at, size) for at, size, _ in points]
+            scale = 1 if sized else _guessed_unit(figures)
+            yield _series(name, _place(name), "line", file, [(at, size * scale) for at, size in figures])
 
 
 def _column(cells: Sequence[str]) -> tuple[int, str] | None:
@@ -182,9 +178,14 @@ def _series(what: str, where: str, unit: str, source: str, points: Sequence[tupl
     return Series(what, where, unit, source, [at for at, _ in newest], [value for _, value in newest])
 
 
-def _guessed(values: Sequence[float]) -> int:
+def _place(name: str) -> str:
+    """Return whose memory a figure of this name is."""
+    return "host" if re.search("rss|host|cpu|ram", name) and "vram" not in name else "gpu"
+
+
+def _guessed_unit(points: Sequence[tuple[float, float]]) -> int:
     """Return the unit of figures without one: bytes where they are large, GB where they are tiny, else MB."""
-    top = max(values, default=0.0)
+    top = max((value for _, value in points), default=0.0)
     return 1 if top > 1e7 else 2**20 if top > 200 else 2**30
 
 
@@ -193,4 +194,4 @@ def _number(text: str | None) -> float | None:
         value = float(text or "")
     except ValueError:
         return None
-    return value if value == value and abs(value) != float("inf") else None
+    return value if math.isfinite(value) else None

@@ -48,8 +48,7 @@ class Monitor:
         now = self.clock() - self.began
         sample: dict[str, Any] = {"schema": SCHEMA, "time": run_folder.now(), "seconds": round(now, 1), "pid": self.pid}
         sample["alive"] = self.pid is None or self._started() == self.started is not None
-        host = _tree(self.pid) if self.pid is not None else _machine()
-        sample["host"] = host
+        host = sample["host"] = _host(self.pid)
         pids = {use["pid"] for use in host["processes"]} if self.pid is not None else set()
         shm = process_memory.shared_memory().value
         group = cgroup.memory_use("self" if self.pid is None else self.pid)
@@ -101,21 +100,16 @@ def newest(runs: Path | str) -> tuple[int, Path] | None:
 
 def _thin(curve: deque[tuple[float, float]]) -> None:
     if len(curve) > POINTS:
-        points = [
-            point for number, point in enumerate(curve) if number % 2 == len(curve) % 2 or number == len(curve) - 1
-        ]
+        points = [*list(curve)[len(curve) % 2 : -1 : 2], curve[-1]]
         curve.clear()
         curve.extend(points)
 
 
-def _tree(pid: int) -> dict[str, Any]:
-    """Return the memory of a process tree, and what the machine could still give it."""
-    return {**process_memory.process(pid), "available": (process_memory.machine_memory().value or {}).get("available")}
-
-
-def _machine() -> dict[str, Any]:
-    """Return the memory of the whole machine, with the largest processes."""
+def _host(pid: int | None) -> dict[str, Any]:
+    """Return the memory of a process tree and what the machine could still give it, else of the whole machine."""
     memory = process_memory.machine_memory().value or {}
+    if pid is not None:
+        return {**process_memory.process(pid), "available": memory.get("available")}
     return {"processes": process_memory.largest_processes(LARGEST), "pss": None, "rss": memory.get("used", 0), **memory}
 
 

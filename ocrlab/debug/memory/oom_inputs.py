@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ocrlab.debug.diagnosis import classify, oom_message
+from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.evidence import CONTEXT
+from ocrlab.debug.diagnosis.hangs.stack_patterns import is_library
+from ocrlab.debug.diagnosis.log_records import Line, LoggedException, read_records
 from ocrlab.debug.diagnosis.oom_message import UNITS
 from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.memory import memory_series
@@ -57,12 +60,8 @@ MEMORY = ("gpumem.", "host.oom_kill", "host.alloc_fail", "host.shm", "wsl.limits
 LEAK = re.compile(
     r"(?P<mib>\d+(?:\.\d+)?) MiB a step are kept by (?P<holder>[^\n]+?)(?: at (?P<at>[^\s:]+:\d+))?(?::|\.)[^\n]*"
 )
-VALIDATES = re.compile(
-    r'(?i)File "[^"]+", line \d+, in (?P<name>\w*(?:valid|eval|test_step|test_epoch|inference|predict)\w*)'
-)
-FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+VALIDATES = re.compile(r"(?i)valid|eval|test_step|test_epoch|inference|predict")
 GROUP_LIMIT = re.compile(r"\bmemory: usage \d+kB, limit (\d{1,15})kB")  # mm/memcontrol.c, both versions of groups
-LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|^<")
 
 
 @dataclass(frozen=True)
@@ -102,6 +101,15 @@ class OomRun:
     def facts(self) -> Mapping[str, Any]:
         """What was measured from outside."""
         return self.incident.facts
+
+    @property
+    def cards(self) -> list[dict[str, Any]]:
+        """The GPUs at the failure, as the watcher saw them."""
+        return list((self.facts.get("gpus") or {}).get("cards") or ())
+
+    def speaks_for(self, cause: str) -> bool:
+        """Tell whether the numbers of the message make a cause more than possible."""
+        return any(judged.cause == cause and judged.level is not Level.POSSIBLE for judged in self.judged)
 
     @property
     def text(self) -> str:
@@ -167,11 +175,11 @@ def _messages(run: OomRun) -> None:
             whole = next((message for message in messages if message.request is not None), messages[0])
             run.message, run.message_at = whole, _line_at(name, text, whole.offset)
             run.judged = oom_message.judge(whole)
-            run.place = _frame(name, text, whole.offset)
+            run.place = _frame(text, whole.offset)
         refused = find_refusals(text)
         if refused and run.refused is None:
             run.refused, run.refused_at = refused[0], _line_at(name, text, refused[0].offset)
-            run.place = run.place or _frame(name, text, refused[0].offset)
+            run.place = run.place or _frame(text, refused[0].offset)
 
 
 def _phase(run: OomRun) -> None:
@@ -192,25 +200,23 @@ def _phase(run: OomRun) -> None:
         run.samples = [str(beat["sample"])] if beat.get("sample") else []
         return
     for name, text in run.incident.texts.items():
-        _, mark, last = text.rpartition("Traceback (most recent call last)")
-        match = VALIDATES.search(last) if mark else None
-        if match:
-            offset = len(text) - len(last) + match.start()
-            run.phase, run.phase_at = "validation", str(_line_at(name, text, offset))
+        traced = [exception for exception in _exceptions(text) if exception.traced]
+        frames = [frame for exception in traced[-1:] for frame in exception.frames if VALIDATES.search(frame.function)]
+        if frames:
+            run.phase, run.phase_at = "validation", f"{name}:{frames[0].number}"
             return
 
 
-def _frame(name: str, text: str, offset: int) -> SourceLine | None:
+def _exceptions(text: str) -> Sequence[LoggedException]:
+    return read_records([Line(number, line) for number, line in enumerate(text.split("\n"), 1)]).exceptions
+
+
+def _frame(text: str, offset: int) -> SourceLine | None:
     """Return the innermost frame of the program's own in the traceback that ends at a message."""
-    begin = text.rfind("Traceback (most recent call last)", 0, offset)
-    if begin < 0:
-        return None
-    frames = [match for match in FRAME.finditer(text, begin, offset) if not LIBRARY.search(match["file"])]
-    if not frames:
-        return None
-    last = frames[-1]
-    code = text[last.end() :].lstrip("\n").partition("\n")[0].strip()
-    return SourceLine(last["file"], int(last["line"]), code)
+    number = text.count("\n", 0, offset) + 1
+    traced = [e for e in _exceptions(text) if e.traced and e.first <= number]
+    frames = [frame for exception in traced[-1:] for frame in exception.frames if not is_library(frame)]
+    return SourceLine(frames[-1].file, frames[-1].line, frames[-1].source.strip()) if frames else None
 
 
 def _line_at(name: str, text: str, offset: int) -> SourceLine:

@@ -156,7 +156,8 @@ def collect(path: Path) -> Sources:
     incident, kind, inside = load_input.read_run_folder(path), "run", path / INCIDENT
     if not inside.is_dir() and (verdict := _read_json(path / "verdict.json", unread)):  # an incident folder by itself
         status, facts = str(verdict.get("status") or incident.status), _read_json(path / "facts.json", unread)
-        exit_code, signal = load_input.exit_code(verdict), load_input.signal(verdict)
+        ending = load_input.read_ending(verdict)
+        exit_code, signal = ending["exit_code"], ending["signal"]
         incident, kind, inside = Incident(status, exit_code, signal, incident.texts, "", facts), "incident", path
     record = None
     try:

@@ -89,7 +89,7 @@ def test_a_replay_answer_is_shown_once(tmp_path: Path) -> None:
 
 def test_an_ending_of_other_types_says_nothing() -> None:
     ending = {"status": 3, "exit_code": "x", "signal": 9}
-    assert (load_input.status(ending), load_input.exit_code(ending), load_input.signal(ending)) == (
+    assert tuple(load_input.read_ending(ending).values()) == (
         "log",
         None,
         None,

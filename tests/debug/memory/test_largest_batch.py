@@ -149,7 +149,7 @@ def test_remedies_are_what_the_config_can_express() -> None:
     small = {**settings, "crop": 64, "width": 16, "encoder": "resnet18_slim", "trainer.precision": "bf16"}
     small |= {"runtime.cache": "none", "runtime.workers": 0, "runtime.activation_checkpointing": True}
     assert memory_savers.possible_changes(small, "train", cuda=False) == []
-    assert memory_savers.possible_changes(small, "train", cuda=True) == [memory_savers.EXPANDABLE]
+    assert memory_savers.possible_changes(small, "train", cuda=True) == [dict([memory_savers.EXPANDABLE])]
 
 
 def test_every_remedy_can_be_set() -> None:

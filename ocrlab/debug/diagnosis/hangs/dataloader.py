@@ -5,13 +5,14 @@ Source: torch/utils/data/dataloader.py (`_try_get_data`), _utils/worker.py (`_wo
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.hangs import locks, stack_patterns
-from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
+from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding, finding
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
 WORKER_NAME = "pt_data_worker"  # torch names its processes so since 2.6
@@ -20,7 +21,9 @@ UNPICKLABLE = re.compile(r"queues\.py\"?, line \d+, in _feed|Can't pickle|[Cc]an
 FIFO = re.compile(r"^(wait_for_partner|fifo_open)$")  # linux/fs/pipe.c
 
 
-def explain_loader_wait(main: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: str) -> list[HangFinding]:
+def explain_loader_wait(
+    main: Stack, stacks: Sequence[Stack], before: Mapping[int, Stack], log: str
+) -> list[HangFinding]:
     """Return why a process that waits in `_try_get_data` gets no batch."""
     parents = {stack.process.pid: stack.process.parent for stack in stacks}
     workers = [
@@ -29,22 +32,18 @@ def explain_loader_wait(main: Stack, stacks: list[Stack], before: Mapping[int, S
         if stack_patterns.is_worker(stack) and _below(stack.process.pid, main.process.pid, parents)
     ]
     at_work = [stack for stack in workers if not stack_patterns.idle(stack.threads[0].frames)]
-    waiting = main.threads[0].frames
     if not workers:
         why = "training waits for a batch from a worker, and no stack of a worker is known"
-        return [HangFinding("loader.hang_sample", Level.POSSIBLE, main.process.pid, why, waiting[:8])]
+        return [finding(main, Level.POSSIBLE, why, main.threads[0].frames[:8], cause="loader.hang_sample")]
     if at_work:
         alone = len(at_work) == 1
         copied = not alone and all(locks.fork_lock(stack, main) for stack in at_work)
-        return [
-            finding
-            for stack in at_work
-            for finding in explain_worker(stack, before.get(stack.process.pid), main, alone=alone, copied=copied)
-        ]
+        reasons = (explain_worker(s, before.get(s.process.pid), main, alone=alone, copied=copied) for s in at_work)
+        return [*itertools.chain.from_iterable(reasons)]
     return [_pinning(main) or _lost(main, workers, before, log)]
 
 
-def explain_from_outside(main: Stack, stacks: list[Stack]) -> list[HangFinding]:
+def explain_from_outside(main: Stack, stacks: Sequence[Stack]) -> list[HangFinding]:
     """Return what the kernel alone tells of a loader whose frames nobody may read: which worker does not wait."""
     workers = [stack for stack in stacks if stack.process.name == WORKER_NAME and stack.process.state != "Z"]
     if main in workers or not workers or not _polls(main):
@@ -53,13 +52,12 @@ def explain_from_outside(main: Stack, stacks: list[Stack]) -> list[HangFinding]:
     at_work = [stack for stack in workers if not _polls(stack)]
     if not at_work:
         why = f"process {pid} and its {len(workers)} data workers all wait for a message: a batch was lost on its way"
-        return [HangFinding("loader.hang_unpicklable", Level.POSSIBLE, pid, why)]
+        return [finding(main, Level.POSSIBLE, why, [], cause="loader.hang_unpicklable")]
     first = at_work[0]
     doing = _doing(first.threads[0]) if first.threads else "is not waiting for work"
     why = f"process {pid} waits for a message, and worker {first.process.pid} {doing} while others wait for work"
-    return [
-        HangFinding("loader.hang_sample", Level.LIKELY if len(at_work) == 1 else Level.POSSIBLE, first.process.pid, why)
-    ]
+    level = Level.LIKELY if len(at_work) == 1 else Level.POSSIBLE
+    return [finding(first, level, why, [], cause="loader.hang_sample")]
 
 
 def explain_worker(
@@ -67,29 +65,27 @@ def explain_worker(
 ) -> list[HangFinding]:
     """Return why a worker does not come back with its batch; `copied`: all workers look like copies."""
     thread = stack.threads[0]
-    frames, pid = thread.frames, stack.process.pid
-    doing, own = _doing(thread), stack_patterns.best(frames)
-    name, which = stack_patterns.process_name(stack), sample(frames)
-    why = f"{name} {doing} in {stack_patterns.place(own)}{f', {which}' if which else ''}"
+    frames, name, which = thread.frames, stack_patterns.process_name(stack), sample(thread.frames)
+    why = f"{name} {_doing(thread)} in {stack_patterns.where(frames)}{f', {which}' if which else ''}"
     level = Level.DECISIVE if alone else Level.STRONG
     if stack_patterns.moved(thread, before):
         level = level.lower.lower
         why += "; it stood elsewhere a moment ago, so that it may only be slow"
     if twice := locks.explain_self_deadlock(frames):
         why += f"; {twice}"
-    finding = HangFinding("loader.hang_sample", level, pid, why, frames[:6])
+    slow = finding(stack, level, why, cause="loader.hang_sample")
     kind, index = stack_patterns.match_pattern(frames)
     if kind.startswith("hang."):  # the sample waits for something that has a name of its own
         inner = f"{name} is in {stack_patterns.place(frames[index])}"
-        return [finding, HangFinding(kind, level.lower, pid, inner, frames[: index + 3])]
+        return [slow, finding(stack, level.lower, inner, frames[: index + 3], cause=kind)]
     locked = locks.fork_lock(stack, main)
     if locked is None:
-        return [finding]
+        return [slow]
     if copied:
         locked = replace(locked, level=locked.level.higher)
     if locked.level.value < Level.STRONG.value:  # a sample that is at fault by itself looks the same
-        return [replace(finding, level=level.at_most(Level.LIKELY)), replace(locked, level=Level.POSSIBLE)]
-    return [locked, replace(finding, level=level.at_most(locked.level.lower))]
+        return [replace(slow, level=level.at_most(Level.LIKELY)), replace(locked, level=Level.POSSIBLE)]
+    return [locked, replace(slow, level=level.at_most(locked.level.lower))]
 
 
 def sample(frames: list[Frame]) -> str:
@@ -116,36 +112,31 @@ def _pinning(main: Stack) -> HangFinding | None:
     """Return a finding if the batch is with the thread that copies it into pinned memory, which is the driver's."""
     for thread in main.threads[1:]:
         at = next((n for n, frame in enumerate(thread.frames) if frame.function.endswith("_pin_memory_loop")), 0)
-        if at and not all(
-            stack_patterns.QUEUES.search(frame.file) for frame in thread.frames[:at] if "do_one" not in frame.function
-        ):
+        inner = [frame for frame in thread.frames[:at] if "do_one" not in frame.function]
+        if at and not all(stack_patterns.QUEUES.search(frame.file) for frame in inner):
             why = f"the thread that pins memory does not come back from {stack_patterns.place(thread.frames[0])}"
-            return HangFinding("hang.gpu_kernel", Level.LIKELY, main.process.pid, why, thread.frames[:6])
+            return finding(main, Level.LIKELY, why, thread.frames[:6], cause="hang.gpu_kernel")
     return None
 
 
 def _lost(main: Stack, workers: list[Stack], before: Mapping[int, Stack], log: str) -> HangFinding:
     """Return the finding for a batch that nobody works on any more: it died in a worker's feeder thread."""
-    pid, frames = main.process.pid, main.threads[0].frames[:8]
-    why = "training waits for a batch, and every worker waits for work: the batch was lost on its way"
-    if "Too many open files" in log or "received 0 items of ancdata" in log:
-        return HangFinding("host.fd_limit", Level.STRONG, pid, f"{why}, for want of file descriptors", frames)
-    if "can't start new thread" in log:
-        return HangFinding("host.thread_limit", Level.STRONG, pid, f"{why}, for want of threads", frames)
-    if UNPICKLABLE.search(log):
-        return HangFinding(
-            "loader.hang_unpicklable", Level.DECISIVE, pid, f"{why}; the log shows that it could not be pickled", frames
-        )
+    cause, level, more = "loader.hang_unpicklable", Level.LIKELY, ""
     feeders = [any(thread.name == FEEDER for thread in stack.threads) for stack in workers]
-    if any(feeders) and not all(feeders):
-        lame = stack_patterns.process_name(workers[feeders.index(False)])
-        return HangFinding(
-            "loader.hang_unpicklable", Level.STRONG, pid, f"{why}; {lame} has lost its feeder thread", frames
-        )
-    still = all(
-        stack_patterns.moved(stack.threads[0], before.get(stack.process.pid)) is False for stack in [main, *workers]
-    )
-    return HangFinding("loader.hang_unpicklable", Level.STRONG if still else Level.LIKELY, pid, why, frames)
+    moved = (stack_patterns.moved(stack.threads[0], before.get(stack.process.pid)) for stack in [main, *workers])
+    if "Too many open files" in log or "received 0 items of ancdata" in log:
+        cause, level, more = "host.fd_limit", Level.STRONG, ", for want of file descriptors"
+    elif "can't start new thread" in log:
+        cause, level, more = "host.thread_limit", Level.STRONG, ", for want of threads"
+    elif UNPICKLABLE.search(log):
+        level, more = Level.DECISIVE, "; the log shows that it could not be pickled"
+    elif any(feeders) and not all(feeders):
+        name = stack_patterns.process_name(workers[feeders.index(False)])
+        level, more = Level.STRONG, f"; {name} has lost its feeder thread"
+    elif all(change is False for change in moved):
+        level = Level.STRONG
+    why = "training waits for a batch, and every worker waits for work: the batch was lost on its way"
+    return finding(main, level, why + more, main.threads[0].frames[:8], cause=cause)
 
 
 def _doing(thread: Thread) -> str:

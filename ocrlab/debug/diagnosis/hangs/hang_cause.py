@@ -15,7 +15,7 @@ from typing import Any
 from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.evidence import CONTEXT, Hit
 from ocrlab.debug.diagnosis.hangs import dataloader, locks, stack_patterns
-from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
+from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding, finding, where
 from ocrlab.debug.diagnosis.log_records import LoggedFrame, parse_stacks
 from ocrlab.debug.diagnosis.log_text import LogText, clean_log
 from ocrlab.hardware.processes import stack_dumps
@@ -62,45 +62,40 @@ def find_hangs(stacks: Sequence[Stack], facts: Mapping[str, Any]) -> list[HangFi
     """
     before = {stack.process.pid: stack for stack in facts.get("stacks_before") or ()}
     log = str(facts.get("log") or "")
-    everything = list(stacks)
-    findings = [finding for stack in everything for finding in _stopped(stack, before)]
-    findings += explain_rank_wait(everything)
-    findings += locks.find_wait_cycle(everything, before)
-    findings += _children(everything)
-    for stack in everything:
-        if _tells(stack):
-            findings += _program(stack, everything, before, log, facts.get("silent_seconds"))
+    findings = [*filter(None, (_stopped(stack, before) for stack in stacks))]
+    findings += [*explain_rank_wait(stacks), *locks.find_wait_cycle(stacks, before), *_children(stacks)]
+    for stack in stacks:
+        findings += _program(stack, stacks, before, log, facts.get("silent_seconds"))
     best: dict[str, HangFinding] = {}
-    for finding in sorted(findings, key=lambda finding: -finding.level.value):
-        best.setdefault(finding.id, finding)
+    for hang in sorted(findings, key=lambda hang: -hang.level.value):
+        best.setdefault(hang.id, hang)
     return list(best.values())
 
 
-def _tells(stack: Stack) -> bool:
-    """Tell whether a process is a Python program that lives, with frames that say where it stands."""
-    framed = bool(stack.threads and stack.threads[0].frames)
-    return framed and stack.how != "crash" and stack.process.role in PROGRAMS and stack.process.state not in ENDED
-
-
 def _program(
-    stack: Stack, stacks: list[Stack], before: Mapping[int, Stack], log: str, seconds: float | None
+    stack: Stack, stacks: Sequence[Stack], before: Mapping[int, Stack], log: str, seconds: float | None
 ) -> list[HangFinding]:
-    """Return what one Python program waits for, from the innermost frame of its main thread that tells."""
+    """Return what a living Python program waits for, from the innermost frame of its main thread that tells."""
+    framed = bool(stack.threads and stack.threads[0].frames)
+    if not framed or stack.how == "crash" or stack.process.role not in PROGRAMS or stack.process.state in ENDED:
+        return []
     main = stack.threads[0]
     kind, index = stack_patterns.match_pattern(main.frames)
     if kind == "loader.wait":
         return dataloader.explain_loader_wait(stack, stacks, before, log)
     if kind in ("loader.hang_sample", "loader.worker"):
-        waited_for = stack.process.role == "worker" or any(
-            stack_patterns.match_pattern(other.threads[0].frames)[0] == "loader.wait"
-            for other in stacks
-            if other.threads
+        mains = [other.threads[0].frames for other in stacks if other.threads]
+        waits = any(stack_patterns.match_pattern(frames)[0] == "loader.wait" for frames in mains)
+        return (
+            []
+            if waits or stack.process.role == "worker"
+            else dataloader.explain_worker(stack, before.get(stack.process.pid))
         )
-        return [] if waited_for else dataloader.explain_worker(stack, before.get(stack.process.pid))
     if kind == "dist" or stack_patterns.idle(main.frames):
         return []
     if TERMINAL.search(main.call) or TERMINAL.search(main.wchan):
-        return [_reads_terminal(stack, index)]
+        why = f"process {stack.process.pid} waits for input ({main.call or main.wchan}) in {where(main.frames)}"
+        return [finding(stack, Level.DECISIVE, why, main.frames[: max(index, 0) + 4], cause="hang.stopped")]
     if stack.how == "proc":  # no frame of Python's: what the kernel shows has many readings
         guesses = dataloader.explain_from_outside(stack, stacks)
         if not guesses and stack.process.role != "worker":
@@ -110,26 +105,16 @@ def _program(
         return [_import(stack, index, before)]
     if kind:
         why = f"process {stack.process.pid} {WORDS[kind]} {stack_patterns.place(main.frames[index])}"
-        moved = stack_patterns.moved(main, before.get(stack.process.pid))
-        return [
-            HangFinding(kind, Level.LIKELY if moved else Level.STRONG, stack.process.pid, why, main.frames[: index + 3])
-        ]
+        level = Level.LIKELY if stack_patterns.moved(main, before.get(stack.process.pid)) else Level.STRONG
+        return [finding(stack, level, why, main.frames[: index + 3], cause=kind)]
     return locks.explain_wait(stack, stacks, before, seconds, log)
-
-
-def _reads_terminal(stack: Stack, index: int) -> HangFinding:
-    main = stack.threads[0]
-    at = stack_patterns.place(stack_patterns.best(main.frames))
-    why = f"process {stack.process.pid} waits for input ({main.call or main.wchan}) in {at}"
-    return HangFinding("hang.stopped", Level.DECISIVE, stack.process.pid, why, main.frames[: max(index, 0) + 4])
 
 
 def _import(stack: Stack, index: int, before: Mapping[int, Stack]) -> HangFinding:
     """Return the finding for an import that does not come back, with the module and where it stands."""
     main = stack.threads[0]
-    module = next(
-        (f.locals["name"].strip("'\"") for f in main.frames[index:] if "importlib" in f.file and "name" in f.locals), ""
-    )
+    names = [f.locals["name"] for f in main.frames[index:] if "importlib" in f.file and "name" in f.locals]
+    module = names[0].strip("'\"") if names else ""
     body = next((frame for frame in main.frames[:index] if frame.function == "<module>"), None)
     inner = main.frames[:index] or main.frames
     what = f"the import of {module}" if module else "the import"
@@ -142,57 +127,48 @@ def _import(stack: Stack, index: int, before: Mapping[int, Stack]) -> HangFindin
     if main.active or main.gil:  # on a machine with other work to do an import may take minutes
         level = Level.LIKELY if stack_patterns.still(main, old) else Level.POSSIBLE
         why += "; it is busy, and may only be slow"
-    return HangFinding("hang.import", level, stack.process.pid, why, main.frames[: index + 1][:8])
+    return finding(stack, level, why, main.frames[: index + 1][:8], cause="hang.import")
 
 
-def _stopped(stack: Stack, before: Mapping[int, Stack]) -> list[HangFinding]:
-    process, main = stack.process, stack.threads[0] if stack.threads else None
-    frames = main.frames[:6] if main else []
+def _stopped(stack: Stack, before: Mapping[int, Stack]) -> HangFinding | None:
+    process = stack.process
     if process.state in "Tt" and process.role != "other":
         by = "by a debugger" if process.state == "t" else "by a signal (SIGSTOP, SIGTTIN, Ctrl-Z)"
         why = f"{process.role} {process.pid} is stopped {by}; it goes on after: kill -CONT {process.pid}"
-        return [HangFinding("hang.stopped", Level.DECISIVE, process.pid, why, frames)]
+        return finding(stack, Level.DECISIVE, why, cause="hang.stopped")
     if process.state != "D":
-        return []
+        return None
     old = before.get(process.pid)
+    frames = stack.threads[0].frames[:6] if stack.threads else []
     words = " ".join([stack.wchan, *(frame.function for frame in frames)])
     level = Level.LIKELY
     if old is not None:  # a disk is waited for now and then
         level = Level.STRONG if old.process.state == "D" else Level.POSSIBLE
     if DRIVER.search(words):
         why = f"process {process.pid} is stuck inside the GPU driver and cannot be killed ({stack.wchan})"
-        return [HangFinding("hang.cuda_init", level, process.pid, why, frames)]
+        return finding(stack, level, why, cause="hang.cuda_init")
     what = "storage" if STORAGE.search(words) else "a device"
     why = f"process {process.pid} waits for {what} in uninterruptible sleep ({stack.wchan or 'unknown place'})"
-    return [HangFinding("hang.stopped", level, process.pid, why, frames)]
+    return finding(stack, level, why, cause="hang.stopped")
 
 
-def _children(stacks: list[Stack]) -> list[HangFinding]:
+def _children(stacks: Sequence[Stack]) -> list[HangFinding]:
     """Return what programs that are not Python, and that somebody waits for, tell by their name."""
     findings = []
     for stack in stacks:
         process = stack.process
         if process.name == "nvidia-smi" or re.match(r"(\S*/)?nvidia-smi\b", process.command):
             why = f"nvidia-smi (pid {process.pid}) does not come back"
-            findings.append(
-                HangFinding(
-                    "hang.cuda_init",
-                    Level.STRONG,
-                    process.pid,
-                    why,
-                    stack.threads[0].frames[:4] if stack.threads else [],
-                )
-            )
+            findings.append(finding(stack, Level.STRONG, why, cause="hang.cuda_init"))
         elif process.role == "compiler" and process.state != "Z" and stack.how == "proc":  # Inductor's pool stays idle
             why = f"a compiler (pid {process.pid}, {process.name or process.command[:40]}) is at work or stuck"
-            findings.append(HangFinding("hang.compile", Level.LIKELY, process.pid, why))
+            findings.append(finding(stack, Level.LIKELY, why, [], cause="hang.compile"))
     return findings
 
 
-def explain_rank_wait(stacks: list[Stack]) -> list[HangFinding]:
+def explain_rank_wait(stacks: Sequence[Stack]) -> list[HangFinding]:
     """Return what keeps ranks from going on together; empty where fewer than one waits in a collective."""
-    where = {stack.process.pid: _collective(stack) for stack in stacks if stack.threads}
-    inside = {pid: name for pid, name in where.items() if name}
+    inside = {stack.process.pid: name for stack in stacks if stack.threads and (name := _collective(stack))}
     if not inside:
         return []
     ranks = [stack for stack in stacks if stack.process.pid in inside or _may_be_rank(stack, stacks, inside)]
@@ -201,27 +177,30 @@ def explain_rank_wait(stacks: list[Stack]) -> list[HangFinding]:
     waiting = [stack for stack in ranks if inside.get(stack.process.pid) == common]
     odd = [stack for stack in ranks if inside.get(stack.process.pid) != common]
     if odd:
-        there = "; ".join(f"process {stack.process.pid} is in {_at(stack, inside)}" for stack in odd[:4])
+        names_of = {pid: f"{name}, called in " for pid, name in inside.items()}
+        places = [(s.process.pid, where(s.threads[0].frames)) for s in odd[:4]]
+        there = "; ".join(f"process {pid} is in {names_of.get(pid, '')}{place}" for pid, place in places)
         why = f"{len(waiting)} of {len(ranks)} ranks wait in {common}, but {there}"
         frames = odd[0].threads[0].frames[:6] + waiting[0].threads[0].frames[:4]
-        return [HangFinding("dist.timeout_desync", Level.STRONG, odd[0].process.pid, why, frames)]
+        return [finding(odd[0], Level.STRONG, why, frames, cause="dist.timeout_desync")]
     first = ranks[0]
     frames = first.threads[0].frames[:8]
     if MEETING.search(common):
         why = f"{len(ranks)} rank(s) wait in {common} for the others to come: one is missing, or cannot be reached"
         return [
-            HangFinding("dist.network", Level.LIKELY, first.process.pid, why, frames),
-            HangFinding("dist.misconfig", Level.POSSIBLE, first.process.pid, why, frames[:4]),
+            finding(first, Level.LIKELY, why, frames, cause="dist.network"),
+            finding(first, Level.POSSIBLE, why, frames[:4], cause="dist.misconfig"),
         ]
-    lines = {_place(stack) for stack in ranks}
-    if len(ranks) > 1 and len(lines) > 1:
-        why = f"all ranks wait in {common}, but called from different lines: {', '.join(sorted(lines)[:4])}"
-        return [HangFinding("dist.timeout_desync", Level.STRONG, first.process.pid, why, frames)]
-    if len(ranks) > 1:
-        why = f"all {len(ranks)} ranks wait in the same {common}: the connection between them is stuck"
-        return [HangFinding("dist.network", Level.POSSIBLE, first.process.pid, why, frames)]
+    lines = {where(stack.threads[0].frames) for stack in ranks}
+    cause, level = "dist.timeout_desync", Level.LIKELY
     why = f"this rank waits in {common} for others, whose stacks are not known"
-    return [HangFinding("dist.timeout_desync", Level.LIKELY, first.process.pid, why, frames)]
+    if len(lines) > 1:
+        level = Level.STRONG
+        why = f"all ranks wait in {common}, but called from different lines: {', '.join(sorted(lines)[:4])}"
+    elif len(ranks) > 1:
+        cause, level = "dist.network", Level.POSSIBLE
+        why = f"all {len(ranks)} ranks wait in the same {common}: the connection between them is stuck"
+    return [finding(first, level, why, frames, cause=cause)]
 
 
 def _collective(stack: Stack) -> str:
@@ -247,21 +226,11 @@ def _sleeps_in_backward(stack: Stack) -> bool:
     return rank and not main.active and bool(frames) and BACKWARD.search(frames[0].file) is not None
 
 
-def _may_be_rank(stack: Stack, stacks: list[Stack], inside: dict[int, str]) -> bool:
+def _may_be_rank(stack: Stack, stacks: Sequence[Stack], inside: dict[int, str]) -> bool:
     """Tell whether a process is a sibling of those that wait in a collective, and no worker or tool of theirs."""
     parents = {other.process.parent for other in stacks if other.process.pid in inside}
     tool = stack.process.role in ("helper", "compiler", "tracker", "other")
     return bool(stack.threads) and not tool and stack.process.parent != 0 and stack.process.parent in parents
-
-
-def _at(stack: Stack, inside: dict[int, str]) -> str:
-    name = inside.get(stack.process.pid)
-    return f"{name}, called in {_place(stack)}" if name else _place(stack)
-
-
-def _place(stack: Stack) -> str:
-    frames = stack.threads[0].frames
-    return stack_patterns.place(stack_patterns.best(frames))
 
 
 def hang_fact(stacks: Sequence[Stack], facts: Mapping[str, Any], text: str | None = None) -> dict[str, Any] | None:
@@ -293,9 +262,9 @@ def stack_hits(incident: Incident, texts: Sequence[LogText]) -> list[Hit]:
         if not threads and all(stack.how in UNTIMED for stack in page.records.stacks):
             continue
         facts = {"log": incident.texts.get(LOG, ""), **incident.facts} if page.name == STACKS else incident.facts
-        for finding in find_hangs(page.records.stacks, facts):
-            frames = [_evidence(page.name, frame) for frame in finding.frames]
-            hits += _hits(finding.id, finding.level, [Evidence(page.name, None, finding.why), *frames])
+        for hang in find_hangs(page.records.stacks, facts):
+            frames = [_evidence(page.name, frame) for frame in hang.frames]
+            hits += _hits(hang.id, hang.level, [Evidence(page.name, None, hang.why), *frames])
         return hits
     return hits
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.hangs import stack_patterns
-from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
+from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding, finding, where
 from ocrlab.hardware.processes.stack_dumps import short
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
@@ -50,7 +50,7 @@ LOGGING = ("logging/__init__.py", "threading.py")
 SHARED = "multiprocessing/synchronize.py"  # these locks are meant for several processes: fork copies none of them
 NAMED = re.compile(r"^(read|write|flock|fcntl) .*, (?:written|read|held) by (\d+(?:, \d+)*)$")
 CHILD = re.compile(r"^wait4(?: (\d+))?$")
-MOST = 4  # processes that are told
+MOST = 4  # processes that are named
 
 
 def explain_self_deadlock(frames: Sequence[Frame]) -> str:
@@ -60,25 +60,20 @@ def explain_self_deadlock(frames: Sequence[Frame]) -> str:
         return ""
     function = _around(tree, own.line)
     taken = [*_taken(function)]
-    outer = [
-        frame
-        for frame in stack_patterns.since_copied(frames)[frames.index(own) + 1 :]
-        if not stack_patterns.is_library(frame)
-    ]
+    callers = stack_patterns.since_copied(frames)[frames.index(own) + 1 :]
+    outer = [frame for frame in callers if not stack_patterns.is_library(frame)]
     for name, at in reversed(taken):
         if not at.lineno <= own.line <= (at.lineno if isinstance(at, ast.With) else _end(at)):
             continue
         before = [earlier for other, earlier in taken if other == name and _place(earlier) < _place(at)]
-        if any(
-            _has(function, earlier, at) and not _freed(tree, name, _place(earlier), _place(at)) for earlier in before
-        ):
+        if any(_holds(tree, function, name, earlier, at, _place(at)) for earlier in before):
             return f"it has taken {name} already, a few lines above or in the same line"
         for frame in outer:
             if name in _locks_taken_in(frame):
                 return f"it has taken {name} already, in {stack_patterns.place(frame)}"
         elsewhere = len(_of(tree, "acquire", name)) > len(_of(function, "acquire", name))  # by a parent, it may be
-        if isinstance(at, ast.Call) and not elsewhere and not _freed(tree, name, (0, 0), (1 << 30, 0)):
-            return f"nothing in {short(own.file)} lets {name} go, once it is taken"
+        if isinstance(at, ast.Call) and not elsewhere and not _of(tree, "release", name):
+            return f"nothing in {short(own.file)} releases {name} once it is taken"
     return ""
 
 
@@ -102,8 +97,8 @@ def _taken(function: ast.AST) -> Iterator[tuple[str, ast.With | ast.Call]]:
             for item in node.items:
                 if isinstance(item.context_expr, ast.Name | ast.Attribute | ast.Subscript):
                     yield ast.unparse(item.context_expr), node
-        elif isinstance(node, ast.Call) and _calls(node, "acquire") and not node.args and not node.keywords:
-            yield ast.unparse(node.func.value), node  # type: ignore[attr-defined]
+        elif isinstance(node, ast.Call) and _receiver(node, "acquire") and not node.args and not node.keywords:
+            yield _receiver(node, "acquire"), node
 
 
 def _inside(function: ast.AST) -> Iterator[ast.AST]:
@@ -119,15 +114,15 @@ def _locks_taken_in(frame: Frame) -> list[str]:
     if (tree := _parsed(frame.file)) is None:
         return []
     function, here = _around(tree, frame.line), ast.Pass(lineno=frame.line, col_offset=1 << 30)
-    return [
-        name
-        for name, at in _taken(function)
-        if _has(function, at, here) and not _freed(tree, name, _place(at), (frame.line, 0))
-    ]
+    return [name for name, at in _taken(function) if _holds(tree, function, name, at, here, (frame.line, 0))]
 
 
-def _has(function: ast.AST, taken: ast.With | ast.Call, at: ast.AST) -> bool:
-    """Tell whether a lock that was taken is held at another place: in its `with`, or behind it in the same block."""
+def _holds(
+    tree: ast.Module, function: ast.AST, name: str, taken: ast.With | ast.Call, at: ast.AST, until: tuple[int, int]
+) -> bool:
+    """Tell whether a lock that was taken is not released at another place: in its `with`, or later in its block."""
+    if any(_place(taken) <= _place(call) <= until for call in _of(tree, "release", name)):
+        return False
     if isinstance(taken, ast.With):
         return any(_spans(statement, at) for statement in taken.body)
     for node in (function, *_inside(function)):
@@ -142,20 +137,17 @@ def _spans(statement: ast.stmt, at: ast.AST) -> bool:
     return statement.lineno <= at.lineno <= _end(statement)  # type: ignore[attr-defined]
 
 
-def _freed(tree: ast.Module, name: str, first: tuple[int, int], last: tuple[int, int]) -> bool:
-    """Tell whether a lock is let go between two places of a file."""
-    return any(first <= _place(call) <= last for call in _of(tree, "release", name))
-
-
-def _of(where: ast.AST, method: str, name: str) -> list[ast.Call]:
+def _of(tree: ast.AST, method: str, name: str) -> list[ast.Call]:
     """Return the calls of a method of whatever is called as a lock is at its end: `self.lock`, `other.lock`."""
-    calls = [node for node in ast.walk(where) if isinstance(node, ast.Call) and _calls(node, method)]
     last = name.rpartition(".")[2]
-    return [call for call in calls if ast.unparse(call.func.value).rpartition(".")[2] == last]  # type: ignore[attr-defined]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [call for call in calls if _receiver(call, method).rpartition(".")[2] == last]
 
 
-def _calls(node: ast.Call, method: str) -> bool:
-    return isinstance(node.func, ast.Attribute) and node.func.attr == method
+def _receiver(call: ast.Call, method: str) -> str:
+    """Return the object whose method is called, as it is written; '' for any other call."""
+    is_method = isinstance(call.func, ast.Attribute) and call.func.attr == method
+    return ast.unparse(call.func.value) if is_method else ""  # type: ignore[attr-defined]
 
 
 def _place(node: ast.AST) -> tuple[int, int]:
@@ -183,44 +175,41 @@ def fork_lock(stack: Stack, parent: Stack | None) -> HangFinding | None:
     elif thread.active and not thread.gil:
         level, what = Level.LIKELY, "spins in native code without Python's lock, as an OpenMP pool copied by fork does"
     elif stack.process.threads == 1 and thread.call == "futex private":
-        level, what = Level.STRONG, "waits for a lock that nobody can let go"
+        level, what = Level.STRONG, "waits for a lock that nobody can release"
     elif any(stack_patterns.own(other.frames) for other in stack_patterns.busy(stack)[1:]):
         return None  # another thread of the copy may hold the lock
     elif LOCKS.search(words) or (python and python[0].file.endswith(LOGGING)):
         level, what = Level.STRONG, "waits for a Python lock that no thread of this copy can hold"
-    elif thread.wchan.startswith("futex") or thread.call.startswith("futex"):
+    elif _futex(thread):
         level, what = Level.POSSIBLE, "sleeps on a lock in native code"
     else:
         return None
     if parent is not None and parent.process.threads > 1 >= stack.process.threads:
         level = level.higher
         what += f"; it has one thread, its parent has {parent.process.threads}"
-    place = stack_patterns.place(stack_patterns.best(thread.frames))
-    why = f"{stack_patterns.process_name(stack)}, a copy made by fork, {what}, in {place}"
-    return HangFinding("loader.fork_deadlock", level, stack.process.pid, why, thread.frames[:6])
+    why = f"{stack_patterns.process_name(stack)}, a copy made by fork, {what}, in {where(thread.frames)}"
+    return finding(stack, level, why, cause="loader.fork_deadlock")
 
 
 def explain_wait(
-    stack: Stack, stacks: list[Stack], before: Mapping[int, Stack], seconds: float | None = None, log: str = ""
+    stack: Stack, stacks: Sequence[Stack], before: Mapping[int, Stack], seconds: float | None = None, log: str = ""
 ) -> list[HangFinding]:
     """Return what the main thread of a process waits for, or loops in, when no frame of a library tells.
 
     `seconds` is for how long nothing has moved, where that is known; `log` is what the program has printed.
     """
     parent = next((other for other in stacks if other.process.pid == stack.process.parent), None)
-    locked = fork_lock(stack, parent)
-    if locked:
+    if locked := fork_lock(stack, parent):
         return [locked]
-    main = stack.threads[0]
-    pid, frames, old = stack.process.pid, main.frames, before.get(stack.process.pid)
-    at = stack_patterns.place(stack_patterns.best(frames))
+    main, old = stack.threads[0], before.get(stack.process.pid)
+    frames, at = main.frames, where(main.frames)
     if main.active or main.gil:
-        return _loops(stack, main, old, seconds)
-    full = _full_pipe(stack, stacks)
-    if full:
-        return [full]
-    inner = stack_patterns.python(frames)[:1]
-    file = inner[0].file if inner else ""
+        return [_loop(stack, old, seconds)]
+    for child in stacks:
+        writes = child.threads and child.threads[0].wchan.endswith("pipe_write")
+        if writes and child.process.parent == stack.process.pid:
+            why = f"process {stack.process.pid} waits for {child.process.pid}, which waits to write into a full pipe"
+            return [finding(stack, Level.STRONG, why)]
     joins = (JOINS.match(f.function.rpartition(".")[2]) for f in frames if WAITS_FOR_A_CHILD.search(f.file))
     if main.call.startswith("wait") or any(joins):
         return []  # what the child does is the answer, and it is judged by itself
@@ -229,99 +218,76 @@ def explain_wait(
         for thread in stack_patterns.busy(stack)[1:]
         if stack_patterns.own(thread.frames) or stack_patterns.match_pattern(thread.frames)[0]
     ]
-    elsewhere = _another_thread(stack, others, old)
-    if elsewhere:
+    inner = next(iter(stack_patterns.python(frames)), None)
+    if elsewhere := _another_thread(stack, others, old):
         return [elsewhere]
-    if _sleeps_on_a_lock(main, file):
+    if _sleeps_on_a_lock(main, inner.file if inner else ""):
         return [_lock(stack, stacks, others, log)]
-    if file.endswith(MESSAGES):
-        return [_message(stack, stacks, bool(others), at)]
+    if inner and inner.file.endswith(MESSAGES):
+        return [_message(stack, stacks, bool(others))]
     if address := stack_patterns.far_end(main):
-        return [_far_away(main, pid, address)]
-    if inner and not stack_patterns.is_library(inner[0]):
+        fetches = any(FETCHES.search(short(frame.file)) for frame in frames)
+        why = f"it waits in {at} for {address} to answer, without a time limit"
+        cause, level = ("io.download", Level.STRONG) if fetches else ("hang.deadlock", Level.LIKELY)
+        return [finding(stack, level, why, cause=cause)]
+    if inner and not stack_patterns.is_library(inner):
         does = "sleeps, wakes and sleeps again in" if "nanosleep" in main.call + main.wchan else "does not leave"
-        return [HangFinding("hang.deadlock", Level.POSSIBLE, pid, f"the main thread {does} {at}", frames[:6])]
-    if stack_patterns.own(frames) and main.call:
-        why = f"the main thread does not come back from {stack_patterns.place(inner[0])}, called in {at}"
-        return [HangFinding("hang.deadlock", Level.POSSIBLE, pid, why, frames[:6])]
+        return [finding(stack, Level.POSSIBLE, f"the main thread {does} {at}")]
+    if inner and stack_patterns.own(frames) and main.call:
+        why = f"the main thread does not come back from {stack_patterns.place(inner)}, called in {at}"
+        return [finding(stack, Level.POSSIBLE, why)]
     return []
 
 
-def _far_away(main: Thread, pid: int, address: str) -> HangFinding:
-    """Return what it is that a program waits for from the other end of a connection."""
-    at = stack_patterns.place(stack_patterns.best(main.frames))
-    fetches = any(FETCHES.search(short(frame.file)) for frame in main.frames)
-    why = f"it waits in {at} for {address} to answer, without a time limit"
-    return HangFinding(
-        "io.download" if fetches else "hang.deadlock",
-        Level.STRONG if fetches else Level.LIKELY,
-        pid,
-        why,
-        main.frames[:6],
-    )
-
-
-def _message(stack: Stack, stacks: list[Stack], works: bool, at: str) -> HangFinding:
+def _message(stack: Stack, stacks: Sequence[Stack], works: bool) -> HangFinding:
     """Return what a process waits to hear of: its own tasks, a pipe that nobody can write into any more, another one.
 
     `works` is whether another thread of it does something of its own, as one that feeds a queue.
     """
-    main, pid = stack.threads[0], stack.process.pid
+    main, at = stack.threads[0], where(stack.threads[0].frames)
     files = [short(frame.file) for frame in main.frames]
     if any(map(EVENT_LOOP.search, files)):
-        why = f"the event loop that runs in {at} waits, and no task of it goes on"
-        return HangFinding("hang.deadlock", Level.POSSIBLE, pid, why, main.frames[:6])
+        return finding(stack, Level.POSSIBLE, f"the event loop that runs in {at} waits, and no task of it goes on")
     if main.call.endswith(", written by nobody else") and not works:
-        ended = [
-            str(child.process.pid) for child in stacks if child.process.parent == pid and child.process.state == "Z"
-        ]
+        children = [child.process for child in stacks if child.process.parent == stack.process.pid]
+        ended = [str(process.pid) for process in children if process.state == "Z"]
         why = f"it waits in {at} for a message, and no process is left that could send one"
         why += f": of its processes {', '.join(ended[:4])} ended" if ended else ""
-        return HangFinding("hang.deadlock", Level.DECISIVE, pid, why, main.frames[:6])
+        return finding(stack, Level.DECISIVE, why)
     whose = "a message of another process that does not come"
     if not any(file.endswith(MESSAGES[0]) for file in files):
         whose = "a socket or a pipe that does not become ready"
-    return HangFinding("hang.deadlock", Level.POSSIBLE, pid, f"it waits in {at} for {whose}", main.frames[:6])
+    return finding(stack, Level.POSSIBLE, f"it waits in {at} for {whose}")
 
 
-def _lock(stack: Stack, stacks: list[Stack], others: list[Thread], log: str) -> HangFinding:
-    """Return what the lock is that the main thread sleeps on: who should have let it go, as far as that shows."""
-    main, pid = stack.threads[0], stack.process.pid
-    frames, at = main.frames, stack_patterns.place(stack_patterns.best(main.frames))
+def _lock(stack: Stack, stacks: Sequence[Stack], others: list[Thread], log: str) -> HangFinding:
+    """Return what the lock is that the main thread sleeps on: who should have released it, as far as that shows."""
+    main = stack.threads[0]
+    frames, at = main.frames, where(main.frames)
     living = [thread for thread in stack.threads[1:] if stack_patterns.own(thread.frames)]
     if frames and living and ENDS.search(f"{short(frames[0].file)} {frames[0].function}"):
-        named = ", ".join(
-            f"{_called(thread)} in {stack_patterns.place(stack_patterns.best(thread.frames))}" for thread in living
-        )
-        why = f"the program is at its end, and Python waits for thread {named}, which is no daemon"
-        return HangFinding("hang.deadlock", Level.STRONG, pid, why, living[0].frames[:4] + frames[:2])
+        why = f"the program is at its end, and Python waits for thread {_named(living)}, which is no daemon"
+        return finding(stack, Level.STRONG, why, living[0].frames[:4] + frames[:2])
     if twice := explain_self_deadlock(frames):
-        return HangFinding(
-            "hang.deadlock", Level.DECISIVE, pid, f"the main thread waits for a lock in {at}, and {twice}", frames[:6]
-        )
-    blocked = [thread for thread in others if _sleeps_on_a_lock(thread, _file(thread))]
+        return finding(stack, Level.DECISIVE, f"the main thread waits for a lock in {at}, and {twice}")
+    blocked = [thread for thread in others if _sleeps_on_a_lock(thread, thread.frames[0].file)]
     if blocked:
-        named = ", ".join(
-            f"{_called(thread)} in {stack_patterns.place(stack_patterns.best(thread.frames))}" for thread in blocked
-        )
-        why = f"the main thread waits for a lock or a thread in {at}, and so does {named}"
-        return HangFinding("hang.deadlock", Level.STRONG, pid, why, frames[:4] + blocked[0].frames[:4])
+        why = f"the main thread waits for a lock or a thread in {at}, and so does {_named(blocked)}"
+        return finding(stack, Level.STRONG, why, frames[:4] + blocked[0].frames[:4])
     if _lost_by_a_pool(stack, stacks):
         why = f"a worker of the pool has died with its task: the main thread waits for it in {at}, and all its workers "
-        why += "wait for work"
-        return HangFinding("hang.deadlock", Level.STRONG, pid, why, frames[:6])
-    dead = DEAD.search(log)
-    if dead:
+        return finding(stack, Level.STRONG, f"{why}wait for work")
+    if dead := DEAD.search(log):
         why = f"the main thread waits in {at}, and thread {dead[1]} has died: {dead[2][:120]}"
-        return HangFinding("hang.deadlock", Level.STRONG, pid, why, frames[:6])
+        return finding(stack, Level.STRONG, why)
     file = ON_A_FILE.match(main.call)
-    where = f" in {at}, held by process {file[2]}" if file and file[2] else f" in {at}"
+    holder = f", held by process {file[2]}" if file and file[2] else ""
     what = f"a lock on the file {file[1]}" if file else "a lock"
-    level = Level.STRONG if file and file[2] else Level.LIKELY
-    return HangFinding("hang.deadlock", level, pid, f"the main thread waits for {what}{where}", frames[:6])
+    level = Level.STRONG if holder else Level.LIKELY
+    return finding(stack, level, f"the main thread waits for {what} in {at}{holder}")
 
 
-def _lost_by_a_pool(stack: Stack, stacks: list[Stack]) -> bool:
+def _lost_by_a_pool(stack: Stack, stacks: Sequence[Stack]) -> bool:
     """Tell whether a process waits for a result of multiprocessing.Pool while none of the pool's workers is at work."""
     inside = any(POOL.search(f"{short(frame.file)} {frame.function}") for frame in stack.threads[0].frames)
     children = [child for child in stacks if child.process.parent == stack.process.pid and child.threads]
@@ -329,26 +295,30 @@ def _lost_by_a_pool(stack: Stack, stacks: list[Stack]) -> bool:
     return inside and bool(workers) and all(stack_patterns.idle(child.threads[0].frames) for child in workers)
 
 
-def _called(thread: Thread) -> str:
-    return thread.name or str(thread.id)
+def _named(threads: list[Thread]) -> str:
+    return ", ".join(f"{thread.name or thread.id} in {where(thread.frames)}" for thread in threads)
 
 
-def _loops(stack: Stack, main: Thread, old: Stack | None, seconds: float | None) -> list[HangFinding]:
+def _loop(stack: Stack, old: Stack | None, seconds: float | None) -> HangFinding:
     """Return where the main thread uses the CPU: a suspicion at most, for a long computation looks the same."""
-    pid, at = stack.process.pid, stack_patterns.place(stack_patterns.best(main.frames))
+    main = stack.threads[0]
     has_gpu = any("libcuda" in frame.file for frame in main.frames if not frame.line)
     has_gpu |= any("/dev/nvidia" in thread.call for thread in stack.threads)
     if has_gpu and not main.gil and stack_patterns.synchronises(stack_patterns.own(main.frames)):
-        return [HangFinding("hang.gpu_kernel", Level.LIKELY, pid, f"it waits for the GPU in {at}", main.frames[:6])]
+        why = f"it waits for the GPU in {where(main.frames)}"
+        return finding(stack, Level.LIKELY, why, cause="hang.gpu_kernel")
     if main.gil and not main.active:
         level = Level.POSSIBLE if stack_patterns.moved(main, old) else Level.LIKELY
-        why = f"the main thread sleeps with Python's lock in its hand in {at}"
-    else:
-        still = main.gil and stack_patterns.still(main, old)
-        level = Level.POSSIBLE  # a long computation looks the same; effects on objects and files are invisible
-        why = _busy(stack_patterns.best(main.frames), seconds) + ("" if main.gil else ", in native code called there")
-        why += ": no variable changes in that loop" if still else "; it may be at work, or in a loop without end"
-    return [HangFinding("hang.deadlock", level, pid, why, main.frames[:6])]
+        return finding(stack, level, f"the main thread sleeps while it holds Python's lock in {where(main.frames)}")
+    native = "" if main.gil else ", in native code called there"
+    why = _busy(stack_patterns.best(main.frames), seconds) + native + _same(main, old)
+    return finding(stack, Level.POSSIBLE, why)  # effects on objects and files are invisible
+
+
+def _same(thread: Thread, old: Stack | None) -> str:
+    if thread.gil and stack_patterns.still(thread, old):
+        return ": no variable changes in that loop"
+    return "; it may be at work, or in a loop without end"
 
 
 def _busy(frame: Frame | None, seconds: float | None) -> str:
@@ -361,51 +331,36 @@ def _busy(frame: Frame | None, seconds: float | None) -> str:
 
 def _another_thread(stack: Stack, others: list[Thread], old: Stack | None) -> HangFinding | None:
     """Return why the thread that the main thread waits for does not come back."""
-    pid = stack.process.pid
     for thread in others:
-        if thread.frames and stack_patterns.QUEUES.search(thread.frames[0].file):
+        if stack_patterns.QUEUES.search(thread.frames[0].file):
             continue  # a tracker's own threads, for one, wait for work all the time
         kind, index = stack_patterns.match_pattern(thread.frames)
         if kind.startswith("hang."):
             why = f"thread {thread.name or thread.id} is in {stack_patterns.place(thread.frames[index])}"
-            return HangFinding(kind, Level.LIKELY, pid, why, thread.frames[:6])
+            return finding(stack, Level.LIKELY, why, thread.frames[:6], cause=kind)
     for thread in others:
         if thread.active or thread.gil:
-            same = thread.gil and stack_patterns.still(thread, old)
-            why = f"{_busy(stack_patterns.best(thread.frames), None)}, in thread {_called(thread)}"
-            why += "; the main thread waits for it"
-            why += ": no variable changes in that loop" if same else "; it may be at work, or in a loop without end"
-            return HangFinding("hang.deadlock", Level.POSSIBLE, pid, why, thread.frames[:6])
-    return None
-
-
-def _full_pipe(stack: Stack, stacks: list[Stack]) -> HangFinding | None:
-    """Return a finding if a child is stuck writing into a pipe while its parent waits for it to end."""
-    for child in stacks:
-        main = child.threads[0] if child.threads else None
-        if main is not None and child.process.parent == stack.process.pid and main.wchan.endswith("pipe_write"):
-            why = f"process {stack.process.pid} waits for {child.process.pid}, which waits to write into a full pipe"
-            return HangFinding("hang.deadlock", Level.STRONG, stack.process.pid, why, stack.threads[0].frames[:6])
+            why = f"{_busy(stack_patterns.best(thread.frames), None)}, in thread {thread.name or thread.id}"
+            why += f"; the main thread waits for it{_same(thread, old)}"
+            return finding(stack, Level.POSSIBLE, why, thread.frames[:6])
     return None
 
 
 def _sleeps_on_a_lock(thread: Thread, file: str) -> bool:
-    futex = thread.wchan.startswith("futex") or thread.call.startswith("futex")
-    return futex or file.endswith(WAITS_IN_PYTHON) or thread.call.startswith(("flock", "fcntl"))
+    return _futex(thread) or file.endswith(WAITS_IN_PYTHON) or thread.call.startswith(("flock", "fcntl"))
 
 
-def _file(thread: Thread) -> str:
-    return thread.frames[0].file if thread.frames else ""
+def _futex(thread: Thread) -> bool:
+    return thread.wchan.startswith("futex") or thread.call.startswith("futex")
 
 
-def find_wait_cycle(stacks: list[Stack], before: Mapping[int, Stack]) -> list[HangFinding]:
+def find_wait_cycle(stacks: Sequence[Stack], before: Mapping[int, Stack]) -> list[HangFinding]:
     """Return the ring that processes wait in, if there is one; parents come first in `stacks`."""
     by_pid = {stack.process.pid: stack for stack in stacks if stack.threads and stack.process.state not in "ZX"}
-    asked = {pid: _wakers(stack, by_pid) for pid, stack in by_pid.items()}
     ring = {
         pid: wakers
-        for pid, wakers in asked.items()
-        if wakers and not stack_patterns.moved(by_pid[pid].threads[0], before.get(pid))
+        for pid, stack in by_pid.items()
+        if (wakers := _wakers(stack, by_pid)) and not stack_patterns.moved(stack.threads[0], before.get(pid))
     }
     while outside := [pid for pid, wakers in ring.items() if not wakers <= ring.keys()]:
         for pid in outside:
@@ -419,7 +374,7 @@ def find_wait_cycle(stacks: list[Stack], before: Mapping[int, Stack]) -> list[Ha
     links = [by_pid[pid] for pid in chain[:MOST]]
     why = "; ".join(_describe(stack, ring[stack.process.pid]) for stack in links) + ": nobody is left to wake them"
     frames = [frame for stack in links for frame in _waiting(stack).frames[:4]]
-    return [HangFinding("hang.deadlock", Level.DECISIVE, chain[0], why, frames[:8])]
+    return [finding(links[0], Level.DECISIVE, why, frames[:8])]
 
 
 def _wakers(stack: Stack, by_pid: Mapping[int, Stack]) -> set[int] | None:
@@ -428,24 +383,20 @@ def _wakers(stack: Stack, by_pid: Mapping[int, Stack]) -> set[int] | None:
     What a main thread that waits for another thread of its own waits for is what that one waits for.
     """
     pid, thread = stack.process.pid, _waiting(stack)
-    others = [
-        other for other in stack_patterns.busy(stack)[1:] if other is not thread and stack_patterns.own(other.frames)
-    ]
-    if others or thread.active or thread.gil:
+    others = [other for other in stack_patterns.busy(stack)[1:] if other is not thread]
+    if thread.active or thread.gil or any(stack_patterns.own(other.frames) for other in others):
         return None
     call = thread.call
+    children = {child: other for child, other in by_pid.items() if other.process.parent == pid}
     if match := NAMED.match(call):
         return set(map(int, match[2].split(", "))) - {pid}
     if match := CHILD.match(call):
-        children = {child for child, other in by_pid.items() if other.process.parent == pid}
-        return {int(match[1])} if match[1] else children
+        return {int(match[1])} if match[1] else set(children)
     if call == "futex shared" and stack.how == "py-spy":
         return {child for child, other in by_pid.items() if child != pid and other.how == "py-spy"}
     if stack_patterns.match_pattern(thread.frames)[0] == "loader.wait":
-        workers = (
-            child for child in by_pid.values() if child.process.parent == pid and stack_patterns.is_worker(child)
-        )
-        return {child.process.pid for child in workers if not stack_patterns.idle(child.threads[0].frames)}
+        workers = {child: other for child, other in children.items() if stack_patterns.is_worker(other)}
+        return {child for child, other in workers.items() if not stack_patterns.idle(other.threads[0].frames)}
     return None
 
 
@@ -459,16 +410,16 @@ def _waiting(stack: Stack) -> Thread:
 def _describe(stack: Stack, wakers: set[int]) -> str:
     """Return what a process waits for, in words."""
     thread = _waiting(stack)
-    who, whom = stack_patterns.process_name(stack), ", ".join(map(str, sorted(wakers)))
+    whom = ", ".join(map(str, sorted(wakers)))
     own = stack_patterns.own(thread.frames)
     at = stack_patterns.place(own) if own else thread.name or stack.process.name
-    kind = thread.call.partition(" ")[0]
+    file_lock = f"for the lock on a file, held by {whom},"
     what = {
-        "read": f"for a word from {whom} in a pipe",
+        "read": f"for data from {whom} in a pipe",
         "write": f"for {whom} to read from a full pipe",
         "wait4": f"for the end of {whom}",
-        "flock": f"for the lock on a file, held by {whom},",
-        "fcntl": f"for the lock on a file, held by {whom},",
+        "flock": file_lock,
+        "fcntl": file_lock,
         "futex": "for a lock that processes share",
-    }.get(kind, f"for its workers {whom}")
-    return f"{who} waits {what} in {at}"
+    }.get(thread.call.partition(" ")[0], f"for its workers {whom}")
+    return f"{stack_patterns.process_name(stack)} waits {what} in {at}"

@@ -44,6 +44,15 @@ class HangFinding:
     frames: list[Frame] = field(default_factory=list)
 
 
+def finding(
+    stack: Stack, level: Level, why: str, frames: list[Frame] | None = None, *, cause: str = "hang.deadlock"
+) -> HangFinding:
+    """Return a finding about a process; its frames are the innermost of its main thread unless others are given."""
+    if frames is None:
+        frames = stack.threads[0].frames[:6] if stack.threads else []
+    return HangFinding(cause, level, stack.process.pid, why, frames)
+
+
 @dataclass(frozen=True)
 class StackPattern:
     """Frames of a file and function that mean one kind of hang."""
@@ -143,13 +152,18 @@ def best(frames: list[Frame]) -> Frame | None:
     return own(frames) or next(iter(python(frames) or frames), None)
 
 
+def where(frames: list[Frame]) -> str:
+    """Return the frame that says most in words."""
+    return place(best(frames))
+
+
 def python(frames: list[Frame]) -> list[Frame]:
     """Return the frames of Python code."""
     return [frame for frame in frames if frame.line]
 
 
 def far_end(thread: Thread) -> str:
-    """Return the address that a thread waits for to answer, as `probes.held` names it; empty where there is none."""
+    """Return the address that a thread waits for to answer; empty where there is none."""
     return thread.call.partition(", connected to ")[2]
 
 
@@ -175,8 +189,16 @@ def _starts_a_copy(frame: Frame) -> bool:
 
 def moved(thread: Thread, before: Stack | None) -> bool | None:
     """Tell whether a thread stands elsewhere than in an earlier sample; None where there is no earlier one."""
-    old = next((other for other in before.threads if other.id == thread.id), None) if before else None
+    old = _earlier(thread, before)
     return None if old is None else _shape(old) != _shape(thread)
+
+
+def _earlier(thread: Thread, before: Stack | None) -> Thread | None:
+    return next((other for other in before.threads if other.id == thread.id), None) if before else None
+
+
+def _shape(thread: Thread) -> list[tuple[str, str, int]]:
+    return [(frame.function, frame.file, frame.line) for frame in python(thread.frames)]
 
 
 def still(thread: Thread, before: Stack | None) -> bool:
@@ -184,19 +206,15 @@ def still(thread: Thread, before: Stack | None) -> bool:
 
     A loop that works changes something: its variable, its sum. What an object holds inside cannot be seen.
     """
-    old = next((other for other in before.threads if other.id == thread.id), None) if before else None
+    old = _earlier(thread, before)
     if old is None or not thread.frames or not old.frames:
         return False
-    frame, then = thread.frames[:1], old.frames[:1]
-    if (frame[0].function, frame[0].file) != (then[0].function, then[0].file):
+    frame, then = thread.frames[0], old.frames[0]
+    if (frame.function, frame.file) != (then.function, then.file):
         return False
-    values = frame[0].state
+    values = frame.state
     plain = not any("<" in value or "..." in value for value in values.values())
     return bool(values) and plain and [f.state for f in python(thread.frames)] == [f.state for f in python(old.frames)]
-
-
-def _shape(thread: Thread) -> list[tuple[str, str, int]]:
-    return [(frame.function, frame.file, frame.line) for frame in python(thread.frames)]
 
 
 def busy(stack: Stack) -> list[Thread]:
@@ -206,16 +224,18 @@ def busy(stack: Stack) -> list[Thread]:
 
 def process_name(stack: Stack) -> str:
     """Return what a process is called: by its number among the workers of its loader, where that is known."""
-    for frame in stack.threads[0].frames if stack.threads else ():
-        if "worker_id" in frame.locals and frame.function.endswith("_worker_loop"):
-            return f"worker {frame.locals['worker_id']} (pid {stack.process.pid})"
+    loop = _worker_loop(stack)
+    if loop and "worker_id" in loop.locals:
+        return f"worker {loop.locals['worker_id']} (pid {stack.process.pid})"
     return f"worker {stack.process.pid}" if is_worker(stack) else f"process {stack.process.pid}"
 
 
 def is_worker(stack: Stack) -> bool:
     """Tell whether a process is a worker of a DataLoader."""
-    return any(
-        frame.file.endswith("torch/utils/data/_utils/worker.py") and frame.function.endswith("_worker_loop")
-        for thread in stack.threads[:1]
-        for frame in thread.frames
-    )
+    loop = _worker_loop(stack)
+    return loop is not None and loop.file.endswith("torch/utils/data/_utils/worker.py")
+
+
+def _worker_loop(stack: Stack) -> Frame | None:
+    frames = stack.threads[0].frames if stack.threads else []
+    return next((frame for frame in frames if frame.function.endswith("_worker_loop")), None)

@@ -27,7 +27,7 @@ WORD = "import os\nr, w = os.pipe()\npid = os.fork()\nif not pid:\n    os.read(r
     [
         (QUEUE, ["waits for the end of", "to read from a full pipe in QueueFeederThread"]),
         (FILTER, ["to read from a full pipe in feed (", "to read from a full pipe in cat"]),
-        (WORD, ["waits for the end of", "waits for a word from", "in a pipe in <module> ("]),
+        (WORD, ["waits for the end of", "waits for data from", "in a pipe in <module> ("]),
     ],
     ids=[
         "a queue that nobody empties before join",
