@@ -295,7 +295,7 @@ def once(name: str) -> dict[str, Any]:
         else:
             ({f.__name__: f for f in (graph, outputs, hook, validation)} | CLEAN)[name](model)
     leaks = [{"line": leak.location, "text": str(leak), "after": leak.steps} for leak in watch.leaks]
-    return {"name": name, "leaks": leaks, "looked": watch.looked, "notes": watch.notes}
+    return {"name": name, "leaks": leaks, "looked": watch.census_seconds, "notes": watch.notes}
 
 
 def planted(name: str) -> str:
@@ -360,8 +360,8 @@ def cost_row(steps: int = 16) -> tuple[str, str, str]:
             optimiser.step()
             optimiser.zero_grad()
         whole = time.perf_counter() - began
-    share = watch.cost / (whole - watch.looked)
-    looked = f"; closer looks {watch.looked:.1f} s" if watch.looked else ""
+    share = watch.cost / (whole - watch.census_seconds)
+    looked = f"; censuses {watch.census_seconds:.1f} s" if watch.census_seconds else ""
     cost = f"{100 * share:.3f} % ({1e6 * watch.cost / watch.ticks:.0f} us of {1e3 * whole / steps:.0f} ms{looked})"
     return "cost of the step-level monitor", cost, MUST["cost"]
 

@@ -6,7 +6,7 @@ fault, where it needs it. A function is named after what its program wants to do
 
 from __future__ import annotations
 
-import itertools
+from dataclasses import replace
 from types import ModuleType
 
 from ocrlab.fault_lab import (
@@ -32,19 +32,12 @@ from ocrlab.fault_lab import (
 )
 from ocrlab.fault_lab.fault import Fault
 
-CPU: tuple[ModuleType, ...] = (
-    imports,
-    data,
-    dataloader,
-    dataloader_limits,
-    native_code,
-    memory,
-    shared_memory,
-    resource_limits,
-    disk,
-    checkpoint,
+FAMILIES: tuple[ModuleType, ...] = (
+    *(imports, data, dataloader, dataloader_limits, native_code, memory, shared_memory, resource_limits, disk),
+    *(checkpoint, deadlocks, numerics, distributed, tracker, notebook, signals, compilation, gpu, healthy),
 )
-CPU += (deadlocks, numerics, distributed, tracker, notebook, signals, compilation)
 FAULTS: dict[str, Fault] = {
-    fault.name: fault for fault in itertools.chain(*(family.FAULTS for family in (*CPU, gpu, healthy)))
+    fault.name: replace(fault, family=family.__name__.rpartition(".")[2])
+    for family in FAMILIES
+    for fault in family.FAULTS
 }

@@ -6,58 +6,44 @@ import argparse
 from pathlib import Path
 
 from ocrlab.fault_lab.fault import Fault
-from ocrlab.fault_lab.setup import folder
+from ocrlab.fault_lab.setup import folder, torch
 
 
 def save() -> Path:
     """Write a real checkpoint."""
-    import torch
-
     place = folder() / "last.ckpt"
     torch.save({"state_dict": torch.nn.Linear(64, 64).state_dict(), "step": 400}, place)
     return place
 
 
 def resume_cut() -> None:
-    import torch
-
     place = save()
     place.write_bytes(place.read_bytes()[:7000])
     torch.load(place)
 
 
 def resume_empty() -> None:
-    import torch
-
     place = folder() / "last.ckpt"
     place.touch()
     torch.load(place)
 
 
 def resume_other() -> None:
-    import torch
-
     net = torch.nn.Sequential(torch.nn.Linear(64, 128))
     net.load_state_dict(torch.load(save())["state_dict"])
 
 
 def resume_wider() -> None:
-    import torch
-
     torch.nn.Linear(64, 128).load_state_dict(torch.load(save())["state_dict"])
 
 
 def resume_with_options() -> None:
-    import torch
-
     place = folder() / "last.ckpt"
     torch.save({"options": argparse.Namespace(lr=0.1), "step": 400}, place)
     torch.load(place)
 
 
 def resume_missing() -> None:
-    import torch
-
     torch.load(folder() / "best.ckpt")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ocrlab.fault_lab.fault import Fault
-from ocrlab.fault_lab.setup import folder
+from ocrlab.fault_lab.setup import folder, torch
 
 
 def compiler(script: str) -> None:
@@ -18,8 +18,6 @@ def compiler(script: str) -> None:
 
 
 def train() -> None:
-    import torch
-
     net = torch.compile(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()))
     print(net(torch.rand(4, 8)).sum().item())
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ocrlab.fault_lab.fault import Fault
-from ocrlab.fault_lab.setup import drop_root, folder
+from ocrlab.fault_lab.setup import drop_root, folder, torch
 
 
 def jpeg(path: Path, size: tuple[int, int] = (320, 480)) -> Path:
@@ -69,18 +71,16 @@ class Pages:
         return self.images[index].read_bytes()
 
 
-def train_on(dataset: Any, workers: int = 0, **options: Any) -> int:
-    """Go through a data set once, as an epoch does."""
+def train_on(make_dataset: Callable[[Path], Any], workers: int = 0) -> None:
+    """Go through a data set in a new folder once, as an epoch does."""
     from torch.utils.data import DataLoader
 
-    count = 0
-    for batch in DataLoader(dataset, batch_size=4, num_workers=workers, **options):
-        count += len(batch)
-    return count
+    batches = DataLoader(make_dataset(folder()), batch_size=4, num_workers=workers)
+    print(sum(len(batch) for batch in batches))
 
 
-def epoch_over_folder() -> None:
-    train_on(Pages(folder() / "train"))
+def elsewhere(place: Path) -> Pages:
+    return Pages(place / "train")
 
 
 def epoch_over_private_folder() -> None:
@@ -93,7 +93,7 @@ def epoch_over_private_folder() -> None:
     place.chmod(0o755)
     drop_root()
     torch.utils.data.get_worker_info()
-    train_on(Pages(place))
+    train_on(lambda _: Pages(place))
 
 
 def read_labels() -> None:
@@ -119,8 +119,6 @@ def read_boxes() -> None:
 
 
 def classify_fields() -> None:
-    import torch
-
     head = torch.nn.Linear(16, 5)
     loss = torch.nn.CrossEntropyLoss()
     for labels in ([0, 1, 4, 2], [3, 3, 5, 1]):
@@ -128,30 +126,19 @@ def classify_fields() -> None:
 
 
 def embed_text() -> None:
-    import torch
-
     alphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
     embed = torch.nn.Embedding(len(alphabet), 8)
     for word in ("total", "24.90"):
         embed(torch.tensor([ord(letter) - ord("a") if letter.isalpha() else 36 for letter in word]))
 
 
-class Crops:
+class Crops(Pages):
     """Crops of text as tensors; each knows only its own size."""
 
-    sizes = ((32, 100), (32, 100), (32, 140), (32, 100))
-
-    def __len__(self) -> int:
-        return len(self.sizes)
+    sizes = ((32, 100), (32, 100), (32, 140), (32, 100)) * 2
 
     def __getitem__(self, index: int) -> Any:
-        import torch
-
         return torch.zeros(3, *self.sizes[index])
-
-
-def epoch_over_crops() -> None:
-    train_on(Crops(), workers=1)
 
 
 class Readable(Pages):
@@ -159,10 +146,6 @@ class Readable(Pages):
 
     def __getitem__(self, index: int) -> Any:
         return None if index == 4 else index
-
-
-def epoch_over_readable() -> None:
-    train_on(Readable(folder()), workers=1)
 
 
 class Fields(Pages):
@@ -173,21 +156,11 @@ class Fields(Pages):
         return fields["total"]
 
 
-def epoch_over_fields() -> None:
-    train_on(Fields(folder()))
-
-
 class Polygons(Pages):
     """Polygons of each page as one tensor; a blank page has none."""
 
     def __getitem__(self, index: int) -> Any:
-        import torch
-
         return torch.stack([torch.rand(4, 2) for _ in range(3 if index else 0)])
-
-
-def epoch_over_polygons() -> None:
-    train_on(Polygons(folder()))
 
 
 class Lines(Pages):
@@ -201,36 +174,30 @@ class Lines(Pages):
         return self.labels[index]
 
 
-def epoch_over_lines() -> None:
-    train_on(Lines(folder()))
-
-
 def score_masks() -> None:
-    import torch
-
     mask = torch.zeros(2, 1, 16, 16)
     mask[:, :, 4:8] = 255.0
     probability = torch.sigmoid(torch.randn(2, 1, 16, 16))
     torch.nn.functional.binary_cross_entropy(probability, mask)
 
 
-CORRUPT = ("data.corrupt", "data.sample")
+CORRUPT, SAMPLE, FIELDS = ("data.corrupt", "data.sample"), ("data.sample",), ("data.sample", "data.annotation")
 FAULTS = (
     Fault("corrupt_image", "opens a page that is an error page", "failed", CORRUPT, read_html_as_page, ("PIL",)),
     Fault("truncated_image", "decodes a JPEG that was cut", "failed", CORRUPT, read_half_a_page, ("PIL",)),
     Fault("unreadable_image", "converts what imread returned", "failed", (*CORRUPT, "io.missing"), to_grey, ("cv2",)),
     Fault("truncated_npz", "loads maps from a cut archive", "failed", CORRUPT, read_maps),
-    Fault("missing_image", "reads a folder that is not there", "failed", ("io.missing",), epoch_over_folder),
+    Fault("missing_image", "reads a folder that is not there", "failed", ("io.missing",), partial(train_on, elsewhere)),
     Fault("private_image", "reads pages of another user", "failed", ("io.permission",), epoch_over_private_folder),
     Fault("label_json_cut", "parses a cut JSON label", "failed", ("data.annotation", "data.corrupt"), read_labels),
     Fault("label_number", "reads a number that is none", "failed", ("data.annotation",), read_label_lines),
     Fault("label_columns", "reads a box of too few numbers", "failed", ("data.annotation",), read_boxes),
     Fault("class_id", "a class id past the last", "failed", ("data.index_range", "data.annotation"), classify_fields),
     Fault("token_id", "embeds a letter that has no row", "failed", ("data.index_range",), embed_text),
-    Fault("ragged_batch", "stacks crops of two widths", "failed", ("data.sample",), epoch_over_crops),
-    Fault("none_sample", "a sample that is None", "failed", ("data.sample",), epoch_over_readable),
-    Fault("missing_key", "a page without a total", "failed", ("data.sample", "data.annotation"), epoch_over_fields),
-    Fault("empty_page", "stacks no polygons", "failed", ("data.sample", "data.annotation"), epoch_over_polygons),
-    Fault("short_labels", "fewer labels than pages", "failed", ("data.sample", "data.annotation"), epoch_over_lines),
+    Fault("ragged_batch", "stacks crops of two widths", "failed", SAMPLE, partial(train_on, Crops, workers=1)),
+    Fault("none_sample", "a sample that is None", "failed", SAMPLE, partial(train_on, Readable, workers=1)),
+    Fault("missing_key", "a page without a total", "failed", FIELDS, partial(train_on, Fields)),
+    Fault("empty_page", "stacks no polygons", "failed", FIELDS, partial(train_on, Polygons)),
+    Fault("short_labels", "fewer labels than pages", "failed", FIELDS, partial(train_on, Lines)),
     Fault("mask_255", "BCE of a mask of 255", "failed", ("data.annotation", "data.index_range"), score_masks),
 )

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ocrlab.fault_lab.fault import ALL, Fault
 from ocrlab.fault_lab.native_code import SOURCE
-from ocrlab.fault_lab.setup import folder, library
+from ocrlab.fault_lab.setup import folder, library, torch
 
 
 class Pages:
@@ -25,8 +27,6 @@ class Pages:
         return 16
 
     def __getitem__(self, index: int) -> Any:
-        import torch
-
         if index == self.at:
             self.load_page(index)
         return torch.full((3, 64, 64), float(index))
@@ -35,10 +35,11 @@ class Pages:
         """Do what makes this data set what it is."""
 
 
-def train(dataset: Any, workers: int = 2, **options: Any) -> None:
+def train(make_dataset: Callable[[], Any], workers: int = 2, **options: Any) -> None:
     """Train for an epoch, and say so at each step."""
     from torch.utils.data import DataLoader
 
+    dataset = make_dataset()
     for step, batch in enumerate(DataLoader(dataset, batch_size=2, num_workers=workers, **options)):
         print(f"step {step} loss {1 / (step + 1):.3f} ({len(batch)} pages)", flush=True)
 
@@ -54,26 +55,6 @@ class Decoded(Pages):
         getattr(ctypes.CDLL(self.library), self.by)(*sizes[self.by])
 
 
-def train_decoded() -> None:
-    train(Decoded("decode"))
-
-
-def train_scaled() -> None:
-    train(Decoded("scale"))
-
-
-def train_cropped() -> None:
-    train(Decoded("crop"))
-
-
-def train_released() -> None:
-    train(Decoded("release"))
-
-
-def train_dotted() -> None:
-    train(Decoded("dot"))
-
-
 class Left(Pages):
     """The worker is told to leave: by an exit that tells nobody, or by one that Python sees."""
 
@@ -84,14 +65,6 @@ class Left(Pages):
         if self.quietly:
             os._exit(3)
         sys.exit("page 9: no text layer")
-
-
-def train_left() -> None:
-    train(Left(quietly=True))
-
-
-def train_exited() -> None:
-    train(Left(quietly=False))
 
 
 class Slow(Pages):
@@ -114,27 +87,11 @@ def train_signalled(number: int) -> None:
         print("step", step, len(batch), flush=True)
 
 
-def train_shared() -> None:
-    train_signalled(signal.SIGKILL)
-
-
-def train_ended() -> None:
-    train_signalled(signal.SIGTERM)
-
-
-def train_paused() -> None:
-    train_signalled(signal.SIGSTOP)
-
-
 class Labelled(Pages):
     """Pages with labels; one has none."""
 
     def load_page(self, index: int) -> None:
         {"0001": "TOTAL"}[f"{index:04d}"]
-
-
-def train_labelled() -> None:
-    train(Labelled())
 
 
 class Refused(Pages):
@@ -147,19 +104,11 @@ class Refused(Pages):
         raise PageError(f"page {index}")
 
 
-def train_refused() -> None:
-    train(Refused())
-
-
 class Lazy(Pages):
     """Pages that come with a function that decodes them later."""
 
     def __getitem__(self, index: int) -> Any:
         return {"page": index, "decode": lambda: index * 2}
-
-
-def train_lazy() -> None:
-    train(Lazy(), collate_fn=list)
 
 
 class Logged(Pages):
@@ -169,19 +118,11 @@ class Logged(Pages):
         self.log = (folder() / "pages.log").open("w")
 
 
-def train_logged() -> None:
-    train(Logged())
-
-
 class Augmented(Pages):
     """Pages with a transform that is a lambda."""
 
     def __init__(self) -> None:
         self.transform = lambda page: page / 255
-
-
-def train_augmented() -> None:
-    train(Augmented())
 
 
 class Remote(Pages):
@@ -195,10 +136,6 @@ class Remote(Pages):
         self.place.read_bytes()
 
 
-def train_remote() -> None:
-    train(Remote())
-
-
 class Augmenting(Pages):
     """A crop that is drawn again until it holds text; one page has none."""
 
@@ -208,20 +145,10 @@ class Augmenting(Pages):
             text = sum(value > 1000 for value in range(1000))
 
 
-def train_augmenting() -> None:
-    train(Augmenting())
-
-
-def train_patiently() -> None:
-    train(Remote(), timeout=3)
-
-
 class Convolved(Pages):
     """Pages that are filtered with all cores, also in the worker."""
 
     def __getitem__(self, index: int) -> Any:
-        import torch
-
         torch.set_num_threads(2)
         page = torch.rand(3000, 300)
         return (page @ page.T).mean()
@@ -230,7 +157,7 @@ class Convolved(Pages):
 def train_convolved() -> None:
     dataset = Convolved()
     print("mean", float(dataset[0]), flush=True)
-    train(dataset)
+    train(lambda: dataset)
 
 
 class Cache:
@@ -258,32 +185,50 @@ class Cached(Pages):
             pass
 
 
-def train_cached() -> None:
-    train(Cached())
+def epoch(
+    name: str,
+    does: str,
+    ends: str,
+    causes: tuple[str, ...],
+    make_dataset: Callable[[], Any],
+    start_methods: tuple[str, ...] = ALL,
+    **options: Any,
+) -> Fault:
+    """Return the fault of an epoch over a data set, whose library in C needs a compiler."""
+    needs = ("compiler",) if getattr(make_dataset, "func", None) is Decoded else ()
+    return Fault(name, does, ends, causes, partial(train, make_dataset, **options), needs, start_methods)
+
+
+def signalled(name: str, does: str, ends: str, causes: tuple[str, ...], number: int) -> Fault:
+    """Return the fault of a training of which one worker gets a signal."""
+    return Fault(name, does, ends, causes, partial(train_signalled, number), (), ALL)
 
 
 CRASH, EXIT, KILLED = ("loader.worker_crash",), ("loader.worker_exit",), ("loader.worker_killed",)
-SAMPLE, PICKLE, FORK = ("loader.hang_sample",), ("loader.hang_unpicklable",), ("loader.fork_deadlock",)
-C, COPIES = ("compiler",), ("spawn", "forkserver")
+SAMPLE, UNSENT, FORK = ("loader.hang_sample",), ("loader.hang_unpicklable",), ("loader.fork_deadlock",)
+ABORT, LABEL, PICKLING = (*CRASH, "native.abort"), ("data.sample", "data.annotation"), ("loader.pickling",)
+COPIES = ("spawn", "forkserver")
 FAULTS = (
-    Fault("worker_segv", "a null pointer in a worker", "failed", (*CRASH, "native.segv"), train_decoded, C, ALL),
-    Fault("worker_divide", "a division by zero in a worker", "failed", CRASH, train_scaled, C, ALL),
-    Fault("worker_abort", "an assertion in a worker", "failed", (*CRASH, "native.abort"), train_cropped, C, ALL),
-    Fault("worker_free", "a double free in a worker", "failed", (*CRASH, "native.abort"), train_released, C, ALL),
-    Fault("worker_opcode", "an unknown opcode in a worker", "failed", ("build.cpu_isa", *CRASH), train_dotted, C, ALL),
-    Fault("worker_left", "_exit in a worker", "failed", EXIT, train_left, (), ALL),
-    Fault("worker_exited", "sys.exit in a worker", "failed", EXIT, train_exited, (), ALL),
-    Fault("worker_killed", "SIGKILL to a worker", "failed", KILLED, train_shared, (), ALL),
-    Fault("worker_ended", "SIGTERM to a worker", "failed", (*KILLED, "ext.signal"), train_ended, (), ALL),
-    Fault("worker_paused", "SIGSTOP to a worker", "hung", ("hang.stopped",), train_paused, (), ALL),
-    Fault("worker_exception", "a missing label", "failed", ("data.sample", "data.annotation"), train_labelled, (), ALL),
-    Fault("worker_refused", "an exception that cannot be sent", "hung", PICKLE, train_refused, (), ALL),
-    Fault("worker_lazy", "a sample that cannot be sent", "hung", PICKLE, train_lazy, (), ALL),
-    Fault("dataset_log", "a data set with an open file", "failed", ("loader.pickling",), train_logged, (), COPIES),
-    Fault("dataset_lambda", "a data set with a lambda", "failed", ("loader.pickling",), train_augmented, (), COPIES),
-    Fault("worker_reads", "a page that never comes", "hung", SAMPLE, train_remote, (), ALL),
-    Fault("worker_loops", "a crop that is drawn for ever", "hung", SAMPLE, train_augmenting, (), ALL),
-    Fault("worker_late", "a page past the loader's timeout", "failed", SAMPLE, train_patiently, (), ALL),
+    epoch("worker_segv", "a null pointer in a worker", "failed", (*CRASH, "native.segv"), partial(Decoded, "decode")),
+    epoch("worker_divide", "a division by zero in a worker", "failed", CRASH, partial(Decoded, "scale")),
+    epoch("worker_abort", "an assertion in a worker", "failed", ABORT, partial(Decoded, "crop")),
+    epoch("worker_free", "a double free in a worker", "failed", ABORT, partial(Decoded, "release")),
+    epoch(
+        "worker_opcode", "an unknown opcode in a worker", "failed", ("build.cpu_isa", *CRASH), partial(Decoded, "dot")
+    ),
+    epoch("worker_left", "_exit in a worker", "failed", EXIT, partial(Left, quietly=True)),
+    epoch("worker_exited", "sys.exit in a worker", "failed", EXIT, partial(Left, quietly=False)),
+    signalled("worker_killed", "SIGKILL to a worker", "failed", KILLED, signal.SIGKILL),
+    signalled("worker_ended", "SIGTERM to a worker", "failed", (*KILLED, "ext.signal"), signal.SIGTERM),
+    signalled("worker_paused", "SIGSTOP to a worker", "hung", ("hang.stopped",), signal.SIGSTOP),
+    epoch("worker_exception", "a missing label", "failed", LABEL, Labelled),
+    epoch("worker_refused", "an exception that cannot be sent", "hung", UNSENT, Refused),
+    epoch("worker_lazy", "a sample that cannot be sent", "hung", UNSENT, Lazy, collate_fn=list),
+    epoch("dataset_log", "a data set with an open file", "failed", PICKLING, Logged, COPIES),
+    epoch("dataset_lambda", "a data set with a lambda", "failed", PICKLING, Augmented, COPIES),
+    epoch("worker_reads", "a page that never comes", "hung", SAMPLE, Remote),
+    epoch("worker_loops", "a crop that is drawn for ever", "hung", SAMPLE, Augmenting),
+    epoch("worker_late", "a page past the loader's timeout", "failed", SAMPLE, Remote, timeout=3),
     Fault("fork_openmp", "OpenMP before and after fork", "hung", FORK, train_convolved, (), ("fork",)),
-    Fault("fork_lock", "a lock that a fork copied", "hung", (*FORK, "hang.deadlock"), train_cached, (), ("fork",)),
+    epoch("fork_lock", "a lock that a fork copied", "hung", (*FORK, "hang.deadlock"), Cached, ("fork",)),
 )

@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from ocrlab.fault_lab.dataloader import Pages, Slow, train
+from ocrlab.fault_lab.dataloader import Pages, Slow, epoch, train
 from ocrlab.fault_lab.fault import ALL, Fault
 from ocrlab.fault_lab.setup import (
     address_space,
@@ -22,15 +22,12 @@ from ocrlab.fault_lab.setup import (
     small_disk,
     small_group,
     soon,
+    torch,
 )
 
 
 def prepare_files(worker: int) -> None:
     few_files(spare=2)
-
-
-def train_with_few_files() -> None:
-    train(Pages(), worker_init_fn=prepare_files)
 
 
 def collect_pages() -> None:
@@ -46,22 +43,12 @@ def prepare_threads(worker: int) -> None:
     limit(resource.RLIMIT_NPROC, 1)
 
 
-def train_with_few_threads() -> None:
-    train(Pages(), worker_init_fn=prepare_threads)
-
-
 class Large(Pages):
     """A page of 8 GB in a worker that may have a quarter of one more than it has."""
 
     def load_page(self, index: int) -> None:
-        import torch
-
         address_space(256 << 20)
         torch.zeros(2 << 30)
-
-
-def train_large() -> None:
-    train(Large())
 
 
 class Hoarding(Pages):
@@ -78,21 +65,19 @@ class Hoarding(Pages):
 
 
 def train_hoarding() -> None:
-    train(Hoarding(small_group("memory", 100 << 20)))
+    train(lambda: Hoarding(small_group("memory", 100 << 20)))
 
 
 class Wide(Pages):
     """Pages of 12 MB each."""
 
     def __getitem__(self, index: int) -> Any:
-        import torch
-
         return torch.zeros(3, 1024, 1024)
 
 
 def train_wide() -> None:
     small_disk("/dev/shm", "16m")
-    train(Wide())
+    train(Wide)
 
 
 class Mapped(Pages):
@@ -109,29 +94,25 @@ class Mapped(Pages):
             io.BytesIO(pages[: 1 << 16])
 
 
-def train_mapped() -> None:
-    train(Mapped())
-
-
 def train_leaving() -> None:
     """The training itself is killed while its workers wait for it."""
     import torch.utils.data
 
     soon(2.0, lambda: os.kill(os.getpid(), signal.SIGKILL))
     many: list[Any] = [Slow()] * 100
-    train(torch.utils.data.ConcatDataset(many), shuffle=True)
+    train(lambda: torch.utils.data.ConcatDataset(many), shuffle=True)
 
 
 FILES, THREADS, OOM = ("host.fd_limit",), ("host.thread_limit",), ("host.oom_kill",)
 ROOT, GROUP = ("root",), ("root", "cgroup")
 CUT = ("loader.worker_crash", "data.corrupt")
 FAULTS = (
-    Fault("worker_threads", "no thread in a worker", "failed", THREADS, train_with_few_threads, (), ALL),
+    epoch("worker_threads", "no thread in a worker", "failed", THREADS, Pages, worker_init_fn=prepare_threads),
     Fault("worker_oom", "a worker out of memory", "failed", OOM, train_hoarding, GROUP, ALL),
-    Fault("worker_files", "no descriptors in a worker", "hung", FILES, train_with_few_files, (), ALL),
+    epoch("worker_files", "no descriptors in a worker", "hung", FILES, Pages, worker_init_fn=prepare_files),
     Fault("kept_batches", "keeps every batch", "failed", FILES, collect_pages, (), ALL),
-    Fault("worker_memory", "no memory in a worker", "failed", ("host.alloc_fail",), train_large, (), ALL),
+    epoch("worker_memory", "no memory in a worker", "failed", ("host.alloc_fail",), Large),
     Fault("worker_shm", "batches larger than /dev/shm", "failed", ("host.shm",), train_wide, ROOT, ALL),
-    Fault("worker_mapped", "a mapped file that was cut", "failed", CUT, train_mapped, (), ALL),
+    epoch("worker_mapped", "a mapped file that was cut", "failed", CUT, Mapped),
     Fault("trainer_killed", "SIGKILL to the training", "killed", ("ext.signal",), train_leaving, (), ALL),
 )

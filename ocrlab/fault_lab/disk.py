@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from ocrlab.fault_lab.fault import Fault
-from ocrlab.fault_lab.setup import drop_root, folder, limit, small_disk
+from ocrlab.fault_lab.setup import drop_root, folder, limit, small_disk, torch
 
 
 def small_folder(**options: object) -> Path:
@@ -24,8 +24,6 @@ def cache_maps() -> None:
 
 
 def save_epoch() -> None:
-    import torch
-
     torch.save({"state_dict": torch.nn.Linear(1000, 1000).state_dict()}, small_folder() / "last.ckpt")
 
 
@@ -50,8 +48,6 @@ def write_results() -> None:
 
 def train_with_report() -> None:
     """The report of a failure that fails itself: what matters is what came first."""
-    import torch
-
     place = folder() / "runs" / "2024-05-01"
     try:
         torch.nn.functional.cross_entropy(torch.randn(4, 5), torch.tensor([0, 1, 4, 11]))
@@ -75,8 +71,6 @@ def write_to_archive() -> None:
 
 
 def save_to_new_folder() -> None:
-    import torch
-
     torch.save({"step": 4}, folder() / "checkpoints" / "last.ckpt")
 
 

@@ -9,19 +9,26 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ocrlab.fault_lab.fault import Fault
+from ocrlab.fault_lab.setup import torch
 
 SHORT = datetime.timedelta(seconds=4)
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def launch(rank_of: Callable[..., None], *args: Any) -> None:
     """Start two ranks, as torchrun does, and wait for both."""
     import torch.multiprocessing as processes
 
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     method = multiprocessing.get_start_method()
     processes.start_processes(rank_of, args=(port, *args), nprocs=2, start_method=method)
 
@@ -37,8 +44,6 @@ def connect(rank: int, port: int, timeout: datetime.timedelta = SHORT, world: in
 
 def train_rank(rank: int, port: int) -> None:
     """One rank has a page less."""
-    import torch
-
     group = connect(rank, port)
     for step in range(6 if rank == 0 else 4):
         group.all_reduce(torch.ones(4))
@@ -46,13 +51,7 @@ def train_rank(rank: int, port: int) -> None:
     time.sleep(8 if rank else 0)
 
 
-def train_uneven() -> None:
-    launch(train_rank)
-
-
 def train_rank_patiently(rank: int, port: int) -> None:
-    import torch
-
     group = connect(rank, port, datetime.timedelta(minutes=30))
     for step in range(6):
         group.all_reduce(torch.ones(4))
@@ -61,13 +60,7 @@ def train_rank_patiently(rank: int, port: int) -> None:
             group.barrier()
 
 
-def train_diverged() -> None:
-    launch(train_rank_patiently)
-
-
 def train_rank_until(rank: int, port: int) -> None:
-    import torch
-
     group = connect(rank, port)
     for step in range(6):
         if step == 3 and rank == 1:
@@ -75,22 +68,12 @@ def train_rank_until(rank: int, port: int) -> None:
         group.all_reduce(torch.ones(4))
 
 
-def train_killed() -> None:
-    launch(train_rank_until)
-
-
 def train_rank_on_pages(rank: int, port: int) -> None:
-    import torch
-
     group = connect(rank, port)
     for step in range(6):
         if step == 3 and rank == 1:
             torch.nn.functional.cross_entropy(torch.randn(2, 5), torch.tensor([1, 5]))
         group.all_reduce(torch.ones(4))
-
-
-def train_labelled() -> None:
-    launch(train_rank_on_pages)
 
 
 def train_beside() -> None:
@@ -99,17 +82,11 @@ def train_beside() -> None:
 
 
 def train_with_missing() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    connect(0, port, world=2)
+    connect(0, free_port(), world=2)
 
 
 def train_groups(rank: int, port: int) -> None:
     connect(rank, port).new_group([0, 2])
-
-
-def train_in_groups() -> None:
-    launch(train_groups)
 
 
 def train_alone() -> None:
@@ -124,14 +101,10 @@ def train_on_interface() -> None:
 
 
 def train_without_master() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    connect(1, port)
+    connect(1, free_port())
 
 
 def train_heads(rank: int, port: int) -> None:
-    import torch
-
     connect(rank, port)
 
     class Detector(torch.nn.Module):
@@ -149,21 +122,18 @@ def train_heads(rank: int, port: int) -> None:
         net(torch.rand(4, 8)).sum().backward()
 
 
-def train_two_heads() -> None:
-    launch(train_heads)
-
-
 DESYNC, MISCONFIG, NETWORK = ("dist.timeout_desync",), ("dist.misconfig",), ("dist.network",)
+INDEX = ("data.index_range",)
 FAULTS = (
-    Fault("uneven_ranks", "one rank has fewer steps", "failed", DESYNC, train_uneven),
-    Fault("diverged_ranks", "a barrier on one rank only", "hung", DESYNC, train_diverged),
-    Fault("killed_rank", "SIGKILL to a rank", "failed", (*DESYNC, "ext.signal"), train_killed),
-    Fault("failed_rank", "a label error on one rank", "failed", ("data.index_range",), train_labelled),
+    Fault("uneven_ranks", "one rank has fewer steps", "failed", DESYNC, partial(launch, train_rank)),
+    Fault("diverged_ranks", "a barrier on one rank only", "hung", DESYNC, partial(launch, train_rank_patiently)),
+    Fault("killed_rank", "SIGKILL to a rank", "failed", (*DESYNC, "ext.signal"), partial(launch, train_rank_until)),
+    Fault("failed_rank", "a label error on one rank", "failed", INDEX, partial(launch, train_rank_on_pages)),
     Fault("port_taken", "a port that is in use", "failed", ("dist.port",), train_beside),
     Fault("missing_rank", "a rank that never starts", "failed", (*MISCONFIG, *DESYNC), train_with_missing),
-    Fault("rank_number", "a group with rank 2 of 2", "failed", MISCONFIG, train_in_groups),
+    Fault("rank_number", "a group with rank 2 of 2", "failed", MISCONFIG, partial(launch, train_groups)),
     Fault("no_rank", "no launcher", "failed", MISCONFIG, train_alone),
     Fault("interface", "an interface that is not there", "failed", NETWORK, train_on_interface),
     Fault("no_master", "nobody at the master's address", "failed", (*NETWORK, *DESYNC), train_without_master),
-    Fault("unused_head", "a head outside of the loss", "failed", ("dist.unused_params",), train_two_heads),
+    Fault("unused_head", "a head outside of the loss", "failed", ("dist.unused_params",), partial(launch, train_heads)),
 )

@@ -29,23 +29,13 @@ class Fault:
     run: Callable[[], Any]
     needs: tuple[str, ...] = ()
     start_methods: tuple[str, ...] = ()
-
-    @property
-    def family(self) -> str:
-        """Return the name of the file that the fault is in."""
-        return self.run.__module__.rpartition(".")[2]
+    family: str = ""  # the name of the file that the fault is in
 
     def record(self) -> dict[str, Any]:
         """Return everything but the function, ready for JSON."""
-        return {
-            "name": self.name,
-            "family": self.family,
-            "does": self.does,
-            "ends": self.ends,
-            "causes": list(self.causes),
-            "needs": list(self.needs),
-            "start_methods": list(self.start_methods),
-        }
+        names = ("name", "family", "does", "ends", "causes", "needs", "start_methods")
+        values = {name: getattr(self, name) for name in names}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def lacks(self) -> str | None:
         """Return what this machine lacks to run it, or None."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ocrlab.fault_lab.fault import Fault
+from ocrlab.fault_lab.setup import torch
 
 KERNELS = r"""
 extern "C" __global__ void copy(float *to, const float *from, int shift) {
@@ -45,70 +47,36 @@ extern "C" __global__ void mix(float *to) {
 
 def kernel(name: str) -> Callable[..., None]:
     """Return one of the kernels, compiled for this GPU by NVRTC; the wheel brings it."""
-    import torch
-
     compiled: Callable[..., None] = torch.cuda._compile_kernel(KERNELS, name)
     return compiled
 
 
 def launch(name: str, *more: Any, block: int = 32) -> None:
     """Run a kernel over a small tensor of zeros, and look at the sum, where an error surfaces."""
-    import torch
-
     to = torch.zeros(4096, device="cuda")
     kernel(name)(grid=(1, 1, 1), block=(block, 1, 1), args=[to, *more])
     print(f"sum {to.sum().item():.1f}")
 
 
 def copy_pages() -> None:
-    import torch
-
     launch("copy", torch.ones(4096, device="cuda"), 1 << 16)
 
 
-def scale_pages() -> None:
-    launch("scale", 1 << 27)
-
-
 def load_pages() -> None:
-    import torch
-
     launch("load4", torch.ones(4096, device="cuda"))
 
 
-def check_pages() -> None:
-    launch("check")
-
-
-def apply_pages() -> None:
-    launch("apply", 0x1234567)
-
-
-def mix_pages() -> None:
-    launch("mix", block=1024)
-
-
 def copy_many() -> None:
-    import torch
-
     launch("copy", torch.ones(4096, device="cuda"), 0, block=2048)
 
 
-def settle_pages() -> None:
-    launch("settle")
-
-
 def settle_beside() -> None:
-    import torch
-
     with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
         kernel("settle")(grid=(1, 1, 1), block=(1, 1, 1), args=[torch.zeros(1, device="cuda")])
     torch.cuda.synchronize()
 
 
 def classify() -> None:
-    import torch
-
     head = torch.nn.Linear(16, 5).cuda()
     for labels in ([0, 1, 4, 2], [3, 3, 5, 1]):
         loss = torch.nn.functional.cross_entropy(head(torch.rand(4, 16).cuda()), torch.tensor(labels).cuda())
@@ -117,22 +85,16 @@ def classify() -> None:
 
 
 def embed() -> None:
-    import torch
-
     table = torch.nn.Embedding(36, 8).cuda()
     print(table(torch.tensor([3, 7, 36], device="cuda")).sum().item())
 
 
 def gather() -> None:
-    import torch
-
     boxes = torch.rand(100, 4, device="cuda")
     print(boxes[torch.tensor([0, 7, 300], device="cuda")].mean().item())
 
 
 def retry_after_copy() -> None:
-    import torch
-
     try:
         copy_pages()
     except RuntimeError:
@@ -142,22 +104,16 @@ def retry_after_copy() -> None:
 
 def free_bytes() -> int:
     """Return how many bytes are free on the GPU."""
-    import torch
-
     return int(torch.cuda.mem_get_info()[0])
 
 
 def train_large() -> None:
-    import torch
-
     side = int((free_bytes() / 16) ** 0.5)
     activations = [torch.empty(side, side, device="cuda") for _ in range(3)]
     print(sum(page.numel() for page in activations) * torch.empty(2 * side, side, device="cuda").numel())
 
 
 def train_varied() -> None:
-    import torch
-
     pages = [
         torch.empty(8 << 20, dtype=torch.uint8, device="cuda") for _ in range(int(free_bytes() * 0.97) // (10 << 20))
     ]
@@ -166,8 +122,6 @@ def train_varied() -> None:
 
 
 def train_logged() -> None:
-    import torch
-
     weight = torch.nn.Parameter(torch.ones(1, device="cuda"))
     page = torch.rand(int(free_bytes() / 4 / 20), device="cuda")
     total = torch.zeros((), device="cuda")
@@ -178,8 +132,6 @@ def train_logged() -> None:
 
 
 def occupy(ready: Any) -> None:
-    import torch
-
     block = torch.empty(int(free_bytes() * 0.95), dtype=torch.uint8, device="cuda")
     ready.set()
     time.sleep(60)
@@ -187,7 +139,6 @@ def occupy(ready: Any) -> None:
 
 
 def train_beside() -> None:
-    import torch
     import torch.multiprocessing as processes
 
     context = processes.get_context("spawn")
@@ -198,14 +149,10 @@ def train_beside() -> None:
 
 
 def pair_boxes() -> None:
-    import torch
-
     print(torch.empty(30_000_000, 30_000_000, device="cuda").numel())
 
 
 def pin_pages() -> None:
-    import torch
-
     print(torch.empty(1 << 45, dtype=torch.uint8, pin_memory=True).numel())
 
 
@@ -216,13 +163,10 @@ class Pages:
         return 8
 
     def __getitem__(self, index: int) -> Any:
-        import torch
-
         return torch.ones(4, device="cuda") * index
 
 
 def train_from_workers() -> None:
-    import torch
     from torch.utils.data import DataLoader
 
     net = torch.nn.Linear(4, 4).cuda()
@@ -231,33 +175,23 @@ def train_from_workers() -> None:
 
 
 def mix_devices() -> None:
-    import torch
-
     torch.nn.Linear(4, 4).cuda()(torch.rand(2, 4))
 
 
 def mix_types() -> None:
-    import torch
-
     torch.nn.Linear(4, 4).cuda()(torch.rand(2, 4).cuda().half())
 
 
 def use_other_card() -> None:
-    import torch
-
     torch.zeros(4, device=f"cuda:{torch.cuda.device_count()}")
 
 
 def use_hidden_card() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    import torch
-
     torch.zeros(4).cuda()
 
 
 def train_half() -> None:
-    import torch
-
     net = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.Linear(512, 1)).cuda()
     for step in range(10):
         with torch.autocast("cuda", dtype=torch.float16):
@@ -266,7 +200,6 @@ def train_half() -> None:
 
 
 def join_card(rank: int, port: int) -> None:
-    import torch
     import torch.distributed as group
 
     torch.cuda.set_device(0)
@@ -287,14 +220,21 @@ DEVICE, ENDLESS = ("driver.no_visible_device",), ("hang.gpu_kernel",)
 WILD = ("kernel.misaligned", *TRAP, *ADDRESS)
 FAULTS = (
     Fault("gpu_wild", "a kernel reads far away", "failed", ADDRESS, copy_pages, GPU),
-    Fault("gpu_int32", "a kernel's index overflows 32 bits", "failed", ADDRESS, scale_pages, GPU),
+    Fault("gpu_int32", "a kernel's index overflows 32 bits", "failed", ADDRESS, partial(launch, "scale", 1 << 27), GPU),
     Fault("gpu_retried", "goes on after a sticky error", "failed", ADDRESS, retry_after_copy, GPU),
     Fault("gpu_misaligned", "a vector load at an odd address", "failed", ("kernel.misaligned",), load_pages, GPU),
-    Fault("gpu_trap", "a trap in a kernel", "failed", TRAP, check_pages, GPU),
-    Fault("gpu_pointer", "calls what is no function", "failed", WILD, apply_pages, GPU),
-    Fault("gpu_registers", "a block that needs too many registers", "failed", LAUNCH, mix_pages, GPU),
+    Fault("gpu_trap", "a trap in a kernel", "failed", TRAP, partial(launch, "check"), GPU),
+    Fault("gpu_pointer", "calls what is no function", "failed", WILD, partial(launch, "apply", 0x1234567), GPU),
+    Fault(
+        "gpu_registers",
+        "a block that needs too many registers",
+        "failed",
+        LAUNCH,
+        partial(launch, "mix", block=1024),
+        GPU,
+    ),
     Fault("gpu_block", "a block of 2048 threads", "failed", LAUNCH, copy_many, GPU),
-    Fault("gpu_endless", "a kernel that waits for ever", "hung", ENDLESS, settle_pages, GPU),
+    Fault("gpu_endless", "a kernel that waits for ever", "hung", ENDLESS, partial(launch, "settle"), GPU),
     Fault("gpu_stream", "the same on another stream", "hung", ENDLESS, settle_beside, GPU),
     Fault("gpu_class", "a class id past the last", "failed", INDEX, classify, GPU),
     Fault("gpu_token", "a token without a row", "failed", INDEX, embed, GPU),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.fault_lab.fault import Fault
-from ocrlab.fault_lab.setup import folder
+from ocrlab.fault_lab.setup import folder, torch
 from ocrlab.run_folder import heartbeat
 
 LONG = 14.0  # seconds: more than twice the silence that the benchmark allows
@@ -128,8 +128,6 @@ def load_scans() -> None:
 
 
 def train_logging_rarely() -> None:
-    import torch
-
     net = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)])
     optimizer = torch.optim.AdamW(net.parameters())
     end, step = time.monotonic() + LONG, 0

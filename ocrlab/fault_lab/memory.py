@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.fault_lab.fault import ALL, Fault
-from ocrlab.fault_lab.setup import address_space, join, later, small_group
+from ocrlab.fault_lab.setup import address_space, join, later, small_group, torch
 
 
 def allocate_batch() -> None:
@@ -30,8 +30,6 @@ def allocate_maps() -> None:
 
 
 def allocate_pairs() -> None:
-    import torch
-
     boxes = 30_000_000
     torch.empty(boxes, boxes)
 
@@ -86,11 +84,8 @@ def convert_pages() -> None:
 
 
 def wait_for_pages() -> Any:
-    import torch
-
-    parent = os.getpid()
+    net, parent = torch.nn.Linear(64, 64), os.getpid()
     later(1.0, lambda: os.kill(parent, signal.SIGKILL))
-    net = torch.nn.Linear(64, 64)
     while True:
         net(torch.rand(64, 64)).sum().backward()
 

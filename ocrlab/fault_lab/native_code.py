@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import functools
 import mmap
 import sys
+from functools import partial
 from typing import Any
 
 from ocrlab.fault_lab.fault import Fault
@@ -49,47 +49,15 @@ extern "C" int prefetch(int page) {
 """
 
 
-@functools.cache
-def imageops() -> ctypes.CDLL:
-    """Return the library of picture operations, compiled on the spot."""
-    return ctypes.CDLL(str(library(SOURCE, "imageops.c", "-D_FORTIFY_SOURCE=0", "-O0")))
+def call(function: str, arguments: tuple[int | None, ...]) -> None:
+    """Call a function of a library of picture operations, compiled on the spot."""
+    imageops = ctypes.CDLL(str(library(SOURCE, "imageops.c", "-D_FORTIFY_SOURCE=0", "-O0")))
+    getattr(imageops, function)(*arguments)
 
 
-def decode_pages() -> None:
-    for page in range(4):
-        imageops().decode(None, page)
-
-
-def decode_pages_loudly() -> None:
+def decode_loudly() -> None:
     faulthandler.enable()
-    decode_pages()
-
-
-def scale_pages() -> None:
-    for height in (480, 320, 0):
-        imageops().scale(640, height)
-
-
-def dot_pages() -> None:
-    for page in range(4):
-        imageops().dot(None, page)
-
-
-def crop_pages() -> None:
-    for width in (64, 32, -3):
-        imageops().crop(width)
-
-
-def pack_lines() -> None:
-    imageops().pack(2100)
-
-
-def release_pages() -> None:
-    imageops().release()
-
-
-def fill_region() -> None:
-    imageops().fill(0, 0)
+    call("decode", (None, 0))
 
 
 def prefetch_pages() -> None:
@@ -124,18 +92,18 @@ def print_layout() -> None:
     print(page)
 
 
-SEGV, ABORT = ("native.segv",), ("native.abort",)
+SEGV, ABORT, ISA = ("native.segv",), ("native.abort",), ("build.cpu_isa",)
 NEEDS = ("compiler",)
 FAULTS = (
-    Fault("segv", "reads through a null pointer", "killed", SEGV, decode_pages, NEEDS),
-    Fault("segv_told", "the same, faulthandler is on", "killed", SEGV, decode_pages_loudly, NEEDS),
-    Fault("divide", "divides by zero in C", "killed", (*SEGV, *ABORT), scale_pages, NEEDS),
-    Fault("opcode", "an opcode that the CPU does not know", "killed", ("build.cpu_isa",), dot_pages, NEEDS),
-    Fault("assertion", "an assertion in C", "killed", ABORT, crop_pages, NEEDS),
-    Fault("heap", "writes past a heap block", "killed", ABORT, pack_lines, NEEDS),
-    Fault("double_free", "frees a page twice", "killed", ABORT, release_pages, NEEDS),
+    Fault("segv", "reads through a null pointer", "killed", SEGV, partial(call, "decode", (None, 0)), NEEDS),
+    Fault("segv_told", "the same, faulthandler is on", "killed", SEGV, decode_loudly, NEEDS),
+    Fault("divide", "divides by zero in C", "killed", (*SEGV, *ABORT), partial(call, "scale", (640, 0)), NEEDS),
+    Fault("opcode", "an opcode that the CPU does not know", "killed", ISA, partial(call, "dot", (None, 0)), NEEDS),
+    Fault("assertion", "an assertion in C", "killed", ABORT, partial(call, "crop", (-3,)), NEEDS),
+    Fault("heap", "writes past a heap block", "killed", ABORT, partial(call, "pack", (2100,)), NEEDS),
+    Fault("double_free", "frees a page twice", "killed", ABORT, partial(call, "release", ()), NEEDS),
     Fault("thread_exception", "a C++ exception in a thread", "killed", ABORT, prefetch_pages, NEEDS),
-    Fault("c_recursion", "recursion without an end in C", "killed", SEGV, fill_region, NEEDS),
+    Fault("c_recursion", "recursion without an end in C", "killed", SEGV, partial(call, "fill", (0, 0)), NEEDS),
     Fault("py_recursion", "recursion without an end in Python", "killed", SEGV, print_layout),
     Fault("mapped_file", "a mapped file that was cut", "killed", ("data.corrupt", *SEGV), read_index),
 )

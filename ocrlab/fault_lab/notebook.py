@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from ocrlab.fault_lab.fault import Fault
 
@@ -17,21 +18,14 @@ def execute(*cells: str) -> None:
     nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
 
 
-def run_report() -> None:
-    execute("pages = list(range(10))", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "print(pages)")
-
-
-def run_preview() -> None:
-    execute("import ctypes", "ctypes.string_at(8)")
-
-
-def run_check() -> None:
-    execute("from pathlib import Path", "Path('pages/0001.jpg').read_bytes()")
-
-
+KILL = partial(
+    execute, "pages = list(range(10))", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "print(pages)"
+)
+READ_NULL = partial(execute, "import ctypes", "ctypes.string_at(8)")
+READ_MISSING = partial(execute, "from pathlib import Path", "Path('pages/0001.jpg').read_bytes()")
 DIED, NEEDS = ("notebook.kernel_died",), ("nbclient", "ipykernel")
 FAULTS = (
-    Fault("kernel_killed", "SIGKILL to a kernel", "failed", (*DIED, "ext.signal"), run_report, NEEDS),
-    Fault("kernel_segv", "a null pointer in a kernel", "failed", ("native.segv", *DIED), run_preview, NEEDS),
-    Fault("cell_fails", "a page that is not there", "failed", ("io.missing",), run_check, NEEDS),
+    Fault("kernel_killed", "SIGKILL to a kernel", "failed", (*DIED, "ext.signal"), KILL, NEEDS),
+    Fault("kernel_segv", "a null pointer in a kernel", "failed", ("native.segv", *DIED), READ_NULL, NEEDS),
+    Fault("cell_fails", "a page that is not there", "failed", ("io.missing",), READ_MISSING, NEEDS),
 )

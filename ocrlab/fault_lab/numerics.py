@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 
 from ocrlab.fault_lab.fault import Fault
+from ocrlab.fault_lab.setup import torch
 
 
 def train_fast() -> None:
-    import torch
-
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.SGD(net.parameters(), lr=50.0)
     pages = torch.randn(16, 8) * 10
@@ -22,8 +21,6 @@ def train_fast() -> None:
 
 
 def train_watched() -> None:
-    import torch
-
     weight = torch.zeros(4, requires_grad=True)
     with torch.autograd.detect_anomaly():
         distance = torch.sqrt((weight * torch.tensor([1.0, 0.0, 2.0, 0.0])).square())
@@ -31,16 +28,12 @@ def train_watched() -> None:
 
 
 def perplexity() -> None:
-    import torch
-
     probability = torch.tensor([0.9, 0.1, 0.0])
     entropy = -(probability * torch.log(probability)).sum()
     print(f"perplexity {round(math.exp(entropy.item()))}")
 
 
 def score_in_half() -> None:
-    import torch
-
     logits = (torch.ones(4, 10) * 12).half()
     weights = torch.exp(logits)
     score = weights / weights.sum(dim=1, keepdim=True) * weights
@@ -48,30 +41,22 @@ def score_in_half() -> None:
 
 
 def sample_words() -> None:
-    import torch
-
     logits = torch.tensor([[1.0, float("inf"), 2.0]])
     torch.distributions.Categorical(probs=torch.softmax(logits, dim=1)).sample()
 
 
 def draw_words() -> None:
-    import torch
-
     logits = torch.tensor([[1.0, float("inf"), 2.0]])
     torch.multinomial(torch.softmax(logits, dim=1), 1)
 
 
 def read_words() -> None:
-    import torch
-
     logits = torch.randn(10, 2, 37).log_softmax(2)
     words = torch.randint(1, 37, (2, 12))
     torch.nn.functional.ctc_loss(logits, words, torch.tensor([12, 9]), torch.tensor([12, 8]))
 
 
 def fit_words() -> None:
-    import torch
-
     logits = torch.randn(10, 2, 37, requires_grad=True).log_softmax(2)
     words = torch.randint(1, 37, (2, 24))
     loss = torch.nn.functional.ctc_loss(logits, words, torch.tensor([10, 10]), torch.tensor([24, 8]))
@@ -80,61 +65,43 @@ def fit_words() -> None:
 
 
 def classify() -> None:
-    import torch
-
     features = torch.randn(2, 64, 7, 7)
     torch.nn.Linear(1024, 5)(features.flatten(1))
 
 
 def merge_maps() -> None:
-    import torch
-
     torch.rand(1, 64, 40, 41) + torch.nn.functional.interpolate(torch.rand(1, 64, 20, 20), scale_factor=2)
 
 
 def encode() -> None:
-    import torch
-
     torch.nn.Conv2d(3, 8, 3)(torch.rand(2, 4, 32, 32))
 
 
 def reshape_heads() -> None:
-    import torch
-
     torch.rand(2, 3, 50).view(2, 3, 8, 8)
 
 
 def mix_precision() -> None:
-    import torch
-
     torch.nn.Linear(8, 8)(torch.rand(2, 8, dtype=torch.float64))
 
 
 def index_boxes() -> None:
-    import torch
-
     torch.nn.functional.one_hot(torch.tensor([0.0, 1.0, 2.0]), 3)
 
 
 def load_lazily() -> None:
-    import torch
-
     with torch.device("meta"):
         head = torch.nn.Linear(8, 8)
     print(head(torch.rand(2, 8)).sum().item())
 
 
 def two_losses() -> None:
-    import torch
-
     shared = torch.rand(4, requires_grad=True).exp()
     shared.sum().backward()
     (shared * shared).sum().backward()
 
 
 def normalise_in_place() -> None:
-    import torch
-
     weight = torch.rand(4, requires_grad=True)
     hidden = weight.sigmoid()
     loss = (hidden * 2).sum() + hidden.square().sum()
@@ -143,8 +110,6 @@ def normalise_in_place() -> None:
 
 
 def train_frozen() -> None:
-    import torch
-
     head = torch.nn.Linear(8, 1).requires_grad_(False)
     head(torch.rand(2, 8)).mean().backward()
 

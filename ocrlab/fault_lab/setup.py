@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import resource
 import subprocess
@@ -12,10 +13,24 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 CLONE_NEWNS, MS_RDONLY, MS_REC, MS_PRIVATE = 0x20000, 1, 0x4000, 1 << 18  # linux/sched.h, linux/mount.h
 NOBODY = 65534
 GROUPS = Path("/sys/fs/cgroup")
+
+
+class LazyModule:
+    """A module that is imported when it is first used: the list of faults needs no torch, which takes seconds."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+torch: Any = LazyModule("torch")
 
 
 def folder() -> Path:

@@ -6,7 +6,7 @@ from multiprocessing import shared_memory
 from pathlib import Path
 
 from ocrlab.fault_lab.fault import Fault
-from ocrlab.fault_lab.setup import small_disk
+from ocrlab.fault_lab.setup import small_disk, torch
 
 
 def share_pages() -> None:
@@ -18,8 +18,6 @@ def share_pages() -> None:
 
 
 def share_weights() -> None:
-    import torch
-
     small_disk("/dev/shm", "4m")
     torch.nn.Linear(2000, 2000).share_memory()
 

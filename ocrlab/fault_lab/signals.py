@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import sys
+from functools import partial
 
 from ocrlab.fault_lab.fault import Fault
 from ocrlab.fault_lab.setup import later, limit
@@ -36,39 +37,24 @@ def train_until(number: int, words: str = "") -> None:
     train()
 
 
-def train_cancelled() -> None:
-    train_until(signal.SIGTERM)
-
-
-def train_hung_up() -> None:
-    train_until(signal.SIGHUP)
-
-
-def train_interrupted() -> None:
-    train_until(signal.SIGINT)
-
-
 def train_limited() -> None:
     limit(resource.RLIMIT_CPU, 1)
     train()
 
 
-def train_over_time() -> None:
-    message = "slurmstepd: error: *** STEP 417203.0 ON node07 CANCELLED AT 2024-05-01T02:00:07 DUE TO TIME LIMIT ***\n"
-    train_until(signal.SIGTERM, message)
-
-
-def train_preempted() -> None:
-    message = "slurmstepd: error: *** JOB 417203 ON node07 CANCELLED AT 2024-05-01T02:00:07 DUE TO PREEMPTION ***\n"
-    train_until(signal.SIGTERM, message)
-
-
-EXT, SCHEDULER = ("ext.signal",), ("scheduler.kill",)
+NOTICE = "slurmstepd: error: *** {} ON node07 CANCELLED AT 2024-05-01T02:00:07 DUE TO {} ***\n"
+TIME_LIMIT = NOTICE.format("STEP 417203.0", "TIME LIMIT")
+PREEMPTION = NOTICE.format("JOB 417203", "PREEMPTION")
+EXT, SCHEDULER = ("ext.signal",), ("scheduler.kill", "ext.signal")
 FAULTS = (
-    Fault("sigterm", "somebody ends it", "killed", EXT, train_cancelled),
-    Fault("sighup", "its terminal is closed", "killed", EXT, train_hung_up),
-    Fault("sigint", "somebody interrupts it", "killed", EXT, train_interrupted),
+    Fault("sigterm", "somebody ends it", "killed", EXT, partial(train_until, signal.SIGTERM)),
+    Fault("sighup", "its terminal is closed", "killed", EXT, partial(train_until, signal.SIGHUP)),
+    Fault("sigint", "somebody interrupts it", "killed", EXT, partial(train_until, signal.SIGINT)),
     Fault("cpu_limit", "uses up its CPU time", "killed", EXT, train_limited),
-    Fault("time_limit", "a scheduler's time limit", "killed", (*SCHEDULER, *EXT), train_over_time),
-    Fault("preempted", "a scheduler's preemption", "killed", (*SCHEDULER, *EXT), train_preempted),
+    Fault(
+        "time_limit", "a scheduler's time limit", "killed", SCHEDULER, partial(train_until, signal.SIGTERM, TIME_LIMIT)
+    ),
+    Fault(
+        "preempted", "a scheduler's preemption", "killed", SCHEDULER, partial(train_until, signal.SIGTERM, PREEMPTION)
+    ),
 )

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import shutil
 import signal
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +27,10 @@ from torch.utils.data import DataLoader
 
 from ocrlab.debug.instruments import sample_names
 from ocrlab.debug.instruments.dataloader import bottlenecks, loader_proxy, sample_timing, worker_log
+from ocrlab.debug.instruments.dataloader.bottlenecks import Loading
 from ocrlab.debug.instruments.dataloader.loader_proxy import IteratorProxy
 from ocrlab.debug.instruments.dataloader.tune_workers import Setting, Trial, TuningResult, measure, rebuild_loader
-from ocrlab.debug.instruments.dataloader.worker_log import Death, LockStats, Step, current_syscall
+from ocrlab.debug.instruments.dataloader.worker_log import Death, LockStats, RunQueue, Step, current_syscall
 from ocrlab.run_folder.fail_safe import InstrumentGuard, raised_by_signal
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class LoaderReport:
         self.epochs, self.guard = 0, InstrumentGuard("loader.watch")
         self.workers = int(getattr(source, "num_workers", 0) or 0)
         self.processes: dict[int, Any] = {}
-        self.schedstat: int | None = None  # of the thread that takes the batches
+        self.run_queue: RunQueue | None = None  # of the thread that takes the batches
         self._delay = self._cpu = 0.0  # of this thread, of this process, when the last batch came
         self._timing = 0.0  # seconds that timing samples had taken in this process by then
         self.locks = LockStats()
@@ -86,8 +86,7 @@ class LoaderReport:
         """Return one row for each step: seconds of waiting for its data and of computing."""
         import pandas as pd
 
-        names = ["began", "wait", "compute", "first", "idle", "delay", "cpu"]
-        return pd.DataFrame([asdict(step) for step in self.step_records], columns=names)
+        return pd.DataFrame(list(self.step_records), columns=[column.name for column in fields(Step)])
 
     def slowest(self, count: int = 10) -> pandas.DataFrame:
         """Return the samples that took longest, by name: seconds, times the median, and what they did meanwhile."""
@@ -99,15 +98,15 @@ class LoaderReport:
 
     def waiting(self) -> float:
         """Return the share of the step that is waiting for data, 0 to 1, without the first step of each epoch."""
-        return bottlenecks.waiting_share(list(self.step_records))
+        return Loading(list(self.step_records)).waiting_share
 
     def findings(self) -> list[str]:
         """Return all findings, the most important first."""
         self.read_logs()
         persistent = bool(getattr(self.source, "persistent_workers", False))
-        return bottlenecks.findings(
-            list(self.step_records), self.logs, self.deaths, self.workers, self.error, self.locks, persistent=persistent
-        )
+        steps = list(self.step_records)
+        loading = Loading(steps, self.logs, self.deaths, self.workers, self.error, self.locks, persistent)
+        return loading.findings()
 
     def finding(self) -> str:
         """Return in one sentence what the training waits for, and why."""
@@ -136,15 +135,14 @@ class LoaderReport:
         """Note the processes that the loader started in addition to `pids`, and which thread takes the batches."""
         self.epochs += 1
         self.processes |= {int(p.pid or 0): p for p in multiprocessing.active_children() if p.pid not in pids}
-        if self.schedstat is None:
-            self.schedstat = worker_log.open_schedstat()
+        self.run_queue = self.run_queue or RunQueue()
 
     def wait_began(self, now: float) -> None:
         """Note that a step ended, and that the wait for the next batch begins."""
         last = self.step_records[-1] if self.step_records else None
         if last is not None and last.compute is None:
             last.compute = now - last.began - last.wait
-            last.delay = worker_log.runqueue_seconds(self.schedstat) - self._delay
+            last.delay = (self.run_queue.seconds() if self.run_queue else 0.0) - self._delay
             last.cpu = time.process_time() - self._cpu
         if len(self.step_records) <= MAX_LOCK_PROBES:
             alive = [pid for pid, process in self.processes.items() if process.is_alive()]
@@ -160,7 +158,8 @@ class LoaderReport:
         timing = sample_timing.timing_seconds(self.folder)  # in the training process it is no wait of the program's own
         self.step_records.append(Step(began, max(now - began - timing + self._timing, 0.0), None, first, idle))
         self._timing = timing
-        self._delay, self._cpu = worker_log.runqueue_seconds(self.schedstat), time.process_time()
+        self._delay = self.run_queue.seconds() if self.run_queue else 0.0
+        self._cpu = time.process_time()
 
     def loading_failed(self, error: BaseException) -> None:
         """Note that loading failed, and each worker that is dead."""
@@ -179,6 +178,12 @@ class LoaderReport:
                 how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
                 sample = sample_names.index_text(getattr(self.source, "dataset", None), log.now)
                 self.deaths.append(Death(log.worker, pid, how, sample, log.count))
+
+    def close(self) -> None:
+        """Read the logs for the last time."""
+        self.read_logs()
+        if self.run_queue is not None:
+            self.run_queue.close()
 
 
 class TimedIterator(IteratorProxy):
@@ -254,7 +259,7 @@ def watch(source: Iterable[Any]) -> Iterator[LoaderReport]:
     report = LoaderReport(source, folder)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)  # a worker that lives on notices, and closes its log
-        stack.callback(_close, report)
+        stack.callback(report.close)
         if isinstance(source, DataLoader):
             with report.guard():
                 _attach(source, report, stack)
@@ -285,11 +290,3 @@ def _attach(loader: Any, report: LoaderReport, stack: contextlib.ExitStack) -> N
 def _undo(function: Callable[..., None], *args: Any) -> None:
     with contextlib.suppress(Exception):
         function(*args)
-
-
-def _close(report: LoaderReport) -> None:
-    report.read_logs()
-    descriptor, report.schedstat = report.schedstat, None
-    if descriptor is not None:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)

@@ -29,7 +29,6 @@ _logs: dict[Path, WorkerLog] = {}  # of this process, by the folder of the instr
 
 def install(loader: Any, folder: Path) -> None:
     """Let a copy of a loader time its samples."""
-    attributes = vars(loader)
     timed: dict[str, Any] = {}
     if loader_proxy.can_proxy(loader.dataset):
         timed["dataset"] = TimedDataset(loader.dataset, folder)
@@ -37,7 +36,7 @@ def install(loader: Any, folder: Path) -> None:
         timed["collate_fn"] = TimedCollate(folder, loader.collate_fn)
     if loader.num_workers:
         timed["worker_init_fn"] = TimedWorkerInit(folder, loader.worker_init_fn)
-    attributes.update(timed)
+    vars(loader).update(timed)  # all of it or nothing
 
 
 class TimedWorkerInit:
@@ -65,10 +64,10 @@ class TimedCollate:
             batch = self.function(items)
         except Exception:
             if log := open_log(self.folder):
-                log.failed("", COLLATE)
+                log.write(["failed", COLLATE])
             raise
         if log := open_log(self.folder):
-            log.collated(time.perf_counter() - began)
+            log.write(["collate", round(time.perf_counter() - began, 7)])
         return batch
 
 
@@ -112,26 +111,14 @@ class TimedDataset(DatasetProxy):
 
     def __getitem__(self, index: Any) -> Any:
         dataset, log = self.ocrlab_dataset, open_log(self.ocrlab_folder)
-        if log is None:
-            return dataset[index]
-        began, cpu = _begin_sample(log, index)
-        try:
-            item = dataset[index]
-        except Exception:
-            _note_failure(log, dataset, index)
-            raise
-        _end_sample(log, dataset, index, item, began, cpu)
-        return item
+        return dataset[index] if log is None else _timed(log, dataset, index, lambda: dataset[index])
 
     def load_batch(self, indices: Any) -> Any:
         dataset, log = self.ocrlab_dataset, open_log(self.ocrlab_folder)
         if log is None:
             return dataset.__getitems__(indices)
-        began, cpu = _begin_sample(log, indices)
-        items = dataset.__getitems__(indices)
         count = len(indices) if hasattr(indices, "__len__") else 1
-        _end_sample(log, dataset, indices, None, began, cpu, count)
-        return items
+        return _timed(log, dataset, indices, lambda: dataset.__getitems__(indices), count)
 
     def __iter__(self) -> Iterator[Any]:
         dataset, log = self.ocrlab_dataset, open_log(self.ocrlab_folder)
@@ -147,20 +134,11 @@ class _TimedSamples(Iterator[Any]):
         self._iterator, self._dataset, self._log, self._number = iterator, dataset, log, 0
 
     def __next__(self) -> Any:
-        log = self._log
+        log, number = self._log, self._number
         if log.lines is None:
             return next(self._iterator)
-        began, cpu = _begin_sample(log, self._number)
-        try:
-            item = next(self._iterator)
-        except StopIteration:
-            log.now.beat(phase="")
-            raise
-        except Exception:
-            _note_failure(log, self._dataset, self._number)
-            raise
-        _end_sample(log, self._dataset, self._number, item, began, cpu)
-        if self._number < MARKED and log.worker >= 0 and log.lines is not None:
+        item = _timed(log, self._dataset, number, self._iterator.__next__)
+        if number < MARKED and log.worker >= 0 and log.lines is not None:
             _mark(log, item)
         self._number += 1
         return item
@@ -169,13 +147,48 @@ class _TimedSamples(Iterator[Any]):
         return getattr(self._iterator, name)
 
 
+def _timed(log: WorkerLog, dataset: Any, index: Any, load: Callable[[], Any], count: int = 1) -> Any:
+    """Return what `load` returns and write down how long it took: one sample, or `count` of them.
+
+    An error of the log ends the timing, not the loading.
+    """
+    entered = time.monotonic()
+    log.begin(index)
+    began, cpu = time.monotonic(), time.thread_time()
+    log.own_seconds += began - entered
+    try:
+        items = load()
+    except StopIteration:
+        log.now.beat(phase="")
+        raise
+    except Exception:
+        with contextlib.suppress(Exception):
+            name = sample_names.sample_name(dataset, index)
+            log.write(["failed", f"{name} (index {index})" if name else f"index {index}"])
+        raise
+    ended = time.monotonic()
+    cpu = time.thread_time() - cpu
+    try:
+        name = sample_names.sample_name(dataset, index, None if count > 1 else items)
+        text = f"{count} samples: {str(list(index))[:60]}" if count > 1 else f"index {index}"
+        log.end(index, name or text, began, ended - began, cpu, count)
+    except Exception as error:
+        if raised_by_signal(error):
+            raise
+        print(f"ocrlab: loading is not timed any more: {error}", file=sys.stderr)
+        log.close()
+    finally:
+        log.own_seconds += time.monotonic() - ended
+    return items
+
+
 def _mark(log: WorkerLog, item: Any) -> None:
     """Write down what an item of a stream holds: workers that do not share the stream all yield the same."""
     entered = time.monotonic()
     with contextlib.suppress(Exception):  # an item of an unknown type
         digest = hashlib.blake2b(digest_size=8)
         if _digest(item, digest.update):
-            log.mark(digest.hexdigest())
+            log.write(["mark", digest.hexdigest()])
     log.own_seconds += time.monotonic() - entered
 
 
@@ -192,34 +205,3 @@ def _digest(item: Any, take: Callable[[bytes], object], depth: int = 4) -> bool:
         parts = item.values() if isinstance(item, dict) else item
         return sum(_digest(part, take, depth - 1) for part in parts) > 0  # all of them, not the first
     return False
-
-
-def _begin_sample(log: WorkerLog, index: Any) -> tuple[float, float]:
-    entered = time.monotonic()
-    log.begin(index)
-    began = time.monotonic()
-    log.own_seconds += began - entered
-    return began, time.thread_time()
-
-
-def _note_failure(log: WorkerLog, dataset: Any, index: Any) -> None:
-    """Write down a sample that raised, under its name."""
-    with contextlib.suppress(Exception):
-        name = sample_names.sample_name(dataset, index)
-        log.failed(index, f"{name} (index {index})" if name else f"index {index}")
-
-
-def _end_sample(log: WorkerLog, dataset: Any, index: Any, item: Any, began: float, cpu: float, count: int = 1) -> None:
-    """Write down a sample, or `count` of them, under its name; an error ends the timing, not the loading."""
-    ended = time.monotonic()
-    seconds, cpu_seconds = ended - began, time.thread_time() - cpu
-    try:
-        text = f"{count} samples: {str(list(index))[:60]}" if count > 1 else f"index {index}"
-        log.end(index, sample_names.sample_name(dataset, index, item) or text, began, seconds, cpu_seconds, count)
-    except Exception as error:
-        if raised_by_signal(error):
-            raise
-        print(f"ocrlab: loading is not timed any more: {error}", file=sys.stderr)
-        log.close()
-    finally:
-        log.own_seconds += time.monotonic() - ended

@@ -13,7 +13,7 @@ import os
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +54,40 @@ class Trial:
     error: str = ""
 
     @property
+    def worked(self) -> bool:
+        """Whether the setting was measured."""
+        return bool(self.seconds) and not self.error
+
+    @property
     def median(self) -> float:
         """Seconds of a step, the median of the turns."""
-        return statistics.median(self.seconds) if self.seconds and not self.error else float("inf")
+        return statistics.median(self.seconds) if self.worked else float("inf")
+
+    def is_clearly_faster(self, other: Trial) -> bool:
+        """Tell whether this is faster in every turn than the other setting in any, and by enough to matter."""
+        return max(self.seconds) < min(other.seconds) and self.median < (1 - WORTH) * other.median
+
+    def __str__(self) -> str:
+        low, middle, high = (1000 * seconds for seconds in (min(self.seconds), self.median, max(self.seconds)))
+        digits = 0 if high >= 10 else 1
+        spread = f" ({low:.{digits}f} to {high:.{digits}f} in {len(self.seconds)} turns)"
+        return f"{middle:.{digits}f} ms{spread if len(self.seconds) > 1 else ''}"
+
+    def row(self) -> dict[str, Any]:
+        """Return the figures by name, None where there are none."""
+        times = (min(self.seconds), self.median, max(self.seconds)) if self.worked else ()
+        low, middle, high = (1000 * seconds for seconds in times) if times else (None,) * 3
+        return {
+            "workers": self.setting.workers,
+            "threads": self.setting.threads,
+            "step_ms": middle,
+            "low_ms": low,
+            "high_ms": high,
+            "waiting": statistics.median(self.waiting) if self.worked else None,
+            "first_s": self.start,
+            "steps": self.steps,
+            "error": self.error,
+        }
 
 
 @dataclass
@@ -70,17 +101,14 @@ class TuningResult:
     @property
     def now(self) -> Trial | None:
         """The trial of the setting in use, where it was tried and worked."""
-        return next((t for t in self.trials if t.setting == self.used and t.median < float("inf")), None)
+        return next((trial for trial in self.trials if trial.setting == self.used and trial.worked), None)
 
     @property
     def best(self) -> Trial | None:
         """The setting to use: the fastest, unless the one in use is as fast within the spread of the turns."""
-        working = [trial for trial in self.trials if trial.median < float("inf")]
-        if not working:
-            return None
-        fastest = min(working, key=lambda trial: trial.median)
+        fastest = min((t for t in self.trials if t.worked), key=lambda trial: trial.median, default=None)
         now = self.now
-        return now if now is not None and not is_clearly_faster(fastest, now) else fastest
+        return now if now is not None and fastest is not None and not fastest.is_clearly_faster(now) else fastest
 
     @property
     def share(self) -> float:
@@ -90,17 +118,16 @@ class TuningResult:
 
     def line(self) -> str:
         """Return the setting to use as one writes it."""
-        best = self.best
-        if best is None:
+        if self.best is None:
             return ""
-        return f"DataLoader(..., num_workers={best.setting.workers}); torch.set_num_threads({best.setting.threads})"
+        setting = self.best.setting
+        return f"DataLoader(..., num_workers={setting.workers}); torch.set_num_threads({setting.threads})"
 
     def table(self) -> pandas.DataFrame:
         """Return one row a setting: milliseconds of a step with their spread over the turns, waiting, first batch."""
         import pandas as pd
 
-        names = ["workers", "threads", "step_ms", "low_ms", "high_ms", "waiting", "first_s", "steps", "error"]
-        return pd.DataFrame([_row(trial) for trial in self.trials], columns=names)
+        return pd.DataFrame([trial.row() for trial in self.trials])
 
     def finding(self) -> str:
         """Return the recommendation in one sentence, with its measurement and its spread."""
@@ -110,19 +137,20 @@ class TuningResult:
         others = len(self.trials) - 1
         if now is None:
             fastest = f"the fastest of {others + 1} settings; {self.used} did not work"
-            return f"{best.setting}: {step_text(best)} a step, {fastest}"
+            return f"{best.setting}: {best} a step, {fastest}"
         clear = "the other one is not" if others == 1 else f"none of {others} others is"
         if best is now:
-            return f"Stay with {best.setting}: {step_text(now)} a step, and {clear} clearly faster"
+            return f"Stay with {best.setting}: {now} a step, and {clear} clearly faster"
         gain = 100 * (1 - best.median / now.median)
-        before = f"{step_text(now)} with {now.setting}"
-        return f"{best.setting}: {step_text(best)} a step instead of {before}, {gain:.0f} % less"
+        return f"{best.setting}: {best} a step instead of {now} with {now.setting}, {gain:.0f} % less"
 
     def __str__(self) -> str:
+        if not self.trials:
+            return self.finding()
         shown = self.table()
         shown = shown if any(trial.error for trial in self.trials) else shown.drop(columns="error")
         figures = shown.to_string(index=False, float_format=lambda value: f"{value:.3g}", na_rep="")
-        return "\n".join(filter(None, [self.finding(), self.line(), figures if self.trials else ""]))
+        return "\n".join(filter(None, [self.finding(), self.line(), figures]))
 
 
 def measure(
@@ -198,20 +226,6 @@ def rebuild_loader(loader: DataLoader[Any], workers: int) -> DataLoader[Any]:
     return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler, **options)
 
 
-def is_clearly_faster(better: Trial, worse: Trial) -> bool:
-    """Tell whether one setting is faster in every turn than the other in any, and by enough to matter."""
-    return max(better.seconds) < min(worse.seconds) and better.median < (1 - WORTH) * worse.median
-
-
-def step_text(trial: Trial) -> str:
-    """Return the time of a step as text, with the spread of the turns."""
-    low, high = 1000 * min(trial.seconds), 1000 * max(trial.seconds)
-    digits = 0 if high >= 10 else 1
-    if len(trial.seconds) == 1:
-        return f"{1000 * trial.median:.{digits}f} ms"
-    return f"{1000 * trial.median:.{digits}f} ms ({low:.{digits}f} to {high:.{digits}f} in {len(trial.seconds)} turns)"
-
-
 def _maker(source: Any) -> Callable[[int], Iterable[Any]]:
     if isinstance(source, DataLoader):
         return lambda workers: rebuild_loader(source, workers)
@@ -229,48 +243,37 @@ def _turn(trial: Trial, make: Callable[[int], Iterable[Any]], step: Callable[[An
     """Take one turn; an error is stored, and ends this setting only."""
     torch.set_num_threads(trial.setting.threads)
     began = time.perf_counter()
-    batches = None
     try:
         loader = make(trial.setting.workers)
-        batches = _endless(loader)
-        batch = next(batches)
-        trial.start = max(trial.start, time.perf_counter() - began)
-        ahead = trial.setting.workers * int(getattr(loader, "prefetch_factor", None) or 0)
-        _timed(trial, batches, batch, step, ahead + WARM, seconds)
+        with contextlib.closing(_endless(loader)) as batches:
+            batch = next(batches)
+            trial.start = max(trial.start, time.perf_counter() - began)
+            ahead = trial.setting.workers * int(getattr(loader, "prefetch_factor", None) or 0)
+            until = time.perf_counter() + seconds
+            for number in range(ahead + WARM):  # those fetched ahead, at most as long as what follows is timed
+                step(batch)
+                batch = next(batches)
+                if number + 1 >= WARM and time.perf_counter() > until:
+                    break
+            _synchronize()
+            began, waited, steps = time.perf_counter(), 0.0, 0
+            while steps < 2 or time.perf_counter() - began < seconds:
+                step(batch)
+                asked = time.perf_counter()
+                batch = next(batches)
+                waited += time.perf_counter() - asked
+                steps += 1
+            _synchronize()
+            spent = time.perf_counter() - began
     except Exception as error:
-        trial.error = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-    finally:
-        if batches is not None:
-            batches.close()
-
-
-def _timed(
-    trial: Trial, batches: Iterator[Any], batch: Any, step: Callable[[Any], object], ahead: int, seconds: float
-) -> None:
-    """Let steps run: first those whose batches were fetched ahead, at most as long as what follows is timed."""
-    until = time.perf_counter() + seconds
-    for number in range(ahead):
-        step(batch)
-        batch = next(batches)
-        if number + 1 >= WARM and time.perf_counter() > until:
-            break
-    _synchronize()
-    began = time.perf_counter()
-    waited, steps = 0.0, 0
-    while steps < 2 or time.perf_counter() - began < seconds:
-        step(batch)
-        asked = time.perf_counter()
-        batch = next(batches)
-        waited += time.perf_counter() - asked
-        steps += 1
-    _synchronize()
-    spent = time.perf_counter() - began
+        trial.error = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"
+        return
     trial.seconds.append(spent / steps)
     trial.waiting.append(waited / spent)
     trial.steps += steps
 
 
-def _endless(loader: Iterable[Any]) -> Any:
+def _endless(loader: Iterable[Any]) -> Generator[Any, None, None]:
     """Yield the batches of epoch after epoch; raises ConfigError for a loader without any."""
     while True:
         came = False
@@ -292,18 +295,3 @@ def _spin(seconds: float) -> None:
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         os.getpid()
-
-
-def _row(trial: Trial) -> dict[str, Any]:
-    worked = bool(trial.seconds) and not trial.error
-    return {
-        "workers": trial.setting.workers,
-        "threads": trial.setting.threads,
-        "step_ms": 1000 * trial.median if worked else None,
-        "low_ms": 1000 * min(trial.seconds) if worked else None,
-        "high_ms": 1000 * max(trial.seconds) if worked else None,
-        "waiting": statistics.median(trial.waiting) if worked else None,
-        "first_s": trial.start,
-        "steps": trial.steps,
-        "error": trial.error,
-    }

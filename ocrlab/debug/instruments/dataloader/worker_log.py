@@ -1,6 +1,6 @@
 """What each process that loads did, in a file of its own: a line for each sample, and the sample it is on now.
 
-Files and not queues, so that nobody ever waits for a reader, and so that a worker that is killed leaves its last word.
+They are files and not queues, so that no worker waits for a reader, and a worker that is killed leaves what it wrote.
 Times are those of CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.debug.instruments.memory import host_memory
+from ocrlab.hardware import process_memory
 from ocrlab.run_folder import heartbeat
 
 SINGLE = 20_000  # samples that have a line each; from then on GROUP of them share one, which names the slowest
 GROUP = 64
 COLLATE = "collate_fn"  # in the place of a sample that failed: making a batch of them did
-EVERY = 0.25  # seconds between two looks at memory and processor
+EVERY = 0.25  # seconds between two readings of memory and processor
 PSS_SHARE = 0.005  # of the time that may go into reading the shared part of memory, which the kernel has to add up
 
 FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")  # what waits for a lock, of threads or processes
@@ -61,13 +62,28 @@ class Death:
     samples: int
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Bytes of a process: resident, resident with what is shared divided by who shares it, and its own alone."""
+class RunQueue:
+    """How long the thread that opened this was runnable without a core (proc(5), schedstat)."""
 
-    rss: int = 0
-    pss: int = 0
-    private: int = 0
+    def __init__(self) -> None:
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def seconds(self) -> float:
+        """Return the seconds without a core so far, 0 where they are unknown."""
+        try:
+            return int(os.pread(self._file, 80, 0).split()[1]) / 1e9 if self._file is not None else 0.0
+        except (OSError, ValueError, IndexError):
+            return 0.0
+
+    def close(self) -> None:
+        """Close the file; from then on there are no figures."""
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                os.close(file)
 
 
 class WorkerLog:
@@ -80,10 +96,9 @@ class WorkerLog:
         self.lines: int | None = os.open(folder / f"{self.pid}.jsonl", flags, 0o600)
         self.count, self.last_look, self.next_full = 0, 0.0, 0.0
         self.own_seconds = 0.0  # seconds that the timing itself took
-        self.group: list[Any] = []
-        self.schedstat = open_schedstat()
-        self.local = threading.local()  # a data set may load with threads of its own
-        self.write(["begin", worker, os.getppid(), time.monotonic()])
+        self.group: list[Any] = []  # samples that wait for a line
+        self.run_queue = RunQueue()
+        self.write(["begin", worker, time.monotonic()])
         self.look()
 
     def begin(self, index: Any) -> None:
@@ -94,34 +109,17 @@ class WorkerLog:
         """Write down a sample that was loaded, or `of` samples that were loaded together."""
         self.count += of
         self.now.beat(step=self.count, phase="")
-        line = ["sample", round(began, 6), round(seconds, 7), round(cpu, 7), str(index)[:80], name, of]
-        if self.count <= SINGLE:
-            self.write(line)
-        else:
-            self.group.append(line)
-            if len(self.group) >= GROUP:
-                self.flush()
+        self.group.append([round(began, 6), round(seconds, 7), round(cpu, 7), str(index)[:80], name, of])
+        if self.count <= SINGLE or len(self.group) >= GROUP:
+            self.flush()
         if began + seconds - self.last_look > EVERY:
             self.look()
 
-    def mark(self, digest: str) -> None:
-        """Write down what one of the first items of a stream holds."""
-        self.write(["mark", digest])
-
-    def failed(self, index: Any, name: str) -> None:
-        """Write down a sample that could not be loaded."""
-        self.write(["failed", str(index)[:80], name])
-
-    def collated(self, seconds: float) -> None:
-        """Write down how long it took to make a batch of its samples."""
-        self.write(["collate", round(seconds, 7)])
-
     def flush(self) -> None:
-        """Write the samples that wait for a line of theirs."""
+        """Write the samples that wait in one line: the slowest, and the seconds, CPU seconds and number of all."""
         if self.group:
-            worst = max(self.group, key=lambda line: float(line[2]))
-            sums = [sum(line[at] for line in self.group) for at in (2, 3, 6)]
-            self.write(["samples", worst, *sums])
+            sums = [sum(sample[column] for sample in self.group) for column in (1, 2, 5)]
+            self.write(["samples", max(self.group, key=lambda sample: float(sample[1])), *sums])
             self.group = []
 
     def look(self) -> None:
@@ -129,32 +127,31 @@ class WorkerLog:
         self.last_look = now = time.monotonic()
         if not self.folder.is_dir():
             return self.close()
-        memory = Memory(rss=host_memory.resident())
+        memory = [host_memory.resident(), 0, 0]
         if now >= self.next_full:
-            memory = shared_memory() or memory
+            use = process_memory.of_process(self.pid)
+            if use is not None and use.private is not None:
+                memory = [use.rss, use.pss or 0, use.private]
             self.next_full = now + max(1.0, (time.monotonic() - now) / PSS_SHARE)
-        delay = runqueue_seconds(self.schedstat)
-        cpu = (time.thread_time(), time.process_time())
-        self.write(["look", now, memory.rss, memory.pss, memory.private, *cpu, delay, *threads()])
+        self.write(["look", now, *memory, self.run_queue.seconds(), *threads()])
 
     def write(self, line: list[Any]) -> None:
-        """Append a line; a full disk ends the journal, not the training."""
+        """Append a line; a full disk ends the log, not the training."""
         if self.lines is None:
             return
         try:
             os.write(self.lines, json.dumps(line, ensure_ascii=False).encode(errors="replace") + b"\n")
         except OSError as error:
-            print(f"ocrlab: the loader's journal ends, its file cannot be written: {error}", file=sys.stderr)
+            print(f"ocrlab: the log of a loader ends, its file cannot be written: {error}", file=sys.stderr)
             self.close()
 
     def close(self) -> None:
-        """End the journal; nothing is written any more."""
+        """End the log; nothing is written any more."""
         lines, self.lines = self.lines, None
-        for descriptor in (lines, self.schedstat):
-            if descriptor is not None:
-                with contextlib.suppress(OSError):
-                    os.close(descriptor)
-        self.schedstat = None
+        if lines is not None:
+            with contextlib.suppress(OSError):
+                os.close(lines)
+        self.run_queue.close()
 
 
 @dataclass
@@ -172,15 +169,15 @@ class Sample:
 
 @dataclass
 class Look:
-    """A process at one moment: memory in bytes (pss and private 0 where not asked), cumulative seconds, threads."""
+    """A process at one moment: memory in bytes (pss and private 0 where not read), seconds without a core, threads."""
 
     time: float
-    memory: Memory
-    thread_cpu: float
-    process_cpu: float
-    delay: float  # runnable, but without a core
-    torch_threads: int
-    cv2_threads: int
+    rss: int
+    pss: int = 0
+    private: int = 0
+    delay: float = 0.0
+    torch_threads: int = 1
+    cv2_threads: int = 0
 
 
 @dataclass
@@ -202,86 +199,49 @@ class Log:
     failed: str = ""  # the sample that could not be loaded
     marks: list[str] = field(default_factory=list)  # what the first items of its stream hold, as digests
 
+    def add(self, kind: str, *figures: Any) -> None:
+        """Take a line as `WorkerLog` writes it; raises ValueError, TypeError or IndexError for a torn one."""
+        if kind == "begin":
+            self.worker, self.began = int(figures[0]), float(figures[1])
+            self.last = self.began
+        elif kind == "samples":
+            slowest, seconds, cpu, count = figures
+            self.samples.append(Sample(self.worker, *slowest))
+            self.seconds, self.cpu, self.count = self.seconds + seconds, self.cpu + cpu, self.count + count
+            self.last = max(self.last, slowest[0] + slowest[1])
+        elif kind == "look":
+            self.looks.append(Look(*figures))
+        elif kind == "mark":
+            self.marks.append(str(figures[0]))
+        elif kind == "collate":
+            self.batches, self.collating = self.batches + 1, self.collating + figures[0]
+        elif kind == "failed":
+            self.failed = str(figures[0])
+
 
 def read_logs(folder: Path) -> list[Log]:
     """Return the logs of all processes that left one in a folder, by worker and start; a torn line is left out."""
-    logs = [_log(path) for path in folder.glob("*.jsonl")]
-    for log in logs:
-        beat = heartbeat.read(folder / str(log.pid))
+    logs = []
+    for path in folder.glob("*.jsonl"):
+        log = Log(int(path.stem))
+        with contextlib.suppress(OSError):
+            for line in path.read_bytes().splitlines():
+                with contextlib.suppress(ValueError, TypeError, IndexError):
+                    log.add(*json.loads(line))
+        beat = heartbeat.read(folder / path.stem)
         if beat is not None:
             log.now = str(beat["sample"]) if beat["phase"] else ""
             log.last = max(log.last, float(beat["time"]))
+        logs.append(log)
     return sorted(logs, key=lambda log: (log.worker, log.began))
-
-
-def _log(path: Path) -> Log:
-    log = Log(int(path.stem))
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return log
-    for line in lines:
-        with contextlib.suppress(ValueError, TypeError, IndexError):
-            _take(log, json.loads(line))
-    return log
-
-
-def _take(log: Log, line: list[Any]) -> None:
-    kind, *rest = line
-    if kind == "begin":
-        log.worker, log.began = int(rest[0]), float(rest[2])
-        log.last = log.began
-    elif kind in ("sample", "samples"):
-        figures = rest if kind == "sample" else rest[0][1:]
-        log.samples.append(Sample(log.worker, *figures))
-        seconds, cpu, count = (figures[1], figures[2], figures[5]) if kind == "sample" else rest[1:]
-        log.seconds, log.cpu, log.count = log.seconds + seconds, log.cpu + cpu, log.count + count
-        log.last = max(log.last, figures[0] + figures[1])
-    elif kind == "failed":
-        log.failed = str(rest[1])
-    elif kind == "mark":
-        log.marks.append(str(rest[0]))
-    elif kind == "collate":
-        log.batches, log.collating = log.batches + 1, log.collating + rest[0]
-    elif kind == "look":
-        log.looks.append(Look(rest[0], Memory(*rest[1:4]), *rest[4:]))
-
-
-def shared_memory(pid: int | str = "self") -> Memory | None:
-    """Return the memory of a process with what is shared counted by its share (proc(5), smaps_rollup)."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
-            parts = [line.split() for line in file.read().splitlines()[1:]]
-    except OSError:
-        return None
-    size = {part[0]: 1024 * int(part[1]) for part in parts if len(part) > 1 and part[1].isdigit()}
-    private = size.get(b"Private_Clean:", 0) + size.get(b"Private_Dirty:", 0)
-    return Memory(size.get(b"Rss:", 0), size.get(b"Pss:", 0), private)
 
 
 def threads() -> tuple[int, int]:
     """Return how many threads torch and OpenCV use in this process for one operation; 0 where they are not loaded."""
     torch, cv2 = sys.modules.get("torch"), sys.modules.get("cv2")
-    with contextlib.suppress(Exception):  # half imported, or somebody's own module of that name
+    with contextlib.suppress(Exception):  # half imported, or another module of that name
         return torch.get_num_threads() if torch else 0, cv2.getNumThreads() if cv2 else 0
     return 0, 0
-
-
-def open_schedstat() -> int | None:
-    try:
-        return os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-
-
-def runqueue_seconds(descriptor: int | None) -> float:
-    """Return the seconds that a thread was runnable without a core (proc(5), schedstat), 0 where unknown."""
-    if descriptor is None:
-        return 0.0
-    try:
-        return int(os.pread(descriptor, 80, 0).split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
 
 
 @dataclass

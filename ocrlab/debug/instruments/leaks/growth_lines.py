@@ -1,30 +1,23 @@
-"""The line of a program that makes a container grow, read from its source, and whether anything bounds it there."""
+"""The lines of a program that make something grow, read from its source, and what bounds the growth there."""
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
-import inspect
 import linecache
-import os
 import re
-import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import FrameType
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple
 
 GROWS = {"append", "add", "extend", "insert", "setdefault", "update", "appendleft", "push", "put", "register"}
 SHRINKS = {"popitem", "pop", "popleft", "remove", "discard"}
+NUMBERS = {"len", "int", "float", "sum", "item", "size", "numel", "time", "monotonic", "perf_counter"}
 BOUNDS = re.compile(r"max|limit|cap|size|budget|bytes|room|quota|bound", re.IGNORECASE)
-LIBRARIES = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib")})
-OURS = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 ORDERED = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)
-Statement = tuple[ast.stmt, tuple[ast.AST, ...]]  # with the nodes around it, the module first
 
 
 @dataclass(frozen=True)
@@ -40,103 +33,123 @@ class Line:
         return f"{self.file}:{self.number}"
 
 
-@functools.cache
-def is_own(file: str) -> bool:
-    """Tell whether a file is the user's: neither Python's, nor an installed package's, nor this instrument's."""
-    if file.startswith("<") and not file.startswith("<ipython"):
-        return file in ("<string>", "<stdin>") or file.startswith("<isolated")
-    place = os.path.realpath(file)
-    return not place.startswith((*LIBRARIES, OURS)) and "site-packages" not in place and "dist-packages" not in place
+class Statement(NamedTuple):
+    """A statement of a program with the nodes around it, the module first."""
 
+    file: str
+    node: ast.stmt
+    around: tuple[ast.AST, ...]
 
-@functools.cache
-def is_own_class(kind: Any) -> bool:
-    """Tell whether a class is defined in the user's code."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-    return kind.__module__ == "__main__" or (bool(file) and is_own(str(file)))
+    @property
+    def function(self) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """The function that the statement belongs to, None at the top of a module."""
+        return next((outer for outer in reversed(self.around) if isinstance(outer, FUNCTIONS)), None)
 
+    def parts(self) -> Iterator[ast.AST]:
+        """Yield the statement and its expressions, without the statements inside it."""
+        yield self.node
+        for child in ast.iter_child_nodes(self.node):
+            if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+                yield from ast.walk(child)
 
-def class_files(kind: type) -> tuple[str, ...]:
-    """Return the user's files in which a class and its bases are defined; if none is the user's, the class's own."""
-    files: list[str] = []
-    for base in inspect.getmro(kind):
-        with contextlib.suppress(TypeError, OSError):
-            files.append(inspect.getfile(base))
-    return tuple(file for file in files if is_own(file)) or tuple(files[:1])
+    def growths(self) -> Iterator[tuple[ast.expr, str, ast.AST | None]]:
+        """Yield what the statement makes grow, by which method, and what an assignment adds."""
+        for part in self.parts():
+            if isinstance(part, ast.Call):
+                if isinstance(part.func, ast.Attribute) and part.func.attr in GROWS:
+                    yield part.func.value, part.func.attr, None
+                elif part.args and _last(part.func) in ("heappush", "append"):
+                    yield part.args[0], "append", None
+            elif isinstance(part, ast.AugAssign):
+                yield part.target, "__iadd__", part.value
+            elif isinstance(part, ast.Assign):
+                for target in part.targets:
+                    if isinstance(target, ast.Subscript):
+                        yield target, "__setitem__", part.value
+                    elif any(
+                        type(value) is type(target) and _last(value) == _last(target) for value in ast.walk(part.value)
+                    ):
+                        yield target, "=", part.value  # total = total + loss
 
-
-def stack(most: int = 8) -> tuple[str, ...]:
-    """Return the user's lines of this thread, innermost first: `file:line function`."""
-    lines: list[str] = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(lines) < most:
-        code = frame.f_code
-        if is_own(code.co_filename):
-            lines.append(f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}")
-        frame = frame.f_back
-    return tuple(lines)
+    def line(self, bounded: str = "") -> Line:
+        """Return the line on which the statement begins."""
+        return Line(self.file, self.node.lineno, linecache.getline(self.file, self.node.lineno).strip(), bounded)
 
 
 def growth(name: str, files: Iterable[str], near: str = "") -> list[Line]:
     """Return the statements that make `name` grow: those in the function or class `near`, or else all."""
-    matches = list(_matches(files, lambda part: _grows(part, name)))
+    matches = _find(files, lambda statement: any(_last(target) == name for target, *_ in statement.growths()))
     inner = near.rpartition(".")[2]
-    inside = [m for m in matches if near and inner in {getattr(node, "name", "") for node in m[2]}]
-    return [_line(file, node, _bound(node, around, name)) for file, node, around in inside or matches]
+    inside = [match for match in matches if near and inner in {getattr(node, "name", "") for node in match.around}]
+    return [match.line(_bound(match, name)) for match in inside or matches]
+
+
+def local_growth(code: CodeType, container: Any) -> list[Line]:
+    """Return the statements of a function that make one of its own variables grow in the way that `container` can.
+
+    Without a container it is a variable that an assignment makes grow, as `total = total + loss` does; sums of numbers
+    are left out. Only the source is read, no value of a variable.
+    """
+    is_module = code.co_name == "<module>"
+    variables = {*code.co_varnames, *code.co_cellvars}
+    by_method: list[Line] = []
+    by_assignment: list[Line] = []
+    for statement in _find([code.co_filename], lambda statement: _is_in(statement, code)):
+        for target, method, added in statement.growths():
+            name, assigns = _variable(target), method in ("=", "__iadd__")
+            fits = assigns if container is None else hasattr(container, method)
+            if fits and name and (is_module or name in variables) and not _is_number(added, name):
+                (by_assignment if assigns else by_method).append(statement.line(_bound(statement, name)))
+                break
+    return by_method + by_assignment
 
 
 def assigned(name: str, files: Iterable[str]) -> list[Line]:
     """Return the statements that set an attribute or a variable."""
 
-    def sets(part: ast.AST) -> bool:
-        return isinstance(part, ast.Assign) and any(_last(target) == name for target in part.targets)
+    def sets(statement: Statement) -> bool:
+        node = statement.node
+        return isinstance(node, ast.Assign) and any(_last(target) == name for target in node.targets)
 
-    return [_line(file, node) for file, node, _ in _matches(files, sets)]
+    return [match.line() for match in _find(files, sets)]
 
 
 def calls(names: set[str], files: Iterable[str]) -> list[Line]:
     """Return the statements that call one of `names` (plt.figure -> figure)."""
 
-    def is_call(part: ast.AST) -> bool:
-        return isinstance(part, ast.Call) and _last(part.func) in names
+    def has_call(statement: Statement) -> bool:
+        return any(isinstance(part, ast.Call) and _last(part.func) in names for part in statement.parts())
 
-    return [_line(file, node) for file, node, _ in _matches(files, is_call)]
+    return [match.line() for match in _find(files, has_call)]
 
 
-def _matches(
-    files: Iterable[str], predicate: Callable[[ast.AST], bool]
-) -> Iterator[tuple[str, ast.stmt, tuple[ast.AST, ...]]]:
-    for file in dict.fromkeys(files):
-        for node, around in _parsed("".join(linecache.getlines(file))):  # linecache also has the cells of a notebook
-            if any(predicate(part) for part in _own_parts(node)):
-                yield file, node, around
+def _find(files: Iterable[str], matches: Callable[[Statement], bool]) -> list[Statement]:
+    every = ((file, "".join(linecache.getlines(file))) for file in dict.fromkeys(files))  # also the cells of a notebook
+    return [statement for file, source in every for statement in _parsed(file, source) if matches(statement)]
 
 
 @functools.lru_cache(maxsize=64)
-def _parsed(source: str) -> list[Statement]:
+def _parsed(file: str, source: str) -> list[Statement]:
     try:
-        return list(_statements((ast.parse(source),)))
+        return list(_statements(file, (ast.parse(source),)))
     except (SyntaxError, ValueError, RecursionError):
         return []
 
 
-def _statements(around: tuple[ast.AST, ...]) -> Iterator[Statement]:
+def _statements(file: str, around: tuple[ast.AST, ...]) -> Iterator[Statement]:
     for node in ast.iter_child_nodes(around[-1]):
         if isinstance(node, ast.stmt) and not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            yield node, around
-        yield from _statements((*around, node))
+            yield Statement(file, node, around)
+        yield from _statements(file, (*around, node))
 
 
-def _own_parts(node: ast.stmt) -> Iterator[ast.AST]:
-    """Yield a statement and its expressions, without the statements inside it."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield from ast.walk(child)
-
-
-def _line(file: str, node: ast.stmt, bounded: str = "") -> Line:
-    return Line(file, node.lineno, linecache.getline(file, node.lineno).strip(), bounded)
+def _is_in(statement: Statement, code: CodeType) -> bool:
+    """Tell whether a statement belongs to the function, or the top of the module, of a code object."""
+    function = statement.function
+    if function is None:
+        return code.co_name == "<module>"
+    first = min(node.lineno for node in (function, *function.decorator_list))
+    return function.name == code.co_name and first == code.co_firstlineno
 
 
 def _last(node: ast.AST) -> str:
@@ -148,39 +161,41 @@ def _last(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _is_method_call(node: ast.AST, methods: set[str], name: str) -> bool:
-    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods
-    return is_method and _last(node.func.value) == name  # type: ignore[attr-defined]
+def _variable(node: ast.AST) -> str:
+    """Return the variable that an expression is a part of, without attributes: history of history["loss"]."""
+    while isinstance(node, ast.Subscript | ast.Starred):
+        node = node.value
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return _variable(node.func.value)
+    return node.id if isinstance(node, ast.Name) else ""
 
 
-def _grows(node: ast.AST, name: str) -> bool:
+def _is_number(node: ast.AST | None, name: str) -> bool:
+    """Tell whether an expression is a number besides the variable `name`: step + 1, count + len(batch)."""
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left, name) and _is_number(node.right, name)
     if isinstance(node, ast.Call):
-        is_function = bool(node.args) and _last(node.func) in ("heappush", "append") and _last(node.args[0]) == name
-        return is_function or _is_method_call(node, GROWS, name)
-    if isinstance(node, ast.AugAssign):
-        return _last(node.target) == name
-    if isinstance(node, ast.Assign):
-        targets = [target for target in node.targets if _last(target) == name]
-        values = [part for part in ast.walk(node.value) if isinstance(part, ast.Name | ast.Attribute)]
-        uses_itself = any(_last(part) == name for part in values)
-        return any(uses_itself or isinstance(target, ast.Subscript) for target in targets)
-    return False
+        return _last(node.func) in NUMBERS
+    return isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id == name)
 
 
-def _bound(node: ast.stmt, around: tuple[ast.AST, ...], name: str) -> str:
+def _bound(statement: Statement, name: str) -> str:
     """Return what bounds the growth at a statement: items are removed there, or its size is compared first."""
-    function = next((outer for outer in reversed(around) if isinstance(outer, FUNCTIONS)), around[0])
+    around = statement.around
+    function = statement.function or around[0]
     owner = next((outer for outer in reversed(around) if isinstance(outer, ast.ClassDef)), function)
     for part in ast.walk(function):
-        deleted = part.targets if isinstance(part, ast.Delete) else []
-        if _is_method_call(part, SHRINKS, name) or any(_last(target) == name for target in deleted):
-            return f"line {part.lineno} takes out what is too much"  # type: ignore[attr-defined]
+        removed = part.targets if isinstance(part, ast.Delete) else []
+        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr in SHRINKS:
+            removed = [part.func.value]
+        if any(_last(target) == name for target in removed):
+            return f"line {part.lineno} removes items"  # type: ignore[attr-defined]
     for part in ast.walk(owner):
         if isinstance(part, ast.Compare) and _compares_length(part, name):
-            return f"line {part.lineno} looks at its length"
+            return f"line {part.lineno} checks its length"
     for outer in around:
         if isinstance(outer, ast.If | ast.While) and any(_compares_limit(part) for part in ast.walk(outer.test)):
-            return f"line {outer.lineno} asks whether there is room"
+            return f"line {outer.lineno} checks whether there is room"
     return ""
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MIB = 2**20
+SURE = 0.95  # confidence from which growth is reported
 FIXES = {
     "graph": "Keep the number, not the tensor: .item(), or .detach() where it must stay a tensor",
     "evaluation": "Run validation inside torch.no_grad() or torch.inference_mode()",
-    "tensors": "Keep .detach().cpu() of what is needed, or work it up now and let go of it",
+    "tensors": "Keep .detach().cpu() of what is needed, or process it now and drop it",
     "hook": "Let the hook keep .detach() of the last call only, and remove it when it is done: handle.remove()",
     "objects": "Give it a bound: a largest length, or functools.lru_cache(maxsize=...)",
     "figures": "Close each figure when it is saved: plt.close(figure)",
     "worker": "Bound the cache, or keep it on disk: each worker has a cache of its own",
-    "copy-on-write": "Keep the items as one NumPy array or tensor: reading a Python object writes its reference count",
 }
 
 
@@ -34,7 +34,7 @@ class Leak:
     code: str = ""
     origin: str = ""
     stack: tuple[str, ...] = ()
-    steps: int = 0  # steps
+    steps: int = 0
     fix: str = ""
     also: tuple[str, ...] = field(default_factory=tuple)  # further lines that may be meant
 
@@ -42,5 +42,5 @@ class Leak:
         place = f" at {self.location}" if self.location else ""
         text = f"{self.mib_per_step:.2f} MiB a step are kept by {self.holder}{place}"
         text += f": {self.code}" if self.code else ""
-        text += f" (made at {self.origin})" if self.origin and self.origin != self.location else ""
+        text += f" (created at {self.origin})" if self.origin and self.origin != self.location else ""
         return f"{text}. {self.fix}."

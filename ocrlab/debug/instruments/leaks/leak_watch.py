@@ -24,13 +24,17 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ocrlab.debug.instruments.call_hook import CallHook
 from ocrlab.debug.instruments.compiled_modules import is_compiled_module, is_jit
-from ocrlab.debug.instruments.leaks import growth_lines
-from ocrlab.debug.instruments.leaks.growth_lines import Line
 from ocrlab.debug.instruments.leaks.growth_slope import Slope, slope, still_grows
-from ocrlab.debug.instruments.leaks.leak_report import FIXES, MIB, Leak
-from ocrlab.debug.instruments.leaks.object_census import PROBE, SEES_GRAPHS, Candidate, Probe, stored_tensors
-from ocrlab.debug.instruments.leaks.referrers import Holder
-from ocrlab.debug.instruments.leaks.worker_leaks import Workers
+from ocrlab.debug.instruments.leaks.leak_report import FIXES, MIB, SURE, Leak
+from ocrlab.debug.instruments.leaks.object_census import (
+    GRADIENTS_IN_EVALUATION,
+    LENGTH,
+    SEES_GRAPHS,
+    Candidate,
+    Census,
+    stored_tensors,
+)
+from ocrlab.debug.instruments.leaks.worker_leaks import WorkerLeaks
 from ocrlab.debug.instruments.memory import host_memory
 from ocrlab.errors import ConfigError
 from ocrlab.run_folder.fail_safe import InstrumentGuard
@@ -39,10 +43,11 @@ WARM, SETTLED = 5, 14  # steps in which optimiser state is created and caches fi
 EVERY = 4  # steps between two judgements of the slope
 RECENT = 24  # samples that are judged first
 SLOW, ROUGH = 0.06 * MIB, 0.25 * MIB  # bytes a step, from which growth is suspicious; of resident memory
-SURE = 0.95
-COST = 0.004  # of the time, that reading the figures may take
+MOST_COST = 0.004  # of the time, that reading the figures may take
+ALWAYS = 60  # first steps, in which the figures are read whatever they cost
 LONGEST = 16  # steps of a census
-CALLS = 4  # of the model for each step of the optimiser, that count as one step
+MOST_CALLS = 4  # of the model for each step of the optimiser, that count as one step
+MOST_SAMPLES = 1024
 
 Samples = list[tuple[int, float]]
 
@@ -75,27 +80,27 @@ class LeakWatch:
         self.notes: list[str] = []
         self.ticks = 0
         self.cost = 0.0  # seconds that the figures of each step took, without censuses
-        self.looked = 0.0  # seconds that censuses took
-        self._before = 0  # of the ticks: forward calls, before watch.step() said what a step is
+        self.census_seconds = 0.0
+        self._unmarked_ticks = 0  # forward calls before watch.step() said what a step is
         self._model = weakref.ref(model) if model is not None else lambda: None
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # the tick of its last step
         self._calls = 1  # of the model for each step of an optimiser: a validation in each step makes it two
-        self._workers = Workers(loader)
+        self._workers = WorkerLeaks(loader)
         self._samples: dict[str, Samples] = {"process": [], "malloc": [], "cuda": []}
-        self._probe: Probe | None = None
-        self._length, self._next = PROBE, WARM + 2 * EVERY
+        self._census: Census | None = None
+        self._length, self._next = LENGTH, WARM + 2 * EVERY  # of the next census: steps, and the tick from which on
         self._source = ""  # what counts the steps: forward, optimizer, step
         self._handles: list[Any] = []
         self._started = time.perf_counter()
         self._reported: set[str] = set()
-        self._guard = InstrumentGuard("leaks.watch", self._stop)
+        self._guard = InstrumentGuard("leaks.watch", self._close_census)
 
     def finding(self) -> str:
         """Return the leaks, one a line, or that there is none."""
         if self.leaks:
             return "\n".join(str(leak) for leak in self.leaks)
         blind = "" if SEES_GRAPHS else f" What autograd's graphs keep is not seen with torch {torch.__version__}."
-        steps = self.ticks - self._before
+        steps = self.ticks - self._unmarked_ticks
         return f"No leak in {steps} step{'' if steps == 1 else 's'}.{blind}"
 
     def __str__(self) -> str:
@@ -110,7 +115,7 @@ class LeakWatch:
     def step(self) -> None:
         """Say that a step has ended; from then on nothing else counts as one."""
         if self._source != "step":
-            self._source, self._before = "step", self.ticks
+            self._source, self._unmarked_ticks = "step", self.ticks
         self._tick()
 
     def _begin(self) -> None:
@@ -127,10 +132,10 @@ class LeakWatch:
             handle.remove()
         self._handles.clear()
         with self._guard():
-            if self._probe is not None and self._probe.ripe(self.ticks + 1, wait=3):
-                self._judge(self._probe)
+            if self._census is not None and self._census.is_ready(self.ticks + 1, wait=3):
+                self._judge(self._census)
             self._add(self._workers.judge(self.ticks))
-        self._stop()
+        self._close_census()
         self._workers.end()
 
     def _on_forward(self, _module: nn.Module, _args: Any) -> None:
@@ -141,16 +146,16 @@ class LeakWatch:
     def _on_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         before = self._optimizers.get(optimizer)
         if before is not None and self._source == "forward":
-            self._calls = max(1, min(CALLS, self.ticks - before))
+            self._calls = max(1, min(MOST_CALLS, self.ticks - before))
         self._optimizers[optimizer] = self.ticks
         if self._source in ("", "optimizer"):
             self._source = "optimizer"
             self._tick()
 
-    def _stop(self, _error: BaseException | None = None) -> None:
-        probe, self._probe = self._probe, None
-        if probe is not None:
-            probe.close()
+    def _close_census(self, _error: BaseException | None = None) -> None:
+        census, self._census = self._census, None
+        if census is not None:
+            census.close()
 
     def _tick(self) -> None:
         self.ticks += 1
@@ -159,20 +164,20 @@ class LeakWatch:
         with self._guard():
             self._workers.tick(self.ticks)
             began = time.perf_counter()
-            if self._probe is not None:
-                self._probe.tick(self.ticks)
+            if self._census is not None:
+                self._census.tick(self.ticks)
                 self._sample()
-                if self._probe.ripe(self.ticks):
-                    self._judge(self._probe)
-                self.looked += time.perf_counter() - began
-            elif self.ticks <= 60 or self.cost <= COST * (began - self._started - self.looked):
+                if self._census.is_ready(self.ticks):
+                    self._judge(self._census)
+                self.census_seconds += time.perf_counter() - began
+            elif self.ticks <= ALWAYS or self.cost <= MOST_COST * (began - self._started - self.census_seconds):
                 self._sample()
-                suspicious = self.ticks % EVERY == 0 and self.ticks >= self._next and self._suspicious()
-                self.cost += time.perf_counter() - began
+                suspicious = self.ticks % EVERY == 0 and self.ticks >= self._next and self._is_growing()
+                sampled = time.perf_counter()
+                self.cost += sampled - began
                 if suspicious:
-                    self._probe = Probe(self.ticks, self._length, self._mode, self._owned, self._calls)
-                    self._probe.start()
-                    self.looked += time.perf_counter() - began
+                    self._census = Census(self.ticks, self._length, self._mode, self._owned, self._calls)
+                    self.census_seconds += time.perf_counter() - sampled
 
     def _sample(self) -> None:
         figures = {"process": host_memory.anonymous_memory(), "malloc": host_memory.malloc_in_use()}
@@ -180,11 +185,10 @@ class LeakWatch:
             figures["cuda"] = torch.cuda.memory_allocated()
         for name, value in figures.items():
             self._samples[name].append((self.ticks, float(value)))
-            if len(self._samples[name]) > 1024:
-                del self._samples[name][:512:2]  # older steps are kept more coarsely
-        self._workers.sample(self.ticks)
+            if len(self._samples[name]) > MOST_SAMPLES:
+                del self._samples[name][: MOST_SAMPLES // 2 : 2]  # older steps are kept more coarsely
 
-    def _suspicious(self) -> bool:
+    def _is_growing(self) -> bool:
         """Tell whether something grows: fast over the last steps, or slowly over all of them.
 
         What malloc has given out is exact. Resident memory comes and goes, and must have grown by more to count.
@@ -200,7 +204,7 @@ class LeakWatch:
         model = self._model()
         if model is None or model.training:
             return "training"
-        return "evaluation with gradients" if torch.is_grad_enabled() else "evaluation"
+        return GRADIENTS_IN_EVALUATION if torch.is_grad_enabled() else "evaluation"
 
     def _owned(self) -> Iterable[Tensor]:
         """Return the tensors that may live for ever: the model's and the optimisers'."""
@@ -213,67 +217,52 @@ class LeakWatch:
         yield from (p.grad for p in parameters if p.grad is not None)
         yield from () if model is None else model.buffers()
 
-    def _judge(self, probe: Probe) -> None:
+    def _judge(self, census: Census) -> None:
         """End a census: report what it shows and plan the next one."""
+        model = self._model()
         try:
-            candidates = probe.judge(self.ticks)
+            candidates = census.judge(self.ticks, () if model is None else model.modules())
         finally:
-            self._stop()
-        growth = self.slope().of(probe.calls)
+            self._close_census()
+        growth = self.slope().of(census.calls)
         for candidate in sorted(candidates, key=lambda candidate: -sum(candidate.bytes_by_step)):
             holder = candidate.holder
-            if holder is not None and holder.text not in self._reported:
+            if holder.text not in self._reported:
                 self._reported.add(holder.text)
-                self._report(candidate, holder, growth)
+                if holder.bounded:
+                    self.notes.append(f"{holder.text} grows, but not for ever: {holder.bounded}.")
+                else:
+                    self._add([self._leak(candidate, growth)])
         self._add(self._workers.judge(self.ticks))
         self._length = min(LONGEST, 2 * self._length)  # what happens now and then needs a longer census
         self._next = self.ticks * (1 if not candidates and self._length < LONGEST else 2)
 
-    def _report(self, candidate: Candidate, holder: Holder, growth: Slope) -> None:
-        """Add a leak, or a note where its holder or its line has a bound."""
-        lines = _lines(candidate, holder)
-        line = lines[0] if lines else None
-        most = getattr(holder.container, "maxlen", None)
-        bound = holder.bounded or (f"its length is {most} at most" if most else "")
-        bound = bound or (f"{line}: {line.bounded}" if line and line.bounded else "")
-        if bound:
-            self.notes.append(f"{holder.text} grows, but not for ever: {bound}.")
-            return
+    def _leak(self, candidate: Candidate, growth: Slope) -> Leak:
+        lines = candidate.holder.lines
         steps = [size / MIB for size in candidate.bytes_by_step]
-        kind = "evaluation" if candidate.evaluation and candidate.kind == "graph" else candidate.kind
         origin = candidate.stack[0].partition(" ")[0] if candidate.stack else ""
-        leak = Leak(
+        kind = "evaluation" if candidate.evaluation and candidate.kind == "graph" else candidate.kind
+        return Leak(
             kind=kind,
             mib_per_step=sum(steps) / len(steps),
             low=min(min(steps), growth.low / MIB),
             high=max(max(steps), growth.high / MIB),
             confidence=max(growth.confidence, SURE),
-            holder=holder.text,
-            location=str(line) if line else origin,
-            code=line.text if line else "",
+            holder=candidate.holder.text,
+            location=str(lines[0]) if lines else origin,
+            code=lines[0].text if lines else "",
             origin=origin,
             stack=candidate.stack,
             steps=self.ticks,
-            fix=FIXES["evaluation"] if candidate.evaluation else FIXES[kind],
+            fix=FIXES["evaluation" if candidate.evaluation else kind],
             also=tuple(map(str, lines[1:4])),
         )
-        self._add([leak])
 
     def _add(self, leaks: Iterable[Leak]) -> None:
         for leak in leaks:
             if (leak.kind, leak.holder) not in {(other.kind, other.holder) for other in self.leaks}:
                 self.leaks.append(leak)
         self.leaks.sort(key=lambda leak: -leak.mib_per_step)
-
-
-def _lines(candidate: Candidate, holder: Holder) -> list[Line]:
-    """Return the lines of the source that let a holder grow, the likeliest first."""
-    if candidate.kind == "figures":
-        return growth_lines.calls({"figure", "subplots", "subplot_mosaic"}, holder.files)
-    if holder.kind == "cache" and holder.container is not None:
-        return []
-    lines = growth_lines.growth(holder.name, holder.files, holder.near)
-    return lines if holder.container is not None else lines + growth_lines.assigned(holder.name, holder.files)
 
 
 def _rises(samples: Samples, least: float) -> bool:

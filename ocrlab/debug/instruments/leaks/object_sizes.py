@@ -23,13 +23,13 @@ def object_bytes(value: Any, depth: int = 4) -> float:
         return float(size)
     if type(value).__module__.startswith("PIL.") and hasattr(value, "getbands"):
         return float(value.size[0] * value.size[1] * len(value.getbands()))
-    if is_figure_manager(value):
+    if hasattr(value, "canvas") and hasattr(value.canvas, "get_width_height"):  # the manager of a matplotlib figure
         width, height = value.canvas.get_width_height()
         return float(width * height * 4)
     total = float(sys.getsizeof(value, 0))
     if depth and isinstance(value, CONTAINERS):
         items = list(value.values() if isinstance(value, dict) else value)[:MOST_ITEMS]
-        total += sum(object_bytes(item, depth - 1) for item in items) * len(value) / max(1, len(items))
+        total += mean_bytes(items, depth - 1) * len(value)
     elif depth and hasattr(value, "__dict__") and not isinstance(value, type):
         total += sum(object_bytes(item, depth - 1) for item in list(vars(value).values())[:MOST_ITEMS])
     return total
@@ -38,8 +38,3 @@ def object_bytes(value: Any, depth: int = 4) -> float:
 def mean_bytes(items: list[Any], depth: int = 4) -> float:
     """Return the mean size of some objects in bytes."""
     return sum(object_bytes(item, depth) for item in items) / max(1, len(items))
-
-
-def is_figure_manager(value: Any) -> bool:
-    """Tell whether an object is an open figure in matplotlib's list."""
-    return hasattr(value, "canvas") and hasattr(value, "num") and hasattr(value.canvas, "get_width_height")

@@ -33,16 +33,6 @@ def high_water() -> int:
     return int(match[1]) * 1024 if match else 0
 
 
-def dirty_pages(pid: int) -> tuple[int, int]:
-    """Return (private, shared) dirty memory of a process in bytes, which takes milliseconds; (0, 0) if unknown."""
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return 0, 0
-    fields = dict(re.findall(r"^(Private_Dirty|Shared_Dirty):\s+(\d+) kB", text, re.MULTILINE))
-    return int(fields.get("Private_Dirty", 0)) * 1024, int(fields.get("Shared_Dirty", 0)) * 1024
-
-
 def malloc_in_use() -> int:
     """Return the bytes that malloc has allocated, without its own cache; 0 where it is not glibc's."""
     return _allocated()()

@@ -12,7 +12,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, get_worker_info
 
 from ocrlab.debug.instruments.dataloader import bottlenecks, loader_watch
-from ocrlab.debug.instruments.dataloader.worker_log import FUTEX, RUNNING, LockStats, Log, Look, Memory, Sample
+from ocrlab.debug.instruments.dataloader.bottlenecks import Loading
+from ocrlab.debug.instruments.dataloader.worker_log import FUTEX, RUNNING, LockStats, Log, Look, Sample
 
 
 class Files(Dataset[Any]):
@@ -93,12 +94,12 @@ def test_a_sample_that_did_not_get_the_lock_is_not_blamed_nor_is_the_lack_of_cor
     for worker in (0, 1):
         samples = [Sample(worker, i / 10, 0.5 if i == 3 else 0.02, 1e-5, str(i), f"index {i}") for i in range(12)]
         log = Log(worker, worker, 0.0, samples, count=12, seconds=sum(s.seconds for s in samples), cpu=1e-4, last=1.0)
-        log.looks = [Look(at, Memory(), 0, 0, 0.4 * at, 1, 0) for at in (0.0, 1.0)]
+        log.looks = [Look(at, 0, delay=0.4 * at) for at in (0.0, 1.0)]
         logs.append(log)
     waits = [loader_watch.Step(0.0, 0.05, 0.001, False) for _ in range(12)]
-    findings = bottlenecks.findings(waits, logs, [], 2, None, LockStats(30, 20, 0))[0]
+    findings = Loading(waits, logs, workers=2, locks=LockStats(30, 20, 0)).findings()[0]
     assert "more workers do not help" in findings and "without a core for 40 % of the time" in findings
-    assert "the slowest is index 3" in bottlenecks.findings(waits, logs, [], 2, None, LockStats(30, 0, 0))[0]
+    assert "the slowest is index 3" in Loading(waits, logs, workers=2, locks=LockStats(30, 0, 0)).findings()[0]
 
 
 def test_a_sample_that_cannot_be_loaded_is_named_also_with_workers() -> None:
@@ -120,22 +121,22 @@ def steps(first: float, epochs: int = 3) -> list[loader_watch.Step]:
 
 
 def test_restarted_workers_come_first_where_they_cost_most() -> None:
-    findings = bottlenecks.findings(steps(0.5), [], [], 2, None)
+    findings = Loading(steps(0.5), workers=2).findings()
     assert (
         findings[0].startswith("The first batch of each of 3 epochs takes 500 ms")
         and "persistent_workers=True" in findings[0]
     )
-    assert "persistent_workers" not in bottlenecks.findings(steps(0.5), [], [], 2, None, persistent=True)[0]
-    assert bottlenecks.findings(steps(0.002), [], [], 2, None)[0].startswith("The loader keeps up")
+    assert "persistent_workers" not in Loading(steps(0.5), workers=2, persistent=True).findings()[0]
+    assert Loading(steps(0.002), workers=2).findings()[0].startswith("The loader keeps up")
 
 
 def test_samples_that_are_not_what_takes_the_time_are_not_blamed() -> None:
     samples = [Sample(-1, 0.0, (s := 0.001 if i == 3 else 1e-5), s, str(i), f"index {i}") for i in range(12)]
     log = Log(1, -1, 0.0, samples, count=12, seconds=sum(s.seconds for s in samples), cpu=1e-4, last=1.0)
     long = [loader_watch.Step(0.0, 0.01, 0.02, False) for _ in range(3)]
-    assert "is samples and collate_fn" in bottlenecks.findings(long, [log], [], 0, None)[0]
+    assert "is samples and collate_fn" in Loading(long, [log]).findings()[0]
     short = [loader_watch.Step(0.0, 0.0005, 0.001, False) for _ in range(3)]
-    assert "1 of 12 samples; the slowest is index 3" in bottlenecks.findings(short, [log], [], 0, None)[0]
+    assert "1 of 12 samples; the slowest is index 3" in Loading(short, [log]).findings()[0]
 
 
 def test_the_time_that_timing_takes_is_not_waiting() -> None:
@@ -153,11 +154,11 @@ def test_the_time_that_timing_takes_is_not_waiting() -> None:
 
 def test_cores_that_the_step_does_not_use_are_free() -> None:
     steps = [loader_watch.Step(0.0, 0.02, 0.02, False, cpu=0.02) for _ in range(3)]
-    assert bottlenecks._cores_of(steps) == 1 and bottlenecks._cores_of([]) == 1
+    assert Loading(steps).busy_cores() == 1 and Loading([]).busy_cores() == 1
     for step in steps:
         step.cpu = 0.06
-    assert bottlenecks._cores_of(steps) == 3
-    assert "which more workers share" in bottlenecks._room(0, 0) or bottlenecks.cores() == 1
+    assert Loading(steps).busy_cores() == 3
+    assert "which more workers share" in bottlenecks.spare_cores(0, 0) or bottlenecks.cores() == 1
 
 
 def test_the_report_prints_as_text() -> None:
@@ -165,7 +166,7 @@ def test_the_report_prints_as_text() -> None:
     assert "samples_per_second" in text and "object at" not in text and "None" not in text and "NaN" not in text
     with loader_watch.watch([1, 2]) as plain:
         list(plain)
-    assert "No process that loads was looked into" in str(plain)
+    assert "No process that loads was watched" in str(plain)
 
 
 class Adapter:
@@ -202,9 +203,8 @@ def test_memory_that_the_training_process_takes_at_first_is_no_leak() -> None:
     def memory_findings(worker: int, *megabytes: int) -> list[str]:
         log = Log(1, worker, began=0.0, last=10.0)
         for at, own in enumerate(megabytes):
-            memory = Memory(rss=own * 1_000_000, pss=0, private=own * 1_000_000)
-            log.looks.append(Look(float(at), memory, 0, 0, 0, 1, 0))
-        return bottlenecks._memory([log])
+            log.looks.append(Look(float(at), rss=own * 1_000_000, private=own * 1_000_000))
+        return Loading([], [log]).findings()[1:]
 
     assert memory_findings(-1, 50, 320) == memory_findings(-1, 50, 300, 310, 315, 320) == []
     assert "The training process took 400 MB" in memory_findings(-1, 50, 150, 250, 350, 450)[0]
@@ -214,7 +214,7 @@ def test_memory_that_the_training_process_takes_at_first_is_no_leak() -> None:
 def test_of_slow_samples_those_are_counted_that_hold_the_time() -> None:
     samples = [Sample(0, 0.0, 0.004, 0.004, "", f"page_{i}") for i in range(3)]
     samples.append(Sample(0, 0.0, 0.5, 0.1, "", "large"))
-    slow = sorted(samples, key=lambda sample: -sample.seconds)
-    assert [sample.name for sample in bottlenecks._most_of(slow)] == ["large"]
-    even = [Sample(0, 0.0, 0.1, 0.1, "", f"page_{i}") for i in range(4)]
-    assert bottlenecks._most_of(even) == even and bottlenecks._most_of([]) == []
+    assert [sample.name for sample in bottlenecks.slow_samples(samples)] == ["large"]
+    samples += [Sample(0, 0.0, 0.025, 0.025, "", "little")]
+    assert [sample.name for sample in bottlenecks.slow_samples(samples)] == ["large"]
+    assert bottlenecks.slow_samples([Sample(0, 0.0, 0.1, 0.1, "", "even")] * 4) == bottlenecks.slow_samples([]) == []

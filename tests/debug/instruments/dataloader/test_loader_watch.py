@@ -192,9 +192,8 @@ def test_pages_copied_by_reference_counts_are_distinguished_from_a_leak() -> Non
     """A forked worker that touches its parent's objects: what it has alone grows, what is resident does not."""
     log = worker_log.Log(1, 0, began=0.0, last=10.0)
     for at, own in ((0, 10), (5, 200), (10, 400)):
-        memory = worker_log.Memory(rss=900_000_000, pss=0, private=own * 1_000_000)
-        log.looks.append(worker_log.Look(float(at), memory, 0, 0, 0, 1, 0))
-    [finding] = bottlenecks._memory([log])
+        log.looks.append(worker_log.Look(float(at), rss=900_000_000, private=own * 1_000_000))
+    [_, finding] = bottlenecks.Loading([], [log]).findings()
     assert "390 MB of its own in 10 s" in finding and "counting references" in finding
 
 
@@ -330,7 +329,7 @@ def test_a_full_disk_ends_the_journal_and_not_the_loading(tmp_path: Path, capsys
     log_file = worker_log.WorkerLog(tmp_path, 0)
     os.close(log_file.lines or 0)
     log_file.write(["sample"])
-    assert log_file.lines is None and "the loader's journal ends" in capsys.readouterr().err
+    assert log_file.lines is None and "the log of a loader ends" in capsys.readouterr().err
     log_file.write(["sample"])
 
 

@@ -8,7 +8,7 @@ import functools
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,11 +19,12 @@ from torch.utils.data import DataLoader, Dataset
 from ocrlab.debug.instruments.leaks import growth_lines, leak_watch, worker_leaks
 from ocrlab.debug.instruments.leaks.growth_slope import slope, still_grows
 from ocrlab.debug.instruments.leaks.leak_report import Leak
-from ocrlab.debug.instruments.leaks.object_census import SEES_GRAPHS, Probe, saved_storages
-from ocrlab.debug.instruments.leaks.referrers import Search
+from ocrlab.debug.instruments.leaks.object_census import SEES_GRAPHS, Census, saved_storages
+from ocrlab.debug.instruments.leaks.referrers import HolderSearch
 from ocrlab.errors import ConfigError
 
 SIZE = 256  # an output is 1 MiB
+STORED: dict[str, Tensor] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +93,7 @@ def test_a_loss_with_its_graph() -> None:
         for batch in images():
             total = total + model(batch).square().mean()  # leaks: graph
     leak = only(watch, "graph", "graph")
-    assert "`total`" in leak.holder
+    assert leak.holder == "a local variable of test_a_loss_with_its_graph()"
     assert leak.mib_per_step > 1
 
 
@@ -343,13 +344,63 @@ def test_lines_are_read_from_the_source(tmp_path: Any) -> None:
     assert growth_lines.growth("nothing", [file, "/no/such/file.py"]) == []
 
 
-def test_holders_have_names() -> None:
-    thing = torch.ones(3)
-    box = {"deep": [[thing]]}
-    holder = Search().holder(thing)
-    assert holder is not None
-    assert "`thing`" in holder.text
-    assert "`box`" in (Search().holder(box["deep"]) or holder).text
+class Owner:
+    registry: ClassVar[list[Tensor]] = []
+
+    def __init__(self) -> None:
+        self.boxes = {"deep": [[torch.ones(3)]]}
+
+
+def test_what_a_module_a_class_an_instance_and_a_closure_hold_has_a_name() -> None:
+    owner, captured = Owner(), [torch.ones(3)]
+    Owner.registry.append(torch.ones(3))
+    STORED["x"] = torch.ones(3)
+    search = HolderSearch()
+
+    def name(thing: Tensor) -> str:
+        holder = search.holder(thing)
+        return holder.text if holder else ""
+
+    def closure() -> list[Tensor]:
+        return captured
+
+    assert name(owner.boxes["deep"][0][0]) == "`boxes` of Owner"
+    assert name(Owner.registry[0]) == "`registry` of Owner"
+    assert name(STORED["x"]).startswith("`STORED` of module")
+    assert name(closure()[0]).startswith("`captured`, which ")
+
+
+def test_local_variables_are_not_read_and_their_growth_is_found_in_the_source() -> None:
+    outputs, losses, steps, last = [], torch.zeros((), requires_grad=True).exp(), 0, collections.deque(maxlen=2)
+    for _ in range(3):
+        steps += len(outputs)
+        losses = losses + torch.ones(())  # leaks: local
+        outputs.append(torch.ones(2))  # leaks: local list
+        last.append(torch.ones(3))
+    search = HolderSearch()
+    for holder, mark in ((search.local_holder(None), "local"), (search.holder(outputs[0]), "local list")):
+        assert holder is not None and holder.text.startswith("a local variable of test_local_variables"), mark
+        assert holder.lines[0].number == line_of(mark)
+    bounded = search.holder(last[0])
+    assert bounded is not None and bounded.bounded == "its length is 2 at most"
+    assert search.holder(losses) is None and search.holder(torch.ones(3)) is None, "the values are not read"
+
+
+@pytest.mark.slow
+def test_figures_that_stay_open() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("Agg")
+    model = net()
+
+    def draw(output: Tensor) -> None:
+        figure = pyplot.figure(figsize=(6, 4))  # leaks: figures
+        figure.add_subplot().imshow(output[0, 0].detach())
+        figure.canvas.draw()
+
+    with leak_watch.watch(model) as watch:
+        train(model, draw)
+    pyplot.close("all")
+    assert "open figures" in only(watch, "figures", "figures").holder
 
 
 def test_what_a_dataset_holds() -> None:
@@ -360,16 +411,14 @@ def test_what_a_dataset_holds() -> None:
     assert size == 2 * 3 * 300 * 300 * 4
 
 
-def test_a_closer_look_by_hand() -> None:
+def test_a_census_by_hand() -> None:
     tensors: list[Tensor] = []
-    probe = Probe(0, 2, lambda: "training", list)
-    probe.start()
+    census = Census(0, 2, lambda: "training", list)
     for step in range(1, 12):
-        tensors.append(torch.ones(1024, 64))  # leaks: look
-        probe.tick(step)
-    assert probe.ripe(11)
-    [candidate] = probe.judge(11)
-    probe.close()
-    assert candidate.holder is not None
-    assert "`tensors`" in candidate.holder.text
+        tensors.append(torch.ones(1024, 64))
+        census.tick(step)
+    assert census.is_ready(11)
+    [candidate] = census.judge(11)
+    census.close()
+    assert candidate.holder.text == "a local variable of test_a_census_by_hand()"
     assert str(Leak("tensors", 1, 1, 1, 1, candidate.holder.text, fix="Let go")).endswith("Let go.")

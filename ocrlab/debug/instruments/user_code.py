@@ -1,0 +1,50 @@
+"""Which code is the user's: neither Python's, nor an installed package's, nor an instrument's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from types import FrameType
+
+LIBRARIES = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib")})
+INSTRUMENTS = os.path.dirname(os.path.realpath(__file__)) + os.sep
+
+
+@functools.cache
+def is_own(file: str) -> bool:
+    """Tell whether a file is the user's; a notebook cell and `python -c` are, too."""
+    if file.startswith("<") and not file.startswith("<ipython"):
+        return file in ("<string>", "<stdin>") or file.startswith("<isolated")
+    path = os.path.realpath(file)
+    return (
+        not path.startswith((*LIBRARIES, INSTRUMENTS)) and "site-packages" not in path and "dist-packages" not in path
+    )
+
+
+@functools.cache
+def is_own_class(kind: type) -> bool:
+    """Tell whether a class is defined in the user's code."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ == "__main__" or (bool(file) and is_own(str(file)))
+
+
+def own_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and its callers as far as they run the user's code, the innermost first."""
+    while frame is not None:
+        if is_own(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+def own_stack(most: int = 8) -> tuple[str, ...]:
+    """Return the user's lines of this thread, the innermost first: `file:line function`."""
+    lines: list[str] = []
+    for frame in own_frames(sys._getframe(1)):
+        code = frame.f_code
+        lines.append(f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}")
+        if len(lines) == most:
+            break
+    return tuple(lines)
