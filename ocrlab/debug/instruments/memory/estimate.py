@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ from ocrlab.errors import ConfigError
 
 STEPS = 3  # optimiser steps: the second has the optimiser's state, the third is whole
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": None}
-ORDER = (
+ORDER: tuple[str, ...] = (
     "parameters",
     "gradients",
     "optimiser state",
@@ -38,8 +38,8 @@ ORDER = (
     "activations",
     "workspace",
     "batch",
-    "validation",
 )
+ORDER += ("validation",)
 Loss = Callable[[nn.Module, Any], Tensor]
 After = Callable[[nn.Module], None]
 
@@ -79,15 +79,23 @@ def estimate(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     imagined = fake_copy(model, mode)
     mean = fake_copy(model, mode).eval().requires_grad_(False) if averaged else None
-    trainable = [p for p in imagined.parameters() if p.requires_grad]
+    training = FakeTraining(imagined, loss, optimizer, KINDS[precision])
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), training.followed(mode):
             warnings.simplefilter("ignore")  # of torch about its own fake tensors
-            kind = KINDS[precision]
-            return _run_steps(imagined, mean, batch, loss, optimizer, trainable, mode, kind, accumulation, after)
+            for part, kind in ((imagined, "parameters"), (mean, "averaged weights")):
+                for name, tensor in [*part.named_parameters(), *part.named_buffers()] if part is not None else ():
+                    training.live.classify(tensor, kind, name)
+            training.run_after(after, mean or imagined)
+            for _ in range(STEPS):
+                for micro in range(min(accumulation, 2)):  # the second one finds gradients there
+                    training.accumulate(batch, drop_gradients=micro == 0)
+                training.step()
+                training.run_after(after, mean or imagined)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         what = "The step cannot be estimated: what it does depends on values"
         raise ConfigError(what, got=str(error), do="Measure it instead: ocrlab memory fit") from error
+    return _estimate([*training.live.blocks.values(), *training.live.dead])
 
 
 def fake_copy(model: nn.Module, mode: FakeTensorMode | None = None) -> nn.Module:
@@ -113,92 +121,68 @@ class FakeTensorTracker(StorageTracker):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-def _run_steps(
-    model: nn.Module,
-    mean: nn.Module | None,
-    batch: Any,
-    loss: Loss,
-    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
-    trainable: list[nn.Parameter],
-    mode: FakeTensorMode,
-    kind: torch.dtype | None,
-    accumulation: int,
-    after: After | None,
-) -> Estimate:
-    modules = ModuleTracker(model, lambda _name, _entered: None)
-    live = FakeTensorTracker(modules.where)
-    modules.attach()
-    try:
-        stepper = optimizer(trainable)
-        pack = lambda tensor: live.saved(tensor, modules.where()[0])  # noqa: E731
-        with mode, live, torch.autograd.graph.saved_tensors_hooks(pack, unpack_saved):
-            _name_tensors(live, model, "parameters")
-            if mean is not None:
-                _name_tensors(live, mean, "averaged weights")
-            _run_after(live, mean or model, after)
-            for _ in range(STEPS):
-                for micro in range(min(accumulation, 2)):  # the second one finds gradients there
-                    _step(model, batch, loss, stepper, kind, live, fresh=micro == 0)
-                modules.optimising = True
-                stepper.step()
-                modules.optimising = False
-                _name_optimizer_state(live, model, stepper)
-                _run_after(live, mean or model, after)
-    finally:
-        modules.detach()
-        live.end()
-    return estimate_of_blocks([*live.blocks.values(), *live.dead])
+class FakeTraining:
+    """Steps of a model of fake tensors, whose storages are followed and named."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        kind: torch.dtype | None,
+    ) -> None:
+        self.model, self.loss, self.kind = model, loss, kind
+        self.modules = ModuleTracker(model, lambda _name, _entered: None)
+        self.live = FakeTensorTracker(self.modules.where)
+        self.optimizer = optimizer([p for p in model.parameters() if p.requires_grad])
+
+    @contextlib.contextmanager
+    def followed(self, mode: FakeTensorMode) -> Iterator[None]:
+        """Follow the storages of the block."""
+        pack = lambda tensor: self.live.saved(tensor, self.modules.where()[0])  # noqa: E731
+        self.modules.attach()
+        try:
+            with mode, self.live, torch.autograd.graph.saved_tensors_hooks(pack, unpack_saved):
+                yield
+        finally:
+            self.modules.detach()
+            self.live.end()
+
+    def accumulate(self, batch: Any, *, drop_gradients: bool) -> None:
+        """Make one micro-batch as Lightning does: old gradients go between the forward pass and the backward."""
+        inputs = _fake_batch(batch)
+        for _, tensor in tensors(inputs):
+            self.live.classify(tensor, "batch", "batch")
+        with torch.autocast("cpu", self.kind or torch.bfloat16, enabled=self.kind is not None):
+            value = self.loss(self.model, inputs)
+        if drop_gradients:
+            self.optimizer.zero_grad()
+        value.backward()
+
+    def step(self) -> None:
+        """Make the step of the optimiser, and name its state and the gradients."""
+        self.modules.optimising = True
+        self.optimizer.step()
+        self.modules.optimising = False
+        for name, p in self.model.named_parameters():
+            if p.grad is not None:
+                self.live.classify(p.grad, "gradients", name)
+            for value in self.optimizer.state.get(p, {}).values():
+                if isinstance(value, Tensor):
+                    self.live.classify(value, "optimiser state", name)
+
+    def run_after(self, after: After | None, model: nn.Module) -> None:
+        """Run what comes between two steps, and name the storages that it creates."""
+        if after is not None:
+            began = self.live.event
+            with torch.no_grad():
+                after(model)
+            for block in (*self.live.blocks.values(), *self.live.dead):
+                if block.born >= began:
+                    block.kind = block.phase = "validation"
 
 
-def _step(
-    model: nn.Module,
-    batch: Any,
-    loss: Loss,
-    stepper: Any,
-    kind: torch.dtype | None,
-    live: FakeTensorTracker,
-    *,
-    fresh: bool,
-) -> None:
-    """Make one micro-batch as Lightning does: old gradients are dropped between the forward pass and the backward."""
-    inputs = _fake_batch(batch)
-    for _, tensor in tensors(inputs):
-        live.classify(tensor, "batch", "batch")
-    with torch.autocast("cpu", kind or torch.bfloat16, enabled=kind is not None):
-        value = loss(model, inputs)
-    if fresh:
-        stepper.zero_grad()
-    value.backward()
-
-
-def _run_after(live: FakeTensorTracker, model: nn.Module, after: After | None) -> None:
-    """Run what comes between two steps, and name the storages that it creates."""
-    if after is None:
-        return
-    began = live.event
-    with torch.no_grad():
-        after(model)
-    for block in (*live.blocks.values(), *live.dead):
-        if block.born >= began:
-            block.kind = block.phase = "validation"
-
-
-def _name_tensors(live: StorageTracker, model: nn.Module, kind: str) -> None:
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        live.classify(tensor, kind, name)
-
-
-def _name_optimizer_state(live: StorageTracker, model: nn.Module, stepper: torch.optim.Optimizer) -> None:
-    """Name the storages that are gradients, and those of the optimiser."""
-    for name, p in model.named_parameters():
-        if p.grad is not None:
-            live.classify(p.grad, "gradients", name)
-        for value in stepper.state.get(p, {}).values():
-            if isinstance(value, Tensor):
-                live.classify(value, "optimiser state", name)
-
-
-def estimate_of_blocks(blocks: list[Block]) -> Estimate:
+def _estimate(blocks: list[Block]) -> Estimate:
     """Return the estimate of a step from the life of its storages."""
     for block in blocks:  # gradients of the first step are gone before they can be named
         if block.kind == "workspace" and block.phase == "backward" and block.died is None:

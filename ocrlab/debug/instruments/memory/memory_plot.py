@@ -48,11 +48,9 @@ def draw(axes: Axes, step: Step) -> str:
     total = [sum(values) for values in zip(*series, strict=True)] or [0.0]
     at = total.index(max(total))
     axes.plot([at], [total[at]], marker="o", markersize=5, color=INK, zorder=5)
-    place = f"{_place(step)}  " if at > count / 2 else f"  {_place(step)}"
-    axes.annotate(
-        place, (at, total[at]), xytext=(0, 7), textcoords="offset points", ha="right" if at > count / 2 else "left",
-        color=INK, fontsize=9,
-    )  # fmt: skip
+    place, side = (f"{_place(step)}  ", "right") if at > count / 2 else (f"  {_place(step)}", "left")
+    style: Any = {"textcoords": "offset points", "ha": side, "color": INK, "fontsize": 9}
+    axes.annotate(place, (at, total[at]), xytext=(0, 7), **style)
     axes.set_xlim(0, max(1, count - 1))
     axes.set_ylim(0, 1.16 * max(total) or 1)
     axes.set_ylabel(f"alive tensors ({name})")
@@ -60,12 +58,11 @@ def draw(axes: Axes, step: Step) -> str:
     axes.grid(axis="x", visible=False)
     _parts(axes, merge_segments(step.segments), count)
     handles, labels = axes.get_legend_handles_labels()
-    axes.legend(
-        handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize=9,
-        handlelength=1.0, handleheight=1.0,
-    )  # fmt: skip
-    axes.set_title(f"A step peaks at {size(step.peak.bytes)}, {_place(step)}", loc="left")
-    return f"Stacked timeline of one training step: it peaks at {size(step.peak.bytes)}, {_place(step)}"
+    style = {"frameon": False, "fontsize": 9, "handlelength": 1.0, "handleheight": 1.0}
+    axes.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.005, 1.0), **style)
+    peak = f"peaks at {size(step.peak.bytes)}, {_place(step)}"
+    axes.set_title(f"A step {peak}", loc="left")
+    return f"Stacked timeline of one training step: it {peak}"
 
 
 def merge_segments(segments: Sequence[Segment]) -> list[Segment]:
@@ -91,12 +88,10 @@ def _parts(axes: Axes, segments: Sequence[Segment], count: int) -> None:
         width = part.end - part.start
         axes.axvspan(part.start, part.end, ymin=-0.045, ymax=-0.01, color=BAND[number % 2], clip_on=False, lw=0)
         middle = (part.start + part.end) / 2
-        if width > NARROW * count and middle - named >= APART * count and part.module not in ("outside",):
+        if width > NARROW * count and middle - named >= APART * count and part.module != "outside":
             named = middle
-            axes.text(
-                middle, -0.06, part.module.strip("()"), transform=below, rotation=38, ha="right", va="top",
-                rotation_mode="anchor", fontsize=7.5, color=MUTED,
-            )  # fmt: skip
+            style: Any = {"rotation": 38, "rotation_mode": "anchor", "ha": "right", "va": "top", "fontsize": 7.5}
+            axes.text(middle, -0.06, part.module.strip("()"), transform=below, color=MUTED, **style)
     for name in ("forward", "backward", "optimiser"):
         mine = [part for part in segments if part.phase == name]
         if mine:

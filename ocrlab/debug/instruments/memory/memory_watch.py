@@ -18,7 +18,7 @@ import gc
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,10 +52,8 @@ def watch(model: nn.Module, optimizer: Any = None) -> Iterator[MemoryWatch]:
         raise ConfigError("memory.watch looks at a model", got=type(model).__name__, need="a torch.nn.Module")
     if MemoryWatch.current is not None:
         raise ConfigError("memory.watch is already open here", do="Leave the first one before the next begins")
-    watched = MemoryWatch(
-        model, [optimizer] if optimizer is not None and not isinstance(optimizer, list | tuple) else optimizer
-    )
-    MemoryWatch.current = watched
+    optimizers = optimizer if isinstance(optimizer, list | tuple) else [optimizer] if optimizer is not None else []
+    MemoryWatch.current = watched = MemoryWatch(model, optimizers)
     try:
         with watched._following():
             yield watched
@@ -68,21 +66,32 @@ class MemoryWatch:
 
     current: MemoryWatch | None = None
 
-    def __init__(self, model: nn.Module, optimizers: Any = None) -> None:
+    def __init__(self, model: nn.Module, optimizers: Sequence[Any] = ()) -> None:
         self.model = model
         self.steps: deque[Step] = deque(maxlen=MOST_STEPS)
         self.highest: Step | None = None
-        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet(optimizers or [])
-        self._modules = ModuleTracker(model, self._edge)
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet(optimizers)
+        self._modules = ModuleTracker(model, self._guarded(self._find_border))
         self._live = StorageTracker(self._modules.where)
-        self._begin, self._began = 0, time.perf_counter()
-        self._stepped = self._backward = False
-        self._before = self._mark = self._high = 0
+        self._begin, self._began = 0, time.perf_counter()  # of the step: its first event, and when that was
+        self._stepped = self._backward = False  # an optimiser has stepped, a backward pass was made
+        self._before = self._high = 0
         self._high_at = ""
         self._number = 0
         parameter = next(model.parameters(), None)
         self.device = parameter.device if parameter is not None else torch.device("cpu")
         self._cuda = self.device.type == "cuda"
+        self._device_name = str(self.device) if self._cuda else self.device.type
+
+    def _guarded(self, method: Callable[..., None]) -> Callable[..., None]:
+        """Return a hook that calls a method, and ends the watch in place of the program if that fails."""
+
+        def hook(*args: Any) -> None:
+            if not self._live.off:
+                with self._live.guard():
+                    method(*args)
+
+        return hook
 
     def table(self, depth: int = 2) -> list[Row]:
         """Return the highest step module by module, `depth` names deep; empty before the first step has ended."""
@@ -93,14 +102,14 @@ class MemoryWatch:
         from ocrlab.debug.instruments.memory import memory_plot
 
         if self.highest is None:
-            raise ConfigError("No step was seen", do="Run one inside the watch, and call seen.step() at its end")
+            raise ConfigError(
+                "No step was seen", do="Run one inside the watch, and call step() of the watch at its end"
+            )
         return memory_plot.figure(self.highest)
 
     def finding(self) -> str:
         """Return the highest step in one sentence."""
-        if self.highest is None:
-            return "No step was seen."
-        return memory_text.peak(self.highest)
+        return memory_text.peak(self.highest) if self.highest else "No step was seen."
 
     def __str__(self) -> str:
         table = f"{memory_text.table(self.table())}\n\n" if self.highest else ""
@@ -114,11 +123,9 @@ class MemoryWatch:
 
     def _step(self) -> Step:
         self._classify()
-        live, modules = self._live, self._modules
-        blocks = [*live.blocks.values(), *live.dead]
-        end = max(live.event - 1, self._begin)
-        name = self.device.type if not self._cuda else str(self.device)
-        done = summarise(self._number, blocks, self._begin, end, name)
+        live = self._live
+        blocks, end = [*live.blocks.values(), *live.dead], max(live.event - 1, self._begin)
+        done = summarise(self._number, blocks, self._begin, end, self._device_name)
         done = replace(done, process=self._process(done), seconds=time.perf_counter() - self._began)
         self.steps.append(done)
         if self.highest is None or done.peak.bytes > self.highest.peak.bytes:
@@ -127,7 +134,7 @@ class MemoryWatch:
             if block.kind in ("workspace", "activations", "input"):
                 block.kind, block.owner = "kept", ""
         live.dead.clear()
-        modules.clear()
+        self._modules.clear()
         self._begin, self._began = live.event, time.perf_counter()
         self._number += 1
         live.step = self._number
@@ -139,8 +146,8 @@ class MemoryWatch:
     def _following(self) -> Iterator[None]:
         with self._live.guard():
             self._baseline()
-        pre = register_optimizer_step_pre_hook(self._before_optimizer)
-        post = register_optimizer_step_post_hook(self._after_optimizer)
+        pre = register_optimizer_step_pre_hook(self._guarded(self._begin_optimizer))
+        post = register_optimizer_step_post_hook(self._guarded(self._end_optimizer))
         self._modules.attach()
         try:
             with torch.autograd.graph.saved_tensors_hooks(self._pack, unpack_saved), self._live:
@@ -166,56 +173,41 @@ class MemoryWatch:
         for block in self._live.blocks.values():
             if block.kind == "input":
                 block.kind = "kept"
-        alive = sum(block.bytes for block in self._live.blocks.values() if block.device == self._device_name())
-        now = self._now()
-        self._before = max(0, now - alive) if not self._cuda else 0
+        alive = sum(block.bytes for block in self._live.blocks.values() if block.device == self._device_name)
+        self._before = max(0, self._now() - alive) if not self._cuda else 0
         self._high = self._highest()
         self._begin = max(0, self._live.event - 1)
 
     def _is_ours(self, optimizer: Any) -> bool:
         return any(id(p) in self._modules.parameters for group in optimizer.param_groups for p in group["params"])
 
-    def _device_name(self) -> str:
-        return str(self.device) if self._cuda else "cpu"
-
     def _pack(self, tensor: Tensor) -> Any:
         with self._live.guard():
             return self._live.saved(tensor, self._modules.where()[0])
         return tensor, tensor._version, []
 
-    def _edge(self, name: str, entered: bool) -> None:
-        """Note what the process holds where a module begins or ends, and find the border between two steps."""
-        if not self._live.off:
-            with self._live.guard():
-                self._find_border(name, entered)
-
     def _find_border(self, name: str, entered: bool) -> None:
-        if entered and self._modules.depth == 0 and torch._C._current_autograd_node() is None:
+        """Note what the process holds where a module begins or ends, and find the border between two steps."""
+        if torch.is_grad_enabled() and self._modules.depth == 0 and torch._C._current_autograd_node() is None:
             alone = not self._optimizers and self._backward  # without an optimiser each backward pass is a step
-            if torch.is_grad_enabled() and (self._stepped or alone):
+            if entered and (self._stepped or alone):
                 self.step()
-        if not entered and torch._C._current_autograd_node() is None and torch.is_grad_enabled():
-            self._backward = self._backward or self._modules.depth == 0
+            self._backward = self._backward or not entered
         high = self._highest()
         if high > self._high:
             self._high, self._high_at = high, name
 
-    def _before_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        with self._live.guard():
-            self._begin_optimizer(optimizer)
-
-    def _begin_optimizer(self, optimizer: Any) -> None:
+    def _begin_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if self._is_ours(optimizer):
             self._optimizers.add(optimizer)
             self._classify()
             self._modules.optimising = True
 
-    def _after_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        with self._live.guard():
-            self._modules.optimising = False
-            self._stepped = self._stepped or optimizer in self._optimizers
-            if self._stepped and is_jit(self.model):  # its next forward pass calls no hook
-                self.step()
+    def _end_optimizer(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._modules.optimising = False
+        self._stepped = self._stepped or optimizer in self._optimizers
+        if self._stepped and is_jit(self.model):  # its next forward pass calls no hook
+            self.step()
 
     def _classify(self) -> None:
         """Name the storages of parameters, buffers, gradients and optimiser state."""
@@ -243,12 +235,11 @@ class MemoryWatch:
 
     def _process(self, step: Step) -> Process:
         now = self._now()
-        alive = sum(step.end.values())
         if self._cuda:
-            cached = torch.cuda.memory_reserved(self.device) - now
-            outside = allocator(self.device)["outside"]
-            return Process(True, outside, now, self._high, self._high_at, cached)
-        return Process(False, self._before, now, self._high, self._high_at, max(0, now - alive - self._before))
+            before, cached = allocator(self.device)["outside"], torch.cuda.memory_reserved(self.device) - now
+        else:
+            before, cached = self._before, max(0, now - sum(step.end.values()) - self._before)
+        return Process(self._cuda, before, now, self._high, self._high_at, cached)
 
 
 def allocator(device: Any = None) -> dict[str, int]:
@@ -261,17 +252,17 @@ def allocator(device: Any = None) -> dict[str, int]:
     if not torch.cuda.is_initialized():
         return {}
     stats = torch.cuda.memory_stats(device)
+    allocated, reserved = (stats.get(f"{name}_bytes.all.current", 0) for name in ("allocated", "reserved"))
     index = None if device is None else torch.device(device).index
     index = torch.cuda.current_device() if index is None else index
     segments = [s for s in torch.cuda.memory_snapshot() if s["device"] == index]
     common = [s for s in segments if tuple(s.get("segment_pool_id", POOL)) == POOL]  # the rest is CUDA graphs' own
     pieces = [b["size"] for s in common for b in s["blocks"] if b["state"] == "inactive"]
     free, total = torch.cuda.mem_get_info(device)
-    reserved = stats.get("reserved_bytes.all.current", 0)
     return {
-        "allocated": stats.get("allocated_bytes.all.current", 0),
+        "allocated": allocated,
         "reserved": reserved,
-        "cached": reserved - stats.get("allocated_bytes.all.current", 0),
+        "cached": reserved - allocated,
         "split": stats.get("inactive_split_bytes.all.current", 0),
         "largest_free": max(pieces, default=0),
         "segments": len(segments),

@@ -39,6 +39,7 @@ class ModuleTracker:
         for name, module in self.names.items():
             if is_jit(module):
                 continue
+            name = name or "(model)"
             enter, leave = CallHook(partial(self._enter, name)), CallHook(partial(self._leave, name))
             self._handles.append(module.register_forward_pre_hook(enter, prepend=True))
             self._handles.append(module.register_forward_hook(leave, always_call=True))
@@ -63,14 +64,14 @@ class ModuleTracker:
         stack = self._stack()
         node = torch._C._current_autograd_node()
         if node is not None:
-            return (stack[-1], "recompute") if stack else (self._of(node), "backward")
+            return (stack[-1], "recompute") if stack else (self._module_of_node(node), "backward")
         if self.optimising:
             return OUTSIDE, "optimizer"
         if stack:
             return stack[-1], "forward" if torch.is_grad_enabled() else "evaluation"
         return OUTSIDE, "outside"
 
-    def _of(self, node: Any) -> str:
+    def _module_of_node(self, node: Any) -> str:
         number = node._sequence_nr()
         if number == LEAF:
             return self.parameters.get(id(getattr(node, "variable", None)), OUTSIDE)
@@ -91,12 +92,12 @@ class ModuleTracker:
 
     def _enter(self, name: str, _module: nn.Module, _args: Any) -> None:
         stack = self._stack()
-        self.edge(name or "(model)", True)
+        self.edge(name, True)
         starts, spans = self._marks.setdefault(threading.get_ident(), ([], []))
         number = torch.autograd._get_sequence_nr()
         starts.append(number)
-        spans.append([number, None, name or "(model)"])
-        stack.append(name or "(model)")
+        spans.append([number, None, name])
+        stack.append(name)
         self._local.open.append(spans[-1])
 
     def _leave(self, name: str, _module: nn.Module, _args: Any, _output: Any) -> None:
@@ -104,6 +105,6 @@ class ModuleTracker:
         while stack:  # what an exception left open ends here too
             ended = stack.pop()
             self._local.open.pop()[1] = torch.autograd._get_sequence_nr()
-            if ended == (name or "(model)"):
+            if ended == name:
                 break
-        self.edge(name or "(model)", False)
+        self.edge(name, False)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,7 +66,7 @@ class StorageTracker(TorchDispatchMode):
         return block
 
     def saved(self, tensor: Tensor, module: str) -> tuple[Any, ...]:
-        """Count what autograd saves for the module that saves it, and return what `unsaved` gives back."""
+        """Count what autograd saves for the module that saves it, and return what `unpack_saved` gives back."""
         versions: list[tuple[Any, int]] = []
         for storage, device in self._storages_of(tensor):
             block = self.blocks.get(storage._cdata) or self._add(storage, device, module, "", "", "input")
@@ -101,35 +103,33 @@ class StorageTracker(TorchDispatchMode):
                     self._add(storage, device, place[0], str(func), place[1], "workspace")
                     self._tensors_by_storage[storage._cdata] = weakref.ref(tensor)
                 elif block.bytes < storage.nbytes():  # it was resized
-                    self._resized(storage, block)
+                    self.died(storage._cdata, block)
+                    resized = replace(block, bytes=storage.nbytes(), born=self.event, died=None, step=self.step)
+                    self._follow(storage, resized)
 
     def _add(self, storage: Any, device: torch.device, module: str, op: str, phase: str, kind: str) -> Block | None:
-        size = storage.nbytes()
         unit = ROUNDED.get(device.type, 1)
-        size = -(-size // unit) * unit
+        size = -(-storage.nbytes() // unit) * unit
         if not size:
             return None
-        key = storage._cdata
         name = device.type if device.type == "cpu" else str(device)
-        block = Block(size, name, module, _short(op), phase, self.event, None, kind, "", self.step)
+        parts = op.split(".")  # aten.convolution.default
+        short_op = parts[1] if len(parts) == 3 else op
+        block = Block(size, name, module, short_op, phase, self.event, None, kind, "", self.step)
         if self.stack is not None and phase:
             block.stack = self.stack()
-        self.event += 1
-        self.blocks[key] = block
-        # The Python side of a storage lives as long as the storage; without a way back from it to this object.
-        self._refs[key] = weakref.ref(storage, _Death(weakref.ref(self), key, block))
+        self._follow(storage, block)
         return block
 
-    def _resized(self, storage: Any, block: Block) -> None:
-        block.died = self.event
-        self.dead.append(block)
+    def _follow(self, storage: Any, block: Block) -> None:
+        """Follow a storage until it is gone, which Python says on any thread.
+
+        The Python side of a storage lives as long as the storage; there is no way back from it to this object.
+        """
         self.event += 1
         key = storage._cdata
-        again = Block(storage.nbytes(), block.device, block.module, block.op, block.phase, self.event, None, block.kind)
-        again.owner, again.step, again.stack = block.owner, self.step, block.stack
-        self.event += 1
-        self.blocks[key] = again
-        self._refs[key] = weakref.ref(storage, _Death(weakref.ref(self), key, again))
+        self.blocks[key] = block
+        self._refs[key] = weakref.ref(storage, partial(_note_death, weakref.ref(self), key, block))
 
     def died(self, key: int, block: Block) -> None:
         """Note that a storage is gone."""
@@ -142,18 +142,10 @@ class StorageTracker(TorchDispatchMode):
             self.dead.append(block)
 
 
-class _Death:
-    """Called by Python when a storage is gone, on whichever thread that happens."""
-
-    __slots__ = ("block", "key", "live")
-
-    def __init__(self, live: weakref.ref[StorageTracker], key: int, block: Block) -> None:
-        self.live, self.key, self.block = live, key, block
-
-    def __call__(self, _gone: Any) -> None:
-        live = self.live()
-        if live is not None and not live.off:
-            live.died(self.key, self.block)
+def _note_death(tracker: weakref.ref[StorageTracker], key: int, block: Block, _storage: Any) -> None:
+    live = tracker()
+    if live is not None and not live.off:
+        live.died(key, block)
 
 
 def unpack_saved(saved: tuple[Any, ...]) -> Tensor:
@@ -203,9 +195,3 @@ def stored_bytes(tensor: Tensor) -> float:
 def is_fake(storage: Any) -> bool:
     """Tell whether a storage is a compiler's fake without memory, whatever device its tensor names."""
     return bool(storage.device.type == "meta")
-
-
-def _short(op: str) -> str:
-    """Return the short name of an operator: aten.convolution.default -> convolution."""
-    parts = op.split(".")
-    return parts[1] if len(parts) == 3 else op

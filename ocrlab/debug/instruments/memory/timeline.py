@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 
@@ -22,6 +22,8 @@ LABELS = {
     "activations": "activations",
     "workspace": "workspace",
 }
+SUMS = ("parameters", "buffers", "gradients", "optimizer", "activations")  # of a row; the others are highest values
+HIGHEST = ("workspace", "forward", "backward")
 OUTSIDE = "(outside the model)"
 POINTS = 120  # of a timeline; each keeps the highest of what it stands for
 LARGEST = 8  # blocks named at the peak
@@ -138,19 +140,16 @@ def group_rows(rows: Sequence[Row], depth: int = 2) -> list[Row]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(group(row.module, depth), []).append(row)
-    return [_join_rows(name, some) for name, some in groups.items()]
+    joined = []
+    for name, some in groups.items():
+        sums = {kind: sum(getattr(row, kind) for row in some) for kind in SUMS}
+        joined.append(Row(name, **sums, **{kind: max(getattr(row, kind) for row in some) for kind in HIGHEST}))
+    return joined
 
 
 def group(module: str, depth: int = 2) -> str:
     """Return the first `depth` parts of a module's dotted name."""
     return ".".join(module.split(".")[:depth])
-
-
-def _join_rows(name: str, rows: Sequence[Row]) -> Row:
-    sums = ("parameters", "buffers", "gradients", "optimizer", "activations")
-    highs = ("workspace", "forward", "backward")
-    values = {key: sum(getattr(row, key) for row in rows) for key in sums}
-    return Row(name, **values, **{key: max(getattr(row, key) for row in rows) for key in highs})
 
 
 def _sums(blocks: Sequence[Block], begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
@@ -175,50 +174,38 @@ def _picked(total: np.ndarray) -> np.ndarray:
 def _segments(blocks: Sequence[Block], begin: int, end: int, picked: np.ndarray) -> list[Segment]:
     """Return which part of the model ran from where to where, according to the births."""
     births = sorted((b.born, group(b.module), b.phase) for b in blocks if begin <= b.born <= end and b.phase)
-    stretches: list[list[object]] = []
-    for event, module, phase in births:
-        at = int(np.searchsorted(picked, event - begin))
-        if stretches and stretches[-1][2:] == [module, phase]:
-            stretches[-1][1] = at
-        else:
-            stretches.append([at, at, module, phase])
-    return [Segment(int(str(a)), int(str(b)), str(module), str(phase)) for a, b, module, phase in stretches]
+    segments: list[Segment] = []
+    for (module, phase), several in groupby(births, key=lambda birth: birth[1:]):
+        at = [int(np.searchsorted(picked, event - begin)) for event, *_ in several]
+        segments.append(Segment(at[0], at[-1], module, phase))
+    return segments
 
 
 def _peak(blocks: Sequence[Block], event: int, total: int, parts: dict[str, int]) -> Peak:
     alive = [b for b in blocks if b.born <= event and (b.died is None or b.died > event)]
-    newest = max((b for b in alive if b.born <= event and b.phase), key=lambda b: b.born, default=None)
-    big = sorted(alive, key=lambda b: -b.bytes)[:LARGEST]
+    newest = max((b for b in alive if b.phase), key=lambda b: b.born, default=None)
     largest: list[dict[str, object]] = [
-        {"bytes": b.bytes, "kind": b.kind, "module": b.owner or b.module, "op": b.op, "phase": b.phase} for b in big
+        {"bytes": b.bytes, "kind": b.kind, "module": b.owner or b.module, "op": b.op, "phase": b.phase}
+        for b in sorted(alive, key=lambda b: -b.bytes)[:LARGEST]
     ]
-    if newest is None:
-        return Peak(total, parts=parts, largest=largest)
-    return Peak(total, newest.module, newest.op, newest.phase, parts, largest)
+    place = (newest.module, newest.op, newest.phase) if newest else (OUTSIDE, "", "")
+    return Peak(total, *place, parts, largest)
 
 
 def _rows(blocks: Sequence[Block], begin: int, end: int, total: np.ndarray) -> list[Row]:
     values: dict[str, dict[str, int]] = {}
-    temporary: dict[str, list[tuple[int, int]]] = {}
+    workspace: dict[str, list[tuple[int, int]]] = {}  # by module: events and the change in bytes
     for block in blocks:
-        mine = values.setdefault(block.owner or block.module, {})
-        if block.kind in ("parameters", "buffers", "gradients", "optimizer", "activations"):
-            mine[block.kind] = mine.get(block.kind, 0) + block.bytes
-        ran = values.setdefault(block.module, {})
+        owner = values.setdefault(block.owner or block.module, {})
+        if block.kind in SUMS:
+            owner[block.kind] = owner.get(block.kind, 0) + block.bytes
+        running = values.setdefault(block.module, {})
         if block.kind == "workspace":
             died = block.died if block.died is not None else end + 1
-            temporary.setdefault(block.module, []).extend([(block.born, block.bytes), (died, -block.bytes)])
+            workspace.setdefault(block.module, []).extend([(block.born, block.bytes), (died, -block.bytes)])
         side = "backward" if block.phase in ("backward", "recompute") else "forward"
         if block.born >= begin and block.phase not in ("", "optimizer"):
-            ran[side] = max(ran.get(side, 0), int(total[block.born - begin]))
-    for module, changes in temporary.items():
-        values[module]["workspace"] = _highest(changes)
+            running[side] = max(running.get(side, 0), int(total[block.born - begin]))
+    for module, changes in workspace.items():
+        values[module]["workspace"] = max(0, *accumulate(size for _, size in sorted(changes)))
     return [Row(module, **figures) for module, figures in values.items()]
-
-
-def _highest(changes: list[tuple[int, int]]) -> int:
-    most = now = 0
-    for _, size in sorted(changes):
-        now += size
-        most = max(most, now)
-    return most
