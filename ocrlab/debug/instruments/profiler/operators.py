@@ -6,7 +6,7 @@ A backward function belongs to the module whose forward made it: both carry the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,62 +34,53 @@ class Operator:
 
 def operators(events: Sequence[Any], total: float, device: bool) -> list[Operator]:
     """Return the operators by their share; `total` are the seconds of the profiled steps."""
-    homes = modules_of_forward(events)
-    sums: dict[tuple[str, str, str], list[Any]] = {}
+    modules: dict[int, str] = {}  # in whose forward an operator took a sequence number
     for event in events:
-        if event.name.startswith((STEP, PREFIX)) or on_device(event):
-            continue
-        host, there = event.self_cpu_time_total / 1e6, event.self_device_time_total / 1e6
-        module, phase = module_and_phase(event, homes)
-        entry = sums.setdefault((operator_name(event.name), module, phase), [0, 0.0, 0.0, {}])
-        entry[0] += 1
-        entry[1] += host
-        entry[2] += there
-        shape = _shapes(event)
-        entry[3][shape] = entry[3].get(shape, 0) + host + there
+        if event.sequence_nr >= 0 and event.scope == 0 and not event.name.startswith(BACKWARD):
+            forward = (each.name.removeprefix(PREFIX) for each in _outwards(event.cpu_parent) if _is_module(each))
+            if module := next(forward, ""):
+                modules.setdefault(event.sequence_nr, module)
+    groups: dict[tuple[str, str, str], list[tuple[float, float, str]]] = {}
+    for event in events:
+        if not event.name.startswith((STEP, PREFIX)) and not on_device(event):
+            key = (operator_name(event.name), *_module_and_phase(event, modules))
+            spent = (event.self_cpu_time_total / 1e6, event.self_device_time_total / 1e6, _shapes(event))
+            groups.setdefault(key, []).append(spent)
     rows = []
-    for (name, module, phase), (calls, host, there, shapes) in sums.items():
-        spent = there if device else host
-        shape = max(shapes, key=lambda each: shapes[each]) if shapes else ""
-        rows.append(Operator(name, module, phase, calls, host, there, spent / total if total else 0.0, shape))
+    for (name, module, phase), calls in groups.items():
+        host, there = sum(call[0] for call in calls), sum(call[1] for call in calls)
+        by_shape: dict[str, float] = {}
+        for host_seconds, device_seconds, shape in calls:
+            by_shape[shape] = by_shape.get(shape, 0.0) + host_seconds + device_seconds
+        share = (there if device else host) / total if total else 0.0
+        shape = max(by_shape, key=lambda each: by_shape[each])
+        rows.append(Operator(name, module, phase, len(calls), host, there, share, shape))
     return sorted(rows, key=lambda row: (-row.share, row.name))
 
 
-def modules_of_forward(events: Iterable[Any]) -> dict[int, str]:
-    """Return the module of each sequence number that a forward operator took."""
-    modules: dict[int, str] = {}
-    for event in events:
-        if event.sequence_nr >= 0 and event.scope == 0 and not event.name.startswith(BACKWARD):
-            module = innermost_module(event)
-            if module:
-                modules.setdefault(event.sequence_nr, module)
-    return modules
+def _outwards(event: Any) -> Iterator[Any]:
+    """Yield an event and those around it."""
+    while event is not None:
+        yield event
+        event = event.cpu_parent
 
 
-def module_and_phase(event: Any, homes: dict[int, str]) -> tuple[str, str]:
+def _is_module(event: Any) -> bool:
+    return bool(event.name.startswith(PREFIX))
+
+
+def _module_and_phase(event: Any, modules: dict[int, str]) -> tuple[str, str]:
     """Return the module and the phase of an operator."""
-    each = event
-    while each is not None:
-        if each.name.startswith(PREFIX):
+    for each in _outwards(event):
+        if _is_module(each):
             return each.name.removeprefix(PREFIX), "forward"
         if each.name.startswith(BACKWARD) or each.scope == 1:
-            return homes.get(each.sequence_nr, ""), "backward"
+            return modules.get(each.sequence_nr, ""), "backward"
         if each.name.startswith("Optimizer."):
             return "", "optimiser"
         if each.name.startswith("enumerate(DataLoader)"):
             return "", "data"
-        each = each.cpu_parent
     return "", "other"
-
-
-def innermost_module(event: Any) -> str:
-    """Return the innermost module in whose forward an event lies, "" for none."""
-    each = event.cpu_parent
-    while each is not None:
-        if each.name.startswith(PREFIX):
-            return str(each.name.removeprefix(PREFIX))
-        each = each.cpu_parent
-    return ""
 
 
 def on_device(event: Any) -> bool:

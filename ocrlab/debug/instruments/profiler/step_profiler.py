@@ -12,6 +12,7 @@ The steps are profiled as they are; one more step is looked at by source line, w
 from __future__ import annotations
 
 import contextlib
+import linecache
 import os
 import statistics
 import time
@@ -27,7 +28,7 @@ from ocrlab.debug.instruments.compiled_modules import any_compiled, is_compiled
 from ocrlab.debug.instruments.profiler import operators
 from ocrlab.debug.instruments.profiler.device_peaks import peak
 from ocrlab.debug.instruments.profiler.nvtx_ranges import ModuleRanges
-from ocrlab.debug.instruments.profiler.sync_points import Place, WaitFinder, short_path, source_line
+from ocrlab.debug.instruments.profiler.sync_points import Place, WaitFinder, short_path
 from ocrlab.errors import ConfigError, RunError
 from ocrlab.run_folder.fail_safe import InstrumentGuard
 
@@ -89,9 +90,7 @@ class StepProfile:
                 o.module,
                 o.phase,
                 o.share,
-                1e3 * o.host / steps,
-                1e3 * o.device / steps,
-                o.calls / steps,
+                *(f / steps for f in (1e3 * o.host, 1e3 * o.device, o.calls)),
                 o.shapes,
             )
             for o in self.operators[:count]
@@ -103,12 +102,11 @@ class StepProfile:
         import pandas as pd
 
         sums: dict[str, dict[str, float]] = {}
-        for each in self.operators:
-            where = each.module or f"({each.phase})"
+        for operator in self.operators:
+            where = operator.module or f"({operator.phase})"
             row = sums.setdefault(where, {"share": 0.0, "forward": 0.0, "backward": 0.0})
-            row["share"] += each.share
-            if each.phase in row:
-                row[each.phase] += each.share
+            for column in {"share", operator.phase} & row.keys():
+                row[column] += operator.share
         rows = [(where, *row.values()) for where, row in sorted(sums.items(), key=lambda item: -item[1]["share"])]
         return pd.DataFrame(rows, columns=["module", "share", "forward", "backward"])
 
@@ -117,8 +115,8 @@ class StepProfile:
         import pandas as pd
 
         rows = [
-            (p.operator, short_path(p.file), p.line, p.function, p.within, count, source_line(p))
-            for p, count in self.places()
+            (p.operator, short_path(p.file), p.line, p.function, p.within, n, linecache.getline(p.file, p.line).strip())
+            for p, n in self.places()
         ]
         return pd.DataFrame(rows, columns=["operator", "file", "line", "function", "within", "times", "source"])
 
@@ -148,21 +146,21 @@ class StepProfile:
         """Return what the time goes into, and where the host waits, in one sentence."""
         if not self.operators:
             return f"Nothing was profiled: {self.problem or self._missing_steps()}"
-        sentences = [self._python_share(), self._largest_operator()]
         data = sum(o.share for o in self.operators if o.phase == "data")
-        if data > 0.1:
-            sentences.append(f"{100 * data:.0f} % waits for data")
-        sentences.append(self._frequent_wait())
-        share, rate = self.share_of_peak(), self.rate()
-        if rate is not None:
-            sentences.append(_speed(rate) + (f", {_figure(100 * share)} % of the card's peak" if share else ""))
-        sentences.append(self._missing_lines())
         ours = sum(o.share for o in self.operators if o.name == DISPATCH)
-        if ours > OURS:
-            sentences.append(
-                f"{100 * ours:.0f} % is what looks at each operator (memory.watch, a dispatch mode of yours)"
-            )
-        sentences.append(self.problem)
+        share, rate = self.share_of_peak(), self.rate()
+        sentences = [
+            self._python_share(),
+            self._largest_operator(),
+            f"{100 * data:.0f} % waits for data" if data > 0.1 else "",
+            self._frequent_wait(),
+            "" if rate is None else _speed(rate) + (f", {_figure(100 * share)} % of the card's peak" if share else ""),
+            self._missing_lines(),
+            f"{100 * ours:.0f} % is what looks at each operator (memory.watch, a dispatch mode of yours)"
+            if ours > OURS
+            else "",
+            self.problem,
+        ]
         return "; ".join(filter(None, sentences))
 
     def __str__(self) -> str:
@@ -174,10 +172,18 @@ class StepProfile:
             parts.append(waits[["operator", "file", "line", "within", "times", "source"]].to_string(index=False))
         return "\n".join(parts)
 
+    def _shares(self, *, data: bool) -> dict[str, float]:
+        """Return the share of each operator in all modules, with or without the loading of data."""
+        shares: dict[str, float] = {}
+        for operator in self.operators:
+            if data or operator.phase != "data":
+                shares[operator.name] = shares.get(operator.name, 0.0) + operator.share
+        return shares
+
     def _missing_steps(self) -> str:
         """Return why no step was profiled."""
         if not self.number:
-            return "seen.step() was never called; call it at the end of each step"
+            return "step() of the profile was never called; call it at the end of each step"
         many = f"{self.number} steps are" if self.number > 1 else "one step is"
         return f"{many} fewer than skip={self.skip} + 1"
 
@@ -199,31 +205,25 @@ class StepProfile:
             return ""
         inside = sum(o.host for o in self.operators) / len(self.seconds)
         share = 1 - inside / (self._plain or self.step_seconds())
-        names: dict[str, float] = {}
-        for each in self.operators:
-            names[each.name] = names.get(each.name, 0.0) + each.share
-        if share < (OUTSIDE if self._plain else SLOWED) or share < max(names.values()):
+        if share < (OUTSIDE if self._plain else SLOWED) or share < max(self._shares(data=True).values()):
             return ""
         others = "Python, or other libraries" if self._plain else OTHERS
         return f"{100 * share:.0f} % of the step is outside of torch's operators: {others}"
 
     def _largest_operator(self) -> str:
         """Return the operator that takes most of the step in all modules, and the module with its largest part."""
-        sums: dict[str, float] = {}
-        for each in self.operators:
-            if each.phase != "data" and each.name != DISPATCH:
-                sums[each.name] = sums.get(each.name, 0.0) + each.share
-        if not sums:
+        shares = self._shares(data=False)
+        shares.pop(DISPATCH, None)
+        if not shares:
             return ""
-        name = max(sums, key=lambda each: sums[each])
-        if sums[name] < LITTLE and not self.device:
-            return f"no operator takes more than {max(1, round(100 * sums[name]))} % of the step"
-        most = next(each for each in self.operators if each.name == name)
-        where = ""
-        if most.module:
-            largest = f", the largest part ({100 * most.share:.0f} %) in"
-            where = f"{' in' if most.share > 0.66 * sums[name] else largest} {most.module}"
-        return f"{100 * sums[name]:.0f} % of the {'device time of a ' if self.device else ''}step is {name}{where}"
+        name = max(shares, key=lambda each: shares[each])
+        share = shares[name]
+        if share < LITTLE and not self.device:
+            return f"no operator takes more than {max(1, round(100 * share))} % of the step"
+        most = next(operator for operator in self.operators if operator.name == name)
+        part = " in" if most.share > 0.66 * share else f", the largest part ({100 * most.share:.0f} %) in"
+        where = f"{part} {most.module}" if most.module else ""
+        return f"{100 * share:.0f} % of the {'device time of a ' if self.device else ''}step is {name}{where}"
 
     def _frequent_wait(self) -> str:
         if not self.places():
@@ -263,7 +263,7 @@ class StepProfile:
         cuda = torch.cuda.is_available()
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if cuda else [])
         self.device = torch.cuda.get_device_name() if cuda and torch.cuda.is_initialized() else ""
-        spoke = os.environ.get(QUIET)
+        is_quiet = QUIET in os.environ
         os.environ.setdefault(QUIET, "6")
         try:
             self._profiler = torch.profiler.profile(activities=activities, record_shapes=True)
@@ -271,7 +271,7 @@ class StepProfile:
                 warnings.simplefilter("ignore")
                 self._profiler.start()
         finally:
-            if spoke is None:
+            if not is_quiet:
                 os.environ.pop(QUIET, None)
         if not (any_compiled() if self._modules is None else is_compiled(self._modules)):  # hooks would compile it anew
             self.ranges.start()
@@ -290,22 +290,17 @@ class StepProfile:
         total = self.busy if self.device else sum(self.seconds)
         if self.seconds:
             self.operators = operators.operators(events, total, bool(self.device))
-        if self.folder is not None:
-            self.trace = self._write_trace(profiler, len(events))
-
-    def _write_trace(self, profiler: Any, events: int) -> Path | None:
-        if events > MOST_EVENTS:
-            self.problem = f"the trace was not written: {events} events, at most {MOST_EVENTS}; profile fewer steps"
-            return None
-        assert self.folder is not None, "asked for only where there is a folder"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+        if self.folder is not None and len(events) > MOST_EVENTS:
+            many = f"{len(events)} events, at most {MOST_EVENTS}"
+            self.problem = f"the trace was not written: {many}; profile fewer steps"
+        elif self.folder is not None:
             path = self.folder / f"trace-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.json.gz"
-            profiler.export_chrome_trace(str(path))
-        except (OSError, RuntimeError) as error:
-            self.problem = f"the trace was not written: {error}"
-            return None
-        return path
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                profiler.export_chrome_trace(str(path))
+                self.trace = path
+            except (OSError, RuntimeError) as error:
+                self.problem = f"the trace was not written: {error}"
 
     def close(self) -> None:
         """End whatever still runs; raises nothing."""
@@ -319,14 +314,10 @@ class StepProfile:
     def _stop(self, _error: BaseException) -> None:
         """End whatever still runs after an error of this instrument."""
         self._over, self.problem = True, self._guard.problem
-        with contextlib.suppress(Exception):
-            self.ranges.stop()
-        with contextlib.suppress(Exception):
-            if self._closing is not None:
-                self._closing.stop()
-        with contextlib.suppress(Exception):
-            if self._profiler is not None:
-                self._profiler.stop()
+        for part in (self.ranges, self._closing, self._profiler):
+            with contextlib.suppress(Exception):
+                if part is not None:
+                    part.stop()
         self._profiler = self._closing = None
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import site
 import sys
-import sysconfig
 import time
 import warnings
 from collections import Counter
@@ -24,8 +22,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-HERE, TORCH = os.path.dirname(os.path.dirname(__file__)) + os.sep, os.path.dirname(torch.__file__) + os.sep
-OTHERS = tuple({*site.getsitepackages(), sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["purelib"]})
+from ocrlab.debug.instruments.user_code import INSTRUMENTS, is_own
+
+TORCH = os.path.dirname(torch.__file__) + os.sep
 SAYS = "called a synchronizing CUDA operation"
 SYNC = {
     "aten::_local_scalar_dense": "item",
@@ -190,8 +189,9 @@ def find_place(operator: str) -> Place | None:
     for _ in range(DEEPEST):
         if frame is None:
             break
-        file, name = frame.f_code.co_filename, frame.f_code.co_name
-        if user_line is None and file.startswith(HERE) and not (file == __file__ or name.startswith("__torch_")):
+        file, name, line = frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno
+        frame = frame.f_back
+        if user_line is None and file.startswith(INSTRUMENTS) and not (file == __file__ or name.startswith("__torch_")):
             return None  # another of our instruments reads it, not the user
         if file.startswith(ROOT) and (file[len(ROOT) :], name) in ONLY_ON_THE_CPU:
             return None
@@ -202,20 +202,12 @@ def find_place(operator: str) -> Place | None:
                 within = "backward"
             elif os.sep + "optim" + os.sep in file and name in ("step", "wrapper"):
                 within = "optimiser step"
-        elif user_line is None and (not file.startswith((HERE, "<")) or file.startswith("<ipython")):
-            place = (file, frame.f_lineno, name)
-            user_line = None if file.startswith(OTHERS) else place
-            library_line = library_line or place
-        frame = frame.f_back
+        elif user_line is None and is_own(file):
+            user_line = (file, line, name)
+        elif library_line is None and not file.startswith((INSTRUMENTS, "<")):
+            library_line = (file, line, name)
     file, line, name = user_line or library_line or ("a thread of torch", 0, "")
     return Place(operator, file, line, name, within)
-
-
-def source_line(place: Place) -> str:
-    """Return the source line of a place, "" where it cannot be read."""
-    import linecache
-
-    return linecache.getline(place.file, place.line).strip()
 
 
 def short_path(file: str) -> str:

@@ -275,7 +275,7 @@ def test_a_trace_that_cannot_be_written_is_reported_with_the_finding(tmp_path: P
 def test_too_few_steps_are_reported_with_what_is_missing() -> None:
     with step_profiler.steps(skip=0, steps=2) as profile:
         train(2)
-    assert "seen.step() was never called" in profile.finding()
+    assert "step() of the profile was never called" in profile.finding()
     with step_profiler.steps(skip=0, steps=2) as profile:
         train(2, profile)
     assert "as 3 steps are needed and 2 came" in profile.finding()
