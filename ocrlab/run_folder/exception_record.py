@@ -24,6 +24,11 @@ def describe(error: BaseException) -> dict[str, Any]:
     elif isinstance(error, SystemExit):
         message = f"exit status {error.code}"
     frames = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(error.__traceback__)]
+    installed = (
+        "<frozen",
+        *{sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+    )
+    yours = [each for each in frames if each[0].startswith(f"{PACKAGE}{os.sep}") or not each[0].startswith(installed)]
     text = "".join(traceback.format_exception(kind, error, error.__traceback__))
     if len(text) > TRACEBACK_LIMIT:
         half = TRACEBACK_LIMIT // 2
@@ -32,17 +37,9 @@ def describe(error: BaseException) -> dict[str, Any]:
         "type": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
         "message": message,
         "where": _place(frames),
-        "your_code": _place([frame for frame in frames if not _installed(frame[0])]),
+        "your_code": _place(yours),  # ocrlab's own frames count as yours
         "traceback": text,
     }
-
-
-def _installed(file: str) -> bool:
-    """Tell whether a code file is Python's or of an installed package; ocrlab's own count as yours."""
-    if file.startswith(f"{PACKAGE}{os.sep}"):
-        return False
-    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return file.startswith("<frozen") or any(file.startswith(folder + os.sep) for folder in folders)
 
 
 def _place(frames: list[tuple[str, int, str]]) -> str | None:

@@ -85,9 +85,8 @@ class RunFolder:
         self.finished = True
         try:
             description = dict(error) if isinstance(error, Mapping) else describe(error)
-            _, problems = close(
-                self.path, RunRecord("failure", self.started, now(), self.metrics, description, verdict)
-            )
+            record = RunRecord("failure", self.started, now(), self.metrics, description, verdict)
+            _, problems = close(self.path, record)
         except BaseException as problem:  # a second Ctrl-C included
             problems = [f"{type(problem).__name__}: {problem}"]
         _complain(self.path, problems)
@@ -99,7 +98,9 @@ def create(runs: Path | str, slug: str, config_text: str | None = None) -> RunFo
     path = None
     try:
         Path(runs).mkdir(parents=True, exist_ok=True)
-        path = _new_folder(Path(runs).absolute(), f"{time.strftime('%Y%m%d-%H%M%S')}-{_clean(slug)}")
+        word = re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:60] or "run"
+        stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{word}"
+        path = _new_folder(Path(runs).absolute() / stem)
         folder = RunFolder(path, now())
         _enter(folder)
         if config_text is not None:
@@ -172,17 +173,14 @@ def run(
             folder.fail({"type": "Unfinished", "message": "the run ended without a result", "where": None})
 
 
-def _new_folder(runs: Path, stem: str) -> Path:
+def _new_folder(path: Path) -> Path:
+    """Make a folder of this name, or the first of NAME-2, NAME-3 and so on that does not exist yet."""
     for number in itertools.count(1):
-        path = runs / (stem if number == 1 else f"{stem}-{number}")
+        numbered = path if number == 1 else path.with_name(f"{path.name}-{number}")
         with contextlib.suppress(FileExistsError):
-            path.mkdir()
-            return path
+            numbered.mkdir()
+            return numbered
     raise AssertionError("count() has no end")
-
-
-def _clean(slug: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", slug).strip(".-")[:60] or "run"
 
 
 def _enter(folder: RunFolder, last: str | None = None) -> None:

@@ -80,21 +80,16 @@ def beat(*, step: int | None = None, phase: str | None = None, sample: str | Non
     global _mine
     pid, writer = _mine
     if pid != os.getpid():
-        _mine = _begin()
-        writer = _mine[1]
+        pid, writer, folder = os.getpid(), None, os.environ.get(FOLDER)
+        if folder:
+            with contextlib.suppress(OSError, ValueError):
+                writer = Writer(Path(folder, str(pid)))
+        _mine = (pid, writer)
     if writer is not None:
         try:
             writer.beat(step=step, phase=phase, sample=sample)
         except (OSError, ValueError):  # a disk that is full now, a file that was closed
             _mine = (pid, None)
-
-
-def _begin() -> tuple[int, Writer | None]:
-    folder, pid = os.environ.get(FOLDER), os.getpid()
-    if folder:
-        with contextlib.suppress(OSError, ValueError):
-            return pid, Writer(Path(folder, str(pid)))
-    return pid, None
 
 
 def _record(data: bytes, path: Path) -> dict[str, Any] | None:
@@ -103,6 +98,6 @@ def _record(data: bytes, path: Path) -> dict[str, Any] | None:
     magic, count, when, step, phase, sample, again = RECORD.unpack(data)
     if magic != MAGIC or count != again or not count:
         return None
-    texts = {"phase": phase, "sample": sample}
-    words = {name: text.rstrip(b"\0").decode(errors="replace") for name, text in texts.items()}
-    return {"pid": int(path.name) if path.name.isdigit() else None, "count": count, "time": when, "step": step, **words}
+    phase, sample = (text.rstrip(b"\0").decode(errors="replace") for text in (phase, sample))
+    pid = int(path.name) if path.name.isdigit() else None
+    return {"pid": pid, "count": count, "time": when, "step": step, "phase": phase, "sample": sample}

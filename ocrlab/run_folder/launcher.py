@@ -69,15 +69,25 @@ def detect_ranks(environment: Mapping[str, str] | None = None) -> Ranks:
     variables = os.environ if environment is None else environment
     if watcher_link.REPLAY in variables:  # one rank is replayed without the others
         return Ranks()
-    if "TORCHELASTIC_RUN_ID" in variables and "RANK" in variables:
-        rank, world = _number(variables, "RANK"), _number(variables, "WORLD_SIZE")
-        local, on_node = _number(variables, "LOCAL_RANK"), _number(variables, "LOCAL_WORLD_SIZE")
-        return _checked("torchrun", Ranks(rank, world, local, on_node, "torchrun"))
     by_srun = "SLURM_PROCID" in variables and variables.get("SLURM_JOB_NAME") not in INTERACTIVE
-    if by_srun and _number(variables, "SLURM_NTASKS", 1) > 1:
-        rank, world = _number(variables, "SLURM_PROCID"), _number(variables, "SLURM_NTASKS")
-        return _checked("srun", Ranks(rank, world, _number(variables, "SLURM_LOCALID"), _tasks_here(variables), "srun"))
-    return Ranks()
+    if "TORCHELASTIC_RUN_ID" in variables and "RANK" in variables:
+        names, on_node, launcher = (
+            ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+            _number(variables, "LOCAL_WORLD_SIZE"),
+            "torchrun",
+        )
+    elif by_srun and _number(variables, "SLURM_NTASKS", "1") > 1:
+        names, on_node, launcher = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"), _tasks_here(variables), "srun"
+    else:
+        return Ranks()
+    rank, world, local = (_number(variables, name) for name in names)
+    mine = Ranks(rank, world, local, on_node, launcher)
+    fits = 0 <= mine.rank < mine.world and 0 <= mine.local < mine.on_node
+    if not fits or mine.world % mine.on_node:
+        got = f"rank {mine.rank} of {mine.world}, {mine.local} of {mine.on_node} on this machine"
+        need = "ranks counted from 0, and as many on each machine"
+        raise ConfigError(f"What {mine.launcher} says of this process does not fit together", got=got, need=need)
+    return mine
 
 
 def single(environment: Mapping[str, str]) -> dict[str, str]:
@@ -91,17 +101,8 @@ def outside(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in own}
 
 
-def _checked(launcher: str, mine: Ranks) -> Ranks:
-    fits = 0 <= mine.rank < mine.world and 0 <= mine.local < mine.on_node
-    if not fits or mine.world % mine.on_node:
-        got = f"rank {mine.rank} of {mine.world}, {mine.local} of {mine.on_node} on this machine"
-        need = "ranks counted from 0, and as many on each machine"
-        raise ConfigError(f"What {launcher} says of this process does not fit together", got=got, need=need)
-    return mine
-
-
-def _number(variables: Mapping[str, str], name: str, otherwise: int | None = None) -> int:
-    text = variables.get(name, "" if otherwise is None else str(otherwise))
+def _number(variables: Mapping[str, str], name: str, otherwise: str = "") -> int:
+    text = variables.get(name, otherwise)
     try:
         return int(text)
     except ValueError:
@@ -115,7 +116,7 @@ def _tasks_here(variables: Mapping[str, str]) -> int:
         match = re.fullmatch(r"(\d+)(?:\(x\d+\))?", variables.get(name, ""))
         if match:
             return int(match[1])
-    return _number(variables, "SLURM_NTASKS") // max(1, _number(variables, "SLURM_NNODES", 1))
+    return _number(variables, "SLURM_NTASKS") // max(1, _number(variables, "SLURM_NNODES", "1"))
 
 
 @dataclass
@@ -180,13 +181,8 @@ def member(flight: Path, rank: int, world: int) -> RankRecord:
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """Return the records of the ranks below a watcher's folder or a run's flight/, by rank; those that can be read."""
-    records = []
-    for path in folder.glob(f"{FOLDER}/rank-*.json"):
-        with suppress(OSError, DataError, ValueError):
-            records.append(from_json(path.read_bytes(), source=str(path)))
-    return sorted(
-        (record for record in records if isinstance(record.get("rank"), int)), key=lambda record: int(record["rank"])
-    )
+    records = [_read_json(path) for path in folder.glob(f"{FOLDER}/rank-*.json")]
+    return sorted((each for each in records if isinstance(each.get("rank"), int)), key=lambda each: int(each["rank"]))
 
 
 def title(record: Mapping[str, Any]) -> str:
@@ -206,31 +202,28 @@ def secondary(error: Mapping[str, Any]) -> bool:
 
 def others_word(folder: Path, rank: int) -> str | None:
     """Return what the first other rank has failed of, in a sentence; None where none has failed by itself."""
-    ends = [
-        (float(record["end"]["time"]), record)
-        for record in read(folder)
-        if record["rank"] != rank and (record.get("end") or {}).get("how") == "failed" and record["end"].get("error")
-    ]
-    ends = [(when, record) for when, record in ends if not secondary(record["end"]["error"])]
-    if not ends:
+    others = _own_failures([record for record in read(folder) if record["rank"] != rank])
+    if not others:
         return None
-    _, record = min(ends, key=lambda pair: pair[0])
-    error = record["end"]["error"]
-    return f"rank {record['rank']}: {error['type']}: {error['message']}"
+    error = others[0]["end"]["error"]
+    return f"rank {others[0]['rank']}: {error['type']}: {error['message']}"
 
 
 def blamed(records: list[dict[str, Any]]) -> int:
     """Return the rank to look at: the first that failed by itself, else one that left no word, else rank 0."""
-    failed = [
-        record for record in records if (record.get("end") or {}).get("how") == "failed" and record["end"].get("error")
-    ]
-    own = [record for record in failed if not secondary(record["end"]["error"])]
+    own = _own_failures(records)
     if own:
-        record = min(own, key=lambda record: float(record["end"]["time"]))
-        about = record["end"]["error"].get("rank")
-        return int(record["rank"] if about is None else about)
+        about = own[0]["end"]["error"].get("rank")
+        return int(own[0]["rank"] if about is None else about)
     silent = [int(record["rank"]) for record in records if not record.get("end")]
     return silent[0] if silent and len(silent) < len(records) else 0
+
+
+def _own_failures(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records of the ranks that failed by themselves, in the order in which they failed."""
+    failed = [record for record in records if (record.get("end") or {}).get("how") == "failed"]
+    own = [each for each in failed if each["end"].get("error") and not secondary(each["end"]["error"])]
+    return sorted(own, key=lambda record: float(record["end"]["time"]))
 
 
 def brief(error: BaseException) -> str:
@@ -257,38 +250,39 @@ def note_launched(folder: Path, error: BaseException) -> None:
     """Keep how a process ended that this one has started, as torch's launcher says it in the error that it raises
     (ProcessRaisedException); `folder` is the run's flight/. In the process itself no hook of Lightning is called.
     """
-    rank = getattr(error, "error_index", None)
-    with suppress(OSError, DataError, ValueError, IndexError):
-        path = folder / FOLDER / f"rank-{rank}.json"
-        record = from_json(path.read_bytes(), source=str(path))
-        if record.get("end") is None:
-            kind, _, message = str(error).strip().splitlines()[-1].partition(": ")
-            about = {"type": kind, "message": message, "where": None, "your_code": None, "rank": None}
-            record["end"] = {"how": "failed", "time": time.time(), "step": None, "error": about}
+    path = folder / FOLDER / f"rank-{getattr(error, 'error_index', None)}.json"
+    record, lines = _read_json(path), str(error).strip().splitlines()
+    if record and lines and record.get("end") is None:
+        kind, _, message = lines[-1].partition(": ")
+        about = {"type": kind, "message": message, "where": None, "your_code": None, "rank": None}
+        record["end"] = {"how": "failed", "time": time.time(), "step": None, "error": about}
+        with suppress(OSError):
             write_json(path, record, private=True)
 
 
 def exits(folder: Path) -> list[dict[str, Any]]:
     """Return how ranks have ended, as it was kept below a watcher's folder or a run's flight/."""
-    path = folder / FOLDER / "exits.json"
+    rows = _read_json(folder / FOLDER / "exits.json").get("ranks")
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return a record, empty where it is not there or cannot be read."""
     with suppress(OSError, DataError, ValueError):
-        return [row for row in from_json(path.read_bytes(), source=str(path))["ranks"] if isinstance(row, dict)]
-    return []
+        return from_json(path.read_bytes(), source=str(path))
+    return {}
 
 
-FAILED = re.compile(
+SUMMARY = re.compile(  # torchrun's, of each rank that failed
     r"^\s*rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)",
     re.MULTILINE,
 )
-MARK = re.compile(r"(?m)^\[default\d+\]:")
 
 
 def torchrun_failures(log: str) -> list[dict[str, Any]]:
-    """Return the ranks of the last summary in a log, by number: {"rank", "pid", "exit_code" (negative for a signal),
-    "line"}."""
-    text = MARK.sub("", log)
-    ranks = {}
-    for hit in FAILED.finditer(text):
-        line = text.count("\n", 0, hit.start("code")) + 1
-        ranks[int(hit["rank"])] = {"pid": int(hit["pid"]), "exit_code": int(hit["code"]), "line": line}
-    return [{"rank": rank, **failure} for rank, failure in sorted(ranks.items())]
+    """Return the ranks of the last summary in a log: {"rank", "pid", "exit_code" (negative for a signal), "line"}."""
+    text, ranks = re.sub(r"(?m)^\[default\d+\]:", "", log), dict[int, dict[str, Any]]()
+    for hit in SUMMARY.finditer(text):
+        rank, line = int(hit["rank"]), text.count("\n", 0, hit.start("code")) + 1
+        ranks[rank] = {"rank": rank, "pid": int(hit["pid"]), "exit_code": int(hit["code"]), "line": line}
+    return [ranks[rank] for rank in sorted(ranks)]

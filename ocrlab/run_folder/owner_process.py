@@ -19,7 +19,10 @@ def identity() -> dict[str, Any]:
     """Return what tells this process from every other one that ever had its number, and how it was started."""
     pid = os.getpid()
     process = {"schema": 1, "pid": pid, "started": _started(pid), "boot": _boot(), "host": socket.gethostname()}
-    return {**process, "command": list(sys.orig_argv), "folder": _folder(), "python": platform.python_version()}
+    folder = None
+    with contextlib.suppress(OSError):  # somebody may have removed it
+        folder = os.getcwd()
+    return {**process, "command": list(sys.orig_argv), "folder": folder, "python": platform.python_version()}
 
 
 def alive(process: Mapping[str, Any]) -> bool:
@@ -60,12 +63,6 @@ def _started(pid: object) -> int | None:
         return None if fields[0] in "ZX" else int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _folder() -> str | None:
-    with contextlib.suppress(OSError):  # somebody may have removed it
-        return os.getcwd()
-    return None
 
 
 def _boot() -> str:

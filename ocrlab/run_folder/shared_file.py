@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# A block that these have allocated stays where it is. overlay is that of containers, whose upper layer is mostly one of
-# the others.
+# A block that these have allocated is written again where it lies; a file system that is not known may not do so.
+# overlay is that of containers, whose upper layer is mostly one of the others.
 IN_PLACE = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs", "ramfs", "f2fs", "jfs", "overlay"})
 
 
@@ -90,7 +90,11 @@ def create(path: Path | str, size: int) -> SharedFile:
         with contextlib.suppress(OSError):
             os.fchmod(descriptor, 0o600)
         reserve(descriptor, size)
-        shared = mmap.mmap(descriptor, size) if keeps_blocks(path.parent) else WrittenFile(os.dup(descriptor), size)
+        shared = (
+            mmap.mmap(descriptor, size)
+            if file_system(path.parent) in IN_PLACE
+            else WrittenFile(os.dup(descriptor), size)
+        )
         os.replace(part, path)
     except BaseException:
         if shared is not None:
@@ -113,11 +117,6 @@ def reserve(descriptor: int, size: int) -> None:
         zeros, at = bytes(1 << 20), 0
         while at < size:
             at += os.pwrite(descriptor, zeros[: size - at], at)
-
-
-def keeps_blocks(folder: Path) -> bool:
-    """Tell whether the file system of a folder writes a block again where it lies; one that is not known does not."""
-    return file_system(folder) in IN_PLACE
 
 
 def file_system(folder: Path) -> str:

@@ -39,8 +39,25 @@ def status(path: Path | str) -> RunRecord:
 
 
 def record(name: str, text: bytes, source: str) -> RunRecord:
-    """Return what the sentinel of a status says; raises DataError where it cannot be read or is newer."""
-    return _record(name, from_json(text, source=source))
+    """Return what a sentinel of any age or origin says; the name of the file decides its status.
+
+    Raises DataError where it cannot be read or is newer than this ocrlab.
+    """
+    fields = from_json(text, source=source)
+    metrics, error, ended, verdict = (fields.get(key) for key in ("metrics", "error", "ended", "verdict"))
+    numbers = {
+        str(key): math.nan if value is None else float(value)
+        for key, value in (metrics.items() if isinstance(metrics, dict) else ())
+        if value is None or isinstance(value, int | float)
+    }
+    return RunRecord(
+        status=name,
+        started=str(fields.get("started") or ""),
+        ended=None if ended is None else str(ended),
+        metrics=numbers,
+        error=error if isinstance(error, dict) else None,
+        verdict=None if verdict is None else str(verdict),
+    )
 
 
 def gone(running: RunRecord) -> RunRecord:
@@ -53,13 +70,13 @@ def list_runs(runs: Path | str) -> list[tuple[Path, RunRecord]]:
     """Return every run below `runs` with its record, oldest first; a sentinel that cannot be read becomes an error."""
     records: list[tuple[Path, RunRecord]] = []
     for path in sorted(Path(runs).glob("*/")):
-        names = [name for name, file in SENTINELS.items() if (path / file).exists()]
-        if not names:
+        name = next((name for name, file in SENTINELS.items() if (path / file).exists()), None)
+        if name is None:
             continue
         try:
             record = status(path)
         except (DataError, RunError) as error:
-            record = RunRecord(names[0], "", error={"type": "unreadable", "message": str(error), "where": None})
+            record = RunRecord(name, "", error={"type": "unreadable", "message": str(error), "where": None})
         records.append((path, record))
     return sorted(records, key=lambda pair: (pair[1].started, pair[0].name))
 
@@ -102,22 +119,3 @@ def running_process(path: Path) -> dict[str, Any]:
         return unknown | from_json((path / "flight" / "process.json").read_bytes(), source="process.json")
     except (OSError, DataError):
         return unknown
-
-
-def _record(name: str, fields: dict[str, Any]) -> RunRecord:
-    """Build a record from a sentinel of any age or origin; the name of the file decides its status."""
-    metrics = fields.get("metrics")
-    numbers = {
-        str(key): math.nan if value is None else float(value)
-        for key, value in (metrics.items() if isinstance(metrics, dict) else ())
-        if value is None or isinstance(value, int | float)
-    }
-    error, ended, verdict = fields.get("error"), fields.get("ended"), fields.get("verdict")
-    return RunRecord(
-        status=name,
-        started=str(fields.get("started") or ""),
-        ended=None if ended is None else str(ended),
-        metrics=numbers,
-        error=error if isinstance(error, dict) else None,
-        verdict=None if verdict is None else str(verdict),
-    )
