@@ -73,12 +73,8 @@ def attempt(name: str) -> dict[str, Any]:
     try:
         module = importlib.import_module(name)
     except BaseException as error:  # SystemExit of a module that was meant as a program included
-        return {
-            "name": name,
-            "imported": False,
-            "seconds": time.perf_counter() - began,
-            "error": _describe_error(error),
-        }
+        seconds = time.perf_counter() - began
+        return {"name": name, "imported": False, "seconds": seconds, "error": _describe_error(error)}
     seconds = time.perf_counter() - began
     return {
         "name": name,
@@ -111,16 +107,17 @@ def mapped() -> list[str]:
 def _build(torch: Any) -> dict[str, Any]:
     """Return what torch was built for; each figure by itself, since any of them can be missing in an old version."""
     build: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
-    with contextlib.suppress(Exception):
-        build["dispatched"] = torch.backends.cpu.get_cpu_capability()
+    figures = {
+        "dispatched": lambda: torch.backends.cpu.get_cpu_capability(),
+        "arch_list": lambda: torch._C._cuda_getArchFlags().split(),  # get_arch_list() is empty without a device
+        "nccl": lambda: ".".join(map(str, torch.cuda.nccl.version())),
+        "threads": lambda: torch.get_num_threads(),
+    }
+    for name, read in figures.items():
+        with contextlib.suppress(Exception):
+            build[name] = read()
     with contextlib.suppress(Exception):
         build["dispatched"] = build.get("dispatched") or _dispatched(torch.__config__.show())
-    with contextlib.suppress(Exception):
-        build["arch_list"] = torch._C._cuda_getArchFlags().split()  # get_arch_list() is empty without a device
-    with contextlib.suppress(Exception):
-        build["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    with contextlib.suppress(Exception):
-        build["threads"] = torch.get_num_threads()
     return build
 
 
@@ -132,17 +129,18 @@ def _dispatched(config: str) -> str | None:
 def _visible_gpus(torch: Any) -> dict[str, Any]:
     """Return what torch says of its GPUs, in its own words where it has complaints."""
     gpus: dict[str, Any] = {"devices": [], "said": ""}
+    cuda = torch.cuda
     with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("always")
         try:
-            gpus["available"] = bool(torch.cuda.is_available())
+            gpus["available"] = bool(cuda.is_available())
             if torch.version.cuda or torch.version.hip:
-                torch.cuda.init()
-            for number in range(torch.cuda.device_count() if gpus["available"] else 0):
-                capability = torch.cuda.get_device_capability(number)
-                gpus["devices"].append({"name": torch.cuda.get_device_name(number), "capability": list(capability)})
+                cuda.init()
+            for number in range(cuda.device_count() if gpus["available"] else 0):
+                capability = list(cuda.get_device_capability(number))
+                gpus["devices"].append({"name": cuda.get_device_name(number), "capability": capability})
             with contextlib.suppress(Exception):
-                gpus["arch_list"] = torch.cuda.get_arch_list() or gpus.get("arch_list")
+                gpus["arch_list"] = cuda.get_arch_list() or None
         except BaseException as error:
             gpus["said"] = f"{type(error).__name__}: {error}"
     texts = [str(warning.message) for warning in caught]
@@ -167,9 +165,5 @@ def _numpy() -> dict[str, Any]:
 def _describe_error(error: BaseException) -> dict[str, Any]:
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{frame.filename}:{frame.lineno}" for frame in frames if "ocrlab" not in frame.filename.split("/")[-3:]]
-    return {
-        "type": type(error).__name__,
-        "message": str(error)[:2000],
-        "where": places[-1] if places else "",
-        "frozen": any("<frozen" in place for place in places),
-    }
+    where = places[-1] if places else ""
+    return {"type": type(error).__name__, "message": str(error)[:2000], "where": where}

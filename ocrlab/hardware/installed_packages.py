@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import platform
 import re
-import site
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,13 +38,9 @@ def interpreter() -> dict[str, Any]:
         "version": platform.python_version(),
         "implementation": platform.python_implementation(),
         "executable": sys.executable,
-        "prefix": sys.prefix,
         "environment": sys.prefix != sys.base_prefix or bool(conda()),
         "bits": 64 if sys.maxsize > 2**32 else 32,
         "machine": platform.machine(),
-        "libc": " ".join(platform.libc_ver()).strip(),
-        "path": [place for place in sys.path if place],
-        "user_site": site.getusersitepackages() if site.ENABLE_USER_SITE else None,
         "variables": {name: os.environ[name] for name in ("PYTHONPATH", "PYTHONHOME") if os.environ.get(name)},
     }
 
@@ -55,31 +50,20 @@ def distributions() -> list[dict[str, Any]]:
     every = []
     for distribution in importlib.metadata.distributions():
         try:
-            metadata = distribution.metadata
-            name, version = metadata["Name"], distribution.version
+            name, version = distribution.metadata["Name"], distribution.version
             if name and version:
                 needs = [need for need in distribution.requires or () if "extra ==" not in need]
-                tells = relevant(name) and "Requires-Python" in metadata  # to ask for what is not there is deprecated
-                place = str(Path(str(distribution.locate_file(""))).resolve())
-                installer = (distribution.read_text("INSTALLER") or "").strip()
-                every.append(
-                    {
-                        "name": re.sub(r"[-_.]+", "-", name).lower(),
-                        "version": version,
-                        "place": place,
-                        "installer": installer,
-                        "needs": needs if relevant(name) else [],
-                        "python": metadata["Requires-Python"] if tells else None,
-                    }
-                )
+                record = {
+                    "name": re.sub(r"[-_.]+", "-", name).lower(),
+                    "version": version,
+                    "place": str(Path(str(distribution.locate_file(""))).resolve()),
+                    "installer": (distribution.read_text("INSTALLER") or "").strip(),
+                    "needs": needs if name.lower() in ("torch", "torchvision", "torchaudio") else [],
+                }
+                every.append(record)
         except Exception:
             continue  # half-removed packages raise all kinds of errors
     return every
-
-
-def relevant(name: str) -> bool:
-    """Tell whether the requirements of a distribution are looked at."""
-    return name.lower() in ("torch", "torchvision", "torchaudio")
 
 
 def leftovers() -> list[str]:
@@ -104,16 +88,13 @@ def origin(name: str) -> str | None:
 
 def shadows() -> list[str]:
     """Return files of the working folder that are imported instead of a package or of Python's own module."""
-    names, files = [*IMPORTED, *STANDARD], []
     try:
         here = Path.cwd()
     except OSError:
         return []
-    for name in names:
-        for place in (here / f"{name}.py", here / name / "__init__.py"):
-            if place.is_file() and not _installed(place):
-                files.append(str(place))
-    return files
+    places = [place for name in (*IMPORTED, *STANDARD) for place in (here / f"{name}.py", here / name / "__init__.py")]
+    packages = {"site-packages", "dist-packages"}
+    return [str(place) for place in places if place.is_file() and packages.isdisjoint(place.parts)]
 
 
 def torch_version() -> dict[str, Any]:
@@ -145,7 +126,3 @@ def conda() -> dict[str, str]:
 
 def _folders() -> list[str]:
     return [place or os.getcwd() for place in sys.path if not place.endswith(".zip")]
-
-
-def _installed(place: Path) -> bool:
-    return any(part in ("site-packages", "dist-packages") for part in place.parts)

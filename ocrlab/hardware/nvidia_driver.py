@@ -59,24 +59,18 @@ def kernel(root: Path) -> dict[str, Any]:
     return {
         "cards": cards(root),
         "module": module[1] if module else None,
-        "open": "Open Kernel Module" in text,
         "modules": sorted(modules & {"nvidia", "nvidia_uvm", "nvidia_drm", "nouveau", "amdgpu"}),
         "nodes": nodes(root),
         "dxg": (root / "dev/dxg").exists(),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
     }
-
-
-VARIABLES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
 def cards(root: Path) -> list[str]:
     """Return the PCI addresses of NVIDIA's display and compute cards (class 0x03)."""
-    addresses = []
-    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
-        if read_text(device / "vendor") == NVIDIA and read_text(device / "class").startswith("0x03"):
-            addresses.append(device.name)
-    return addresses
+    devices = sorted((root / "sys/bus/pci/devices").glob("*"))
+    nvidia = [device for device in devices if read_text(device / "vendor") == NVIDIA]
+    return [device.name for device in nvidia if read_text(device / "class").startswith("0x03")]
 
 
 def present(root: Path) -> bool:

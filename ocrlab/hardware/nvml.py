@@ -33,8 +33,6 @@ NUMBERS: dict[
     "slowdown": ("nvmlDeviceGetTemperatureThreshold", 1),
     "clock": ("nvmlDeviceGetClockInfo", 0),  # NVML_CLOCK_GRAPHICS
     "clock_most": ("nvmlDeviceGetMaxClockInfo", 0),
-    "clock_memory": ("nvmlDeviceGetClockInfo", 2),  # NVML_CLOCK_MEM
-    "mode": ("nvmlDeviceGetComputeMode",),
     "power": ("nvmlDeviceGetPowerUsage",),
     "power_limit": ("nvmlDeviceGetEnforcedPowerLimit",),
     "retired_pending": ("nvmlDeviceGetRetiredPagesPendingStatus",),

@@ -34,7 +34,6 @@ def processor(root: str = "/") -> dict[str, Any]:
         "name": host.cpu_name(place).value,
         "machine": platform.machine(),
         "flags": sorted(host.cpu_flags(place)),
-        "cores": host.cores(place),
         "variables": {key: value for key, value in os.environ.items() if "CPU" in key or "MKL" in key or "BLAS" in key},
     }
 

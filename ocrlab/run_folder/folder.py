@@ -33,35 +33,13 @@ class RunFolder:
     finished: bool = False
     owner: int = field(default_factory=os.getpid)  # a forked child that unwinds must not close its parent's run
 
-    @property
-    def config_file(self) -> Path:
-        """Everything needed to run it again."""
-        return self.path / "config.yaml"
-
-    @property
-    def environment_file(self) -> Path:
-        """The readings of the machine at the start."""
-        return self.path / "environment.json"
-
-    @property
-    def metrics_file(self) -> Path:
-        """One row a log step, written by `files.Table`."""
-        return self.path / "metrics.csv"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def flight(self) -> Path:
-        """Folder of what a crash is explained with."""
-        return self.path / "flight"
-
-    @property
-    def incident(self) -> Path:
-        """Folder of the diagnosis; made only after a failure."""
-        return self.path / "incident"
+    def __post_init__(self) -> None:
+        self.config_file = self.path / "config.yaml"  # everything needed to run it again
+        self.environment_file = self.path / "environment.json"  # the readings of the machine at the start
+        self.metrics_file = self.path / "metrics.csv"  # one row for each log step, written by `Table`
+        self.checkpoints = self.path / "checkpoints"
+        self.flight = self.path / "flight"  # what a crash is explained with
+        self.incident = self.path / "incident"  # the diagnosis; made only after a failure
 
     def succeed(self, metrics: Mapping[str, float]) -> None:
         """Turn `.RUNNING` into `.SUCCESS` with the final metrics; raises RunError when that cannot be written."""

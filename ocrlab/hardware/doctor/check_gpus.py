@@ -219,8 +219,8 @@ def judge_cuinit(kernel: dict[str, Any], library: dict[str, Any]) -> Check:
     unknown = CuinitError(f"CUresult {code}", "the driver did not start", "nvidia-smi")
     error = CUINIT_ERRORS.get(code, unknown)
     observed = f"cuInit returned {code}, {error.name}: {error.means}; libcuda is {path}"
-    if code in (100, 101) and "CUDA_VISIBLE_DEVICES" in kernel["variables"]:
-        observed += f"; CUDA_VISIBLE_DEVICES={kernel['variables']['CUDA_VISIBLE_DEVICES']!r}"
+    if code in (100, 101) and kernel["visible"] is not None:
+        observed += f"; CUDA_VISIBLE_DEVICES={kernel['visible']!r}"
     return fail("driver", observed, f"cuInit returns 0. {NO_TOOLKIT}", error.do, error.cause)
 
 

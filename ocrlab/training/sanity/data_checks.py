@@ -120,13 +120,8 @@ def order(make: Order, count: int, config: Config) -> Check:
     if any(pages != list(range(count)) for pages in epochs):
         wrong.append("not every page once in an epoch")
     do = "Draw the order from a generator of its own, seeded with seed and epoch"
-    return make_check(
-        "page order",
-        not wrong,
-        "; ".join(wrong) or f"{count} pages, each once in an epoch",
-        "a function of the seed",
-        do,
-    )
+    result = "; ".join(wrong) or f"{count} pages, each once in an epoch"
+    return make_check("page order", not wrong, result, "a function of the seed", do)
 
 
 def augmentation(data: Data, samples: Sequence[Sample], config: Config) -> Check:
@@ -135,8 +130,7 @@ def augmentation(data: Data, samples: Sequence[Sample], config: Config) -> Check
     with random_state(1):
         first = [data(samples, config)[0, i] for i in few]  # type: ignore[index]
     with random_state(2):
-        again = [data(samples, config)[0, i] for i in few]  # type: ignore[index]
-        later = [data(samples, config)[1, i] for i in few]  # type: ignore[index]
+        again, later = ([data(samples, config)[epoch, i] for i in few] for epoch in (0, 1))  # type: ignore[index]
     differ = sum(not same_crop(a, b) for a, b in zip(first, again, strict=True))
     still = sum(np.array_equal(a[0], b[0]) for a, b in zip(first, later, strict=True))
     result = f"{differ} of {len(few)} crops differ with the same seed"
@@ -157,11 +151,8 @@ def workers(data: Data, samples: Sequence[Sample], config: Config) -> Check:
     named |= {kind: pair for kind, *pair in zip(kinds, alone.maps, both.maps, strict=True)}  # type: ignore[misc]
     wrong = [name for name, (a, b) in named.items() if a.shape != b.shape or not torch.equal(a, b)]
     wrong += ["pages"] if alone.pages != both.pages else []
-    result = (
-        f"{', '.join(wrong)} differ"
-        if wrong
-        else f"{len(alone.pages)} crop{'s' * (len(alone.pages) > 1)}, equal bit for bit"
-    )
+    equal = f"{len(alone.pages)} crop{'s' * (len(alone.pages) > 1)}, equal bit for bit"
+    result = f"{', '.join(wrong)} differ" if wrong else equal
     do = "Draw from a generator seeded by seed, epoch and page: a worker's global one is seeded by its number"
     return make_check("workers 0 and 2", not wrong, result, "the same batch", do)
 

@@ -26,13 +26,11 @@ from ocrlab.inference import page_inference
 from ocrlab.losses.db_loss import TargetMaps
 from ocrlab.model.dbnet import Detector
 from ocrlab.records import Check
-from ocrlab.training.sanity.reference_loss import Loss, make_check
+from ocrlab.training.sanity.reference_loss import Loss, blank, ignored, make_check
 
 SAME_MAP = 1e-3  # largest difference of a probability between the path of training and that of prediction
-HALF_LOSS, HALF_ANGLE = (
-    0.02,
-    0.5,
-)  # bf16 against fp32: random weights turn the gradient by up to 45 degrees, a fault by 90
+# bf16 against fp32: random weights turn the gradient by up to 45 degrees, a fault by 90
+HALF_LOSS, HALF_ANGLE = 0.02, 0.5
 DEEPEST, FEW = 32, 32  # stride of the deepest maps; values of a channel below which bf16 turns a sound gradient more
 CARD_LOSS, CARD_ANGLE = 1e-3, 0.999  # GPU against CPU, both fp32 (TF32 off)
 SIDE, STEPS, EVERY = 256, 240, 10  # of the page that is learned by heart: pixels, steps at most, steps between looks
@@ -97,22 +95,15 @@ def inference(model: nn.Module, batch: Batch) -> Check:
 
 def blank_pages(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> list[Check]:
     """Judge a page without text, which must teach that there is none, and one all ignored, which must teach nothing."""
-    shrink, mask, border, _ = batch.maps
-    none, low = torch.zeros_like(shrink), torch.full_like(border, config.targets.threshold_range[0])
-    pages_of = {
-        "empty page": (none, torch.ones_like(mask), low, none),
-        "all-ignored page": (none, none, low, none),
-    }
+    maps = TargetMaps(*batch.maps)
     checks = []
-    for name, maps in pages_of.items():
-        value, gradient = gradients(model, Batch(batch.images, maps, batch.pages), loss, config)
-        norm = float(torch.linalg.vector_norm(gradient))
-        finite = math.isfinite(value) and math.isfinite(norm)
-        teaches = norm > 0 if name == "empty page" else norm == 0
-        result = f"loss {value:.3g}, gradient {norm:.3g}"
-        need = "finite, a gradient above 0" if name == "empty page" else "finite, no gradient"
+    for name, page_maps in (("empty page", blank(maps)), ("all-ignored page", ignored(maps))):
+        value, gradient = gradients(model, Batch(batch.images, page_maps, batch.pages), loss, config)
+        norm, empty = float(torch.linalg.vector_norm(gradient)), name == "empty page"
+        good = math.isfinite(value) and math.isfinite(norm) and (norm > 0 if empty else norm == 0)
+        need = "finite, a gradient above 0" if empty else "finite, no gradient"
         do = "Guard the divisions of the loss, and let a page without text count some negatives"
-        checks.append(make_check(name, finite and teaches, result, need, do))
+        checks.append(make_check(name, good, f"loss {value:.3g}, gradient {norm:.3g}", need, do))
     return checks
 
 
@@ -123,11 +114,10 @@ def precision(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> Che
     with torch.autocast(device, torch.bfloat16):
         rough = gradients(model, batch, loss, config)
     values = batch.images.shape[0] * batch.images[0, 0].numel() // DEEPEST**2  # of a channel of the deepest maps
-    few = values < FEW
-    do = "Train in fp32: trainer.precision=fp32"
+    few, do = values < FEW, "Train in fp32: trainer.precision=fp32"
     if few:
         do = f"Take a larger crop or batch: BatchNorm of {values} values a channel makes much of rounding. Or t{do[1:]}"
-    return _agree("bf16 against fp32", exact, rough, HALF_LOSS, HALF_ANGLE, do, few=few)
+    return _agree("bf16 against fp32", exact, rough, (HALF_LOSS, HALF_ANGLE), do, few=few)
 
 
 def device(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> Check:
@@ -145,28 +135,24 @@ def device(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> Check:
     finally:
         torch.backends.cudnn.allow_tf32 = tf32
     do = "Compare both layer by layer: notebooks/04_layers.ipynb; then ocrlab doctor"
-    return _agree(name, ours, theirs, CARD_LOSS, CARD_ANGLE, do)
+    return _agree(name, ours, theirs, (CARD_LOSS, CARD_ANGLE), do)
 
 
 def _agree(
     name: str,
     want: tuple[float, Tensor],
     got: tuple[float, Tensor],
-    limit: float,
-    angle: float,
+    limits: tuple[float, float],
     do: str,
     *,
     few: bool = False,
 ) -> Check:
     """Judge loss and gradient computed in another way; of a `few` values a gradient that is turned may be chance."""
-    off = abs(got[0] - want[0]) / max(abs(want[0]), 1e-12)
-    a, b = want[1].double(), got[1].double()
-    cosine = float((a @ b) / (a.norm() * b.norm()).clamp_min(1e-30))
+    off = abs(got[0] - want[0]) / max(abs(want[0]), 1e-12)  # NaN fails every comparison below
+    cosine = float(torch.nn.functional.cosine_similarity(want[1].double(), got[1].double(), dim=0, eps=1e-30))
     result = f"loss {off:.1e} apart, cosine of the gradients {cosine:.4f}"
-    need = f"{limit:g} or less, {angle:g} or more"
-    return make_check(
-        name, off <= limit and cosine >= angle, result, need, do, warn=few and off <= limit and cosine > 0
-    )  # NaN is none
+    near, need = off <= limits[0], f"{limits[0]:g} or less, {limits[1]:g} or more"
+    return make_check(name, near and cosine >= limits[1], result, need, do, warn=few and near and cosine > 0)
 
 
 def gradients(model: nn.Module, batch: Batch, loss: Loss, config: Config) -> tuple[float, Tensor]:

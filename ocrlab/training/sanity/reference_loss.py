@@ -40,16 +40,14 @@ class Reference:
     hard: int
 
 
-def reference(
-    x: Map, y: Map, maps: tuple[Map, Map, Map, Map], weights: tuple[float, float, float], ratio: float
-) -> Reference:
+def reference(x: Tensor, y: Tensor, maps: TargetMaps, weights: tuple[float, float, float], ratio: float) -> Reference:
     """Return the DB loss of logits `x` (probability) and `y` (threshold) with its gradient, in float64."""
-    truth, mask, border, band = maps
-    p, t = 1 / (1 + np.exp(-x)), 1 / (1 + np.exp(-y))
+    logits, thresholds, truth, mask, border, band = map(_doubles, (x, y, *maps))
+    p, t = 1 / (1 + np.exp(-logits)), 1 / (1 + np.exp(-thresholds))
     text, rest = (truth > 0.5) & (mask > 0.5), (truth <= 0.5) & (mask > 0.5)
     positives, negatives = int(text.sum()), int(rest.sum())
     hard = min(int(ratio * positives), negatives) if positives else int(np.ceil(negatives * NO_TEXT_SHARE))
-    pixel = np.logaddexp(0, x) - x * truth  # -log of the probability of what is true
+    pixel = np.logaddexp(0, logits) - logits * truth  # -log of the probability of what is true
     share = hardest(pixel, rest, hard)
     count = positives + hard + 1e-6
     bce, by_bce = float((pixel * (text + share)).sum() / count), (p - truth) * (text + share) / count
@@ -85,7 +83,7 @@ def random_logits(shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def of(
+def value_and_gradients(
     loss: Loss, x: Tensor, y: Tensor, maps: TargetMaps, weights: tuple[float, float, float], ratio: float
 ) -> tuple[float, Map, Map]:
     """Return a loss and its gradient by both logits in float64; zeros where there is none."""
@@ -93,28 +91,26 @@ def of(
     total = loss(x, y, maps, weights=weights, negative_ratio=ratio).total
     if total.requires_grad:
         total.backward()
-    gx, gy = (np.zeros(v.shape) if v.grad is None else v.grad.detach().cpu().double().numpy() for v in (x, y))
+    gx, gy = (np.zeros(v.shape) if v.grad is None else _doubles(v.grad) for v in (x, y))
     return float(total.detach()), gx, gy
 
 
 def compare(loss: Loss, maps: TargetMaps, weights: tuple[float, float, float], ratio: float) -> list[Check]:
     """Judge value and gradient of a loss against the reference: on these maps, without any text, and all ignored."""
     cases = {"text": maps, "no text": blank(maps), "all ignored": ignored(maps)}
-    worst: dict[str, tuple[float, str]] = {"value": (0.0, "text"), "gradient": (0.0, "text")}
+    apart: dict[str, dict[str, float]] = {"value": {}, "gradient": {}}
     for number, (name, case_maps) in enumerate(cases.items()):
         x, y = random_logits(tuple(maps.shrink_map.shape), number)
-        total, gx, gy = of(loss, x, y, case_maps, weights, ratio)
-        want = reference(*_doubles(x, y), _four(case_maps), weights, ratio)
-        far = max(_apart(gx, want.by_probability), _apart(gy, want.by_threshold))
-        for kind, value in (("value", _apart(np.array(total), np.array(want.total))), ("gradient", far)):
-            if not value <= worst[kind][0]:
-                worst[kind] = (value, name)
+        total, gx, gy = value_and_gradients(loss, x, y, case_maps, weights, ratio)
+        want = reference(x, y, case_maps, weights, ratio)
+        apart["value"][name] = _apart(np.array(total), np.array(want.total))
+        apart["gradient"][name] = max(_apart(gx, want.by_probability), _apart(gy, want.by_threshold))
     checks = []
     for kind, limit in (("value", VALUE), ("gradient", GRADIENT)):
-        value, name = worst[kind]
-        result = f"{value:.1e} apart from the float64 reference (worst: {name})"
+        name = max(apart[kind], key=lambda case: apart[kind][case])
+        result = f"{apart[kind][name]:.1e} apart from the float64 reference (worst: {name})"
         do = "Compare the order of the maps, the masks and the weights with ocrlab/losses"
-        checks.append(make_check(f"loss: {kind}", value <= limit, result, f"{limit:.0e} or less", do))
+        checks.append(make_check(f"loss: {kind}", apart[kind][name] <= limit, result, f"{limit:.0e} or less", do))
     return checks
 
 
@@ -123,18 +119,15 @@ def counts(loss: Loss, maps: TargetMaps, ratio: float) -> list[Check]:
     checks = []
     for name, case_maps in {"": maps, " without text": blank(maps)}.items():
         x, y = random_logits(tuple(maps.shrink_map.shape), 7)
-        _, gx, _ = of(loss, x, y, case_maps, (1.0, 0.0, 0.0), ratio)
-        want = reference(*_doubles(x, y), _four(case_maps), (1.0, 0.0, 0.0), ratio)
+        _, gx, _ = value_and_gradients(loss, x, y, case_maps, (1.0, 0.0, 0.0), ratio)
+        want = reference(x, y, case_maps, (1.0, 0.0, 0.0), ratio)
         text = (case_maps.shrink_map > 0.5).cpu().numpy()
         learned = np.abs(gx) > NOTICEABLE
-        got = (int((learned & text).sum()), int((learned & ~text).sum()))
-        off = abs(got[0] - want.positives) + abs(got[1] - want.hard)
-        result = f"{got[0]} text pixels, {got[1]} others"
-        if got[0]:
-            result += f" ({got[1] / got[0]:.2f} to 1)"
-        need = f"{want.positives} and {want.hard}"
+        positives, hard = int((learned & text).sum()), int((learned & ~text).sum())
+        result = f"{positives} text pixels, {hard} others" + (f" ({hard / positives:.2f} to 1)" if positives else "")
+        same, need = (positives, hard) == (want.positives, want.hard), f"{want.positives} and {want.hard}"
         do = "Look at the masks, and at how many hard negatives the loss takes"
-        checks.append(make_check(f"BCE counts{name}", off == 0, result, need, do))
+        checks.append(make_check(f"BCE counts{name}", same, result, need, do))
     return checks
 
 
@@ -144,7 +137,7 @@ def masks(loss: Loss, maps: TargetMaps, weights: tuple[float, float, float], rat
     half[..., : half.shape[-1] // 2] = 0
     masked = maps._replace(shrink_mask=maps.shrink_mask * half, threshold_mask=maps.threshold_mask * half)
     x, y = random_logits(tuple(half.shape), 3)
-    _, gx, gy = of(loss, x, y, masked, weights, ratio)
+    _, gx, gy = value_and_gradients(loss, x, y, masked, weights, ratio)
     off = (half == 0).cpu().numpy()
     leak = int(((np.abs(gx) > NOTICEABLE) & off).sum() + ((np.abs(gy) > NOTICEABLE) & off).sum())
     do = "Multiply each term of the loss by its mask, and count only pixels under it"
@@ -177,10 +170,5 @@ def _apart(value: Map, want: Map) -> float:
     return float(np.linalg.norm(value - want)) / size if size else float(np.linalg.norm(value))
 
 
-def _doubles(x: Tensor, y: Tensor) -> tuple[Map, Map]:
-    return x.detach().cpu().double().numpy(), y.detach().cpu().double().numpy()
-
-
-def _four(maps: TargetMaps) -> tuple[Map, Map, Map, Map]:
-    shrink, mask, border, band = (m.detach().cpu().double().numpy() for m in maps)
-    return shrink, mask, border, band
+def _doubles(tensor: Tensor) -> Map:
+    return tensor.detach().cpu().double().numpy()

@@ -60,17 +60,36 @@ class Report:
         return "\n".join([*lines, *(f"      {finding}" for finding in findings)])
 
 
-@dataclass(frozen=True)
+@dataclass
 class Subject:
-    """What is checked: a config, its pages, and the functions that make a training of them."""
+    """What is checked: a config, its pages, the functions that make a training of them; and the report so far."""
 
     config: Config
     samples: Sequence[Sample]
-    model: Callable[[], nn.Module]
+    make_model: Callable[[], nn.Module]
     loss: Loss
     data: data_checks.Data
     order: data_checks.Order
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    progress: Progress
+    report: Report = field(default_factory=Report)
+
+    def model(self) -> nn.Module:
+        """Return a new model in train mode, with the weights that belong to the seed."""
+        torch.manual_seed(self.config.seed)
+        return self.make_model().train()
+
+    def first_batch(self) -> Batch:
+        """Return the first training batch, loaded once."""
+        if self.report.batch is None:
+            self.report.batch = data_checks.first_batch(self.data, self.samples, self.config)
+        return self.report.batch
+
+    def small_batch(self) -> Batch:
+        """Return two crops of the first batch, at most 256 pixels wide: enough where two ways are compared."""
+        batch, side = self.first_batch(), model_checks.SIDE
+        maps = tuple(m[:2, :, :side, :side].contiguous() for m in batch.maps)
+        return Batch(batch.images[:2, :, :side, :side], maps, batch.pages[:2])  # type: ignore[arg-type]
 
 
 def check(
@@ -95,28 +114,21 @@ def check(
         raise ConfigError("There are no such checks", got=", ".join(unknown), need=", ".join(GROUPS))
     samples = load(config.data, config.train_split, exif=config.exif).samples
     make = model or partial(Detector, config.encoder, config.decoder, config.width)
-    subject = Subject(
-        config,
-        samples,
-        partial(_seeded, make, config.seed),
-        loss,
-        data,
-        order,
-        optimizer or partial(adamw, optim=config.optim),
-    )
-    report = Report()
-    groups = [name for name in GROUPS if not only or name in only]
+    optimizer = optimizer or partial(adamw, optim=config.optim)
+    subject = Subject(config, samples, make, loss, data, order, optimizer, progress)
+    report = subject.report
     with torch.random.fork_rng(devices=[]):
-        for name in groups:
-            report.checks += _guarded(name, GROUPS[name](subject, report, progress))
+        for name, group in GROUPS.items():
+            if not only or name in only:
+                report.checks += _guarded(name, group(subject))
     steps = len(report.learned.curve) if report.learned else 0
     progress({"kind": "end", "step": steps, "total": steps})
     return report
 
 
-def _contract(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:
+def _contract(subject: Subject) -> Iterator[Check]:
     """The contract of a whole step on the first batch, and its gradients."""
-    batch, model = first(subject, report), subject.model()
+    batch, model = subject.first_batch(), subject.model()
     size = (int(batch.images.shape[2]), int(batch.images.shape[3]))
     table = getattr(model, "shapes", None)
     shapes = {name: (len(batch.pages), *shape) for name, shape in table(*size)} if callable(table) else {}
@@ -127,7 +139,7 @@ def _contract(subject: Subject, report: Report, _progress: Progress) -> Iterator
     step_report.findings += relations(batch)
     text = bool(batch.maps[3].any())  # without text nothing is learned of its borders, which is no fault
     step_report.findings = [each for each in step_report.findings if text or each.rule != "gradient.zero"]
-    report.contract = step_report
+    subject.report.contract = step_report
     wrong = [finding for finding in step_report.findings if finding.judgement == "fail"]
     result = f"{len(wrong)} rule{'s' * (len(wrong) != 1)} violated, {len(step_report.stages)} modules ran"
     if step_report.findings:
@@ -149,29 +161,29 @@ def _contract(subject: Subject, report: Report, _progress: Progress) -> Iterator
     yield make_check("gradients", reached == len(trainable) and not bad, result, "all, finite", do)
 
 
-def _loss(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:
+def _loss(subject: Subject) -> Iterator[Check]:
     """The loss against its reference, what the BCE counts, and what the masks hold back."""
-    config, maps = subject.config.loss, TargetMaps(*first(subject, report).maps)
+    config, maps = subject.config.loss, TargetMaps(*subject.first_batch().maps)
     weights, ratio = (config.bce, config.dice, config.l1), config.negative_ratio
     yield from reference_loss.compare(subject.loss, maps, weights, ratio)
     yield from reference_loss.counts(subject.loss, maps, ratio)
     yield reference_loss.masks(subject.loss, maps, weights, ratio)
 
 
-def _pages(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:
+def _pages(subject: Subject) -> Iterator[Check]:
     """Pages that teach that there is no text, or nothing."""
-    yield from model_checks.blank_pages(subject.model(), small(subject, report), subject.loss, subject.config)
+    yield from model_checks.blank_pages(subject.model(), subject.small_batch(), subject.loss, subject.config)
 
 
-def _numbers(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:
+def _numbers(subject: Subject) -> Iterator[Check]:
     """Other number formats, devices and paths, which must give the same."""
-    model, batch = subject.model(), small(subject, report)
+    model, batch = subject.model(), subject.small_batch()
     yield model_checks.precision(model, batch, subject.loss, subject.config)
     yield model_checks.device(model, batch, subject.loss, subject.config)
     yield model_checks.inference(model, batch)
 
 
-def _data(subject: Subject, report: Report, _progress: Progress) -> Iterator[Check]:
+def _data(subject: Subject) -> Iterator[Check]:
     """Order, augmentation and workers; whether maps lie where the text is; polygons to maps and back."""
     config, samples = subject.config, subject.samples
     yield from data_checks.text(samples, config)
@@ -182,14 +194,15 @@ def _data(subject: Subject, report: Report, _progress: Progress) -> Iterator[Che
     yield data_checks.round_trip(samples, config)
 
 
-def _by_heart(subject: Subject, report: Report, progress: Progress) -> Iterator[Check]:
+def _by_heart(subject: Subject) -> Iterator[Check]:
     """One page learned by heart."""
     began = time.perf_counter()
-    report.learned = model_checks.learn(subject.model, subject.loss, subject.samples, subject.config, progress)
-    yield model_checks.by_heart(report.learned, time.perf_counter() - began)
+    learned = model_checks.learn(subject.model, subject.loss, subject.samples, subject.config, subject.progress)
+    subject.report.learned = learned
+    yield model_checks.by_heart(learned, time.perf_counter() - began)
 
 
-GROUPS: dict[str, Callable[[Subject, Report, Progress], Iterator[Check]]] = {
+GROUPS: dict[str, Callable[[Subject], Iterator[Check]]] = {
     "data": _data,
     "contract": _contract,
     "loss": _loss,
@@ -197,20 +210,6 @@ GROUPS: dict[str, Callable[[Subject, Report, Progress], Iterator[Check]]] = {
     "numbers": _numbers,
     "by_heart": _by_heart,
 }
-
-
-def first(subject: Subject, report: Report) -> Batch:
-    """Return the first training batch, loaded once."""
-    if report.batch is None:
-        report.batch = data_checks.first_batch(subject.data, subject.samples, subject.config)
-    return report.batch
-
-
-def small(subject: Subject, report: Report) -> Batch:
-    """Return two crops of the first batch, at most 256 pixels wide: enough where two ways are compared."""
-    batch, side = first(subject, report), model_checks.SIDE
-    maps = tuple(m[:2, :, :side, :side].contiguous() for m in batch.maps)
-    return Batch(batch.images[:2, :, :side, :side], maps, batch.pages[:2])  # type: ignore[arg-type]
 
 
 def _guarded(name: str, checks: Iterator[Check]) -> list[Check]:
@@ -228,9 +227,3 @@ def _guarded(name: str, checks: Iterator[Check]) -> list[Check]:
         place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
         results.append(Check(name, "fail", f"{message} ({place})", "no error", "Look at the line that is named"))
     return results
-
-
-def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """Return a model in train mode, with the weights that belong to a seed."""
-    torch.manual_seed(seed)
-    return make().train()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -141,14 +139,6 @@ FAKE = Path(__file__).with_name("fake_libcuda.c")
 
 
 @pytest.fixture(scope="session")
-def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def fake_driver(compile_library: Callable[[str, str], Path]) -> Path:
     """Return a folder with a libcuda.so.1 that answers what the environment says; skips without a C compiler."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    folder = tmp_path_factory.mktemp("driver")
-    library = str(folder / "libcuda.so.1")
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, str(FAKE)], check=True, timeout=60
-    )
-    return folder
+    return compile_library("libcuda.so.1", FAKE.read_text(encoding="utf-8"))

@@ -129,7 +129,7 @@ def test_a_device_of_the_fake_driver(fake_driver: Path, monkeypatch: pytest.Monk
 
 
 def kernel(**more: Any) -> dict[str, Any]:
-    answer = {"cards": [], "module": None, "open": False, "modules": [], "nodes": {}, "dxg": False, "variables": {}}
+    answer = {"cards": [], "module": None, "modules": [], "nodes": {}, "dxg": False, "visible": None}
     return {"kernel": answer | more}
 
 

@@ -15,7 +15,7 @@ MIB, GIB = 1 << 20, 1 << 30
 def judge_cpu(
     flags: str, dispatched: str | None = "AVX2", machine: str = "x86_64", **variables: str
 ) -> dict[str, Check]:
-    answer = {"name": "CPU", "machine": machine, "flags": flags.split(), "cores": 2, "variables": variables}
+    answer = {"name": "CPU", "machine": machine, "flags": flags.split(), "variables": variables}
     torch: Any = {"dispatched": dispatched} if dispatched else {}
     facts = {"import torch": [{"torch": torch}]}
     return {check.name: check for check in check_machine.judge_processor([answer], facts)}
@@ -44,7 +44,7 @@ def test_dispatch() -> None:
 
 
 def test_numpy() -> None:
-    answer = {"name": "CPU", "machine": "x86_64", "flags": ["avx2"], "cores": 2, "variables": {}}
+    answer = {"name": "CPU", "machine": "x86_64", "flags": ["avx2"], "variables": {}}
     for has, judgement in ((["X86_V2", "AVX2"], "ok"), (["AVX2"], "fail")):
         facts = {"import torch": [{"torch": {}, "numpy": {"has": has, "baseline": ["X86_V2"], "disabled": ""}}]}
         checks = {check.name: check for check in check_machine.judge_processor([answer], facts)}

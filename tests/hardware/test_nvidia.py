@@ -1,0 +1,300 @@
+"""NVML, nvidia-smi, the monitor and the driver by way of impostors: compiled libraries, scripts, made-up machines."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ocrlab.debug.diagnosis.cuda_kernels import launch_limits
+from ocrlab.hardware import gpu_monitor, nvidia_driver, nvidia_smi, nvml
+from ocrlab.hardware.cuda_device_limits import device_limits
+from ocrlab.hardware.doctor import probe_runner
+from ocrlab.records import Reading
+
+MIB = 1 << 20
+NVML = """
+#include <string.h>
+#include <stdlib.h>
+#include <unistd.h>
+typedef void *dev;
+int nvmlInit_v2(void) {
+  if (getenv("FAKE_HANGS")) for (;;) sleep(1000);
+  const char *t = getenv("FAKE_NVML"); return t ? atoi(t) : 0; }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int code) { return "Driver/library version mismatch"; }
+int nvmlSystemGetDriverVersion(char *s, unsigned n) { strncpy(s, "580.65.06", n); return 0; }
+int nvmlDeviceGetCount_v2(unsigned *n) { *n = 1; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned i, dev *d) { *d = (dev)0x10; return 0; }
+int nvmlDeviceGetName(dev d, char *s, unsigned n) { strncpy(s, "Fake", n); return 0; }
+int nvmlDeviceGetMemoryInfo(dev d, unsigned long long *m) {
+  m[0] = 8ull << 30; m[1] = 6ull << 30; m[2] = 2ull << 30; return 0; }
+int nvmlDeviceGetTemperature(dev d, int which, unsigned *t) { *t = 55; return 0; }
+int nvmlDeviceGetCurrentClocksEventReasons(dev d, unsigned long long *m) { *m = 0x1 | 0x40; return 0; }
+int nvmlDeviceGetTotalEccErrors(dev d, int kind, int count, unsigned long long *n) {
+  *n = kind == 1 ? 7 : 99; return 0; }
+int nvmlDeviceGetRemappedRows(dev d, unsigned *a, unsigned *b, unsigned *c, unsigned *e) {
+  *a = 1; *b = 2; *c = 1; *e = 0; return 0; }
+struct process { unsigned pid; unsigned long long used; unsigned a, b; };
+int nvmlDeviceGetComputeRunningProcesses_v3(dev d, unsigned *n, struct process *p) {
+  const char *pid = getenv("FAKE_PID"); if (!pid) return 1;
+  *n = 2; p[0].pid = atoi(pid); p[0].used = 1ull << 30;
+  p[1].pid = 999999999; p[1].used = ~0ull; return 0; }
+int nvmlDeviceGetUtilizationRates(dev d, unsigned *r) {
+  static int calls; if (getenv("FAKE_STOPS") && ++calls > 1) for (;;) sleep(1000);
+  r[0] = 73; r[1] = 12; return 0; }
+"""
+SMI = """#!/bin/sh
+case "$*" in
+*query-gpu*) echo "Fake RTX, GPU-1, 8192, 2048, 6144, 42, 61, 120.50, [N/A]" ;;
+*) echo "GPU-1, {pid}, 2000"; echo "GPU-1, 77, [N/A]" ;;
+esac
+"""
+
+
+@pytest.fixture(scope="module")
+def library(compile_library: Callable[[str, str], Path]) -> Path:
+    """Return a folder with a libnvidia-ml.so.1 of one card."""
+    return compile_library("libnvidia-ml.so.1", NVML)
+
+
+@pytest.fixture
+def no_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return a folder that is all of PATH, on a machine without the library."""
+    if any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
+        pytest.skip("there is a driver here")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path
+
+
+def script(folder: Path, text: str) -> None:
+    path = folder / "nvidia-smi"
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def health(library: Path, monkeypatch: pytest.MonkeyPatch, code: int = 0) -> dict[str, Any]:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    monkeypatch.setenv("FAKE_NVML", str(code))
+    monkeypatch.setenv("FAKE_PID", str(os.getpid()))
+    ran = probe_runner.run(sys.executable, Path(nvml.__file__), "health", {}, deadline=20, own=True)
+    assert ran.done, ran.errors
+    [answer] = ran.answers
+    return answer
+
+
+def test_the_health_of_a_card(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = health(library, monkeypatch)
+    assert answer["driver"] == "580.65.06"
+    [card] = answer["cards"]
+    assert (card["name"], card["used"], card["temperature"]) == ("Fake", 2 << 30, 55)
+    assert card["throttled"] == ["hardware thermal slowdown"]  # idle is no complaint
+    assert (card["ecc"], card["remap"]) == (7, {"pending": 1, "failed": 0})
+    ours, foreign = card["processes"]
+    assert (ours["pid"], ours["bytes"]) == (os.getpid(), 1 << 30)
+    assert ours["name"]
+    assert foreign == {"pid": 999999999, "bytes": None, "name": None}
+    assert "clock" not in card  # what the library cannot tell is left out
+
+
+def test_a_library_that_does_not_start(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = health(library, monkeypatch, code=18)
+    assert (answer["code"], answer["error"]) == (18, "NVML 18: Driver/library version mismatch")
+
+
+def test_who_holds_a_card_open(tmp_path: Path) -> None:
+    for pid, target in (("12", "/dev/nvidia0"), ("12", "/dev/null"), ("13", "/dev/nvidiactl"), ("14", "/dev/nvidia1")):
+        folder = tmp_path / "proc" / pid / "fd"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / str(len(list(folder.iterdir())))).symlink_to(target)
+    assert [process["pid"] for process in nvml.holders(f"{tmp_path}/")] == [12, 14]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("echo 'GPU 0: Fake'", {"status": 0, "said": "GPU 0: Fake\n"}),
+        ("echo mismatch >&2; exit 18", {"status": 18, "said": "mismatch\n"}),
+        ("exec sleep 60", {"hung": 0.2}),
+    ],
+)
+def test_nvidia_smi(text: str, answer: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, f"#!/bin/sh\n{text}\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert nvidia_smi.run(["-L"], answer.get("hung", 20.0)) == answer
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert nvidia_smi.run(["-L"], 1.0) == {"missing": True}
+
+
+def test_nvidia_smi_stands_in_for_the_library(no_nvml: Path) -> None:
+    script(no_nvml, SMI.format(pid=os.getpid()))
+    [card] = nvidia_smi.cards(20)["cards"]
+    assert (card["name"], card["total"], card["used"], card["power"]) == ("Fake RTX", 8192 * MIB, 2048 * MIB, 120500)
+    assert "power_limit" not in card
+    ours, hidden = card["processes"]
+    assert (ours["pid"], ours["bytes"], ours["name"]) == (os.getpid(), 2000 * MIB, nvml.process_name(os.getpid()))
+    assert hidden == {"pid": 77, "bytes": None, "name": nvml.process_name(77)}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "message"),
+    [
+        ("exec /bin/sleep 30", 0.3, "the driver hangs"),
+        ("echo no devices; exit 6", 20, "no devices"),
+        ("", 20, "neither libnvidia-ml"),
+        ("echo Hello; echo 'nothing,to,see'", 20, "what it was not asked"),
+        (r"printf '\377\376\000junk\n'", 20, "what it was not asked"),
+        (f"while :; do echo {'0123456789' * 7}; done", 20, "what it was not asked"),  # without end
+    ],
+)
+def test_an_nvidia_smi_that_lists_no_card(no_nvml: Path, text: str, seconds: float, message: str) -> None:
+    if text:
+        script(no_nvml, f"#!/bin/sh\n{text}\n")
+    assert message in nvidia_smi.cards(seconds)["error"]
+
+
+def test_figures_that_are_not_there_and_slices_of_a_card(no_nvml: Path) -> None:
+    lost = "echo 'Thing, [Unknown Error], [GPU is lost], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A]'"
+    whole = "echo 'A100, GPU-9, 40960, 12000, 28960, [N/A], 40, 90.1, 400.00'"
+    head = "#!/bin/sh\ncase $1 in *apps*) echo 'MIG-7, 42, 900'; echo '[N/A], [N/A], [N/A]';; *) "
+    script(no_nvml, f"{head}{whole};; esac\n")
+    [card] = nvidia_smi.cards(20)["cards"]
+    assert [(process["pid"], process["bytes"]) for process in card["processes"]] == [(42, 900 * MIB)]
+    assert "utilisation" not in card
+    script(no_nvml, f"{head}{lost}; {lost}; {whole};; esac\n")
+    cards = nvidia_smi.cards(20)["cards"]
+    assert [card.get("used") for card in cards] == [None, None, 12000 * MIB]
+    assert not any(card["processes"] for card in cards)  # of three cards nobody knows whose slice it is
+
+
+def monitor(seconds: float = 20) -> Reading:
+    stream = gpu_monitor.Stream(3600.0)
+    try:
+        stream.came.wait(seconds)
+        return stream.latest()
+    finally:
+        stream.close()
+
+
+def test_a_card_by_the_library(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    reading = monitor()
+    assert reading.missing is None
+    [card] = reading.value["cards"]
+    assert (card["name"], card["used"], card["utilisation"], card["memory_utilisation"]) == ("Fake", 2 << 30, 73, 12)
+    assert reading.value["driver"] == "580.65.06"
+
+
+def test_a_library_that_hangs_costs_no_more_than_the_deadline(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    monkeypatch.setenv("FAKE_HANGS", "1")
+    monkeypatch.setattr(gpu_monitor, "FIRST", 0.5)
+    began = time.monotonic()
+    reading = monitor(1.0)
+    assert time.monotonic() - began < 15
+    assert reading.value is None
+    assert "it hangs" in str(reading.missing)
+
+
+def test_a_driver_that_stops_answering_keeps_its_last_word(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
+    monkeypatch.setenv("FAKE_STOPS", "1")
+    monkeypatch.setattr(gpu_monitor, "LATE", 0.2)
+    stream = gpu_monitor.Stream(0.05)
+    try:
+        assert stream.came.wait(20)
+        for _ in range(200):
+            reading = stream.latest()
+            if reading.missing:
+                break
+            time.sleep(0.05)
+        assert reading.value["cards"][0]["used"] == 2 << 30
+        assert "it hangs" in str(reading.missing)
+    finally:
+        stream.close()
+    assert stream.child is not None
+    assert stream.child.poll() is not None
+
+
+def test_without_a_card_the_child_ends_and_says_why(no_nvml: Path) -> None:
+    reading = monitor()
+    assert reading.value is None
+    assert "nvidia-smi" in str(reading.missing)
+
+
+VERSION = """NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (x)
+GCC version:  gcc version 12.2.0
+"""
+
+
+def test_a_machine_with_a_card_and_an_empty_machine(tmp_path: Path) -> None:
+    for number, kind in ((0, "0x030000"), (1, "0x040300")):
+        place = tmp_path / f"sys/bus/pci/devices/0000:01:00.{number}"
+        place.mkdir(parents=True)
+        (place / "vendor").write_text("0x10de\n")
+        (place / "class").write_text(f"{kind}\n")
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").write_text(VERSION)
+    (tmp_path / "proc/modules").write_text("nvidia_uvm 1 0 - Live 0x0\nnvidia 1 1 nvidia_uvm, Live 0x0\next4 1 0 -\n")
+    kernel = nvidia_driver.kernel(tmp_path)
+    assert kernel["cards"] == ["0000:01:00.0"]  # the card's sound is none
+    assert (kernel["module"], kernel["modules"], kernel["dxg"]) == ("580.65.06", ["nvidia", "nvidia_uvm"], False)
+    assert nvidia_driver.present(tmp_path)
+    kernel = nvidia_driver.kernel(tmp_path / "empty")
+    assert (kernel["cards"], kernel["module"], kernel["nodes"], kernel["modules"]) == ([], None, {}, [])
+
+
+def test_nodes_are_character_devices_that_are_opened(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia-caps").mkdir()
+    (tmp_path / "dev" / "nvidia0").symlink_to(os.devnull)
+    (tmp_path / "dev" / "nvidiactl").symlink_to("nowhere")
+    assert nvidia_driver.nodes(tmp_path) == {"nvidia0": "ok", "nvidiactl": "No such file or directory (2)"}
+
+
+def test_the_path_of_a_mapped_library_by_its_name() -> None:
+    assert nvidia_driver.mapped("libthat-nobody-has") is None
+    path = nvidia_driver.mapped("libc.so") or nvidia_driver.mapped("libc-2") or nvidia_driver.mapped("ld-")
+    assert path is not None and Path(path).exists()
+
+
+def test_without_a_library_it_says_so(tmp_path: Path) -> None:
+    first, at, *rest = nvidia_driver.driver(str(tmp_path))
+    assert first["kernel"]["cards"] == []
+    assert "libcuda" in at["at"]
+    assert rest[-1]["cuda"]["loaded"] in (True, False)
+
+
+def test_a_gpu_is_present_where_a_node_shows_it(tmp_path: Path) -> None:
+    assert not nvidia_driver.present(tmp_path)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/dxg").touch()
+    assert nvidia_driver.present(tmp_path)
+
+
+DRIVER = """
+#include <unistd.h>
+int cuInit(unsigned flags) { HANG return CODE; }
+int cuDeviceGet(int* device, int number) { *device = number; return number ? 101 : 0; }
+int cuDeviceGetAttribute(int* value, int number, int device) { if (number == 111) return 1; *value = number; return 0; }
+"""
+
+
+def test_the_limits_of_a_device(compile_library: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(code: int = 0, hang: str = "") -> None:
+        source = DRIVER.replace("CODE", str(code)).replace("HANG", hang)
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(compile_library("libcuda.so.1", source)))
+
+    load()
+    limits = launch_limits.of_device(device_limits().value)
+    assert (limits.capability, limits.grid, limits.threads_per_sm, limits.sm_count) == ("75.76", (5, 6, 7), 39, 16)
+    assert "CUresult 101" in str(device_limits(1).missing)
+    load(code=999)
+    assert device_limits().missing == "cuInit failed with CUresult 999"
+    load(hang="for (;;) pause();")
+    assert "no answer within 0.5 s" in str(device_limits(seconds=0.5).missing)
