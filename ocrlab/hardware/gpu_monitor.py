@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ocrlab.hardware import nvidia_smi, nvml
+from ocrlab.hardware import nvml
 from ocrlab.records import Reading
 
 LATE = 5.0  # seconds without an answer from which a driver counts as hanging; its first one may take longer
@@ -84,12 +84,11 @@ class Stream:
 
 def main(seconds: float) -> None:
     """Print what the driver says, again and again until nobody listens; once where there is no card."""
-    library, state = nvml.open_library()
+    library, answer = nvml.open_library()
     parent = os.getppid()
     while os.getppid() == parent:
-        answer = {**state, "cards": nvml.cards(library)} if library is not None else state
-        if library is None and not state["loaded"]:
-            answer = nvidia_smi.cards()
+        if library is not None:
+            answer["cards"] = nvml.cards(library)
         try:
             print(json.dumps(answer), flush=True)
         except OSError:

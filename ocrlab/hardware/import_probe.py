@@ -117,13 +117,9 @@ def _build(torch: Any) -> dict[str, Any]:
         with contextlib.suppress(Exception):
             build[name] = read()
     with contextlib.suppress(Exception):
-        build["dispatched"] = build.get("dispatched") or _dispatched(torch.__config__.show())
+        if not build.get("dispatched"):  # by an old version
+            build["dispatched"] = re.findall(r"CPU capability usage: (\S+)", torch.__config__.show())[0]
     return build
-
-
-def _dispatched(config: str) -> str | None:
-    match = re.search(r"CPU capability usage: (\S+)", config)
-    return match[1] if match else None
 
 
 def _visible_gpus(torch: Any) -> dict[str, Any]:

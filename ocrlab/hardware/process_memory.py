@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,40 +21,22 @@ CACHE = ("total_cache", "file", "cache")  # of memory.stat: version 1 with its c
 SHMEM = ("total_shmem", "shmem")
 
 
-@dataclass(frozen=True)
-class MemoryUse:
-    """The memory of one process in bytes; None where the kernel or its rights do not tell.
+def of_process(pid: int, role: str = "", name: str = "", root: Path = ROOT) -> dict[str, Any] | None:
+    """Return what one process uses in bytes, or None where it is gone; reading it takes some milliseconds.
 
-    `rss` resident, `pss` its share of it, `private` what would be free if it ended, `anonymous` without files and
-    shared memory, `shared` shared memory, `swap` what is swapped out, `peak` the most that was ever resident.
+    `rss` resident, `peak` the most that was ever resident, `pss` its share of rss, `private` what would be free if it
+    ended, `anonymous` without files and shared memory, `shared` shared memory, `swap` what is swapped out; None for
+    what the kernel or its rights do not tell.
     """
-
-    pid: int
-    role: str
-    name: str
-    rss: int
-    peak: int | None = None
-    pss: int | None = None
-    private: int | None = None
-    anonymous: int | None = None
-    shared: int | None = None
-    swap: int | None = None
-
-
-def of_process(pid: int, role: str = "", name: str = "", root: Path = ROOT) -> MemoryUse | None:
-    """Return what one process uses, or None where it is gone; reading it takes some milliseconds."""
-    place = root / f"proc/{pid}"
-    status = memory_fields(place / "status")
+    status, rollup = (memory_fields(root / f"proc/{pid}/{file}") for file in ("status", "smaps_rollup"))
     if "VmRSS" not in status:
         return None  # gone, or a zombie, which holds nothing
-    rollup = memory_fields(place / "smaps_rollup")
-    own = None
-    if rollup:
-        own = rollup.get("Private_Clean", 0) + rollup.get("Private_Dirty", 0) + rollup.get("Private_Hugetlb", 0)
-    return MemoryUse(
-        pid, role, name, status["VmRSS"], status.get("VmHWM"), rollup.get("Pss"), own,
-        status.get("RssAnon"), status.get("RssShmem"), status.get("VmSwap"),
-    )  # fmt: skip
+    private = sum(rollup.get(f"Private_{kind}", 0) for kind in ("Clean", "Dirty", "Hugetlb")) if rollup else None
+    return {
+        "pid": pid, "role": role, "name": name, "rss": status["VmRSS"], "peak": status.get("VmHWM"),
+        "pss": rollup.get("Pss"), "private": private, "anonymous": status.get("RssAnon"),
+        "shared": status.get("RssShmem"), "swap": status.get("VmSwap"),
+    }  # fmt: skip
 
 
 def shared_memory(folder: str = "/dev/shm") -> Reading:
@@ -88,13 +69,12 @@ def process(pid: int) -> dict[str, Any]:
     """
     tree = [of_process(p.pid, p.role, p.name) for p in process_tree.descendants(pid) if p.state not in "ZX"]
     uses = [use for use in tree if use is not None]
-    shares = [use.pss for use in uses]
-    readable = [share for share in shares if share is not None]
+    shares = [use["pss"] for use in uses]
     return {
-        "processes": [asdict(use) for use in uses],
-        "rss": sum(use.rss for use in uses),
-        "pss": sum(readable) if len(readable) == len(shares) and readable else None,
-        "workers": sum(use.pss or use.rss for use in uses if use.role == "worker"),
+        "processes": uses,
+        "rss": sum(use["rss"] for use in uses),
+        "pss": sum(shares) if shares and None not in shares else None,
+        "workers": sum(use["pss"] or use["rss"] for use in uses if use["role"] == "worker"),
         "shm": shared_memory().value,
         "cache": page_cache(pid).value,
         "limit": cgroup.memory_limit(pid).value,

@@ -48,17 +48,12 @@ def write_bytes(path: Path | str, data: bytes | memoryview, *, private: bool = F
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename inside `folder` survive a power cut, where the file system can (9p under WSL cannot)."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
+    with contextlib.suppress(OSError):  # 9p under WSL cannot sync a folder; elsewhere the rename survives a power cut
+        folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
+            os.fsync(folder)
         finally:
-            os.close(descriptor)
+            os.close(folder)
 
 
 class Table:

@@ -67,8 +67,3 @@ def test_the_families_of_libraries(path: str, matches: bool) -> None:
 
 def test_what_is_mapped_here_can_be_listed() -> None:
     assert all(place.startswith("/") for place in import_probe.mapped())
-
-
-def test_dispatch_is_read_from_the_config_of_old_versions() -> None:
-    assert import_probe._dispatched("PyTorch built with:\n  - CPU capability usage: AVX2\n") == "AVX2"
-    assert import_probe._dispatched("nothing") is None

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from ocrlab.debug.diagnosis.cuda_kernels import launch_limits
-from ocrlab.hardware import gpu_monitor, nvidia_driver, nvidia_smi, nvml
+from ocrlab.hardware import gpu_monitor, nvidia_driver, nvml
 from ocrlab.hardware.cuda_device_limits import device_limits
 from ocrlab.hardware.doctor import probe_runner
 from ocrlab.records import Reading
 
-MIB = 1 << 20
 NVML = """
 #include <string.h>
 #include <stdlib.h>
@@ -49,33 +48,12 @@ int nvmlDeviceGetUtilizationRates(dev d, unsigned *r) {
   static int calls; if (getenv("FAKE_STOPS") && ++calls > 1) for (;;) sleep(1000);
   r[0] = 73; r[1] = 12; return 0; }
 """
-SMI = """#!/bin/sh
-case "$*" in
-*query-gpu*) echo "Fake RTX, GPU-1, 8192, 2048, 6144, 42, 61, 120.50, [N/A]" ;;
-*) echo "GPU-1, {pid}, 2000"; echo "GPU-1, 77, [N/A]" ;;
-esac
-"""
 
 
 @pytest.fixture(scope="module")
 def library(compile_library: Callable[[str, str], Path]) -> Path:
     """Return a folder with a libnvidia-ml.so.1 of one card."""
     return compile_library("libnvidia-ml.so.1", NVML)
-
-
-@pytest.fixture
-def no_nvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Return a folder that is all of PATH, on a machine without the library."""
-    if any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg")):
-        pytest.skip("there is a driver here")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    return tmp_path
-
-
-def script(folder: Path, text: str) -> None:
-    path = folder / "nvidia-smi"
-    path.write_text(text)
-    path.chmod(0o755)
 
 
 def health(library: Path, monkeypatch: pytest.MonkeyPatch, code: int = 0) -> dict[str, Any]:
@@ -124,52 +102,13 @@ def test_who_holds_a_card_open(tmp_path: Path) -> None:
     ],
 )
 def test_nvidia_smi(text: str, answer: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script(tmp_path, f"#!/bin/sh\n{text}\n")
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert nvidia_smi.run(["-L"], answer.get("hung", 20.0)) == answer
+    assert nvml.run_smi(answer.get("hung", 20.0)) == answer
     monkeypatch.setenv("PATH", "/nowhere")
-    assert nvidia_smi.run(["-L"], 1.0) == {"missing": True}
-
-
-def test_nvidia_smi_stands_in_for_the_library(no_nvml: Path) -> None:
-    script(no_nvml, SMI.format(pid=os.getpid()))
-    [card] = nvidia_smi.cards(20)["cards"]
-    assert (card["name"], card["total"], card["used"], card["power"]) == ("Fake RTX", 8192 * MIB, 2048 * MIB, 120500)
-    assert "power_limit" not in card
-    ours, hidden = card["processes"]
-    assert (ours["pid"], ours["bytes"], ours["name"]) == (os.getpid(), 2000 * MIB, nvml.process_name(os.getpid()))
-    assert hidden == {"pid": 77, "bytes": None, "name": nvml.process_name(77)}
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds", "message"),
-    [
-        ("exec /bin/sleep 30", 0.3, "the driver hangs"),
-        ("echo no devices; exit 6", 20, "no devices"),
-        ("", 20, "neither libnvidia-ml"),
-        ("echo Hello; echo 'nothing,to,see'", 20, "what it was not asked"),
-        (r"printf '\377\376\000junk\n'", 20, "what it was not asked"),
-        (f"while :; do echo {'0123456789' * 7}; done", 20, "what it was not asked"),  # without end
-    ],
-)
-def test_an_nvidia_smi_that_lists_no_card(no_nvml: Path, text: str, seconds: float, message: str) -> None:
-    if text:
-        script(no_nvml, f"#!/bin/sh\n{text}\n")
-    assert message in nvidia_smi.cards(seconds)["error"]
-
-
-def test_figures_that_are_not_there_and_slices_of_a_card(no_nvml: Path) -> None:
-    lost = "echo 'Thing, [Unknown Error], [GPU is lost], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A]'"
-    whole = "echo 'A100, GPU-9, 40960, 12000, 28960, [N/A], 40, 90.1, 400.00'"
-    head = "#!/bin/sh\ncase $1 in *apps*) echo 'MIG-7, 42, 900'; echo '[N/A], [N/A], [N/A]';; *) "
-    script(no_nvml, f"{head}{whole};; esac\n")
-    [card] = nvidia_smi.cards(20)["cards"]
-    assert [(process["pid"], process["bytes"]) for process in card["processes"]] == [(42, 900 * MIB)]
-    assert "utilisation" not in card
-    script(no_nvml, f"{head}{lost}; {lost}; {whole};; esac\n")
-    cards = nvidia_smi.cards(20)["cards"]
-    assert [card.get("used") for card in cards] == [None, None, 12000 * MIB]
-    assert not any(card["processes"] for card in cards)  # of three cards nobody knows whose slice it is
+    assert nvml.run_smi(1.0) == {"missing": True}
 
 
 def monitor(seconds: float = 20) -> Reading:
@@ -221,10 +160,11 @@ def test_a_driver_that_stops_answering_keeps_its_last_word(library: Path, monkey
     assert stream.child.poll() is not None
 
 
-def test_without_a_card_the_child_ends_and_says_why(no_nvml: Path) -> None:
+@pytest.mark.skipif(any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg"))), reason="there is a driver here")
+def test_without_a_card_the_child_ends_and_says_why() -> None:
     reading = monitor()
     assert reading.value is None
-    assert "nvidia-smi" in str(reading.missing)
+    assert "libnvidia-ml" in str(reading.missing)
 
 
 VERSION = """NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (x)

@@ -105,8 +105,8 @@ def gpu_probes(options: Options) -> list[Probe]:
             after=("driver", "import torch"), skip=skip_torch_gpus, hang=hang, crash="driver.state"),
         Probe(7, "GPU health", PROBES / "nvml.py", "health", judge_cards, 15, own=True, after=driver,
             skip=skip_health, hang=hang),
-        Probe(7, "nvidia-smi", PROBES / "nvidia_smi.py", "run", judge_smi, SMI + 4,
-            {"words": ["-L"], "seconds": SMI}, own=True, after=driver, skip=skip_health, hang=hang),
+        Probe(7, "nvidia-smi", PROBES / "nvml.py", "run_smi", judge_smi, SMI + 4, {"seconds": SMI}, own=True,
+            after=driver, skip=skip_health, hang=hang),
         Probe(7, "kernel log", PROBES / "resource_limits.py", "kernel", judge_log, 15, {"seconds": RECENT}, own=True),
     ]  # fmt: skip
 

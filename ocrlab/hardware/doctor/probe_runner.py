@@ -139,7 +139,12 @@ class _Child:
                     ended = "idle"
         trapped = ended in ("deadline", "idle") and in_sigill(self.process.pid)
         if ended in ("deadline", "idle"):
-            self._request_stacks()
+            with contextlib.suppress(OSError):  # faulthandler writes the stacks even while the GIL is held
+                self.process.send_signal(signal.SIGCONT)
+                self.process.send_signal(signal.SIGUSR2)
+            limit = time.monotonic() + LAST_WORDS
+            while time.monotonic() < limit and self.process.poll() is None:
+                self._read(TICK)
         result = self._result()
         result.ended, result.trapped = ended, trapped
         result.code = self.process.poll() if ended == "itself" else None
@@ -161,15 +166,6 @@ class _Child:
         for pipe in (self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
-
-    def _request_stacks(self) -> None:
-        """Ask a stuck child for the stack of its threads; faulthandler answers even while the GIL is held."""
-        with contextlib.suppress(OSError):
-            self.process.send_signal(signal.SIGCONT)
-            self.process.send_signal(signal.SIGUSR2)
-        limit = time.monotonic() + LAST_WORDS
-        while time.monotonic() < limit and self.process.poll() is None:
-            self._read(TICK)
 
     def _read(self, seconds: float) -> None:
         """Take what is in the pipes; of a flood only the last part is kept, and it never holds the writer up."""
