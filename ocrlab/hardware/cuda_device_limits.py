@@ -19,7 +19,7 @@ def device_limits(device: int = 0, seconds: float = SECONDS) -> Reading:
     """
     probe, arguments = Path(nvidia_driver.__file__), {"device": device}
     ran = probe_runner.run(sys.executable, probe, "limits", arguments, deadline=seconds, own=True)
-    answer = ran.answers[0] if ran.answers else {}
+    answer = ran.answer
     if ran.ended == "deadline":
         return Reading("device_limits", missing=f"the driver gave no answer within {seconds:g} s")
     if "capability" not in answer:

@@ -25,23 +25,23 @@ ROOT = Path("/")
 
 def cores(root: Path = ROOT) -> int:
     """Return how many logical cores this process may keep busy: affinity, and the quota of its control groups."""
-    try:
-        count = len(os.sched_getaffinity(0))
-    except OSError:
-        count = os.cpu_count() or 1
-    return max(1, min([count, *(int(quota) for quota in _quotas(root))]))
+    return max(1, min([len(_affinity()), *(int(quota) for quota in _quotas(root))]))
 
 
 def physical_cores(root: Path = ROOT) -> int:
     """Return how many physical cores this process may keep busy; two threads of one core count once."""
-    try:
-        cpus = os.sched_getaffinity(0)
-    except OSError:
-        cpus = set(range(os.cpu_count() or 1))
+    cpus = _affinity()
     topology = [root / f"sys/devices/system/cpu/cpu{cpu}/topology" for cpu in cpus]
     units = {(read_text(place / "physical_package_id"), read_text(place / "core_id")) for place in topology}
     count = len(cpus) if ("", "") in units else len(units)
     return max(1, min(count, cores(root)))
+
+
+def _affinity() -> set[int]:
+    try:
+        return os.sched_getaffinity(0)
+    except OSError:
+        return set(range(os.cpu_count() or 1))
 
 
 def memory_bytes(root: Path = ROOT) -> Reading:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.metadata
 import os
@@ -70,10 +71,8 @@ def leftovers() -> list[str]:
     """Return folders that pip leaves when it is interrupted (`~orch`), by name."""
     folders = []
     for place in _folders():
-        try:
-            folders += [str(entry) for entry in Path(place).iterdir() if entry.name.startswith("~")]
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            folders += [os.path.join(place, name) for name in os.listdir(place) if name.startswith("~")]
     return sorted(folders)
 
 

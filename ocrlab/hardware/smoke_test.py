@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 MIB = 1 << 20
@@ -19,7 +19,7 @@ CLOSE = {"fp32": 1e-3, "bf16": 0.35}
 
 
 def ladder(device: str) -> Iterator[dict[str, Any]]:
-    """Climb the ladder on a device (cpu, cuda:0); yields {"at"} before and {"rung", "ok"} after each rung.
+    """Climb the ladder on a device (cpu, cuda:0); yields {"at"} before each rung, and {"rungs"} so far after it.
 
     It stops at the first rung that raises: after a sticky error every later call on a GPU fails with it.
     """
@@ -27,6 +27,7 @@ def ladder(device: str) -> Iterator[dict[str, Any]]:
     torch: Any = importlib.import_module("torch")
     torch.manual_seed(0)
     climb = rungs(torch, device)
+    done: list[dict[str, Any]] = []
     for name in climb:
         yield {"at": name}
         began = time.perf_counter()
@@ -35,18 +36,18 @@ def ladder(device: str) -> Iterator[dict[str, Any]]:
             if device != "cpu":
                 torch.cuda.synchronize()
         except Exception as error:
-            yield {"rung": name, "ok": False, "error": f"{type(error).__name__}: {error}"[:1500]}
-            break
-        yield {"rung": name, "ok": problem is None, "error": problem, "seconds": time.perf_counter() - began}
+            problem = f"{type(error).__name__}: {error}"[:1500]
+            climb.close()
+        seconds = time.perf_counter() - began
+        done.append({"rung": name, "ok": problem is None, "error": problem, "seconds": seconds})
+        yield {"rungs": list(done)}
     if device != "cpu":
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            # cuDNN and cuBLAS load parts of themselves when they are first used.
-            yield {
-                "mapped": sorted({line.split(None, 5)[5].strip() for line in maps if ".so" in line and "/lib" in line})
-            }
+            paths = {line.split(None, 5)[5].strip() for line in maps if ".so" in line and "/lib" in line}
+        yield {"mapped": sorted(paths)}  # cuDNN and cuBLAS load parts of themselves when they are first used
 
 
-def rungs(torch: Any, device: str) -> Iterator[Any]:
+def rungs(torch: Any, device: str) -> Generator[Any, None, None]:
     """Yield the name of each rung before it is climbed, and after it what is wrong with its result, or None."""
     yield "allocate"
     tensor = torch.empty(16 * MIB // 4, device=device).fill_(1.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +14,22 @@ def read_text(path: Path) -> str:
     """Return the text of a file without white space around it, "" where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def list_names(folder: Path) -> list[str]:
+    """Return the names in a folder, none where it cannot be read."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def link_target(path: Path) -> str:
+    """Return where a link points, "" where it cannot be read."""
+    try:
+        return os.readlink(path)
     except OSError:
         return ""
 

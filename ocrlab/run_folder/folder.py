@@ -8,7 +8,6 @@ import itertools
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from ocrlab.errors import RunError
 from ocrlab.records import RunRecord, to_json
 from ocrlab.run_folder.atomic_files import write_json, write_text
 from ocrlab.run_folder.exception_record import describe
+from ocrlab.run_folder.fail_safe import print_message
 from ocrlab.run_folder.owner_process import identity, signals_exit
 from ocrlab.run_folder.status_file import SENTINELS, close, now, running_process, status
 
@@ -52,7 +52,8 @@ class RunFolder:
                 need="a folder that can be written and a disk with space",
             )
         self.finished = True
-        _complain(self.path, problems)
+        if problems:
+            print_message(f"run {self.path}: {'; '.join(problems)}", "ocrlab")
 
     def fail(self, error: BaseException | Mapping[str, Any], *, verdict: str | None = None) -> list[str]:
         """Turn `.RUNNING` into `.FAILURE`; returns what went wrong while doing so, and never raises.
@@ -67,7 +68,8 @@ class RunFolder:
             _, problems = close(self.path, record)
         except BaseException as problem:  # a second Ctrl-C included
             problems = [f"{type(problem).__name__}: {problem}"]
-        _complain(self.path, problems)
+        if problems:
+            print_message(f"run {self.path}: {'; '.join(problems)}", "ocrlab")
         return problems
 
 
@@ -172,12 +174,6 @@ def _enter(folder: RunFolder, last: str | None = None) -> None:
         old.rename(folder.path / SENTINELS["running"])
     write_json(folder.flight / "process.json", identity(), private=True)
     write_json(folder.path / SENTINELS["running"], to_json(RunRecord("running", folder.started)), private=True)
-
-
-def _complain(path: Path, problems: list[str]) -> None:
-    if problems:
-        with contextlib.suppress(Exception):  # stderr may be gone as well
-            print(f"ocrlab: run {path}: {'; '.join(problems)}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

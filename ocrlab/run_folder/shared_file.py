@@ -89,7 +89,14 @@ def create(path: Path | str, size: int) -> SharedFile:
     try:
         with contextlib.suppress(OSError):
             os.fchmod(descriptor, 0o600)
-        reserve(descriptor, size)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # else the file system cannot reserve
+                raise
+            zeros, at = bytes(1 << 20), 0
+            while at < size:
+                at += os.pwrite(descriptor, zeros[: size - at], at)
         shared = (
             mmap.mmap(descriptor, size)
             if file_system(path.parent) in IN_PLACE
@@ -105,18 +112,6 @@ def create(path: Path | str, size: int) -> SharedFile:
     finally:
         os.close(descriptor)
     return shared
-
-
-def reserve(descriptor: int, size: int) -> None:
-    """Give a new file `size` bytes of room on its disk; raises OSError where there is none."""
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # else the file system cannot reserve
-            raise
-        zeros, at = bytes(1 << 20), 0
-        while at < size:
-            at += os.pwrite(descriptor, zeros[: size - at], at)
 
 
 def file_system(folder: Path) -> str:

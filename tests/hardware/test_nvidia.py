@@ -62,8 +62,7 @@ def health(library: Path, monkeypatch: pytest.MonkeyPatch, code: int = 0) -> dic
     monkeypatch.setenv("FAKE_PID", str(os.getpid()))
     ran = probe_runner.run(sys.executable, Path(nvml.__file__), "health", {}, deadline=20, own=True)
     assert ran.done, ran.errors
-    [answer] = ran.answers
-    return answer
+    return ran.answer
 
 
 def test_the_health_of_a_card(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:

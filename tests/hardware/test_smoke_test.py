@@ -11,11 +11,11 @@ torch = pytest.importorskip("torch")
 
 def test_every_rung_of_the_processor_holds() -> None:
     answers = list(smoke_test.ladder("cpu"))
-    rungs = [answer for answer in answers if "rung" in answer]
+    rungs = answers[-1]["rungs"]
     assert [rung["rung"] for rung in rungs if not rung["ok"]] == []
     assert [rung["rung"] for rung in rungs][-2:] == ["convolution step fp32", "convolution step bf16"]
     for before, after in zip(answers[1::2], answers[2::2], strict=True):
-        assert before["at"] == after["rung"]  # each is announced before it is climbed
+        assert before["at"] == after["rungs"][-1]["rung"]  # each is announced before it is climbed
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

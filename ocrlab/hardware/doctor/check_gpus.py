@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ocrlab.hardware.doctor.check_packages import torch_facts, torchless
 from ocrlab.hardware.doctor.check_spec import (
     PROBES,
-    Answers,
+    Answer,
     Facts,
     Options,
     Probe,
@@ -111,16 +111,6 @@ def gpu_probes(options: Options) -> list[Probe]:
     ]  # fmt: skip
 
 
-def driver_facts(answers: Answers) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the probe of the driver learned from the kernel, and from libcuda."""
-    kernel: dict[str, Any] = {}
-    library: dict[str, Any] = {}
-    for answer in answers:
-        kernel |= answer.get("kernel", {})
-        library |= answer.get("cuda", {})
-    return kernel, library
-
-
 def has_card(kernel: dict[str, Any]) -> bool:
     """Tell whether the kernel shows a GPU of NVIDIA, or WSL2's stand-in for it."""
     return bool(kernel["cards"] or kernel["nodes"] or kernel["dxg"])
@@ -130,7 +120,7 @@ def no_gpu(facts: Facts) -> str | None:
     """Return why nothing that needs an NVIDIA GPU can be asked, or None where a driver started."""
     if "driver" not in facts:
         return "the driver did not answer, see step 4"
-    kernel, library = driver_facts(facts["driver"])
+    kernel, library = facts["driver"]["kernel"], facts["driver"]["cuda"]
     if library.get("init") == 0 and library.get("devices"):
         return None
     return "the driver does not start, see step 4" if has_card(kernel) or library["loaded"] else NO_GPU
@@ -142,7 +132,7 @@ def skip_torch_gpus(facts: Facts) -> str | None:
         return None  # AMD's cards speak through torch.cuda too
     if "driver" not in facts:
         return "the driver did not answer, see above: torch would not return either"
-    kernel, library = driver_facts(facts["driver"])
+    kernel, library = facts["driver"]["kernel"], facts["driver"]["cuda"]
     if not library["loaded"]:
         return "no driver that torch could use" if kernel["cards"] or kernel["dxg"] else NO_GPU
     return torchless(facts)
@@ -150,14 +140,14 @@ def skip_torch_gpus(facts: Facts) -> str | None:
 
 def skip_health(facts: Facts) -> str | None:
     """Return why no card can be asked for its health; where the driver hangs, NVML may still answer."""
-    kernel, library = driver_facts(facts.get("driver", []))
-    return None if "driver" not in facts or has_card(kernel) or library.get("devices") else NO_GPU
+    driver = facts.get("driver")
+    return None if driver is None or has_card(driver["kernel"]) or driver["cuda"].get("devices") else NO_GPU
 
 
-def judge_driver(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_driver(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the findings on cards, nodes, `cuInit`, versions and devices."""
-    kernel, library = driver_facts(answers)
-    build = facts["packages"][0]["torch"] if "packages" in facts else {}
+    kernel, library = answer["kernel"], answer["cuda"]
+    build = facts["packages"]["torch"] if "packages" in facts else {}
     if not library["loaded"] and not has_card(kernel):
         wheel = f"; torch is built for CUDA {build['cuda']} and will use the processor" if build.get("cuda") else ""
         yield skip("NVIDIA GPU", NO_GPU + wheel)
@@ -262,11 +252,9 @@ TORCH_MESSAGES = (  # what torch says when its initialisation fails -> cause; th
 ARCH = re.compile(r"^(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<exact>[af]?)$")
 
 
-def judge_torch_gpus(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_torch_gpus(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the findings on torch's view of the GPUs and on the architectures it was built for."""
-    gpus: dict[str, Any] = {}
-    for answer in answers:
-        gpus |= answer.get("torch", {})
+    gpus = answer["torch"]
     if not gpus["devices"]:
         message = gpus["said"] or "; ".join(gpus["warned"]) or "torch.cuda.is_available() is False"
         message = " ".join(message.replace(QUESTION, " ").split())
@@ -314,9 +302,8 @@ HOT = 85  # degrees Celsius; most cards lower their clocks between 83 and 95
 HARDWARE = {"48", "63", "64", "74", "79", "92", "94", "95", "110", "119", "120"}  # Xids of the card, bus or firmware
 
 
-def judge_cards(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_cards(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the findings on every card."""
-    [answer] = answers
     if not answer["loaded"]:
         do = "install the driver's nvidia-utils; in a container: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
         yield warn("GPU health", f"NVML is not there: {answer['error']}", "libnvidia-ml.so.1", do, "driver.state")
@@ -381,9 +368,8 @@ def judge_card_health(number: int, card: dict[str, Any]) -> Check:
     return judge(label, observed, f"below {HOT} °C", do, "hw.gpu", warns=thermal or hot)
 
 
-def judge_smi(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_smi(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on nvidia-smi: it is the first thing to hang with a driver."""
-    [answer] = answers
     if answer.get("missing"):
         yield skip("nvidia-smi", "not installed; nothing needs it")
     elif "hung" in answer:
@@ -397,9 +383,8 @@ def judge_smi(answers: Answers, facts: Facts) -> Iterator[Check]:
         yield ok("nvidia-smi", f"lists {answer['said'].count('GPU ')} cards")
 
 
-def judge_log(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_log(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the findings on the kernel's log: Xid lines, illegal instructions, and what was killed for memory."""
-    [answer] = answers
     if answer["missing"]:
         yield skip("kernel log", answer["missing"])
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ocrlab.hardware.doctor.check_packages import torch_facts
-from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Facts, Options, Probe, fail, judge, ok, size, skip, warn
+from ocrlab.hardware.doctor.check_spec import PROBES, Answer, Facts, Options, Probe, fail, judge, ok, size, skip, warn
 from ocrlab.records import Check
 
 # What torch calls its kernels (aten/src/ATen/native/DispatchStub) -> the flag of /proc/cpuinfo that they need.
@@ -50,13 +50,13 @@ def machine_probes(options: Options) -> list[Probe]:
     ]
 
 
-def judge_processor(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_processor(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the findings on instruction sets, on what is dispatched, and on what switches it off."""
-    [answer] = answers
     flags = set(answer["flags"])
     yield judge_instructions(answer, flags)
     yield judge_dispatch(torch_facts(facts).get("dispatched"), flags, answer)
-    for features in (answer["numpy"] for answer in facts.get("import torch", ()) if answer.get("numpy")):
+    features = facts.get("import torch", {}).get("numpy")
+    if features:
         newest = [name for name in features["has"] if name.startswith(NUMPY_FEATURES)]
         observed = f"NumPy finds {', '.join(newest) or 'nothing beyond its baseline'}"
         lacks = sorted(set(features["baseline"]) - set(features["has"]))
@@ -96,9 +96,8 @@ def judge_dispatch(capability: str | None, flags: set[str], answer: dict[str, An
     return judge("dispatched kernels", observed, need, do, "build.cpu_isa", fails=lacks)
 
 
-def judge_wsl(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_wsl(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the findings on WSL2; elsewhere only that this is not it."""
-    [answer] = answers
     if answer["wsl"] == 0:
         yield skip("WSL2", "this is not WSL")
         return
@@ -138,9 +137,8 @@ def judge_wsl(answers: Answers, facts: Facts) -> Iterator[Check]:
         yield warn("WSL2 disk", "this folder is on Windows's disk, which is many times slower", need, do)
 
 
-def judge_host_memory(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_host_memory(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on memory, as the machine and the control group allow it."""
-    [answer] = answers
     label, limit, total = "memory", answer["limit"] or 0, answer["total"]
     free = [answer["available"]] if answer["available"] is not None else []
     if limit and answer["used_of_group"] is not None and limit < (total or limit + 1):
@@ -162,9 +160,8 @@ def judge_host_memory(answers: Answers, facts: Facts) -> Iterator[Check]:
             fails=available < MEMORY_LEAST, warns=available < MEMORY_GOOD)  # fmt: skip
 
 
-def judge_shm(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_shm(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on /dev/shm, through which loader workers hand over their batches."""
-    [answer] = answers
     label, do = "shared memory", "docker run --shm-size=8g (or --ipc=host); sudo mount -o remount,size=8g /dev/shm"
     if "error" in answer:
         yield fail(label, f"/dev/shm: {answer['error']}", "it can be written", do, "host.shm")
@@ -181,9 +178,8 @@ def judge_shm(answers: Answers, facts: Facts) -> Iterator[Check]:
         yield judge(label, observed, need, do, "host.shm", fails=free < SHM_LEAST, warns=True)
 
 
-def judge_files(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_files(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on the limit of open files."""
-    [answer] = answers
     soft, hard = answer["soft"], answer["hard"]
     observed = f"{soft} at most ({'the hard limit too' if soft >= hard else f'could be raised to {hard}'})"
     do = f"ulimit -n {min(hard, 65536)}"
@@ -194,9 +190,8 @@ def judge_files(answers: Answers, facts: Facts) -> Iterator[Check]:
         fails=soft < FILES_LEAST, warns=soft < FILES_GOOD)  # fmt: skip
 
 
-def judge_threads(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_threads(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on threads: they were really started."""
-    [answer] = answers
     started, wanted, group, used = answer["started"], answer["wanted"], answer["group"], answer["used_of_group"]
     parts = [f"{started} of {wanted} started"]
     parts += [f"RLIMIT_NPROC {answer['processes']}"] if answer["processes"] is not None else []
@@ -208,9 +203,9 @@ def judge_threads(answers: Answers, facts: Facts) -> Iterator[Check]:
         fails=few, warns=group is not None and group - (used or 0) < PIDS_GOOD)  # fmt: skip
 
 
-def judge_disk(label: str, answers: Answers) -> Iterator[Check]:
+def judge_disk(label: str, answer: Answer) -> Iterator[Check]:
     """Yield the finding on a folder that was written to."""
-    answer, where = answers[0], answers[0]["folder"]
+    where = answer["folder"]
     need = f"{size(DISK_GOOD)} free, and a write that is synced"
     do = f"df -h '{where}' ; free space there, or choose another folder"
     if "error" in answer:

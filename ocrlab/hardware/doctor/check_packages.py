@@ -13,7 +13,7 @@ from typing import Any
 
 from ocrlab.hardware.doctor.check_spec import (
     PROBES,
-    Answers,
+    Answer,
     Facts,
     Options,
     Probe,
@@ -65,29 +65,25 @@ def package_probes(options: Options) -> list[Probe]:
 
 def not_installed(module: str, facts: Facts) -> str | None:
     """Return why a module need not be imported: it is not there."""
-    missing = "packages" in facts and facts["packages"][0]["found"].get(module) is None
+    missing = "packages" in facts and facts["packages"]["found"].get(module) is None
     return f"{module} is not installed" if missing else None
 
 
 def torchless(facts: Facts) -> str | None:
     """Return why nothing that needs torch can be asked, or None where torch was imported."""
-    if any(answer.get("imported") for answer in facts.get("import torch", ())):
+    if facts.get("import torch", {}).get("imported"):
         return None
     return not_installed("torch", facts) or "torch cannot be imported, see step 2"
 
 
 def torch_facts(facts: Facts) -> dict[str, Any]:
     """Return what torch said of its build, with what it sees of the GPUs; empty where it said nothing."""
-    build: dict[str, Any] = {}
-    for name in ("import torch", "torch and the GPU"):
-        for answer in facts.get(name, ()):
-            build |= answer.get("torch", {})
-    return build
+    probes = (facts.get(name, {}) for name in ("import torch", "torch and the GPU"))
+    return {key: value for answer in probes for key, value in answer.get("torch", {}).items()}
 
 
-def judge_packages(answers: Answers, python: str) -> Iterator[Check]:
+def judge_packages(answer: Answer, python: str) -> Iterator[Check]:
     """Yield the findings on the interpreter and on its packages; `python` is what it was called by."""
-    [answer] = answers
     yield judge_interpreter(answer["interpreter"])
     torch, origins = answer["torch"], answer["found"]
     if torch:
@@ -215,7 +211,7 @@ def rename_command(place: str) -> str:
 
 def explain_by_shadowing(check: Check, facts: Facts) -> Check:
     """Return a finding with the remedy for a hidden module, where to install again would not help."""
-    every = shadowing_files(facts["packages"][0]) if facts.get("packages") else []
+    every = shadowing_files(facts["packages"]) if facts.get("packages") else []
     harmful = [place for place in every if is_harmful(place)]
     general = check.cause in (None, "build.torchvision") and ("install" in check.do or check.do.startswith("dmesg"))
     if not harmful or check.judgement != "fail" or not general:
@@ -253,22 +249,21 @@ REASONS = (  # what an ImportError says -> cause, what is needed, what fixes it;
 )  # fmt: skip
 
 
-def judge_import(name: str, answers: Answers, python: str) -> Iterator[Check]:
+def judge_import(name: str, answer: Answer, python: str) -> Iterator[Check]:
     """Yield the finding on one import."""
-    [result] = [answer for answer in answers if "imported" in answer]
     label = f"import {name}"
-    if not result["imported"]:
-        yield failed_import(label, name, result["error"], python)
+    if not answer["imported"]:
+        yield failed_import(label, name, answer["error"], python)
         return
-    observed, seconds = f"{name} {result['version']}".strip(), f"{result['seconds']:.1f} s"
-    if result.get("compiled", 0) > MANY:
+    observed, seconds = f"{name} {answer['version']}".strip(), f"{answer['seconds']:.1f} s"
+    if answer.get("compiled", 0) > MANY:
         why, do = "Python could not write the result", 'export PYTHONPYCACHEPREFIX="$HOME/.cache/python"'
-        if not result["stored"]:
+        if not answer["stored"]:
             why = "PYTHONDONTWRITEBYTECODE keeps it from storing the result"
-            do = f"{python} -m compileall -q {shlex.quote(os.path.dirname(os.path.dirname(result['file'])))}"
-        observed += f" in {seconds}; {result['compiled']} files were compiled for it, at each start: {why}"
+            do = f"{python} -m compileall -q {shlex.quote(os.path.dirname(os.path.dirname(answer['file'])))}"
+        observed += f" in {seconds}; {answer['compiled']} files were compiled for it, at each start: {why}"
         yield warn(label, observed, "compiled files that are stored", do)
-    elif result["seconds"] > SLOW_IMPORT:
+    elif answer["seconds"] > SLOW_IMPORT:
         do = "install the environment on a local disk"
         yield warn(label, f"{observed} took {seconds}", f"less than {SLOW_IMPORT:.0f} s", do)
     else:
@@ -287,12 +282,11 @@ def failed_import(label: str, name: str, error: dict[str, Any], python: str) -> 
     return fail(label, observed, str(need).format(name=name), str(do).format(python=python, name=name), cause)
 
 
-def judge_torchvision(answers: Answers, facts: Facts, python: str) -> Iterator[Check]:
+def judge_torchvision(answer: Answer, facts: Facts, python: str) -> Iterator[Check]:
     """Yield the findings on torchvision: its import, and whether its compiled operators fit this torch."""
-    yield from judge_import("torchvision", answers, python)
+    yield from judge_import("torchvision", answer, python)
     label = "torchvision.ops.nms"
-    answer = next((answer for answer in answers if "nms" in answer), None)
-    if answer is None:
+    if "nms" not in answer:
         yield skip(label, "torchvision cannot be imported")
         return
     observed = "called, and it returned the right boxes"

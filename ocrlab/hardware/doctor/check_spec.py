@@ -17,9 +17,9 @@ from ocrlab.records import Check
 
 PROBES = Path(__file__).parents[1]
 
-Answers = list[dict[str, Any]]
-Facts = Mapping[str, Answers]  # what earlier probes answered, by name; without those that did not end well
-Judge = Callable[[Answers, Facts], Iterable[Check]]
+Answer = dict[str, Any]  # all that a child answered, in one
+Facts = Mapping[str, Answer]  # what earlier probes answered, by name; without those that did not end well
+Judge = Callable[[Answer, Facts], Iterable[Check]]
 
 
 @dataclass(frozen=True)

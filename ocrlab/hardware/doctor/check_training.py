@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from ocrlab.hardware.doctor.check_gpus import no_gpu
 from ocrlab.hardware.doctor.check_packages import torch_facts, torchless
-from ocrlab.hardware.doctor.check_spec import PROBES, Answers, Facts, Options, Probe, fail, judge, ok, skip, warn
+from ocrlab.hardware.doctor.check_spec import PROBES, Answer, Facts, Options, Probe, fail, judge, ok, skip, warn
 from ocrlab.hardware.system_files import read_text
 from ocrlab.records import Check
 
@@ -70,18 +70,17 @@ def training_probes(options: Options) -> list[Probe]:
     ]  # fmt: skip
 
 
-def judge_libraries(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_libraries(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the findings on mapped libraries and on the loader's search path."""
     why = torchless(facts)
     if why:
         yield skip("libraries mapped", why)
     else:
         names = ("import torch", "torch and the GPU", "smoke test: GPU")
-        every = [answer for name in names for answer in facts.get(name, ())]
-        mapped = {path for answer in every for path in answer.get("mapped", ())}
+        mapped = {path for name in names for path in facts.get(name, {}).get("mapped", ())}
         yield judge_families(mapped)
         yield judge_openmp(mapped)
-    yield judge_search_path(answers[0])
+    yield judge_search_path(answer)
 
 
 def judge_families(mapped: set[str]) -> Check:
@@ -142,9 +141,9 @@ def skip_gpu(facts: Facts) -> str | None:
     return why if why or build.get("devices") else "torch sees no GPU, see step 4"
 
 
-def judge_rungs(label: str, answers: Answers) -> Iterator[Check]:
+def judge_rungs(label: str, answer: Answer) -> Iterator[Check]:
     """Yield the finding on a smoke test: how many of its rungs, each harder than the last, gave a right result."""
-    rungs: list[dict[str, Any]] = [answer for answer in answers if "rung" in answer]
+    rungs: list[dict[str, Any]] = answer.get("rungs", [])
     done = [rung for rung in rungs if rung["ok"]]
     first = next((rung for rung in rungs if not rung["ok"]), None)
     if not rungs:
@@ -160,17 +159,16 @@ def judge_rungs(label: str, answers: Answers) -> Iterator[Check]:
         yield fail(label, observed, "every result is the CPU's", do, None if label.endswith("CPU") else cause)
 
 
-def judge_loader(answers: Answers, facts: Facts) -> Iterator[Check]:
+def judge_loader(answer: Answer, facts: Facts) -> Iterator[Check]:
     """Yield the finding on one round trip."""
-    [result] = [answer for answer in answers if "same" in answer]
-    label = f"DataLoader by {result['method']}"
-    observed = f"{result['batches']} batches of 2 workers in {result['seconds']:.1f} s"
-    if not result["same"]:
+    label = f"DataLoader by {answer['method']}"
+    observed = f"{answer['batches']} batches of 2 workers in {answer['seconds']:.1f} s"
+    if not answer["same"]:
         observed += ", and they differ from what was sent"
         yield fail(label, observed, "the batches that were sent", "check the memory: memtest86+")
     else:
         do = "install the environment on a local disk; persistent_workers=True"
-        slow = result["seconds"] > SLOW_LOADER
+        slow = answer["seconds"] > SLOW_LOADER
         yield judge(label, observed, f"less than {SLOW_LOADER:.0f} s", do, warns=slow)
 
 
@@ -196,9 +194,8 @@ def tracker_address(environment: Mapping[str, str]) -> tuple[str, int, str]:
     return server.hostname or "", server.port or (443 if server.scheme == "https" else 80), "the server"
 
 
-def judge_tracker(host: str, port: int, owner: str, answers: Answers) -> Iterator[Check]:
+def judge_tracker(host: str, port: int, owner: str, answer: Answer) -> Iterator[Check]:
     """Yield the finding on the connection."""
-    [answer] = answers
     label, where, cause = "tracker network", f"{host}:{port} ({owner})", "tracker.network"
     do = "WANDB_MODE=offline, and `wandb sync` afterwards; or set https_proxy"
     if "error" in answer:

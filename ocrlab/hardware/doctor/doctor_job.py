@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ocrlab.hardware.doctor import check_gpus, check_machine, check_packages, check_training, failed_probe, probe_runner
-from ocrlab.hardware.doctor.check_spec import Answers, Options, Probe, fail, interpreter, skip
+from ocrlab.hardware.doctor.check_spec import Answer, Options, Probe, fail, interpreter, skip
 from ocrlab.hardware.doctor.probe_runner import ProbeResult
 from ocrlab.records import Check
 from ocrlab.redaction import clean
@@ -67,7 +67,7 @@ def run(
     every = list(asks(options) if planned is None else planned)
     notify = report or (lambda event: None)
     waiting, running = list(every), dict[Future[ProbeResult], Probe]()
-    facts: dict[str, Answers] = {}
+    facts: dict[str, Answer] = {}
     findings: dict[str, list[Check]] = {}
     stop = threading.Event()
 
@@ -124,7 +124,7 @@ def _run_probe(probe: Probe, options: Options, stop: threading.Event) -> ProbeRe
         return ProbeResult(ended="unstarted", errors=f"{type(error).__name__}: {error}")
 
 
-def _reason_to_skip(probe: Probe, facts: dict[str, Answers]) -> str | None:
+def _reason_to_skip(probe: Probe, facts: dict[str, Answer]) -> str | None:
     """Return why a probe need not run; a condition that cannot read damaged answers does not count."""
     try:
         return probe.skip(facts)
@@ -132,20 +132,20 @@ def _reason_to_skip(probe: Probe, facts: dict[str, Answers]) -> str | None:
         return None
 
 
-def _judge(probe: Probe, result: ProbeResult, facts: dict[str, Answers]) -> list[Check]:
+def _judge(probe: Probe, result: ProbeResult, facts: dict[str, Answer]) -> list[Check]:
     """Return the findings on what a child answered, or on what became of it; good answers are added to the facts."""
     checks, failures = [], failed_probe.checks(probe, result)
     good = failed_probe.ended_well(result)
     if good:
         try:
-            checks = [replace(check, step=probe.step) for check in probe.judge(result.answers, facts)]
+            checks = [replace(check, step=probe.step) for check in probe.judge(result.answer, facts)]
         except Exception as error:
-            answer, good = str(result.answers)[:120], False
+            answer, good = str(result.answer)[:120], False
             what = f"its answer is garbage ({type(error).__name__}: {error}): {answer}"
             checks = [fail(probe.name, what, "an answer of the agreed form", failed_probe.remedy(probe))]
     checks = [check_packages.explain_by_shadowing(check, facts) for check in (*checks, *failures)]
     if good:
-        facts[probe.name] = result.answers
+        facts[probe.name] = result.answer
     return checks
 
 

@@ -28,7 +28,7 @@ FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")
 
 def ended_well(ran: ProbeResult) -> bool:
     """Tell whether a child answered all it wanted to."""
-    return ran.done and not ran.garbage and not any("raised" in answer for answer in ran.answers)
+    return ran.done and not ran.garbage and "raised" not in ran.answer
 
 
 def checks(probe: Probe, ran: ProbeResult) -> list[Check]:
@@ -48,10 +48,8 @@ def checks(probe: Probe, ran: ProbeResult) -> list[Check]:
 
 def _judge_failure(probe: Probe, ran: ProbeResult) -> Check:
     """Return the finding on a child that did not answer."""
-    stages = [answer["at"] for answer in ran.answers if "at" in answer]
-    at, frames, cause = f" at {stages[-1]}" if stages else "", stack(ran.errors), None
+    at, frames, cause = f" at {ran.answer['at']}" if "at" in ran.answer else "", stack(ran.errors), None
     printed, need, do = last_line(ran.errors or ran.out), "an answer", ""
-    raised: Any = next((answer["raised"] for answer in ran.answers if "raised" in answer), None)
     if ran.ended == "unstarted":
         observed, need, do = f"the check could not be started: {ran.errors}", "a process can be started", "ulimit -u"
     elif ran.ended == "flood":
@@ -60,7 +58,7 @@ def _judge_failure(probe: Probe, ran: ProbeResult) -> Check:
     elif ran.ended == "stopped":
         observed, need, do = f"was interrupted after {ran.seconds:.0f} s", "time to end", "ocrlab doctor"
     elif ran.signal == "SIGILL" or ran.trapped:
-        instruction: Any = next((answer["illegal"] for answer in ran.answers if "illegal" in answer), {})
+        instruction = ran.answer.get("illegal")
         observed, need, do, cause = explain(instruction if isinstance(instruction, dict) else {}, frames)
         observed = f"died of SIGILL{at}: {observed}"
     elif ran.ended in ("deadline", "idle"):
@@ -77,8 +75,8 @@ def _judge_failure(probe: Probe, ran: ProbeResult) -> Check:
         do = remedy(probe, cause)
     elif ran.garbage:
         observed, need = f"answered with garbage: {ran.garbage}", "one JSON object a line"
-    elif raised is not None:
-        error = raised if isinstance(raised, dict) else {}
+    elif "raised" in ran.answer:
+        error = ran.answer["raised"] if isinstance(ran.answer["raised"], dict) else {}
         place, need = short(str(error.get("where"))), ""
         observed = f"the check failed: {error.get('type')}: {error.get('message')} ({place}){at}"
     elif "SyntaxError" in ran.errors and "probe_child.py" in ran.errors:

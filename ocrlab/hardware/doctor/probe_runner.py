@@ -33,13 +33,13 @@ UNKILLABLE = 2.0  # seconds after SIGKILL; then it sits in the kernel (state D) 
 
 @dataclass
 class ProbeResult:
-    """What became of a child: its answers, how it ended, and the last it printed.
+    """What became of a child: its answer, of all lines that it sent, how it ended, and the last it printed.
 
     `ended` is itself, deadline, idle, flood, stopped (by us, Ctrl-C) or unstarted; `code` is its exit code, negative
     for a signal.
     """
 
-    answers: list[dict[str, Any]] = field(default_factory=list)
+    answer: dict[str, Any] = field(default_factory=dict)
     ended: str = "itself"
     code: int | None = None
     seconds: float = 0.0
@@ -201,7 +201,7 @@ class _Child:
             elif answer == {"done": True}:
                 result.done = True
             else:
-                result.answers.append(answer)
+                result.answer |= answer
         return result
 
 

@@ -5,7 +5,6 @@ Sources: proc(5) for fd, fdinfo and locks; /proc/PID/net/tcp as in Documentation
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
@@ -14,7 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ocrlab.hardware.processes import process_tree
 from ocrlab.hardware.processes.stack_types import Stack
+from ocrlab.hardware.system_files import link_target, list_names, read_text
 
 PROC = Path("/proc")
 SECONDS = 2.0  # for a look at the pipes of all processes; half of the truth would name the wrong ones
@@ -51,13 +52,10 @@ def _with_owner(pid: int, call: str, ends: Ends, locks: Locks) -> str:
         holders = _holders(pid, match[1], locks)
         return f"{call}, held by {_list(holders)}" if holders else call
     if SLEEPS.match(call):
-        names = _names(PROC / str(pid) / "fd") if locks else []
-        owners = (
-            f"{_target(pid, name)}, locked by {_list(holding)}"
-            for name in names
-            if (holding := _holders(pid, name, locks))
-        )
-        return " beside ".join([call, *list(owners)[:1]])
+        for name in list_names(PROC / str(pid) / "fd") if locks else []:
+            if holders := _holders(pid, name, locks):
+                return f"{call} beside {link_target(PROC / str(pid) / 'fd' / name)}, locked by {_list(holders)}"
+        return call
     if match := CONNECTION.match(call):
         far = _far_end(pid, match[1])
         return f"{call}, connected to {far}" if far else call
@@ -75,17 +73,14 @@ def _list(pids: list[int]) -> str:
 def _pipe_ends(end: float) -> Ends:
     """Return which processes could read from and write to each pipe, as far as we may look."""
     ends: Ends = {}
-    for pid in sorted(int(name) for name in os.listdir(PROC) if name.isdigit()):
+    for pid in sorted(process_tree.pids()):
         if time.monotonic() > end:
             return {}
-        for name in _names(PROC / str(pid) / "fd"):
-            try:
-                target = _target(pid, name)
-                if not target.startswith("pipe:"):
-                    continue
-                flags = FLAGS.search((PROC / str(pid) / "fdinfo" / name).read_text(encoding="ascii"))
-            except OSError:
+        for name in list_names(PROC / str(pid) / "fd"):
+            target = link_target(PROC / str(pid) / "fd" / name)
+            if not target.startswith("pipe:"):
                 continue
+            flags = FLAGS.search(read_text(PROC / str(pid) / "fdinfo" / name))
             mode = int(flags[1], 8) & os.O_ACCMODE if flags else os.O_RDWR
             for call, closed in (("read", os.O_WRONLY), ("write", os.O_RDONLY)):
                 if mode != closed and pid not in (pids := ends.setdefault((target, call), [])):
@@ -96,9 +91,8 @@ def _pipe_ends(end: float) -> Ends:
 def _locks() -> Locks:
     """Return who has locked which file for itself; those who wait are marked with an arrow, and left out."""
     locks: Locks = {}
-    with contextlib.suppress(OSError):
-        for who, a, b, inode in WRITE_LOCK.findall((PROC / "locks").read_text(encoding="ascii", errors="replace")):
-            locks.setdefault((int(a, 16), int(b, 16), int(inode)), set()).add(int(who))
+    for who, major, minor, inode in WRITE_LOCK.findall(read_text(PROC / "locks")):
+        locks.setdefault((int(major, 16), int(minor, 16), int(inode)), set()).add(int(who))
     return locks
 
 
@@ -115,28 +109,10 @@ def _holders(pid: int, descriptor: str, locks: Locks) -> list[int]:
 def _far_end(pid: int, inode: str) -> str:
     """Return the address at the other end of a TCP connection; empty for any other socket."""
     for name, family, size in (("tcp", socket.AF_INET, 8), ("tcp6", socket.AF_INET6, 32)):
-        try:
-            lines = (PROC / str(pid) / "net" / name).read_text(encoding="ascii").splitlines()[1:]
-        except OSError:
-            continue
-        for words in map(str.split, lines):
+        for words in map(str.split, read_text(PROC / str(pid) / "net" / name).splitlines()[1:]):
             if len(words) > 9 and words[9] == inode:
                 address, _, port = words[2].partition(":")
                 whole = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, size, 8))
                 host = socket.inet_ntop(family, whole)
                 return f"[{host}]:{int(port, 16)}" if size > 8 else f"{host}:{int(port, 16)}"
     return ""
-
-
-def _target(pid: int, name: str) -> str:
-    try:
-        return os.readlink(PROC / str(pid) / "fd" / name)
-    except OSError:
-        return ""
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []

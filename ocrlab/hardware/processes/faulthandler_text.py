@@ -6,7 +6,6 @@ handler alone is not enough, for SLURM plugins requeue a job on SIGUSR1.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -16,6 +15,7 @@ from pathlib import Path
 from ocrlab.hardware.processes import kernel_threads as kernel
 from ocrlab.hardware.processes.process_tree import Process
 from ocrlab.hardware.processes.stack_types import Frame, Thread
+from ocrlab.hardware.system_files import link_target, list_names
 
 THREAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[([^\]]*)\])? \((?:most recent call first|idle)\):?")
 FRAME = re.compile(r'File "(.*)", line (\d+|\?\?\?) in (.+)')
@@ -60,11 +60,8 @@ def ask(process: Process, end: float) -> list[Thread]:
 def _file(process: Process) -> Path | None:
     """Return the file into which a process, or the one that it was forked from, lets faulthandler write."""
     names = tuple(f"-{pid}.txt" for pid in (process.pid, process.parent))
-    place = f"/proc/{process.pid}/fd"
-    with contextlib.suppress(OSError):
-        for number in os.listdir(place):
-            with contextlib.suppress(OSError):
-                path = Path(os.readlink(f"{place}/{number}"))
-                if path.name.endswith(names) and (path.parent.name in FOLDERS or path.name.startswith("ocrlab-")):
-                    return path
+    place = Path(f"/proc/{process.pid}/fd")
+    for path in (Path(link_target(place / number)) for number in list_names(place)):
+        if path.name.endswith(names) and (path.parent.name in FOLDERS or path.name.startswith("ocrlab-")):
+            return path
     return None

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from ocrlab.hardware.processes.stack_types import Frame, Thread
-from ocrlab.hardware.system_files import read_text
+from ocrlab.hardware.system_files import link_target, list_names, read_text
 
 PROC = Path("/proc")
 MOST = 64  # threads that are looked at; a process with thousands must not use up the time of the others
@@ -36,10 +36,7 @@ ON_A_FILE = frozenset("read write ioctl connect accept accept4 sendto recvfrom r
 
 def view(pid: int) -> list[Thread]:
     """Return the threads of a process, the main one first, with the kernel's frames; empty when it is gone."""
-    try:
-        ids = sorted((int(name) for name in os.listdir(PROC / str(pid) / "task")), key=lambda tid: (tid != pid, tid))
-    except (OSError, ValueError):
-        return []
+    ids = sorted(map(int, list_names(PROC / str(pid) / "task")), key=lambda tid: (tid != pid, tid))
     return [_thread(pid, tid) for tid in ids[:MOST]]
 
 
@@ -51,11 +48,9 @@ def catches(pid: int, number: int) -> bool:
 
 def is_python(pid: int) -> bool:
     """Tell whether a process holds a Python interpreter, its own or as a library."""
-    try:
-        if re.match(r"python|pypy", os.path.basename(os.readlink(PROC / str(pid) / "exe"))):
-            return True
-    except OSError:
-        return True  # py-spy says why not
+    program = link_target(PROC / str(pid) / "exe")
+    if not program or re.match(r"python|pypy", os.path.basename(program)):
+        return True  # of one that may not be looked into py-spy says why not
     return "libpython" in read_text(PROC / str(pid) / "maps")
 
 
@@ -91,7 +86,4 @@ def _call(pid: int, text: str) -> str:
     if name not in ON_A_FILE or not first.startswith("0x"):
         return name
     descriptor = int(first, 16)
-    try:
-        return f"{name} {descriptor} {os.readlink(PROC / str(pid) / 'fd' / str(descriptor))}"
-    except OSError:
-        return f"{name} {descriptor}"
+    return f"{name} {descriptor} {link_target(PROC / str(pid) / 'fd' / str(descriptor))}".rstrip()

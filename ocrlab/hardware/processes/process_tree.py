@@ -83,9 +83,7 @@ def read_process(pid: int) -> Process | None:
 
 def environment(process: Process) -> dict[str, str]:
     """Return what a process was started with; empty where that may not be read, or could block for ever."""
-    if process.state in "DZX":  # in D the memory map may be locked, and with it /proc/PID/environ
-        return {}
-    entries = read_file(f"{PROC}/{process.pid}/environ").decode(errors="replace").split("\0")
+    entries = _read_memory(process, "environ").decode(errors="replace").split("\0")
     return {name: value for name, mark, value in (entry.partition("=") for entry in entries) if mark}
 
 
@@ -147,9 +145,7 @@ def _with_roles(table: dict[int, Process]) -> dict[int, Process]:
 
 def _command(process: Process) -> str:
     """Return the command line; its name in brackets where there is none or where to read it could block for ever."""
-    if process.state in "DZX":  # in D the memory map may be locked, and with it /proc/PID/cmdline
-        return f"[{process.name}]"
-    text = read_file(f"{PROC}/{process.pid}/cmdline")[:COMMAND_BYTES].rstrip(b"\0")
+    text = _read_memory(process, "cmdline")[:COMMAND_BYTES].rstrip(b"\0")
     return text.replace(b"\0", b" ").decode(errors="replace") or f"[{process.name}]"
 
 
@@ -172,10 +168,16 @@ def _role(process: Process, command: str, parent: Process | None) -> str:
 
 
 def _rank(process: Process) -> bytes | None:
-    if process.state in "DZX":
-        return None
-    match = RANKS.search(read_file(f"{PROC}/{process.pid}/environ"))
+    match = RANKS.search(_read_memory(process, "environ"))
     return match[1] if match else None
+
+
+def _read_memory(process: Process, name: str) -> bytes:
+    """Return a file that the kernel reads from the memory of a process; b"" in state D, where that may block for ever.
+
+    The memory map may be locked then.
+    """
+    return b"" if process.state in "DZX" else read_file(f"{PROC}/{process.pid}/{name}")
 
 
 def _io_bytes(pid: int) -> int | None:

@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ocrlab.config.schema import Config
@@ -57,14 +56,16 @@ def relations(batch: Batch) -> Iterator[Finding]:
     text = shrink > 0.5
     count = int(text.sum())
     covered = text & (mask < 0.5)
-    if count and int(covered.sum()) > LOST * count:
-        do = "Turn the mask round: it is 0 inside ignored boxes, and 1 everywhere else"
-        yield _finding("targets.mask", "batch.maps.1 (shrink mask)", covered, count, "text that counts", do, batch)
     bare = text & (band < 0.5)
-    if bool(bare.any()):
-        do = "Turn the mask round, or move it: it is 1 from the far side of the border to the text"
-        need = "text inside the border's mask"
-        yield _finding("targets.border_mask", "batch.maps.3 (threshold mask)", bare, count, need, do, batch)
+    for rule, where, outside_mask, share, need, do in (
+        ("targets.mask", "batch.maps.1 (shrink mask)", covered, LOST, "text that counts",
+         "Turn the mask round: it is 0 inside ignored boxes, and 1 everywhere else"),
+        ("targets.border_mask", "batch.maps.3 (threshold mask)", bare, 0.0, "text inside the border's mask",
+         "Turn the mask round, or move it: it is 1 from the far side of the border to the text"),
+    ):  # fmt: skip
+        if int(outside_mask.sum()) > share * count:
+            got = f"{int(outside_mask.sum())} of {count} pixels of text are not under it"
+            yield Finding(rule, f"{where}, {position_text(outside_mask, batch.pages)}", got, need, do)
     if bool((band > 0.5).any()):
         inside = float(border[band > 0.5].mean())
         outside = float(border[band < 0.5].mean()) if bool((band < 0.5).any()) else float(border.min())
@@ -72,11 +73,6 @@ def relations(batch: Batch) -> Iterator[Finding]:
             do = "The threshold map is highest on the outline of the text"
             got = f"mean {inside:.3f} at the text, {outside:.3f} elsewhere"
             yield Finding("targets.border", "batch.maps.2 (threshold map)", got, "higher at the text", do)
-
-
-def _finding(rule: str, where: str, broken: Tensor, count: int, need: str, do: str, batch: Batch) -> Finding:
-    got = f"{int(broken.sum())} of {count} pixels of text are not under it"
-    return Finding(rule, f"{where}, {position_text(broken, batch.pages)}", got, need, do)
 
 
 SHIFT = 0.25  # pixels between text and map, on average over some crops: half a pixel is the usual mistake
@@ -92,7 +88,6 @@ Order = Callable[[int, int, int], Any]  # pages, seed, stop
 def first_batch(data: Data, samples: Sequence[Sample], config: Config, workers: int = 0) -> Batch:
     """Return the first training batch, loaded as training loads it."""
     order = PageOrder(len(samples), config.seed, config.batch_size)
-    more: dict[str, Any] = {"timeout": DEADLINE} if workers else {}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", MANY_WORKERS)
         loaded: DataLoader[Any] = DataLoader(
@@ -102,7 +97,7 @@ def first_batch(data: Data, samples: Sequence[Sample], config: Config, workers: 
             num_workers=workers,
             collate_fn=collate,
             worker_init_fn=worker_init() if workers else None,
-            **more,
+            timeout=DEADLINE if workers else 0,
         )
         return next(iter(loaded))  # type: ignore[no-any-return]
 
@@ -131,7 +126,10 @@ def augmentation(data: Data, samples: Sequence[Sample], config: Config) -> Check
         first = [data(samples, config)[0, i] for i in few]  # type: ignore[index]
     with random_state(2):
         again, later = ([data(samples, config)[epoch, i] for i in few] for epoch in (0, 1))  # type: ignore[index]
-    differ = sum(not same_crop(a, b) for a, b in zip(first, again, strict=True))
+    differ = 0
+    for a, b in zip(first, again, strict=True):
+        pairs = zip((a[0], *a[1].maps), (b[0], *b[1].maps), strict=True)
+        differ += not all(np.array_equal(mine, other) for mine, other in pairs)
     still = sum(np.array_equal(a[0], b[0]) for a, b in zip(first, later, strict=True))
     result = f"{differ} of {len(few)} crops differ with the same seed"
     result += f", {still} are the same in the next epoch" if still else ""
@@ -157,7 +155,7 @@ def workers(data: Data, samples: Sequence[Sample], config: Config) -> Check:
     return make_check("workers 0 and 2", not wrong, result, "the same batch", do)
 
 
-def alignment(data: Data, samples: Sequence[Sample], config: Config) -> list[Check]:
+def alignment(data: Data, samples: Sequence[Sample], config: Config) -> Iterator[Check]:
     """Judge by how many pixels the maps lie beside the text, on crops of pages whose text is painted white.
 
     The page takes the way of every training page but for its colours. A map is moved by whole pixels against the white,
@@ -173,22 +171,24 @@ def alignment(data: Data, samples: Sequence[Sample], config: Config) -> list[Che
         for i in range(len(painted)):
             crop, maps, *_ = crops[0, i]  # type: ignore[index]
             every = (crop[..., 1] > 127).astype(np.uint8)
-            white = uncut(every)
+            # Text that reaches the edge of a crop is cut off, and has no middle.
+            _, label = cv2.connectedComponents(every, connectivity=8)
+            border = np.concatenate((label[0], label[-1], label[:, 0], label[:, -1]))
+            white = np.where(np.isin(label, border), 0, every).astype(np.uint8)
             depth = cv2.distanceTransform(white, cv2.DIST_L2, 5)
             low = config.targets.threshold_range[0]
             scores["shrink map"] += fit(np.minimum(depth, 16), maps.shrink_map * (every == white))
             scores["threshold map"] += fit(edges(white), np.maximum(maps.threshold_map - low, 0))
-    checks = []
     for name, score in scores.items():
         if not score.any():
-            checks.append(Check(f"alignment: {name}", "skip", "no text in these crops", "text"))
+            yield Check(f"alignment: {name}", "skip", "no text in these crops", "text")
             continue
-        x, y = best(score)
-        far = max(abs(x), abs(y))
+        row, column = np.unravel_index(int(score.argmax()), score.shape)
+        # By how many pixels the map lies to the right of and below where it belongs.
+        x, y = peak(score[row], int(column)) - LOOKED, peak(score[:, column], int(row)) - LOOKED
         offset = f"{x:+.2f} px across, {y:+.2f} px down"
         do = "Give image and polygons one warp; OpenCV's pixel centres have whole numbers"
-        checks.append(make_check(f"alignment: {name}", far <= SHIFT, offset, f"{SHIFT} px or less", do))
-    return checks
+        yield make_check(f"alignment: {name}", max(abs(x), abs(y)) <= SHIFT, offset, f"{SHIFT} px or less", do)
 
 
 def text(samples: Sequence[Sample], config: Config) -> Iterator[Check]:
@@ -208,14 +208,7 @@ def round_trip(samples: Sequence[Sample], config: Config) -> Check:
     for sample in samples[:8]:
         warp, (width, height) = transforms.letterbox((sample.width, sample.height), config.evaluate)
         moved = [np.rint(transforms.warp_points(polygon, warp)) for polygon in sample.polygons]
-        targets = target_maps.make(
-            moved,
-            sample.ignored,
-            (height, width),
-            shrink_ratio=config.targets.shrink_ratio,
-            threshold_range=config.targets.threshold_range,
-            min_text_size=config.targets.min_text_size,
-        )
+        targets = target_maps.make(moved, sample.ignored, (height, width), **dict(config.targets))
         size = (sample.width, sample.height)
         regions = page_inference.regions(targets.shrink_map, warp, size, config.post, config.targets.shrink_ratio)
         matches.append(iou.match(sample.polygons, sample.ignored, regions.polygons))
@@ -234,13 +227,6 @@ def paint(sample: Sample, path: Path) -> Sample:
     return replace(sample, image=path, ignored=np.zeros(len(sample.polygons), bool))
 
 
-def uncut(white: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the white that does not reach the edge of a crop: where it is cut off, it has no middle."""
-    _, label = cv2.connectedComponents(white, connectivity=8)
-    border = np.concatenate((label[0], label[-1], label[:, 0], label[:, -1]))
-    return np.where(np.isin(label, border), 0, white).astype(np.uint8)
-
-
 def edges(white: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return where white ends, on both sides of the edge alike."""
     x, y = (np.abs(cv2.Sobel(white.astype(np.float32), cv2.CV_32F, dx, 1 - dx)) for dx in (1, 0))
@@ -251,18 +237,9 @@ def fit(fixed: NDArray[Any], moving: NDArray[Any]) -> NDArray[np.float64]:
     """Return how well a map fits when it is moved back by -3..3 pixels down (rows) and across (columns)."""
     n, (height, width) = LOOKED, fixed.shape
     inner = np.asarray(fixed[n : height - n, n : width - n], np.float64)
-    return np.array(
-        [
-            [(inner * moving[n + dy : height - n + dy, n + dx : width - n + dx]).sum() for dx in range(-n, n + 1)]
-            for dy in range(-n, n + 1)
-        ]
-    )
-
-
-def best(score: NDArray[np.float64]) -> tuple[float, float]:
-    """Return (x, y), by how many pixels the map lies to the right of and below where it belongs."""
-    row, column = np.unravel_index(int(score.argmax()), score.shape)
-    return peak(score[row], int(column)) - LOOKED, peak(score[:, column], int(row)) - LOOKED
+    shifts = range(-n, n + 1)
+    moved = (moving[n + dy : height - n + dy, n + dx : width - n + dx] for dy in shifts for dx in shifts)
+    return np.array([(inner * part).sum() for part in moved]).reshape(len(shifts), len(shifts))
 
 
 def peak(values: NDArray[np.float64], at: int) -> float:
@@ -272,12 +249,6 @@ def peak(values: NDArray[np.float64], at: int) -> float:
     left, top, right = values[at - 1 : at + 2]
     bend = left - 2 * top + right
     return at + (0.5 * float((left - right) / bend) if bend else 0.0)
-
-
-def same_crop(a: Any, b: Any) -> bool:
-    """Return whether two crops of a data set are equal: pixels and all four maps."""
-    pairs = zip((a[0], *a[1].maps), (b[0], *b[1].maps), strict=True)
-    return all(np.array_equal(first, second) for first, second in pairs)
 
 
 @contextlib.contextmanager

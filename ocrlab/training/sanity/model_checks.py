@@ -60,16 +60,15 @@ class LearnedPage:
 
 def step(loss: Loss, config: Config) -> Callable[[nn.Module, Any], Tensor]:
     """Return the training step of a config as a function of model and batch."""
-    weights = (config.loss.bce, config.loss.dice, config.loss.l1)
+    named = {
+        "weights": (config.loss.bce, config.loss.dice, config.loss.l1),
+        "negative_ratio": config.loss.negative_ratio,
+    }
 
     def run(model: nn.Module, batch: Batch) -> Tensor:
         maps = model(batch.images)
-        targets = TargetMaps(*batch.maps)
-        ratio = config.loss.negative_ratio
-        total: Tensor = loss(
-            maps.probability_logits, maps.threshold_logits, targets, weights=weights, negative_ratio=ratio
-        ).total
-        return total
+        parts = loss(maps.probability_logits, maps.threshold_logits, TargetMaps(*batch.maps), **named)
+        return parts.total  # type: ignore[no-any-return]
 
     return run
 
@@ -215,15 +214,7 @@ def learn(
     learned = LearnedPage(sample.name, canvas, polygons, ignored)
     if ignored.all():
         return learned
-    chosen = config.targets
-    targets = target_maps.make(
-        [np.rint(p) for p in polygons],
-        ignored,
-        (SIDE, SIDE),
-        shrink_ratio=chosen.shrink_ratio,
-        threshold_range=chosen.threshold_range,
-        min_text_size=chosen.min_text_size,
-    )
+    targets = target_maps.make([np.rint(p) for p in polygons], ignored, (SIDE, SIDE), **dict(config.targets))
     images = torch.from_numpy(np.ascontiguousarray(canvas)[None]).permute(0, 3, 1, 2)  # (1, 3, H, W), channels last
     maps = tuple(torch.from_numpy(m)[None, None] for m in targets.maps)
     batch = Batch(images, maps, [sample.name])  # type: ignore[arg-type]

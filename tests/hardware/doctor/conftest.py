@@ -123,7 +123,7 @@ def ask(planted: Path) -> Callable[..., Probe]:
 
     def make(function: str, name: str = "", step: int = 1, **more: Any) -> Probe:
         name = name or function
-        options = {"deadline": 20.0, "judge": lambda answers, facts: [ok(name, str(answers[0]["told"]))], **more}
+        options = {"deadline": 20.0, "judge": lambda answer, facts: [ok(name, str(answer["told"]))], **more}
         return Probe(step, name, planted, function, **options)
 
     return make

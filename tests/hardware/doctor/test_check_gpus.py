@@ -49,7 +49,7 @@ for code in sys.argv[2:]:
 
 
 def facts(build: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"packages": [{"torch": WHEEL if build is None else build}]}
+    return {"packages": {"torch": WHEEL if build is None else build}}
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, folder: Path, **fake: object) -> probe_runner.ProbeResult:
@@ -66,7 +66,7 @@ def by_name(checks: Any) -> dict[str, Check]:
 
 @pytest.mark.parametrize("code", NAMED)
 def test_every_state_of_the_driver_is_named(code: int, fake_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = by_name(check_gpus.judge_driver(asked(monkeypatch, fake_driver, cuinit=code).answers, facts()))["driver"]
+    check = by_name(check_gpus.judge_driver(asked(monkeypatch, fake_driver, cuinit=code).answer, facts()))["driver"]
     cause, word = NAMED[code]
     assert (check.judgement, check.cause) == ("fail", cause)
     assert f"cuInit returned {code}, {CUINIT_ERRORS[code].name}" in check.observed
@@ -76,7 +76,7 @@ def test_every_state_of_the_driver_is_named(code: int, fake_driver: Path, monkey
 
 
 def test_a_code_that_nobody_knows_is_reported_too(fake_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = by_name(check_gpus.judge_driver(asked(monkeypatch, fake_driver, cuinit=777).answers, facts()))["driver"]
+    check = by_name(check_gpus.judge_driver(asked(monkeypatch, fake_driver, cuinit=777).answer, facts()))["driver"]
     assert check.judgement == "fail"
     assert "777" in check.observed
 
@@ -121,11 +121,11 @@ def test_a_wheel_for_the_processor_only() -> None:
 
 def test_a_device_of_the_fake_driver(fake_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = asked(monkeypatch, fake_driver, devices=2, capability=89, mode=3)
-    checks = by_name(check_gpus.judge_driver(ran.answers, facts()))
+    checks = by_name(check_gpus.judge_driver(ran.answer, facts()))
     assert checks["driver"].judgement == "ok"
     assert "Fake GPU, compute capability 8.9, 8 GiB" in checks["GPU 1"].observed
     assert checks["GPU 1"].cause == "driver.device_busy"  # exclusive process
-    assert check_gpus.no_gpu({"driver": ran.answers}) is None
+    assert check_gpus.no_gpu({"driver": ran.answer}) is None
 
 
 def kernel(**more: Any) -> dict[str, Any]:
@@ -135,14 +135,14 @@ def kernel(**more: Any) -> dict[str, Any]:
 
 def test_a_gpu_without_a_driver_fails_and_no_gpu_is_skipped() -> None:
     gone = {"cuda": {"loaded": False, "error": "libcuda.so.1: cannot open shared object file"}}
-    [check] = check_gpus.judge_driver([kernel(), gone], facts())
+    [check] = check_gpus.judge_driver({**kernel(), **gone}, facts())
     assert check.judgement == "skip"
-    assert check_gpus.no_gpu({"driver": [kernel(), gone]}) == "no NVIDIA GPU on this machine"
+    assert check_gpus.no_gpu({"driver": {**kernel(), **gone}}) == "no NVIDIA GPU on this machine"
     for machine, word in (
         (kernel(cards=["0000:01:00.0"], modules=["nouveau"]), "install the driver"),
         (kernel(dxg=True), "/usr/lib/wsl/lib"),
     ):
-        [check] = check_gpus.judge_driver([machine, gone], facts())
+        [check] = check_gpus.judge_driver({**machine, **gone}, facts())
         assert (check.judgement, check.cause) == ("fail", "driver.none")
         assert word in check.do
 
@@ -150,12 +150,12 @@ def test_a_gpu_without_a_driver_fails_and_no_gpu_is_skipped() -> None:
 def test_nodes_and_versions() -> None:
     library = {"cuda": {"loaded": True, "init": 304, "path": "/x/libcuda.so.1", "real": "/x/libcuda.so.570.86.15"}}
     closed = kernel(nodes={"nvidia0": "Permission denied (13)", "nvidiactl": "ok"}, module="580.95.05")
-    checks = by_name(check_gpus.judge_driver([closed, library], facts()))
+    checks = by_name(check_gpus.judge_driver({**closed, **library}, facts()))
     assert checks["device nodes"].cause == "driver.no_visible_device"
     assert checks["driver versions"].cause == "driver.state"
     assert "580.95.05" in checks["driver versions"].observed
     same = kernel(nodes={"nvidia0": "ok", "nvidia-uvm": "ok"}, module="570.86.15")
-    checks = by_name(check_gpus.judge_driver([same, library], facts()))
+    checks = by_name(check_gpus.judge_driver({**same, **library}, facts()))
     assert checks["driver versions"].judgement == checks["device nodes"].judgement == "ok"
 
 
@@ -173,13 +173,13 @@ def test_real_torch_says_it_and_the_doctor_names_it(fake_driver: Path, tmp_path:
     env = {**os.environ, "LD_LIBRARY_PATH": str(fake_driver)}
     command = [sys.executable, "-c", SEVERAL, str(probe_runner.ROOT), *codes]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True)
-    answers_by_code = dict(json.loads(line) for line in done.stdout.splitlines())
-    assert sorted(answers_by_code) == sorted(codes)
-    for code, answers in answers_by_code.items():
-        gpus = next(answer["torch"] for answer in answers if "torch" in answer)
+    answers = dict(json.loads(line) for line in done.stdout.splitlines())
+    assert sorted(answers) == sorted(codes)
+    for code, parts in answers.items():
+        gpus = next(part["torch"] for part in parts if "torch" in part)
         if gpus.get("available") is None or "not compiled with CUDA" in gpus["said"]:
             pytest.skip("this torch was built without CUDA")
-        [check] = check_gpus.judge_torch_gpus(answers, {})
+        [check] = check_gpus.judge_torch_gpus({"torch": gpus}, {})
         want = "driver.too_old" if code == "11040" else NAMED[int(code)][0]
         assert (check.judgement, check.cause) == ("fail", want), check.observed
 
@@ -241,23 +241,23 @@ def test_architectures(capability: tuple[int, int], arch_list: list[str], judgem
 )
 def test_torchs_own_words(message: str, cause: str) -> None:
     answer = {"torch": {"devices": [], "said": message, "warned": []}}
-    [check] = check_gpus.judge_torch_gpus([answer], {})
+    [check] = check_gpus.judge_torch_gpus(answer, {})
     assert (check.judgement, check.cause) == ("fail", cause)
 
 
 def test_torch_that_sees_a_gpu() -> None:
     device = {"name": "Some GPU", "capability": [8, 6]}
     answer = {"torch": {"devices": [device], "said": "", "warned": [], "arch_list": MODERN}}
-    assert [check.judgement for check in check_gpus.judge_torch_gpus([answer], {})] == ["ok", "ok"]
+    assert [check.judgement for check in check_gpus.judge_torch_gpus(answer, {})] == ["ok", "ok"]
 
 
 def test_when_torch_need_not_be_asked() -> None:
     kernel = {"cards": [], "nodes": {}, "dxg": False}
-    torch = [{"imported": True}, {"torch": {"cuda": "13.2"}}]
-    alone = {"driver": [{"kernel": kernel}, {"cuda": {"loaded": False}}], "import torch": torch}
+    torch = {"imported": True, "torch": {"cuda": "13.2"}}
+    alone = {"driver": {"kernel": kernel, "cuda": {"loaded": False}}, "import torch": torch}
     assert check_gpus.skip_torch_gpus(alone) == "no NVIDIA GPU on this machine"
     assert "would not return" in (check_gpus.skip_torch_gpus({"import torch": torch}) or "")  # the driver hung
-    amd = {**alone, "import torch": [{"imported": True}, {"torch": {"hip": "6.4"}}]}
+    amd = {**alone, "import torch": {"imported": True, "torch": {"hip": "6.4"}}}
     assert check_gpus.skip_torch_gpus(amd) is None
 
 
@@ -266,7 +266,7 @@ def card(**more: Any) -> dict[str, Check]:
         "name": "GPU", "total": 12 * GIB, "free": 11 * GIB, "used": GIB // 2, "processes": [], "temperature": 45,
         "clock": 1800, "clock_most": 2100, "throttled": [], "ecc": 0, **more,
     }  # fmt: skip
-    checks = check_gpus.judge_cards([{"loaded": True, "code": 0, "driver": "580", "cards": [answer]}], {})
+    checks = check_gpus.judge_cards({"loaded": True, "code": 0, "driver": "580", "cards": [answer]}, {})
     return {check.name: check for check in checks}
 
 
@@ -309,10 +309,10 @@ def test_a_sick_card(more: dict[str, Any], judgement: str) -> None:
 
 def test_nvml_that_does_not_start() -> None:
     [check] = check_gpus.judge_cards(
-        [{"loaded": True, "code": 18, "error": "NVML 18: Driver/library version mismatch"}], {}
+        {"loaded": True, "code": 18, "error": "NVML 18: Driver/library version mismatch"}, {}
     )
     assert (check.judgement, check.cause) == ("fail", "driver.state")
-    [check] = check_gpus.judge_cards([{"loaded": False, "error": "no such file"}], {})
+    [check] = check_gpus.judge_cards({"loaded": False, "error": "no such file"}, {})
     assert check.judgement == "warn"
 
 
@@ -326,7 +326,7 @@ def test_nvml_that_does_not_start() -> None:
     ],
 )
 def test_nvidia_smi(answer: dict[str, Any], judgement: str, cause: str | None) -> None:
-    [check] = check_gpus.judge_smi([answer], {})
+    [check] = check_gpus.judge_smi(answer, {})
     assert (check.judgement, check.cause) == (judgement, cause)
 
 
@@ -336,23 +336,25 @@ def test_the_kernels_log() -> None:
         "[2.0] traps: python[77] trap invalid opcode ip:7f sp:7f error:0 in libtorch_cpu.so[7f0000+1000]",
         "[3.0] Out of memory: Killed process 99 (python) total-vm:8kB, anon-rss:2048kB, file-rss:0kB",
     ]
-    checks = {check.name: check for check in check_gpus.judge_log([{"lines": lines, "missing": None}], {})}
+    checks = {check.name: check for check in check_gpus.judge_log({"lines": lines, "missing": None}, {})}
     assert [(check.judgement, check.cause) for check in checks.values()] == [
         ("fail", "hw.gpu"), ("warn", "build.cpu_isa"), ("warn", "host.oom_kill"),
     ]  # fmt: skip
     assert "libtorch_cpu.so" in checks["kernel log: SIGILL"].observed
     assert "python, which held 2 MiB" in checks["kernel log: memory"].observed
     application = ["[1.0] NVRM: Xid (PCI:0000:01:00): 31, pid=1, name=python, MMU Fault"]
-    [check] = check_gpus.judge_log([{"lines": application, "missing": None}], {})
+    [check] = check_gpus.judge_log({"lines": application, "missing": None}, {})
     assert (check.judgement, check.cause) == ("warn", "hw.xid_app")
-    [check] = check_gpus.judge_log([{"lines": [], "missing": None}], {})
+    [check] = check_gpus.judge_log({"lines": [], "missing": None}, {})
     assert check.judgement == "ok"
-    [check] = check_gpus.judge_log([{"lines": [], "missing": "closed"}], {})
+    [check] = check_gpus.judge_log({"lines": [], "missing": "closed"}, {})
     assert (check.judgement, check.observed) == ("skip", "closed")
 
 
 def test_without_a_card_nothing_is_asked() -> None:
-    none = {"driver": [{"kernel": {"cards": [], "nodes": {}, "dxg": False}}, {"cuda": {"loaded": False}}]}
+    none = {"driver": {"kernel": {"cards": [], "nodes": {}, "dxg": False}, "cuda": {"loaded": False}}}
     assert check_gpus.skip_health(none) == "no NVIDIA GPU on this machine"
-    assert check_gpus.skip_health({"driver": [{"kernel": {"cards": ["x"], "nodes": {}, "dxg": False}}]}) is None
+    assert (
+        check_gpus.skip_health({"driver": {"kernel": {"cards": ["x"], "nodes": {}, "dxg": False}, "cuda": {}}}) is None
+    )
     assert check_gpus.skip_health({}) is None  # the driver hung: NVML may still answer

@@ -17,8 +17,8 @@ def judge_cpu(
 ) -> dict[str, Check]:
     answer = {"name": "CPU", "machine": machine, "flags": flags.split(), "variables": variables}
     torch: Any = {"dispatched": dispatched} if dispatched else {}
-    facts = {"import torch": [{"torch": torch}]}
-    return {check.name: check for check in check_machine.judge_processor([answer], facts)}
+    facts = {"import torch": {"torch": torch}}
+    return {check.name: check for check in check_machine.judge_processor(answer, facts)}
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_numpy() -> None:
     answer = {"name": "CPU", "machine": "x86_64", "flags": ["avx2"], "variables": {}}
     for has, judgement in ((["X86_V2", "AVX2"], "ok"), (["AVX2"], "fail")):
         facts = {"import torch": [{"torch": {}, "numpy": {"has": has, "baseline": ["X86_V2"], "disabled": ""}}]}
-        checks = {check.name: check for check in check_machine.judge_processor([answer], facts)}
+        checks = {check.name: check for check in check_machine.judge_processor(answer, facts)}
         assert checks["NumPy's kernels"].judgement == judgement
 
 
@@ -61,7 +61,7 @@ def judge_wsl2(**more: Any) -> dict[str, Check]:
         "wsl": 2, "release": "5.15.153.1-microsoft-standard-WSL2", "dxg": True, "foreign": [], "swap": 4 * GIB,
         "libcuda": ["/usr/lib/wsl/lib/libcuda.so.1"], "memory": 16 * GIB, "config": {}, "windows_folder": False, **more,
     }  # fmt: skip
-    return {check.name: check for check in check_machine.judge_wsl([answer], {})}
+    return {check.name: check for check in check_machine.judge_wsl(answer, {})}
 
 
 def test_elsewhere_and_a_healthy_wsl2() -> None:
@@ -113,7 +113,7 @@ def the(checks: Any) -> Check:
     ],
 )
 def test_memory(more: dict[str, Any], judgement: str, cause: str | None) -> None:
-    check = the(check_machine.judge_host_memory([{**MEMORY, **more}], {}))
+    check = the(check_machine.judge_host_memory({**MEMORY, **more}, {}))
     assert (check.judgement, check.cause) == (judgement, cause)
 
 
@@ -127,20 +127,20 @@ def test_memory(more: dict[str, Any], judgement: str, cause: str | None) -> None
     ],
 )
 def test_shared_memory(answer: dict[str, Any], judgement: str) -> None:
-    check = the(check_machine.judge_shm([answer], {}))
+    check = the(check_machine.judge_shm(answer, {}))
     assert (check.judgement, check.cause) == (judgement, None if judgement == "ok" else "host.shm")
     assert ("rm /dev/shm/torch_1_2_3" in check.do) == bool(answer.get("left"))
 
 
 @pytest.mark.parametrize(("soft", "judgement"), [(65536, "ok"), (1024, "ok"), (512, "warn"), (128, "fail")])
 def test_open_files(soft: int, judgement: str) -> None:
-    check = the(check_machine.judge_files([{"soft": soft, "hard": 4096}], {}))
+    check = the(check_machine.judge_files({"soft": soft, "hard": 4096}, {}))
     assert check.judgement == judgement
     assert check.cause == (None if judgement == "ok" else "host.fd_limit")
 
 
 def test_open_files_at_the_hard_limit() -> None:
-    check = the(check_machine.judge_files([{"soft": 128, "hard": 128}], {}))
+    check = the(check_machine.judge_files({"soft": 128, "hard": 128}, {}))
     assert check.observed == "128 at most (the hard limit too)"
     assert all(word in check.do for word in ("limits.conf", "--ulimit nofile", "LimitNOFILE"))
 
@@ -149,10 +149,10 @@ def test_threads() -> None:
     answer: dict[str, Any] = {
         "wanted": 64, "started": 64, "error": "", "processes": 9999, "group": None, "used_of_group": None,
     }  # fmt: skip
-    assert the(check_machine.judge_threads([answer], {})).judgement == "ok"
-    check = the(check_machine.judge_threads([{**answer, "started": 3, "error": "can't start new thread"}], {}))
+    assert the(check_machine.judge_threads(answer, {})).judgement == "ok"
+    check = the(check_machine.judge_threads({**answer, "started": 3, "error": "can't start new thread"}, {}))
     assert (check.judgement, check.cause) == ("fail", "host.thread_limit")
-    assert the(check_machine.judge_threads([{**answer, "group": 100, "used_of_group": 70}], {})).judgement == "warn"
+    assert the(check_machine.judge_threads({**answer, "group": 100, "used_of_group": 70}, {})).judgement == "warn"
 
 
 @pytest.mark.parametrize(
@@ -170,5 +170,5 @@ def test_threads() -> None:
 )
 def test_disk(more: dict[str, Any], judgement: str, cause: str | None) -> None:
     answer = {"folder": "/runs", "free": 50 * GIB, "files": None, "written": 16 * MIB, "seconds": 0.1}
-    check = the(check_machine.judge_disk("disk for runs", [{**answer, **more}]))
+    check = the(check_machine.judge_disk("disk for runs", {**answer, **more}))
     assert (check.judgement, check.cause) == (judgement, cause)

@@ -34,7 +34,7 @@ def judge_distributions(*distributions: Any, **more: Any) -> dict[str, Check]:
         "torch": {"version": "2.8.0+cu128", "cuda": "12.8"},
         "conda": {},
     }
-    return {check.name: check for check in check_packages.judge_packages([{**answer, **more}], "PY")}
+    return {check.name: check for check in check_packages.judge_packages({**answer, **more}, "PY")}
 
 
 def test_all_is_well() -> None:
@@ -99,7 +99,7 @@ def test_files_of_pythonpath_hide_modules_too(tmp_path: Path) -> None:
 
 def test_an_import_that_fails_of_a_hidden_module_needs_no_installation() -> None:
     facts = {
-        "packages": [{"shadows": ["/here/json.py", "/here/torch.py"], "interpreter": {"variables": {}}, "found": {}}]
+        "packages": {"shadows": ["/here/json.py", "/here/torch.py"], "interpreter": {"variables": {}}, "found": {}}
     }
     broken = fail("import torch", "AttributeError", "it returns", "PY -m pip install --force-reinstall torch")
     assert check_packages.explain_by_shadowing(broken, facts).do == "mv /here/torch.py /here/torch_of_mine.py"
@@ -199,7 +199,7 @@ def test_compiled_files_that_cannot_be_written_go_elsewhere() -> None:
         "stored": True,
         "file": "/x/torch/a.py",
     }
-    [check] = check_packages.judge_import("torch", [{"imported": True, **answer}], "PY")
+    [check] = check_packages.judge_import("torch", {"imported": True, **answer}, "PY")
     assert check.judgement == "warn" and "could not write" in check.observed
     assert "PYTHONPYCACHEPREFIX" in check.do and "compileall" not in check.do
 
@@ -248,12 +248,12 @@ def test_nms_is_really_called() -> None:
         ({"nms": [0]}, "fail"),
         ({"nms": None, "error": {"type": "RuntimeError", "message": "no kernel"}}, "fail"),
     ):
-        *_, check = check_packages.judge_torchvision([came, answer], {}, "PY")
+        *_, check = check_packages.judge_torchvision({**came, **answer}, {}, "PY")
         assert (check.name, check.judgement) == ("torchvision.ops.nms", judgement)
         assert check.cause == (None if judgement == "ok" else "build.torchvision")
 
 
 def test_a_slow_import_is_a_warning() -> None:
     came: dict[str, Any] = {"name": "cv2", "imported": True, "seconds": 99.0, "version": "5"}
-    [check] = check_packages.judge_import("cv2", [came], "PY")
+    [check] = check_packages.judge_import("cv2", came, "PY")
     assert check.judgement == "warn"

@@ -52,14 +52,14 @@ def test_a_library_and_its_links_are_reported_once(tmp_path: Path) -> None:
 
 
 def test_without_torch_nothing_is_judged_but_the_search_path() -> None:
-    checks = list(check_training.judge_libraries([{"offers": [], "preload": []}], {}))
+    checks = list(check_training.judge_libraries({"offers": [], "preload": []}, {}))
     assert [check.judgement for check in checks] == ["skip", "ok"]
 
 
-def rungs(error: str | None) -> list[dict[str, object]]:
+def rungs(error: str | None) -> dict[str, object]:
     first = {"rung": "allocate", "ok": True, "error": None, "seconds": 0.1}
     second = {"rung": "add", "ok": error is None, "error": error, "seconds": 0.1}
-    return [{"at": "allocate"}, first, {"at": "add"}, second]
+    return {"at": "add", "rungs": [first, second]}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_all_rungs_and_none() -> None:
     [check] = check_training.judge_rungs("smoke test: CPU", rungs(None))
     assert check.judgement == "ok"
     assert "2 of 2" in check.observed
-    [check] = check_training.judge_rungs("smoke test: CPU", [])
+    [check] = check_training.judge_rungs("smoke test: CPU", {})
     assert check.judgement == "fail"
 
 
@@ -98,16 +98,16 @@ def test_a_wrong_result_of_the_processor_is_not_blamed_on_a_gpu() -> None:
 
 
 def test_a_driver_that_hangs_silences_the_processor_too() -> None:
-    torch = {"import torch": [{"imported": True}]}
+    torch = {"import torch": {"imported": True}}
     assert "would not return" in (check_training.skip_cpu(torch) or "")
-    assert check_training.skip_cpu({**torch, "driver": [{}]}) is None
-    assert check_training.skip_cpu({"driver": [{}]}) == "torch cannot be imported, see step 2"
+    assert check_training.skip_cpu({**torch, "driver": {}}) is None
+    assert check_training.skip_cpu({"driver": {}}) == "torch cannot be imported, see step 2"
 
 
 @pytest.mark.parametrize(("more", "judgement"), [({}, "ok"), ({"same": False}, "fail"), ({"seconds": 99.0}, "warn")])
 def test_round_trips(more: dict[str, Any], judgement: str) -> None:
     answer = {"method": "fork", "batches": 4, "seconds": 0.2, "same": True, **more}
-    [check] = check_training.judge_loader([{"at": "batch 4 of 4"}, answer], {})
+    [check] = check_training.judge_loader(answer, {})
     assert (check.name, check.judgement) == ("DataLoader by fork", judgement)
 
 
@@ -157,7 +157,7 @@ def test_where_it_connects_to(environment: dict[str, str], place: tuple[str, int
 
 def test_the_way_to_the_tracker() -> None:
     def judged(**answer: object) -> str:
-        [check] = check_training.judge_tracker("h", 443, "the server", [answer])
+        [check] = check_training.judge_tracker("h", 443, "the server", answer)
         assert check.cause == (None if check.judgement == "ok" else "tracker.network")
         return check.judgement
 

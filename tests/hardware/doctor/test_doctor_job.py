@@ -50,8 +50,8 @@ def test_an_answer_counts_even_where_the_process_then_dies(ask: Any, options: Op
 def test_what_depends_on_it_is_asked_afterwards_or_skipped(ask: Any, options: Options) -> None:
     judged: list[str] = []
 
-    def judge(answers: Any, facts: Any) -> list[Check]:
-        judged.append(str(facts["first"][0]["told"]))
+    def judge(answer: Any, facts: Any) -> list[Check]:
+        judged.append(str(facts["first"]["told"]))
         return [ok("second", "fine")]
 
     planned = [

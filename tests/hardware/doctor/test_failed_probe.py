@@ -25,7 +25,7 @@ def test_the_stack_is_that_of_the_program() -> None:
 
 
 def test_a_signal_with_its_stage_and_frame(ask: Any) -> None:
-    ran = ProbeResult([{"at": "a convolution"}], code=-11, errors=DUMP)
+    ran = ProbeResult({"at": "a convolution"}, code=-11, errors=DUMP)
     [check] = failed_probe.checks(ask("answer", "smoke test"), ran)
     assert check.observed.startswith("died of SIGSEGV at a convolution")
     assert "forward (nn/modules/conv.py:7)" in check.observed
@@ -38,7 +38,7 @@ def test_a_hang_with_a_cause_has_its_remedy(cause: str, ask: Any) -> None:
 
 
 def test_a_child_that_ended_well_is_no_finding(ask: Any) -> None:
-    assert failed_probe.checks(ask("answer"), ProbeResult([{"told": 1}], code=0, done=True)) == []
+    assert failed_probe.checks(ask("answer"), ProbeResult({"told": 1}, code=0, done=True)) == []
 
 
 def test_a_signal_without_a_name(ask: Any) -> None:

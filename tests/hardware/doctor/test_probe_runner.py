@@ -45,13 +45,7 @@ def left(place: Path) -> list[int]:
 
 def test_it_answers(run: Any) -> None:
     ran = run("answer", arguments={"number": 3})
-    assert (ran.answers, ran.done, ran.ended, ran.code, ran.signal) == (
-        [{"told": {"number": 3}}],
-        True,
-        "itself",
-        0,
-        None,
-    )
+    assert (ran.answer, ran.done, ran.ended, ran.code, ran.signal) == ({"told": {"number": 3}}, True, "itself", 0, None)
 
 
 @pytest.mark.parametrize(
@@ -62,14 +56,13 @@ def test_death_by_signal(run: Any, function: str, signal: str) -> None:
     assert (ran.signal, ran.done) == (signal, False)
 
 
-def test_the_stages_before_a_death_are_in_the_answers(run: Any) -> None:
-    assert [answer["at"] for answer in run("stages").answers] == ["the first stage", "the second stage"]
+def test_the_last_stage_before_a_death_is_in_the_answer(run: Any) -> None:
+    assert run("stages").answer["at"] == "the second stage"
 
 
 def test_an_illegal_instruction_tells_its_bytes_and_where_it_stood(run: Any) -> None:
     ran = run("illegal")
-    [instruction] = [answer["illegal"] for answer in ran.answers]
-    assert instruction["code"].startswith("62f1fd48ffff")
+    assert ran.answer["illegal"]["code"].startswith("62f1fd48ffff")
     assert "Fatal Python error: Illegal instruction" in ran.errors
 
 
@@ -108,7 +101,7 @@ def test_a_flood_of_answers_is_stopped_too(run: Any) -> None:
 
 def test_exit_without_an_answer_and_garbage(run: Any) -> None:
     ran = run("silent")
-    assert (ran.code, ran.done, ran.answers) == (0, False, [])
+    assert (ran.code, ran.done, ran.answer) == (0, False, {})
     ran = run("garbage")
     assert "not json" in ran.garbage
 
@@ -132,12 +125,12 @@ def test_it_can_be_stopped_from_another_thread(run: Any) -> None:
 def test_the_childs_world(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "mine"))
     ran = run("environment", arguments={"names": ["WANDB_MODE", "PYTHONPATH"]})
-    [answer] = ran.answers
+    answer = ran.answer
     assert answer["told"] == {"WANDB_MODE": "disabled", "PYTHONPATH": str(tmp_path / "mine")}
     assert answer["path"][:2] == [str(tmp_path), str(tmp_path / "mine")]  # as for a script in this folder
     assert not any(place.endswith("ocrlab/hardware/doctor") for place in answer["path"])
     assert answer["limits"][0] == 0  # no core files
-    [answer] = run("environment", arguments={"names": []}, own=True).answers
+    answer = run("environment", arguments={"names": []}, own=True).answer
     assert str(tmp_path) not in answer["path"] and str(tmp_path / "mine") not in answer["path"]
     assert str(probe_runner.ROOT) in answer["path"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -11,7 +11,7 @@ from ocrlab.model.dbnet import Detector
 from ocrlab.records import Check
 
 
-def words(checks: Sequence[Check]) -> dict[str, str]:
+def words(checks: Iterable[Check]) -> dict[str, str]:
     return {check.name: check.judgement for check in checks}
 
 

@@ -109,11 +109,14 @@ def test_pages_without_text(config: Config, batch: Batch) -> None:
 def test_bf16_of_a_tiny_crop_is_no_reason_not_to_train() -> None:
     exact, turned = torch.tensor([1.0, 1.0, 0.0]), torch.tensor([1.0, 0.0, 1.9])  # a cosine of 0.33
     judgements = {
-        few: model_checks._agree("bf16", (1.0, exact), (1.001, turned), 0.02, 0.5, "", few=few) for few in (True, False)
+        few: model_checks._agree("bf16", (1.0, exact), (1.001, turned), (0.02, 0.5), "", few=few)
+        for few in (True, False)
     }
     assert judgements[True].judgement == "warn" and judgements[False].judgement == "fail"
     for value, gradient in ((1.5, turned), (1.0, -exact), (1.0, exact * float("nan"))):
-        assert model_checks._agree("bf16", (1.0, exact), (value, gradient), 0.02, 0.5, "", few=True).judgement == "fail"
+        assert (
+            model_checks._agree("bf16", (1.0, exact), (value, gradient), (0.02, 0.5), "", few=True).judgement == "fail"
+        )
 
 
 def test_bf16_that_computes_something_else_is_detected(config: Config, batch: Batch) -> None:
