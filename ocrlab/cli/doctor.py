@@ -13,7 +13,7 @@ from typing import Any
 from ocrlab.cli.parser import Answer, Parser
 from ocrlab.hardware.doctor import doctor_job, text_table
 from ocrlab.hardware.doctor.check_spec import Options, interpreter
-from ocrlab.hardware.doctor.doctor_job import STEPS, Event, worst
+from ocrlab.hardware.doctor.doctor_job import STEPS, Progress, worst
 from ocrlab.records import SCHEMA, Check, check_record
 from ocrlab.redaction import clean
 
@@ -80,26 +80,18 @@ class LiveReport:
 
     def __init__(self, look: text_table.TerminalStyle) -> None:
         self.look, self.tty = look, sys.stdout.isatty()
-        self.complete: dict[int, tuple[Check, ...]] = {}
-        self.running: list[str] = []
         self.next = 1
 
-    def __call__(self, event: Event) -> None:
-        """Take an event; a step is printed when it and all before it are complete."""
-        if event.began:
-            self.running.append(event.name)
-        elif event.name in self.running:
-            self.running.remove(event.name)
-        if event.step_checks is not None:
-            self.complete[event.step] = event.step_checks
+    def __call__(self, progress: Progress) -> None:
+        """Print each step that is complete, as soon as all before it are."""
         if self.tty:
             print("\r\x1b[K", end="")
-        while self.next in self.complete:
+        while self.next in progress.complete:
             print(text_table.heading(self.next, self.look))
-            for check in self.complete[self.next]:
+            for check in progress.complete[self.next]:
                 print("\n".join(text_table.finding(check, self.look)))
             self.next += 1
-        if self.tty and self.running:
-            text = self.look.encode(f"    … {', '.join(self.running)}")[: self.look.columns - 1]
-            print(self.look.paint(text, "2"), end="")
+        running = ", ".join(name for names in progress.running.values() for name in names)
+        if self.tty and running:
+            print(self.look.paint(self.look.encode(f"    … {running}")[: self.look.columns - 1], "2"), end="")
         sys.stdout.flush()

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from html import escape
 
-from ocrlab.hardware.doctor.doctor_job import STEPS, WORST, Event, worst
+from ocrlab.hardware.doctor.doctor_job import STEPS, WORST, Progress, worst
 from ocrlab.hardware.doctor.text_table import NOTES, PLAIN, SIGNS, totals
 from ocrlab.records import Check
 from ocrlab.reports.view import ACCENT, LINE, MUTED, View, coded, heading
@@ -56,35 +56,26 @@ CSS = f"""
 
 
 class Climb:
-    """Call it with events of the ladder; `show` gets a View at most twice a second, and always the last one."""
+    """Call it with the progress of the steps; `show` gets a View at most twice a second, and always the last one."""
 
     def __init__(self, show: Callable[[View], None], clock: Callable[[], float] = time.monotonic) -> None:
         self.show, self.clock = show, clock
         self.began = self.shown = clock()
-        self.running: dict[int, list[str]] = {number: [] for number in range(1, len(STEPS) + 1)}
-        self.complete: dict[int, tuple[Check, ...]] = {}
-        self.show(self.view())
+        self.show(self.view(Progress()))
 
-    def __call__(self, event: Event) -> None:
-        """Take one event, and show it if it is time to."""
-        names = self.running[event.step]
-        if event.began:
-            names.append(event.name)
-        elif event.name in names:
-            names.remove(event.name)
-        if event.step_checks is not None:
-            self.complete[event.step] = event.step_checks
-        if len(self.complete) == len(STEPS) or self.clock() - self.shown >= EVERY:
+    def __call__(self, progress: Progress) -> None:
+        """Show the progress if it is time to."""
+        if len(progress.complete) == len(STEPS) or self.clock() - self.shown >= EVERY:
             self.shown = self.clock()
-            self.show(self.view())
+            self.show(self.view(progress))
 
-    def view(self) -> View:
+    def view(self, progress: Progress) -> View:
         """Return the ten steps as they are now."""
-        done, seconds = len(self.complete), self.clock() - self.began
+        done, seconds = len(progress.complete), self.clock() - self.began
         title = f"{done} of {len(STEPS)} steps {'took' if done == len(STEPS) else 'after'} {seconds:.0f} s"
         items, lines = "", [title]
         for number, name in enumerate(STEPS, 1):
-            probes, checks = self.running[number], self.complete.get(number)
+            probes, checks = progress.running[number], progress.complete.get(number)
             state = worst(checks) if checks is not None else "running" if probes else "waiting"
             asked = f"<small>{escape(', '.join(probes))}</small>" if state == "running" else ""
             items += f"<li{' class=waiting' if state == 'waiting' else ''}>{_title(number, asked)}{pill(state)}</li>"

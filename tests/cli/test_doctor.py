@@ -16,7 +16,7 @@ import pytest
 from ocrlab.cli import main
 from ocrlab.hardware.doctor import doctor_job
 from ocrlab.hardware.doctor.check_spec import Options, fail, ok, skip, warn
-from ocrlab.hardware.doctor.doctor_job import Event
+from ocrlab.hardware.doctor.doctor_job import Progress
 from ocrlab.records import Check
 
 ROOT = Path(__file__).parents[2]
@@ -28,11 +28,12 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     checks: list[Check] = []
 
     def run(options: Options, report: Any = None, planned: Any = None) -> list[Check]:
-        for number in range(1, 11):
-            mine = tuple(check for check in checks if check.step == number)
-            if report:
-                report(Event(number, f"ask {number}", began=True))
-                report(Event(number, f"ask {number}", mine, step_checks=mine))
+        progress = Progress()
+        for number in range(1, 11) if report else ():
+            progress.running[number] = [f"ask {number}"]
+            report(progress)
+            progress.running[number], progress.complete[number] = [], [each for each in checks if each.step == number]
+            report(progress)
         return checks
 
     monkeypatch.setattr(doctor_job, "run", run)

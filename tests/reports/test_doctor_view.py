@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 
 from ocrlab.hardware.doctor.check_spec import fail, ok, skip, warn
-from ocrlab.hardware.doctor.doctor_job import STEPS, Event
+from ocrlab.hardware.doctor.doctor_job import STEPS, Progress
 from ocrlab.records import Check
 from ocrlab.reports import doctor_view
 from ocrlab.reports.view import View, page
@@ -43,14 +43,18 @@ def test_the_tracker_shows_at_once_then_twice_a_second_and_the_end() -> None:
     clock = Clock()
     climb = doctor_view.Climb(shown.append, clock)
     assert "0 of 10 steps" in shown[0].text
-    climb(Event(2, "import torch", began=True))
+    progress = Progress()
+    progress.running[2].append("import torch")
+    climb(progress)
     assert len(shown) == 1
     clock.now += 1
-    climb(Event(2, "import cv2", began=True))
+    progress.running[2].append("import cv2")
+    climb(progress)
     assert "2 Imports: running" in shown[-1].text
     assert "import torch, import cv2" in shown[-1].html
     for number in range(1, len(STEPS) + 1):
-        climb(Event(number, "x", (CHECKS[1],), step_checks=(CHECKS[1],)))
+        progress.complete[number] = [CHECKS[1]]
+        climb(progress)
     assert len(shown) == 3
     assert "10 of 10 steps took 1 s" in shown[-1].text
     assert "waiting" not in shown[-1].text
@@ -83,7 +87,7 @@ def test_nothing_is_fetched_and_every_tag_is_closed() -> None:
             assert self.open.pop() == tag
 
     climb = doctor_view.Climb(lambda view: None, Clock())
-    html = page(climb.view().html + doctor_view.table(CHECKS).html + doctor_view.notes().html)
+    html = page(climb.view(Progress()).html + doctor_view.table(CHECKS).html + doctor_view.notes().html)
     assert not re.search(r"(src|href|url)\s*[=(]", html)
     parser = Balance()
     parser.feed(html)

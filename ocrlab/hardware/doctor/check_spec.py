@@ -86,14 +86,7 @@ def skip(name: str, observed: str) -> Check:
 
 
 def judge(
-    name: str,
-    observed: str,
-    need: str,
-    do: str,
-    cause: str | None = None,
-    *,
-    fails: bool = False,
-    warns: bool = False,
+    name: str, observed: str, need: str, do: str, cause: str | None = None, *, fails: bool = False, warns: bool = False
 ) -> Check:
     """Return a finding that fails or warns where its condition holds, and else is as it should be."""
     if not (fails or warns):

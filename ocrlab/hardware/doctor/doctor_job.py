@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ocrlab.hardware.doctor import check_gpus, check_machine, check_packages, check_training, failed_probe, probe_runner
@@ -31,18 +31,12 @@ AT_ONCE = 2  # children; more only slow each other down on the two cores of a sm
 WORST = ("fail", "warn", "ok", "skip")  # the first of these that occurs stands for several judgements
 
 
-@dataclass(frozen=True)
-class Event:
-    """What has just happened: a probe of a step began, or ended with these findings.
+@dataclass
+class Progress:
+    """The names of the probes of each step that run now, and the findings of each step that is complete."""
 
-    `step_checks` holds all findings of the step in their order once it is complete, else None.
-    """
-
-    step: int
-    name: str
-    checks: tuple[Check, ...] = ()
-    began: bool = False
-    step_checks: tuple[Check, ...] | None = None
+    running: dict[int, list[str]] = field(default_factory=lambda: {n: [] for n in range(1, len(STEPS) + 1)})
+    complete: dict[int, list[Check]] = field(default_factory=dict)
 
 
 def asks(options: Options) -> list[Probe]:
@@ -58,14 +52,14 @@ def asks(options: Options) -> list[Probe]:
 
 
 def run(
-    options: Options, report: Callable[[Event], None] | None = None, planned: Sequence[Probe] | None = None
+    options: Options, report: Callable[[Progress], None] | None = None, planned: Sequence[Probe] | None = None
 ) -> list[Check]:
-    """Return the findings of all ten steps in their order; `report` is called with each event, in this thread.
+    """Return the findings of all ten steps in their order; `report` gets the progress after each change, in this thread.
 
     No check can stop it: one that hangs, dies, floods or answers nonsense is a finding. `planned` replaces the probes.
     """
     every = list(asks(options) if planned is None else planned)
-    notify = report or (lambda event: None)
+    notify, progress = report or (lambda progress: None), Progress()
     waiting, running = list(every), dict[Future[ProbeResult], Probe]()
     facts: dict[str, Answer] = {}
     findings: dict[str, list[Check]] = {}
@@ -73,9 +67,10 @@ def run(
 
     def finish(probe: Probe, checks: list[Check], seconds: float = 0.0) -> None:
         findings[probe.name] = [_cleaned(check, probe, seconds) for check in checks]
-        step = [findings.get(other.name) for other in every if other.step == probe.step]
-        complete = None if None in step else tuple(check for checks in step for check in checks or ())
-        notify(Event(probe.step, probe.name, tuple(findings[probe.name]), step_checks=complete))
+        step = [other.name for other in every if other.step == probe.step]
+        if all(name in findings for name in step):
+            progress.complete[probe.step] = [check for name in step for check in findings[name]]
+        notify(progress)
 
     with ThreadPoolExecutor(AT_ONCE, "doctor") as pool:
         try:
@@ -92,9 +87,11 @@ def run(
                     elif len(running) < AT_ONCE:
                         waiting.remove(probe)
                         running[pool.submit(_run_probe, probe, options, stop)] = probe
-                        notify(Event(probe.step, probe.name, began=True))
+                        progress.running[probe.step].append(probe.name)
+                        notify(progress)
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     probe, result = running.pop(future), future.result()
+                    progress.running[probe.step].remove(probe.name)
                     finish(probe, _judge(probe, result, facts), result.seconds)
         finally:
             stop.set()  # on Ctrl-C the children are ended, not left behind

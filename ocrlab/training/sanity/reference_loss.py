@@ -28,12 +28,9 @@ Loss = Callable[..., Any]  # as losses.db_loss
 
 @dataclass(frozen=True)
 class Reference:
-    """The loss and its terms, its gradient by both logits, and how many pixels the BCE learned from."""
+    """The loss, its gradient by both logits, and how many pixels the BCE learned from."""
 
     total: float
-    bce: float
-    dice: float
-    l1: float
     by_probability: Map
     by_threshold: Map
     positives: int
@@ -62,7 +59,7 @@ def reference(x: Tensor, y: Tensor, maps: TargetMaps, weights: tuple[float, floa
     total = weights[0] * bce + weights[1] * dice + weights[2] * l1
     gx = weights[0] * by_bce + weights[1] * by_binary * p * (1 - p)
     gy = (weights[2] * by_l1 - weights[1] * by_binary) * t * (1 - t)
-    return Reference(total, bce, dice, l1, gx, gy, positives, hard)
+    return Reference(total, gx, gy, positives, hard)
 
 
 def hardest(pixel: Map, rest: NDArray[np.bool_], count: int) -> Map:

@@ -136,21 +136,19 @@ def _contract(subject: Subject) -> Iterator[Check]:
     step_report = checker.check(
         model, batch, step, optimizer=subject.optimizer(model), ranges=ranges(subject.config), shapes=shapes
     )
-    step_report.findings += relations(batch)
     text = bool(batch.maps[3].any())  # without text nothing is learned of its borders, which is no fault
-    step_report.findings = [each for each in step_report.findings if text or each.rule != "gradient.zero"]
-    subject.report.contract = step_report
-    wrong = [finding for finding in step_report.findings if finding.judgement == "fail"]
+    findings = [each for each in (*step_report.findings, *relations(batch)) if text or each.rule != "gradient.zero"]
+    subject.report.contract, step_report.findings = step_report, findings
+    wrong = [finding for finding in findings if finding.judgement == "fail"]
     result = f"{len(wrong)} rule{'s' * (len(wrong) != 1)} violated, {len(step_report.stages)} modules ran"
-    if step_report.findings:
-        looks = len(step_report.findings) - len(wrong)
+    if findings:
+        worst, looks = (wrong or findings)[0], len(findings) - len(wrong)
         result += f"; {looks} more to look at" if looks else ""
-        worst = (wrong or step_report.findings)[0]
         result += f"; first {worst.rule} at {worst.where}: {shorten(worst.got, LONGEST, placeholder=' …')}"
     do = "Each finding stands below the checks, with what to do"
-    yield make_check("contract of a step", not step_report.findings, result, "none", do, warn=not wrong)
+    yield make_check("contract of a step", not findings, result, "none", do, warn=not wrong)
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
-    bad = [f for f in step_report.findings if f.rule.startswith(("gradient.", "backward.", "loss."))]
+    bad = [f for f in findings if f.rule.startswith(("gradient.", "backward.", "loss."))]
     reached = sum(step_report.norms.get(name, 0.0) > 0 for name in trainable)
     result = f"{reached} of {len(trainable)} parameters reached"
     result += f"; {bad[0].rule} at {bad[0].where}" if bad else ""

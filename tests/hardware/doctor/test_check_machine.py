@@ -46,7 +46,7 @@ def test_dispatch() -> None:
 def test_numpy() -> None:
     answer = {"name": "CPU", "machine": "x86_64", "flags": ["avx2"], "variables": {}}
     for has, judgement in ((["X86_V2", "AVX2"], "ok"), (["AVX2"], "fail")):
-        facts = {"import torch": [{"torch": {}, "numpy": {"has": has, "baseline": ["X86_V2"], "disabled": ""}}]}
+        facts = {"import torch": {"torch": {}, "numpy": {"has": has, "baseline": ["X86_V2"], "disabled": ""}}}
         checks = {check.name: check for check in check_machine.judge_processor(answer, facts)}
         assert checks["NumPy's kernels"].judgement == judgement
 

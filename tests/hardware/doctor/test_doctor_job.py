@@ -10,7 +10,7 @@ import pytest
 
 from ocrlab.hardware.doctor import check_packages, doctor_job
 from ocrlab.hardware.doctor.check_spec import Options, ok
-from ocrlab.hardware.doctor.doctor_job import Event
+from ocrlab.hardware.doctor.doctor_job import Progress
 from ocrlab.records import Check
 
 FAULTS = {  # planted -> (judgement, cause, what the finding must say)
@@ -70,24 +70,24 @@ def test_asks_that_wait_for_each_other_or_for_nobody_are_asked_all_the_same(ask:
     assert [check.judgement for check in doctor_job.run(options, planned=planned)] == ["ok", "ok", "ok"]
 
 
-def test_events_report_each_step_once_and_in_this_thread(ask: Any, options: Options) -> None:
-    events: list[Event] = []
+def test_the_progress_is_reported_in_this_thread(ask: Any, options: Options) -> None:
+    began: set[str] = set()
+    complete: dict[int, list[Check]] = {}
 
-    def report(event: Event) -> None:
+    def report(progress: Progress) -> None:
         assert threading.current_thread() is threading.main_thread()
-        events.append(event)
+        began.update(name for names in progress.running.values() for name in names)
+        complete.update(progress.complete)
 
     planned = [ask("answer", "b", 1), ask("answer", "a", 1), ask("silent", "c", 2)]
     checks = doctor_job.run(options, report, planned=planned)
-    complete = {event.step: event.step_checks for event in events if event.step_checks is not None}
-    assert [check for step in sorted(complete) for check in complete[step] or ()] == checks
-    assert sorted(event.name for event in events if event.began) == ["a", "b", "c"]
+    assert [check for step in sorted(complete) for check in complete[step]] == checks
+    assert began == {"a", "b", "c"}
 
 
 def test_an_interrupt_ends_the_children(ask: Any, options: Options) -> None:
-    def report(event: Event) -> None:
-        if event.began:
-            raise KeyboardInterrupt
+    def report(progress: Progress) -> None:
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         doctor_job.run(options, report, planned=[ask("hang")])
