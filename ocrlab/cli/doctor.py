@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> Answer:
     began, look = time.monotonic(), terminal_look()
     if not args.json:
         print(look.encode(f"ocrlab doctor looks at {clean(options.python)}\n"), flush=True)
-    checks = doctor_job.run(options, None if args.json else LiveReport(look))
+    checks = doctor_job.run(options) if args.json else doctor_job.run(options, LiveReport(look))
     seconds = time.monotonic() - began
     text = "\n".join(["", *text_table.summary(checks, seconds, look), "", *text_table.notes(look)])
     return Answer(record(checks, options, seconds), text, int(worst(checks) == "fail"))

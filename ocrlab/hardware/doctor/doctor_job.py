@@ -52,14 +52,16 @@ def asks(options: Options) -> list[Probe]:
 
 
 def run(
-    options: Options, report: Callable[[Progress], None] | None = None, planned: Sequence[Probe] | None = None
+    options: Options,
+    report: Callable[[Progress], None] = lambda progress: None,
+    planned: Sequence[Probe] | None = None,
 ) -> list[Check]:
     """Return the findings of all ten steps in their order; `report` gets the progress after each change, in this thread.
 
     No check can stop it: one that hangs, dies, floods or answers nonsense is a finding. `planned` replaces the probes.
     """
     every = list(asks(options) if planned is None else planned)
-    notify, progress = report or (lambda progress: None), Progress()
+    progress = Progress()
     waiting, running = list(every), dict[Future[ProbeResult], Probe]()
     facts: dict[str, Answer] = {}
     findings: dict[str, list[Check]] = {}
@@ -70,7 +72,7 @@ def run(
         step = [other.name for other in every if other.step == probe.step]
         if all(name in findings for name in step):
             progress.complete[probe.step] = [check for name in step for check in findings[name]]
-        notify(progress)
+        report(progress)
 
     with ThreadPoolExecutor(AT_ONCE, "doctor") as pool:
         try:
@@ -88,7 +90,7 @@ def run(
                         waiting.remove(probe)
                         running[pool.submit(_run_probe, probe, options, stop)] = probe
                         progress.running[probe.step].append(probe.name)
-                        notify(progress)
+                        report(progress)
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     probe, result = running.pop(future), future.result()
                     progress.running[probe.step].remove(probe.name)
