@@ -137,27 +137,6 @@ def test_a_damaged_package_is_left_out(tmp_path: Path, monkeypatch: pytest.Monke
     assert "damaged" not in versions
 
 
-def test_revision_is_a_reading_when_git_is_missing_hangs_or_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host, "__file__", str(tmp_path / "ocrlab" / "probes" / "host.py"))
-    assert host.revision().missing == "not run from a git checkout"
-    (tmp_path / ".git").mkdir()
-
-    def failing(error: Exception) -> None:
-        def run(*_: object, **__: object) -> None:
-            raise error
-
-        monkeypatch.setattr(subprocess, "run", run)
-
-    failing(subprocess.TimeoutExpired("git", 5))
-    assert host.revision().missing == "TimeoutExpired"
-    failing(FileNotFoundError("git"))
-    assert host.revision().missing == "FileNotFoundError"
-    failing(subprocess.CalledProcessError(128, "git", stderr="fatal: bad\n"))
-    assert host.revision().missing == "fatal: bad"
-
-
 def test_revision_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     try:

@@ -62,13 +62,6 @@ def test_table_drops_a_torn_row(tmp_path: Path) -> None:
     assert path.read_text() == "step,loss\n1,0.5\n2,0.25\n"
 
 
-def test_a_header_without_rows_stays(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.csv"
-    path.write_text("step,loss\n")
-    Table(path).write({"step": 1})
-    assert path.read_text() == "step,loss\n1,\n"
-
-
 def test_rewind_drops_what_a_resumed_run_writes_again(tmp_path: Path) -> None:
     table = Table(tmp_path / "metrics.csv")
     table.rewind(3)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab import run_folder
 from ocrlab.errors import DataError, RunError
 from ocrlab.run_folder.status_file import list_runs, newest, running_process, status
 
@@ -82,9 +81,3 @@ def test_newest_goes_by_the_start_and_by_the_status(tmp_path: Path) -> None:
     assert newest(tmp_path, "failure") == tmp_path / "c"
     assert newest(tmp_path, "running") is None
     assert [path.name for path, _ in list_runs(tmp_path)] == ["b", "a", "c"]
-
-
-def test_times_sort_as_texts() -> None:
-    times = [run_folder.now() for _ in range(3)]
-    assert times == sorted(times)
-    assert all(time.endswith("+00:00") and len(time) == 32 for time in times)

@@ -13,6 +13,12 @@ def test_the_watcher_reads_where_runs_are_created(tmp_path, monkeypatch):
     assert watcher_link.watched()
     watcher_link.report_runs("some/runs")
     assert watcher_link.read_runs(tmp_path) == Path.cwd() / "some" / "runs"
+    monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path / "gone"))
+    watcher_link.report_runs("runs")
+    assert watcher_link.read_runs(tmp_path / "gone") is None
+    monkeypatch.delenv(watcher_link.FOLDER)
+    assert not watcher_link.watched()
+    watcher_link.report_runs("runs")
 
 
 def test_a_folder_may_have_a_name_of_any_bytes(tmp_path, monkeypatch):
@@ -20,19 +26,6 @@ def test_a_folder_may_have_a_name_of_any_bytes(tmp_path, monkeypatch):
     runs = tmp_path / os.fsdecode(b"caf\xe9") / "runs"
     watcher_link.report_runs(runs)
     assert watcher_link.read_runs(tmp_path) == runs
-
-
-def test_nobody_watches(tmp_path, monkeypatch):
-    monkeypatch.delenv(watcher_link.FOLDER, raising=False)
-    assert not watcher_link.watched()
-    watcher_link.report_runs("runs")
-    assert watcher_link.read_runs(tmp_path) is None
-
-
-def test_a_handover_folder_that_is_gone_is_no_error(tmp_path, monkeypatch):
-    monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path / "none"))
-    watcher_link.report_runs("runs")
-    assert watcher_link.read_runs(tmp_path / "none") is None
 
 
 def test_the_watcher_hears_where_the_flight_record_lies(tmp_path, monkeypatch):

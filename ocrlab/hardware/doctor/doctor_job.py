@@ -56,7 +56,7 @@ def run(
     report: Callable[[Progress], None] = lambda progress: None,
     planned: Sequence[Probe] | None = None,
 ) -> list[Check]:
-    """Return the findings of all ten steps in their order; `report` gets the progress after each change, in this thread.
+    """Return the findings of all ten steps in their order; `report` gets each change, in this thread.
 
     No check can stop it: one that hangs, dies, floods or answers nonsense is a finding. `planned` replaces the probes.
     """

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ocrlab.hardware.doctor import check_gpus, doctor_job, failed_probe, probe_runner
-from ocrlab.hardware.doctor.check_gpus import CUINIT_ERRORS, OLDEST_DRIVERS, WHEELS
-from ocrlab.hardware.doctor.check_spec import PROBES, Options, version
+from ocrlab.hardware.doctor.check_gpus import CUINIT_ERRORS, WHEELS
+from ocrlab.hardware.doctor.check_spec import PROBES, Options
 from ocrlab.records import Check
 
 GIB = 1 << 30
@@ -159,13 +159,6 @@ def test_nodes_and_versions() -> None:
     assert checks["driver versions"].judgement == checks["device nodes"].judgement == "ok"
 
 
-def test_the_tables() -> None:
-    assert [version(OLDEST_DRIVERS[major]) for major in sorted(OLDEST_DRIVERS)] == sorted(
-        version(text) for text in OLDEST_DRIVERS.values()
-    )
-    assert set(NAMED) == set(CUINIT_ERRORS)
-
-
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch")
 def test_real_torch_says_it_and_the_doctor_names_it(fake_driver: Path, tmp_path: Path) -> None:
     """One process imports torch and forks for each state, so that a real message of each is judged."""
@@ -270,12 +263,6 @@ def card(**more: Any) -> dict[str, Check]:
     return {check.name: check for check in checks}
 
 
-def test_a_healthy_card() -> None:
-    checks = card()
-    assert {check.judgement for check in checks.values()} == {"ok"}
-    assert "45 °C" in checks["GPU 0 health"].observed
-
-
 def test_memory_that_others_hold() -> None:
     who = [{"pid": 4711, "bytes": 6 * GIB, "name": "python"}]
     check = card(used=6 * GIB, processes=who)["GPU 0 memory"]
@@ -299,6 +286,7 @@ def test_memory_that_others_hold() -> None:
         ({"temperature": 91}, "warn"),
         ({"throttled": ["hardware thermal slowdown"]}, "warn"),
         ({"throttled": ["software power cap"]}, "ok"),
+        ({}, "ok"),
     ],
 )
 def test_a_sick_card(more: dict[str, Any], judgement: str) -> None:

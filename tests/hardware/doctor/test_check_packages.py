@@ -251,9 +251,3 @@ def test_nms_is_really_called() -> None:
         *_, check = check_packages.judge_torchvision({**came, **answer}, {}, "PY")
         assert (check.name, check.judgement) == ("torchvision.ops.nms", judgement)
         assert check.cause == (None if judgement == "ok" else "build.torchvision")
-
-
-def test_a_slow_import_is_a_warning() -> None:
-    came: dict[str, Any] = {"name": "cv2", "imported": True, "seconds": 99.0, "version": "5"}
-    [check] = check_packages.judge_import("cv2", came, "PY")
-    assert check.judgement == "warn"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ocrlab.hardware.doctor import check_training
-from ocrlab.hardware.doctor.check_spec import Options
 
 CUDNN = "/site/nvidia/cudnn/lib/libcudnn.so.9"
 
@@ -109,13 +108,6 @@ def test_round_trips(more: dict[str, Any], judgement: str) -> None:
     answer = {"method": "fork", "batches": 4, "seconds": 0.2, "same": True, **more}
     [check] = check_training.judge_loader(answer, {})
     assert (check.name, check.judgement) == ("DataLoader by fork", judgement)
-
-
-def test_fork_and_spawn_are_asked(options: Options) -> None:
-    assert [ask.arguments for ask in check_training.training_probes(options) if "DataLoader" in ask.name] == [
-        {"method": "fork"},
-        {"method": "spawn"},
-    ]
 
 
 @pytest.mark.parametrize(

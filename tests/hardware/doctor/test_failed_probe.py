@@ -37,22 +37,6 @@ def test_a_hang_with_a_cause_has_its_remedy(cause: str, ask: Any) -> None:
     assert (check.cause, check.do) == (cause, failed_probe.REMEDIES[cause])
 
 
-def test_a_child_that_ended_well_is_no_finding(ask: Any) -> None:
-    assert failed_probe.checks(ask("answer"), ProbeResult({"told": 1}, code=0, done=True)) == []
-
-
-def test_a_signal_without_a_name(ask: Any) -> None:
-    assert ProbeResult(code=-64).signal is not None
-    [check] = failed_probe.checks(ask("answer"), ProbeResult(code=-60))
-    assert check.judgement == "fail"
-
-
-def test_the_last_line_is_short() -> None:
-    assert failed_probe.last_line("a\n\n b \n") == "b"
-    assert len(failed_probe.last_line("x" * 9999)) == 160
-    assert failed_probe.last_line(" \n") == ""
-
-
 @pytest.mark.parametrize(
     ("code", "kind", "flag"),
     [

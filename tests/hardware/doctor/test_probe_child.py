@@ -33,18 +33,6 @@ def test_answers_are_apart_from_what_is_printed(tmp_path: Path) -> None:
     assert printed == "noise\n{}\n"
 
 
-def test_an_exception_is_an_answer_with_its_place(tmp_path: Path) -> None:
-    probe = tmp_path / "probe.py"
-    probe.write_text("def fails():\n    return [][1]\n")
-    answers, _ = boots(probe, "fails")
-    assert answers[0]["raised"] == {
-        "type": "IndexError",
-        "message": "list index out of range",
-        "where": f"{probe}:2",
-    }
-    assert answers[-1] == {"done": True}
-
-
 def test_where_an_address_is_mapped() -> None:
     with open("/proc/self/maps", encoding="utf-8") as maps:
         line = next(line for line in maps if "r-xp" in line and "/" in line)

@@ -133,16 +133,12 @@ def test_ranks_are_those_who_got_a_rank_of_their_own(start: Start) -> None:
         ("python -c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=6)", "worker"),
         ("/venv/bin/python3.11 train.py", "main"),
         ("bash run.sh", "other"),
+        ("[pt_data_worker]", "worker"),  # a name that torch gives
     ],
 )
 def test_roles_by_command(command: str, role: str) -> None:
-    assert process_tree._role(process_tree.Process(2**22 + 1, name="x"), command, None) == role
-
-
-def test_a_worker_that_torch_has_named() -> None:
-    assert (
-        process_tree._role(process_tree.Process(2**22 + 1, name="pt_data_worker"), "[pt_data_worker]", None) == "worker"
-    )
+    name = "pt_data_worker" if command == "[pt_data_worker]" else "x"
+    assert process_tree._role(process_tree.Process(2**22 + 1, name=name), command, None) == role
 
 
 def test_zombies_have_a_name_and_no_command(start: Start) -> None:

@@ -211,14 +211,6 @@ def test_another_users_process_is_shown_as_far_as_allowed(start: Start) -> None:
     assert why_not
 
 
-@pytest.mark.usefixtures("spy")
-def test_many_processes_at_once(start: Start) -> None:
-    family = [start(SLEEPS) for _ in range(6)]
-    taken = stack_dumps.take(family, AMPLE)
-    assert [stack.process.pid for stack in taken] == [process.pid for process in family]
-    assert {stack.threads[0].frames[0].function for stack in taken} == {"waits"}
-
-
 def test_faulthandlers_words() -> None:
     text = 'Thread 0x00007f30731ef6c0 [worker] (most recent call first):\n  File "/a/b.py", line 7 in run\n\n'
     text += 'Current thread 0x00007f3073c95b80 (most recent call first):\n  File "c.py", line ??? in <module>\n'
