@@ -130,8 +130,8 @@ class WorkerLog:
         memory = [host_memory.resident(), 0, 0]
         if now >= self.next_full:
             use = process_memory.of_process(self.pid)
-            if use is not None and use.private is not None:
-                memory = [use.rss, use.pss or 0, use.private]
+            if use is not None and use["private"] is not None:
+                memory = [use["rss"], use["pss"] or 0, use["private"]]
             self.next_full = now + max(1.0, (time.monotonic() - now) / PSS_SHARE)
         self.write(["look", now, *memory, self.run_queue.seconds(), *threads()])
 
