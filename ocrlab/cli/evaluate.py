@@ -75,7 +75,15 @@ def run(args: argparse.Namespace) -> Answer:
     if no_box(figures):
         record["warning"] = NOTHING
     if rows_file is not None:
-        write_rows(rows_file, scored)
+        rows, text = scored.rows(), io.StringIO(newline="")
+        if rows_file.suffix == ".csv":
+            writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        else:
+            text.writelines(json.dumps(finite({"schema": SCHEMA, **row}), ensure_ascii=False) + "\n" for row in rows)
+        with rows_file.open("x", encoding="utf-8", newline="") as file:
+            file.write(text.getvalue())
     return Answer(record, scores_text(scored, figures))
 
 
@@ -106,20 +114,6 @@ def score_predictions(args: argparse.Namespace, words: list[str], split: str) ->
     predictions = prediction_scores.read(args.predictions)
     scored = prediction_scores.score(reader.load(asked.data, split, exif=asked.exif), predictions)
     return scored, {"predictions": str(args.predictions), "data": asked.data, "split": split}
-
-
-def write_rows(path: Path, scored: DatasetScores) -> None:
-    """Write one line a page; raises FileExistsError if the file has appeared meanwhile."""
-    rows = scored.rows()
-    text = io.StringIO(newline="")
-    if path.suffix == ".csv":
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    else:
-        text.writelines(json.dumps(finite({"schema": SCHEMA, **row}), ensure_ascii=False) + "\n" for row in rows)
-    with path.open("x", encoding="utf-8", newline="") as file:
-        file.write(text.getvalue())
 
 
 def scores_text(scored: DatasetScores, figures: dict[str, float]) -> str:

@@ -69,7 +69,9 @@ def table(runs: Sequence[Run], differing: SettingDifferences, width: int) -> str
     for run in runs:
         description = GAP.join(filter(None, (run.why or run.problem, differing.of(run))))
         begun = [local_time(run.started, width)] if dated else []
-        rows.append([run.name, run.status, hmean_text(run), duration_text(run.seconds), *begun, description])
+        hmean = f"{run.hmean:.4f}" if run.hmean is not None and run.hmean == run.hmean else "-"
+        hmean = hmean if run.final or hmean == "-" else f"({hmean})"  # in brackets while it is not final
+        rows.append([run.name, run.status, hmean, duration_text(run.seconds), *begun, description])
     return fit_rows(rows, width, right=(2, 3))
 
 
@@ -113,13 +115,6 @@ def cut(text: str, width: int, middle: bool = False) -> str:
         return text[: width - 1] + "…"
     end = (width - 1) // 2
     return text[: width - 1 - end] + "…" + text[len(text) - end :]
-
-
-def hmean_text(run: Run) -> str:
-    """Return hmean@0.5 with four digits; in brackets while it is not final."""
-    if run.hmean is None or run.hmean != run.hmean:
-        return "-"
-    return f"{run.hmean:.4f}" if run.final else f"({run.hmean:.4f})"
 
 
 def duration_text(seconds: float | None) -> str:

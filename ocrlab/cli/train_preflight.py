@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ocrlab.config.aliases import SAMPLES
 from ocrlab.config.overrides import Setting, from_lines, from_yaml, is_nothing
+from ocrlab.data import folder_layouts
 from ocrlab.errors import DataError
 from ocrlab.inference import pretrained
 from ocrlab.run_folder.folder import resumable
@@ -54,7 +55,14 @@ def check_places(places: Mapping[str, str]) -> None:
             missing=True,
         )
     for split in filter(None, (places["train_split"], places["val_split"])) if data else ():
-        _check_split(Path(data).expanduser(), split)
+        folder = Path(data).expanduser()
+        try:
+            folder_layouts.find(folder, split)
+        except DataError:
+            from ocrlab.data.shards import dataset  # late: NumPy and OpenCV take as long as all the rest
+
+            if not folder.exists() or not dataset.find(folder, split):
+                raise
     if places["weights"].endswith(".ckpt"):  # the child checks any other word
         pretrained.check_file(Path(places["weights"]))
 
@@ -74,15 +82,3 @@ def check_resume(run: Path, config: Config) -> None:
     if there:
         pretrained.check_file(last)
     check_config(config, begun=there)
-
-
-def _check_split(data: Path, split: str) -> None:
-    from ocrlab.data import folder_layouts
-
-    try:
-        folder_layouts.find(data, split)
-    except DataError:
-        from ocrlab.data.shards import dataset  # late: NumPy and OpenCV take as long as all the rest
-
-        if not data.exists() or not dataset.find(data, split):
-            raise

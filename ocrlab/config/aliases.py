@@ -10,7 +10,7 @@ from ocrlab.errors import ConfigError
 
 SAMPLES = "data_samples"  # folder of the synthetic receipts, in a checkout
 
-# Names from other programs and from guides that mean exactly the same as ours.
+# Names from other programs and guides, and the settings that mean exactly the same.
 ALIASES = {
     "tracking": "tracking.mode",
     "lr": "optim.lr",
@@ -41,9 +41,9 @@ _NODES = "It follows the launcher: torchrun --nnodes N --nproc-per-node M ... -m
 _VAL_LOADER = "Validation feeds one page at a time, as large as evaluate.long_side says"
 _WANDB = "Write tracking=offline|online|tensorboard|disabled, tracking.user=NAME, tracking.project=NAME"
 
-# Names whose meaning differs from ours, or that we have no use for; a name also stands for everything below it.
+# Names with another meaning or without a use here; a name also stands for everything below it.
 REFUSED = {
-    "hardware": "It is no field but a preset under the others; write +hardware=NAME or config.load(hardware=NAME)",
+    "hardware": "It is a preset below the settings; write +hardware=NAME or config.load(hardware=NAME)",
     "runtime.ddp_strategy": "Write trainer.devices=N for how many ranks; they train with DDP",
     "runtime.auto_gpu_devices": _DEVICES,
     "runtime.min_auto_devices": _DEVICES,
@@ -103,7 +103,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def resolve(settings: Iterable[Setting], names: Collection[str]) -> dict[str, Setting]:
-    """Return settings under our names; the last of two wins. Raises ConfigError with all that cannot be understood.
+    """Return settings under their names here; the last of two wins. Raises ConfigError with all that cannot be used.
 
     `hardware` passes unchanged; a group without a value, `trainer:` with every line below commented out, is empty.
     """

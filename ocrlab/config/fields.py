@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -78,7 +79,7 @@ def _fitted(setting: Setting, annotation: Any) -> Any:
 
 
 def explain(error: ValidationError, schema: type[BaseModel]) -> ConfigError:
-    """Return a pydantic error of `schema` in our words: key, what was given, what is needed, the nearest name."""
+    """Return a pydantic error of `schema` as ConfigError: key, what was given, what is needed, the nearest name."""
     fields = table(schema)
     problems = []
     for each in error.errors(include_url=False):
@@ -108,10 +109,8 @@ def describe(annotation: Any, bounds: Sequence[Any] = ()) -> str:
     """Return what a field takes in words, such as `a whole number from 16 to 1024, a multiple of 4`."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        inner = [
-            limit for extra in parts[1:] for limit in (extra.metadata if isinstance(extra, FieldInfo) else [extra])
-        ]
-        return describe(parts[0], [*bounds, *inner])
+        inner = [extra.metadata if isinstance(extra, FieldInfo) else [extra] for extra in parts[1:]]
+        return describe(parts[0], [*bounds, *itertools.chain(*inner)])
     if origin in (Union, UnionType):
         return " or ".join(describe(part, bounds) for part in parts)
     if origin is Literal:

@@ -6,6 +6,7 @@ and YAML's surprises with them never happen. Nothing is constructed from YAML ta
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 WORD = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
 NOTHING = ("", "~", "null", "none")
+LINES = "lines of the form key: value"  # what a YAML file needs
 DEEPEST = 4  # no setting and no alias of one has more parts
 CORE_TAGS = tuple(f"tag:yaml.org,2002:{tag}" for tag in ("str", "int", "float", "bool", "null", "timestamp"))
 
@@ -54,9 +56,8 @@ def from_lines(overrides: Sequence[str] | Mapping[str, Any], where: str = "comma
     if isinstance(overrides, Mapping):
         return [Setting(str(key), value, repr(value), "given") for key, value in overrides.items()]
     if isinstance(overrides, str):
-        raise ConfigError(
-            "overrides are one text", got=overrides, need="a list of key=value texts", do="Put it in a list"
-        )
+        need, do = "a list of key=value texts", "Put it in a list"
+        raise ConfigError("overrides are one text", got=overrides, need=need, do=do)
     return [setting for text in overrides for setting in _from_word(text, where)]
 
 
@@ -66,16 +67,14 @@ def _from_word(text: str, where: str) -> list[Setting]:
         do = f"To switch {text.lstrip('~')} off, set it to none, 0 or false" if text.startswith("~") else None
         raise ConfigError(f"{text!r} is not a setting", need="key=value, such as batch_size=4", do=do)
     key, value = match["key"], match["value"]
-    if not value.startswith(("[", "{", "'", '"')):
-        return [Setting(key, value, value or "nothing", where)]
-    import yaml
+    if value.startswith(("[", "{", "'", '"')):
+        import yaml
 
-    try:
-        node = yaml.compose(value, Loader=yaml.SafeLoader)
-        assert node is not None, "a text that starts with a bracket or a quote is never empty YAML"
-        return list(_flatten(node, key, where=where, file=None))
-    except yaml.YAMLError:
-        return [Setting(key, value, value, where)]  # a folder may well be called [old; other fields will refuse it
+        with contextlib.suppress(yaml.YAMLError):  # a folder may well be called [old; other fields will refuse it
+            node = yaml.compose(value, Loader=yaml.SafeLoader)
+            assert node is not None, "a text that starts with a bracket or a quote is never empty YAML"
+            return list(_flatten(node, key, where=where, file=None))
+    return [Setting(key, value, value or "nothing", where)]
 
 
 def from_yaml(path: Path) -> list[Setting]:
@@ -87,30 +86,25 @@ def from_yaml(path: Path) -> list[Setting]:
     except (OSError, UnicodeDecodeError) as error:
         do = f"There is a {path / 'config.yaml'}" if (path / "config.yaml").is_file() else None
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(
-            f"Config file {path} cannot be read", got=reason, need="a YAML file in UTF-8", do=do
-        ) from None
+        what = f"Config file {path} cannot be read"
+        raise ConfigError(what, got=reason, need="a YAML file in UTF-8", do=do) from None
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         anchors = [token for token in yaml.scan(text, Loader=yaml.SafeLoader) if isinstance(token, yaml.AliasToken)]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f", line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{line} is not YAML", got=error.problem, need="lines of the form key: value") from None
+        raise ConfigError(f"{path}{line} is not YAML", got=error.problem, need=LINES) from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{path} is not YAML", got=error, need="lines of the form key: value") from None
+        raise ConfigError(f"{path} is not YAML", got=error, need=LINES) from None
     if anchors:  # ten lines of them can stand for a billion values
         what = f"{path}, line {anchors[0].start_mark.line + 1} refers to an anchor"
         raise ConfigError(what, got=f"*{anchors[0].value}", need="plain values", do="Write the value out")
     if node is None or node.tag == "tag:yaml.org,2002:null":
         return []
     if not isinstance(node, yaml.MappingNode):
-        need = "lines of the form key: value"
-        raise ConfigError(
-            f"{path}, line {node.start_mark.line + 1} is no list of settings",
-            got=node.tag.rpartition(":")[2],
-            need=need,
-        )
+        what = f"{path}, line {node.start_mark.line + 1} is not a list of settings"
+        raise ConfigError(what, got=node.tag.rpartition(":")[2], need=LINES)
     return list(_flatten(node, "", where="", file=path))
 
 
@@ -128,9 +122,8 @@ def _flatten(node: yaml.Node, key: str, *, where: str, file: Path | None, depth:
         for name, child in _pairs(node, here, file):
             yield from _flatten(child, f"{key}.{name}" if key else name, where=where, file=file, depth=depth + 1)
     else:
-        raise ConfigError(
-            f"{key} cannot be read ({here})", got=node.tag.rpartition(":")[2], need="plain values and lists"
-        )
+        got = node.tag.rpartition(":")[2]
+        raise ConfigError(f"{key} cannot be read ({here})", got=got, need="plain values and lists")
 
 
 def _pairs(node: yaml.MappingNode, here: str, file: Path | None) -> Iterator[tuple[str, yaml.Node]]:
@@ -143,8 +136,7 @@ def _pairs(node: yaml.MappingNode, here: str, file: Path | None) -> Iterator[tup
         if not isinstance(name, yaml.ScalarNode) or name.tag == "tag:yaml.org,2002:merge":
             raise ConfigError(f"A key of {at} cannot be used", got=name.value, need="a setting's name")
         if name.value in first:
-            raise ConfigError(
-                f"{name.value} is given twice ({at})", got=f"also on line {first[name.value]}", need="one value"
-            )
+            got = f"also on line {first[name.value]}"
+            raise ConfigError(f"{name.value} is given twice ({at})", got=got, need="one value")
         first[name.value] = line
         yield name.value, child

@@ -26,11 +26,8 @@ PRESETS: dict[str, Preset] = {
         "two cores: a second busy process beside the step makes it many times slower, so pages are made in the trainer",
         {
             "trainer.accelerator": "cpu",
-            "batch_size": 4,
-            "crop": 512,
             "runtime.threads": 2,
             "runtime.workers": 0,
-            "runtime.cache": "memory",
             "runtime.cache_gb": 1.0,
         },
     ),
@@ -38,8 +35,6 @@ PRESETS: dict[str, Preset] = {
         "eight cores: six for the step, two that make the next pages; the cache leaves memory to the desktop",
         {
             "trainer.accelerator": "cpu",
-            "batch_size": 4,
-            "crop": 512,
             "runtime.threads": 6,
             "runtime.workers": 2,
             "runtime.cache_gb": 2.0,
@@ -57,8 +52,6 @@ PRESETS: dict[str, Preset] = {
             "runtime.threads": 4,
             "runtime.workers": 8,
             "runtime.channels_last": True,
-            "runtime.cache": "memory",
-            "runtime.cache_gb": 4.0,
         },
     ),
     "t4_16gb_4core": Preset(
@@ -72,8 +65,6 @@ PRESETS: dict[str, Preset] = {
             "crop": 640,
             "runtime.threads": 2,
             "runtime.workers": 3,
-            "runtime.cache": "memory",
-            "runtime.cache_gb": 4.0,
         },
     ),
     "h200_16core": Preset(

@@ -56,7 +56,7 @@ class Section(BaseModel):
     @classmethod
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, bool) and not accepts(cls.model_fields[str(info.field_name)].annotation, bool):
-            raise ValueError("true and false are no numbers")
+            raise ValueError("true and false are not numbers")
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -246,11 +246,12 @@ def load(
     preset = choose(asked or named)
     _refuse_sharding({**written, **settings})
     config = assign(Config(), {**preset, **written, **settings})
-    _refuse_two_lengths(config, settings)
+    if "trainer.max_steps" in settings and config.trainer.max_epochs is not None:
+        got = f"trainer.max_epochs={config.trainer.max_epochs} as well, which wins"
+        raise ConfigError("trainer.max_steps would have no effect", got=got, do="Add trainer.max_epochs=none")
     check(config)
-    stands = [
-        key for key in preset if key in written and key not in settings and flat(config)[key] != preset[key].value
-    ]
+    values = flat(config)
+    stands = [key for key in preset if key in written and key not in settings and values[key] != preset[key].value]
     if asked and stands:
         log.warning("hardware=%s: %s sets %s itself, and that stands", asked.value, path, ", ".join(stands))
     return config
@@ -265,12 +266,9 @@ def of_run(folder: Path | str) -> Config:
     there = {setting.key for setting in from_yaml(path)}
     missing = [key for key in EVERY_RUN if key not in there]
     if missing:
-        raise ConfigError(
-            f"{path} is not the config of a run",
-            got=f"a file without {', '.join(missing)}" if there else "a file without settings",
-            need="the file as the run has written it",
-            do="Put it back, or start a new run",
-        )
+        got = f"a file without {', '.join(missing) if there else 'settings'}"
+        need, do = "the file as the run has written it", "Put it back, or start a new run"
+        raise ConfigError(f"{path} is not the config of a run", got=got, need=need, do=do)
     return load(path)
 
 
@@ -278,7 +276,8 @@ def apply(config: Config, overrides: Sequence[str] | Mapping[str, Any]) -> Confi
     """Return a copy of `config` with `overrides` on top; raises ConfigError."""
     resolved = resolve(from_lines(overrides), keys())
     if "hardware" in resolved:
-        raise ConfigError("hardware cannot be laid under a finished config", do="Give the settings themselves")
+        what = "A hardware preset cannot be applied after the config is complete"
+        raise ConfigError(what, do="Give the settings themselves")
     _refuse_sharding(resolved)
     return assign(config.model_copy(deep=True), resolved)
 
@@ -287,44 +286,29 @@ def _refuse_sharding(settings: Mapping[str, Setting]) -> None:
     """Raise ConfigError for the strategy that older versions had besides DDP."""
     strategy = settings.get("trainer.strategy")
     if strategy is not None and str(strategy.value).lower() == "fsdp":
-        raise ConfigError(
-            "ocrlab no longer trains with FSDP",
-            got=f"trainer.strategy=fsdp ({strategy.where})",
-            need="trainer.strategy=ddp",
-            do="Leave it out or set ddp; a run that began with fsdp goes on under ddp once its config.yaml says so",
-        )
+        got, need = f"trainer.strategy=fsdp ({strategy.where})", "trainer.strategy=ddp"
+        do = "Leave it out or set ddp; a run that began with fsdp goes on under ddp once its config.yaml says so"
+        raise ConfigError("ocrlab no longer trains with FSDP", got=got, need=need, do=do)
 
 
 def _of_our_schema(settings: Iterable[Setting]) -> list[Setting]:
-    """Return the settings without the schema number; raises ConfigError if it is not ours."""
+    """Return the settings without the schema number; raises ConfigError for another schema."""
     rest = []
     for setting in settings:
         if setting.key != "schema":
             rest.append(setting)
         elif setting.value != str(SCHEMA):
-            what = f"The config was written by another ocrlab ({setting.where})"
-            raise ConfigError(
-                what, got=f"schema {setting.shown}", need=f"schema {SCHEMA}", do="Update ocrlab to read it"
-            )
+            what, got = f"The config was written by another ocrlab ({setting.where})", f"schema {setting.shown}"
+            raise ConfigError(what, got=got, need=f"schema {SCHEMA}", do="Update ocrlab to read it")
     return rest
-
-
-def _refuse_two_lengths(config: Config, settings: Mapping[str, Setting]) -> None:
-    """Refuse max_steps on the command line where an epoch count would silently win over it."""
-    epochs = config.trainer.max_epochs
-    if "trainer.max_steps" in settings and epochs is not None:
-        got = f"trainer.max_epochs={epochs} as well, which wins"
-        raise ConfigError("trainer.max_steps would have no effect", got=got, do="Add trainer.max_epochs=none")
 
 
 def check(config: Config) -> None:
     """Raise ConfigError for settings that make no sense together."""
     if config.optim.freeze_batchnorm and config.weights is None:
-        raise ConfigError(
-            "optim.freeze_batchnorm=true needs weights to begin from",
-            got="weights=none, whose BatchNorm has seen no page",
-            do="Add weights=receipts, weights=imagenet or a .ckpt, or leave it out",
-        )
+        what, got = "optim.freeze_batchnorm=true needs weights to begin from", "weights=none, an untrained BatchNorm"
+        do = "Add weights=receipts, weights=imagenet or a .ckpt, or leave it out"
+        raise ConfigError(what, got=got, do=do)
 
 
 def differences(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:

@@ -78,16 +78,15 @@ class Display:
         def show(*_: Any, **__: Any) -> None:  # a method would not do: pyplot gives it a signature
             self.figures()
 
-        builtins.display = self.show_later  # type: ignore[attr-defined]  # IPython has it there too
+        def show_later(*objects: Any, **more: Any) -> Any:
+            from IPython.display import display
+
+            return display(*objects, **more)
+
+        builtins.display = show_later  # type: ignore[attr-defined]  # a notebook has it without importing it
         ours = {"display": self.show, "publish_display_data": self.publish}
         sys.meta_path.insert(0, _Replacing("IPython.core.display_functions", ours))
         sys.meta_path.insert(0, _Replacing("matplotlib.pyplot", {"show": show}))
-
-    def show_later(self, *objects: Any, **more: Any) -> Any:
-        """Be the `display` that a notebook has without importing it."""
-        from IPython.display import display
-
-        return display(*objects, **more)
 
 
 class _Replacing(importlib.abc.MetaPathFinder):

@@ -51,8 +51,18 @@ def register_here() -> None:
 
 def run(line: str, code: str, namespace: dict[str, Any]) -> Any:
     """Run the code of a cell in a child and return the value of its last line; raises ConfigError, ChildFailed."""
-    _parse(code)  # a slip of the pen is told at once
-    words = _words(line.split())
+    try:
+        ast.parse(code)  # a typo is reported at once
+    except SyntaxError:
+        magic = next((line for line in code.splitlines() if re.match(r"\s*([\w, ]+=\s*)?[!%]", line)), None)
+        if magic is None:
+            raise
+        do = "Put that line into a cell of its own"
+        raise ConfigError("An isolated cell is plain Python", got=magic.strip(), do=do) from None
+    parser = _Parser("%%isolated", add_help=False, allow_abbrev=False)
+    parser.add_argument("--silence", type=float, default=300.0)  # seconds without progress that count as a hang
+    parser.add_argument("--timeout", type=float)  # seconds for the whole cell
+    words = parser.parse_args(line.split())
     call, left = gather(code, namespace)
     for name, why in left.items():
         print(f"{name} was not handed over: {why}", file=sys.stderr)
@@ -97,17 +107,6 @@ def show(event: Mapping[str, Any]) -> None:
     display(event["data"], raw=True, metadata=event["metadata"], **more)
 
 
-def _parse(code: str) -> None:
-    try:
-        ast.parse(code)
-    except SyntaxError:
-        for line in code.splitlines():
-            if re.match(r"\s*([\w, ]+=\s*)?[!%]", line):
-                do = "Put that line into a cell of its own"
-                raise ConfigError("An isolated cell is plain Python", got=line.strip(), do=do) from None
-        raise
-
-
 def _line(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
@@ -145,7 +144,8 @@ class _Careful(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch.storage", "_load_from_bytes") and "torch" in sys.modules:
-            return _on_cpu
+            load = sys.modules["torch"].load  # as torch's own does, but to the CPU, wherever the tensor was
+            return lambda data: load(io.BytesIO(data), map_location="cpu", weights_only=False)
         if module.partition(".")[0] not in sys.modules:
             raise RunError(f"it needs {module}, which this notebook has not imported")
         return super().find_class(module, name)
@@ -156,11 +156,6 @@ def loads(data: bytes) -> Any:
     return _Careful(io.BytesIO(data)).load()
 
 
-def _on_cpu(data: bytes) -> Any:
-    """Return a tensor's storage, wherever it was; what `torch.storage._load_from_bytes` does, but for the place."""
-    return sys.modules["torch"].load(io.BytesIO(data), map_location="cpu", weights_only=False)
-
-
 def _used(source: str) -> Iterable[str]:
     return [node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
 
@@ -168,10 +163,3 @@ def _used(source: str) -> Iterable[str]:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"%%isolated: {message}", need="%%isolated [--silence S] [--timeout S]")
-
-
-def _words(words: list[str]) -> argparse.Namespace:
-    parser = _Parser("%%isolated", add_help=False, allow_abbrev=False)
-    parser.add_argument("--silence", type=float, default=300.0)  # seconds without progress that are a hang
-    parser.add_argument("--timeout", type=float)  # seconds for the whole cell
-    return parser.parse_args(words)

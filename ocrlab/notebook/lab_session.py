@@ -33,7 +33,7 @@ from ocrlab.reports.notebooks.jupyter_kernel import STACKS
 from ocrlab.reports.notebooks.parameters_to_config import configure, fields
 from ocrlab.reports.view import View, join_views
 
-ENOUGH = 500  # optimiser steps, as in 03_train: fewer have taught no detector from random weights to find text
+ENOUGH = 500  # optimiser steps, as in 03_train: from random weights, fewer never gave a detector that finds text
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Block:
 
 @dataclass
 class Lab:
-    """One open notebook: its parameters, the config made of them, and what will be said at its end."""
+    """One open notebook: its parameters, the config made of them, and the outcome at its end."""
 
     name: str
     parameters: dict[str, Any]
@@ -72,7 +72,7 @@ class Lab:
     top: Block
     began: float
     training: Trained | None = None
-    next: str = ""  # the command to go on with, where the notebook knows it better than `next_command`
+    next: str = ""  # the command to go on with, in place of that of `next_command`
     judgements: list[outcome.Judgement] = field(default_factory=list)
     blocks: list[progress_view.Live] = field(default_factory=list)
 
@@ -151,9 +151,9 @@ class Lab:
         return f"ocrlab train --config {clean(str(run.folder))}/config.yaml trainer.max_steps={longer}"
 
     def after_cell(self, result: Any) -> None:
-        """Show what the progress blocks hold back; where the cell failed, say at the top where the notebook stopped.
+        """Flush the progress blocks; where the cell failed, show at the top where the notebook stopped.
 
-        The word stays INCOMPLETE, because `finish` never ran, unless a child died: that is a crash, and is told as one.
+        The word stays INCOMPLETE, because `finish` never ran, unless a child died: that is a crash.
         """
         for block in self.blocks:
             block.flush()
@@ -163,7 +163,10 @@ class Lab:
         place = f"cell [{result.execution_count}]" if result.execution_count else "a cell"
         seconds = time.monotonic() - self.began
         if isinstance(error, child_runner.Stopped):
-            stopped = _stopped(self.name, error, place)
+            text, following, folder = f"Stopped by you in {place}", "", error.ended.folder if error.ended else None
+            if folder and (folder / "checkpoints" / "last.ckpt").exists():
+                text, following = f"{text}; the last checkpoint is saved", f"ocrlab train --resume {clean(str(folder))}"
+            stopped = outcome.Outcome(self.name, "INCOMPLETE", f"{text}.", next=following)
             shown = outcome.view(stopped)
         elif isinstance(error, child_runner.ChildFailed):
             following = f"ocrlab diagnose {clean(str(error.ended.folder))}" if error.ended.folder else ""
@@ -202,34 +205,17 @@ def setup(namespace: Mapping[str, Any]) -> Lab:
     if not os.environ.get("SERVER_SOFTWARE", "").startswith("voila/"):  # its page keeps what it has once shown
         top.update(outcome.view(running), results.bundle(results.build(running, metrics={}, parameters=values)))
     lab = Lab(name, values, config, top, time.monotonic())
-    lab.show(_about(config, notebook_parameters.changed(cells, namespace, values)))
-    _seed(config.seed)
+    changed = clean(notebook_parameters.changed(cells, namespace, values))
+    set_here = ", ".join(f"{key} = {value!r}" for key, value in changed.items()) or "as in the cell above"
+    rows = [("data", clean(config.data)), ("runs go to", clean(config.runs)), ("parameters", set_here)]
+    html = "".join(f'<p><span style="opacity:.7">{key}</span> <code>{escape(text)}</code></p>' for key, text in rows)
+    lab.show(View(html, "\n".join(f"{key}: {text}" for key, text in rows)))
+    random.seed(config.seed)  # for what a reader adds; training seeds itself, and torch is slow to import
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(config.seed)
     _keep_stacks(name, Path(config.runs))
     _hook(lab)
     return lab
-
-
-def _stopped(name: str, error: child_runner.Stopped, place: str) -> outcome.Outcome:
-    """Return the outcome where a person stopped a child, with the way to go on if a checkpoint was saved."""
-    text, following, folder = f"Stopped by you in {place}", "", error.ended.folder if error.ended else None
-    if folder and (folder / "checkpoints" / "last.ckpt").exists():
-        text, following = f"{text}; the last checkpoint is saved", f"ocrlab train --resume {clean(str(folder))}"
-    return outcome.Outcome(name, "INCOMPLETE", f"{text}.", next=following)
-
-
-def _about(config: Config, changed: Mapping[str, Any]) -> View:
-    """Return what one wants to know before anything runs: where data comes from, where runs go, what was set."""
-    set_here = ", ".join(f"{name} = {value!r}" for name, value in clean(changed).items()) or "as in the cell above"
-    rows = [("data", clean(config.data)), ("runs go to", clean(config.runs)), ("parameters", set_here)]
-    html = "".join(f'<p><span style="opacity:.7">{name}</span> <code>{escape(text)}</code></p>' for name, text in rows)
-    return View(html, "\n".join(f"{name}: {text}" for name, text in rows))
-
-
-def _seed(seed: int) -> None:
-    """Seed Python and NumPy for what a reader adds; training seeds itself, and torch is slow to import."""
-    random.seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed)
 
 
 def _keep_stacks(name: str, runs: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import statistics
 import subprocess
@@ -73,9 +74,8 @@ def accelerator_for(wanted: str) -> tuple[str, str]:
         return "cpu", "set in the config"
     if not torch.cuda.is_available():
         if wanted == "cuda":
-            raise ConfigError(
-                "trainer.accelerator=cuda needs a CUDA device", got="torch sees none", do="Use trainer.accelerator=cpu"
-            )
+            what, do = "trainer.accelerator=cuda needs a CUDA device", "Use trainer.accelerator=cpu"
+            raise ConfigError(what, got="torch sees none", do=do)
         return "cpu", "torch sees no CUDA device"
     if wanted == "cuda":
         return "cuda", "set in the config"
@@ -102,11 +102,8 @@ def formats(config: Config, accelerator: str, reasons: dict[str, str]) -> tuple[
     fixed_bf16 = None if config.trainer.precision == "auto" else config.trainer.precision == "bf16"
     fixed_last = None if config.runtime.channels_last == "auto" else bool(config.runtime.channels_last)
     kinds = (True, False) if accelerator != "cpu" or packable(torch.bfloat16) else (False,)
-    choices = [
-        (bf16, last)
-        for bf16 in (kinds if fixed_bf16 is None else (fixed_bf16,))
-        for last in ((True, False) if fixed_last is None else (fixed_last,))
-    ]
+    bf16_kinds = kinds if fixed_bf16 is None else (fixed_bf16,)
+    choices = list(itertools.product(bf16_kinds, (True, False) if fixed_last is None else (fixed_last,)))
     if fixed_bf16 is None and True not in kinds:
         reasons["precision"] = "fp32: oneDNN has no bf16 for this processor, and torch's own is several times slower"
     if len(choices) == 1:
@@ -136,7 +133,7 @@ def _model(config: Config, accelerator: str, channels_last: bool) -> Detector:
 
 
 def _step(model: Detector, accelerator: str, side: int, bf16: bool) -> Callable[[], float]:
-    """Return what makes a training step on two small crops, keeps no gradients, and tells its seconds."""
+    """Return a function that makes a training step on two small crops and returns its seconds; it drops gradients."""
     images = torch.zeros(2, 3, side, side, dtype=torch.uint8, device=accelerator)
     maps = TargetMaps(*(torch.ones(2, 1, side, side, device=accelerator) for _ in range(4)))
 

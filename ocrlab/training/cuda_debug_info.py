@@ -25,36 +25,22 @@ def block_launches() -> None:
 
 def lines() -> list[str]:
     """Return the `[CUDA Info]` lines: versions, devices (or the reason why there is none), and environment flags."""
-    return [f"[CUDA Info] {line}" for line in (*_versions(), *_devices(), *_flags())]
-
-
-def _versions() -> list[str]:
     import torch
 
-    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return [
-        f"PyTorch version: {torch.__version__}",
-        f"CUDA version of the wheel: {torch.version.cuda or 'none, this torch was built for the CPU'}",
-        f"cuDNN version: {cudnn or 'none'}",
-    ]
-
-
-def _devices() -> list[str]:
-    import torch
-
-    if not torch.cuda.is_available():
-        return ["CUDA available: False", "no CUDA device"]
-    lines = ["CUDA available: True"]
-    for index in range(torch.cuda.device_count()):
+    built, cudnn = torch.version.cuda, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    texts = [f"PyTorch version: {torch.__version__}"]
+    texts.append(f"CUDA version of the wheel: {built or 'none, this torch was built for the CPU'}")
+    texts.append(f"cuDNN version: {cudnn or 'none'}")
+    texts.append(f"CUDA available: {torch.cuda.is_available()}")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    texts += [] if count else ["no CUDA device"]
+    for index in range(count):
         try:
             device = torch.cuda.get_device_properties(index)
         except (RuntimeError, AssertionError) as error:  # a device that is listed may still refuse to answer
-            lines.append(f"device {index}: gives no answer: {str(error).splitlines()[0]}")
+            texts.append(f"device {index}: gives no answer: {str(error).splitlines()[0]}")
             continue
         memory = f"{device.total_memory / GIB:.1f} GiB"
-        lines.append(f"device {index}: {device.name}, capability {device.major}.{device.minor}, {memory}")
-    return lines
-
-
-def _flags() -> list[str]:
-    return [f"{name}={os.environ.get(name, '(not set)')}" for name in FLAGS]
+        texts.append(f"device {index}: {device.name}, capability {device.major}.{device.minor}, {memory}")
+    texts += [f"{name}={os.environ.get(name, '(not set)')}" for name in FLAGS]
+    return [f"[CUDA Info] {text}" for text in texts]

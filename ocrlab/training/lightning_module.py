@@ -61,13 +61,8 @@ class Training(lightning.LightningModule):
         maps = self._run[0](batch.images)
         weights = (self.config.loss.bce, self.config.loss.dice, self.config.loss.l1)
         targets = TargetMaps(*batch.maps)
-        parts = db_loss(
-            maps.probability_logits,
-            maps.threshold_logits,
-            targets,
-            weights=weights,
-            negative_ratio=self.config.loss.negative_ratio,
-        )
+        logits, ratio = (maps.probability_logits, maps.threshold_logits), self.config.loss.negative_ratio
+        parts = db_loss(*logits, targets, weights=weights, negative_ratio=ratio)
         # Without its graph: nodes of graphs that are kept lie all over the heap, and its free pieces cannot join.
         self.parts = parts._replace(total=parts.total.detach())
         return parts.total
@@ -86,9 +81,8 @@ class Training(lightning.LightningModule):
 
     def validation_step(self, page: Page | None, index: int) -> None:
         if page is not None:
-            score, self.detections = page_inference.judge_with_polygons(
-                self.averaged, page, self.config, bf16=self.machine.bf16
-            )
+            judge, bf16 = page_inference.judge_with_polygons, self.machine.bf16
+            score, self.detections = judge(self.averaged, page, self.config, bf16=bf16)
             self.judged[index * self.ranks.world + self.ranks.rank] = score.counts
 
     def on_validation_epoch_end(self) -> None:
@@ -107,9 +101,11 @@ class Training(lightning.LightningModule):
     def configure_optimizers(self) -> Any:
         optim, wanted = self.config.optim, self.config.trainer  # asked at each step: a Budget may change them
         optimiser = adamw(self.detector, optim)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimiser, lambda step: learning_rate(step, optim.warmup_steps, wanted.max_steps)
-        )
+
+        def rate(step: int) -> float:
+            return learning_rate(step, optim.warmup_steps, wanted.max_steps)
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, rate)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def configure_gradient_clipping(
@@ -173,15 +169,10 @@ def random_states() -> dict[str, Any]:
     """Return the states of Python's, NumPy's and torch's generators as tensors and numbers, readable without pickle."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state()  # noqa: NPY002  # others draw from it
+    numpy_keys = torch.from_numpy(np.asarray(keys).astype(np.int64))
     states: dict[str, Any] = {
         "python": (version, torch.tensor(internal, dtype=torch.int64), gauss),
-        "numpy": (
-            str(name),
-            torch.from_numpy(np.asarray(keys).astype(np.int64)),
-            int(position),
-            int(has_gauss),
-            float(cached),
-        ),
+        "numpy": (str(name), numpy_keys, int(position), int(has_gauss), float(cached)),
         "torch": torch.get_rng_state(),
     }
     if torch.cuda.is_initialized():

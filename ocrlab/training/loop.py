@@ -42,6 +42,7 @@ from ocrlab.training.distributed import collectives, shared_run_folder
 from ocrlab.training.distributed.stop_together import WATCHED, StopDeadline
 from ocrlab.training.lightning_module import Training, figures
 from ocrlab.training.optimizer import shorten_warmup
+from ocrlab.training.prediction_review import spread_samples
 from ocrlab.training.run_callback import Progress, RunCallback, install_stop_handlers
 from ocrlab.training.time_budget import make_budget
 from ocrlab.training.tracking import client
@@ -60,7 +61,7 @@ class AtomicIO(TorchCheckpointIO):
 
 
 def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: int = 0) -> lightning.Trainer:
-    """Return the trainer of a run; its devices and hints stay unsaid, ours say what was chosen."""
+    """Return the trainer of a run, without Lightning's hints on devices: ocrlab reports what was chosen."""
     config, machine = module.config, module.machine
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -71,7 +72,7 @@ def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: in
         accelerator="gpu" if machine.accelerator == "cuda" else "cpu",
         **spread,
         precision="bf16-mixed" if machine.bf16 else "32-true",
-        max_epochs=1,  # Lightning's epoch is the whole run; ours are in PageOrder
+        max_epochs=1,  # Lightning's epoch is the whole run; PageOrder counts those of the data
         max_steps=config.trainer.max_steps,
         max_time=timedelta(minutes=config.trainer.max_minutes) if config.trainer.max_minutes else None,
         accumulate_grad_batches=config.trainer.accumulate_grad_batches,
@@ -95,18 +96,11 @@ def trainer_for(module: Training, callbacks: list[Any], folder: Path, sanity: in
 
 @contextlib.contextmanager
 def expected_warnings() -> Iterator[None]:
-    """Keep quiet about what was chosen so: see auto_settings.py, PageOrder, `averaged`."""
-    patterns: tuple[str, ...] = (
-        "does not have many workers",
-        "not resumable",
-        "LeafSpec",
-        "module.s. in eval mode",
-        "val_check_interval",
-    )
-    patterns += ("Grad strides do not match bucket view", "find_unused_parameters")
+    """Ignore warnings about deliberate choices: see auto_settings.py, PageOrder, `averaged`."""
+    patterns = "does not have many workers|not resumable|LeafSpec|module.s. in eval mode|val_check_interval"
+    patterns += "|Grad strides do not match bucket view|find_unused_parameters"
     with warnings.catch_warnings():
-        for words in patterns:
-            warnings.filterwarnings("ignore", f".*{words}.*")
+        warnings.filterwarnings("ignore", f".*({patterns}).*")
         yield
 
 
@@ -124,6 +118,10 @@ def silent(_event: dict[str, Any]) -> None:
     """Progress for nobody."""
 
 
+def _warn(progress: Progress, text: str) -> None:
+    progress({"kind": "warning", "text": text})
+
+
 def fit(
     config: Config,
     *,
@@ -139,16 +137,14 @@ def fit(
     """
     if (job := program_info.job()) is not None:
         replay_steps(recorded_config(job))
+    mine = detect_ranks()
     if resume is not None:
         config = configuration.of_run(resume)
-        before, config.trainer.devices = config.trainer.devices, detect_ranks().on_node
-        if before != config.trainer.devices and detect_ranks().first:
-            change = (
-                f"This run had {before} rank(s) on a machine and goes on with {config.trainer.devices}, so that each"
-            )
-            progress({"kind": "warning", "text": f"{change} optimiser step sees another number of crops than before"})
+        before, config.trainer.devices = config.trainer.devices, mine.on_node
+        if before != mine.on_node and mine.first:
+            change = f"This run had {before} rank(s) on a machine and goes on with {mine.on_node}"
+            _warn(progress, f"{change}, so each optimiser step sees another number of crops than before")
     slug = config.name or f"{config.encoder}-{config.decoder}"
-    mine = detect_ranks()
     with (
         collectives.join_ranks(mine) as member,
         shared_run_folder.open_shared(member, config.runs, slug, resume) as folder,
@@ -181,7 +177,10 @@ def _fit(
     keep_freed_memory()
     lightning.seed_everything(config.seed, verbose=False)
     train, val = load_data(config, mine, progress, load_pages)
-    machine = agree_on_machine(config, mine)
+    collectives.require_same(mine, "settings", hashlib.sha256(configuration.dump(config).encode()).hexdigest()[:8])
+    # Of several ranks the first one measures, alone, and all do the same.
+    machine: Machine = collectives.broadcast(mine, choose(config, mine.on_node) if mine.first else None)
+    torch.set_num_threads(machine.threads)
     config = settle_config(config, machine, len(train.samples), mine)
     if before is None:  # one that goes on keeps its schedule, also where fewer steps were planned since
         config.optim.warmup_steps = shorten_warmup(config.optim.warmup_steps, config.trainer.max_steps)
@@ -191,12 +190,11 @@ def _fit(
         environment |= {"machine": machine.record(), "ranks": asdict(mine)}
         run_folder.write_json(folder.environment_file, redaction.clean_record(environment))
     _announce(config, machine, mine, before, progress)
-    name = partial(
-        client.run_name, config.tracking.user, config.encoder, config.decoder, config.batch_size, config.optim.lr
-    )
+    facts = (config.tracking.user, config.encoder, config.decoder, config.batch_size, config.optim.lr)
+    name = partial(client.run_name, *facts)
     tracked = config.tracking if mine.first else config.tracking.model_copy(update={"mode": "disabled"})
     step = before["step"] if before else 0
-    tracker = client.start(tracked, name(), [], folder.path, config.model_dump(mode="json"), step)
+    tracker = client.start(tracked, name(), folder.path, config.model_dump(mode="json"), step)
     status, metrics = "failed", {}
     try:
         module, watcher = Training(config, machine, mine), RunCallback(config, folder, tracker, progress, mine)
@@ -223,7 +221,7 @@ def _fit(
 def load_data(config: Config, mine: Ranks, progress: Progress, load_pages: Callable[..., Index]) -> tuple[Index, Index]:
     """Return the pages to learn from and to measure on; raises DataError, also where ranks see other pages."""
     splits = (config.train_split, config.val_split)
-    train, val = (load_pages(config.data, s, exif=config.exif, strict=config.runtime.strict) for s in splits)
+    train, val = (load_pages(config.data, split, exif=config.exif, strict=config.runtime.strict) for split in splits)
     val.samples, unreadable = readable_pages(val.samples, config, cache_folder(config))
     val.problems += unreadable
     for index in (train, val):
@@ -232,20 +230,18 @@ def load_data(config: Config, mine: Ranks, progress: Progress, load_pages: Calla
             names = "\n".join(name_at(index.samples, int(i)) for i in some)
             fingerprint = f"{len(index.samples)} pages, names {hashlib.sha256(names.encode()).hexdigest()[:8]}"
             collectives.require_same(mine, f"pages in {index.split}", fingerprint)
-    report_data(train, val, progress)
+        dropped = {reason: count for reason, count in index.dropped.items() if count}
+        if dropped:
+            _warn(progress, f"{index.split}: boxes left out: {dropped}")
+        for problem in index.problems[:5]:
+            _warn(progress, f"{index.split}: {problem}")
+        if len(index.problems) > 5:
+            _warn(progress, f"{index.split}: {len(index.problems) - 5} more pages with problems")
     return train, val
 
 
-def agree_on_machine(config: Config, mine: Ranks) -> Machine:
-    """Return the choices for this machine; of several ranks the first one measures, alone, and all do the same."""
-    collectives.require_same(mine, "settings", hashlib.sha256(configuration.dump(config).encode()).hexdigest()[:8])
-    machine: Machine = collectives.broadcast(mine, choose(config, mine.on_node) if mine.first else None)
-    torch.set_num_threads(machine.threads)
-    return machine
-
-
 def recorded_config(job: Mapping[str, Any]) -> Config:
-    """Return the config that a run went by, with the settings of a replay: what is settled in a run is part of it."""
+    """Return the settled config of a run, with the settings of a replay over it."""
     return configuration.apply(configuration.of_run(Path(job["run"])), (job.get("cell") or {}).get("config") or {})
 
 
@@ -254,7 +250,7 @@ def replay_steps(config: Config) -> NoReturn:
 
     The process ends when the last of them is done; raises what the training raises.
     """
-    config.trainer.max_minutes = None  # they have been used up
+    config.trainer.max_minutes = None  # the minutes were spent in the recorded run
     keep_freed_memory()
     lightning.seed_everything(config.seed, verbose=False)
     train, val = (load(config.data, split, exif=config.exif) for split in (config.train_split, config.val_split))
@@ -289,24 +285,17 @@ def settle_config(config: Config, machine: Machine, page_count: int, mine: Ranks
     config = config.model_copy(deep=True)
     trainer, runtime = config.trainer, config.runtime
     if trainer.devices > 1 and not mine.launcher:
-        raise ConfigError(
-            "One process trains on one device",
-            got=f"trainer.devices={trainer.devices}",
-            need="a process for each",
-            do=f"Start it with ocrlab train --nproc {trainer.devices}, with torchrun, or with srun",
-        )
+        what, got = "One process trains on one device", f"trainer.devices={trainer.devices}"
+        do = f"Start it with ocrlab train --nproc {trainer.devices}, with torchrun, or with srun"
+        raise ConfigError(what, got=got, need="a process for each", do=do)
     if trainer.sync_batchnorm and machine.accelerator == "cpu":
-        raise ConfigError(
-            "trainer.sync_batchnorm=true needs GPUs",
-            got="training on the CPU, for which torch has no SyncBatchNorm",
-            do="Leave it out: batch statistics are then those of each rank",
-        )
+        got = "training on the CPU, for which torch has no SyncBatchNorm"
+        do = "Leave it out: batch statistics are then those of each rank"
+        raise ConfigError("trainer.sync_batchnorm=true needs GPUs", got=got, do=do)
     trainer.devices = mine.on_node
     if trainer.max_epochs is not None:
-        trainer.max_steps = math.ceil(
-            trainer.max_epochs * page_count / (mine.world * config.batch_size * trainer.accumulate_grad_batches)
-        )
-        trainer.max_epochs = None
+        pages_a_step = mine.world * config.batch_size * trainer.accumulate_grad_batches
+        trainer.max_steps, trainer.max_epochs = math.ceil(trainer.max_epochs * page_count / pages_a_step), None
     trainer.accelerator = machine.accelerator  # type: ignore[assignment]
     trainer.precision = "bf16" if machine.bf16 else "fp32"
     trainer.val_every = min(trainer.val_every, trainer.max_steps)
@@ -317,31 +306,17 @@ def settle_config(config: Config, machine: Machine, page_count: int, mine: Ranks
     return config
 
 
-def report_data(train: Index, val: Index, progress: Progress) -> None:
-    """Tell once what was left out of the data, by reason."""
-    for index in (train, val):
-        dropped = {reason: count for reason, count in index.dropped.items() if count}
-        if dropped:
-            progress({"kind": "warning", "text": f"{index.split}: boxes left out: {dropped}"})
-        for problem in index.problems[:5]:
-            progress({"kind": "warning", "text": f"{index.split}: {problem}"})
-        if len(index.problems) > 5:
-            progress({"kind": "warning", "text": f"{index.split}: {len(index.problems) - 5} more pages with problems"})
-
-
 def _announce(config: Config, machine: Machine, mine: Ranks, before: dict[str, Any] | None, progress: Progress) -> None:
     """Print the loud lines: how many ranks, GPUs that are not used or not there, and CUDA facts when asked for."""
     if mine.several:
-        progress({"kind": "warning", "text": collectives.ranks_text(config, mine)})
+        _warn(progress, collectives.ranks_text(config, mine))
     reason = machine.reasons["accelerator"]
     if machine.accelerator == "cpu" and "smoke" in reason:
-        progress({"kind": "warning", "text": f"TRAINING ON THE CPU: {reason}"})
+        _warn(progress, f"TRAINING ON THE CPU: {reason}")
     here = torch.cuda.device_count() if machine.accelerator == "cuda" else 0
     if before and before["gpus"] != here:
-        text = f"last.ckpt holds the random states of {before['gpus']} GPU(s), and {here} are used here: what is drawn"
-        progress(
-            {"kind": "warning", "text": f"{text} on a GPU differs from what the run would have drawn; weights do not"}
-        )
+        text = f"last.ckpt holds the random states of {before['gpus']} GPU(s), and {here} are used here"
+        _warn(progress, f"{text}: random numbers of a GPU differ from those of the run; weights do not")
     if cuda_debug_info.wanted(config):
         for line in cuda_debug_info.lines():
             print(line, file=sys.stderr, flush=True)
@@ -389,13 +364,11 @@ def loader(train: Index, config: Config, before: dict[str, Any] | None, mine: Ra
     The run may have had another number of ranks: all go on where those have stopped in the walk over the pages.
     """
     mine = mine or Ranks()
-    total = config.trainer.max_steps * config.trainer.accumulate_grad_batches * config.batch_size
-    start = before["micro"] * config.batch_size if before else 0
-    first_position = before.get("seen", start) if before else 0
     batch, count = config.batch_size, len(train.samples)
-    order = PageOrder(
-        count, config.seed, total, start, batch=batch, rank=mine.rank, world=mine.world, first_position=first_position
-    )
+    total = config.trainer.max_steps * config.trainer.accumulate_grad_batches * batch
+    start = before["micro"] * batch if before else 0
+    walk = {"rank": mine.rank, "world": mine.world, "first_position": before.get("seen", start) if before else 0}
+    order = PageOrder(count, config.seed, total, start, batch=batch, **walk)
     workers = config.runtime.workers or 0
     return DataLoader(
         Crops(train.samples, config, cache_folder(config)),
@@ -418,9 +391,7 @@ def cache_folder(config: Config) -> Path:
 def validated_pages(val: Index, config: Config) -> Sequence[Sample]:
     """Return the pages that training is validated on: `val_pages` of the split, spread evenly, or all of it."""
     count = config.trainer.val_pages
-    if count is None or count >= len(val.samples):
-        return val.samples
-    return [val.samples[int(i)] for i in np.linspace(0, len(val.samples) - 1, count)]
+    return val.samples if count is None or count >= len(val.samples) else spread_samples(val.samples, count)
 
 
 def validation_loader(val: Index, config: Config, mine: Ranks | None = None) -> DataLoader[Any]:
@@ -450,9 +421,7 @@ def final_metrics(module: Training, watcher: RunCallback, val: Index, progress: 
         saved = collectives.broadcast(module.ranks, checkpoint.load(watcher.best_path) if module.ranks.first else None)
         best = saved["ocrlab"]["metrics"]
         module.averaged.load_state_dict(saved["detector"])
-    if len(some) == len(val.samples):
-        return dict(best)
-    return measure_pages(module, val.samples, progress)
+    return dict(best) if len(some) == len(val.samples) else measure_pages(module, val.samples, progress)
 
 
 def measure_pages(module: Training, samples: Sequence[Sample], progress: Progress) -> dict[str, float]:

@@ -1,6 +1,6 @@
-"""What there is to see of a training: its data and targets, its network, and its predictions page by page.
+"""Arrays of a training to look at: its data and targets, its network, and its predictions page by page.
 
-Arrays only; drawing is `report`'s. Shapes: H W canvas pixels, N ground truths, M detections.
+`reports` draws them. Shapes: H W canvas pixels, N ground truths, M detections.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ocrlab.config.schema import Config
+from ocrlab.config.schema import Config, Post
 from ocrlab.data import target_maps, transforms
 from ocrlab.data.dataset import training_crop
 from ocrlab.data.formats.reader import Sample
@@ -81,12 +81,15 @@ def stages(config: Config) -> list[Stage]:
     """Return the network stage by stage for one training crop; every parameter is counted once."""
     with torch.device("meta"):  # only shapes and counts are needed
         net = Detector(config.encoder, config.decoder, config.width)
-    rows = [Stage(name, shape, _count(net.get_submodule(name))) for name, shape in net.shapes(config.crop, config.crop)]
-    for part in ("decoder", "encoder"):
-        rest = _count(net.get_submodule(part)) - sum(row.parameters for row in rows if row.name.startswith(f"{part}."))
-        at = next(i for i, row in enumerate(rows) if row.name.startswith(f"{part}."))
-        if rest:
-            rows.insert(at, Stage({"encoder": "encoder.stem", "decoder": "decoder, before fusion"}[part], None, rest))
+
+    def count(module: str) -> int:
+        return sum(parameter.numel() for parameter in net.get_submodule(module).parameters())
+
+    rows = [Stage(name, shape, count(name)) for name, shape in net.shapes(config.crop, config.crop)]
+    for part, title in (("decoder", "decoder, before fusion"), ("encoder", "encoder.stem")):
+        own = [at for at, row in enumerate(rows) if row.name.startswith(f"{part}.")]
+        if rest := count(part) - sum(rows[at].parameters for at in own):
+            rows.insert(own[0], Stage(title, None, rest))
     return rows
 
 
@@ -106,13 +109,20 @@ def review_pages(
         image = read_image(sample.image, exif=config.exif)
         warp, canvas = transforms.letterbox((sample.width, sample.height), config.evaluate)
         heat = page_inference.probability(net, transforms.warp_image(image, warp, canvas), bf16=bf16)
-        size = (sample.width, sample.height)
-        regions = page_inference.regions(heat, warp, size, config.post, config.targets.shrink_ratio)
-        match = iou.match(sample.polygons, sample.ignored, regions.polygons)
+        regions, match = _read(sample, heat, warp, config, config.post)
         reviewed.append(ReviewedPage(sample, regions, match, warp, heat if sample.name in names else None))
         if tick:
             tick(number, len(samples))
     return Review(config, reviewed)
+
+
+def _read(
+    sample: Sample, heat: NDArray[np.float32], warp: NDArray[np.float64], config: Config, post: Post
+) -> tuple[Regions, iou.PageMatch]:
+    """Return what a probability map gives with these settings, and how it matches the ground truth."""
+    size = (sample.width, sample.height)
+    regions = page_inference.regions(heat, warp, size, post, config.targets.shrink_ratio)
+    return regions, iou.match(sample.polygons, sample.ignored, regions.polygons)
 
 
 def sweep(
@@ -129,11 +139,9 @@ def sweep(
     matches: dict[tuple[float, Unclip], list[iou.PageMatch]] = {(t, u): [] for t in thresholds for u in unclips}
     for number, page in enumerate(pages, 1):
         assert page.heat is not None, "only pages with a map were taken"
-        size = (page.sample.width, page.sample.height)
         for (threshold, unclip), page_matches in matches.items():
             post = config.post.model_copy(update={"threshold": threshold, "unclip": unclip})
-            regions = page_inference.regions(page.heat, page.warp, size, post, config.targets.shrink_ratio)
-            page_matches.append(iou.match(page.sample.polygons, page.sample.ignored, regions.polygons))
+            page_matches.append(_read(page.sample, page.heat, page.warp, config, post)[1])
         if tick:
             tick(number, len(pages))
     return {setting: iou.summary(page_matches) for setting, page_matches in matches.items()}
@@ -144,7 +152,3 @@ def best_and_worst(review: Review, count: int) -> tuple[list[ReviewedPage], list
     ranked = sorted(review.pages, key=lambda page: page.hmean, reverse=True)
     best = ranked[:count]
     return best, ranked[max(count, len(ranked) - count) :][::-1]
-
-
-def _count(module: Any) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())

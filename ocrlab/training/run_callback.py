@@ -36,7 +36,7 @@ DO = "Look at these pages and their boxes (ocrlab samples check DIR); `ocrlab re
 
 
 class NonFiniteLosses:
-    """What was seen of losses that are not finite; of several ranks each one sees its own."""
+    """Counts losses that are not finite; of several ranks each one counts its own."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -48,9 +48,8 @@ class NonFiniteLosses:
         """Count some micro-batches, with the pages of the last of them; tell whether any is the first that is not."""
         page_names = [*[()] * (len(losses) - len(pages)), *pages]
         self.total += len(losses)
-        wrong = [
-            names for loss, names in zip(losses, page_names, strict=True) if not bool(loss.detach().isfinite().all())
-        ]
+        pairs = zip(losses, page_names, strict=True)
+        wrong = [names for loss, names in pairs if not bool(loss.detach().isfinite().all())]
         begins = bool(wrong) and not self.count
         self.count += len(wrong)
         self.first = step if begins else self.first
@@ -62,27 +61,26 @@ class NonFiniteLosses:
         return {"count": self.count, "total": self.total, "first": self.first, "pages": list(self.pages)}
 
     def go_on(self, state: dict[str, Any]) -> None:
-        """Take up the state of rank 0, which wrote the checkpoint: what the others had seen went with them."""
+        """Take up the state of rank 0, which wrote the checkpoint; the counts of the others are lost."""
         if self.ranks.first:
             self.count, self.total, self.first = state["count"], state["total"], state["first"]
             self.pages = dict.fromkeys(state["pages"])
 
     def check(self, model: nn.Module, step: int) -> None:
-        """Raise RunError, on all ranks, where a weight is not finite: no later step can mend that."""
+        """Raise RunError, on all ranks, where a weight is not finite: no later step can repair that."""
         weights = [getattr(p, "_local_tensor", p).detach() for p in model.parameters()]
         broken = any(not bool(p.isfinite().all()) for p in weights)
         if mean_over_ranks(self.ranks, [float(broken)])[0]:
-            got = (
-                f"NaN or infinity in weights at step {step}; {self}" if broken else f"it is so on another rank; {self}"
-            )
+            got = f"NaN or infinity in weights at step {step}" if broken else "weights of another rank"
             do = f"{DO}; go on from an older checkpoint with a smaller optim.lr"
-            raise RunError("The weights are no finite numbers any more", got=got, need="a finite loss", do=do)
+            what = "The weights are not finite any more"
+            raise RunError(what, got=f"{got}; {self}", need="a finite loss", do=do)
 
     def judge(self) -> None:
         """Raise RunError at the end, on all ranks, where most of the losses were not finite."""
         share = mean_over_ranks(self.ranks, [self.count / max(1, self.total)])[0]
         if share > MOST:
-            what = "The loss was no finite number in most of the training"
+            what = "The loss was not finite in most of the training"
             raise RunError(what, got=str(self), need="a finite loss", do=DO)
 
     def metrics(self) -> dict[str, Any]:
@@ -91,13 +89,11 @@ class NonFiniteLosses:
 
     def __str__(self) -> str:
         if not self.count:
-            return "no loss of its own that is not finite"
+            return "every loss of this rank was finite"
         names = ", ".join(list(self.pages)[:SHOWN]) or "pages before the resume"
         more = f" and {len(self.pages) - SHOWN} more" if len(self.pages) > SHOWN else ""
-        return (
-            f"the loss of {self.count} of {self.total} micro-batches was NaN or infinity, first seen at step "
-            f"{self.first}; their pages: {names}{more}"
-        )
+        counted = f"the loss of {self.count} of {self.total} micro-batches was NaN or infinity"
+        return f"{counted}, first seen at step {self.first}; their pages: {names}{more}"
 
 
 Progress = Callable[[dict[str, Any]], None]  # {"kind": start|train|validate|end, "step", "total", figures...}
@@ -170,15 +166,11 @@ class RunCallback(lightning.Callback):
             self.stop_deadline.note(REACHED)
 
     def on_sanity_check_start(self, trainer: Trainer, module: lightning.LightningModule) -> None:
-        self._own_signals()
-
-    def _own_signals(self) -> None:
-        """Take SIGTERM back from Lightning, whose handler would wait in a collective; see `alone_with_signals`."""
-        if self.ranks.several:
+        if self.ranks.several:  # Lightning's handler of SIGTERM would wait in a collective
             install_stop_handlers(self)
 
     def on_train_start(self, trainer: Trainer, module: lightning.LightningModule) -> None:
-        self._own_signals()
+        self.on_sanity_check_start(trainer, module)
         if self.ranks.first:
             self.table.rewind(trainer.global_step)  # also to 0: a run that died before its first checkpoint begins anew
         self.progress({"kind": "start", "step": trainer.global_step, "total": self.config.trainer.max_steps})
@@ -198,7 +190,7 @@ class RunCallback(lightning.Callback):
         for problem in batch.problems:
             if problem not in self.bad_pages:
                 self.bad_pages.add(problem)
-                self.progress({"kind": "warning", "text": f"Page left out: {problem}"})
+                self.warn(f"Page left out: {problem}")
                 if not self.ranks.first:  # its progress is shown nowhere, and the page was its alone
                     print(f"ocrlab: rank {self.ranks.rank}: Page left out: {problem}", file=sys.stderr, flush=True)
         whole = (index + 1) % trainer.accumulate_grad_batches == 0
@@ -222,7 +214,7 @@ class RunCallback(lightning.Callback):
             self.clock = time.perf_counter()
 
     def settle(self) -> None:
-        """Hear the last words of the other ranks, when all steps are done."""
+        """Exchange the last messages with the other ranks, when all steps are done."""
         if self.agreement is not None:
             stop, _ = self.agreement.settle()
             self.stop_signal = stop or None  # one that came later finds nothing left to stop
@@ -233,9 +225,8 @@ class RunCallback(lightning.Callback):
         self.saved, self.saved_step = time.perf_counter(), trainer.global_step
 
     def on_validation_start(self, trainer: Trainer, module: Any) -> None:
-        if trainer.sanity_checking:
-            return
-        self.fit_seconds += time.perf_counter() - self.clock
+        if not trainer.sanity_checking:
+            self.fit_seconds += time.perf_counter() - self.clock
 
     def on_validation_batch_end(self, trainer: Trainer, module: Any, _out: Any, page: Any, index: int, *_: Any) -> None:
         heartbeat.beat(step=trainer.global_step, phase="validate")
@@ -256,9 +247,8 @@ class RunCallback(lightning.Callback):
         if self.pictures:
             self.tracker.pictures(self.pictures, trainer.global_step)
             self.pictures = []
-        self.progress(
-            {"kind": "validate", "step": trainer.global_step, "total": self.config.trainer.max_steps, **scores}
-        )
+        place = {"step": trainer.global_step, "total": self.config.trainer.max_steps}
+        self.progress({"kind": "validate", **place, **scores})
         hmean = scores["hmean@0.5"]
         if hmean > self.best:
             self.best, self.stale = hmean, 0
@@ -267,7 +257,7 @@ class RunCallback(lightning.Callback):
             self.stale += 1
         patience = self.config.trainer.patience
         if patience is not None and self.stale >= patience:
-            self.progress({"kind": "warning", "text": f"Stopped early: {self.stale} validations without gain"})
+            self.warn(f"Stopped early: {self.stale} validations without gain")
             trainer.should_stop = True
         self.save_last(trainer)
         self.clock = time.perf_counter()
@@ -283,6 +273,10 @@ class RunCallback(lightning.Callback):
         checkpoint.save_detector(module.averaged, self.best_path, config, step, scores)
         if old is not None and old != self.best_path:
             old.unlink(missing_ok=True)
+
+    def warn(self, text: str) -> None:
+        """Show a warning beside the progress."""
+        self.progress({"kind": "warning", "text": text})
 
     def spent(self) -> dict[str, float]:
         """Return the seconds in fit with data but without validation, and the CPU seconds of this process in all."""
@@ -303,13 +297,9 @@ class RunCallback(lightning.Callback):
         self._look(trainer, not math.isfinite(means["loss"]))
         median, _ = spread(self.seconds[-count:])
         rate = trainer.optimizers[0].param_groups[0]["lr"]
-        row = {
-            "step": trainer.global_step,
-            **means,
-            "lr": rate,
-            "step_seconds": median * trainer.accumulate_grad_batches,  # of an optimiser step, as all steps are
-            "images_per_second": self.ranks.world * batch / median,
-        }
+        row = {"step": trainer.global_step, **means, "lr": rate}
+        row |= {"step_seconds": median * trainer.accumulate_grad_batches}  # of an optimiser step, as all steps are
+        row |= {"images_per_second": self.ranks.world * batch / median}
         self.write(row | self.spent(), trainer.global_step)
         self.progress({"kind": "train", "total": self.config.trainer.max_steps, **row})
 
@@ -317,7 +307,7 @@ class RunCallback(lightning.Callback):
         """Judge the numbers of the micro-batches since the last row; `wrong`: on some rank one is not finite."""
         losses, named, self.losses, self.named = self.losses, self.named, [], []
         if self.numbers.see([parts.total for parts in losses], named, trainer.global_step):
-            self.progress({"kind": "warning", "text": f"The loss is not finite: {self.numbers}"})
+            self.warn(f"The loss is not finite: {self.numbers}")
         if wrong:
             module: Any = trainer.lightning_module
             self.numbers.check(module.detector, trainer.global_step)
@@ -326,7 +316,7 @@ class RunCallback(lightning.Callback):
         self._look(trainer, True)
         self.numbers.judge()
         if self.numbers.count:
-            self.progress({"kind": "warning", "text": f"In all {self.numbers}"})
+            self.warn(f"In all {self.numbers}")
         if self.saved_step != trainer.global_step:  # no validation was due at the last step
             self.save_last(trainer)
         if len(self.seconds) < 20:
@@ -334,8 +324,7 @@ class RunCallback(lightning.Callback):
         median, high = spread(self.seconds[3:])
         if high > UNEVEN * median:
             text = f"Step times vary: median {median:.2f} s, 95th percentile {high:.2f} s. Another busy process or a"
-            text += " second thread pool on these cores does that; try runtime.threads or runtime.workers=0"
-            self.progress({"kind": "warning", "text": text})
+            self.warn(f"{text} second thread pool on these cores does that; try runtime.threads or runtime.workers=0")
 
 
 def install_stop_handlers(watcher: RunCallback) -> dict[int, Any]:

@@ -58,19 +58,17 @@ class Budget(lightning.Callback):
     ) -> None:
         self.config, self.folder, self.progress, self.recorder = config, folder, progress, recorder
         self.times = max(2, min(LOOK, config.optim.warmup_steps - begun))
-        self.steps: list[float] = []  # when each optimiser step ended
-        self.page = 0.0  # seconds of one in validation
-        self.started = self.asked = 0.0
+        self.steps: list[float] = []  # when training began, and when each optimiser step ended
+        self.page = self.page_began = 0.0  # seconds of a page in validation, and when it began
 
     def on_validation_batch_start(self, *_: Any) -> None:
-        self.asked = time.monotonic()
+        self.page_began = time.monotonic()
 
     def on_validation_batch_end(self, *_: Any) -> None:
-        self.page = time.monotonic() - self.asked
+        self.page = time.monotonic() - self.page_began
 
     def on_train_start(self, trainer: Trainer, module: Any) -> None:
-        self.started = time.monotonic()
-        self.steps = [self.started]
+        self.steps = [time.monotonic()]
 
     def on_train_batch_end(self, trainer: Trainer, module: Any, _out: Any, _batch: Any, index: int) -> None:
         if (index + 1) % trainer.accumulate_grad_batches:
@@ -86,19 +84,15 @@ class Budget(lightning.Callback):
         step = statistics.median(b - a for a, b in itertools.pairwise(ends))
         loaders: Any = trainer.val_dataloaders
         callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
-        before = [
-            callback.time_elapsed() for callback in callbacks if isinstance(callback, Timer)
-        ]  # earlier starts count
-        left = SHARE * 60 * minutes - max([time.monotonic() - self.started, *before])
-        fit = steps_that_fit(
-            wanted.max_steps, trainer.global_step, left, step, self.page * len(loaders), wanted.val_every
-        )
+        before = [timer.time_elapsed() for timer in callbacks if isinstance(timer, Timer)]  # earlier starts count
+        left = SHARE * 60 * minutes - max([time.monotonic() - self.steps[0], *before])
+        validation, done = self.page * len(loaders), trainer.global_step
+        fit = steps_that_fit(wanted.max_steps, done, left, step, validation, wanted.val_every)
         fit = int(collectives.broadcast(module.ranks, fit))
         if fit >= wanted.max_steps:
             return
         text = f"trainer.max_minutes={minutes:g} is enough for {fit} of {wanted.max_steps} steps of {step:.2f} s"
-        text += ": as many are planned"
-        self.progress({"kind": "warning", "text": text})
+        self.progress({"kind": "warning", "text": f"{text}: as many are planned"})
         wanted.max_steps = trainer.fit_loop.epoch_loop.max_steps = fit
         self.config.optim.warmup_steps = max(trainer.global_step, shorten_warmup(self.config.optim.warmup_steps, fit))
         if self.recorder is not None:

@@ -396,7 +396,7 @@ def test_a_loss_that_is_no_number_is_reported_with_its_pages(pages, tmp_path, mo
 
     monkeypatch.setattr(loop.Training, "training_step", step)
     if reaches:
-        with pytest.raises(RunError, match="weights are no finite numbers any more.*micro-batches was NaN"):
+        with pytest.raises(RunError, match="weights are not finite any more.*micro-batches was NaN"):
             loop.fit(tiny(pages, tmp_path), progress=events.append)
         return
     done = loop.fit(tiny(pages, tmp_path), progress=events.append)

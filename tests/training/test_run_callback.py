@@ -49,7 +49,7 @@ def test_weights_that_are_not_finite_end_the_training():
 def test_mostly_no_number_is_no_success():
     numbers = NonFiniteLosses(Ranks())
     numbers.see([WRONG, WRONG, FINE], [["a"], ["b"], ["c"]], 3)
-    with pytest.raises(RunError, match="no finite number in most"):
+    with pytest.raises(RunError, match="not finite in most"):
         numbers.judge()
 
 

@@ -66,9 +66,9 @@ def patch_loaders(*, pin_memory: bool | None, start_method: str | None) -> None:
 
 
 def patch_pages(chosen: Sequence[int] | None, names: str | None) -> None:
-    """Let training see the chosen pages only, in their order and as they would be cut; write down all their names.
+    """Let training see the chosen pages only, in their order and as they would be cut; write all names to a file.
 
-    A page keeps its number, from which its crops are drawn.
+    A page keeps its number, from which its crops are derived.
     """
     load, walk = loop.load, PageOrder.__iter__
     split_of = iter(("train", "val"))

@@ -49,14 +49,14 @@ def estimate_config(config: Config) -> dict[str, Any]:
     count = len(loop.load(config.data, config.train_split, exif=config.exif).samples)
     settled = loop.settle_config(config, machine, count)
     size = config.batch_size
-    asked = sorted({size, 2 * size} if size > 1 else {1, 4})
-    steps = {
-        batch: estimate_step(settled, batch) for batch in asked
-    }  # without validation, which does not grow with them
-    first, last = asked[0], asked[-1]
-    high = {batch: step.peak + heap_holes(settled, step) for batch, step in steps.items()}
-    slope = (high[last] - high[first]) / (last - first)
-    step = estimate_step(settled, size, largest_canvas(settled))
+    first, last = (size, 2 * size) if size > 1 else (1, 4)
+    steps = [estimate_step(settled, batch) for batch in (first, last)]  # without validation, which does not grow
+    low, high = (step.peak + heap_holes(settled, step) for step in steps)
+    slope = (high - low) / (last - first)
+    samples = loop.load(settled.data, settled.val_split, exif=settled.exif).samples
+    canvases = [transforms.letterbox((s.width, s.height), settled.evaluate)[1] for s in samples]
+    largest = max(canvases, key=lambda canvas: canvas[0] * canvas[1], default=(32, 32))
+    step = estimate_step(settled, size, largest)
     parts = all_parts(settled, step)
     peak = sum(parts.values())
     values = flat(settled)
@@ -76,15 +76,8 @@ def estimate_config(config: Config) -> dict[str, Any]:
     }
 
 
-def largest_canvas(config: Config) -> tuple[int, int]:
-    """Return the (width, height) on which the page of most pixels is validated."""
-    samples = loop.load(config.data, config.val_split, exif=config.exif).samples
-    canvases = [transforms.letterbox((s.width, s.height), config.evaluate)[1] for s in samples]
-    return max(canvases, key=lambda size: size[0] * size[1], default=(32, 32))
-
-
 def estimate_step(config: Config, batch: int, page: tuple[int, int] | None = None) -> Estimate:
-    """Return the estimate of one training step as train/module.py makes it, and of a page (width, height) behind it."""
+    """Return the estimate of one training step as `Training` makes it, and of a page (width, height) after it."""
     side = config.crop
     bf16 = config.trainer.precision == "bf16"
     with torch.random.fork_rng(devices=[]):
@@ -103,13 +96,15 @@ def estimate_step(config: Config, batch: int, page: tuple[int, int] | None = Non
     save_memory(model, config)
 
     def validate(network: nn.Module) -> None:
-        """Build the inference form and give it a page, as train/pages.py does."""
+        """Build the inference form and give it a page, as page_inference does."""
         if page is None or form is None:
             return
         room = torch.empty(FOLDING * max(p.numel() for p in network.parameters()), dtype=torch.uint8)
         canvas = torch.empty(1, page[1], page[0], 3, dtype=torch.uint8).permute(0, 3, 1, 2)  # (1, 3, H, W)
         imagined = cast(Fused, fake_copy(form))
-        cast(fx.GraphModule, imagined.layers).graph.owning_module = None  # as in model/fuse.py: no cycle keeps it
+        cast(
+            fx.GraphModule, imagined.layers
+        ).graph.owning_module = None  # as in model/inference_graph.py: no cycle keeps it
         del room
         heat = imagined.probability(canvas)  # (1, 1, H, W)
         torch.empty(DECODING * heat.numel(), dtype=torch.uint8)
@@ -135,16 +130,15 @@ def heap_holes(config: Config, step: Estimate) -> int:
 
 def all_parts(config: Config, step: Estimate) -> dict[str, int]:
     """Return the parts of a whole training in bytes: those of its step, and what lies around it."""
-    parts = dict(step.parts)
-    parts["holes of the heap"] = heap_holes(config, step)
-    weights = parts["parameters"]
-    parts["snapshots"] = 4 * weights if config.recorder.on else 0  # weights, averaged ones, and what AdamW keeps
-    workers = config.runtime.workers or 0
-    ahead = workers * 4 * config.batch_size
-    parts["batches ahead"] = ahead * MAP_BYTES * config.crop**2
-    parts["decoded pages"] = measure_memory.later_pages(config) + measure_memory.resident_pages(config)
-    parts["libraries"] = LIBRARIES
-    return parts
+    crops_ahead = 4 * (config.runtime.workers or 0) * config.batch_size
+    return {
+        **step.parts,
+        "holes of the heap": heap_holes(config, step),
+        "snapshots": 4 * step.parts["parameters"] if config.recorder.on else 0,  # weights, averaged, and AdamW's two
+        "batches ahead": crops_ahead * MAP_BYTES * config.crop**2,
+        "decoded pages": measure_memory.later_pages(config) + measure_memory.resident_pages(config),
+        "libraries": LIBRARIES,
+    }
 
 
 if __name__ == "__main__":

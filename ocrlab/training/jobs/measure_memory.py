@@ -2,7 +2,7 @@
 
 `python -m ocrlab.training.jobs.measure_memory JOB.json`: it is the training itself, a few steps of it, on the pages
 that need most, with validation, checkpoints and the final measurement. What of the image cache would fill up later is
-held from the beginning. A training that goes over its limit ends with status 0 and says so: that is an answer. The
+allocated from the beginning. A training that goes over its limit ends with status 0 and says so: that is an answer. The
 job names a config, settings over it, the limit, and whether to train for longer: a heap that is kept goes on growing
 for some dozen steps, as its holes settle.
 """
@@ -78,7 +78,7 @@ def measure(config: Config, out: Path, usable: int | None, kind: str, *, long: b
 
 
 class PhaseMarks(lightning.Callback):
-    """Says at which part of a training it is."""
+    """Tells the meter which part of a training runs."""
 
     def __init__(self, scales: memory_meter.MemoryMeter) -> None:
         self.scales = scales

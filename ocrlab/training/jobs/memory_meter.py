@@ -37,7 +37,7 @@ def import_late_modules() -> None:
 
 
 class MemoryMeter:
-    """Weighs this process and its workers from the `with` on; over `usable` bytes it writes that down and ends it."""
+    """Weighs this process and its workers from the `with` on; over `usable` bytes it records that and ends it."""
 
     def __init__(self, out: Path, usable: int | None = None, kind: str = "resident") -> None:
         self.out, self.usable, self.kind = out, usable, kind
@@ -74,16 +74,16 @@ class MemoryMeter:
             return
         self._cuda = True
         free, total = torch.cuda.mem_get_info()
-        reserved = torch.cuda.memory_reserved()
-        self.device = {"total": total, "outside": total - free - reserved, "reserved": 0}
+        self.device = {"total": total, "outside": total - free - torch.cuda.memory_reserved(), "reserved": 0}
         if self.usable is not None:
             torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, self.usable / total)))
         torch.cuda.reset_peak_memory_stats()
 
     def mark(self, phase: str) -> None:
-        """End a part of the training: its peak is what was seen since the last mark."""
+        """End a part of the training: its peak is the most since the last mark."""
         with self._lock:
-            high = max(self._highest(), self._peak)
+            highest = self._counted(high=True) + (self._workers if self.kind == "resident" else 0)
+            high = max(highest, self._peak)
             self.peaks[phase] = max(self.peaks.get(phase, 0), high)
             self._reset()
         if self._cuda:
@@ -94,10 +94,10 @@ class MemoryMeter:
 
     def now(self) -> int:
         """Return what this process holds now, in bytes, as the limit counts it."""
-        return self._counted(_status(), high=False)
+        return self._counted(high=False)
 
     def stop(self, usage: int) -> None:
-        """Write down that it does not fit, and end the process: a training at its limit is not asked to end itself."""
+        """Record that it does not fit, and end the process: a training at its limit is not asked to end itself."""
         self.write(over={"phase": self.phase, "held": usage or self._peak})
         os._exit(0)
 
@@ -121,16 +121,14 @@ class MemoryMeter:
             if self.usable is not None and not self._cuda and usage > self.usable:
                 self.stop(usage)
 
-    def _highest(self) -> int:
-        return self._counted(_status(), high=True) + (self._workers if self.kind == "resident" else 0)
-
     def _reset(self) -> None:
         """Let the kernel's own high-water mark begin again here (5 to clear_refs, proc(5))."""
         self._peak = 0
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")
 
-    def _counted(self, status: dict[str, int], *, high: bool) -> int:
+    def _counted(self, *, high: bool) -> int:
+        status = _fields("/proc/self/status")
         if self.kind == "address":
             return status.get("VmPeak" if high else "VmSize", 0)
         if self.kind == "data":
@@ -140,11 +138,9 @@ class MemoryMeter:
 
 def out_of_memory(error: BaseException | None) -> bool:
     """Tell whether an exception, or the one that it came from, says that there is no more memory."""
+    phrases = ("can't allocate memory", "Cannot allocate memory", "could not allocate", "Insufficient memory")
     while error is not None:
-        text = str(error)
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
-            return True
-        if "Insufficient memory" in text or "could not allocate" in text or "Cannot allocate memory" in text:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in phrases):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -158,20 +154,13 @@ def _worker_memory() -> int:
     as its own, until it becomes another program.
     """
     now = float(Path("/proc/uptime").read_text("ascii").split()[0])
-    old = [
-        process.pid
-        for process in process_tree.descendants(os.getpid())[1:]
-        if now - process.started / process_tree.TICKS >= YOUNG
-    ]
+    below = process_tree.descendants(os.getpid())[1:]
+    old = [process.pid for process in below if now - process.started / process_tree.TICKS >= YOUNG]
     if not old:
         return 0
     shares = sum(_fields(f"/proc/{pid}/smaps_rollup").get(name, 0) for pid in (os.getpid(), *old) for name in SHARES)
-    own = _status()
+    own = _fields("/proc/self/status")
     return max(0, shares - own.get("RssAnon", 0) - own.get("RssShmem", 0))
-
-
-def _status() -> dict[str, int]:
-    return _fields("/proc/self/status")
 
 
 def _fields(path: str) -> dict[str, int]:

@@ -63,9 +63,10 @@ def main() -> None:
     parser.add_argument("job", nargs="?", type=Path, help="the job of a replay")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
-    if args.job is not None:
+    if args.job is None:
+        print(json.dumps(smoke_step(args.device)))
+    else:
         replay(args.job)
-    print(json.dumps(smoke_step(args.device)))
 
 
 if __name__ == "__main__":

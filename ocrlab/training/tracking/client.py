@@ -23,15 +23,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab import redaction, run_folder
+from ocrlab.config.schema import Tracking
 from ocrlab.data import transforms
 from ocrlab.data.dataset import Page
 from ocrlab.errors import OcrlabError
@@ -41,16 +42,10 @@ from ocrlab.inference import checkpoint, pretrained
 from ocrlab.records import SCHEMA, finite
 
 BACKLOG = 16 * 2**20  # bytes kept for a tracker that does not read; beyond it, it is given up
+SHOWN = 4  # pages of a validation
+SIDE = 640  # pixels of a picture at most
+TRUTH, DETECTED = (40, 110, 220), (225, 70, 20)  # RGB: annotated boxes below, detections above
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"  # of a run id, as wandb makes them
-
-
-class Settings(Protocol):
-    """What is read of `config.Tracking`."""
-
-    mode: Any
-    user: str
-    project: str
-    deadline: float
 
 
 def run_name(user: str, encoder: str, decoder: str, batch_size: int, lr: float, score: float | None = None) -> str:
@@ -59,14 +54,12 @@ def run_name(user: str, encoder: str, decoder: str, batch_size: int, lr: float, 
     return name if score is None else f"{name}_{score:.4f}"
 
 
-def start(
-    settings: Settings, name: str, tags: Iterable[str], folder: Path, config: Mapping[str, Any], step: int = 0
-) -> Tracker:
+def start(settings: Tracking, name: str, folder: Path, config: Mapping[str, Any], step: int = 0) -> Tracker:
     """Start tracking a run whose files go below `folder`, from `step` on; returns at once, never raises."""
     tracker = Tracker(settings.mode, settings.deadline)
     if settings.mode != "disabled":
         folder = folder.absolute()  # the child works inside it
-        message = {"mode": settings.mode, "project": settings.project, "name": name, "tags": list(tags), "step": step}
+        message = {"mode": settings.mode, "project": settings.project, "name": name, "step": step}
         message |= {"id": run_id(folder), "deadline": settings.deadline, "config": redacted(config)}
         tracker.launch(folder, {"do": "start", **message})
     return tracker
@@ -119,16 +112,16 @@ class Tracker:
         self.warning: str | None = None
         self.folder = Path()
         self._ready = False
-        self._troubles: list[str] = []  # with one picture or file; told together at the end
+        self._troubles: list[str] = []  # with one picture or file; reported together at the end
         self._sync: str | None = None  # the folder, below the run's, that `wandb sync` would send
         self._started = time.monotonic()
         self._first: dict[str, Any] = {}
-        self._sent = b""  # until the tracker is ready: what another one would have to be told
+        self._sent = b""  # until the tracker is ready: what a second one would need
         self._out, self._in = b"", b""
 
     @property
     def on(self) -> bool:
-        """False where nobody listens, and there is nothing to prepare."""
+        """False where no tracker runs, so there is nothing to prepare."""
         return self.child is not None
 
     def launch(self, folder: Path, first: Mapping[str, Any]) -> None:
@@ -136,7 +129,7 @@ class Tracker:
         self.folder, self._first, self._started = folder, dict(first), time.monotonic()
         paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), str(Path(__file__).parents[3])]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, paths)), "WANDB_DIR": str(folder)}
-        env.setdefault("WANDB_ERROR_REPORTING", "false")  # what goes wrong here is told here, and to nobody else
+        env.setdefault("WANDB_ERROR_REPORTING", "false")  # errors are reported here, and to nobody else
         try:
             with open(place(folder) / "tracking.log", "ab") as log:
                 self.child = subprocess.Popen(
@@ -158,19 +151,19 @@ class Tracker:
         self._pump()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Hand over the metrics of one step."""
+        """Send the metrics of one step."""
         self._send({"do": "log", "metrics": dict(metrics), "step": step})
         if self.child is not None and not self._ready and time.monotonic() - self._started > self.deadline:
             why = f"not ready after {self.deadline:g} s"
             self._go_offline(why) if self._first["mode"] == "online" else self._give_up(why)
 
     def pictures(self, files: Sequence[tuple[str, Path]], step: int) -> None:
-        """Hand over pictures, each with its caption; the tracker removes the files when it has them."""
+        """Send pictures, each with its caption; the tracker removes the files when it has them."""
         entries = [{"caption": redacted(caption), "file": str(file)} for caption, file in files]
         self._send({"do": "pictures", "files": entries, "step": step})
 
     def artifact(self, file: Path, digest: str, about: Mapping[str, Any]) -> None:
-        """Hand over a file to be kept with the run; `digest` is its SHA-256, and the file must stay where it is."""
+        """Send a file to be kept with the run; `digest` is its SHA-256, and the file must stay where it is."""
         self._send({"do": "artifact", "file": str(file), "sha256": digest, "about": redacted(about)})
 
     def finish(self, status: str, name: str | None = None, metrics: Mapping[str, float] | None = None) -> None:
@@ -211,7 +204,7 @@ class Tracker:
         except BlockingIOError:
             pass
         except OSError:
-            self._out = b""  # it closed its end: its answer or its status tells why
+            self._out = b""  # it closed its end: its answer or its status says why
         with contextlib.suppress(OSError):
             while data := os.read(child.stdout.fileno(), 65536):
                 self._in += data
@@ -237,7 +230,7 @@ class Tracker:
             self._troubles.append(str(answer["trouble"]))
 
     def _go_offline(self, why: str) -> None:
-        """Start again with a tracker that asks no server, and tell it what the other one was told."""
+        """Start again with a tracker that asks no server, and send it what the first one was sent."""
         self._end()
         self.launch(self.folder, {**self._first, "mode": "offline"})
         self._out += self._sent
@@ -264,7 +257,12 @@ class Tracker:
         for process in process_tree.descendants(child.pid) if child.poll() is None else ():
             with contextlib.suppress(OSError):
                 os.kill(process.pid, signal.SIGKILL)
-        _shut(child)
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1)
 
     def warn(self, text: str) -> None:
         """Print one line, the first time that something goes wrong."""
@@ -277,20 +275,6 @@ class Tracker:
 
 def _line(message: Mapping[str, Any]) -> bytes:
     return json.dumps(finite(dict(message)), default=str).encode() + b"\n"
-
-
-def _shut(child: subprocess.Popen[bytes]) -> None:
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        child.wait(1)
-
-
-SHOWN = 4  # pages of a validation
-SIDE = 640  # pixels of a picture at most
-TRUTH, DETECTED = (40, 110, 220), (225, 70, 20)  # RGB: annotated boxes below, what was found above
 
 
 def is_shown(index: int, batches: Sequence[int | float]) -> bool:
@@ -328,7 +312,7 @@ def draw_boxes(page: Page, detections: Sequence[Polygon]) -> NDArray[np.uint8]:
 
 
 def send_best(tracker: Tracker, best: Path | None, metrics: Mapping[str, float]) -> None:
-    """Hand the best checkpoint to the tracker, without what it says of this machine, and its SHA-256."""
+    """Send the best checkpoint to the tracker, without what it says of this machine, and its SHA-256."""
     if best is None or not tracker.on:
         return
     copy = tracker.folder / "flight" / "artifact" / best.name

@@ -16,30 +16,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ocrlab.hardware.processes import process_tree
 
 LOOK = 2.0  # seconds between two looks for training
 SPARE = 2.0  # seconds after which this process ends itself where training should have done it
-
-
-class Run(Protocol):
-    """What a tracker's file offers; any method may raise or never return."""
-
-    sync: str | None  # the folder that can be sent later
-
-    def log(self, metrics: Mapping[str, Any], step: int) -> None:
-        """Take the metrics of one step."""
-
-    def pictures(self, files: Sequence[Mapping[str, Any]], step: int) -> None:
-        """Take pictures with their captions."""
-
-    def artifact(self, file: Path, sha256: str, about: Mapping[str, Any]) -> None:
-        """Take a file."""
-
-    def finish(self, status: str, name: str | None, metrics: Mapping[str, Any]) -> None:
-        """Give the run its last name, say how it ended, and send everything."""
 
 
 def serve() -> None:
@@ -54,8 +36,15 @@ def serve() -> None:
         try:
             run = begin(first)
         except Exception as error:
-            online = first["mode"] == "online" and not isinstance(error, ImportError)
-            _answer(answers, **{"refused" if online else "warning": _why_not(first["mode"], error)})
+            why = f"tracking is off: {short(error)}"
+            if isinstance(error, ModuleNotFoundError) and error.name in ("tensorboard", "wandb"):
+                extra = "tensorboard" if error.name == "tensorboard" else "train"
+                install = f"pip install 'ocrlab[{extra}]', or tracking=disabled"
+                why = f"tracking is off: {error.name} is not installed; {install}"
+            if first["mode"] == "online" and not isinstance(error, ImportError):
+                _answer(answers, refused=short(error))
+            else:
+                _answer(answers, warning=why)
             return
     _answer(answers, ready=True, sync=run.sync)
     last: dict[str, Any] = {"status": "failed", "name": None, "metrics": {}}  # what holds when the pipe just ends
@@ -68,13 +57,15 @@ def serve() -> None:
         except Exception as error:
             at = f" of step {message['step']}" if "step" in message else ""
             _answer(answers, trouble=f"{message['do']}{at}: {short(error)}")
-        remove(message)
+        for picture in message["files"] if message["do"] == "pictures" else ():  # made to be sent
+            with contextlib.suppress(OSError):
+                os.unlink(picture["file"])
     with deadline(first["deadline"]):
         run.finish(last["status"], last["name"], last["metrics"])
 
 
-def begin(first: Mapping[str, Any]) -> Run:
-    """Return the run of the tracker that is asked for; raises what that raises."""
+def begin(first: Mapping[str, Any]) -> Any:
+    """Return the run of the tracker that is asked for; its methods, as those of `TensorboardRun`, may raise or hang."""
     if first["mode"] == "tensorboard":
         return begin_tensorboard(first)
     from ocrlab.training.tracking import wandb_backend
@@ -82,7 +73,7 @@ def begin(first: Mapping[str, Any]) -> Run:
     return wandb_backend.begin(first)
 
 
-def hand_over(run: Run, message: Mapping[str, Any]) -> None:
+def hand_over(run: Any, message: Mapping[str, Any]) -> None:
     """Give one message to the tracker."""
     if message["do"] == "log":
         run.log({key: value for key, value in message["metrics"].items() if value is not None}, message["step"])
@@ -90,13 +81,6 @@ def hand_over(run: Run, message: Mapping[str, Any]) -> None:
         run.pictures(message["files"], message["step"])
     elif message["do"] == "artifact":
         run.artifact(Path(message["file"]), message["sha256"], message["about"])
-
-
-def remove(message: Mapping[str, Any]) -> None:
-    """Remove pictures, which were made to be handed over."""
-    for picture in message["files"] if message["do"] == "pictures" else ():
-        with contextlib.suppress(OSError):
-            os.unlink(picture["file"])
 
 
 @contextlib.contextmanager
@@ -129,14 +113,6 @@ def _leave() -> None:
 def _answer(pipe: int, **fields: Any) -> None:
     with contextlib.suppress(OSError):  # training may have died meanwhile
         os.write(pipe, json.dumps(fields).encode() + b"\n")
-
-
-def _why_not(mode: str, error: Exception) -> str:
-    """Say in one line why there is no tracker; of a package that is not there, how to get it."""
-    if isinstance(error, ModuleNotFoundError) and error.name in ("tensorboard", "wandb"):
-        extra = "tensorboard" if error.name == "tensorboard" else "train"
-        return f"tracking is off: {error.name} is not installed; pip install 'ocrlab[{extra}]', or tracking=disabled"
-    return short(error) if mode == "online" else f"tracking is off: {short(error)}"
 
 
 def short(error: Exception) -> str:
@@ -185,7 +161,7 @@ class TensorboardRun:
     def finish(self, status: str, name: str | None, metrics: Mapping[str, Any]) -> None:
         """Write settings and final metrics as hyperparameters, and close."""
         self.writer.add_text("run", f"{name or self.first['name']}, status:{status}")
-        settings = dict(flat_settings(self.first["config"]))
+        settings = flat_settings(self.first["config"])
         good = {key: value for key, value in metrics.items() if value is not None}
         self.writer.add_hparams(settings | {"status": status}, good or {"steps": 0.0}, run_name=".")
         self.writer.close()

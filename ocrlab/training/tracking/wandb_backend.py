@@ -32,7 +32,7 @@ def begin(first: Mapping[str, Any]) -> Run:
         "x_transaction_log_flush_interval": 2.0,  # seconds; what is not written when it is killed cannot be sent later
     }
     settings = {key: value for key, value in values.items() if key in wandb.Settings.model_fields}
-    wanted = {"project": first["project"], "name": first["name"], "tags": first["tags"], "config": first["config"]}
+    wanted = {"project": first["project"], "name": first["name"], "config": first["config"]}
     if first["mode"] == "online":
         wanted["resume"] = "allow"  # offline nobody can tell whether there is one; `wandb sync` puts it together
     return Run(wandb.init(**wanted, id=first["id"], mode=first["mode"], settings=wandb.Settings(**settings)))

@@ -32,7 +32,7 @@ class Settings:
     def __init__(self, **values): self.values = values
 class Run:
     def __init__(self, **values):
-        self.values, self.name, self.tags, self.summary = values, values["name"], values["tags"], {}
+        self.values, self.name, self.tags, self.summary = values, values["name"], values.get("tags", ()), {}
     def log(self, metrics, step): self.values.setdefault("rows", []).append([step, metrics])
     def finish(self, exit_code):
         FINISH
@@ -78,14 +78,14 @@ def test_name() -> None:
 
 def test_everything_arrives_in_order(fake, capfd) -> None:  # type: ignore[no-untyped-def]
     folder = fake()
-    tracker = client.start(settings(), "first", ["sroie"], folder, {"batch_size": 4, "data": "/somewhere/secret/sroie"})
+    tracker = client.start(settings(), "first", folder, {"batch_size": 4, "data": "/somewhere/secret/sroie"})
     for step in range(3):
         tracker.log({"loss": step / 2, "bad": float("nan")}, step)
     tracker.finish("completed", "last_0.9", {"hmean@0.5": 0.9})
     assert sent_record(folder) == {
         "project": "lab",
         "name": "last_0.9",
-        "tags": ["sroie", "status:completed"],
+        "tags": ["status:completed"],
         "config": {"batch_size": 4, "data": "<path>/sroie"},
         "mode": "offline",
         "rows": [[0, {"loss": 0.0}], [1, {"loss": 0.5}], [2, {"loss": 1.0}]],
@@ -97,7 +97,7 @@ def test_everything_arrives_in_order(fake, capfd) -> None:  # type: ignore[no-un
 
 def test_a_failed_run_is_tagged_so_and_keeps_its_name(fake) -> None:  # type: ignore[no-untyped-def]
     folder = fake()
-    client.start(settings(), "first", [], folder, {}).finish("failed")
+    client.start(settings(), "first", folder, {}).finish("failed")
     assert (sent_record(folder)["name"], sent_record(folder)["tags"], sent_record(folder)["exit_code"]) == (
         "first",
         ["status:failed"],
@@ -107,7 +107,7 @@ def test_a_failed_run_is_tagged_so_and_keeps_its_name(fake) -> None:  # type: ig
 
 def test_disabled_starts_nothing(fake, capfd) -> None:  # type: ignore[no-untyped-def]
     folder = fake(top="import time; time.sleep(600)\n")
-    tracker = client.start(settings("disabled"), "first", [], folder, {})
+    tracker = client.start(settings("disabled"), "first", folder, {})
     tracker.log({"loss": 1.0}, 1)
     tracker.finish("completed", "last")
     assert tracker.child is None
@@ -119,7 +119,7 @@ def test_disabled_starts_nothing(fake, capfd) -> None:  # type: ignore[no-untype
 def test_an_import_that_hangs_costs_a_single_deadline_and_a_single_line(fake, capfd) -> None:  # type: ignore[no-untyped-def]
     folder = fake(top="import time; time.sleep(600)\n")
     before = time.monotonic()
-    tracker = client.start(settings(deadline=3), "first", [], folder, {})
+    tracker = client.start(settings(deadline=3), "first", folder, {})
     for step in range(1000):
         tracker.log({"loss": 1.0}, step)
     assert time.monotonic() - before < 3
@@ -136,7 +136,7 @@ def test_an_import_that_hangs_costs_a_single_deadline_and_a_single_line(fake, ca
 
 
 def test_a_hang_is_noticed_while_training_goes_on(fake, capfd) -> None:  # type: ignore[no-untyped-def]
-    tracker = client.start(settings(deadline=0.2), "first", [], fake(init="time.sleep(600)"), {})
+    tracker = client.start(settings(deadline=0.2), "first", fake(init="time.sleep(600)"), {})
     end = time.monotonic() + 20
     while tracker.child is not None and time.monotonic() < end:
         tracker.log({"loss": 1.0}, 1)
@@ -155,7 +155,7 @@ def test_a_hang_is_noticed_while_training_goes_on(fake, capfd) -> None:  # type:
     ],
 )
 def test_trouble_is_a_single_line_of_warning(fake, capfd, fault: dict[str, str], word: str) -> None:  # type: ignore[no-untyped-def]
-    tracker = client.start(settings(), "first", [], fake(**fault), {})
+    tracker = client.start(settings(), "first", fake(**fault), {})
     tracker.log({"loss": 1.0}, 1)
     tracker.finish("completed", "last")
     stderr = capfd.readouterr().err
@@ -165,7 +165,7 @@ def test_trouble_is_a_single_line_of_warning(fake, capfd, fault: dict[str, str],
 
 def test_online_that_fails_goes_on_offline_with_a_single_line(fake, capfd) -> None:  # type: ignore[no-untyped-def]
     folder = fake(init="if values['mode'] == 'online': raise ConnectionError('unreachable')")
-    tracker = client.start(settings("online"), "first", [], folder, {})
+    tracker = client.start(settings("online"), "first", folder, {})
     tracker.log({"loss": 1.0}, 1)
     tracker.finish("completed", "last")
     assert sent_record(folder)["mode"] == "offline"
@@ -177,7 +177,7 @@ def test_online_that_fails_goes_on_offline_with_a_single_line(fake, capfd) -> No
 
 def test_an_online_start_that_hangs_begins_again_offline_and_nothing_is_lost(fake, capfd) -> None:  # type: ignore[no-untyped-def]
     folder = fake(init="if values['mode'] == 'online': time.sleep(600)")
-    tracker = client.start(settings("online", deadline=8), "first", [], folder, {})
+    tracker = client.start(settings("online", deadline=8), "first", folder, {})
     first = tracker.child
     assert first is not None
     tracker.log({"loss": 1.0}, 1)
@@ -198,7 +198,7 @@ def test_trouble_with_a_single_picture_is_reported_at_the_end_and_the_rest_arriv
     folder = fake()
     picture = folder / "page.jpg"
     picture.write_bytes(b"no picture at all")
-    tracker = client.start(settings(), "first", [], folder, {})
+    tracker = client.start(settings(), "first", folder, {})
     tracker.pictures([("page", picture)], 3)
     tracker.log({"loss": 1.0}, 4)
     tracker.finish("completed", "last")
@@ -220,7 +220,7 @@ def test_the_id_is_created_once(tmp_path: Path) -> None:
 
 
 def test_a_finish_that_hangs_is_ended(fake, capfd) -> None:  # type: ignore[no-untyped-def]
-    tracker = client.start(settings(deadline=3), "first", [], fake(finish="time.sleep(600)"), {})
+    tracker = client.start(settings(deadline=3), "first", fake(finish="time.sleep(600)"), {})
     before = time.monotonic()
     tracker.finish("completed", "last")
     assert time.monotonic() - before < 12
@@ -229,7 +229,7 @@ def test_a_finish_that_hangs_is_ended(fake, capfd) -> None:  # type: ignore[no-u
 
 def test_a_tracker_that_does_not_read_is_abandoned(fake, capfd, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(client, "BACKLOG", 100_000)
-    tracker = client.start(settings(), "first", [], fake(top="import time; time.sleep(600)\n"), {})
+    tracker = client.start(settings(), "first", fake(top="import time; time.sleep(600)\n"), {})
     for step in range(5000):
         tracker.log({"a rather long name of a metric": 1.0}, step)
     assert tracker.child is None
@@ -242,7 +242,7 @@ def test_a_training_that_is_killed_is_tagged_failed(fake) -> None:  # type: igno
 import os, pathlib
 from ocrlab.config.schema import Tracking
 from ocrlab.training.tracking import client as tracking
-tracker = tracking.start(Tracking(mode="offline", deadline=20), "first", [], pathlib.Path({str(folder)!r}), {{}})
+tracker = tracking.start(Tracking(mode="offline", deadline=20), "first", pathlib.Path({str(folder)!r}), {{}})
 tracker.log({{"loss": 1.0}}, 1)
 os.kill(os.getpid(), 9)
 """
@@ -258,12 +258,12 @@ def test_a_relative_folder_is_meant_from_here(fake, monkeypatch) -> None:  # typ
     folder = fake()
     monkeypatch.chdir(folder.parent)
     monkeypatch.setenv("PYTHONPATH", "path")
-    client.start(settings(), "first", [], Path("run"), {}).finish("completed")
+    client.start(settings(), "first", Path("run"), {}).finish("completed")
     assert sent_record(folder)["tags"] == ["status:completed"]
 
 
 def test_a_folder_that_is_gone_is_a_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    tracker = client.start(settings(), "first", [], tmp_path / "gone", {})
+    tracker = client.start(settings(), "first", tmp_path / "gone", {})
     tracker.log({"loss": 1.0}, 1)
     tracker.finish("completed")
     assert "cannot be started" in capfd.readouterr().err

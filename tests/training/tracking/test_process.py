@@ -24,14 +24,6 @@ def test_an_error_is_a_single_line_without_advice_that_is_not_ours() -> None:
     assert len(process.short(RuntimeError("x" * 500))) == 160
 
 
-def test_pictures_are_removed_and_other_files_stay(tmp_path: Path) -> None:
-    for name in ("page.jpg", "best.ckpt"):
-        (tmp_path / name).write_bytes(b"x")
-    process.remove({"do": "pictures", "files": [{"file": str(tmp_path / "page.jpg")}, {"file": "gone"}]})
-    process.remove({"do": "artifact", "file": str(tmp_path / "best.ckpt")})
-    assert [file.name for file in tmp_path.iterdir()] == ["best.ckpt"]
-
-
 def test_past_its_deadline_it_ends_itself_and_what_it_started() -> None:
     code = """
 import subprocess, sys, time

@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> Path:
 
 def begin(run: Path, mode: str = "online", deadline: float = 60, step: int = 0) -> client.Tracker:
     settings = Tracking(mode=mode, user="me", project="lab", deadline=deadline)  # type: ignore[arg-type]
-    return client.start(settings, "first", ["sroie"], run, {"batch_size": 4, "data": "/srv/private/sroie"}, step)
+    return client.start(settings, "first", run, {"batch_size": 4, "data": "/srv/private/sroie"}, step)
 
 
 def picture(run: Path) -> Path:
@@ -56,7 +56,7 @@ def test_online_a_run_arrives_whole_and_is_resumed(server: Any, run: Path, capfd
     tracker.finish("failed")  # as at SIGTERM
     [(name, stored)] = server.runs.items()
     assert (stored["displayName"], stored["exit"]) == ("first", 1)
-    assert sorted(stored["tags"]) == ["sroie", "status:failed"]
+    assert sorted(stored["tags"]) == ["status:failed"]
 
     best = run / "flight" / "best.ckpt"
     best.write_bytes(os.urandom(100_000))
@@ -69,7 +69,7 @@ def test_online_a_run_arrives_whole_and_is_resumed(server: Any, run: Path, capfd
     assert list(server.runs) == [name]
     assert [line["_step"] for _, line in sorted(stored["history"].items())] == [1, 2, 3, 4, 5]
     assert (stored["displayName"], stored["exit"], stored["inserted"]) == ("last_0.9000", 0, 1)
-    assert sorted(stored["tags"]) == ["sroie", "status:completed"]
+    assert sorted(stored["tags"]) == ["status:completed"]
     assert stored["summary"]["hmean@0.5"] == 0.9
     assert [file for file in stored["files"] if file.startswith("media/images/val/pages")]
     [artifact] = server.artifacts.values()
