@@ -29,14 +29,5 @@ def test_only_a_command_with_settings_says_how_they_are_written():
         takes.parse_args(["--resum=x"])
 
 
-def test_help_shows_the_examples():
-    assert "examples:\n  ocrlab train data=DIR" in Parser("ocrlab x", "do x", "  ocrlab train data=DIR\n").format_help()
-
-
-def test_the_help_of_a_word_has_its_examples(capsys):
-    assert main(["samples", "make", "--help"]) == 0
-    assert "examples:\n  ocrlab samples make" in capsys.readouterr().out
-
-
 def test_tables_are_aligned():
     assert table([["IoU", "hmean"], [0.5, "0.93"]]) == "IoU  hmean\n0.5  0.93"

@@ -57,13 +57,3 @@ def test_predict_writes_all_formats_and_never_over_a_file(run, capsys):
         assert main(["predict", str(image), "--out", "found", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["predictions"][0]["image"] == image.name
     assert len(list(Path("found").iterdir())) == 6
-
-
-def test_a_finished_run_is_not_resumed(run, capsys):
-    assert main(["train", "--resume", str(run)]) == 1
-    assert "has finished" in capsys.readouterr().err
-
-
-def test_samples_show(run):
-    assert main(["samples", "show", "receipts", "--split", "val"]) == 0
-    assert Path("reports/samples-receipts-val.png").is_file()

@@ -56,28 +56,13 @@ def test_an_image_is_enough(pages, calls, capsys):
 
 
 def test_words_in_any_order(pages, calls):
-    words = [
-        "post.threshold=0.4",
-        "a.jpg",
-        "--out",
-        "here",
-        "x=1.jpg",
-        "--checkpoint",
-        "c",
-        "--format",
-        "json",
-        "icdar",
-    ]
-    assert main(["predict", *words]) == 0
+    words = "post.threshold=0.4 a.jpg --out here x=1.jpg --checkpoint c --format json icdar --device cuda"
+    assert main(["predict", *words.split()]) == 0
+    assert calls.load.device == "cuda"
     assert calls.files.paths == [Path("a.jpg"), Path("x=1.jpg")], "a file that is there is no setting"
     assert calls.files.formats == ["json", "icdar"]
     assert calls.files.detector.config.post.threshold == 0.4
     assert calls.load.checkpoint == Path("c")
-
-
-def test_the_requested_device_is_used(pages, calls):
-    main(["predict", "a.jpg", "--device", "cuda", "trainer.accelerator=cpu"])
-    assert calls.load.device == "cuda"
 
 
 def test_lines_go_to_stdout_and_nothing_else_does(pages, calls, capfd):
@@ -147,6 +132,8 @@ def test_no_page_left_is_a_failure(pages, calls, capsys):
         (["a.jpg", "--device", "tpu"], "tpu"),
         (["a.jpg", "--jsonl", "-", "--json"], "both want stdout"),
         (["a.jpg", "--jsonl", "b.bad"], "Nothing is overwritten"),
+        (["a.jpg", "--jsonl", "nowhere/lines.jsonl"], "nowhere/lines.jsonl"),
+        (["https://example.org/a.jpg"], "Given: https://example.org/a.jpg."),
     ],
 )
 def test_wrong_use(pages, words, message, calls, capsys):
@@ -156,21 +143,11 @@ def test_wrong_use(pages, words, message, calls, capsys):
     assert calls.load is None
 
 
-def test_a_place_for_lines_that_is_none(pages, calls, capsys):
-    assert main(["predict", "a.jpg", "--jsonl", "nowhere/lines.jsonl"]) == 2
-    assert "nowhere/lines.jsonl" in capsys.readouterr().err
-
-
 def test_behind_dashes_there_are_only_files(pages, calls):
     for name in ("-rf.jpg", "post.threshold=0.4"):
         Path(name).touch()
     assert main(["predict", "--out", "here", "--", "-rf.jpg", "post.threshold=0.4"]) == 0
     assert calls.files.paths == [Path("-rf.jpg"), Path("post.threshold=0.4")]
-
-
-def test_an_address_is_no_file(pages, calls, capsys):
-    assert main(["predict", "https://example.org/a.jpg"]) == 2
-    assert "Given: https://example.org/a.jpg." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -56,14 +56,6 @@ def test_a_terminal_gets_a_single_bar_with_the_last_figures():
     assert "[/] careful" in file.getvalue()
 
 
-def test_pages_tick(capsys):
-    with progress.page_progress("predicting") as tick:
-        tick(1, 3)
-        tick(2, 3)
-        tick(3, 3)
-    assert capsys.readouterr().err == "predicting: 1/3\npredicting: 3/3\n", "the first and the last"
-
-
 def test_a_log_does_not_repeat_its_last_step(capsys, monkeypatch):
     with progress.training_progress() as show:
         show({"kind": "measure", "step": 1, "total": 1})

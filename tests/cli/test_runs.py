@@ -102,17 +102,6 @@ def test_without_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert "There are no runs here" in capsys.readouterr().out
 
 
-def test_run_and_runs_know_each_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["run", "runs"]) == 2
-    assert "To list the trainings in it: ocrlab runs runs" in capsys.readouterr().err
-    for name, message in (
-        ("run", "`ocrlab runs` is another command"),
-        ("runs", "`ocrlab run NOTEBOOK` is another command"),
-    ):
-        assert cli.main([name, "--help"]) == 0
-        assert message in capsys.readouterr().out
-
-
 def test_it_needs_no_package_and_says_what_brings_the_settings(folder: Path) -> None:
     blocked = ("yaml", "pydantic", "numpy", "torch", "rich", "pandas")
     code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); from ocrlab import cli; sys.exit(cli.main())"

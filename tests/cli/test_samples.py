@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ocrlab.cli import main, samples
+from ocrlab.cli import main
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,3 @@ from ocrlab.cli import main, samples
 def test_wrong_use(words, status, message, tmp_path, capsys):
     assert main(["samples", *(word.format(folder=tmp_path) for word in words)]) == status
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("word", samples.WORDS)
-def test_every_word_has_its_own_help(word, capsys):
-    assert main(["samples", word, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert f"ocrlab samples {word}" in text and "examples:" in text and "--json" in text

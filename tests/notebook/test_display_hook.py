@@ -47,10 +47,3 @@ def test_a_value_looks_as_in_a_notebook_and_a_broken_value_has_its_repr() -> Non
     assert display_hook.formatted(Rich())[0]["text/html"] == "<b>rich</b>"
     assert display_hook.formatted([1, 2])[0] == {"text/plain": "[1, 2]"}
     assert not display_hook.is_figure(Rich())
-
-
-def test_nothing_is_open_where_pyplot_was_never_imported(
-    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(display_hook.sys.modules, "matplotlib.pyplot", raising=False)
-    assert display_hook.Display(sent.append).figures() == []

@@ -77,10 +77,6 @@ def test_a_single_step_has_a_middle() -> None:
     assert re.findall(r">([\d.−-]+)</text>", view.html)[0] == "0", "a step has no fractions"
 
 
-def test_figures_of_next_to_nothing_have_no_sign() -> None:
-    assert [layers._short(value) for value in (-0.0001, 0.0, 0.123456, -12.345)] == [0, 0, 0.123, -12.3]
-
-
 def test_empty_histograms_are_labelled() -> None:
     dead = {0: np.zeros(9, np.float32), 2: np.zeros(9, np.float32)}
     view = layers.histograms(layers_job.ShortTraining("m", [1.0, 1.0], dead, {}))
@@ -117,12 +113,6 @@ def test_the_strongest_maps_come_first_and_duplicates_are_passed_over() -> None:
     assert maps.strongest[0] in (1, 3)
     assert maps.different(9) == [maps.strongest[0], 0], "a map, and its negative, show the same as the strongest"
     assert maps.different(1) == [maps.strongest[0]]
-
-
-def test_a_channel_is_described_in_words() -> None:
-    half = np.zeros((32, 32))
-    half[:16] = 255
-    assert page_maps([half]).describe_channel(0) == "0 to 1, 50 % zeros"
 
 
 def test_a_pattern_must_mean_a_single_module() -> None:

@@ -12,20 +12,14 @@ from ocrlab.config import schema as configs
 from ocrlab.errors import ConfigError
 from ocrlab.hardware import host
 from ocrlab.training import auto_settings
-from ocrlab.training.jobs import replay_step
 
 
 def test_fixed_settings_stay(monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     fixed = ["trainer.accelerator=cpu", "trainer.precision=fp32", "runtime.channels_last=true", "runtime.threads=1"]
     machine = auto_settings.choose(configs.load(overrides=[*fixed, "runtime.workers=3"]))
-    assert (machine.accelerator, machine.threads, machine.workers, machine.bf16, machine.channels_last) == (
-        "cpu",
-        1,
-        3,
-        False,
-        True,
-    )
+    assert (machine.accelerator, machine.threads, machine.workers) == ("cpu", 1, 3)
+    assert (machine.bf16, machine.channels_last) == (False, True)
 
 
 def test_the_rest_is_measured_and_says_so(monkeypatch):
@@ -110,11 +104,3 @@ def test_a_device_that_fails_in_the_child_is_not_used(monkeypatch, program, mess
 
 def test_smoke_passes_on_the_cpu():
     assert auto_settings.smoke("cpu") is None
-
-
-def test_step_gives_a_finite_loss():
-    assert 0 < replay_step.smoke_step("cpu")["loss"] < 100
-
-
-def test_spread():
-    assert auto_settings.spread([1.0] * 19 + [9.0]) == (1.0, 9.0)

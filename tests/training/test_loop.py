@@ -53,23 +53,10 @@ def pages(tmp_path_factory) -> Path:
 
 
 def tiny(pages: Path, runs: Path, *more: str) -> configs.Config:
-    fixed = (
-        f"data={pages}",
-        f"runs={runs}",
-        "width=32",
-        "crop=64",
-        "batch_size=2",
-        "trainer.max_steps=4",
-        "trainer.accumulate_grad_batches=2",
-        "trainer.val_every=3",
-        "trainer.log_every=1",
-        "trainer.accelerator=cpu",
-        "trainer.precision=fp32",
-        "runtime.channels_last=false",
-        "runtime.workers=0",
-        "runtime.threads=1",
-    )
-    return configs.load(overrides=[*fixed, *more])
+    network = ("width=32", "crop=64", "batch_size=2", "trainer.max_steps=4", "trainer.accumulate_grad_batches=2")
+    often = ("trainer.val_every=3", "trainer.log_every=1", "trainer.accelerator=cpu", "trainer.precision=fp32")
+    machine = ("runtime.channels_last=false", "runtime.workers=0", "runtime.threads=1")
+    return configs.load(overrides=[f"data={pages}", f"runs={runs}", *network, *often, *machine, *more])
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -93,10 +80,10 @@ def losses(folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def whole(pages, tmp_path_factory):
     """A run that nothing interrupted, saved at its end."""
-    return interrupted(pages, tmp_path_factory.mktemp("whole"), None)
+    return stopped(pages, tmp_path_factory.mktemp("whole"), None)
 
 
-def interrupted(pages: Path, runs: Path, after: int | None, *more: str) -> Path:
+def stopped(pages: Path, runs: Path, after: int | None, *more: str) -> Path:
     """Run to the end, or stop after micro-batch `after` as a signal would; return the run folder."""
     finish = run_callback.RunCallback.finish_batch
 
@@ -113,19 +100,30 @@ def interrupted(pages: Path, runs: Path, after: int | None, *more: str) -> Path:
             return loop.fit(tiny(pages, runs, *more)).folder
         with pytest.raises(SystemExit) as left:
             loop.fit(tiny(pages, runs, *more))
-        assert left.value.code == 128 + signal.SIGTERM
-        ((folder, record),) = run_folder.list_runs(runs)
-        assert record.status == "failure"
+    assert left.value.code == 128 + signal.SIGTERM
+    ((folder, record),) = run_folder.list_runs(runs)
+    assert record.status == "failure"
+    return folder
+
+
+def go_on(folder: Path) -> Path:
+    """Resume a run, with a checkpoint at its end alone."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             run_callback.RunCallback,
             "finish_batch",
             lambda self, trainer: self.save_last(trainer) if trainer.lightning_module.micro == 8 else None,
         )
         assert loop.fit(configs.Config(), resume=folder).folder == folder
-        return folder
+    return folder
 
 
-@pytest.mark.parametrize("after", [1, 4, 5, 6])
+def interrupted(pages: Path, runs: Path, after: int, *more: str) -> Path:
+    """Stop a run after micro-batch `after`, and resume it."""
+    return go_on(stopped(pages, runs, after, *more))
+
+
+@pytest.mark.parametrize("after", [1, 4, 5, 6, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 7))])
 def test_resume_is_exact_after_any_micro_batch(pages, whole, tmp_path, after):
     """1 and 5 lie between two micro-batches of one step, 4 is a step's end, 6 a validation; epochs hold 1.5 batches."""
     folder = interrupted(pages, tmp_path, after)
@@ -150,13 +148,7 @@ def test_a_stop_waits_for_no_validation_and_resume_is_exact_all_the_same(pages, 
             loop.fit(tiny(pages, tmp_path))
     assert looked_at.count(sanity) == 1
     ((folder, _),) = run_folder.list_runs(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            run_callback.RunCallback,
-            "finish_batch",
-            lambda self, trainer: self.save_last(trainer) if trainer.lightning_module.micro == 8 else None,
-        )
-        loop.fit(configs.Config(), resume=folder)
+    go_on(folder)
     assert same(weights(folder), weights(whole))
     assert losses(folder) == losses(whole)
 
@@ -164,7 +156,7 @@ def test_a_stop_waits_for_no_validation_and_resume_is_exact_all_the_same(pages, 
 @pytest.mark.parametrize(("gpus", "lines"), [(0, 0), (4, 1)])
 def test_a_run_of_more_gpus_goes_on_with_fewer_and_says_so(pages, tmp_path, monkeypatch, gpus, lines):
     """As rank 0 of four saves it: four random states, and tensors that lie on its GPU."""
-    folder = interrupted_once(pages, tmp_path)
+    folder = stopped(pages, tmp_path, 3)
     last = folder / "checkpoints" / "last.ckpt"
     content = checkpoint.load(last)
     if gpus:
@@ -189,30 +181,8 @@ def test_losses_of_the_host_and_of_a_device_are_saved_together(pages, tmp_path):
     assert (saved.shape, saved.device.type) == ((2, 4), "cpu")
 
 
-def interrupted_once(pages: Path, runs: Path) -> Path:
-    """Stop a run after its third micro-batch; return its folder."""
-    finish = run_callback.RunCallback.finish_batch
-
-    def stop(self, trainer):
-        self.stop_signal = signal.SIGTERM if trainer.lightning_module.micro == 3 else None
-        finish(self, trainer)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_callback.RunCallback, "finish_batch", stop)
-        with pytest.raises(SystemExit):
-            loop.fit(tiny(pages, runs))
-    ((folder, _),) = run_folder.list_runs(runs)
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("after", [2, 3, 7])
-def test_resume_is_exact_after_the_others_too(pages, whole, tmp_path, after):
-    test_resume_is_exact_after_any_micro_batch(pages, whole, tmp_path, after)
-
-
 def test_workers_do_not_change_the_result(pages, whole, tmp_path):
-    assert same(weights(interrupted(pages, tmp_path, None, "runtime.workers=2")), weights(whole))
+    assert same(weights(stopped(pages, tmp_path, None, "runtime.workers=2")), weights(whole))
 
 
 def test_run_folder_holds_what_it_promises(whole):
@@ -358,11 +328,6 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path):
     assert not (tmp_path / "owned").exists()
 
 
-def test_no_checkpoint_names_the_option(tmp_path):
-    with pytest.raises(CheckpointError, match="--checkpoint"):
-        newest_checkpoint(tmp_path)
-
-
 def test_training_begins_from_another_checkpoint_and_remembers_it(pages, tmp_path):
     first = loop.fit(tiny(pages, tmp_path / "a"))
     begun = tiny(pages, tmp_path / "b", f"weights={first.checkpoint}", "trainer.max_steps=1", "optim.lr=1e-9")
@@ -422,8 +387,8 @@ def test_a_part_of_the_pages_is_spread_over_all_of_them_and_over_the_ranks():
     assert turns == [[0, 2], [1, None]]
 
 
-def ended(tmp_path, monkeypatch, on_some: float, best: float, on_all: float, val_pages: int | None = 1):
-    """Run `final` behind four steps without validation; return its figures, whose weights they are, and what was asked.
+def ended(tmp_path, monkeypatch, on_some: float, best: float, on_all: float, val_pages: int | None):
+    """Run `final_metrics` after four steps without validation; return its figures, what was measured and written.
 
     The best checkpoint was found at step 2, with `best`; the last weights reach `on_some`, and whatever wins `on_all`.
     """
@@ -449,26 +414,21 @@ def ended(tmp_path, monkeypatch, on_some: float, best: float, on_all: float, val
     return loop.final_metrics(module, watcher, of(["a", "b", "c"]), loop.silent), asked, written
 
 
-def test_what_training_saw_of_the_pages_is_compared_with_the_same_pages(tmp_path, monkeypatch):
-    """The last weights would win with their figure of all pages, 0.9, over 0.6 of one page; on that page they lose."""
-    metrics, asked, written = ended(tmp_path, monkeypatch, on_some=0.5, best=0.6, on_all=0.9)
-    assert asked == [(1, 4.0), (3, 2.0)]
-    assert metrics == {"hmean@0.5": 0.9}
-    assert written == [(4, {"step": 4, "hmean@0.5": 0.5})]
-
-
-def test_the_last_weights_win_where_they_are_better_on_these_pages(tmp_path, monkeypatch):
-    metrics, asked, written = ended(tmp_path, monkeypatch, on_some=0.7, best=0.6, on_all=0.3)
-    assert asked == [(1, 4.0), (3, 4.0)]
-    assert metrics == {"hmean@0.5": 0.3}
-    assert ("best", {"hmean@0.5": 0.7}) in written
-
-
-@pytest.mark.parametrize(("last", "figure"), [(0.5, 0.6), (0.7, 0.7)])
-def test_nothing_is_measured_twice(tmp_path, monkeypatch, last, figure):
-    metrics, asked, _ = ended(tmp_path, monkeypatch, on_some=last, best=0.6, on_all=0.0, val_pages=None)
-    assert asked == [(3, 4.0)]
-    assert metrics == {"hmean@0.5": figure}
+@pytest.mark.parametrize(
+    ("on_some", "on_all", "val_pages", "measured", "figure"),
+    [
+        (0.5, 0.9, 1, [(1, 4.0), (3, 2.0)], 0.9),  # with 0.9 of all pages the last weights would win; of one they lose
+        (0.7, 0.3, 1, [(1, 4.0), (3, 4.0)], 0.3),
+        (0.5, 0.0, None, [(3, 4.0)], 0.6),  # nothing is measured twice
+        (0.7, 0.0, None, [(3, 4.0)], 0.7),
+    ],
+)
+def test_the_last_weights_and_the_best_are_compared_on_the_same_pages(
+    tmp_path, monkeypatch, on_some, on_all, val_pages, measured, figure
+):
+    metrics, asked, written = ended(tmp_path, monkeypatch, on_some, 0.6, on_all, val_pages)
+    assert (asked, metrics) == (measured, {"hmean@0.5": figure})
+    assert (("best", {"hmean@0.5": on_some}) in written) is (on_some > 0.6)
 
 
 def test_the_last_measurement_is_done_on_the_device_of_the_training(pages, tmp_path, monkeypatch):
@@ -531,12 +491,3 @@ def test_a_state_of_a_gpu_that_is_not_here_is_read_to_the_host(tmp_path, monkeyp
     content = AtomicIO().load_checkpoint(path)
     assert content["weight"].device.type == "cpu"
     assert content["weight"].tolist() == [0, 1, 2]
-
-
-def test_what_it_writes_is_whole_and_what_is_not_ours_is_refused(tmp_path):
-    path = tmp_path / "last.ckpt"
-    AtomicIO().save_checkpoint({"ocrlab": {"schema": 1}}, path)
-    assert checkpoint.load(path) == {"ocrlab": {"schema": 1}}
-    torch.save({"weights": 1}, path)
-    with pytest.raises(CheckpointError, match="not written by ocrlab"):
-        AtomicIO().load_checkpoint(path)

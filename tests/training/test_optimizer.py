@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from ocrlab.config.schema import Optim
-from ocrlab.training.optimizer import adamw, learning_rate, shorten_warmup
+from ocrlab.training.optimizer import adamw, learning_rate
 
 
 def test_vectors_are_not_decayed():
@@ -29,10 +29,6 @@ def test_rate_warms_up_then_falls_to_zero():
     assert max(curve) == 1.0
     assert curve[100] == pytest.approx(0)
     assert all(a >= b for a, b in itertools.pairwise(curve[10:]))
-
-
-def test_a_short_run_warms_up_for_a_tenth_of_it():
-    assert [shorten_warmup(100, steps) for steps in (7000, 1000, 300, 5)] == [100, 100, 30, 1]
 
 
 def test_neither_it_nor_the_sanity_checks_load_lightning():

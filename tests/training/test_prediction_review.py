@@ -35,11 +35,6 @@ def net(config: Config) -> Detector:
     return Detector(config.encoder, config.decoder, config.width).eval()
 
 
-def test_spread_takes_both_ends() -> None:
-    assert prediction_review.spread_samples(range(10), 3) == [0, 4, 9]  # type: ignore[arg-type, comparison-overlap]
-    assert prediction_review.spread_samples(range(2), 3) == [0, 1]  # type: ignore[arg-type, comparison-overlap]
-
-
 def test_an_example_is_seeded_and_fits(config: Config, samples: list[Sample]) -> None:
     sample, crop, maps = prediction_review.example_crop(config, samples)
     again = prediction_review.example_crop(config, samples)
@@ -47,16 +42,6 @@ def test_an_example_is_seeded_and_fits(config: Config, samples: list[Sample]) ->
     assert np.array_equal(crop, again[1])
     assert crop.shape == (128, 128, 3)
     assert maps.shrink_map.shape == (128, 128)
-
-
-@pytest.mark.parametrize("encoder", ["resnet18", "mobilenet_v3_large"])
-@pytest.mark.parametrize("decoder", ["fpn", "unet"])
-def test_stages_count_every_parameter_once(config: Config, encoder: str, decoder: str) -> None:
-    config = load(overrides={"encoder": encoder, "decoder": decoder, "crop": 64})
-    stages = prediction_review.stages(config)
-    net = Detector(encoder, decoder, config.width)
-    assert sum(stage.parameters for stage in stages) == sum(p.numel() for p in net.parameters())
-    assert [(s.name, s.shape) for s in stages if s.shape] == net.shapes(64, 64)
 
 
 def test_looking_gives_the_figures_of_validation(config: Config, samples: list[Sample], net: Detector) -> None:

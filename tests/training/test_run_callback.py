@@ -13,7 +13,7 @@ from ocrlab.errors import RunError
 from ocrlab.run_folder.launcher import Ranks
 from ocrlab.training import loop
 from ocrlab.training.run_callback import NonFiniteLosses
-from tests.training.test_loop import interrupted_once, pages  # noqa: F401  # a fixture
+from tests.training.test_loop import pages, stopped  # noqa: F401  # a fixture
 
 FINE, WRONG = torch.tensor(1.0), torch.tensor(float("nan"))
 
@@ -74,6 +74,6 @@ def test_a_loss_that_was_no_number_before_the_resume_is_counted(pages, tmp_path,
         return total
 
     monkeypatch.setattr(loop.Training, "training_step", step)
-    folder = interrupted_once(pages, tmp_path)
+    folder = stopped(pages, tmp_path, 3)
     assert loop.fit(configs.Config(), resume=folder, progress=events.append).metrics["not_finite"] == 1
     assert "of 1 of 8" in [event["text"] for event in events if event["kind"] == "warning"][-1]

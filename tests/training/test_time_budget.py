@@ -75,9 +75,3 @@ def test_what_was_planned_or_has_no_limit_is_not_planned():
     assert make_budget(config, None, print, None, 29) is None
     config.trainer.max_minutes = None
     assert make_budget(config, None, print, None, 0) is None
-
-
-def test_where_there_is_time_enough_nothing_is_changed(pages, tmp_path):  # noqa: F811
-    result = loop.fit(tiny(pages, tmp_path, "trainer.max_minutes=600"))
-    assert result.metrics["steps"] == 4
-    assert configs.of_run(result.folder).trainer.max_steps == 4

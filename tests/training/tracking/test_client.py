@@ -70,12 +70,6 @@ def sent_record(folder: Path) -> dict[str, object]:
     return record
 
 
-def test_name() -> None:
-    assert client.run_name("me", "resnet18", "fpn", 4, 2e-3) == "me_resnet18-fpn-dbhead-dbloss-bs4-lr0.002"
-    name = client.run_name("me", "resnet18", "unet", 16, 1e-5, 0.93456)
-    assert name == "me_resnet18-unet-dbhead-dbloss-bs16-lr1e-05_0.9346"
-
-
 def test_everything_arrives_in_order(fake, capfd) -> None:  # type: ignore[no-untyped-def]
     folder = fake()
     tracker = client.start(settings(), "first", folder, {"batch_size": 4, "data": "/somewhere/secret/sroie"})
@@ -93,16 +87,6 @@ def test_everything_arrives_in_order(fake, capfd) -> None:  # type: ignore[no-un
         "exit_code": 0,
     }
     assert capfd.readouterr().err == ""
-
-
-def test_a_failed_run_is_tagged_so_and_keeps_its_name(fake) -> None:  # type: ignore[no-untyped-def]
-    folder = fake()
-    client.start(settings(), "first", folder, {}).finish("failed")
-    assert (sent_record(folder)["name"], sent_record(folder)["tags"], sent_record(folder)["exit_code"]) == (
-        "first",
-        ["status:failed"],
-        1,
-    )
 
 
 def test_disabled_starts_nothing(fake, capfd) -> None:  # type: ignore[no-untyped-def]
@@ -133,16 +117,6 @@ def test_an_import_that_hangs_costs_a_single_deadline_and_a_single_line(fake, ca
     assert "not finished after 3 s; training goes on" in stderr
     assert child is not None
     assert child.returncode == -signal.SIGKILL
-
-
-def test_a_hang_is_noticed_while_training_goes_on(fake, capfd) -> None:  # type: ignore[no-untyped-def]
-    tracker = client.start(settings(deadline=0.2), "first", fake(init="time.sleep(600)"), {})
-    end = time.monotonic() + 20
-    while tracker.child is not None and time.monotonic() < end:
-        tracker.log({"loss": 1.0}, 1)
-        time.sleep(0.05)
-    assert tracker.child is None
-    assert "training goes on" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
