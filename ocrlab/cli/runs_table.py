@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ocrlab.cli.parser import escape_control
+from ocrlab.reports import progress_view
 from ocrlab.reports.run_history import query
 from ocrlab.reports.run_history.config_reader import Settings
 from ocrlab.reports.run_history.query import FailureGroup
@@ -17,7 +19,6 @@ SIDE_BY_SIDE = 4  # so many runs have their differences in columns
 WIDE = 120  # characters; from there on the start has a column, and times have a year
 LINES = 3  # of a cell that does not fit into one
 LEFT_OUT = "…"
-HARMFUL = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]|[\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 STAMPED = re.compile(r"\d{8}-\d{6}")
 
 
@@ -71,7 +72,7 @@ def table(runs: Sequence[Run], differing: SettingDifferences, width: int) -> str
         begun = [local_time(run.started, width)] if dated else []
         hmean = f"{run.hmean:.4f}" if run.hmean is not None and run.hmean == run.hmean else "-"
         hmean = hmean if run.final or hmean == "-" else f"({hmean})"  # in brackets while it is not final
-        rows.append([run.name, run.status, hmean, duration_text(run.seconds), *begun, description])
+        rows.append([run.name, run.status, hmean, _duration(run.seconds), *begun, description])
     return fit_rows(rows, width, right=(2, 3))
 
 
@@ -117,13 +118,8 @@ def cut(text: str, width: int, middle: bool = False) -> str:
     return text[: width - 1 - end] + "…" + text[len(text) - end :]
 
 
-def duration_text(seconds: float | None) -> str:
-    """Return seconds as 0:42, 12:05 or 3:20:00."""
-    if seconds is None or not 0 <= seconds < 1e9:
-        return "-"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def _duration(seconds: float | None) -> str:
+    return "-" if seconds is None or not 0 <= seconds < 1e9 else progress_view.duration(int(seconds))
 
 
 def local_time(time: str, width: int) -> str:
@@ -133,9 +129,9 @@ def local_time(time: str, width: int) -> str:
     return "-" if instant is FOREVER else instant.astimezone().strftime(form)
 
 
-def _printable(text: str, instead: str = "?") -> str:
-    """Return a text without control characters, with which a stranger's name could move the cursor."""
-    return text if text.isprintable() else HARMFUL.sub(instead, text)
+def _printable(text: str) -> str:
+    """Return a text in one line, without control characters, with which a stranger's name could move the cursor."""
+    return text if text.isprintable() else escape_control(text.replace("\t", " ").replace("\n", " "))
 
 
 def _for_a_program(runs: Sequence[Run], groups: Sequence[FailureGroup], differing: SettingDifferences) -> str:
@@ -151,7 +147,7 @@ def _for_a_program(runs: Sequence[Run], groups: Sequence[FailureGroup], differin
     if groups:
         failures = [(g.failure.id, len(g.runs), g.first, g.last, g.failure.title, g.runs[0].path) for g in groups]
         tables.append([("fingerprint", "runs", "first", "last", "failure", "newest"), *failures])
-    lines = [["\t".join(_printable(str(cell), " ") for cell in row) for row in rows] for rows in tables]
+    lines = [["\t".join(_printable(str(cell)) for cell in row) for row in rows] for rows in tables]
     return "\n\n".join("\n".join(rows) for rows in lines)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -255,44 +255,43 @@ def plant(config: Config, checkpoint: str, progress: Progress) -> list[PlantedFa
     [batch] = loop.loader(index, config, None)
     draw = np.random.default_rng(config.seed)
     faults: list[PlantedFault] = []
-    for number, kind in enumerate((_page, _weight, _gradient), 1):
+    plants = {"A NaN in a pixel": _pixel, "An Inf in a weight": _weight, "A NaN in a gradient": _gradient}
+    for number, (title, plant_fault) in enumerate(plants.items(), 1):
         training = _training(config)
         training.detector.load_state_dict(trained.model.state_dict())
-        faults.append(kind(training, batch, draw))
+        images = batch.images.float()
+        planted, expected = plant_fault(training.detector, images, draw)
+        faults.append(_step(training, replace(batch, images=images), title, f"one {planted}", expected))
         progress({"kind": "measure", "unit": "fault", "step": number, "total": 3})
     progress({"kind": "end", "unit": "fault", "step": 3, "total": 3})
     return faults
 
 
-def _page(training: Training, batch: Batch, draw: np.random.Generator) -> PlantedFault:
-    """Plant one NaN pixel in one page."""
-    images = batch.images.float()
+def _choose(model: nn.Module, kind: str, draw: np.random.Generator) -> tuple[str, Any]:
+    """Return one module of a class, with its name; of ReLUs, none of the encoder."""
+    modules = [(name, module) for name, module in model.named_modules() if type(module).__name__ == kind]
+    modules = [(name, module) for name, module in modules if kind != "ReLU" or "encoder" not in name]
+    return modules[int(draw.integers(len(modules)))]
+
+
+def _pixel(_model: nn.Module, images: Tensor, draw: np.random.Generator) -> tuple[str, dict[str, Any]]:
+    """Plant a NaN in one pixel of one page; return what was planted, and the fields of the first bad value."""
     sample, y, x = (int(draw.integers(size)) for size in (images.shape[0], *images.shape[2:]))
     images[sample, 1, y, x] = math.nan
-    planted = f"one NaN pixel in page {batch.pages[sample]}, sample {sample} of the batch"
-    right = {"what": "input", "sample": sample, "index": (sample, 1, y, x)}
-    return _step(training, images, batch, planted, "A NaN in a pixel", right)
+    return f"NaN pixel in sample {sample} of the batch", {"what": "input", "sample": sample, "index": (sample, 1, y, x)}
 
 
-def _weight(training: Training, batch: Batch, draw: np.random.Generator) -> PlantedFault:
-    """Plant one Inf in the weight of one convolution."""
-    from torch import nn
-
-    convolutions = [(name, m) for name, m in training.detector.named_modules() if isinstance(m, nn.Conv2d)]
-    name, module = convolutions[int(draw.integers(len(convolutions)))]
+def _weight(model: nn.Module, _images: Tensor, draw: np.random.Generator) -> tuple[str, dict[str, Any]]:
+    """Plant an Inf in the weight of one convolution."""
+    name, module = _choose(model, "Conv2d", draw)
     module.weight.data[tuple(int(draw.integers(size)) for size in module.weight.shape)] = math.inf
-    right = {"module": name, "what": "weight", "path": "weight"}
-    planted = f"one Inf in the weight of {name}"
-    return _step(training, batch.images.float(), batch, planted, "An Inf in a weight", right)
+    return f"Inf in the weight of {name}", {"module": name, "what": "weight", "path": "weight"}
 
 
-def _gradient(training: Training, batch: Batch, draw: np.random.Generator) -> PlantedFault:
+def _gradient(model: nn.Module, images: Tensor, draw: np.random.Generator) -> tuple[str, dict[str, Any]]:
     """Plant a NaN in the gradient of one ReLU's input: its forward stays right."""
-    from torch import nn
-
-    units = [(n, m) for n, m in training.detector.named_modules() if isinstance(m, nn.ReLU) and "encoder" not in n]
-    name, module = units[int(draw.integers(len(units)))]
-    sample = int(draw.integers(batch.images.shape[0]))
+    name, module = _choose(model, "ReLU", draw)
+    sample = int(draw.integers(images.shape[0]))
     forward = module.forward
 
     def spoil(gradient: Tensor) -> Tensor:
@@ -300,32 +299,28 @@ def _gradient(training: Training, batch: Batch, draw: np.random.Generator) -> Pl
         gradient[sample, 0, 0, 0] = math.nan
         return gradient
 
-    def spoiled(x: Tensor) -> Tensor:
+    def spoiled(x: Tensor) -> Any:
         x = x.clone()
         x.register_hook(spoil)
         return forward(x)
 
-    module.forward = spoiled  # type: ignore[method-assign, assignment]
-    right = {"module": name, "what": "gradient of input", "sample": sample}
-    planted = f"one NaN in the backward of {name}, sample {sample}"
-    return _step(training, batch.images.float(), batch, planted, "A NaN in a gradient", right)
+    module.forward = spoiled
+    expected = {"module": name, "what": "gradient of input", "sample": sample}
+    return f"NaN in the backward of {name}, sample {sample}", expected
 
 
-def _step(
-    training: Training, images: Tensor, batch: Batch, planted: str, short: str, right: dict[str, Any]
-) -> PlantedFault:
+def _step(training: Training, batch: Batch, short: str, planted: str, expected: dict[str, Any]) -> PlantedFault:
     """Make one forward and backward with every module watched, and return how far the fault went.
 
-    It is located if the first bad value has the fields `right`. The spread is over outputs, or over gradients in the
-    order of the backward, of the modules without children.
+    It is located if the first bad value has the fields `expected`. The spread is over outputs, or over gradients in
+    the order of the backward, of the modules without children.
     """
-    from ocrlab.data.dataset import Batch
     from ocrlab.debug.instruments.layers import layer_watch
 
     with layer_watch.watch(training.detector, "*") as report:
-        training.training_step(Batch(images, batch.maps, batch.pages), 0).backward()
+        training.training_step(batch, 0).backward()
     first, history = report.first_nonfinite, report.history()
-    located = first is not None and all(getattr(first, name) == value for name, value in right.items())
+    located = first is not None and all(getattr(first, name) == value for name, value in expected.items())
     backward = first is not None and first.what.startswith("gradient")
     rows = history[history["what"] == ("gradient of output" if backward else "output")]
     names = rows["module"].tolist()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 
 from ocrlab import run_folder
 from ocrlab.hardware.processes import process_tree
+from ocrlab.hardware.system_files import memory_fields
 from ocrlab.training.auto_settings import keep_freed_memory
 
 LOOK = 0.01  # seconds between two looks at what this process holds
@@ -25,7 +25,6 @@ FAMILY = 25  # looks at this process for one at its workers
 YOUNG = 2.0  # seconds in which a process is not weighed yet
 SHARES = ("Pss_Anon", "Pss_Shmem")  # of /proc/PID/smaps_rollup, Linux 5.4
 LATE = ("ocrlab.losses.db_loss_numba", "ocrlab.data.target_maps_numba", "ocrlab.evaluation.postprocess.numba_kernels")
-FIELD = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
 
 
 def import_late_modules() -> None:
@@ -128,7 +127,7 @@ class MemoryMeter:
             Path("/proc/self/clear_refs").write_text("5")
 
     def _counted(self, *, high: bool) -> int:
-        status = _fields("/proc/self/status")
+        status = memory_fields(Path("/proc/self/status"))
         if self.kind == "address":
             return status.get("VmPeak" if high else "VmSize", 0)
         if self.kind == "data":
@@ -158,15 +157,8 @@ def _worker_memory() -> int:
     old = [process.pid for process in below if now - process.started / process_tree.TICKS >= YOUNG]
     if not old:
         return 0
-    shares = sum(_fields(f"/proc/{pid}/smaps_rollup").get(name, 0) for pid in (os.getpid(), *old) for name in SHARES)
-    own = _fields("/proc/self/status")
+    shares = sum(
+        memory_fields(Path(f"/proc/{pid}/smaps_rollup")).get(name, 0) for pid in (os.getpid(), *old) for name in SHARES
+    )
+    own = memory_fields(Path("/proc/self/status"))
     return max(0, shares - own.get("RssAnon", 0) - own.get("RssShmem", 0))
-
-
-def _fields(path: str) -> dict[str, int]:
-    """Return the `Name: 12 kB` lines of a file of /proc, in bytes; empty where it cannot be read."""
-    try:
-        text = Path(path).read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return {}
-    return {name: int(count) * 1024 for name, count in FIELD.findall(text)}

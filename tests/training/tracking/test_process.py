@@ -91,7 +91,7 @@ def test_a_training_leaves_scalars_pages_and_settings(pages: Path, runs: Path, c
 def test_a_resumed_run_counts_each_step_once(tmp_path: Path) -> None:
     settings = Tracking(mode="tensorboard", deadline=120)
     for steps, value in (((1, 2, 3), 1.0), ((3, 4), 2.0)):
-        tracker = client.start(settings, "first", [], tmp_path, {"a": {"b": 1}, "c": None}, steps[0] - 1)
+        tracker = client.start(settings, "first", tmp_path, {"a": {"b": 1}, "c": None}, steps[0] - 1)
         for step in steps:
             tracker.log({"loss": value}, step)
         tracker.finish("failed" if value == 1 else "completed")
@@ -106,7 +106,7 @@ def test_a_package_that_is_not_there_is_a_single_sentence(tmp_path: Path, monkey
     (place / "__init__.py").write_text("raise ModuleNotFoundError('No module', name='tensorboard')\n")
     monkeypatch.setenv("PYTHONPATH", str(place.parent))
     (tmp_path / "run").mkdir()
-    tracker = client.start(Tracking(mode="tensorboard", deadline=60), "first", [], tmp_path / "run", {})
+    tracker = client.start(Tracking(mode="tensorboard", deadline=60), "first", tmp_path / "run", {})
     tracker.log({"loss": 1.0}, 1)
     tracker.finish("completed")
     stderr = capfd.readouterr().err
