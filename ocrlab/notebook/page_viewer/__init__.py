@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from ocrlab.notebook.page_viewer import drawing
 from ocrlab.notebook.page_viewer.connection import Link
-from ocrlab.notebook.page_viewer.messages import Detections, DetectorInfo, PageList, SmallPage, Source, ViewedPage
+from ocrlab.notebook.page_viewer.messages import Detections, DetectorInfo, PageList, Source, ViewedPage
 from ocrlab.notebook.page_viewer.widgets import Panel
 from ocrlab.redaction import clean
 from ocrlab.reports.html import page_images, tables
-from ocrlab.reports.html.page_images import Layer
 from ocrlab.reports.view import View, WidgetView, heading
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class Viewer:
     source: Source
     page: ViewedPage
     judged: Detections  # by the detector's own settings
-    small: SmallPage
+    small: tuple[str, str, str]  # pictures of the page and its two maps, for a report
 
 
 def look(lab: Lab, checkpoint: str, place: int) -> Viewer:
@@ -46,12 +45,10 @@ def look(lab: Lab, checkpoint: str, place: int) -> Viewer:
     link = Link(first, Path(config.runs))
     _open[:] = [link]
     opened: DetectorInfo = link.ask(*first)
-    listed: PageList = link.ask("pages", config.val_split)
-    source = Source(config.val_split, place % len(listed.names))
-    shown_page: ViewedPage = link.ask("see", source)
-    return Viewer(
-        link, opened, listed, source, shown_page, link.ask("judge", source, opened.post), link.ask("small", source)
-    )
+    pages: PageList = link.ask("pages", config.val_split)
+    source = Source(config.val_split, place % len(pages.names))
+    page = link.ask("see", source)
+    return Viewer(link, opened, pages, source, page, link.ask("judge", source, opened.post), link.ask("small", source))
 
 
 def about(viewer: Viewer) -> View:
@@ -79,41 +76,33 @@ def _scores_text(judged: Detections) -> str:
 
 def page(viewer: Viewer) -> WidgetView:
     """Return the page with its sliders for JupyterLab and voila, which in a report are the page and its maps."""
-    names: dict[str, list[str]] = {split: [] for split in viewer.opened.splits} | {
-        viewer.pages.split: viewer.pages.names
-    }
-    panel = Panel(viewer.link, viewer.opened, names, viewer.source, viewer.page, viewer.judged, viewer.judged)
+    names: dict[str, list[str]] = {split: [] for split in viewer.opened.splits}
+    names[viewer.pages.split] = viewer.pages.names
+    panel = Panel(viewer.link, viewer.opened, names, viewer.source, viewer.page, viewer.judged)
     still = static(viewer)
     return WidgetView(still.html, still.text, panel.root)
 
 
 def static(viewer: Viewer) -> View:
-    """Return the page with its polygons beside its probability map and its threshold map, with lists and figures."""
-    page, judged, small = viewer.page, viewer.judged, viewer.small
-    page_layers = drawing.layers(page, judged)
-    height, width = small.image.shape[:2]
-    share = (width / page.width, height / page.height)
-    layers = [
-        Layer(layer.name, [polygon * share for polygon in layer.polygons], layer.colour, layer.dash, layer.fill)
-        for layer in page_layers
+    """Return the page with its polygons beside its probability map and its threshold map, with lists and figures.
+
+    It has no links that save: a report removes such addresses, and no name inside one could be redacted.
+    """
+    page, judged, size = viewer.page, viewer.judged, (viewer.page.width, viewer.page.height)
+    layers = drawing.layers(page, judged)
+    counts = ", ".join(f"{len(layer.polygons)} {layer.name}" for layer in layers)
+    image, heat, threshold = viewer.small
+    zero_to_one = page_images.scale(0, 1)
+    pictures = [
+        page_images.figure(image, size, f"{page.name}: {counts}", layers, "<b>Polygons</b> by what they are"),
+        page_images.figure(heat, size, "probability map", (), f"<b>Probability</b> {zero_to_one}"),
+        page_images.figure(threshold, size, "threshold map", (), f"<b>Threshold map</b> {zero_to_one}"),
     ]
-    counts = ", ".join(f"{len(layer.polygons)} {layer.name}" for layer in page_layers)
-    shown = [
-        page_images.picture(small.image, f"{page.name}: {counts}", layers, "<b>Polygons</b> by what they are"),
-        page_images.picture(small.heat, "probability map", (), f"<b>Probability</b> {page_images.scale(0, 1)}"),
-        page_images.picture(small.threshold, "threshold map", (), f"<b>Threshold map</b> {page_images.scale(0, 1)}"),
-    ]
-    rest = [
-        '<div style="height:10px"></div>',
-        drawing.figures(judged, judged),
-        drawing.legend(page_layers),
-        drawing.listed(page, judged),
-    ]  # no links that save: a report takes such addresses out, and no name inside one could be redacted
+    rest = [drawing.figures(judged, judged), drawing.legend(layers), drawing.listed(page, judged)]
     note = "In JupyterLab and under voila sliders stand here: other thresholds, other pages, your own images."
-    style = f"<style>{drawing.STYLE}</style>"
-    row = f'<div class="row">{"".join(shown)}</div>'
     finding = f"{page.name}: {_scores_text(judged)}"
-    html = f'{style}{heading(finding)}{row}{"".join(rest)}<p class="note">{note}</p>'
+    html = f'<style>{drawing.STYLE}</style>{heading(finding)}<div class="row">{"".join(pictures)}</div>'
+    html += f'<div style="height:10px"></div>{"".join(rest)}<p class="note">{note}</p>'
     return View(html, f"{finding}. {counts}")
 
 

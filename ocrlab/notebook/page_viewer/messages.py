@@ -76,12 +76,3 @@ class Detections:
     seconds: float  # from map to figures
     icdar: str  # the detections as ICDAR text
     mask: str  # picture of what is above the threshold, if it was asked for
-
-
-@dataclass(frozen=True)
-class SmallPage:
-    """A page (H, W, 3) uint8 and its probability and threshold map (H, W) float32, reduced for a report."""
-
-    image: NDArray[np.uint8]
-    heat: NDArray[np.float32]
-    threshold: NDArray[np.float32]

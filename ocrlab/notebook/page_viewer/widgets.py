@@ -5,11 +5,12 @@ A slider asks the detector's child for polygons only; the picture below them sta
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ LISTED = 2000  # pages that one list can offer
 HEIGHT = 660  # pixels of a page that is shown whole
 UPLOADS = 20  # of the last files that were uploaded
 PAGE, HEAT, BORDER, MASK = "page", "probability map", "threshold map", "text mask"  # what lies under the polygons
+SETTINGS = ("threshold", "box_threshold", "min_size", "shape")  # which have a widget of the same name
+RATIO = 1.5  # unclip ratio that is offered to a detector with exact unclipping
 WIDE = {"description_width": "92px"}
 
 
@@ -40,8 +43,8 @@ class Panel:
     source: Source
     page: ViewedPage
     baseline: Detections  # by the detector's own settings
-    judged: Detections
-    widgets: Any = None
+    judged: Detections = field(init=False)  # by the settings of the sliders
+    widgets: Any = field(init=False)
     at: dict[str, Any] = field(default_factory=dict)  # widgets by name
     uploads: dict[str, Path] = field(default_factory=dict)
     folder: Any = field(default_factory=lambda: tempfile.TemporaryDirectory(prefix="ocrlab-uploads-"))
@@ -50,8 +53,10 @@ class Panel:
     took: float = 0.0  # seconds from a slider's new value to the new picture, in the kernel
 
     def __post_init__(self) -> None:
+        self.judged = self.baseline
         self.widgets = importlib.import_module("ipywidgets")  # it has no types
-        self._make()
+        self._build()
+        self._lay_out()
         self._wire()
         self._draw(page=True)
 
@@ -63,84 +68,70 @@ class Panel:
     def post(self) -> Post:
         """Return the settings as the sliders have them."""
         at = self.at
-        ratio = "exact" if at["unclip"].value == "exact" else round(at["ratio"].value, 2)
-        values = {"threshold": at["threshold"].value, "box_threshold": at["box_threshold"].value, "unclip": ratio}
-        return self.opened.post.model_copy(
-            update={**values, "min_size": at["min_size"].value, "shape": at["shape"].value}
-        )
+        values = {name: at[name].value for name in SETTINGS}
+        unclip = "exact" if at["unclip"].value == "exact" else round(at["ratio"].value, 2)
+        return self.opened.post.model_copy(update={**values, "unclip": unclip})
 
-    def _make(self) -> None:
-        """Make the widgets."""
+    def _build(self) -> None:
+        """Build the widgets."""
         w, post, at = self.widgets, self.opened.post, self.at
-        wide = w.Layout(width="100%")
-        at["split"] = w.Dropdown(
-            options=list(self.names), value=self.source.split, description="split", style=WIDE, layout=wide
-        )
-        at["page"] = w.Dropdown(options=self._choices(), value=self.source, description="page", style=WIDE, layout=wide)
-        at["back"] = w.Button(description="previous page", icon="arrow-left", layout=w.Layout(width="50%"))
-        at["next"] = w.Button(description="next page", icon="arrow-right", layout=w.Layout(width="50%"))
+        wide, half = w.Layout(width="100%"), w.Layout(width="50%")
+
+        def choose(options: Any, value: Any, label: str) -> Any:
+            return w.Dropdown(options=options, value=value, description=label, style=WIDE, layout=wide)
+
+        def slide(value: float, label: str, low: float, high: float, step: float, digits: int = 2) -> Any:
+            form = {"readout_format": f".{digits}f", "style": WIDE, "layout": wide}
+            return w.FloatSlider(value, min=low, max=high, step=step, description=label, **form)
+
+        def press(label: str, icon: str, layout: Any = wide) -> Any:
+            return w.Button(description=label, icon=icon, layout=layout)
+
+        exact = post.unclip == "exact"
+        at["split"] = choose(list(self.names), self.source.split, "split")
+        at["page"] = choose(self._choices(), self.source, "page")
+        at["back"] = press("previous page", "arrow-left", half)
+        at["next"] = press("next page", "arrow-right", half)
         at["upload"] = w.FileUpload(accept="image/*", multiple=False, description="your own image", layout=wide)
         at["base"] = w.ToggleButtons(options=(PAGE, HEAT, BORDER, MASK), style={"button_width": "48%"}, layout=wide)
-        unit = {"min": 0.0, "max": 1.0, "step": 0.01, "readout_format": ".2f", "style": WIDE, "layout": wide}
-        at["threshold"] = w.FloatSlider(post.threshold, description="threshold", **unit)
-        at["box_threshold"] = w.FloatSlider(post.box_threshold, description="box threshold", **unit)
-        exact = post.unclip == "exact"
-        at["unclip"] = w.Dropdown(
-            options=["exact", "ratio"],
-            value="exact" if exact else "ratio",
-            description="unclip",
-            style=WIDE,
-            layout=wide,
-        )
-        unit |= {"min": 0.5, "max": 4.0, "step": 0.05}
-        at["ratio"] = w.FloatSlider(1.5 if exact else post.unclip, description="ratio", disabled=exact, **unit)
-        unit |= {"min": 0.0, "max": 30.0, "step": 0.5, "readout_format": ".1f"}
-        at["min_size"] = w.FloatSlider(post.min_size, description="min size, px", **unit)
-        at["shape"] = w.Dropdown(
-            options=["quad", "polygon"], value=post.shape, description="shape", style=WIDE, layout=wide
-        )
-        at["reset"] = w.Button(description="the detector's own settings", icon="undo", layout=wide)
-        unit |= {"min": 1.0, "max": 5.0, "step": 0.25, "readout_format": ".2f"}
-        at["zoom"] = w.FloatSlider(1.0, description="zoom", **unit)
-        box = {"indent": False, "layout": w.Layout(width="auto", margin="0 14px 0 0")}
-        at["numbers"] = w.Checkbox(False, description="numbers", **box)
-        at["annotation"] = w.Checkbox(False, description="annotation", **box)
+        at["threshold"] = slide(post.threshold, "threshold", 0.0, 1.0, 0.01)
+        at["box_threshold"] = slide(post.box_threshold, "box threshold", 0.0, 1.0, 0.01)
+        at["unclip"] = choose(["exact", "ratio"], "exact" if exact else "ratio", "unclip")
+        at["ratio"] = slide(RATIO if exact else post.unclip, "ratio", 0.5, 4.0, 0.05)
+        at["ratio"].disabled = exact
+        at["min_size"] = slide(post.min_size, "min size, px", 0.0, 30.0, 0.5, 1)
+        at["shape"] = choose(["quad", "polygon"], post.shape, "shape")
+        at["reset"] = press("the detector's own settings", "undo")
+        at["zoom"] = slide(1.0, "zoom", 1.0, 5.0, 0.25)
+        for name in ("numbers", "annotation"):
+            layout = w.Layout(width="auto", margin="0 14px 0 0")
+            at[name] = w.Checkbox(False, description=name, indent=False, layout=layout)
         for name in ("style", "facts", "legend", "message", "lists", "picture", "overlay"):
             at[name] = w.HTML(layout=w.Layout(width="100%", margin="0"))
         at["style"].value = f"<style>{CSS}{drawing.STYLE}</style>"
-        at["root"] = self._laid_out()
 
-    def _laid_out(self) -> Any:
-        """Return everything in its place: what is set on the left, what is seen on the right, lists below."""
+    def _lay_out(self) -> None:
+        """Put everything in its place: what is set on the left, what is seen on the right, lists below."""
         w, at = self.widgets, self.at
-        steps = w.HBox([at["back"], at["next"]])
-        splits = [at["split"]] if len(self.names) > 1 else []
-        shown = w.HBox([at["numbers"], at["annotation"]])
-        sliders = ("threshold", "box_threshold", "unclip", "ratio", "min_size", "shape", "reset")
-        choice = [*splits, at["page"], steps, at["upload"], at["message"]]
+        splits = ["split"] if len(self.names) > 1 else []
+        steps, marks = w.HBox([at["back"], at["next"]]), w.HBox([at["numbers"], at["annotation"]])
+        above = [at[name] for name in (*splits, "page")]
+        middle = ("upload", "message", "facts", "legend", "threshold", "box_threshold", "unclip", "ratio", "min_size")
+        below = [at[name] for name in (*middle, "shape", "reset", "base", "zoom")]
         side = w.VBox(
-            [*choice, at["facts"], at["legend"], *(at[name] for name in sliders), at["base"], at["zoom"], shown]
+            [*above, steps, *below, marks], layout=w.Layout(flex="0 0 306px", width="306px", max_width="100%")
         )
-        side.add_class("ocrlab-side")
-        side.layout = w.Layout(flex="0 0 306px", width="306px", max_width="100%")
         at["stack"] = w.Box([at["picture"], at["overlay"]], layout=w.Layout(margin="0"))
-        at["stack"].add_class("ocrlab-stack")
-        scroll = w.Box(
-            [at["stack"]],
-            layout=w.Layout(flex="1 1 240px", min_width="0", max_height=f"{HEIGHT + 20}px", display="block"),
-        )
-        scroll.add_class("ocrlab-scroll")
-        both = w.Box(
-            [side, scroll],
-            layout=w.Layout(display="flex", flex_flow="row wrap", grid_gap="18px", align_items="flex-start"),
-        )
-        root = w.VBox([at["style"], both, at["lists"]])
-        root.add_class("ocrlab-inspect")
-        return root
+        place = {"flex": "1 1 240px", "min_width": "0", "max_height": f"{HEIGHT + 20}px", "display": "block"}
+        scroll = w.Box([at["stack"]], layout=w.Layout(**place))
+        row = {"display": "flex", "flex_flow": "row wrap", "grid_gap": "18px", "align_items": "flex-start"}
+        at["root"] = w.VBox([at["style"], w.Box([side, scroll], layout=w.Layout(**row)), at["lists"]])
+        for name, widget in (("side", side), ("stack", at["stack"]), ("scroll", scroll), ("inspect", at["root"])):
+            widget.add_class(f"ocrlab-{name}")
 
     def _wire(self) -> None:
         at = self.at
-        for name in ("threshold", "box_threshold", "ratio", "min_size", "shape", "numbers", "annotation"):
+        for name in (*SETTINGS, "ratio", "numbers", "annotation"):
             at[name].observe(self._guarded(lambda _: self._draw()), "value")
         at["unclip"].observe(self._guarded(self._unclip), "value")
         at["base"].observe(self._guarded(lambda _: self._draw(page=True)), "value")
@@ -151,6 +142,13 @@ class Panel:
         at["back"].on_click(lambda _: self._step(-1))
         at["next"].on_click(lambda _: self._step(1))
         at["reset"].on_click(self._guarded(self._reset))
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Set widgets without acting on their new values."""
+        self.quiet = True
+        yield
+        self.quiet = False
 
     def _guarded(self, act: Callable[[Any], None]) -> Callable[[Any], None]:
         """Return a callback that says in a sentence what went wrong; the page stays as it was."""
@@ -178,23 +176,20 @@ class Panel:
         self.judged = self.link.ask("judge", self.source, self.post(), masked)
         if page or masked:
             pictures = {PAGE: self.page.image, HEAT: self.page.heat, MASK: self.judged.mask}
-            at["picture"].value = drawing.base(self.page, pictures.get(what) or self._threshold(), what)
+            if what == BORDER and self.source not in self.thresholds:
+                self.thresholds[self.source] = self.link.ask("threshold", self.source)
+            picture = pictures.get(what) or self.thresholds[self.source]
+            at["picture"].value = drawing.base(self.page, picture, what)
         layers = drawing.layers(self.page, self.judged, at["annotation"].value)
         labels = {m: str(m + 1) for m in range(len(self.judged.polygons))} if at["numbers"].value else {}
         at["overlay"].value = drawing.overlay(self.page, layers, labels, self.judged.polygons)
-        at["legend"].value = f'<div class="ocrlab">{drawing.legend(layers)}</div>'
         about = drawing.about(self.page, self.judged, self.baseline)
-        at["facts"].value = f'<div class="ocrlab">{about}</div>'
-        rest = drawing.listed(self.page, self.judged) + drawing.saved(self.page, self.judged)
-        at["lists"].value = f'<div class="ocrlab">{rest}</div>'
+        lists = drawing.listed(self.page, self.judged) + drawing.saved(self.page, self.judged)
+        for name, html in (("legend", drawing.legend(layers)), ("facts", about), ("lists", lists)):
+            at[name].value = f'<div class="ocrlab">{html}</div>'
         if page:
             self._size()
         self.took = time.perf_counter() - began
-
-    def _threshold(self) -> str:
-        if self.source not in self.thresholds:
-            self.thresholds[self.source] = self.link.ask("threshold", self.source)
-        return self.thresholds[self.source]
 
     def _size(self) -> None:
         """Give the picture its size: at zoom 1 the whole page is seen."""
@@ -225,11 +220,10 @@ class Panel:
 
     def _offer(self, source: Source) -> None:
         """Let the list of pages offer those of a page's split, and show that page."""
-        self.quiet = True
-        self.source = source if source.split else self.source
-        self.at["page"].options = self._choices()
-        self.at["page"].value = source
-        self.quiet = False
+        with self._quietly():
+            self.source = source if source.split else self.source
+            self.at["page"].options = self._choices()
+            self.at["page"].value = source
         self._go(source)
 
     def _choices(self) -> list[tuple[str, Source]]:
@@ -248,9 +242,8 @@ class Panel:
         [file, *_] = change["new"]
         name = drawing.plain_name(file["name"])
         data = bytes(file["content"])
-        self.quiet = True
-        self.at["upload"].value = ()  # the same file again is an upload again
-        self.quiet = False
+        with self._quietly():
+            self.at["upload"].value = ()  # the same file again is an upload again
         path = Path(self.folder.name, str(next(_numbers)), name)
         path.parent.mkdir()
         path.write_bytes(data)
@@ -272,12 +265,11 @@ class Panel:
         """Set the sliders as the detector was measured."""
         post, at = self.opened.post, self.at
         exact = post.unclip == "exact"
-        self.quiet = True
-        at["unclip"].value, at["ratio"].disabled = "exact" if exact else "ratio", exact
-        at["ratio"].value = 1.5 if exact else post.unclip
-        for name in ("threshold", "box_threshold", "min_size", "shape"):
-            at[name].value = getattr(post, name)
-        self.quiet = False
+        with self._quietly():
+            at["unclip"].value, at["ratio"].disabled = "exact" if exact else "ratio", exact
+            at["ratio"].value = RATIO if exact else post.unclip
+            for name in SETTINGS:
+                at[name].value = getattr(post, name)
         self._draw()
 
 

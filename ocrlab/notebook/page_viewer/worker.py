@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import cv2
 import numpy as np
@@ -31,15 +31,12 @@ from ocrlab.evaluation.metrics import iou
 from ocrlab.evaluation.postprocess.box_scores import kernels
 from ocrlab.inference import page_inference
 from ocrlab.inference.detector import Detector, newest_checkpoint, threads
-from ocrlab.notebook.page_viewer.messages import Detections, DetectorInfo, PageList, SmallPage, Source, ViewedPage
+from ocrlab.notebook.page_viewer.messages import Detections, DetectorInfo, PageList, Source, ViewedPage
 from ocrlab.reports.html import page_images
 
 CACHED_PAGES = 12  # pages whose maps stay; one of 1280 pixels takes 12 MB
 SHARP = 1280  # pixels, long side of a page that can be zoomed
 LEVELS = 64  # of a map's colours; the picture of a threshold map is a third smaller for it
-THUMB = 640  # pixels, long side in a report
-Pixels = TypeVar("Pixels", NDArray[np.uint8], NDArray[np.float32])
-
 PDF = b"%PDF"
 
 
@@ -53,13 +50,17 @@ class CachedPage:
     warp: NDArray[np.float64]
     size: tuple[int, int]  # width and height of the page
     name: str
+    notes: list[str]
+    seconds: float  # that the network took
     truth: tuple[NDArray[np.float32], ...] = ()
     ignored: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     texts: tuple[str, ...] = ()
     annotated: bool = False
-    notes: list[str] = field(default_factory=list)
-    seconds: float = 0.0
     threshold: NDArray[np.float32] | None = None  # the threshold map, once somebody wanted it
+
+    def inside(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return a map (H, W) without the padding of the canvas."""
+        return values[: self.inner[1], : self.inner[0]]
 
 
 class PageWorker:
@@ -83,25 +84,20 @@ class PageWorker:
         self.data, self.exif = data, exif
         config = detector.config
         network = f"{config.encoder} + {config.decoder}"
-        return DetectorInfo(
-            detector.origin, network, config.post, config.targets.shrink_ratio, reader.splits(Path(data))
-        )
+        shrink_ratio, splits = config.targets.shrink_ratio, reader.splits(Path(data))
+        return DetectorInfo(detector.origin, network, config.post, shrink_ratio, splits)
 
     def pages(self, split: str) -> PageList:
         """Return the names of the pages of a split; raises DataError."""
         index = reader.load(self.data, split, exif=self.exif)
         self.samples[split] = index.samples
-        return PageList(
-            split,
-            [name_at(index.samples, n) for n in range(len(index.samples))],
-            [str(problem) for problem in index.problems],
-        )
+        names = [name_at(index.samples, n) for n in range(len(index.samples))]
+        return PageList(split, names, [str(problem) for problem in index.problems])
 
     def see(self, source: Source) -> ViewedPage:
         """Return a page as it is shown, after the network has seen it; raises DataError, PageError."""
         page = self._page(source)
-        width, height = page.inner
-        image, heat = page_images.encoded(page.canvas, SHARP), tinted(page.heat[:height, :width])
+        image, heat = page_images.encoded(page.canvas, SHARP), tinted(page.inside(page.heat))
         facts = (page.name, *page.size, page.truth, page.ignored, page.texts, self._peaks(page), page.annotated)
         return ViewedPage(*facts, page.inner, page.notes, page.seconds, image, heat)
 
@@ -109,31 +105,31 @@ class PageWorker:
         """Return what the settings make of a page's map, and how that agrees with its annotation."""
         page = self._page(source)
         began = time.perf_counter()
-        regions = page_inference.regions(
-            page.heat, page.warp, page.size, post, self.detector.config.targets.shrink_ratio
-        )
+        shrink_ratio = self.detector.config.targets.shrink_ratio
+        regions = page_inference.regions(page.heat, page.warp, page.size, post, shrink_ratio)
         match = iou.match(page.truth, page.ignored, regions.polygons, thresholds=(0.5,))
         seconds = time.perf_counter() - began
         truth, detections = match.iou.shape
         best = match.iou.max(axis=0) if truth else np.zeros(detections)
         reached = match.iou.max(axis=1) if detections else np.zeros(truth)
         figures = (match.hmean(0.5), match.precision(0.5), match.recall(0.5)) if page.annotated else None
-        lines = icdar.text_of(regions.polygons)
-        width, height = page.inner
-        shown = bits(page.heat[:height, :width] > np.float32(post.threshold)) if mask else ""
         agreed = (match.pairs[0.5], match.detection_counts, best, reached, figures)
-        return Detections(regions.polygons, regions.scores, *agreed, seconds, lines, shown)
+        shown = png(Image.fromarray(page.inside(page.heat) <= np.float32(post.threshold))) if mask else ""  # text dark
+        return Detections(regions.polygons, regions.scores, *agreed, seconds, icdar.text_of(regions.polygons), shown)
 
     def threshold(self, source: Source) -> str:
         """Return the threshold map of a page as a picture."""
         return tinted(self._threshold(self._page(source)))
 
-    def small(self, source: Source) -> SmallPage:
-        """Return a page and its maps, reduced for a report."""
+    def small(self, source: Source) -> tuple[str, str, str]:
+        """Return small pictures of a page, its probability map and its threshold map, for a report."""
         page = self._page(source)
-        width, height = page.inner
-        maps = (page.heat[:height, :width], self._threshold(page))
-        return SmallPage(reduced(page.canvas), reduced(maps[0]), reduced(maps[1]))
+        height, width = page.canvas.shape[:2]
+        scale = min(1.0, page_images.LONGEST / max(height, width))
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        maps = (page.inside(page.heat), self._threshold(page))
+        heat, threshold = (tinted(cv2.resize(values, size, interpolation=cv2.INTER_AREA)) for values in maps)
+        return page_images.encoded(page.canvas), heat, threshold
 
     def _page(self, source: Source) -> CachedPage:
         if source not in self.cache:
@@ -152,16 +148,15 @@ class PageWorker:
             sample = self.samples[source.split][source.place]
             image, name = image_io.read_image(sample.image, exif=self.exif), sample.name
         else:
-            image, notes = read_upload(Path(source.place))
-            name = Path(source.place).name
+            (image, notes), name = read_upload(Path(source.place)), Path(source.place).name
         size = (image.shape[1], image.shape[0])
         warp, canvas = transforms.letterbox(size, self.detector.config.evaluate)
         pixels = transforms.warp_image(image, warp, canvas)
         inner = (round(size[0] * warp[0, 0]), round(size[1] * warp[1, 1]))
         began = time.perf_counter()
         heat = page_inference.probability(self.detector.model, pixels, bf16=self.detector.bf16)
-        page = CachedPage(pixels[: inner[1], : inner[0]], heat, inner, warp, size, name)
-        page.seconds, page.notes = time.perf_counter() - began, notes
+        seconds = time.perf_counter() - began
+        page = CachedPage(pixels[: inner[1], : inner[0]], heat, inner, warp, size, name, notes, seconds)
         if sample is not None:
             page.truth, page.ignored, page.texts = sample.polygons, sample.ignored, sample.texts
             page.annotated = True
@@ -193,29 +188,17 @@ class PageWorker:
         return peaks
 
 
-def reduced(image: Pixels) -> Pixels:
-    """Return a page (H, W, 3) uint8 or a map (H, W) float32, at most 640 pixels on its long side."""
-    height, width = image.shape[:2]
-    scale = min(1.0, THUMB / max(height, width))
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return cast(Pixels, cv2.resize(image, size, interpolation=cv2.INTER_AREA))
-
-
 def tinted(values: NDArray[np.float32]) -> str:
-    """Return a map (H, W) in 0..1 as data URI, in 64 of viridis' colours; unlike `pictures` without matplotlib."""
+    """Return a map (H, W) in 0..1 as data URI, in 64 of viridis' colours; without matplotlib, unlike `page_images`."""
     levels = np.rint(np.clip(values, 0, 1) * (LEVELS - 1)).astype(np.uint8)
     colours = cv2.applyColorMap(np.linspace(0, 255, LEVELS).astype(np.uint8)[:, None], cv2.COLORMAP_VIRIDIS)
     image = Image.fromarray(levels, "P")
     image.putpalette(colours[:, 0, ::-1].tobytes())
-    return _png(image)
+    return png(image)
 
 
-def bits(mask: NDArray[np.bool_]) -> str:
-    """Return a mask (H, W) as data URI of one bit a pixel, text dark."""
-    return _png(Image.fromarray(~mask))
-
-
-def _png(image: Image.Image) -> str:
+def png(image: Image.Image) -> str:
+    """Return an image as data URI."""
     data = io.BytesIO()
     image.save(data, "png", compress_level=2)
     return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode('ascii')}"

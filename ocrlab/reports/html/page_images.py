@@ -19,7 +19,7 @@ EXACT: dict[str, Any] = {"optimize": True}
 SMALL: dict[str, Any] = {"quality": 80, "method": 4}  # as near to the page as a JPEG of quality 70, a third smaller
 COLOURED = 4.0  # mean difference of the channels, grey levels; below it a page is stored grey, a quarter smaller
 
-Image = NDArray[np.uint8]
+Polygons = Sequence[NDArray[np.floating]]
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,19 @@ class Layer:
     """Polygons (P, 2) in pixels of the image, all drawn in one way; `name` stands in the legend with their number."""
 
     name: str
-    polygons: Sequence[NDArray[np.floating]]
+    polygons: Polygons
     colour: str
     dash: str = ""  # as in SVG, in pixels of the screen
     fill: float = 0.0  # opacity
 
+    def style(self, width: float) -> str:
+        """Return the attributes of an SVG shape in the style of this layer; `width` in pixels of the screen."""
+        dash = f' stroke-dasharray="{self.dash}"' if self.dash else ""
+        fill = f'fill="{self.colour}" fill-opacity="{self.fill:g}"' if self.fill else 'fill="none"'
+        return f'{fill} stroke="{self.colour}" stroke-width="{width:g}" vector-effect="non-scaling-stroke"{dash}'
 
-def truth_layers(polygons: Sequence[NDArray[np.floating]], ignored: NDArray[np.bool_]) -> list[Layer]:
+
+def truth_layers(polygons: Polygons, ignored: NDArray[np.bool_]) -> list[Layer]:
     """Return the layers of a page's ground truth."""
     counting = [polygon for polygon, skip in zip(polygons, ignored, strict=True) if not skip]
     skipped = [polygon for polygon, skip in zip(polygons, ignored, strict=True) if skip]
@@ -41,9 +47,9 @@ def truth_layers(polygons: Sequence[NDArray[np.floating]], ignored: NDArray[np.b
 
 
 def match_layers(
-    polygons: Sequence[NDArray[np.floating]],
+    polygons: Polygons,
     ignored: NDArray[np.bool_],
-    detections: Sequence[NDArray[np.floating]],
+    detections: Polygons,
     pairs: Iterable[tuple[int, int]],
     counts: NDArray[np.bool_],
 ) -> list[Layer]:
@@ -71,26 +77,31 @@ def picture(
     `width` is its width on the screen in pixels.
     """
     height, across = image.shape[:2]
-    shapes = "".join(_path(layer) for layer in layers)
+    return figure(encoded(image), (across, height), alt, layers, caption, width)
+
+
+def figure(
+    uri: str, size: tuple[int, int], alt: str, layers: Sequence[Layer] = (), caption: str = "", width: int = 300
+) -> str:
+    """Return a figure of an encoded picture as `picture` does; the polygons are in pixels of `size` (width, height)."""
+    paths = (f'<path d="{path_data(layer.polygons)}" {layer.style(1.5)}/>' for layer in layers if len(layer.polygons))
     body = f"<figcaption>{caption}</figcaption>" if caption else ""
     return (
-        f'<figure style="width:{width}px"><svg class="sheet day" viewBox="0 0 {across} {height}" role="img" '
+        f'<figure style="width:{width}px"><svg class="sheet day" viewBox="0 0 {size[0]} {size[1]}" role="img" '
         f'aria-label="{escape(alt)}"><title>{escape(alt)}</title>'
-        f'<image href="{encoded(image)}" width="{across}" height="{height}"/>{shapes}</svg>{body}</figure>'
+        f'<image href="{uri}" width="{size[0]}" height="{size[1]}"/>{"".join(paths)}</svg>{body}</figure>'
     )
 
 
 def legend(pages: Iterable[Sequence[Layer]]) -> list[Layer]:
     """Return one layer of each kind that is drawn on any of the pages, in the order of the first page."""
-    kinds: dict[str, tuple[Layer, bool]] = {}
-    for layer in (layer for layers in pages for layer in layers):
-        visible = len(layer.polygons) > 0 or kinds.get(layer.name, (layer, False))[1]
-        kinds[layer.name] = (layer, visible)
-    return [layer for layer, visible in kinds.values() if visible]
+    every = [layer for layers in pages for layer in layers]
+    names = {layer.name for layer in every if len(layer.polygons)}
+    return list({layer.name: layer for layer in every if layer.name in names}.values())
 
 
 def row(finding: str, pictures: Iterable[str], keys: Sequence[Layer] = (), note: str = "") -> View:
-    """Return pictures side by side under a title that says the finding."""
+    """Return pictures side by side under a title that states the finding."""
     named = "".join(
         '<span style="margin-right:18px;white-space:nowrap">'
         '<span style="display:inline-block;width:22px;height:0;'
@@ -122,7 +133,7 @@ def encoded(image: NDArray[np.generic], longest: int = LONGEST) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data.getvalue()).decode('ascii')}"
 
 
-def tinted(values: NDArray[np.generic]) -> Image:
+def tinted(values: NDArray[np.generic]) -> NDArray[np.uint8]:
     """Return a map (H, W) in 0..1 as RGB (H, W, 3) uint8 in matplotlib's viridis, which also reads in grey."""
     from matplotlib import colormaps
 
@@ -143,14 +154,3 @@ def path_data(polygons: Iterable[NDArray[np.floating]]) -> str:
     """Return polygons as the data of an SVG path, in whole pixels."""
     points = (np.asarray(polygon).reshape(-1, 2) for polygon in polygons)
     return "".join("M" + "L".join(f"{x:.0f} {y:.0f}" for x, y in polygon) + "Z" for polygon in points)
-
-
-def _path(layer: Layer) -> str:
-    if not len(layer.polygons):
-        return ""
-    path = path_data(layer.polygons)
-    dash = f' stroke-dasharray="{layer.dash}"' if layer.dash else ""
-    fill = f'fill="{layer.colour}" fill-opacity="{layer.fill:g}"' if layer.fill else 'fill="none"'
-    return (
-        f'<path d="{path}" {fill} stroke="{layer.colour}" stroke-width="1.5" vector-effect="non-scaling-stroke"{dash}/>'
-    )

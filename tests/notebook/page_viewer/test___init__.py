@@ -68,7 +68,7 @@ def test_only_a_page_with_text_is_judged(lab: Any, viewer: page_viewer.Viewer) -
 
 @pytest.mark.slow  # with a child that needs no torch: test_inspect_link.py
 def test_a_killed_detector_is_named_and_starts_again(viewer: page_viewer.Viewer) -> None:
-    [pid] = child_runner.jupyter_kernel.marked(child_runner.MARK, viewer.link.mark)[-1:]
+    [pid] = child_runner.jupyter_kernel.marked(child_runner.MARK, viewer.link.child.mark)[-1:]
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(child_runner.ChildFailed, match="SIGKILL"):
         viewer.link.ask("judge", viewer.source, viewer.opened.post)

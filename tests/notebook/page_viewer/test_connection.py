@@ -19,9 +19,10 @@ from ocrlab.notebook.page_viewer.connection import Link
 
 PROGRAM = """
 import os, sys, time
+from multiprocessing.connection import Client
 from ocrlab.errors import DataError
 from ocrlab.run_folder import watcher_link as handover
-from ocrlab.notebook.page_viewer import connection as inspect_link
+from ocrlab.notebook.page_viewer import connection
 line, runs = sys.argv.pop(), sys.argv.pop()
 handover.report_runs(runs)
 opened = []
@@ -29,7 +30,7 @@ def refuse(): raise DataError("page.png is empty", got="0 bytes", need="an image
 def stumble(): raise KeyError("a\\nb")
 answers = {"open": opened.append, "opened": lambda: opened, "add": lambda a, b: a + b, "sleep": time.sleep,
            "pid": os.getpid, "die": lambda n: os.kill(os.getpid(), n), "refuse": refuse, "stumble": stumble}
-inspect_link.serve(inspect_link.come(line), answers)
+connection.serve(Client(line), answers)
 """
 
 
@@ -72,7 +73,7 @@ def test_a_child_that_computes_when_its_notebook_is_closed_leaves_nothing_behind
     link.connection.send(("sleep", 1.5))
     link.close()
     assert gone(pid)
-    assert link.ended.wait(5) and not link.runs.exists()
+    assert link.child.ended.wait(5) and not link.runs.exists()
 
 
 def test_an_error_comes_back_as_what_it_was(link: Link) -> None:

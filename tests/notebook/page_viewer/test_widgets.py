@@ -44,7 +44,7 @@ def panel(bench: tuple[PageWorker, DetectorInfo]) -> Panel:
     names = {"train": [], "val": worker.pages("val").names}
     judged = worker.judge(source, opened.post)
     link: Any = Direct(worker)
-    return Panel(link, opened, names, source, worker.see(source), judged, judged)
+    return Panel(link, opened, names, source, worker.see(source), judged)
 
 
 def shown(panel: Panel) -> tuple[str, ...]:
