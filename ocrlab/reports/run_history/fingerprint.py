@@ -80,21 +80,21 @@ def fingerprint(
     traceback = _word(record.get("traceback"))
     if kind in WATCHERS or not kind:  # nothing but how it ended: the program's own words are in its output
         traceback = log
+        raised = RAISED.search(log, log.rfind(TRACEBACK)) if TRACEBACK in log else None
         ended = _word(judgement.get("status")) not in ("killed", "hung", "suspected")
-        kind = _raised(log) if ended else ""
-        kind = kind or _word(judgement.get("signal")) or _signal(_word(record.get("message")))
+        kind = raised[1].rpartition(".")[2] if raised and ended else _word(judgement.get("signal"))
+        message = _word(record.get("message"))
+        kind = kind or (message.rpartition(" ")[2] if message.startswith("killed by SIG") else "")
     file, function = "", ""
     if not named.startswith(UNPLACED) and kind not in STOPPED:
         evidence = _list(causes[0].get("evidence")) if causes else []
         lines = [_word(item.get("text")) for item in evidence if isinstance(item, Mapping)]
         own = traceback if traceback is not log else ""
-        file, function = (
-            _innermost(own) or _evidence_frame(lines) or _innermost(log) or _record_frame(record) or ("", "")
-        )
+        place = _innermost(own) or _evidence_frame(lines) or _innermost(log) or _record_frame(record)
+        file, function = place or ("", "")
     words = _word(record.get("message"))
-    message = (
-        "" if file or named else words[:200] if _word(record.get("type")) in WATCHERS else normalize_message(words)
-    )
+    message = words[:200] if _word(record.get("type")) in WATCHERS else normalize_message(words)
+    message = "" if file or named else message
     return _build(_word(judgement.get("symptom")), named, kind, file, function, message)
 
 
@@ -120,7 +120,7 @@ def output(run: str, error: Mapping[str, Any] | None) -> str:
     if (error or {}).get("traceback"):
         return ""
     try:
-        return safe_read.tail(f"{run}/incident/log_tail.txt", TAIL).decode("utf-8", errors="replace")
+        return safe_read.ends(f"{run}/incident/log_tail.txt", TAIL)[1].decode("utf-8", errors="replace")
     except OSError:
         return ""
 
@@ -163,22 +163,20 @@ def _record_frame(error: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def _own(frames: list[tuple[str, str]]) -> tuple[str, str] | None:
     """Return the innermost frame of the user's, else of ocrlab's, innermost last; a named function rather than none."""
-    whose = [_whose(file) for file, _ in frames]
-    for owner in ("theirs", "ours"):
-        own = [pair for pair, whose_frame in zip(frames, whose, strict=True) if whose_frame == owner]
-        named = [pair for pair in own if not pair[1].startswith("<")]
+    owners = [_owner(file) for file, _ in frames]
+    for owner in ("user", "ocrlab"):
+        own = [frame for frame, its_owner in zip(frames, owners, strict=True) if its_owner == owner]
         if own:
-            file, function = (named or own)[-1]
+            file, function = ([frame for frame in own if not frame[1].startswith("<")] or own)[-1]
             return _short(file), function.rpartition(".")[2]
     return None
 
 
 @lru_cache(maxsize=4096)  # the same few files make up thousands of tracebacks
-def _whose(file: str) -> str:
-    """Return whose a file of a frame is: `ours` of ocrlab, `theirs` of the user, `a library's` of anybody else."""
+def _owner(file: str) -> str:
     if OURS.search(file):
-        return "ours"
-    return "theirs" if NOTEBOOK.search(file) or not LIBRARY.search(file) else "a library's"
+        return "ocrlab"
+    return "user" if NOTEBOOK.search(file) or not LIBRARY.search(file) else "library"
 
 
 @lru_cache(maxsize=4096)
@@ -189,16 +187,6 @@ def _short(file: str) -> str:
     own = OURS.search(file)
     path = PurePosixPath(file)
     return own[1] if own else "/".join(path.parts[-2:]) if path.name.startswith("__") else path.name
-
-
-def _raised(log: str) -> str:
-    """Return the type of the exception that ends the last traceback of a log."""
-    match = RAISED.search(log, log.rfind(TRACEBACK)) if TRACEBACK in log else None
-    return match[1].rpartition(".")[2] if match else ""
-
-
-def _signal(message: str) -> str:
-    return message.rpartition(" ")[2] if message.startswith("killed by SIG") else ""
 
 
 def _word(value: object) -> str:

@@ -46,10 +46,7 @@ class Condition:
         """Tell whether a value of a run meets it; what is not there, or not comparable, does not."""
         wanted = parse_value(self.value)
         if self.sign in SIGNS:
-            numbers = (
-                not isinstance(actual, bool) and isinstance(actual, int | float) and isinstance(wanted, int | float)
-            )
-            return numbers and SIGNS[self.sign](actual, wanted)
+            return _number(actual) and isinstance(wanted, int | float) and SIGNS[self.sign](actual, wanted)
         return _same(actual, wanted, self.value) == (self.sign == "=")
 
 
@@ -87,11 +84,7 @@ def filter_by_cause(runs: Iterable[Run], cause: str) -> list[Run]:
     """Return the runs of a cause: its id, a group as `host`, a pattern as `*.oom*`, or a part of why it failed."""
     if any(sign in cause for sign in "*?["):
         return [run for run in runs if fnmatch.fnmatchcase(run.cause, cause)]
-    return [
-        run
-        for run in runs
-        if run.cause == cause or run.cause.startswith(f"{cause}.") or cause.lower() in run.why.lower()
-    ]
+    return [run for run in runs if f"{run.cause}.".startswith(f"{cause}.") or cause.lower() in run.why.lower()]
 
 
 def filter_by_name(runs: Iterable[Run], text: str) -> list[Run]:
@@ -125,23 +118,19 @@ def sort_runs(runs: Sequence[Run], key: str, reverse: bool = False) -> list[Run]
 
     Raises ConfigError for a key that no run has.
     """
-    ranked = _ranked(runs, key)
+    if key == "started":
+        ranked = sorted(runs, key=lambda run: (moment(run.started), run.name), reverse=True)
+    elif key in ("name", "status", "cause"):
+        ranked = sorted((run for run in runs if getattr(run, key)), key=lambda run: str(getattr(run, key)))
+    else:
+        key = resolve_key(key, runs)
+        there = [run for run in runs if has_key(run, key) and value(run, key) == value(run, key)]  # NaN is not there
+        numbers = [run for run in there if _number(value(run, key))]
+        texts = [run for run in there if not _number(value(run, key))]
+        ranked = sorted(numbers, key=lambda run: float(value(run, key)), reverse=True)
+        ranked += sorted(texts, key=lambda run: format_value(value(run, key)))
     valued = {id(run) for run in ranked}  # comparing runs with each other takes seconds of thousands
     return [*(ranked[::-1] if reverse else ranked), *(run for run in runs if id(run) not in valued)]
-
-
-def _ranked(runs: Sequence[Run], key: str) -> list[Run]:
-    """Return the runs that have a key, the largest or newest first."""
-    if key == "started":
-        return sorted(runs, key=lambda run: (moment(run.started), run.name), reverse=True)
-    if key in ("name", "status", "cause"):
-        return sorted((run for run in runs if getattr(run, key)), key=lambda run: str(getattr(run, key)))
-    key = resolve_key(key, runs)
-    there = [run for run in runs if has_key(run, key) and value(run, key) == value(run, key)]  # NaN is not there
-    numbers = [run for run in there if _number(value(run, key))]
-    texts = [run for run in there if not _number(value(run, key))]
-    ranked = sorted(numbers, key=lambda run: float(value(run, key)), reverse=True)
-    return [*ranked, *sorted(texts, key=lambda run: format_value(value(run, key)))]
 
 
 def resolve_key(key: str, runs: Sequence[Run]) -> str:
@@ -185,12 +174,9 @@ def differing_settings(runs: Iterable[Run]) -> list[str]:
     for settings in several:  # sets of pairs are compared in C, which is ten times as fast as comparing one by one
         varying.update(key for key, _ in settings.items() ^ several[0].items())
     varying.difference_update(OWN)
-    values_by_key = {key: {settings[key] for settings in several if key in settings} for key in sorted(varying)}
+    differing = [key for key in sorted(varying) if len({own[key] for own in several if key in own}) > 1]
     order = list(several[0]) if several else []
-    return sorted(
-        (key for key, values in values_by_key.items() if len(values) > 1),
-        key=lambda key: order.index(key) if key in order else len(order),
-    )
+    return sorted(differing, key=lambda key: order.index(key) if key in order else len(order))
 
 
 def common_settings(runs: Sequence[Run], keys: Iterable[str]) -> Settings:

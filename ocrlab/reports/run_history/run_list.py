@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -90,62 +91,60 @@ def garbage_collection_paused() -> Iterator[None]:
 
 
 def read(path: str) -> Run | None:
-    """Return a folder as a Run, None where nothing in it is of a run; raises nothing."""
+    """Return a folder as a Run, None if nothing in it belongs to a run; raises nothing."""
     name = os.path.basename(os.path.normpath(path)) or path
+
+    def broken(why: str) -> Run:
+        settings, problem = _settings(path)
+        return Run(path, name, "broken", why=why, settings=settings, problem=problem)
+
     try:
-        word, file, text = _sentinel(path)
+        state, file, text = _sentinel(path)
+        names = frozenset() if state else frozenset(os.listdir(path))
     except NotADirectoryError:
         return None
-    except OSError as error:
-        return _broken(path, name, error.strerror or str(error))
-    if not word:
-        return _half(path, name)
+    except OSError as error:  # it may be a run, and somebody else's
+        return broken(error.strerror or str(error)) if os.path.isdir(path) else None
+    if not state:
+        if "flight" in names and names & PARTS <= {"flight", "incident"} and (begun := _recorded(path)) is not None:
+            why = "a flight record alone: nothing says how it ended, ocrlab replay tells more"
+            return Run(path, name, "recorded", started=begun, why=why, problem="it has no config.yaml")
+        if names & PARTS:
+            return broken("it has no .RUNNING, .SUCCESS or .FAILURE")
+        return broken("the folder is empty") if not names and STAMP.match(name) else None
     try:
-        record = status_file.record(word, text, os.path.basename(file))
+        record = status_file.record(state, text, os.path.basename(file))
     except DataError as error:
-        return _broken(path, name, str(error))
-    if word == "running" and not _lives(path):
+        return broken(str(error))
+    if state == "running" and not _lives(path):
         record = status_file.gone(record)
-    values, problem = _settings(path)
+    settings, problem = _settings(path)
     metrics, final = record.metrics, bool(record.metrics)
-    if not metrics and word != "success":
+    if not metrics and state != "success":
         metrics = read_best_checkpoint(path) or read_progress(f"{path}/metrics.csv")
     seconds = _seconds(path, record) if not final or "seconds" not in metrics else metrics["seconds"]
-    status, failure = record.status, None
+    status, failure, cause, why = record.status, None, "", ""
     if status in ("failure", "died"):
-        status, failure = _failed(path, record)
-    cause, why = (failure.cause, failure.title) if failure else ("", "")
+        verdict = stored_verdict(path)
+        failure = fingerprint(record.error, verdict, record.verdict, output(path, record.error))
+        cause, why = failure.cause, failure.title
+        ended = (verdict or {}).get("status")
+        status = "died" if status == "died" else ended if ended in ("killed", "hung") else "failed"
     times = (record.started, record.ended, seconds)
-    return Run(path, name, status, *times, metrics, final, cause, why, failure, values, problem)
+    return Run(path, name, status, *times, metrics, final, cause, why, failure, settings, problem)
 
 
 def _sentinel(path: str) -> tuple[str, str, bytes]:
-    """Return status, file and content of the sentinel of a folder, empty where there is none; raises OSError."""
-    for word, name in status_file.SENTINELS.items():
-        try:
+    """Return status, file and content of the sentinel of a folder, empty without one; raises OSError."""
+    for state, name in status_file.SENTINELS.items():
+        with contextlib.suppress(FileNotFoundError):
             file = f"{path}/{name}"
-            return word, file, safe_read.read(file)
-        except FileNotFoundError:
-            continue
+            return state, file, safe_read.read(file)
     return "", "", b""
 
 
-def _half(path: str, name: str) -> Run | None:
-    """Return a folder without a sentinel as a broken run, if other files or its name show that it is one."""
-    try:
-        names = frozenset(os.listdir(path))
-    except OSError as error:  # it may be a run, and somebody else's
-        return _broken(path, name, error.strerror or str(error)) if os.path.isdir(path) else None
-    if "flight" in names and names & PARTS <= {"flight", "incident"} and (started := _recorded(path)) is not None:
-        why = "a flight record alone: nothing says how it ended, ocrlab replay tells more"
-        return Run(path, name, "recorded", started=started, why=why, problem="it has no config.yaml")
-    if names & PARTS:
-        return _broken(path, name, "it has no .RUNNING, .SUCCESS or .FAILURE")
-    return _broken(path, name, "the folder is empty") if not names and STAMP.match(name) else None
-
-
 def _recorded(path: str) -> str | None:
-    """Return when the recorder in somebody's own program began, "" where nobody knows, None without a record of it."""
+    """Return when the recorder in somebody's own program began, "" if unknown, None without a record of it."""
     with contextlib.suppress(OSError):
         if not any(RING.fullmatch(name) for name in os.listdir(f"{path}/flight")):
             return None
@@ -156,11 +155,6 @@ def _recorded(path: str) -> str | None:
                 return datetime.fromtimestamp(begun, timezone.utc).isoformat(timespec="seconds")
         return ""
     return None
-
-
-def _broken(path: str, name: str, why: str) -> Run:
-    values, problem = _settings(path)
-    return Run(path, name, "broken", why=why, settings=values, problem=problem)
 
 
 def moment(time: str | None) -> datetime:
@@ -178,22 +172,16 @@ def _runs(place: str) -> Iterator[Run]:
         with os.scandir(place) as entries:
             links = {entry.name: entry.is_symlink() for entry in entries}
     except OSError as error:
-        need = "a folder with run folders, or a run folder"
-        gone = isinstance(error, FileNotFoundError)
+        need, gone = "a folder with run folders, or a run folder", isinstance(error, FileNotFoundError)
         raise RunError(f"{place} cannot be listed", got=error.strerror, need=need, missing=gone) from None
+    before, here = "" if place == "." else f"{place.rstrip('/')}/", os.path.realpath(place)
+    folders = [
+        before + name
+        for name, linked in links.items()  # a link to a run beside it, as `latest`, is no second run
+        if not name.startswith(".") and not (linked and os.path.dirname(os.path.realpath(f"{place}/{name}")) == here)
+    ]
     if PARTS.union(status_file.SENTINELS.values()).intersection(links):
-        itself = read(place)
-        assert itself is not None, "it has something of a run"
-        yield itself
-        return
-    here = os.path.realpath(place)
-    twice = {  # as `latest`
-        name
-        for name, linked in links.items()
-        if linked and os.path.dirname(os.path.realpath(f"{place}/{name}")) == here
-    }
-    before = "" if place == "." else f"{place.rstrip('/')}/"
-    folders = [before + name for name in links if not (name.startswith(".") or name in twice)]
+        folders = [place]
     yield from (run for folder in folders if (run := read(folder)) is not None)
 
 
@@ -217,16 +205,6 @@ def _settings(path: str) -> tuple[Settings, str]:
         return {}, f"{file} is not UTF-8"
     except (ConfigError, OSError) as error:
         return {}, str(error)
-
-
-def _failed(path: str, record: RunRecord) -> tuple[str, Fingerprint]:
-    """Return how a run failed, as one of FAILURES, and the fingerprint of it."""
-    verdict = stored_verdict(path)
-    failure = fingerprint(record.error, verdict, record.verdict, output(path, record.error))
-    ended = (verdict or {}).get("status")
-    if record.status == "died":
-        return "died", failure
-    return ("killed" if ended == "killed" else "hung" if ended == "hung" else "failed"), failure
 
 
 def read_best_checkpoint(path: str) -> dict[str, float]:
@@ -257,22 +235,13 @@ def read_progress(path: str) -> dict[str, float]:
     reached = _numbers(columns, body[:-1].rpartition("\n")[2]).get("step")
     best: dict[str, float] = {}
     if "hmean@0.5" in columns:
-        at = columns.index("hmean@0.5")
-        empty = "," * (len(columns) - at) + "\n"  # how a row ends that is of the training, and not of a validation
-        measured = [row.rpartition("\0")[2] for row in body.replace(empty, "\0").split("\n")]
-        best = _numbers(columns, max(measured, key=lambda row: _cell(row, at)))
-        best = best if "hmean@0.5" in best else {}
+        # A row of the training, and not of a validation, ends with empty cells: most rows, removed in C.
+        empty = "," * (len(columns) - columns.index("hmean@0.5")) + "\n"
+        rows = [_numbers(columns, row.rpartition("\0")[2]) for row in body.replace(empty, "\0").split("\n")]
+        measured = [row for row in rows if row.get("hmean@0.5", math.nan) >= 0]
+        best = max(measured, key=lambda row: row["hmean@0.5"], default={})
     best.pop("step", None)
     return best | ({"steps": reached} if reached is not None else {})
-
-
-def _cell(row: str, at: int) -> float:
-    """Return a cell of a row, -1 where it is no number."""
-    try:
-        value = float(row.split(",", at + 1)[at])
-    except (ValueError, IndexError):
-        return -1.0
-    return value if value == value else -1.0
 
 
 def _numbers(columns: list[str], row: str) -> dict[str, float]:
@@ -280,10 +249,8 @@ def _numbers(columns: list[str], row: str) -> dict[str, float]:
     cells = row.split(",")
     numbers: dict[str, float] = {}
     for name, text in zip(columns, cells, strict=False) if len(cells) == len(columns) else ():
-        try:
+        with contextlib.suppress(ValueError):
             numbers[name] = float(text)
-        except ValueError:
-            continue
     return numbers
 
 

@@ -13,25 +13,20 @@ FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a 
 
 def read(path: str, most: int = MOST) -> bytes:
     """Return the content of a regular file; raises OSError, also for a link, a pipe and a file above `most` bytes."""
-    with _opened(path) as (descriptor, size):
+    with _open(path) as (descriptor, size):
         if size > most:
             raise OSError(f"{path} is too large: {size} bytes, at most {most}")
         return os.read(descriptor, size + 1)  # not `most`: memory for it would be allocated before it is read
 
 
-def tail(path: str, most: int) -> bytes:
-    """Return the last `most` bytes of a regular file, all of a smaller one; raises OSError."""
-    return ends(path, most)[1]
-
-
 def ends(path: str, most: int) -> tuple[bytes, bytes]:
     """Return the first and the last `most` bytes of a regular file, all of a smaller one twice; raises OSError."""
-    with _opened(path) as (descriptor, size):
+    with _open(path) as (descriptor, size):
         return os.pread(descriptor, min(most, size), 0), os.pread(descriptor, min(most, size), max(0, size - most))
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[tuple[int, int]]:
+def _open(path: str) -> Iterator[tuple[int, int]]:
     """Open a regular file and give its descriptor and its size in bytes."""
     descriptor = os.open(path, FLAGS)
     try:
