@@ -31,14 +31,8 @@ def clean(value: Any) -> Any:
 
 def clean_and_count(value: Any) -> tuple[Any, int]:
     """Return `value` as `clean` does, and how many stretches of text were replaced in it."""
-    finders = (
-        environment_secrets.finder(),
-        token_patterns.spans,
-        named_secrets.spans,
-        private_addresses.spans,
-        user_and_host_names.finder(),
-    )
-    return _clean_value(value, finders)
+    by_shape = (token_patterns.spans, named_secrets.spans, private_addresses.spans)
+    return _clean_value(value, (environment_secrets.finder(), *by_shape, user_and_host_names.finder()))
 
 
 def clean_record(value: Mapping[str, Any]) -> dict[str, Any]:

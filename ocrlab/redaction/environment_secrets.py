@@ -49,12 +49,8 @@ def _secrets(environment: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str],
     secrets: list[tuple[str, str]] = []
     for name, value in environment:
         value = value.strip()
-        if (
-            name not in FOLDERS
-            and (is_secret(name) or ALSO.search(name))
-            and len(value) >= SHORTEST
-            and _looks_random(value)
-        ):
+        named = name not in FOLDERS and (is_secret(name) or ALSO.search(name))
+        if named and len(value) >= SHORTEST and _looks_random(value):
             secrets.append((name, value))
         address = IN_ADDRESS.search(value)
         if address:
@@ -63,7 +59,7 @@ def _secrets(environment: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str],
 
 
 def _looks_random(value: str) -> bool:
-    """Tell whether a value can be a secret: `filesystem`, the path of a file that is there, and 32768000 are none."""
+    """Tell whether a value can be a secret, unlike `filesystem`, the path of an existing file, and 32768000."""
     if value.startswith(("/", "~")):
         return not os.path.exists(os.path.expanduser(value))
     return not (value.islower() and value.isalpha() and len(value) < 16) and not (value.isdigit() and len(value) < 12)

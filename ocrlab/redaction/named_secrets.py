@@ -103,11 +103,8 @@ def hides(name: str, value: str) -> bool:
         return True  # people choose them, so that they may be words
     if NUMBER.match(value) or (len(value) < LONG and not any(letter.isdigit() for letter in value)):
         return False  # tokens and keys are drawn: `new_key = prefix` and `token: Token` are code
-    return (
-        ACCESS_KEY.search(HUMPS.sub("_", name)) is not None
-        or not name.lower().endswith(("key", "keys"))
-        or (ANY_KEY.match(value) is not None)
-    )
+    opens = ACCESS_KEY.search(HUMPS.sub("_", name)) is not None or not name.lower().endswith(("key", "keys"))
+    return opens or ANY_KEY.match(value) is not None
 
 
 def spans(text: str) -> Iterator[Span]:
@@ -116,16 +113,16 @@ def spans(text: str) -> Iterator[Span]:
     done = line = 0
     for word in LOWER.finditer(lower) if len(lower) == len(text) else WORD.finditer(text):
         if word.start() >= line:
-            start, line = _line(text, word.start())
-            yield from _header_spans(text, lower if len(lower) == len(text) else text.lower(), start, line)
+            start, end = text.rfind("\n", 0, word.start()) + 1, text.find("\n", word.start())
+            line = len(text) if end < 0 else end
+            yield from _header_spans(text, lower, start, line)
         if word.start() < done:
             continue
         at, done = _identifier(text, word.start(), word.end())
         name = text[at:done].lstrip("-." + digits)
         for span in _value_spans(text, at, done - len(name)) if names_secret(name[:80]) else ():
-            if span:
-                yield span
-                done = max(done, span[1])
+            yield span
+            done = max(done, span[1])
         phrase = BEHIND.match(text, done)
         if phrase and _phrase_holds_secret(text[max(0, at - 16) : done], text[at:done], phrase["value"].rstrip(".")):
             rest = TAIL.match(text, phrase.end())
@@ -145,11 +142,6 @@ def _identifier(text: str, start: int, end: int) -> tuple[int, int]:
     return start - len(head) + len(head.rstrip(IDENTIFIER)), end + len(tail) - len(tail.lstrip(IDENTIFIER))
 
 
-def _line(text: str, at: int) -> tuple[int, int]:
-    end = text.find("\n", at)
-    return text.rfind("\n", 0, at) + 1, len(text) if end < 0 else end
-
-
 def _header_spans(text: str, lower: str, start: int, end: int) -> Iterator[Span]:
     """Yield what a header, or a line of .netrc, holds."""
     if lower.find("authorization", start, end) >= 0:
@@ -164,27 +156,20 @@ def _header_spans(text: str, lower: str, start: int, end: int) -> Iterator[Span]
         yield from ((match.start(1), match.end(1), SECRET) for match in NETRC.finditer(text, start, end))
 
 
-def _value_spans(text: str, at: int, name: int) -> Iterator[Span | None]:
-    """Yield the value behind a secret's name that begins at `name`, its identifier at `at`: an option's, or any."""
+def _value_spans(text: str, at: int, name: int) -> Iterator[Span]:
+    """Yield the value after a secret's name that begins at `name`, its identifier at `at`: an option's, or any."""
     short = SHORT.search(text, max(0, at - 6), at)
-    yield _value_span(OPTION.match(text, short.start() if short else at), text)
-    yield _value_span(NAMED.match(text, name), text)
-
-
-def _value_span(name_match: re.Match[str] | None, text: str) -> Span | None:
-    if name_match is None:
-        return None
-    value = VALUE.match(text, name_match.end())
-    if value is None:
-        return None
-    group = "inside" if value["bare"] is None else "bare"
-    if not hides(name_match["name"], value[group]):
-        return None
-    if name_match.groupdict().get("weak") and not RANDOM.match(value[group].rstrip(",;:.)]}|")):
-        return None
-    start, done = value.span(group)
-    if group == "bare":
-        rest = REST.match(text, start)
-        assert rest is not None, "it matches nothing too"
-        done = rest.end() - (len(rest.group()) - len(rest.group().rstrip(",;)]}")))
-    return start, done, SECRET
+    for match in (OPTION.match(text, short.start() if short else at), NAMED.match(text, name)):
+        value = VALUE.match(text, match.end()) if match else None
+        if match is None or value is None:
+            continue
+        group = "inside" if value["bare"] is None else "bare"
+        weak = match.groupdict().get("weak") and not RANDOM.match(value[group].rstrip(",;:.)]}|"))
+        if weak or not hides(match["name"], value[group]):
+            continue
+        start, end = value.span(group)
+        if group == "bare":
+            rest = REST.match(text, start)
+            assert rest is not None, "it matches nothing too"
+            end = start + len(rest.group().rstrip(",;)]}"))
+        yield start, end, SECRET

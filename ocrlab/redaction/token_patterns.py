@@ -52,65 +52,48 @@ LONG = re.compile(r"[A-Za-z0-9/+]{40,}")
 CHANGE = re.compile(r"[a-z]+|[A-Z]+|\d+|[/+]+")
 LENGTH, CHANGES, DISTINCT = 40, 18, 20
 
-# What issuers put in front of their tokens, so that no hash or word is taken for a token. The literal is searched
-# first, which is fast.
+# What issuers put in front of their tokens, so that no hash or word is taken for a token: what follows -> prefixes.
+# The literal is searched first, which is fast.
+ISSUED = {
+    # models and data, code and packages
+    r"[\w-]{16,}": "sk- glpat- gldt- glrt- glptt- glft- glimt- gloas- glsoat- glcbt- dckr_pat_ dckr_oat_ tskey-",
+    r"[A-Za-z0-9]{16,}": "hf_ ghp_ gho_ ghu_ ghs_ ghr_",
+    r"\w{16,}": "github_pat_ sk_live_ sk_test_ rk_live_ rk_test_",
+    r"[A-Za-z0-9]{30,}": "gsk_ r8_ npm_",
+    r"\w{30,}": "pcsk_ lsv2_",
+    r"[\w-]{30,}": "nvapi- AIza",
+    r"[A-Za-z0-9]{40,}": "xai-",
+    r"[A-Z0-9]{30,}": "rpa_",
+    r"(?=[A-Za-z]*\d)[A-Za-z0-9]{22}(?![\w-])": "ak- as-",
+    r"[\w-]{60,}": "pypi-",
+    r"[0-9a-f]{40,}": "rubygems_ dop_v1_ doo_v1_ dor_v1_",
+    # trackers; the third is base64 of {"api_address":
+    r"\w{20,}": "wandb_v1_",
+    r"[0-9a-f]{40}(?![0-9a-f])": "local-",
+    r"[\w+/=-]{20,}": "eyJhcGlfYWRkcmVzcyI6",
+    # clouds and services
+    r"[A-Z0-9]{16}(?![A-Za-z0-9])": "AKIA ASIA",
+    r"[\w-]{20,}": "ya29. GOCSPX- hvs. hvb.",
+    r"[\w-]{40,}": "1//0",
+    r"[0-9a-f]{32}(?:-\d)?(?![0-9A-Za-z])": "dapi",
+    r"[\w+/=-]{30,}": "glsa_ glc_ sntrys_",
+    r"[A-Z0-9]{40,}": "AGE-SECRET-KEY-1",
+    r"[\w-]{16,}\.[\w-]{30,}": "SG.",
+    r"[\w+/=]{24,}": "whsec_",
+    r"[\w-]{10,}": "xoxa- xoxb- xoxe- xoxp- xoxr- xoxs-",
+    r"\d-[\w-]{20,}": "xapp-",
+    r"[0-9a-fA-F]{32}": "shpat_ shpca_ shppa_ shpss_",
+    # hashes of passwords (crypt(5), PHC strings), which can be guessed from, and JSON web tokens
+    r"[./\w]{1,8}\$[./A-Za-z0-9]{22}(?![./\w])": "$1$ $apr1$",
+    r"(?:rounds=\d+\$)?[./\w]{1,16}\$[./A-Za-z0-9]{43}(?![./\w])": "$5$",
+    r"(?:rounds=\d+\$)?[./\w]{1,16}\$[./A-Za-z0-9]{86}(?![./\w])": "$6$",
+    r"[./\w]+\$[./\w]+\$[./A-Za-z0-9]{43}(?![./\w])": "$y$",
+    r"\d\d\$[./A-Za-z0-9]{53}(?![./\w])": "$2a$ $2b$ $2y$",
+    r"(?:id?|d)\$v=\d+\$m=\d+,t=\d+,p=\d+\$[\w+/]{8,}\$[\w+/]{16,}": "$argon2",
+    r"[\w-]{6,}\.[\w-]{6,}\.[\w-]{6,}": "eyJ",
+}
 PREFIXES = tuple(
-    (prefix, re.compile(re.escape(prefix) + rest))
-    for prefix, rest in (
-        # models and data
-        ("sk-", r"[\w-]{16,}"),
-        ("hf_", r"[A-Za-z0-9]{16,}"),
-        ("nvapi-", r"[\w-]{30,}"),
-        ("gsk_", r"[A-Za-z0-9]{30,}"),
-        ("xai-", r"[A-Za-z0-9]{40,}"),
-        ("r8_", r"[A-Za-z0-9]{30,}"),
-        ("rpa_", r"[A-Z0-9]{30,}"),
-        ("pcsk_", r"\w{30,}"),
-        *((f"a{letter}-", r"(?=[A-Za-z]*\d)[A-Za-z0-9]{22}(?![\w-])") for letter in "ks"),
-        # trackers
-        ("wandb_v1_", r"\w{20,}"),
-        ("local-", r"[0-9a-f]{40}(?![0-9a-f])"),  # of a tracker's own server
-        ("eyJhcGlfYWRkcmVzcyI6", r"[\w+/=-]{20,}"),  # base64 of {"api_address":
-        ("lsv2_", r"\w{30,}"),
-        # code and packages
-        *((f"gh{letter}_", r"[A-Za-z0-9]{16,}") for letter in "pousr"),
-        ("github_pat_", r"\w{16,}"),
-        *((f"gl{kind}-", r"[\w-]{16,}") for kind in ("pat", "dt", "rt", "ptt", "ft", "imt", "oas", "soat", "cbt")),
-        ("dckr_pat_", r"[\w-]{16,}"),
-        ("dckr_oat_", r"[\w-]{16,}"),
-        ("npm_", r"[A-Za-z0-9]{30,}"),
-        ("pypi-", r"[\w-]{60,}"),
-        ("rubygems_", r"[0-9a-f]{40,}"),
-        # clouds and services
-        *((f"A{kind}", r"[A-Z0-9]{16}(?![A-Za-z0-9])") for kind in ("KIA", "SIA")),
-        ("AIza", r"[\w-]{30,}"),
-        ("ya29.", r"[\w-]{20,}"),
-        ("GOCSPX-", r"[\w-]{20,}"),
-        ("1//0", r"[\w-]{40,}"),
-        ("dapi", r"[0-9a-f]{32}(?:-\d)?(?![0-9A-Za-z])"),
-        *((f"do{letter}_v1_", r"[0-9a-f]{40,}") for letter in "por"),
-        ("hvs.", r"[\w-]{20,}"),
-        ("hvb.", r"[\w-]{20,}"),
-        *((f"gl{kind}_", r"[\w+/=-]{30,}") for kind in ("sa", "c")),
-        ("tskey-", r"[\w-]{16,}"),
-        ("AGE-SECRET-KEY-1", r"[A-Z0-9]{40,}"),
-        ("SG.", r"[\w-]{16,}\.[\w-]{30,}"),
-        *((f"{kind}_{stage}_", r"\w{16,}") for kind in ("sk", "rk") for stage in ("live", "test")),
-        ("whsec_", r"[\w+/=]{24,}"),
-        *((f"xox{letter}-", r"[\w-]{10,}") for letter in "abeprs"),
-        ("xapp-", r"\d-[\w-]{20,}"),
-        *((f"shp{kind}_", r"[0-9a-fA-F]{32}") for kind in ("at", "ca", "pa", "ss")),
-        ("sntrys_", r"[\w+/=-]{30,}"),
-        # hashes of passwords (crypt(5), PHC strings), which can be guessed from
-        ("$1$", r"[./\w]{1,8}\$[./A-Za-z0-9]{22}(?![./\w])"),
-        ("$apr1$", r"[./\w]{1,8}\$[./A-Za-z0-9]{22}(?![./\w])"),
-        ("$5$", r"(?:rounds=\d+\$)?[./\w]{1,16}\$[./A-Za-z0-9]{43}(?![./\w])"),
-        ("$6$", r"(?:rounds=\d+\$)?[./\w]{1,16}\$[./A-Za-z0-9]{86}(?![./\w])"),
-        ("$y$", r"[./\w]+\$[./\w]+\$[./A-Za-z0-9]{43}(?![./\w])"),
-        *((f"$2{version}$", r"\d\d\$[./A-Za-z0-9]{53}(?![./\w])") for version in "aby"),
-        ("$argon2", r"(?:id?|d)\$v=\d+\$m=\d+,t=\d+,p=\d+\$[\w+/]{8,}\$[\w+/]{16,}"),
-        ("eyJ", r"[\w-]{6,}\.[\w-]{6,}\.[\w-]{6,}"),
-    )
+    (prefix, re.compile(re.escape(prefix) + rest)) for rest, prefixes in ISSUED.items() for prefix in prefixes.split()
 )
 
 
@@ -134,7 +117,7 @@ def spans(text: str) -> Iterator[Span]:
 
 
 def _prefixed_tokens(text: str) -> Iterator[Span]:
-    """Yield tokens, looked for only where a word begins: from inside a long one the time would grow with its square."""
+    """Yield tokens, only where a word begins: from inside a long one the time would grow with its square."""
     for prefix, pattern in PREFIXES:
         at = text.find(prefix)
         while at >= 0:
@@ -158,12 +141,8 @@ def _private_keys(text: str) -> Iterator[Span]:
 def _cloud_keys(text: str) -> Iterator[Span]:
     for match in LONG.finditer(text):
         value = match.group()
-        if (
-            len(value) != LENGTH
-            or not begins_word(text, match.start(), "._-=")
-            or text[match.end() : match.end() + 1] in ("=", "_")
-        ):
-            continue
-        mixed = any(c.islower() for c in value) and any(c.isupper() for c in value) and any(c.isdigit() for c in value)
-        if mixed and len(set(value)) >= DISTINCT and len(CHANGE.findall(value)) > CHANGES:
+        alone = begins_word(text, match.start(), "._-=") and text[match.end() : match.end() + 1] not in ("=", "_")
+        mixed = all(any(map(kind, value)) for kind in (str.islower, str.isupper, str.isdigit))
+        random = len(set(value)) >= DISTINCT and len(CHANGE.findall(value)) > CHANGES
+        if len(value) == LENGTH and alone and mixed and random:
             yield match.start(), match.end(), SECRET
