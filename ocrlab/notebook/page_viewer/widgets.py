@@ -97,7 +97,7 @@ class Panel:
         at["threshold"] = slide(post.threshold, "threshold", 0.0, 1.0, 0.01)
         at["box_threshold"] = slide(post.box_threshold, "box threshold", 0.0, 1.0, 0.01)
         at["unclip"] = choose(["exact", "ratio"], "exact" if exact else "ratio", "unclip")
-        at["ratio"] = slide(RATIO if exact else post.unclip, "ratio", 0.5, 4.0, 0.05)
+        at["ratio"] = slide(RATIO if post.unclip == "exact" else post.unclip, "ratio", 0.5, 4.0, 0.05)
         at["ratio"].disabled = exact
         at["min_size"] = slide(post.min_size, "min size, px", 0.0, 30.0, 0.5, 1)
         at["shape"] = choose(["quad", "polygon"], post.shape, "shape")
