@@ -95,9 +95,3 @@ def test_the_settings_of_a_file_are_judged(data: Path, tmp_path: Path) -> None:
 def test_wrong_words_are_refused(data: Path, words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError):
         answer("--oracle", str(data), *words)
-
-
-def test_the_split_is_taken_both_ways(data: Path) -> None:
-    (data / "val").rename(data / "test")
-    assert answer("--oracle", str(data), "--split", "test", *GRID).record["split"] == "test"
-    assert answer("split=test", "--oracle", str(data), *GRID).record["split"] == "test"

@@ -96,11 +96,6 @@ def test_without_it_nothing_is_set(flag, calls, monkeypatch):
     assert not calls.fit.config.runtime.debug_cuda
 
 
-def test_a_run_that_did_not_succeed_is_1(calls):
-    calls.status = "failure"
-    assert main(["train"]) == 1
-
-
 def test_keys_lists_every_setting(calls, capsys):
     assert main(["train", "--keys"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -108,12 +103,6 @@ def test_keys_lists_every_setting(calls, capsys):
     assert main(["train", "--keys", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["keys"]["crop"]["takes"] == keys()["crop"].need
     assert calls.fit is None
-
-
-def test_in_process_trains_here(calls, monkeypatch):
-    monkeypatch.delenv("OCRLAB_WATCH")
-    assert main(["train", "--in-process", "crop=96"]) == 0
-    assert calls.fit.config.crop == 96
 
 
 @pytest.fixture

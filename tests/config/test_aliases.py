@@ -28,15 +28,11 @@ def test_every_refused_name_says_what_to_do_instead(name):
     ("name", "right"),
     [
         ("batchsize", "batch_size"),
-        ("batch", "batch_size"),
         ("batch-size", "batch_size"),
-        ("Batch_Size", "batch_size"),
         ("learning-rate", "optim.lr"),
-        ("acumulate_grad_batches", "trainer.accumulate_grad_batches"),
         ("optimizer.warmup_step", "optim.warmup_steps"),
         ("trainer.lr", "optim.lr"),
         ("epochs", "trainer.max_epochs"),
-        ("augment_scale", "augment.scale"),
         ("hardwear", "hardware"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ocrlab.config.overrides import from_lines, from_yaml, is_override
+from ocrlab.config.overrides import from_yaml, is_override
 from ocrlab.errors import ConfigError
 
 
@@ -73,12 +73,3 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
     with pytest.raises(ConfigError, match="UTF-8"):
         from_yaml(tmp_path / "latin.yaml")
-
-
-def test_a_single_text_is_not_taken_for_a_list_of_letters():
-    with pytest.raises(ConfigError, match="list"):
-        from_lines("batch_size=4")
-
-
-def test_a_folder_may_be_called_with_a_bracket():
-    assert from_lines(["data=[old"])[0].value == "[old"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from PIL import Image
 
 from ocrlab import run_folder
 from ocrlab.config import schema as configs
-from ocrlab.errors import DataError, RunError
+from ocrlab.errors import RunError
 from ocrlab.evaluation.metrics import page_scores as metric
 from ocrlab.evaluation.metrics.paired_comparison import counts
 from ocrlab.notebook import compare, compare_job
@@ -71,19 +69,6 @@ def test_curves_of_both(comparison: Comparison) -> None:
     assert "loss at the end: B 1." in compare.curves(comparison).text
     (comparison.runs[1] / "metrics.csv").unlink()
     assert compare.curves(comparison).text == "No run has a loss. No run has a hmean@0.5."
-
-
-def test_a_title_with_many_runs_stays_on_its_figure(comparison: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures: list[Any] = []
-    monkeypatch.setattr(compare.plots, "finished", lambda figure, text: figures.append(figure) or text)
-    compare.curves(Comparison([comparison.runs[n % 2] for n in range(9)], "d", "val", False, comparison.pages))
-    [figure] = figures
-    figure.savefig(io.BytesIO(), format="svg")
-    for axes in figure.axes:
-        box = axes._left_title.get_window_extent()
-        assert box.width > 0
-        assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
-        assert box.y1 <= figure.bbox.y1
 
 
 def test_the_difference_with_its_interval(comparison: Comparison) -> None:
@@ -186,13 +171,3 @@ def test_which_runs_are_meant(comparison: Comparison, tmp_path: Path) -> None:
     compare_job.best(comparison.runs[0]).unlink()
     with pytest.raises(RunError, match="no checkpoint that could be compared"):
         compare_job.best(comparison.runs[0])
-
-
-def test_notes_name_what_differs(comparison: Comparison) -> None:
-    settings = [configs.Config(data="a"), configs.Config(data="b")]
-    notes = compare_job._notes(comparison.runs, settings, "")
-    assert len(notes) == 2
-    assert "learned from other pages" in notes[0]
-    assert compare_job._notes(comparison.runs, [settings[0]] * 2, "") == []
-    with pytest.raises(DataError, match="There is no folder nowhere"):
-        compare_job._notes(comparison.runs, settings, "nowhere")

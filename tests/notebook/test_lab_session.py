@@ -21,7 +21,6 @@ from ocrlab.errors import ConfigError
 from ocrlab.notebook import child_runner, setup
 from ocrlab.notebook import lab_session as labs
 from ocrlab.reports.notebooks import results
-from ocrlab.reports.view import View
 
 CELL = 'name: str = "03_train"\ndata: str = ""\nbatch_size: int = 4\nruns: str = ""'
 Shown = dict[str, dict[str, Any]]
@@ -131,14 +130,6 @@ def test_a_run_that_is_not_good_enough_should_go_on(shown: Shown, namespace: dic
     assert lab.next_command().endswith(" trainer.max_steps=500")
 
 
-def test_a_notebook_may_know_the_next_command_better(shown: Shown, namespace: dict[str, Any]) -> None:
-    lab = setup(namespace)
-    lab.next = "ocrlab train runtime.workers=2"
-    lab.outcome("speed", 0.8, limit=0.9)
-    lab.finish()
-    assert "ocrlab train runtime.workers=2" in next(iter(shown.values()))["text/html"]
-
-
 def counting(count: int, progress: Any) -> int:
     """Send one event, as a function does that runs for longer."""
     progress({"kind": "end", "step": count, "total": count})
@@ -213,13 +204,6 @@ def test_setup_says_where_things_are_and_what_was_changed(shown: Shown, namespac
     assert "batch_size = 2" in text
 
 
-def test_setup_does_not_claim_what_it_cannot_know(shown: Shown, namespace: dict[str, Any]) -> None:
-    """What a reader typed into the parameters cell cannot be told from a default."""
-    namespace["In"][1] = CELL.replace('runs: str = ""', f"runs: str = {namespace['runs']!r}")
-    setup(namespace)
-    assert any("parameters: as in the cell above" in bundle["text/plain"] for bundle in shown.values())
-
-
 def test_setup_seeds(shown: Shown, namespace: dict[str, Any]) -> None:
     setup(namespace)
     first = random.random()
@@ -256,21 +240,6 @@ def test_a_folder_that_cannot_be_written_costs_no_stacks(
     signal.raise_signal(signal.SIGUSR1)
     [file] = tmp_path.glob("ocrlab-03_train-*.txt")
     assert "Current thread" in file.read_text(encoding="utf-8")
-
-
-def test_an_empty_stack_file_is_dropped(tmp_path: Path) -> None:
-    for text in ("", "Fatal Python error"):
-        file = tmp_path / "stacks.txt"
-        file.write_text(text, encoding="utf-8")
-        labs._drop_if_empty(file)
-        assert file.exists() is bool(text)
-
-
-def test_show_displays_views_in_order(shown: Shown, namespace: dict[str, Any]) -> None:
-    lab = setup(namespace)
-    before = len(shown)
-    lab.show(View("<p>a</p>", "a"), View("<p>b</p>", "b"))
-    assert [bundle["text/plain"] for bundle in list(shown.values())[before:]] == ["a", "b"]
 
 
 def test_a_function_runs_in_a_child_and_in_the_kernel_when_asked(shown: Shown, namespace: dict[str, Any]) -> None:

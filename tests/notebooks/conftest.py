@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import papermill
 import pytest
+
+from ocrlab.reports.notebooks import results
+from ocrlab.reports.notebooks.results import Result
 
 
 @pytest.fixture
@@ -51,6 +55,23 @@ def html_of() -> Callable[[Path], str]:
         return "\n".join("".join(bundle.get("text/html", "")) for bundle in bundles)
 
     return html
+
+
+@pytest.fixture
+def finished(html_of: Callable[[Path], str], notebook: Path) -> Callable[..., tuple[Result, str]]:
+    """Return a function that checks what holds of every executed notebook, and returns its result and its HTML."""
+
+    def check(path: Path, outcome: str, size: int = 1_000_000) -> tuple[Result, str]:
+        result, html = results.load(path), html_of(path)
+        assert (result.name, result.outcome) == (notebook.stem, outcome)
+        assert read_code_cells(path)[-1]["outputs"][0]["text"] == [f"{notebook.stem}: {outcome}\n"]
+        assert "INCOMPLETE" not in html
+        assert not re.search(r'(src|href)="(?!data:|#)', html)  # nothing is fetched
+        assert [name.name for name in path.parent.iterdir()] == ["out.ipynb"]  # nothing else was left there
+        assert path.stat().st_size < size
+        return result, html
+
+    return check
 
 
 def read_code_cells(path: Path) -> list[dict[str, Any]]:

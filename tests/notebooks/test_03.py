@@ -11,41 +11,22 @@ from papermill.exceptions import PapermillExecutionError
 
 from ocrlab.reports.notebooks import results
 
-TINY = {
-    "max_steps": 2,
-    "batch_size": 1,
-    "crop": 64,
-    "width": 16,
-    "threads": 1,
-    "accelerator": "cpu",
-    "precision": "fp32",
-    "overrides": ["runtime.channels_last=true", "evaluate.long_side=96", "trainer.val_pages=1"],
-}
+SMALL = {"max_steps": 2, "batch_size": 1, "crop": 64, "width": 16, "threads": 1, "accelerator": "cpu"}
+FAST = ["runtime.channels_last=true", "evaluate.long_side=96", "trainer.val_pages=1"]
 
 
 @pytest.mark.slow
-def test_it_runs_from_any_folder_and_tells_how_it_ended(execute: Any, tmp_path: Path, cells: Any, html_of: Any) -> None:
-    path = execute(**TINY)
-    result = results.load(path)
-    assert (result.name, result.outcome) == ("03_train", "FAIL")  # two steps teach nothing
+def test_it_runs_from_any_folder_and_reports_how_it_ended(execute: Any, tmp_path: Path, finished: Any) -> None:
+    result, html = finished(execute(**SMALL, precision="fp32", overrides=FAST), "FAIL")  # two steps teach nothing
     assert result.metrics["hmean@0.5"]["limit"] == 0.85
     assert result.metrics["pages"]["value"] == 16
     assert result.parameters["max_steps"] == 2
     [run] = [folder for folder in (tmp_path / "runs").iterdir() if (folder / ".SUCCESS").exists()]
     assert results.load(run) == result
     assert result.artefacts[0]["file"].startswith("best-")
-    [line] = cells(path)[-1]["outputs"]
-    assert line["text"] == ["03_train: FAIL\n"]
-    assert [name.name for name in path.parent.iterdir()] == ["out.ipynb"]  # nothing else was left here
     assert not list((tmp_path / "runs" / ".stacks").iterdir())  # nothing crashed
-
-    html = html_of(path)
-    assert "FAIL" in html
-    assert "INCOMPLETE" not in html
     assert "2 of 2" in html
-    assert not re.search(r'(src|href)="(?!data:|#)', html)  # nothing is fetched
     assert len(re.findall(r"<svg", html)) <= len(re.findall(r"aria-(label|hidden)=", html))
-    assert path.stat().st_size < 1_000_000
 
 
 def test_bad_parameters_stop_it_at_once_with_everything_that_is_wrong(

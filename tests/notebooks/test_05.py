@@ -9,38 +9,19 @@ from typing import Any
 import pytest
 from papermill.exceptions import PapermillExecutionError
 
-from ocrlab.reports.notebooks import results
-
-TINY = {
-    "batch_size": 1,
-    "crop": 64,
-    "width": 16,
-    "threads": 1,
-    "accelerator": "cpu",
-    "precision": "fp32",
-    "channels_last": True,
-    "workers_tried": [0, 1],
-    "seconds": 0.2,
-    "limit": 0.1,  # what is faster on a machine that tests other things meanwhile is not the question
-}
+SMALL = {"batch_size": 1, "crop": 64, "width": 16, "threads": 1, "accelerator": "cpu", "precision": "fp32"}
+# What is faster on a machine that tests other things meanwhile is not the question.
+FAST = {"channels_last": True, "workers_tried": [0, 1], "seconds": 0.2, "limit": 0.1}
 
 
 @pytest.mark.slow
-def test_it_runs_from_any_folder_and_recommends_what_it_measured(
-    execute: Any, tmp_path: Path, cells: Any, html_of: Any
-) -> None:
-    path = execute(**TINY)
-    result = results.load(path)
-    assert (result.name, result.outcome) == ("05_loader", "PASS")
-    assert cells(path)[-1]["outputs"][0]["text"] == ["05_loader: PASS\n"]
-    html = html_of(path)
+def test_it_runs_from_any_folder_and_recommends_what_it_measured(execute: Any, tmp_path: Path, finished: Any) -> None:
+    _, html = finished(execute(**SMALL, **FAST), "PASS")
     assert re.search(r"ocrlab train runtime.workers=[01] runtime.threads=1", html)
     assert "receipt" in html and "ui.perfetto.dev" in html
     assert re.search(r"<td[^>]*>(encoder|decoder|head)[.\w]*</td>", html)  # an operator's module
-    assert not re.search(r'(src|href)="(?!data:|#)', html)  # nothing is fetched
     [trace] = (tmp_path / "runs" / "profiles").iterdir()
     assert trace.name.endswith(".json.gz")
-    assert path.stat().st_size < 1_000_000
 
 
 def test_bad_parameters_stop_it_at_once(execute: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ from papermill.exceptions import PapermillExecutionError
 from ocrlab import run_folder
 from ocrlab.config import schema as configs
 from ocrlab.inference import pretrained
-from ocrlab.reports.notebooks import results
 
 
 @pytest.mark.slow
 def test_the_same_detector_twice_is_a_warning_and_not_a_winner(
-    execute: Any, root: Path, tmp_path: Path, cells: Any, html_of: Any
+    execute: Any, root: Path, tmp_path: Path, cells: Any, finished: Any
 ) -> None:
     folders = []
     for rate in (0.001, 0.002):
@@ -28,17 +26,13 @@ def test_the_same_detector_twice_is_a_warning_and_not_a_winner(
         run.succeed({"hmean@0.5": 0.9})
         folders.append(str(run.path))
     path = execute(compared=folders, pages=6)
-    result = results.load(path)
-    assert (result.name, result.outcome) == ("07_compare", "WARN")
+    result, html = finished(path, "WARN")
     assert result.metrics["share of draws in which B is ahead of A"]["value"] == 0.5
-    html = html_of(path)
     assert "One setting differs: optim.lr" in html
     assert "cannot tell on 6 pages" in html
     assert "0 pages better, 0 worse, 6 the same" in html
-    assert not re.search(r'(src|href)="(?!data:|#)', html)  # nothing is fetched
     bundles = [output["data"] for cell in cells(path) for output in cell["outputs"] if "data" in output]
     assert any("application/vnd.jupyter.widget-view+json" in bundle for bundle in bundles)
-    assert path.stat().st_size < 1_000_000
 
 
 def test_runs_that_are_not_there_stop_it_in_words(execute: Any, tmp_path: Path) -> None:
