@@ -43,6 +43,7 @@ COMMANDS = {
     "runs": "list the runs of a folder: how they ended, how they differ, what fails again (`run` executes a notebook)",
     "report": "hand on what happened: a notebook as one HTML file, a bug report of a run",
 }
+EXAMPLES = "  ocrlab train data=DIR\n\n`ocrlab COMMAND --help` says more."
 LEARN = ("train", "evaluate", "predict", "export", "replay", "bisect", "memory")  # they or a child import torch
 EXTRAS = {"run": "notebooks", "report": "notebooks"}  # what a command needs beyond the base, where that is not `train`
 ALONE = ("numpy",)  # all that bisect lacks beside somebody's torch, which `ocrlab[train]` would replace
@@ -79,9 +80,7 @@ def perform(words: list[str]) -> Answer:
     """Run the command, or the subcommand, that the first words name; raises ConfigError if there is none."""
     name = words[0] if words else "--help"
     if name not in COMMANDS:
-        parser = Parser(
-            "ocrlab", "Train a text detector, and know why training failed.", "  ocrlab train data=DIR", COMMANDS
-        )
+        parser = Parser("ocrlab", "Train a text detector, and know why training failed.", EXAMPLES, COMMANDS)
         parser.add_argument("--version", action="version", version=f"ocrlab {__version__}")
         parser.add_argument("command", metavar="COMMAND", help="one of the commands below, followed by its arguments")
         name = parser.parse_known_args(words or ["--help"])[0].command

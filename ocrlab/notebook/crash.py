@@ -94,9 +94,9 @@ def caught(lab: Lab, fault: str, start_method: str, incident: str, silence: floa
     """
     if incident:
         return Caught(classify(load_input.read_incident(str(Path(incident).expanduser()))), None, incident)
-    planted = next((known for known in lab_faults() if known["name"] == fault), None)
+    planted = next((entry for entry in lab_faults() if entry["name"] == fault), None)
     if planted is None:
-        near = nearest(fault, [known["name"] for known in lab_faults()])
+        near = nearest(fault, [entry["name"] for entry in lab_faults()])
         raise ConfigError(f"There is no fault {fault!r}", do=f"Did you mean {near}?" if near else "See the table above")
     command = [sys.executable, "-m", "ocrlab.fault_lab", fault]
     command += ["--start-method", start_method] if start_method else []

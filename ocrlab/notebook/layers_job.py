@@ -249,8 +249,8 @@ def plant(config: Config, checkpoint: str, progress: Progress) -> list[PlantedFa
     torch.manual_seed(config.seed)
     trained = Detector.load(checkpoint or "receipts")
     network: dict[str, Any] = {name: getattr(trained.config, name) for name in ("encoder", "decoder", "width")}
-    one_step = {"runtime.workers": 0, "trainer.max_steps": 1, "trainer.accumulate_grad_batches": 1}
-    config = configs.apply(config, network | one_step)
+    short = {"runtime.workers": 0, "trainer.max_steps": 1, "trainer.accumulate_grad_batches": 1}
+    config = configs.apply(config, network | short)
     index = reader.load(config.data, config.train_split, exif=config.exif)
     [batch] = loop.loader(index, config, None)
     draw = np.random.default_rng(config.seed)
