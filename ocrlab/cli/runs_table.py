@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,15 +98,10 @@ def fit_rows(rows: Sequence[Sequence[str]], width: int, right: Sequence[int] = (
 
 def wrap(text: str, width: int) -> list[str]:
     """Return a text in lines of at most `width` characters, broken between words, cut after the third."""
-    lines = [""]
-    for word in text.split(" "):
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append("")
-        lines[-1] += f" {word}" if lines[-1] else word
-    lines = [cut(line, width) for line in lines]
-    if len(lines) > LINES:
-        lines = [*lines[: LINES - 1], cut(f"{lines[LINES - 1]} {LEFT_OUT}", width)]
-    return lines
+    lines = textwrap.wrap(
+        text, width, max_lines=LINES, placeholder=f" {LEFT_OUT}", break_long_words=False, break_on_hyphens=False
+    )
+    return [cut(line, width) for line in lines] or [""]
 
 
 def cut(text: str, width: int, middle: bool = False) -> str:

@@ -66,7 +66,8 @@ def run(args: argparse.Namespace) -> Answer:
         )
     best, mine = upper_bound.best(rows), next(row for row in rows if row.setting == current)
     boxes = sum(int((~sample.ignored).sum()) for sample in index.samples)
-    warning, lines = config_warning(best, mine), finding_lines(rows, best, mine)
+    warning = config_warning(best, mine)
+    lines = finding_lines(rows, best, mine, warning)
     merged = [[dataclasses.asdict(box) for box in group] for group in mine.merged]
     alone = {name: [dataclasses.asdict(box) for box in getattr(mine, name)] for name in ("vanished", "thin")}
     record = {
@@ -107,17 +108,14 @@ def rows_table(rows: Sequence[Row], best: Row, mine: Row) -> str:
     return table(lines)
 
 
-def finding_lines(rows: Sequence[Row], best: Row, mine: Row) -> list[str]:
+def finding_lines(rows: Sequence[Row], best: Row, mine: Row, warning: str | None) -> list[str]:
     """Return what the sweep found, one sentence each, the verdict on the config first."""
-    lines = [
-        config_warning(best, mine) or f"The config is within {WORTH} of the best: hmean@{AIM} {mine.hmean[AIM]:.4f}."
-    ]
-    lines += cost_lines(rows, best)
+    good = f"The config is within {WORTH} of the best: hmean@{AIM} {mine.hmean[AIM]:.4f}."
+    lines = [warning or good, *cost_lines(rows, best)]
     coarse = mine.hmean[AIM] - mine.coarse[AIM]
     if coarse > WORTH:
-        lines.append(
-            f"With maps of stride 4 the config loses {coarse:.2f} hmean@{AIM}: small text needs a larger page."
-        )
+        loss = f"With maps of stride 4 the config loses {coarse:.2f} hmean@{AIM}"
+        lines.append(f"{loss}: small text needs a larger page.")
     lines += lost_box_lines(mine)
     weak = [f"{name}: {hits} of {count}" for name, (count, hits) in mine.bins.items() if hits < (1 - WORTH) * count]
     if weak:
@@ -128,17 +126,11 @@ def finding_lines(rows: Sequence[Row], best: Row, mine: Row) -> list[str]:
 def config_warning(best: Row, mine: Row) -> str | None:
     """Return a warning if the config is more than 0.01 below the best row at an IoU, else None."""
     behind = {at: best.hmean[at] - mine.hmean[at] for at in mine.hmean}
-    if max(behind.values()) <= WORTH:
-        return None
     lost = ", ".join(f"{loss:.3f} hmean@{at}" for at, loss in behind.items() if loss > WORTH)
-    changes = [
-        f"{key}={new}"
-        for key, new, old in zip(
-            ("evaluate.long_side", "targets.shrink_ratio", "post.unclip"), best.setting, mine.setting, strict=True
-        )
-        if new != old
-    ]
-    return f"WARNING: no network can make up for what this config loses: {lost}. Try {' '.join(changes)}."
+    keys = ("evaluate.long_side", "targets.shrink_ratio", "post.unclip")
+    pairs = zip(keys, best.setting, mine.setting, strict=True)
+    changes = " ".join(f"{key}={new}" for key, new, old in pairs if new != old)
+    return f"WARNING: no network can make up for what this config loses: {lost}. Try {changes}." if lost else None
 
 
 def cost_lines(rows: Sequence[Row], best: Row) -> list[str]:
@@ -150,11 +142,8 @@ def cost_lines(rows: Sequence[Row], best: Row) -> list[str]:
         costs[f"A long side of {side}"] = top - at[side, best.shrink_ratio, best.unclip], best.long_side
     for ratio in dict.fromkeys(row.shrink_ratio for row in rows):
         costs[f"Shrink {ratio:g}"] = top - at[best.long_side, ratio, best.unclip], best.shrink_ratio
-    lines = [
-        f"{what} costs {loss:.2f} hmean@{AIM} against {other:g}."
-        for what, (loss, other) in costs.items()
-        if loss > WORTH
-    ]
+    high = {what: (loss, other) for what, (loss, other) in costs.items() if loss > WORTH}
+    lines = [f"{what} costs {loss:.2f} hmean@{AIM} against {other:g}." for what, (loss, other) in high.items()]
     for setting in dict.fromkeys(row.unclip for row in rows):
         of = {
             row.shrink_ratio: at[best.long_side, row.shrink_ratio, best.unclip] - row.hmean[AIM]
