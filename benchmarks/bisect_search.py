@@ -18,7 +18,8 @@ from pathlib import Path
 
 import table
 
-from ocrlab.debug.bisect import bisect_job, factors, next_run, posterior, program_trials
+from ocrlab.debug.bisect import bisect_job, factors, program_trials
+from ocrlab.debug.bisect.search import Search
 
 LIMIT = 60  # runs
 ERROR = 0.05
@@ -129,17 +130,23 @@ def search_failure(case: Case, dice: random.Random) -> tuple[str, int]:
     if case.suspected != "alike":
         others = [index for index in range(case.count) if index not in chosen]
         suspicion[chosen[0] if case.suspected == "right" else dice.choice(others)] = 6.0
-    search = posterior.begin_search(suspicion)
-    while len(search.runs) < LIMIT and not posterior.is_settled(search, ERROR):
-        run = next_run.choose_run(search, ERROR)
-        posterior.add_run(search, run, fails(case, chosen, run) and dice.random() < case.rate)
-    best = posterior.best_hypothesis(search)
-    if not posterior.is_settled(search, ERROR) or best.kind == "other":
+
+    def perform(run: int) -> bool:
+        if len(search.runs) >= LIMIT:
+            raise bisect_job.LimitReached("runs")
+        return fails(case, chosen, run) and dice.random() < case.rate
+
+    search = Search(case.count, perform, ERROR, suspicion=suspicion)
+    try:
+        answer = search.find_factors()
+    except bisect_job.LimitReached:
         return "not settled", len(search.runs)
-    if best.kind == "never":
+    if answer.status == "never":
         return "not again", len(search.runs)
-    same = best.kind == case.kind or (case.size == 1 and best.kind in ("all", "any"))
-    return ("right" if same and list(best.factors) == chosen else "wrong"), len(search.runs)
+    if answer.status in ("misfit", "otherwise"):
+        return "not settled", len(search.runs)
+    same = answer.kind == case.kind or (case.size == 1 and answer.kind in ("all", "any"))
+    return ("right" if same and list(answer.items) == chosen else "wrong"), len(search.runs)
 
 
 def fails(case: Case, chosen: list[int], run: int) -> bool:
@@ -158,11 +165,11 @@ def real() -> str:
         start = program_trials.starter(words, flips)
         job = bisect_job.BisectJob(flips, [1.0] * 8, start, Path(folder, "runs"), bisect_job.Limits(timeout=60), "real")
         began = time.perf_counter()
-        outcome = bisect_job.run_bisect(job, lambda row: None)
+        answer, _ = bisect_job.run_bisect(job, lambda row: None)
         seconds = time.perf_counter() - began
-    named = " and ".join(flips[index].name for index in outcome.best.factors)
-    right = outcome.status == "found" and named == "a and f"
-    text = f"A real program under watch, two of 8 together: {outcome.status}, {named}, {job.used} runs, {seconds:.1f} s"
+    named = " and ".join(flips[index].name for index in answer.items)
+    right = answer.status == "found" and named == "a and f"
+    text = f"A real program under watch, two of 8 together: {answer.status}, {named}, {job.used} runs, {seconds:.1f} s"
     return f"{text}. {table.judged(right)}."
 
 

@@ -17,9 +17,11 @@ from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.records import Verdict
 from ocrlab.redaction import clean, clean_record
 
-if TYPE_CHECKING:  # they need NumPy, and the help does not
-    from ocrlab.debug.bisect.bisect_job import BisectJob, BisectOutcome, Limits
+if TYPE_CHECKING:
+    from ocrlab.debug.bisect.bisect_job import BisectJob, Limits
     from ocrlab.debug.bisect.sample_search import SampleCulprits
+    from ocrlab.debug.bisect.search import Answer as Found
+    from ocrlab.debug.bisect.search import Search
 
 TAKES_PROGRAM = True  # what stands after -- is somebody else's
 FOLDER, RECORD = "bisect", "bisect.json"
@@ -158,16 +160,16 @@ def _run_job(job: BisectJob, folder: Path | None, home: Path, plan: str, samples
     job.suspicion, job.is_ordered = factors.suspicion_weights(job.factors, verdict), bool(verdict and verdict.causes)
     _report(bisect_summary.plan(job.factors, job.limits, len(job.names), job.unit))
     _report(plan)
-    outcome = run_bisect(job, lambda row: _row(job, row))
+    answer, search = run_bisect(job, lambda row: _row(job, row))
     names = job.names or _page_names(job.folder)
-    guilt = _samples(job, outcome, names, samples)
-    record = clean_record(bisect_summary.record(job, outcome, guilt, names))
+    culprits = _samples(job, answer, search, names, samples)
+    record = clean_record(bisect_summary.record(job, answer, search, culprits, names))
     file = _next_record_path(home / "incident")
     file.parent.mkdir(parents=True, exist_ok=True)
     run_folder.write_json(file, record)
     rows = "\n".join(filter(None, [bisect_summary.legend(job), table(bisect_summary.table(job))]))
     text = f"{clean(rows)}\n\n{record['sentence']}\n{file}"
-    return Answer({**record, "file": str(file)}, text, 0 if outcome.status in ("found", "none") else 1)
+    return Answer({**record, "file": str(file)}, text, 0 if answer.status in ("found", "none") else 1)
 
 
 def _row(job: BisectJob, row: dict[str, Any]) -> None:
@@ -180,19 +182,19 @@ def _row(job: BisectJob, row: dict[str, Any]) -> None:
 
 
 def _samples(
-    job: BisectJob, outcome: BisectOutcome, names: Sequence[str], hinted: Sequence[str]
+    job: BisectJob, answer: Found, search: Search, names: Sequence[str], hinted: Sequence[str]
 ) -> SampleCulprits | None:
-    """Look for the samples that fail, where the data is guilty or where a program's samples were named."""
+    """Look for the samples that fail, where the data is to blame or where a program's samples were named."""
     from ocrlab.debug.bisect import bisect_summary, factors, sample_search
 
-    culprit_names = [job.factors[index].name for index in outcome.best.factors]
-    asked = bool(job.names) and outcome.status in ("found", "none")
-    if not asked and (outcome.status != "found" or factors.DATA not in culprit_names or len(names) < 2):
+    asked = bool(job.names) and answer.status in ("found", "none")
+    if not asked and (len(names) < 2 or factors.DATA not in [job.factors[index].name for index in answer.items]):
         return None
-    runs = bisect_summary.halvings(len(names)) * sample_search.tries(outcome.best.rate, job.limits.error)
+    runs = bisect_summary.halvings(len(names)) * search.tries
     _report(f"{len(names)} {job.unit}s are halved until those remain that fail, in {runs} runs at most if it is one")
     hint = [index for index, name in enumerate(names) if name in hinted]
-    return sample_search.find_culprits(job, len(names), outcome.best.rate, lambda row: _row(job, row), hint)
+    rate = search.failure_rate if search.is_flaky else 1.0
+    return sample_search.find_culprits(job, len(names), rate, lambda row: _row(job, row), hint)
 
 
 def _limits(args: argparse.Namespace) -> Limits:

@@ -1,7 +1,7 @@
 """Narrow a failure down to the settings that cause it, run after run in a watched child, until one answer stands.
 
-Each run leaves some factors as they were and flips the rest; `next_run` chooses which. Only the same failure counts: a
-run that fails otherwise is no evidence and is reported separately.
+Each run leaves some factors as they were and flips the rest; `search` chooses which. Only the same failure counts: a
+run that fails in another way is no evidence and is reported separately.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ocrlab.debug.bisect import factors, next_run, posterior
+from ocrlab.debug.bisect import factors
 from ocrlab.debug.bisect.factors import Factor
-from ocrlab.debug.bisect.posterior import Hypothesis, Posterior
+from ocrlab.debug.bisect.search import Answer, FlakyFailure, Search
 from ocrlab.debug.trials import trial
 from ocrlab.debug.trials.trial import Start
 from ocrlab.errors import RunError
@@ -27,6 +27,7 @@ from ocrlab.records import Cause, Verdict
 
 SHORT = 20.0  # seconds of a run that is repeated to make sure
 LEDGER = "runs.jsonl"  # the runs so far; a bisect that goes on does not repeat them
+FAILED = {"failed": True, "passed": False, "otherwise": None, "not done": None}  # what each end of a run says
 
 
 @dataclass(frozen=True)
@@ -72,81 +73,52 @@ class BisectJob:
     is_ordered: bool = False  # by a verdict; else the verdict of the first failing run does it
 
 
-@dataclass(frozen=True)
-class BisectOutcome:
-    """How a bisect ended: `status` found, none, never, misfit, undecided or otherwise; and the best hypothesis."""
-
-    status: str
-    best: Hypothesis
-    search: Posterior
-
-
 class LimitReached(Exception):
     """The runs or the time are used up."""
 
 
-def run_bisect(job: BisectJob, report: Callable[[dict[str, Any]], None]) -> BisectOutcome:
-    """Run until one answer is sure enough or the limits are reached; `report` gets each row as its run ends."""
-    search = posterior.begin_search(job.suspicion, job.limits.rate)
+def run_bisect(job: BisectJob, report: Callable[[dict[str, Any]], None]) -> tuple[Answer, Search]:
+    """Run until one answer is certain enough or the limits are reached; `report` gets each row as its run ends."""
     old = read_ledger(job)
-    while True:
-        best = posterior.best_hypothesis(search)
-        settled = posterior.is_settled(search, job.limits.error)
-        job.settled_after = 0 if search.flaky else job.settled_after or (len(job.rows) if settled else 0)
-        proof = _next_proof(job, search, best) if settled else None
-        if settled and proof is None:
-            return BisectOutcome(STATUS.get(best.kind, "found"), best, search)
-        run = next_run.choose_run(search, job.limits.error) if proof is None else proof
-        if run in search.excluded:
-            return BisectOutcome("otherwise", best, search)
-        try:
-            row = perform_run(job, run, old)
-        except LimitReached:
-            return BisectOutcome(STATUS.get(best.kind, "found") if settled else "undecided", best, search)
-        job.proofs += proof is not None
+
+    def perform(run: int) -> bool | None:
+        row = perform_run(job, run, old)
         report(row)
-        if row["ended"] in ("failed", "passed"):
-            posterior.add_run(search, run, row["ended"] == "failed")
-            search = _reorder(job, search, row)
-        else:
-            posterior.exclude(search, run)
-            if run == search.whole:
-                return BisectOutcome("otherwise", best, search)
+        if row["ended"] == "failed" and not job.is_ordered:  # by the verdict of the first failing run
+            job.is_ordered = True
+            causes = [Cause(str(name), float(sure)) for name, sure in row.get("causes") or ()]
+            search.suspicion = job.suspicion = factors.suspicion_weights(job.factors, Verdict(causes=causes))
+        return FAILED[row["ended"]]
+
+    search = Search(len(job.factors), perform, job.limits.error, job.limits.rate, job.suspicion)
+    answer = Answer("undecided")
+    with contextlib.suppress(LimitReached):
+        answer = search.find_factors()
+        for _ in range(job.limits.again if _is_worth_a_proof(job, search, answer) else 0):
+            job.settled_after = job.settled_after or len(job.rows)
+            passed, failed = search.ended(False), search.ended(True)
+            run = max(passed, key=int.bit_count) if job.proofs % 2 == 0 else min(failed, key=int.bit_count)
+            try:
+                search.run(run)
+                job.proofs += 1
+            except FlakyFailure:
+                job.proofs, job.settled_after, answer = 0, 0, Answer("undecided")
+                search.error = search.doubt = search.error / 4  # it had deceived the search
+                answer = search.find_factors()
+                break
+    return answer, search
 
 
-def _next_proof(job: BisectJob, search: Posterior, best: Hypothesis) -> int | None:
-    """Return a run to repeat before naming an answer that seems to hold always; None if it is sure enough.
+def _is_worth_a_proof(job: BisectJob, search: Search, answer: Answer) -> bool:
+    """Tell whether an answer to a failure that seems to happen always is put to the proof by more runs.
 
-    Alternately it is the passing run with the fewest flips and the failing run with the most: if the failure is flaky
-    and depends on no factor, these two ended so by chance.
+    They repeat the passing run with the fewest flips and the failing run with the most: if the failure is flaky and
+    depends on no factor, these two ended so by chance.
     """
     taken = sorted(row["seconds"] for row in job.rows)
-    if job.proofs >= job.limits.again or search.flaky or best.kind not in ("all", "any") or job.used >= job.limits.runs:
-        return None
-    if not taken or taken[len(taken) // 2] > SHORT:
-        return None
-    if any(job.factors[place].name == factors.DATA for place in best.factors):
-        return None  # halving its samples proves more
-    passed, failed = search.ends(False), search.ends(True)
-    return max(passed, key=int.bit_count) if job.proofs % 2 == 0 else min(failed, key=int.bit_count)
-
-
-def _reorder(job: BisectJob, search: Posterior, row: dict[str, Any]) -> Posterior:
-    """Return the search with the factors ordered by the verdict of the first failing run, unless one did so before."""
-    if job.is_ordered or row["ended"] != "failed":
-        return search
-    job.is_ordered = True
-    causes = [Cause(str(name), float(sure)) for name, sure in row.get("causes") or ()]
-    job.suspicion = factors.suspicion_weights(job.factors, Verdict(causes=causes))
-    reordered = posterior.begin_search(job.suspicion, job.limits.rate)
-    for run, failed in search.runs:
-        posterior.add_run(reordered, run, failed)
-    for run in search.excluded:
-        posterior.exclude(reordered, run)
-    return reordered
-
-
-STATUS = {"always": "none", "never": "never", "other": "misfit"}
+    if answer.status != "found" or search.is_flaky or taken[len(taken) // 2] > SHORT:
+        return False
+    return not any(job.factors[place].name == factors.DATA for place in answer.items)  # halving samples proves more
 
 
 def perform_run(job: BisectJob, run: int, old: list[dict[str, Any]], pages: list[int] | None = None) -> dict[str, Any]:

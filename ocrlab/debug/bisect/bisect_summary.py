@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ocrlab.debug.bisect import factors, posterior
-from ocrlab.debug.bisect.bisect_job import BisectJob, BisectOutcome, Limits
+from ocrlab.debug.bisect import factors
+from ocrlab.debug.bisect.bisect_job import BisectJob, Limits
 from ocrlab.debug.bisect.factors import Factor
 from ocrlab.debug.bisect.sample_search import SampleCulprits
+from ocrlab.debug.bisect.search import Answer, Search, union
 from ocrlab.records import SCHEMA
 
 NAMED = 6  # samples that a sentence names
 FEW = 2  # samples that are examples
-SHOWN = 5  # answers with their probability
 AS_IT_WAS = "as it was"
 WIDE = 66  # characters that the columns of factors may take: with all others they still fit a terminal
 SURE = 0.9  # rate above which the sentence does not mention it
@@ -48,8 +48,8 @@ def expected_runs(count: int) -> tuple[int, int]:
 
 
 def halvings(count: int) -> int:
-    """Return how many runs a culprit of `count` samples takes at most: two for each halving, and two to confirm it."""
-    return 2 * math.ceil(math.log2(max(1, count))) + 2
+    """Return how many runs a culprit of `count` samples takes at most: one for each halving, and four to confirm it."""
+    return math.ceil(math.log2(max(1, count))) + 4
 
 
 def flip_text(factor: Factor) -> str:
@@ -89,23 +89,23 @@ def line(number: int, row: dict[str, Any], unit: str = "page") -> str:
     return f"run {number}: {row['ended']}{failure} with {unchanged} as it was{pages}{duration}"
 
 
-def sentence(job: BisectJob, outcome: BisectOutcome, samples: SampleVerdict | None = None) -> str:
-    """Return what was found: culprit, evidence, what to set until it is mended, how sure; `told` is of the samples."""
-    if samples is not None and outcome.status == "none":
-        return _of_samples(job, outcome, samples)
-    text = _of_factors(job, outcome, samples)
-    if samples is None or factors.DATA in [job.factors[index].name for index in outcome.best.factors]:
-        return text
-    return f"{text} With everything as it was, of the {job.unit}s it is {samples.culprit}{_because(samples)}."
-
-
-def _of_samples(job: BisectJob, outcome: BisectOutcome, samples: SampleVerdict) -> str:
-    """Return the answer where no factor changes anything, or there is none: the samples alone decide."""
-    others = f", {_whatever(job)}" if job.factors else ""
+def sentence(job: BisectJob, answer: Answer, search: Search, samples: SampleVerdict | None = None) -> str:
+    """Return what was found: culprit, evidence, what to set until it is fixed, and how certain that is."""
     what = job.failure or "the failure"
-    if not samples.fix:
-        return f"{what}: {samples.culprit}{_because(samples)}{others}; {len(job.rows)} runs."
-    return f"{what} comes from {samples.culprit}{_because(samples)}{others}. Until it is fixed: {samples.fix}."
+    because = f": {samples.evidence}" if samples is not None and samples.evidence else ""
+    if samples is not None and answer.status == "none":  # the samples alone decide
+        others = f", {_whatever(job)}" if job.factors else ""
+        if not samples.fix:
+            return f"{what}: {samples.culprit}{because}{others}; {len(job.rows)} runs."
+        return f"{what} comes from {samples.culprit}{because}{others}. Until it is fixed: {samples.fix}."
+    text = _factors_text(job, answer, search, samples)
+    if samples is None or factors.DATA in _culprits(job, answer):
+        return text
+    return f"{text} With everything as it was, of the {job.unit}s it is {samples.culprit}{because}."
+
+
+def _culprits(job: BisectJob, answer: Answer) -> list[str]:
+    return [job.factors[index].name for index in answer.items]
 
 
 def _whatever(job: BisectJob) -> str:
@@ -113,46 +113,42 @@ def _whatever(job: BisectJob) -> str:
     return f"whatever of the {count} factors is flipped" if count > 1 else f"also with {job.factors[0].name} flipped"
 
 
-def _because(samples: SampleVerdict) -> str:
-    return f": {samples.evidence}" if samples.evidence else ""
-
-
-def _of_factors(job: BisectJob, outcome: BisectOutcome, data: SampleVerdict | None) -> str:
-    best, tried = outcome.best, len(outcome.search.runs)
-    what = job.failure or "the failure"
-    if outcome.status == "otherwise":
+def _factors_text(job: BisectJob, answer: Answer, search: Search, data: SampleVerdict | None) -> str:
+    what, tried = job.failure or "the failure", len(search.runs) - len(search.ended(None))
+    runs = "1 run" if tried == 1 else f"{tried} runs"
+    if answer.status == "otherwise":
         last = job.rows[-1]["told"] if job.rows else "nothing was run"
-        if job.rows and job.rows[-1]["flipped"]:
-            return f"Stopped after {tried} {_runs(tried)}: all others fail in another way; other_failures says how."
+        if any(row["flipped"] for row in job.rows):
+            return f"Stopped after {runs}: all others fail in another way; other_failures says how."
         if job.rows and job.rows[-1]["ended"] == "not done":
             return f"Stopped: with everything as it was the run was {last}; --timeout gives it longer."
-        return f"Stopped: with everything as it was the run was neither well nor failed in the way looked for ({last})."
-    if outcome.status == "never":
-        rarest = 1 - 0.05 ** (1 / max(1, tried))
-        text = f"It did not fail in {tried} {_runs(tried)} with everything as it was"
-        return f"{text}: it is gone, or happens in fewer than {100 * rarest:.0f} of 100 runs."
-    if outcome.status == "none":
-        text = f"None of these: {what} happens {_whatever(job)}"
-        return f"{text}; probability {best.posterior:.2f}, {tried} runs."
-    if outcome.status == "misfit":
-        text = f"No one, two or three of the factors explain which runs failed with {what}"
-        return f"{text}: more is involved, or something that was not flipped; {tried} runs."
-    if outcome.status == "undecided" and not job.rows:
-        return f"Nothing is known yet: no run was made. {_more(job)}"
-    if outcome.status == "undecided":
-        text = f"Not enough runs: after {tried} the best answer is {_guess(job, best)}, which is no answer yet"
-        return f"{text}. {_more(job)}"
-    cure, names = _fix(job, best, data), [job.factors[index] for index in best.factors]
-    text = f"{_answer_text(what, names, best, data)}: {_evidence(job, outcome)}; probability {best.posterior:.2f}"
-    often = f", it fails in about {100 * best.rate:.0f} of 100 runs" if best.rate < SURE else ""
-    if outcome.search.flaky:
-        sure = ""  # `often` gives the rate
-    elif job.proofs:
-        settled = f"{job.settled_after} {_runs(job.settled_after)}"
-        sure = f" That stood after {settled}; {_more_runs(job)} more to be sure ended as it says."
-    else:
-        sure = " It is taken to fail always; if it does not, --rate 0.5 makes more runs."
-    return f"{text}{often}. Until it is fixed: {cure}.{sure}"
+        return f"Stopped: with everything as it was the run neither passed nor failed in the expected way ({last})."
+    if answer.status == "never":
+        rarest = 100 * (1 - 0.05 ** (1 / max(1, tried)))
+        text = f"It did not fail in {runs} with everything as it was"
+        return f"{text}: it is gone, or happens in fewer than {rarest:.0f} of 100 runs."
+    if answer.status == "none":
+        return f"None of these: {what} happens {_whatever(job)}; {runs}."
+    if answer.status == "misfit":
+        text = f"No few of the factors explain which runs failed with {what}"
+        return f"{text}: more is involved, or something that was not flipped; {runs}."
+    if answer.status == "undecided":
+        more = "The time is up; the same command goes on from here."
+        if job.used >= job.limits.runs:
+            more = f"The same command with --runs {2 * job.limits.runs} goes on from here."
+        if not job.rows:
+            return f"Nothing is known yet: no run was made. {more}"
+        return f"Not enough runs: after {tried} it may be {_answer_text(job, answer, search)}. {more}"
+    text = f"{_cause_text(job, answer, data)}: {_evidence(job, answer, search)}"
+    text += f"; probability {search.probability(answer):.2f}"
+    fix = f"Until it is fixed: {_fix(job, answer, data)}."
+    if search.is_flaky:
+        rate = search.failure_rate
+        return f"{text}{f', it fails in about {100 * rate:.0f} of 100 runs' if rate < SURE else ''}. {fix}"
+    if job.proofs:
+        settled = f"{job.settled_after} run{'s' if job.settled_after != 1 else ''}"
+        return f"{text}. {fix} That stood after {settled}; {_more_runs(job)} more to be sure ended as it says."
+    return f"{text}. {fix} It is taken to fail always; if it does not, --rate 0.5 makes more runs."
 
 
 def table(job: BisectJob) -> list[list[str]]:
@@ -189,32 +185,32 @@ def _letter(index: int) -> str:
 
 
 def record(
-    job: BisectJob, outcome: BisectOutcome, culprits: SampleCulprits | None = None, names: Sequence[str] = ()
+    job: BisectJob,
+    answer: Answer,
+    search: Search,
+    culprits: SampleCulprits | None = None,
+    names: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return everything as a JSON-ready record; `names` are those of all samples."""
-    best = outcome.best
     samples = describe_samples(culprits, names, job.unit) if culprits else None
-    groups = [[names[index] for index in group] for group in culprits.groups] if culprits else []
-    others = sorted({row["told"] for row in job.rows if row["ended"] in ("otherwise", "not done")})
-    hypotheses = posterior.rank_hypotheses(outcome.search, SHOWN)
+    probability = round(search.probability(answer), 4)
     fix = samples.fix or None if samples else None
-    fix = _fix(job, best, samples) if outcome.status == "found" else fix
     return {
         "schema": SCHEMA,
-        "status": outcome.status,
-        "sentence": sentence(job, outcome, samples),
+        "status": answer.status,
+        "sentence": sentence(job, answer, search, samples),
         "failure": {"fingerprint": job.wanted, "told": job.failure},
-        "kind": best.kind,
-        "culprits": [job.factors[index].name for index in best.factors] if outcome.status == "found" else [],
-        "pages": groups,
+        "kind": answer.kind,
+        "culprits": _culprits(job, answer),
+        "pages": [[names[index] for index in group] for group in culprits.groups] if culprits else [],
         "samples": samples
         and culprits
         and {"told": samples.culprit, "how": samples.evidence, "ending": culprits.ending},
-        "posterior": round(best.posterior, 4),
+        "posterior": probability,
         "error": job.limits.error,
-        "rate": round(best.rate, 2),
-        "until_mended": fix,
-        "answers": [{"answer": _hypothesis_text(job, h), "posterior": round(h.posterior, 4)} for h in hypotheses],
+        "rate": round(search.failure_rate if search.is_flaky else 1.0, 2),
+        "until_mended": _fix(job, answer, samples) if answer.status == "found" else fix,
+        "answers": [{"answer": _answer_text(job, answer, search), "posterior": probability}],
         "runs": {
             "used": max(0, job.used - _more_runs(job)),  # up to the answer
             "to_make_sure": _more_runs(job),
@@ -227,7 +223,7 @@ def record(
             for factor, weight in zip(job.factors, job.suspicion, strict=True)
         ],
         "table": [_row(row, names) for row in job.rows],
-        "other_failures": others,
+        "other_failures": sorted({row["told"] for row in job.rows if row["ended"] in ("otherwise", "not done")}),
         "notes": job.notes,
     }
 
@@ -238,60 +234,61 @@ def _row(row: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {**{name: value for name, value in row.items() if name not in ("run", "causes")}, "pages": named}
 
 
-def _answer_text(what: str, names: Sequence[Factor], best: posterior.Hypothesis, data: SampleVerdict | None) -> str:
+def _cause_text(job: BisectJob, answer: Answer, data: SampleVerdict | None) -> str:
     """Return what makes it fail: one factor, several together, or any of several; pages by their names."""
-    texts = [f"{factor.name} ({factor.bad or _empty(factor.good)})" for factor in names]
-    if data is not None:
-        how = f" ({data.evidence})" if data.evidence else ""
-        texts = [
-            (data.culprit if data.fix else f"{text}, {data.culprit}") + how if factor.name == factors.DATA else text
-            for factor, text in zip(names, texts, strict=True)
-        ]
+    what, texts = job.failure or "the failure", []
+    for factor in (job.factors[index] for index in answer.items):
+        text = f"{factor.name} ({factor.bad or _empty(factor.good)})"
+        if data is not None and factor.name == factors.DATA:
+            text = data.culprit if data.fix else f"{text}, {data.culprit}"
+            text += f" ({data.evidence})" if data.evidence else ""
+        texts.append(text)
     if len(texts) == 1:
         return f"{what} comes from {texts[0]}"
-    if best.kind == "all":
-        return f"{what} needs {' and '.join(texts)} together"
-    return f"{what} comes from {' as well as from '.join(texts)}, each alone"
+    if answer.each_alone:
+        return f"{what} comes from {' as well as from '.join(texts)}, each alone"
+    return f"{what} needs {' and '.join(texts)} together"
 
 
-def _evidence(job: BisectJob, outcome: BisectOutcome) -> str:
+def _evidence(job: BisectJob, answer: Answer, search: Search) -> str:
     """Return how often it failed where the answer expects it, and passed where it does not."""
-    best, search = outcome.best, outcome.search
-    mask = sum(1 << index for index in best.factors)
-    answer = posterior.Answer(mask, best.kind == "all")
-    on = [failed for run, failed in search.runs if answer.expects(run)]
-    off = [failed for run, failed in search.runs if not answer.expects(run)]
-    flips = [mask] if best.kind == "any" else [1 << index for index in best.factors]
-    alone = any((search.whole ^ flip, False) in search.runs for flip in flips)
-    text = f"it failed in {sum(on)} of {len(on)} {_runs(len(on))} with, in {sum(off)} of {len(off)} without"
-    text += ", and passed with nothing else flipped" if alone else ""
-    return text + (_detours(job, best, search) if best.kind == "all" and search.excluded and not search.flaky else "")
-
-
-def _detours(job: BisectJob, best: posterior.Hypothesis, search: posterior.Posterior) -> str:
-    """Return what was flipped, or left, beside the answer in the runs that prove it, where others ended otherwise."""
-    mask, text = sum(1 << index for index in best.factors), ""
-    for index in best.factors:
-        bit = 1 << index
-        pairs = [run for run in search.ends(False) if run & mask == mask ^ bit and (run | bit, True) in search.runs]
-        if search.whole ^ bit in search.excluded and pairs:
-            name, more = job.factors[index].name, _names(job, search.whole ^ max(pairs, key=int.bit_count) ^ bit)
+    items = [1 << index for index in answer.items]
+    named = union(items)
+    ends: dict[bool, list[bool]] = {True: [], False: []}
+    for run, end in search.runs:
+        if end is not None:
+            ends[run & named != 0 if answer.each_alone else run & named == named].append(end)
+    with_it, without = ends[True], ends[False]
+    text = f"it failed in {sum(with_it)} of {len(with_it)} run{'s' if len(with_it) != 1 else ''} with, in"
+    text += f" {sum(without)} of {len(without)} without"
+    flips = [named] if answer.each_alone else items
+    text += (
+        ", and passed with nothing else flipped" if any((search.whole ^ f, False) in search.runs for f in flips) else ""
+    )
+    if answer.each_alone or search.is_flaky:
+        return text
+    for item in items:  # what was flipped too in the runs that prove it
+        passed = [
+            run for run in search.ended(False) if run & named == named ^ item and (run | item, True) in search.runs
+        ]
+        if search.whole ^ item in search.ended(None) and passed:
+            name, more = _names(job, item), _names(job, search.whole ^ max(passed, key=int.bit_count) ^ item)
             text += f"; {name} flipped alone ends otherwise, but with {more} flipped too it fails with {name} as it was"
             text += " and passes without"
-    extra = posterior.extra_factors(search, mask)
-    if extra:
-        text += f"; whether it needs {_names(job, extra)} as well is not known, as it ends otherwise without"
+    if answer.unproved:
+        extra = _names(job, union(1 << index for index in answer.unproved))
+        text += f"; whether it needs {extra} as well is not known, as it ends otherwise without"
     return text
 
 
-def _names(job: BisectJob, mask: int) -> str:
-    return " and ".join(factor.name for index, factor in enumerate(job.factors) if mask >> index & 1)
+def _names(job: BisectJob, items: int) -> str:
+    return " and ".join(factor.name for index, factor in enumerate(job.factors) if items >> index & 1)
 
 
-def _fix(job: BisectJob, best: posterior.Hypothesis, data: SampleVerdict | None) -> str:
+def _fix(job: BisectJob, answer: Answer, data: SampleVerdict | None) -> str:
     """Return what to set until then; of several factors that are needed together one is enough."""
     fixes = []
-    for factor in (job.factors[index] for index in best.factors):
+    for factor in (job.factors[index] for index in answer.items):
         if factor.name == factors.DATA and data is not None and data.fix:
             fixes.append(data.fix)
         elif "synthetic" in factor.job:
@@ -300,32 +297,22 @@ def _fix(job: BisectJob, best: posterior.Hypothesis, data: SampleVerdict | None)
             fixes.append(f"{factor.name} not set" if _empty(factor.bad) == "not set" else f"without {factor.bad}")
         else:
             fixes.append(factor.good if "=" in factor.good else f"{factor.name}={factor.good}")
-    return (" or " if best.kind == "all" else " and ").join(fixes)
+    return (" and " if answer.each_alone else " or ").join(fixes)
 
 
-def _guess(job: BisectJob, best: posterior.Hypothesis) -> str:
-    return f"`{_hypothesis_text(job, best)}` with probability {best.posterior:.2f}"
-
-
-def _hypothesis_text(job: BisectJob, best: posterior.Hypothesis) -> str:
-    names = [job.factors[index].name for index in best.factors]
-    plain = {"always": "none of these", "never": "it does not fail", "other": "something more involved"}
-    return plain.get(best.kind) or (" and " if best.kind == "all" else " or ").join(names)
-
-
-def _more(job: BisectJob) -> str:
-    if job.used < job.limits.runs:
-        return "The time is up; the same command goes on from here."
-    return f"The same command with --runs {2 * job.limits.runs} goes on from here."
+def _answer_text(job: BisectJob, answer: Answer, search: Search) -> str:
+    """Return an answer in few words; of an undecided search the factors of the smallest run that failed."""
+    plain = {"none": "none of these", "never": "it does not fail", "misfit": "something more involved"}
+    if answer.status in plain:
+        return plain[answer.status]
+    if answer.status == "found":
+        return (" or " if answer.each_alone else " and ").join(_culprits(job, answer))
+    return _names(job, min(search.ended(True), key=int.bit_count, default=0)).replace(" and ", ", ") or "anything"
 
 
 def _more_runs(job: BisectJob) -> int:
     """Return how many runs were made since the answer stood first; those that halve samples ask something else."""
     return sum(row["pages"] is None for row in job.rows[job.settled_after :]) if job.settled_after else 0
-
-
-def _runs(count: int) -> str:
-    return "run" if count == 1 else "runs"
 
 
 def _minutes(seconds: float) -> str:

@@ -1,26 +1,21 @@
-"""Find the samples that make a program fail, by short runs with some of the samples (delta debugging: Zeller 2002).
-
-A part that passes is run again as often as the rate of the failure demands, before its samples count as innocent.
-"""
+"""Find the samples that make a program fail, by short runs with some of the samples and everything else as it was."""
 
 from __future__ import annotations
 
-import math
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ocrlab.debug.bisect.bisect_job import BisectJob, LimitReached, perform_run, read_ledger
+from ocrlab.debug.bisect.bisect_job import FAILED, BisectJob, LimitReached, perform_run, read_ledger
+from ocrlab.debug.bisect.search import FlakyFailure, Search, find_together, union
 
-MOST_TRIES = 10  # runs of the same samples, of a flaky failure
 MOST_GROUPS = 4  # groups of culprits to look for
-MOST_RETRIES = 3  # times that halves are tried again because the list itself has passed too
-AGAIN = 4  # failing runs of a list of which no half fails, before it counts as one that needs both halves
+CONFIRMED = 5  # failing runs of a list of which no part fails, before it counts as one that needs several samples
 ALONE = 2  # more runs of each of a few samples that seem to fail only together
 CERTAIN = 0.9  # rate above which a failure counts as one that always happens
 
 Report = Callable[[dict[str, Any]], None]
-Fails = Callable[[list[int]], bool]
 
 
 @dataclass
@@ -39,204 +34,104 @@ class SampleCulprits:
     rate: float | None = None  # how often it fails with a culprit, where that is not always
 
 
-class CountDecides(Exception):
-    """As many other samples fail too; `groups` holds both."""
-
-    def __init__(self, group: Sequence[int], others: Sequence[int]) -> None:
-        super().__init__(f"{len(group)} samples")
-        self.groups = [sorted(group), list(others)]
-
-
-class SampleTrials:
-    """Runs with some samples and everything else as it was: one run of each part, several once the failure is flaky."""
-
-    def __init__(self, job: BisectJob, rate: float, report: Report) -> None:
-        self.job, self.report, self.old = job, report, read_ledger(job)
-        self.whole = (1 << len(job.factors)) - 1
-        self.retries = 0
-        self.left: Sequence[int] = ()  # the samples among which as many others are tried
-        self.failing: list[list[int]] = []
-        self.passing: list[list[int]] = []
-        self.ends = [0, 0]  # runs with a culprit that failed, and that passed
-        self.tries = tries(rate, job.limits.error)
-
-    def once(self, chosen: Sequence[int]) -> bool:
-        """Tell whether one run fails in the wanted way; raises LimitReached."""
-        row = perform_run(self.job, self.whole, self.old, sorted(chosen))
-        self.report(row)
-        if row["ended"] == "failed":
-            self.failing.append(sorted(chosen))
-        return bool(row["ended"] == "failed")
-
-    def fails(self, chosen: Sequence[int]) -> bool:
-        """Tell whether any of `tries` runs fails."""
-        for number in range(self.tries if chosen else 0):
-            if self.once(chosen):
-                self._learn(1, number)
-                return True
-        self.passing.append(sorted(chosen))
-        return False
-
-    def sure(self, left: Sequence[int]) -> bool:
-        """Tell whether samples of which no half fails do fail again; if not, raise the number of tries."""
-        if self.retries >= MOST_RETRIES:
-            return True
-        for number in range(AGAIN):
-            if not self.once(left):
-                self.retries += 1
-                self._learn(number + (self.tries == 1), 1)
-                return False
-        others = _as_many(self, self.left, left)
-        if others:
-            raise CountDecides(left, others)
-        return True
-
-    def _learn(self, failed: int, passed: int) -> None:
-        self.ends = [self.ends[0] + failed, self.ends[1] + passed]
-        if self.ends[1]:
-            self.tries = max(self.tries, tries(self.rate, self.job.limits.error))
-
-    @property
-    def rate(self) -> float:
-        """How often it fails with a culprit among the samples (Krichevsky, Trofimov 1981)."""
-        return (self.ends[0] + 0.5) / (sum(self.ends) + 1)
-
-
-def tries(rate: float, error: float) -> int:
-    """Return how many runs samples must pass to count as innocent, wrongly in `error` of all cases."""
-    return 1 if rate > CERTAIN else min(MOST_TRIES, math.ceil(math.log(error) / math.log(1 - rate)))
-
-
 def find_culprits(job: BisectJob, count: int, rate: float, report: Report, hint: Sequence[int] = ()) -> SampleCulprits:
     """Return which samples fail without all others; everything else is as it was.
 
-    When the runs or the time are spent, the smallest part that is known to fail is the last group.
+    The samples of `hint` are tried first. When the runs or the time are spent, the smallest part that is known to fail
+    is the last group.
     """
-    trial, culprits = SampleTrials(job, rate, report), SampleCulprits(count)
-    try:
-        _find_groups(trial, culprits, hint)
-    except LimitReached:
-        culprits.ending = "spent"
-        culprits.groups += [min(trial.failing, key=len)] if trial.failing else []
-    culprits.tries, culprits.rate = trial.tries, trial.rate if trial.ends[1] else None
-    return culprits
+    old, everything = read_ledger(job), (1 << len(job.factors)) - 1
 
+    def perform(items: int) -> bool | None:
+        row = perform_run(job, everything, old, numbers(items))
+        report(row)
+        return FAILED[row["ended"]]
 
-def _find_groups(trial: SampleTrials, culprits: SampleCulprits, hint: Sequence[int]) -> None:
-    """Look for one group after the other, as long as the rest fails without them."""
-    left = list(range(culprits.count))
+    search = Search(count, perform, job.limits.error, rate if rate < CERTAIN else None)
+    search.runs.append((search.whole, True))  # as it was
+    culprits = SampleCulprits(count)
     while True:
-        trial.failing.clear()
-        trial.left = () if culprits.groups else left
-        try:
-            group = find_smallest(left, trial.fails, hint, trial.sure)
-            others = _as_many(trial, trial.left, group)
-            if others:
-                raise CountDecides(group, others)
-        except CountDecides as number:
-            culprits.groups, culprits.ending = number.groups, "number"
+        with contextlib.suppress(FlakyFailure):
+            culprits.groups = []
+            try:
+                _find_groups(search, culprits, union(1 << index for index in hint))
+            except LimitReached:
+                named = union(1 << index for group in culprits.groups for index in group)
+                parts = [run for run in search.ended(True) if not run & named and run != search.whole]
+                smallest = min(parts, key=int.bit_count, default=0)
+                culprits.groups += [numbers(smallest & ~search.cleared() or smallest)] if smallest else []
+                culprits.ending = "spent"
+            culprits.tries, culprits.rate = search.tries, search.failure_rate if search.is_flaky else None
+            return culprits
+
+
+def _find_groups(search: Search, culprits: SampleCulprits, hint: int) -> None:
+    """Look for one group after the other, as long as the rest fails without them."""
+    left = search.whole
+    if 0 < hint.bit_count() < search.count:
+        search.fails(hint)
+    while True:
+        group = search.find_smallest(left, CONFIRMED)
+        others = 0 if culprits.groups else _find_as_many(search, left, group)
+        if others:
+            culprits.groups, culprits.ending = [numbers(group), numbers(others)], "number"
             return
-        whole = len(group) == culprits.count
-        if 1 < len(group) < culprits.count:
-            group = _alone(trial, group) or _company(trial, culprits, left, group)
-        culprits.groups.append(sorted(group))
-        trial.failing.clear()
-        if whole:
+        if 1 < group.bit_count() < search.count:
+            few = search.in_order(group) if group.bit_count() <= MOST_GROUPS else []
+            alone = next((item for item in few if any(search.run(item) for _ in range(ALONE))), 0)  # passed by chance
+            group = alone or _without_company(search, culprits, left, group)
+        culprits.groups.append(numbers(group))
+        if group == search.whole:
             culprits.ending = "whole"
             return
-        left = [item for item in left if item not in group]
-        if not trial.fails(left):
+        left &= ~group
+        if not (left and search.fails(left)):
             return
-        if len(culprits.groups) == 1 and len(group) == 1 and _everyone(trial, culprits, left):
-            culprits.ending = "every"
-            return
+        if len(culprits.groups) == 1 and group.bit_count() == 1 and left.bit_count() > 1:
+            items = search.in_order(left)
+            pair = [items[(len(items) - 1) // 3], items[-1 - (len(items) - 1) // 3]]
+            if all(map(search.fails, pair)):  # a sign that all do
+                culprits.groups += [numbers(other) for other in pair]
+                culprits.ending = "every"
+                return
         if len(culprits.groups) == MOST_GROUPS:
             culprits.ending = "many"
             return
 
 
-def _as_many(trial: SampleTrials, left: Sequence[int], group: Sequence[int]) -> list[int]:
-    """Return as many others that fail too; none where these samples are to blame.
+def _find_as_many(search: Search, left: int, group: int) -> int:
+    """Return as many other samples that fail too; none where the samples of the group are to blame.
 
     A last batch of one, or a scheduler that ends too early, fails by the number of samples. The others are taken from
-    parts that passed.
+    parts that passed, so that a run is needed.
     """
-    if any(len(some) == len(group) for some in trial.passing):
-        return []
-    passed = {item for some in trial.passing for item in some}
-    others = [item for item in left if item in passed and item not in group]
-    if len(others) < len(group) > 2:
-        others = [item for item in left if item not in group]
-    others = others[: len(group)]
-    return others if len(others) == len(group) and trial.fails(others) else []
+    size = group.bit_count()
+    if any(run.bit_count() == size for run in search.ended(False)):
+        return 0
+    passed = union(search.ended(False))
+    others = search.in_order(left & passed & ~group)
+    if len(others) < size > 2:
+        others = search.in_order(left & ~group)
+    chosen = union(others[:size])
+    if chosen.bit_count() < size:
+        return 0
+    ends = (search.perform(chosen) for _ in range(search.tries))
+    if any(ends):
+        return chosen
+    search.runs += [(chosen, False)] * search.tries
+    return 0
 
 
-def _alone(trial: SampleTrials, group: Sequence[int]) -> list[int]:
-    """Return one of a few that fails alone after all; of a flaky failure it may have passed by chance."""
-    few = group if len(group) <= MOST_GROUPS else ()
-    return next(([item] for item in few if any(trial.once([item]) for _ in range(ALONE))), [])
-
-
-def _company(trial: SampleTrials, culprits: SampleCulprits, left: Sequence[int], group: list[int]) -> list[int]:
+def _without_company(search: Search, culprits: SampleCulprits, left: int, group: int) -> int:
     """Return the culprits of a group that fails only together, where any others may stand for the rest of it.
 
     That is so where a batch must be full: then no sample fails alone, and without the culprit nothing fails.
     """
-
-    def cures(out: Sequence[int]) -> bool:
-        return not trial.fails([item for item in left if item not in out])
-
-    least = find_smallest(group, cures)
-    if len(least) == len(group):
-        return group
-    rest = [item for item in group if item not in least]
-    culprits.company = trial.fails([item for item in left if item not in rest])
+    least = find_together(search.in_order(group), lambda out: not search.fails(left & ~out))
+    culprits.company = least != group and search.fails(left & ~(group & ~least))
     return least if culprits.company else group
 
 
-def _everyone(trial: SampleTrials, culprits: SampleCulprits, left: Sequence[int]) -> bool:
-    """Tell whether two others fail alone as well, as a sign that all do."""
-    if len(left) < 2:
-        return False
-    others = [left[(len(left) - 1) // 3], left[-1 - (len(left) - 1) // 3]]
-    if not all(trial.fails([other]) for other in others):
-        return False
-    culprits.groups += [[other] for other in others]
-    return True
-
-
-def find_smallest(items: Sequence[int], fails: Fails, hint: Sequence[int] = (), sure: Fails | None = None) -> list[int]:
-    """Return a part of `items`, which fail together, that fails and needs each of its items (Junker 2004).
-
-    One item of n takes 1.5 log2(n) runs, k that fail only together k log2(n) more. The items of `hint` are tried first.
-    `sure` is asked about a list of which no half fails; where it is not sure, the halves are tried again.
-    """
-    left = list(items)
-    near = [item for item in left if item in set(hint)]
-    if 0 < len(near) < len(left) and fails(near):
-        left = near
-    while len(left) > 1:
-        halves = [left[: len(left) // 2], left[len(left) // 2 :]]
-        failing = next((half for half in halves if fails(half)), None)
-        if failing is not None:
-            left = failing
-        elif sure is None or sure(left):
-            needed = _together(left, fails)
-            return [item for item in left if item in needed]
-    return left
-
-
-def _together(items: list[int], fails: Fails) -> list[int]:
-    """Return what fails only together: the last item of the shortest failing beginning is needed, and so on with it."""
-    needed: list[int] = []
-    rest = items
-    while rest and not (needed and fails(needed)):
-        passing, failing = 0, len(rest)
-        while failing - passing > 1:
-            middle = (passing + failing) // 2
-            if fails([*rest[:middle], *needed]):
-                failing = middle
-            else:
-                passing = middle
-        needed, rest = [rest[failing - 1], *needed], rest[: failing - 1]
-    return needed
+def numbers(items: int) -> list[int]:
+    """Return the samples of a set by their numbers."""
+    return [index for index in range(items.bit_length()) if items >> index & 1]

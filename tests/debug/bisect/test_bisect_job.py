@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from ocrlab.debug.bisect import bisect_job, bisect_summary, factors, next_run, posterior, program_trials, sample_search
-from ocrlab.debug.bisect.bisect_job import BisectJob, BisectOutcome, Limits
+from ocrlab.debug.bisect import bisect_job, bisect_summary, factors, program_trials, sample_search, search
+from ocrlab.debug.bisect.bisect_job import BisectJob, Limits
+from ocrlab.debug.bisect.search import Answer, Search
 
 BUGGY = """
 import os, signal, sys
@@ -25,86 +26,88 @@ def on(name): return given.get(name, os.environ.get(name)) == "1"
 
 def hunted(
     tmp_path: Path, body: str, names: Sequence[str] = "abcd", limits: Limits | None = None, **more: Any
-) -> tuple[BisectJob, BisectOutcome]:
+) -> tuple[BisectJob, Answer, Search]:
     """Bisect a small program whose factors are words name=1 or name=0."""
     flips = factors.parse_factors([f"{name}=1:0" for name in names])
     words = [sys.executable, "-S", "-c", BUGGY + body, *(f"{name}={{{name}}}" for name in names)]
     start = program_trials.starter(words, flips)
     job = BisectJob(flips, [1.0] * len(flips), start, tmp_path / "bisect", limits or Limits(timeout=20), "key", **more)
-    return job, bisect_job.run_bisect(job, lambda row: None)
+    return job, *bisect_job.run_bisect(job, lambda row: None)
 
 
-def named(job: BisectJob, outcome: BisectOutcome) -> set[str]:
-    return {job.factors[index].name for index in outcome.best.factors}
+def named(job: BisectJob, answer: Answer) -> set[str]:
+    return {job.factors[index].name for index in answer.items}
 
 
 def test_a_single_culprit_gives_a_sentence_and_a_record(tmp_path: Path) -> None:
-    job, outcome = hunted(tmp_path, "if on('b'): raise KeyError('no page 17')")
-    assert outcome.status == "found"
-    assert named(job, outcome) == {"b"}
+    job, answer, runs = hunted(tmp_path, "if on('b'): raise KeyError('no page 17')")
+    assert answer.status == "found"
+    assert named(job, answer) == {"b"}
     assert job.used <= 4
-    text = bisect_summary.sentence(job, outcome)
+    text = bisect_summary.sentence(job, answer, runs)
     assert text.startswith("KeyError: 'no page 17' comes from b (1): it failed in ")
     assert "Until it is fixed: b=0." in text
-    record = bisect_summary.record(job, outcome)
+    record = bisect_summary.record(job, answer, runs)
     assert record["culprits"] == ["b"]
     assert len(record["table"]) == job.used == record["runs"]["used"]
     assert json.loads(json.dumps(record))["schema"] == 1
 
 
 def test_two_that_only_fail_together(tmp_path: Path) -> None:
-    job, outcome = hunted(tmp_path, "if on('a') and on('d'): sys.exit(3)")
-    assert (outcome.status, outcome.best.kind, named(job, outcome)) == ("found", "all", {"a", "d"})
-    assert "together" in bisect_summary.sentence(job, outcome)
-    assert "a=0 or d=0" in bisect_summary.sentence(job, outcome)
+    job, answer, runs = hunted(tmp_path, "if on('a') and on('d'): sys.exit(3)")
+    assert (answer.status, answer.kind, named(job, answer)) == ("found", "all", {"a", "d"})
+    assert "together" in bisect_summary.sentence(job, answer, runs)
+    assert "a=0 or d=0" in bisect_summary.sentence(job, answer, runs)
 
 
 def test_another_failure_is_no_evidence_and_is_reported_apart(tmp_path: Path) -> None:
-    job, outcome = hunted(tmp_path, "if not on('c'): raise TypeError('c is needed')\nif on('b'): raise KeyError('bug')")
-    assert named(job, outcome) == {"b"}
-    assert bisect_summary.record(job, outcome)["other_failures"] == ["TypeError: c is needed"]
+    job, answer, runs = hunted(
+        tmp_path, "if not on('c'): raise TypeError('c is needed')\nif on('b'): raise KeyError('bug')"
+    )
+    assert named(job, answer) == {"b"}
+    assert bisect_summary.record(job, answer, runs)["other_failures"] == ["TypeError: c is needed"]
     assert {row["ended"] for row in job.rows} == {"failed", "passed", "otherwise"}
 
 
 def test_none_of_the_factors_and_no_failure_at_all(tmp_path: Path) -> None:
-    job, outcome = hunted(tmp_path / "one", "raise KeyError('always')", "ab")
-    assert outcome.status == "none"
-    assert "None of these" in bisect_summary.sentence(job, outcome)
-    job, outcome = hunted(tmp_path / "two", "pass", "ab")
-    assert outcome.status == "never"
-    assert job.used == posterior.OFTEN
-    assert "did not fail" in bisect_summary.sentence(job, outcome)
+    job, answer, runs = hunted(tmp_path / "one", "raise KeyError('always')", "ab")
+    assert answer.status == "none"
+    assert "None of these" in bisect_summary.sentence(job, answer, runs)
+    job, answer, runs = hunted(tmp_path / "two", "pass", "ab")
+    assert answer.status == "never"
+    assert job.used == search.OFTEN
+    assert "did not fail" in bisect_summary.sentence(job, answer, runs)
 
 
 def test_an_undecided_bisect_goes_on_from_its_ledger(tmp_path: Path) -> None:
     body = "if on('a') and on('d'): sys.exit(3)"
-    job, outcome = hunted(tmp_path, body, limits=Limits(runs=3))
-    assert outcome.status == "undecided"
-    assert "Not enough runs" in bisect_summary.sentence(job, outcome)
-    again, outcome = hunted(tmp_path, body)
-    assert outcome.status == "found"
+    job, answer, runs = hunted(tmp_path, body, limits=Limits(runs=3))
+    assert answer.status == "undecided"
+    assert "Not enough runs" in bisect_summary.sentence(job, answer, runs)
+    again, answer, _ = hunted(tmp_path, body)
+    assert answer.status == "found"
     assert again.used == len(again.rows) - 3, "three were known"
 
 
 @pytest.mark.slow
 def test_a_signal_and_a_hang_are_failures_of_their_own(tmp_path: Path) -> None:
     body = "import time\nif on('a'): os.kill(os.getpid(), signal.SIGSEGV)\nif on('b'): time.sleep(60)"
-    job, outcome = hunted(tmp_path, body, "ab", Limits(timeout=10))
-    assert named(job, outcome) == {"a"}
+    job, answer, _runs = hunted(tmp_path, body, "ab", Limits(timeout=10))
+    assert named(job, answer) == {"a"}
     assert [row["what"] for row in job.rows if row["ended"] == "otherwise"] in ([], ["hang"])
 
 
 def test_a_failure_other_than_the_recorded_is_noted(tmp_path: Path) -> None:
-    job, outcome = hunted(tmp_path, "if on('b'): raise KeyError('bug')", wanted="native.segv", failure="a crash")
-    assert named(job, outcome) == {"b"}
+    job, answer, _runs = hunted(tmp_path, "if on('b'): raise KeyError('bug')", wanted="native.segv", failure="a crash")
+    assert named(job, answer) == {"b"}
     assert "another way than recorded (a crash)" in job.notes[0]
 
 
 def test_a_total_time_ends_it(tmp_path: Path) -> None:
-    job, outcome = hunted(tmp_path, "if on('a'): sys.exit(3)", limits=Limits(seconds=0.5))
-    assert outcome.status == "undecided"
+    job, answer, runs = hunted(tmp_path, "if on('a'): sys.exit(3)", limits=Limits(seconds=0.5))
+    assert answer.status == "undecided"
     assert job.used <= 1
-    assert "time is up" in bisect_summary.sentence(job, outcome)
+    assert "time is up" in bisect_summary.sentence(job, answer, runs)
 
 
 def test_pages_are_halved_by_name(tmp_path: Path) -> None:
@@ -115,11 +118,11 @@ def test_pages_are_halved_by_name(tmp_path: Path) -> None:
         return [sys.executable, "-S", "-c", f"raise SystemExit({3 if fails_now else 0})"], {}
 
     job = BisectJob(flips, [1.0], start, tmp_path / "bisect", Limits(timeout=20), "key")
-    outcome = bisect_job.run_bisect(job, lambda row: None)
-    culprits = sample_search.find_culprits(job, 8, outcome.best.rate, lambda row: None)
+    answer, runs = bisect_job.run_bisect(job, lambda row: None)
+    culprits = sample_search.find_culprits(job, 8, 1.0, lambda row: None)
     assert (culprits.groups, culprits.ending) == ([[5]], "found")
     names = [f"page_{index}" for index in range(8)]
-    record = bisect_summary.record(job, outcome, culprits, names)
+    record = bisect_summary.record(job, answer, runs, culprits, names)
     assert "comes from the page page_5 (it fails without all others; all others pass): it failed" in record["sentence"]
     assert "Until it is fixed: leave out page page_5." in record["sentence"]
     assert [names[5]] in [row["pages"] for row in record["table"]]
@@ -135,12 +138,12 @@ def test_a_torn_line_of_the_ledger_is_left_out(tmp_path: Path) -> None:
 
 def test_an_unfinished_bisect_elsewhere_is_gone_on_with(tmp_path: Path) -> None:
     body = "if on('a'): sys.exit(3)"
-    _, outcome = hunted(tmp_path / "one", body, "ab", Limits(runs=2))
-    assert outcome.status == "undecided"
-    second, outcome = hunted(
+    _, answer, _ = hunted(tmp_path / "one", body, "ab", Limits(runs=2))
+    assert answer.status == "undecided"
+    second, answer, _ = hunted(
         tmp_path / "two", body, "ab", earlier_folders=[tmp_path / "one" / "bisect", tmp_path / "no"]
     )
-    assert outcome.status == "found"
+    assert answer.status == "found"
     assert [row["known"] for row in second.rows][:2] == [True, True]
 
 
@@ -174,32 +177,34 @@ with stop_signals():
 
 def test_the_first_failure_orders_the_factors_where_no_verdict_has(tmp_path: Path) -> None:
     names = ["a", "b", "c", "d", "lr"]  # of four there would be no run to spare: see test_choice.py
-    job, outcome = hunted(tmp_path, "if on('lr'): raise ValueError('loss is nan')", names)
-    assert named(job, outcome) == {"lr"}
+    job, answer, _runs = hunted(tmp_path, "if on('lr'): raise ValueError('loss is nan')", names)
+    assert named(job, answer) == {"lr"}
     assert job.suspicion[4] > job.suspicion[0] == 1.0
     assert job.used <= 3, "five without a suspicion"
 
 
 def test_an_answer_is_put_to_the_proof_where_runs_are_short(tmp_path: Path) -> None:
-    job, outcome = hunted(tmp_path / "one", "if on('b'): raise KeyError('x')", limits=Limits(timeout=20, again=3))
-    plain, _ = hunted(tmp_path / "two", "if on('b'): raise KeyError('x')")
-    assert (named(job, outcome), job.proofs, job.used) == ({"b"}, 3, plain.used + 3)
-    assert "That stood after 4 runs; 3 more to be sure ended as it says" in bisect_summary.sentence(job, outcome)
+    job, answer, runs = hunted(tmp_path / "one", "if on('b'): raise KeyError('x')", limits=Limits(timeout=20, again=3))
+    plain, _, _ = hunted(tmp_path / "two", "if on('b'): raise KeyError('x')")
+    assert (named(job, answer), job.proofs, job.used) == ({"b"}, 3, plain.used + 3)
+    assert "That stood after 4 runs; 3 more to be sure ended as it says" in bisect_summary.sentence(job, answer, runs)
 
 
-def test_what_fails_now_and_then_whatever_is_set_is_seldom_blamed_on_a_factor() -> None:
+def test_what_fails_now_and_then_whatever_is_set_is_seldom_blamed_on_a_factor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dice, wrong = random.Random(1), 0
+
+    def perform_run(job: BisectJob, run: int, old: Any) -> dict[str, Any]:
+        if len(job.rows) >= 60:
+            raise bisect_job.LimitReached("runs")
+        job.rows.append({"seconds": 1.0, "ended": "failed" if dice.random() < 0.5 else "passed"})
+        return job.rows[-1]
+
+    monkeypatch.setattr(bisect_job, "perform_run", perform_run)
     for _ in range(60):
-        search = posterior.begin_search([1.0] * 4)
         flips = factors.parse_factors([f"f{n}=1:0" for n in range(4)])
-        job = BisectJob(flips, [], lambda *_: ([], {}), Path(), Limits(again=3), "k")
-        job.rows.append({"seconds": 1.0})
-        while len(search.runs) < 60:
-            settled = posterior.is_settled(search, 0.05)
-            proof = bisect_job._next_proof(job, search, posterior.best_hypothesis(search)) if settled else None
-            if settled and proof is None:
-                wrong += posterior.best_hypothesis(search).kind in ("all", "any")
-                break
-            job.proofs += proof is not None
-            posterior.add_run(search, next_run.choose_run(search) if proof is None else proof, dice.random() < 0.5)
+        job = BisectJob(flips, [1.0] * 4, lambda *_: ([], {}), tmp_path, Limits(again=3), "k")
+        answer, _ = bisect_job.run_bisect(job, lambda row: None)
+        wrong += answer.status == "found"
     assert wrong <= 4, "18 without the proof"

@@ -3,17 +3,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ocrlab.debug.bisect import bisect_summary, factors, posterior
-from ocrlab.debug.bisect.bisect_job import BisectJob, BisectOutcome, Limits
+from ocrlab.debug.bisect import bisect_summary, factors
+from ocrlab.debug.bisect.bisect_job import BisectJob, Limits
 from ocrlab.debug.bisect.factors import Factor
+from ocrlab.debug.bisect.search import Answer, Search
 
 
-def hunted(ends: list[tuple[int, bool]], status: str = "found") -> tuple[BisectJob, BisectOutcome]:
+def search_of(count: int, ends: dict[int, bool | None]) -> Search:
+    return Search(count, lambda run: None, runs=list(ends.items()))
+
+
+def hunted(ends: list[tuple[int, bool]], status: str = "found") -> tuple[BisectJob, Answer, Search]:
     flips = factors.parse_factors(["workers=4:0", "amp=1:0"])
-    search = posterior.begin_search([1.0, 1.0])
     rows: list[dict[str, Any]] = []
     for run, failed in ends:
-        posterior.add_run(search, run, failed)
         unchanged = [factor.name for index, factor in enumerate(flips) if run >> index & 1]
         flipped = [factor.name for index, factor in enumerate(flips) if not run >> index & 1]
         text = {"ended": "failed" if failed else "passed", "told": "KeyError: 'x'" if failed else "passed"}
@@ -23,7 +26,7 @@ def hunted(ends: list[tuple[int, bool]], status: str = "found") -> tuple[BisectJ
         flips, [1.0, 1.0], lambda *_: ([], {}), Path(), Limits(runs=10), "k", failure="KeyError: 'x'", rows=rows
     )
     job.used = len(rows)
-    return job, BisectOutcome(status, posterior.best_hypothesis(search), search)
+    return job, Answer(status, (0,) if status == "found" else ()), search_of(2, dict(ends))
 
 
 def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
@@ -38,12 +41,12 @@ def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
     assert "at most 60 s in all" in bisect_summary.plan(flips, Limits(40, seconds=60.0))
     assert "pages" not in text
     assert bisect_summary.plan([], Limits(40), 40, "line").startswith(
-        "40 lines, which are halved: up to 14 runs for one"
+        "40 lines, which are halved: up to 10 runs for one"
     )
 
 
 def test_the_first_run_says_how_long_all_will_take_and_what_is_suspected() -> None:
-    job, _ = hunted([(3, True)])
+    job, *_ = hunted([(3, True)])
     job.suspicion = [1.0, 3.0]
     assert (
         bisect_summary.first_run(job)
@@ -55,11 +58,8 @@ def test_an_empty_side_reads_without_or_not_set() -> None:
     amp, path = factors.parse_factors(["amp=--amp:", "PATH=:x"])
     assert (bisect_summary.flip_text(amp), bisect_summary.flip_text(path)) == ("--amp -> without", "not set -> x")
     flips = factors.parse_factors(["amp=--amp:", "XLA=fast:"])
-    search = posterior.begin_search([1.0, 1.0])
-    for run, failed in [(3, True), (1, False), (2, False)]:
-        posterior.add_run(search, run, failed)
     job = BisectJob(flips, [1.0, 1.0], lambda *_: ([], {}), Path(), Limits(), "k", failure="KeyError: 'x'")
-    text = bisect_summary.sentence(job, BisectOutcome("found", posterior.best_hypothesis(search), search))
+    text = bisect_summary.sentence(job, Answer("found", (0, 1)), search_of(2, {3: True, 1: False, 2: False}))
     assert "Until it is fixed: without --amp or XLA not set." in text
 
 
@@ -71,35 +71,35 @@ def test_a_culprit_with_its_evidence_and_its_fix() -> None:
 
 
 def test_what_is_not_settled_says_how_to_go_on() -> None:
-    job, outcome = hunted([(3, True)], "undecided")
-    assert "--runs 20 goes on from here" not in bisect_summary.sentence(job, outcome), (
+    job, answer, search = hunted([(3, True)], "undecided")
+    assert "--runs 20 goes on from here" not in bisect_summary.sentence(job, answer, search), (
         "there were runs left, but no time"
     )
     job.used = 10
-    assert "--runs 20 goes on from here" in bisect_summary.sentence(job, outcome)
+    assert "--runs 20 goes on from here" in bisect_summary.sentence(job, answer, search)
 
 
 def test_runs_that_halve_samples_do_not_count_as_confirmation() -> None:
-    job, outcome = hunted([(3, True), (1, True), (2, False)])
+    job, answer, search = hunted([(3, True), (1, True), (2, False)])
     job.settled_after, job.proofs = 2, 1
     job.rows += [{**job.rows[0], "pages": [0, 1]}] * 5
-    assert "That stood after 2 runs; 1 more to be sure" in bisect_summary.sentence(job, outcome)
-    assert bisect_summary.record(job, outcome, None, ["a", "b"])["runs"]["to_make_sure"] == 1
+    assert "That stood after 2 runs; 1 more to be sure" in bisect_summary.sentence(job, answer, search)
+    assert bisect_summary.record(job, answer, search, None, ["a", "b"])["runs"]["to_make_sure"] == 1
 
 
 def test_without_a_run_and_over_its_time() -> None:
     assert bisect_summary.sentence(*hunted([], "undecided")).startswith(
         "Nothing is known yet: no run was made. The time is up"
     )
-    job, outcome = hunted([(3, False)], "otherwise")
+    job, answer, search = hunted([(3, False)], "otherwise")
     job.rows[0] |= {"ended": "not done", "told": "not done in its time", "flipped": []}
-    assert bisect_summary.sentence(job, outcome).endswith(
+    assert bisect_summary.sentence(job, answer, search).endswith(
         "the run was not done in its time; --timeout gives it longer."
     )
 
 
 def test_many_factors_have_letters_so_that_the_table_fits_a_terminal() -> None:
-    job, _ = hunted([(3, True)])
+    job, *_ = hunted([(3, True)])
     assert bisect_summary.legend(job) == "" and bisect_summary.table(job)[0][1:3] == ["workers", "amp"]
     job.factors = factors.parse_factors([f"setting_{number}=1:0" for number in range(30)])
     assert bisect_summary.legend(job).startswith("A setting_0, B setting_1, ")
@@ -119,7 +119,7 @@ def test_every_other_ending_has_its_sentence() -> None:
 
 
 def test_lines_and_table_have_a_row_a_run() -> None:
-    job, _ = hunted([(3, True), (2, False), (0, False)])
+    job, *_ = hunted([(3, True), (2, False), (0, False)])
     assert bisect_summary.line(1, job.rows[0]) == "run 1: failed (KeyError: 'x') with everything as it was, 2.0 s"
     assert bisect_summary.line(3, job.rows[2]) == "run 3: passed with nothing as it was, 2.0 s"
     assert bisect_summary.table(job)[1][:3] == ["1", "as it was", "as it was"]
@@ -128,11 +128,8 @@ def test_lines_and_table_have_a_row_a_run() -> None:
 
 def test_data_without_page_names_refers_to_samples_check() -> None:
     flips = [Factor("data", "scans", "synthetic pages", job={"synthetic": True})]
-    search = posterior.begin_search([1.0])
-    for run, failed in [(1, True), (0, False)]:
-        posterior.add_run(search, run, failed)
     job = BisectJob(flips, [1.0], lambda *_: ([], {}), Path(), Limits(), "k", failure="KeyError: 'x'")
-    text = bisect_summary.sentence(job, BisectOutcome("found", posterior.best_hypothesis(search), search))
+    text = bisect_summary.sentence(job, Answer("found", (0,)), search_of(1, {1: True, 0: False}))
     assert "Until it is fixed: other pages (ocrlab samples check scans looks at these)." in text
 
 
@@ -140,14 +137,9 @@ def test_runs_that_ended_otherwise_are_explained_with_the_answer() -> None:
     flips = factors.parse_factors(["a=1:0", "b=1:0", "c=1:0"])
     beside = "; a flipped alone ends otherwise, but with b flipped too it fails with a as it was and passes without"
     unknown = "; whether it needs b as well is not known, as it ends otherwise without"
-    for ends, words in [
-        ({7: True, 6: None, 5: True, 4: False, 1: True}, beside),
-        ({7: True, 6: False, 5: None, 1: None, 3: True}, unknown),
+    for ends, answer, words in [
+        ({7: True, 6: None, 5: True, 4: False, 1: True}, Answer("found", (0,)), beside),
+        ({7: True, 6: False, 5: None, 1: None, 3: True}, Answer("found", (0,), unproved=(1,)), unknown),
     ]:
-        search = posterior.begin_search([1.0] * 3)
-        for run, end in ends.items():
-            posterior.exclude(search, run) if end is None else posterior.add_run(search, run, end)
         job = BisectJob(flips, [1.0] * 3, lambda *_: ([], {}), Path(), Limits(), "k", failure="KeyError: 'x'")
-        best = posterior.best_hypothesis(search)
-        assert best.factors == (0,)
-        assert words in bisect_summary.sentence(job, BisectOutcome("found", best, search))
+        assert words in bisect_summary.sentence(job, answer, search_of(3, ends))

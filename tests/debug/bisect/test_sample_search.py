@@ -10,6 +10,7 @@ import pytest
 from ocrlab.debug.bisect import bisect_job, bisect_summary, sample_search
 from ocrlab.debug.bisect.bisect_job import BisectJob, Limits
 from ocrlab.debug.bisect.sample_search import SampleCulprits
+from ocrlab.debug.bisect.search import Search
 
 Fails = Callable[[set[int]], bool]
 
@@ -92,7 +93,7 @@ def test_a_part_left_when_the_runs_are_spent_may_hold_several_culprits(
     culprits = look(32, lambda chosen: 17 in chosen, runs=3)
     assert culprits.ending == "spent"
     assert bisect_summary.describe_samples(culprits, [str(n) for n in range(32)], "line").culprit.startswith(
-        "one or more of 8 lines (16,"
+        "one or more of 4 lines (16,"
     )
 
 
@@ -107,50 +108,35 @@ def test_a_sample_that_fails_now_and_then_is_seldom_called_a_group(
     assert wrong <= 5
 
 
-def tried(log: list[list[int]], *groups: set[int]):
-    def fails(chosen: list[int]) -> bool:
-        log.append(chosen)
-        return any(group <= set(chosen) for group in groups)
+def smallest(count: int, *groups: set[int], hint: set[int] = frozenset()) -> tuple[list[int], int]:  # type: ignore[assignment]
+    """Return the smallest failing part of some items of which any of the groups fails, and the runs that it took."""
+    log: list[int] = []
 
-    return fails
+    def perform(items: int) -> bool:
+        log.append(items)
+        return any(group <= set(sample_search.numbers(items)) for group in groups)
+
+    search = Search(count, perform)
+    search.runs.append((search.whole, True))
+    if hint:
+        search.fails(sum(1 << index for index in hint))
+    return sample_search.numbers(search.find_smallest(search.whole)), len(log)
 
 
 @pytest.mark.parametrize("bad", [{0}, {7}, {63}, {3, 40}, {0, 63}, {10, 11, 50}])
-def test_what_fails_alone_remains(bad: set[int]) -> None:
-    log: list[list[int]] = []
-    assert set(sample_search.find_smallest(range(64), tried(log, bad))) == bad
+def test_what_fails_alone_or_together_remains(bad: set[int]) -> None:
+    found, runs = smallest(64, bad)
+    assert set(found) == bad
+    assert runs <= 8 + 8 * (len(bad) - 1) * 2
 
 
-def test_a_culprit_of_a_thousand_takes_twenty_runs_at_most() -> None:
-    log: list[list[int]] = []
-    assert sample_search.find_smallest(range(1000), tried(log, {617})) == [617]
-    assert len(log) <= 20
-
-
-def test_a_right_hint_is_short_and_a_wrong_hint_costs_a_run() -> None:
-    log: list[list[int]] = []
-    assert sample_search.find_smallest(range(1000), tried(log, {617}), hint=[615, 616, 617, 618]) == [617]
-    assert len(log) <= 5
-    other: list[list[int]] = []
-    assert sample_search.find_smallest(range(64), tried(other, {3}), hint=[40, 41]) == [3]
-    assert other[0] == [40, 41]
+def test_a_culprit_of_a_thousand_takes_eleven_runs_and_less_with_a_right_hint() -> None:
+    assert smallest(1000, {617})[0] == [617]
+    assert smallest(1000, {617})[1] <= 11
+    assert smallest(1000, {617}, hint={615, 616, 617, 618})[1] <= 4
+    found, runs = smallest(64, {3}, hint={40, 41})
+    assert found == [3] and runs <= 8
 
 
 def test_a_single_item_needs_no_run() -> None:
-    log: list[list[int]] = []
-    assert sample_search.find_smallest([5], tried(log, set())) == [5]
-    assert log == []
-
-
-@pytest.mark.parametrize("bad", [{0, 29}, {14, 15}, {3, 9, 27}])
-def test_what_fails_only_together_takes_few_runs(bad: set[int]) -> None:
-    log: list[list[int]] = []
-    assert set(sample_search.find_smallest(range(30), tried(log, bad))) == bad
-    assert len(log) <= 2 + len(bad) * 6
-
-
-def test_halves_are_tried_anew_while_nobody_is_sure() -> None:
-    log: list[list[int]] = []
-    doubts = iter([False, True])
-    sample_search.find_smallest([0, 1], tried(log), sure=lambda left: next(doubts))
-    assert log[:4] == [[0], [1]] * 2
+    assert smallest(1, {0}) == ([0], 0)
