@@ -79,7 +79,12 @@ def judge(polygon: ArrayLike | None, width: float, height: float, min_size: floa
     p = p[(p != np.roll(p, -1, axis=0)).any(axis=1)]  # no repeated points, nor a last one that closes the ring
     if len(p) < 3 or _flat(p):
         return None, "zero_span"
-    inside = _clipped(_simple(p), width, height)
+    if len(p) == 4:
+        p = _untangled(p)
+    elif not shapely.is_valid(shape := shapely.Polygon(p)):
+        part = _largest(shapely.make_valid(shape), p[0])
+        p = p if part is None else part
+    inside = _clipped(p, width, height)
     if inside is None:
         return None, "empty"
     if np.ptp(inside, axis=0).min() < min_size or abs(area(inside)) < min_size**2:
@@ -144,12 +149,6 @@ def _points(polygon: ArrayLike) -> Floats:
     return p
 
 
-def _turns(p: Floats) -> Floats:
-    """Return the cross product of the two edges at each point of a polygon."""
-    ahead, behind = np.roll(p, -1, axis=0) - p, p - np.roll(p, 1, axis=0)
-    return behind[:, 0] * ahead[:, 1] - behind[:, 1] * ahead[:, 0]
-
-
 def _flat(p: Floats) -> bool:
     """Tell whether all points lie on one line."""
     rays = p - p[0]
@@ -159,22 +158,12 @@ def _flat(p: Floats) -> bool:
 
 def _untangled(p: Floats) -> Floats:
     """Return a quad whose outline crosses itself with its points sorted around their middle, another one as it is."""
-    turns = _turns(p)
+    ahead, before = np.roll(p, -1, axis=0) - p, p - np.roll(p, 1, axis=0)
+    turns = before[:, 0] * ahead[:, 1] - before[:, 1] * ahead[:, 0]
     if (turns >= 0).all() or (turns <= 0).all() or shapely.is_valid(shapely.Polygon(p)):
         return p
     away = p - p.mean(axis=0)
     return p[np.arctan2(away[:, 1], away[:, 0]).argsort()]
-
-
-def _simple(p: Floats) -> Floats:
-    """Return a polygon whose outline does not cross itself."""
-    if len(p) == 4:
-        return _untangled(p)
-    shape = shapely.Polygon(p)
-    if shapely.is_valid(shape):
-        return p
-    part = _largest(shapely.make_valid(shape), p[0])
-    return p if part is None else part
 
 
 def _clipped(p: Floats, width: float, height: float) -> Floats | None:
@@ -185,11 +174,10 @@ def _clipped(p: Floats, width: float, height: float) -> Floats | None:
     ring = _largest(shapely.intersection(shapely.Polygon(p), shapely.box(0, 0, width, height)), start)
     if ring is None or len(p) != 4 or len(ring) == 4:
         return ring
-    cut, clamped = shapely.Polygon(ring), shapely.Polygon(np.clip(p, 0, (width, height)))
-    if not shapely.is_valid(clamped):
-        return ring
-    both = shapely.intersection(cut, clamped).area
-    return np.clip(p, 0, (width, height)) if both >= SAME * shapely.union(cut, clamped).area else ring
+    clamped = np.clip(p, 0, (width, height))
+    cut, quad = shapely.Polygon(ring), shapely.Polygon(clamped)
+    same = shapely.is_valid(quad) and shapely.intersection(cut, quad).area >= SAME * shapely.union(cut, quad).area
+    return clamped if same else ring
 
 
 def _largest(shape: Any, start: NDArray[Any]) -> Floats | None:

@@ -59,24 +59,16 @@ def judge(page: Page, header: Header, exif: bool, dropped: Counter[str]) -> Samp
             do = "Set exif=false" if exif else "Set exif=true, if the other pages allow it"
         what = "its annotation fits only the image turned by 90 degrees"
         raise PageError(what, file=page.image, got=tag, need="boxes inside the page", do=do)
-    boxes_left: list[tuple[Polygon, bool, str]] = []
+    rows: list[tuple[Polygon, bool, str]] = []
     good = _unchanged(boxes.polygons, width, height)
     for polygon, ignored, text, unchanged in zip(boxes.polygons, boxes.ignored, boxes.texts, good, strict=True):
         judged, reason = (polygon, "") if unchanged else geometry.judge(polygon, width, height)
         if judged is None:
             dropped[reason] += 1
         else:
-            boxes_left.append((judged, ignored, text))
-    return Sample(
-        name=page.name,
-        image=page.image,
-        polygons=tuple(polygon for polygon, _, _ in boxes_left),
-        ignored=np.array([ignored for _, ignored, _ in boxes_left], bool),
-        texts=tuple(text for _, _, text in boxes_left),
-        annotation=page.annotation,
-        width=width,
-        height=height,
-    )
+            rows.append((judged, ignored, text))
+    polygons, flags, texts = zip(*rows, strict=True) if rows else ((), (), ())
+    return Sample(page.name, page.image, polygons, np.array(flags, bool), texts, page.annotation, width, height)
 
 
 def _unchanged(polygons: Sequence[Polygon | None], width: int, height: int) -> NDArray[np.bool_]:

@@ -39,7 +39,7 @@ Crop = tuple[NDArray[np.uint8], target_maps.Targets, str, list[str]]  # pixels, 
 
 @dataclass
 class Batch:
-    """Training crops (B, 3, H, W) uint8, the four target maps (B, 1, H, W), and what they were made of."""
+    """Training crops (B, 3, H, W) uint8, the four target maps (B, 1, H, W), and their origin."""
 
     images: Tensor
     maps: tuple[Tensor, Tensor, Tensor, Tensor]  # shrink map and mask, threshold map and mask
@@ -231,41 +231,38 @@ def collate(items: Sequence[Crop]) -> Batch:
     return Batch(images, maps, pages, [p for *_, problems in items for p in problems])  # type: ignore[arg-type]
 
 
+def worker_init() -> Callable[[int], None]:
+    """Return what starts a loader worker: it runs on one thread, reports crashes, and survives a first SIGTERM.
+
+    Two busy thread pools on few cores make steps many times slower.
+    """
+    return partial(_start_worker, _exit_flag(os.getpid()))
+
+
 @functools.cache
-def exit_flag(_process: int) -> Tensor:
+def _exit_flag(_process: int) -> Tensor:
     """Return a flag (1,) uint8 that a process shares with its loader workers: it is 1 once the process leaves."""
     flag = torch.zeros(1, dtype=torch.uint8).share_memory_()
     multiprocessing.util.Finalize(None, flag.fill_, args=(1,), exitpriority=100)  # before its children get SIGTERM
     return flag
 
 
-def ignore_first_sigterm(flag: Tensor, number: int, _frame: object) -> None:
-    """Let the first SIGTERM be for the training, which stops in order and ends its workers; the second ends this.
-
-    When the training's process leaves, Python sends one to the workers that are still up, and waits for them for ever.
-    """
-    if flag.item():
-        os._exit(0)  # as torch's own handler does
-    signal.signal(number, signal.SIG_DFL)
-
-
-def worker_init() -> Callable[[int], None]:
-    """Return what a loader worker begins with: it keeps to one thread, tells of crashes, and spares a first SIGTERM.
-
-    Two busy thread pools on few cores make steps many times slower.
-    """
-    return partial(_start_worker, exit_flag(os.getpid()))
-
-
 def _start_worker(flag: Tensor, _worker: int) -> None:
-    """Begin a loader worker.
+    """Start a loader worker.
 
     torch's signal handlers have just silenced faulthandler in it; with both a crash says what, and where. And its own
-    would end the worker at a SIGTERM to all processes (a scheduler's, `ocrlab watch`'s), before training has saved.
+    would end the worker at a SIGTERM to all processes (a scheduler's, `ocrlab watch`'s), before training has saved: so
+    the first SIGTERM is for the training, which stops in order and ends its workers; the second ends the worker.
     """
+
+    def ignore_first_sigterm(number: int, _frame: object) -> None:
+        if flag.item():  # the training's process leaves, and Python waits for ever for workers that are still up
+            os._exit(0)  # as torch's own handler does
+        signal.signal(number, signal.SIG_DFL)
+
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
-    signal.signal(signal.SIGTERM, partial(ignore_first_sigterm, flag))
+    signal.signal(signal.SIGTERM, ignore_first_sigterm)
     if sys.__stderr__ is not None:
         faulthandler.enable(sys.__stderr__)
     heartbeat.beat(phase="load")

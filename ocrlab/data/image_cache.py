@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import io
 import os
-import struct
 import tempfile
 import time
 import warnings
@@ -52,7 +51,8 @@ class Cache:
         if mode not in ("none", "memory", "disk"):
             raise ConfigError("Unknown cache", got=repr(mode), need="none, memory or disk")
         self.mode, self.limit = mode, int(limit_gb * 1e9)
-        self.folder = Path(folder) if folder else _default_folder() if mode == "disk" else Path()  # a user may lack one
+        cache = os.environ.get("XDG_CACHE_HOME") or (Path.home() / ".cache" if mode == "disk" and not folder else "")
+        self.folder = Path(folder) if folder else Path(cache) / "ocrlab" / "images"  # a user may have no home
         self.started = time.time_ns()
         self._images: dict[str, Image] = {}
         self._room = self.limit if mode == "memory" else 0  # bytes that may be added before looking around again
@@ -144,18 +144,12 @@ class Cache:
         return min(self.limit - total, max(need, self.limit // 100))
 
 
-def _default_folder() -> Path:
-    """Return the user's cache folder (XDG Base Directory)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ocrlab" / "images"
-
-
 def _key(path: Path | Member, loader_id: str) -> str | None:
     """Return the name of an entry, or None if the file cannot be read (the loader words that error)."""
     try:
-        content = path.read_bytes()
+        digest = hashlib.sha256(path.read_bytes())
     except OSError:
         return None
-    digest = hashlib.sha256(content)
     digest.update(loader_id.encode())
     return digest.hexdigest()[:40]
 
@@ -171,23 +165,21 @@ def _identity(loader: Callable[..., Any], lasting: bool) -> str:
 
 
 def _frozen(image: Image) -> Image:
-    image.flags.writeable = (
-        False  # in every mode, so that code which draws on a page fails at once and not with a cache
-    )
+    image.flags.writeable = False  # in every mode: code that draws on a page fails at once and not with a cache
     return image
 
 
 def _pack(image: Image) -> bytes:
     file = io.BytesIO()
-    npy.write_array(file, np.ascontiguousarray(image), version=(1, 0), allow_pickle=False)
+    np.save(file, np.ascontiguousarray(image), allow_pickle=False)
     data = file.getvalue()
-    return data + struct.pack("<I", zlib.crc32(data))
+    return data + zlib.crc32(data).to_bytes(4, "little")
 
 
 def _unpack(data: bytes) -> Image | None:
     """Return the array of an entry, without a copy and read-only, or None if the entry is damaged."""
     body = memoryview(data)[:-4]
-    if len(data) < 4 or struct.pack("<I", zlib.crc32(body)) != data[-4:] or not len(body):
+    if not len(body) or zlib.crc32(body).to_bytes(4, "little") != data[-4:]:
         return None
     file = io.BytesIO(data)
     try:

@@ -22,9 +22,8 @@ from ocrlab.data.annotations import PageError
 from ocrlab.data.folder_layouts import SUFFIXES
 from ocrlab.data.shards.tar_member import Member
 
-MAX_PIXELS = (
-    178_000_000  # A3 at 1200 dpi is refused, A4 is not; above it Pillow takes a header for a decompression bomb
-)
+# A3 at 1200 dpi is refused, A4 is not; above it Pillow takes a header for a decompression bomb.
+MAX_PIXELS = 178_000_000
 ORIENTATION_TAG = 274
 DEFLATE = 1032  # bytes at most that one compressed byte stands for (RFC 1951: 258 for each 2 bits)
 if "OPENCV_LOG_LEVEL" not in os.environ:  # what is wrong with a file is said here, not on stderr by a decoder
@@ -90,8 +89,7 @@ def read_image(path: Path | Member | str, *, exif: bool = False) -> NDArray[np.u
     except OSError as error:
         raise _unreadable(path, error) from error
     header = _header(io.BytesIO(data), path)
-    whole = _complete(data, header.form) and _large_enough(data, header)
-    rgb = _decode_opencv(data) if header.opencv and whole else None
+    rgb = _decode_opencv(data) if header.opencv and _is_whole(data, header) else None
     if rgb is None or rgb.shape[:2] != (header.height, header.width):
         rgb = _decode_pillow(data, path)
     return upright(rgb, header.orientation) if exif else rgb
@@ -136,14 +134,10 @@ def _header(file: BinaryIO, path: Path | Member) -> Header:
     except Image.DecompressionBombError as error:
         raise _too_large(path, str(error)) from error
     except Exception as error:  # for a broken file Pillow's parsers raise whatever they stumble over
-        names = ", ".join(sorted(suffix[1:] for suffix in SUFFIXES))
-        raise PageError(
-            "is not an image that can be read",
-            file=path,
-            got=f"a file that starts with {start!r}",
-            need=f"an intact {names} file",
-            do=next((do for mark, do in FOREIGN.items() if mark in start), FOREIGN[b""]),
-        ) from error
+        got = f"a file that starts with {start!r}"
+        need = f"an intact {', '.join(sorted(suffix[1:] for suffix in SUFFIXES))} file"
+        do = next((do for mark, do in FOREIGN.items() if mark in start), FOREIGN[b""])
+        raise PageError("is not an image that can be read", file=path, got=got, need=need, do=do) from error
     if header.width * header.height > MAX_PIXELS:
         raise _too_large(path, f"{header.width} x {header.height} pixels")
     return header
@@ -164,16 +158,15 @@ def _describe(image: Image.Image) -> Header:
     return Header(image.width, image.height, orientation, image.format or "", not special)
 
 
-def _complete(data: bytes, form: str) -> bool:
-    """Tell whether the end marker is there: OpenCV 4 fills what a cut JPEG lacks with grey, and says nothing."""
-    if form in ("JPEG", "MPO"):
+def _is_whole(data: bytes, header: Header) -> bool:
+    """Tell whether OpenCV may decode a file: it fills what a cut JPEG lacks with grey, and says nothing.
+
+    Of a PNG that cannot hold its pixels, libpng complains on stderr by itself.
+    """
+    if header.form in ("JPEG", "MPO"):
         return data.rfind(b"\xff\xd9") > data.rfind(b"\xff\xda")  # end of image after the last start of scan
-    return form != "PNG" or b"IEND" in data[-64:]
-
-
-def _large_enough(data: bytes, header: Header) -> bool:
-    """Tell whether a PNG can hold its pixels: of one that is cut short, libpng complains on stderr by itself."""
-    return header.form != "PNG" or header.width * header.height <= DEFLATE * 8 * len(data)
+    enough = header.width * header.height <= DEFLATE * 8 * len(data)
+    return header.form != "PNG" or (b"IEND" in data[-64:] and enough)
 
 
 def _decode_opencv(data: bytes) -> NDArray[np.uint8] | None:
@@ -197,24 +190,14 @@ def _decode_pillow(data: bytes, path: Path | Member) -> NDArray[np.uint8]:
     except PageError:
         raise
     except Exception as error:  # see _header
-        raise PageError(
-            "is damaged",
-            file=path,
-            got=f"{error} ({len(data):,} bytes)",
-            need="a complete image",
-            do="Copy the file again, or remove the page",
-        ) from error
+        got, do = f"{error} ({len(data):,} bytes)", "Copy the file again, or remove the page"
+        raise PageError("is damaged", file=path, got=got, need="a complete image", do=do) from error
 
 
 def _to_rgb(image: Image.Image, path: Path | Member) -> NDArray[np.uint8]:
     if image.mode in ("I", "F"):
-        raise PageError(
-            "has 32 bits a pixel, whose range is unknown",
-            file=path,
-            got=f"mode {image.mode}",
-            need="8 or 16 bits a channel",
-            do="Convert it to an 8 bit PNG",
-        )
+        what, do = "has 32 bits a pixel, whose range is unknown", "Convert it to an 8 bit PNG"
+        raise PageError(what, file=path, got=f"mode {image.mode}", need="8 or 16 bits a channel", do=do)
     if image.mode.startswith("I;16"):
         grey = (np.asarray(image) >> 8).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)

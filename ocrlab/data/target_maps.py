@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab import geometry
+from ocrlab import compiled_loops, geometry
 from ocrlab.errors import ShapeError
 
 Map = NDArray[np.float32]
@@ -89,8 +86,19 @@ def make(
     if flags.shape != (len(polygons),):
         raise ShapeError("Each polygon needs one flag", got=f"ignored {flags.shape}", need=f"({len(polygons)},)")
     low, high = threshold_range
-    maps = _fresh(_checked(size), low) if out is None else _wiped(out, _checked(size), low)
-    kernels = _kernels() if compiled else None
+    size = _checked(size)
+    if out is None:  # pages of zeros are not touched before something is drawn there
+        zeros, ones = np.zeros(size, np.float32), np.ones(size, np.float32)
+        maps: Maps = (zeros, ones, np.full(size, low, np.float32), np.zeros(size, np.float32))
+    else:
+        maps = out.maps
+        for plane, value in zip(maps, (0, 1, low, 0), strict=True):
+            usable = plane.flags.c_contiguous and plane.flags.writeable
+            if plane.shape != size or plane.dtype != np.float32 or not usable:
+                got, need = f"{plane.dtype} {plane.shape}", f"contiguous float32 {size}"
+                raise ShapeError("These maps cannot be drawn into", got=got, need=need, do="Use targets.buffers(size)")
+            plane.fill(value)
+    kernels = compiled_loops.load("ocrlab.data.target_maps_numba") if compiled else None
     left_over = np.ones(len(polygons), bool)
     if kernels:
         numbers = (shrink_ratio, low, high, min_text_size, FAR)
@@ -99,15 +107,6 @@ def make(
     for i in np.flatnonzero(left_over):
         flags[i] = not _draw(points[starts[i] : starts[i + 1]], bool(flags[i]), maps, settings)
     return Targets(*maps, ignored=flags)
-
-
-@lru_cache(maxsize=1)
-def _kernels() -> ModuleType | None:
-    """Return the compiled loops, or None without numba; imported late, because numba alone takes longer than ocrlab."""
-    try:
-        return import_module("ocrlab.data.target_maps_numba")
-    except ImportError:
-        return None
 
 
 def _checked(size: tuple[int, int]) -> tuple[int, int]:
@@ -129,23 +128,6 @@ def _flat(polygons: Sequence[NDArray[Any]]) -> tuple[Floats, Ints]:
         shapes = sorted({np.shape(p) for p in filled})
         raise ShapeError("These are not polygons", got=f"arrays of shape {shapes}", need="(P, 2), x and y in pixels")
     return points, starts
-
-
-def _fresh(size: tuple[int, int], low: float) -> Maps:
-    """Return blank maps in new memory; pages of zeros are not touched before something is drawn there."""
-    zeros, ones = np.zeros(size, np.float32), np.ones(size, np.float32)
-    return zeros, ones, np.full(size, low, np.float32), np.zeros(size, np.float32)
-
-
-def _wiped(out: Targets, size: tuple[int, int], low: float) -> Maps:
-    """Return the maps of `out` made blank; raises ShapeError if they are not what `buffers` returns for this size."""
-    for plane in out.maps:
-        if plane.shape != size or plane.dtype != np.float32 or not (plane.flags.c_contiguous and plane.flags.writeable):
-            got, need = f"{plane.dtype} {plane.shape}", f"contiguous float32 {size}"
-            raise ShapeError("These maps cannot be drawn into", got=got, need=need, do="Use targets.buffers(size)")
-    for plane, value in zip(out.maps, (0, 1, low, 0), strict=True):
-        plane.fill(value)
-    return out.maps
 
 
 def _draw(polygon: Floats, ignored: bool, maps: Maps, settings: Settings) -> bool:

@@ -1,21 +1,20 @@
-"""Loops that draw target maps, compiled by numba when this module is imported; only `targets` imports it, and late.
+"""Loops that draw target maps, compiled by numba when this module is imported.
 
-For the shapes that it takes, all this equals pyclipper, `cv2.fillPoly` and the NumPy path of `targets`. It takes boxes,
-upright or turned, inside the page: nearly all there is. Anything else is not drawn, but reported.
-It is one file because numba's cache notices a change of no other.
+For the shapes that it takes, all this equals pyclipper, `cv2.fillPoly` and the NumPy path of `target_maps`. It takes
+boxes, upright or turned, inside the page: nearly all there is. Anything else is not drawn, but reported.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-F = TypeVar("F", bound=Callable[..., object])
+from ocrlab import compiled_loops
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Map = NDArray[np.float32]
@@ -24,21 +23,7 @@ Flags = NDArray[np.bool_]
 SQUARE = 0.9  # sine of the corners of a quad that is offset here; sharper ones are left to pyclipper
 
 
-def entry(signature: str) -> Callable[[F], F]:
-    """Return a decorator that compiles at once, with a cache on disk, or without one where that fails."""
-
-    def compile_now(function: F) -> F:
-        try:
-            return cast(F, njit(signature, cache=True, nogil=True)(function))
-        except Exception:  # the cache has no writable folder, the disk is full, or what lies there is broken
-            return cast(F, njit(signature, nogil=True)(function))
-
-    return compile_now
-
-
-def part(function: F) -> F:
-    """Mark a function that is compiled into the entries which call it."""
-    return cast(F, njit(nogil=True)(function))
+part = compiled_loops.part()
 
 
 @part
@@ -243,7 +228,7 @@ def shrink_distance(polygon: Floats, ratio: float) -> float:
     return abs(area / 2) * (1 - ratio * ratio) / length if length > 0 else 0.0
 
 
-@entry("void(f8[:, ::1], f8, i8[::1], f8, f8, f4[:, ::1])")
+@compiled_loops.entry("void(f8[:, ::1], f8, i8[::1], f8, f8, f4[:, ::1])")
 def border(polygon: Floats, distance: float, box: Ints, low: float, high: float, canvas: Map) -> None:
     """Raise `canvas` inside `box` (x0, y0, x1, y1, the last included) to the threshold map of one polygon (P, 2).
 
@@ -284,7 +269,7 @@ def border(polygon: Floats, distance: float, box: Ints, low: float, high: float,
             row[k] = value if value > row[k] else row[k]
 
 
-@entry(
+@compiled_loops.entry(
     "void(f8[:, ::1], i8[::1], b1[::1], f8, f8, f8, f8, f8, f4[:, ::1], f4[:, ::1], f4[:, ::1], f4[:, ::1], b1[::1])"
 )
 def draw(

@@ -50,9 +50,8 @@ def inside(
     corners = np.array([[0, 0], [size[0], 0], [0, size[1]], size], dtype=np.float64) @ linear.T
     low, high = corners.min(axis=0) + shift, corners.max(axis=0) + shift
     fits = high - low >= crop
-    pull = np.maximum(crop - high, 0) - np.maximum(
-        low, 0
-    )  # at most one of the two is not zero where the page is larger
+    # At most one of the two is not zero where the page is larger.
+    pull = np.maximum(crop - high, 0) - np.maximum(low, 0)
     return np.asarray(shift + np.where(fits, pull, (crop - high - low) / 2))
 
 

@@ -1,4 +1,4 @@
-"""What a detector found, ours or another's, read back to be scored against annotated pages.
+"""Predictions of any detector, read back to be scored against annotated pages.
 
     FOLDER of NAME.txt, res_NAME.txt or gt_NAME.txt    ICDAR text, one file a page, as competitions take it in
     FOLDER of NAME.json, or one FILE.json              predictions as `ocrlab predict` writes them
@@ -16,14 +16,14 @@ import json
 import time
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ocrlab.data.annotations import read_text
 from ocrlab.data.formats.icdar import read_icdar
-from ocrlab.data.formats.reader import Index, Sample
+from ocrlab.data.formats.reader import Index
 from ocrlab.errors import DataError
 from ocrlab.evaluation.metrics.page_scores import DatasetScores, PageScores, judge
 from ocrlab.records import from_json
@@ -49,43 +49,35 @@ def score(index: Index, predictions: dict[str, PagePrediction]) -> DatasetScores
     Raises DataError if a page has no prediction, a prediction no page, or another image size than its page.
     """
     start = time.perf_counter()
-    names = {_nfc(sample.name): sample for sample in index.samples}
-    predictions = _in_full(predictions, names)
+    samples = {_nfc(sample.name): sample for sample in index.samples}
+    ends = Counter(PurePosixPath(name).name for name in samples)
+    full = {end: name for name in samples if ends[end := PurePosixPath(name).name] == 1}  # a name without its folders
+    by_page: dict[str, PagePrediction] = {}
+    for name, page in predictions.items():
+        by_page[name if name in samples else full.get(name) or full.get(PurePosixPath(name).name, name)] = page
     left_out = {_nfc(problem.file.stem) for problem in index.problems if problem.file is not None}
-    strangers = sorted(predictions.keys() - names.keys() - left_out)
+    strangers = sorted(by_page.keys() - samples.keys() - left_out)
     if strangers:
-        near = difflib.get_close_matches(strangers[0], names, n=1)
-        do = f"The nearest page is {near[0]}" if near else f"The pages are named like {next(iter(names))}"
+        near = difflib.get_close_matches(strangers[0], samples, n=1)
+        do = f"The nearest page is {near[0]}" if near else f"The pages are named like {next(iter(samples))}"
         raise DataError("These predictions belong to no page of the split", got=_few(strangers), do=do)
-    missing = [name for name in names if name not in predictions]
+    missing = [name for name in samples if name not in by_page]
     if missing:
         do = "A page on which nothing was found needs a prediction, too, without detections"
         raise DataError("These pages have no prediction", got=_few(missing), need="one for each page", do=do)
-    judged = {
-        sample.name: _judge(sample, predictions[name]) for name, sample in names.items() if not predictions[name].failed
-    }
+    judged: dict[str, PageScores] = {}
+    for name, sample in samples.items():
+        page = by_page[name]
+        if page.failed:
+            continue
+        size = (sample.width, sample.height)
+        if page.size not in (None, size):
+            got, need = (f"{width} x {height} pixels" for width, height in (page.size or size, size))
+            raise DataError(f"{page.file} is of another image than {sample.image}", got=got, need=need)
+        judged[sample.name] = judge(sample.polygons, sample.ignored, sample.texts, page.polygons, page.texts)
     if not judged:
         raise DataError("No page was predicted", got="an error for each page", need="one page with detections or none")
-    return DatasetScores(judged, len(index.problems) + len(names) - len(judged), time.perf_counter() - start)
-
-
-def _in_full(predictions: dict[str, PagePrediction], names: Iterable[str]) -> dict[str, PagePrediction]:
-    """Return predictions by the names that pages have: with folders, where only one page ends in what was said."""
-    names = list(names)
-    ends = Counter(PurePosixPath(name).name for name in names)
-    full_names = {PurePosixPath(name).name: name for name in names if ends[PurePosixPath(name).name] == 1}
-    full_names |= {name: name for name in names}
-    return {
-        full_names.get(name) or full_names.get(PurePosixPath(name).name, name): page
-        for name, page in predictions.items()
-    }
-
-
-def _judge(sample: Sample, predicted: PagePrediction) -> PageScores:
-    if predicted.size is not None and predicted.size != (sample.width, sample.height):
-        got, need = (f"{width} x {height} pixels" for width, height in (predicted.size, (sample.width, sample.height)))
-        raise DataError(f"{predicted.file} is of another image than {sample.image}", got=got, need=need)
-    return judge(sample.polygons, sample.ignored, sample.texts, predicted.polygons, predicted.texts)
+    return DatasetScores(judged, len(index.problems) + len(samples) - len(judged), time.perf_counter() - start)
 
 
 def read(path: Path) -> dict[str, PagePrediction]:
@@ -99,19 +91,17 @@ def read(path: Path) -> dict[str, PagePrediction]:
             got = f"{len(texts)} .txt and {len(jsons)} .json" + (f", none for {_few(sorted(alone))}" if alone else "")
             need = "a .txt for each page, or a .json for each page"
             raise DataError(f"{path} is no folder of predictions", got=got, need=need)
-        return _by_name(_page(file) for file in jsons) if jsons else _by_name(_icdar(file) for file in texts)
-    if not path.is_file():
+        pages = [_prediction(read_text(file), file, str(file)) for file in jsons] or [_icdar(file) for file in texts]
+    elif not path.is_file():
         need = "a folder of .txt or .json, or a .jsonl"
         raise DataError(f"There are no predictions at {path}", need=need, missing=True)
-    if path.suffix.lower() == ".jsonl":
+    elif path.suffix.lower() == ".jsonl":
         lines = enumerate(read_text(path).split("\n"), 1)
-        return _by_name(_prediction(line, path, f"{path}:{number}") for number, line in lines if line.strip())
-    if path.suffix.lower() != ".json":
+        pages = [_prediction(line, path, f"{path}:{number}") for number, line in lines if line.strip()]
+    elif path.suffix.lower() == ".json":
+        pages = [_prediction(read_text(path), path, str(path))]
+    else:
         raise DataError(f"{path} is no prediction", need="a .jsonl, a .json, or a folder of .txt or .json")
-    return _by_name([_page(path)])
-
-
-def _by_name(pages: Iterable[tuple[str, PagePrediction]]) -> dict[str, PagePrediction]:
     predictions: dict[str, PagePrediction] = {}
     for name, page in pages:
         if _nfc(name) in predictions:
@@ -123,19 +113,15 @@ def _by_name(pages: Iterable[tuple[str, PagePrediction]]) -> dict[str, PagePredi
 def _icdar(file: Path) -> tuple[str, PagePrediction]:
     boxes = read_icdar(file)
     name = next((file.stem.removeprefix(prefix) for prefix in PREFIXES if file.stem.startswith(prefix)), file.stem)
-    texts = boxes.texts if any(boxes.texts) and not all(map(_confidence, boxes.texts)) else None
+    texts = boxes.texts if any(boxes.texts) and not all(map(_is_confidence, boxes.texts)) else None
     return name, PagePrediction(file, boxes.polygons, texts, None)
 
 
-def _confidence(text: str) -> bool:
+def _is_confidence(text: str) -> bool:
     try:
         return 0 <= float(text) <= 1
     except ValueError:
         return False
-
-
-def _page(file: Path) -> tuple[str, PagePrediction]:
-    return _prediction(read_text(file), file, str(file))
 
 
 def _prediction(text: str, file: Path, place: str) -> tuple[str, PagePrediction]:

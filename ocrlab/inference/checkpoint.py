@@ -6,7 +6,6 @@ weights, what the detector is, and the settings it was measured with; `Detector.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 from pathlib import Path
@@ -18,6 +17,7 @@ from ocrlab.config.schema import Config
 from ocrlab.errors import CheckpointError, ConfigError
 from ocrlab.inference import pretrained
 from ocrlab.model.dbnet import Detector
+from ocrlab.run_folder.atomic_files import sync_folder
 
 SCHEMA = 1
 NETWORK = ("encoder", "decoder", "width")  # what decides which weights there are
@@ -45,12 +45,7 @@ def save(content: dict[str, Any], path: Path) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # some file systems cannot sync a folder
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    sync_folder(path.parent)
 
 
 def remove_torn_files(folder: Path) -> None:
@@ -65,11 +60,11 @@ def load(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # zip, unpickling and truncation errors share no base class
-        raise CheckpointError(
-            f"{path} cannot be read as a checkpoint",
-            got=_zip_problem(error),
-            need="a whole file written by ocrlab train",
-        ) from error
+        got = "a file of torch that is cut off or damaged"
+        if isinstance(error, pickle.UnpicklingError):  # whose own words would advise to let the file run code
+            got = "a file that holds more than weights and numbers: reading that could run somebody's code"
+        need = "a whole file written by ocrlab train"
+        raise CheckpointError(f"{path} cannot be read as a checkpoint", got=got, need=need) from error
     about = content.get("ocrlab") if isinstance(content, dict) else None
     schema = about.get("schema") if isinstance(about, dict) else None
     if not isinstance(schema, int):
@@ -90,7 +85,7 @@ def to_resume(path: Path, config: Config) -> dict[str, Any]:
     before = (there.get("trainer") or {}).get("max_steps", config.trainer.max_steps)
     if before <= about["step"] < config.trainer.max_steps:
         raise CheckpointError(
-            f"{path} has made all its {about['step']} steps",
+            f"{path} is already complete ({about['step']} of {before} steps)",
             got=f"trainer.max_steps={config.trainer.max_steps} in config.yaml, which was {before}",
             need="a run that ended before its last step",
             do=f"Start a new run; weights={path} begins with what this one has learned",
@@ -104,13 +99,6 @@ def to_resume(path: Path, config: Config) -> dict[str, Any]:
             do="Put back what it was, or start a new run",
         )
     return about | {"gpus": len((content.get("random") or {}).get("cuda", ()))}
-
-
-def _zip_problem(error: Exception) -> str:
-    """Say what a zip is that torch does not read. Its own words would advise to let the file run code."""
-    if isinstance(error, pickle.UnpicklingError):
-        return "a file that holds more than weights and numbers: reading that could run somebody's code"
-    return "a file of torch that is cut off or damaged"
 
 
 def card(config: Config, step: int, metrics: dict[str, float]) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -24,7 +23,6 @@ from ocrlab.inference.page_stream import Source, check_image, stream_pages
 from ocrlab.model.dbnet import Detector as Network
 from ocrlab.records import Prediction
 
-NEWEST = ", the newest successful run"
 WEAK = 0.5  # hmean@0.5 below which a run's detector is hardly the one that somebody wants to use
 
 
@@ -45,9 +43,23 @@ class Detector:
         Without a path it is the best one of the newest successful run in `runs`, and the shipped one where there is no
         run. Raises CheckpointError, and ConfigError for a device that is not there.
         """
-        file, origin = choose_checkpoint(path, Path(runs))
+        runs = Path(runs)
+        if path is not None and (str(path) != pretrained.NAME or Path(path).is_file()):
+            file, origin = Path(path), str(path)
+        elif path is not None:
+            file, origin = pretrained.find(), f"the shipped detector {pretrained.NAME}"
+        else:
+            try:
+                file = newest_checkpoint(runs)
+                origin = f"{file}, the newest successful run"
+            except CheckpointError:
+                file = pretrained.find()
+                origin = f"the shipped detector {pretrained.NAME}, since {runs} has no successful run"
         net, config, card = checkpoint.load_detector(file)
-        origin += _weakness(card) if origin.endswith(NEWEST) else ""
+        hmean = (card.get("metrics") or {}).get("hmean@0.5")
+        if origin.endswith("newest successful run") and isinstance(hmean, float) and hmean < WEAK:
+            origin += f", which reached only hmean@0.5 {hmean:.2f}"
+            origin += f" (`{pretrained.NAME}` as checkpoint is the shipped one)"
         try:
             net = net.to(device)
         except (RuntimeError, AssertionError) as error:  # torch's, of which some list thirty kinds of device
@@ -93,27 +105,6 @@ class Detector:
             do = "Put it into a list, or use detect"
             raise ShapeError("This is one page", got=got, need="a list of pages", do=do)
         return stream_pages(self, pages, lambda page, regions: page.prediction(regions), ahead=ahead, batch=batch)
-
-
-def choose_checkpoint(path: Path | str | None, runs: Path) -> tuple[Path, str]:
-    """Return the checkpoint to use and which one that is, in words; raises CheckpointError."""
-    if path is not None:
-        if str(path) == pretrained.NAME and not Path(path).is_file():
-            return pretrained.find(), f"the shipped detector {pretrained.NAME}"
-        return Path(path), str(path)
-    try:
-        newest = newest_checkpoint(runs)
-    except CheckpointError:
-        return pretrained.find(), f"the shipped detector {pretrained.NAME}, since {runs} has no successful run"
-    return newest, f"{newest}{NEWEST}"
-
-
-def _weakness(card: Mapping[str, Any]) -> str:
-    """Return what is said of a detector that nobody named, where it has not learned to find text."""
-    hmean = (card.get("metrics") or {}).get("hmean@0.5")
-    if not isinstance(hmean, float) or hmean >= WEAK:
-        return ""
-    return f", which reached only hmean@0.5 {hmean:.2f} (`{pretrained.NAME}` as checkpoint is the shipped one)"
 
 
 def newest_checkpoint(runs: Path) -> Path:

@@ -75,9 +75,13 @@ def card(
     """Return the model card of a packed checkpoint as Markdown; raises DataError if a figure is missing."""
     missing = [f"{figure}@{at}" for figure in FIGURES for at in LEVELS if f"{figure}@{at}" not in measured]
     if missing or "pages" not in measured:
-        raise DataError(
-            "The figures are not complete", got=", ".join(missing) or "no pages", need="ocrlab evaluate --json"
-        )
+        got = ", ".join(missing) or "no pages"
+        raise DataError("The figures are not complete", got=got, need="ocrlab evaluate --json")
+    robustness = "Its robustness to bad pictures was not measured."
+    if robust:
+        first = next(iter(robust.values()))
+        conditions = [[name, f"{value:.3f}", f"{value - first:+.3f}"] for name, value in robust.items()]
+        robustness = "The same pages made worse:\n\n" + markdown(["", "hmean@0.5", "change"], conditions)
     model, config, about = checkpoint.load_detector(packed)
     count = sum(weight.numel() for weight in model.parameters())
     rows = [[f"IoU {at}", *(f"{measured[f'{figure}@{at}']:.3f}" for figure in FIGURES)] for at in LEVELS]
@@ -91,7 +95,7 @@ def card(
         digest=sha256(packed),
         pages=int(measured["pages"]),
         figures=markdown(["", *FIGURES], rows),
-        robust=_robustness(robust),
+        robust=robustness,
         command=command,
         minutes=minutes,
         machine=machine,
@@ -105,14 +109,6 @@ def card(
         rotate=config.augment.rotate,
         smallest=config.targets.min_text_size,
     )
-
-
-def _robustness(robust: Mapping[str, float]) -> str:
-    if not robust:
-        return "How it stands bad pictures was not measured."
-    first = next(iter(robust.values()))
-    rows = [[name, f"{value:.3f}", f"{value - first:+.3f}"] for name, value in robust.items()]
-    return "The same pages made worse:\n\n" + markdown(["", "hmean@0.5", "change"], rows)
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

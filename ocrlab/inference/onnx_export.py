@@ -47,15 +47,12 @@ def to_onnx(detector: Detector, out: Path) -> float:
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(
-            "Export needs packages that are not installed",
-            got=f"no {', '.join(missing)}",
-            do="pip install 'ocrlab[onnx]'",
-        )
+        do = "pip install 'ocrlab[onnx]'"
+        raise ConfigError("Export needs packages that are not installed", got=f"no {', '.join(missing)}", do=do)
     if os.path.lexists(out):
         raise ConfigError("Nothing is overwritten", got=f"{out}, which exists", need="a new file")
     network = copy.deepcopy(detector.model).cpu().float().eval()
-    data = graph(network, metadata(detector))
+    data = onnx_bytes(network, metadata(detector))
     apart = difference(session(data), network)
     if not apart <= TOLERANCE:
         raise OcrlabError(
@@ -79,7 +76,7 @@ class Probability(nn.Module):
         return self.network.probability(images)
 
 
-def graph(network: Network, about: dict[str, Any]) -> bytes:
+def onnx_bytes(network: Network, about: dict[str, Any]) -> bytes:
     """Return a network as the bytes of an ONNX file with `about` in its metadata."""
     import onnx
 
@@ -103,17 +100,13 @@ def graph(network: Network, about: dict[str, Any]) -> bytes:
         )
     assert program is not None, "given with dynamo=True"
     model: onnx.ModelProto = program.model_proto
-    forget(model.graph)
-    model.metadata_props.add(key="ocrlab", value=json.dumps(about))
-    onnx.checker.check_model(model, full_check=True)
-    return model.SerializeToString()
-
-
-def forget(graph: onnx.GraphProto) -> None:
-    """Take out what the exporter noted for its own developers: lines of source, and where on this disk they are."""
+    graph = model.graph  # the exporter noted lines of source for its own developers, and where on this disk they are
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
+    model.metadata_props.add(key="ocrlab", value=json.dumps(about))
+    onnx.checker.check_model(model, full_check=True)
+    return model.SerializeToString()
 
 
 def metadata(detector: Detector) -> dict[str, Any]:
@@ -125,12 +118,8 @@ def metadata(detector: Detector) -> dict[str, Any]:
         "network": f"{config.encoder} {config.decoder} {config.width}",
         "checkpoint_sha256": sha256(detector.checkpoint) if detector.checkpoint else None,
         "images": "(B, 3, H, W) uint8 RGB, as decoded",
-        "canvas": {
-            **config.evaluate.model_dump(),
-            "multiple": MULTIPLE,
-            "padding": "right, below",
-            "colour": list(GREY),
-        },
+        "canvas": config.evaluate.model_dump()
+        | {"multiple": MULTIPLE, "padding": "right, below", "colour": list(GREY)},
         "exif": config.exif,
         "probability": "(B, 1, H, W) float32, of a pixel in shrunk text",
         "shrink_ratio": config.targets.shrink_ratio,

@@ -40,12 +40,9 @@ def probabilities(model: Detector, canvases: NDArray[np.uint8], *, bf16: bool) -
     with torch.inference_mode(), torch.autocast(images.device.type, enabled=False):  # `bf16` alone decides
         maps: NDArray[np.float32] = network.probability(images)[:, 0].cpu().numpy()
     if not np.isfinite(maps).all():
-        raise ShapeError(
-            "The probability map holds NaN",
-            got=f"{int((~np.isfinite(maps)).sum())} of {maps.size} pixels",
-            need="finite weights",
-            do="Look at the training's loss curve; the checkpoint is broken",
-        )
+        got, do = f"{int((~np.isfinite(maps)).sum())} of {maps.size} pixels", "Look at the training's loss curve"
+        what = "The probability map holds NaN"
+        raise ShapeError(what, got=got, need="finite weights", do=f"{do}; the checkpoint is broken")
     return maps
 
 

@@ -9,9 +9,10 @@ Shapes: B batch, H W canvas pixels.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -90,7 +91,7 @@ def stream_pages(
     pool = ThreadPoolExecutor(workers, thread_name_prefix="ocrlab-pages")
     try:
         while True:
-            for source in _take(feed, ahead - len(window)):
+            for source in islice(feed, ahead - len(window)):
                 window.append(PageInFlight(source, pool.submit(read, source, detector.config, keep_images)))
             if not window:
                 return
@@ -103,14 +104,6 @@ def stream_pages(
                 busy = True
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _take(feed: Iterator[Source], count: int) -> Iterator[Source]:
-    for _ in range(count):
-        try:
-            yield next(feed)
-        except StopIteration:
-            return
 
 
 def read(source: Source, config: Config, keep_image: bool) -> Page | Problem:
@@ -159,11 +152,11 @@ def _compute(
             chosen.append((flight, page))
     canvases = np.stack([page.canvas for _, page in chosen])  # (B, H, W, 3)
     heats = page_inference.probabilities(detector.model, canvases, bf16=detector.bf16)  # (B, H, W)
+    config = detector.config
+
+    def finished(page: Page, heat: NDArray[np.float32]) -> T:
+        ratio = config.targets.shrink_ratio
+        return finish(page, page_inference.regions(heat, page.warp, page.size, config.post, ratio))
+
     for (flight, page), heat in zip(chosen, heats, strict=True):
-        flight.result = pool.submit(_finish, page, heat, detector.config, finish)
-
-
-def _finish(
-    page: Page, heat: NDArray[np.float32], config: Config, finish: Callable[[Page, postprocess.Regions], T]
-) -> T:
-    return finish(page, page_inference.regions(heat, page.warp, page.size, config.post, config.targets.shrink_ratio))
+        flight.result = pool.submit(finished, page, heat)

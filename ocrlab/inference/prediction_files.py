@@ -48,7 +48,7 @@ class PageResult:
 
 
 def record(file: Path, page: Prediction | Problem) -> dict[str, Any]:
-    """Return a prediction, or a problem, as a JSON object that also says which file it was."""
+    """Return a prediction, or a problem, as a JSON object that also has the path of the file."""
     if isinstance(page, Prediction):
         return to_json(page, file=str(file))
     return {"schema": SCHEMA, "image": file.name, "error": page.message, "file": str(file)}
@@ -71,31 +71,26 @@ def collect(paths: Sequence[Path]) -> list[Path]:
             need = "images or folders of images"
             raise DataError("There is no such file or folder", got=str(path), need=need, missing=True)
     if not files:
-        raise DataError(
-            "No image was found", got=", ".join(map(str, paths)), need=f"files {' '.join(sorted(SUFFIXES))}"
-        )
+        need = f"files {' '.join(sorted(SUFFIXES))}"
+        raise DataError("No image was found", got=", ".join(map(str, paths)), need=need)
     return list(dict.fromkeys(files))
 
 
 def walk(top: Path) -> Iterator[Path]:
     """Yield the image files below a folder; links to folders are not followed, so that none is entered twice.
 
-    What cannot be read is yielded too, folders and links that lead nowhere among it: who reads it says so.
+    What cannot be read is yielded too, folders and links that lead nowhere among it: who reads it reports that.
     """
     closed: list[Path] = []
     for folder, folders, names in os.walk(top, onerror=lambda error: closed.append(Path(error.filename))):
         folders[:] = [name for name in folders if name[0] != "."]
         for name in names:
             path = Path(folder, name)
-            ours = name.lower().endswith(ENDINGS["overlay"])
-            if path.suffix.lower() in SUFFIXES | ALSO and name[0] != "." and not ours and not _special(path):
+            overlay = name.lower().endswith(ENDINGS["overlay"])
+            device = path.exists() and not path.is_file()  # or a pipe, from which one could read for ever
+            if path.suffix.lower() in SUFFIXES | ALSO and name[0] != "." and not overlay and not device:
                 yield path
     yield from closed
-
-
-def _special(path: Path) -> bool:
-    """Tell whether a name leads to a pipe, a socket or a device, from which one could read for ever."""
-    return os.path.exists(path) and not os.path.isfile(path)
 
 
 def predict_files(
@@ -122,7 +117,7 @@ def predict_files(
     def finish(page: Page, regions: postprocess.Regions) -> tuple[Path, Prediction, dict[str, Write]]:
         assert not isinstance(page.source, np.ndarray), "only files come in"
         file, prediction = Path(page.source), page.prediction(regions)
-        return file, prediction, {ENDINGS[form]: WRITERS[form](file, page, prediction, regions) for form in formed}
+        return file, prediction, {ENDINGS[form]: writer(form, file, page, prediction, regions) for form in formed}
 
     done = stream_pages(detector, files, finish, keep_images="overlay" in formed, ahead=ahead, batch=batch)
     with contextlib.closing(done):
@@ -135,32 +130,19 @@ def predict_files(
                 yield PageResult(file, prediction, place(writes, out, file.stem) if out and writes else ())
 
 
-def as_json(file: Path, _page: Page, prediction: Prediction, _regions: postprocess.Regions) -> Write:
-    """Return what writes a prediction as JSON."""
-    text = json.dumps(record(file, prediction), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    return lambda path: path.write_bytes(text.encode(errors="backslashreplace"))
-
-
-def as_icdar(_file: Path, _page: Page, _prediction: Prediction, regions: postprocess.Regions) -> Write:
-    """Return what writes regions as ICDAR text."""
-    return lambda path: reader.write_icdar(path, regions.polygons, [""] * len(regions))
-
-
-def as_overlay(_file: Path, page: Page, _prediction: Prediction, regions: postprocess.Regions) -> Write:
-    """Return what writes the page with its regions drawn on it, as a JPEG."""
-    assert page.image is not None, "kept for this"
-    picture = overlay(page.image, regions.polygons)
-    _, data = cv2.imencode(
-        ".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR, dst=picture), [cv2.IMWRITE_JPEG_QUALITY, 90]
-    )
-    return lambda path: path.write_bytes(data.tobytes())
-
-
-WRITERS: dict[str, Callable[[Path, Page, Prediction, postprocess.Regions], Write]] = {
-    "json": as_json,
-    "icdar": as_icdar,
-    "overlay": as_overlay,
-}
+def writer(form: str, file: Path, page: Page, prediction: Prediction, regions: postprocess.Regions) -> Write:
+    """Return what writes a page as JSON, as ICDAR text, or as a JPEG with its regions drawn on it."""
+    if form == "icdar":
+        return lambda path: reader.write_icdar(path, regions.polygons, [""] * len(regions))
+    if form == "json":
+        text = json.dumps(record(file, prediction), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        data = text.encode(errors="backslashreplace")
+    else:
+        assert page.image is not None, "stored for this"
+        picture = overlay(page.image, regions.polygons)
+        picture = np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR, dst=picture), np.uint8)
+        data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes()
+    return lambda path: path.write_bytes(data)
 
 
 def overlay(image: NDArray[np.uint8], polygons: Sequence[NDArray[np.float32]]) -> NDArray[np.uint8]:

@@ -30,9 +30,8 @@ def pack(source: Path, out: Path) -> str:
     beside = out.with_name(f"{out.name}.sha256")
     for file in (out, beside):
         if file.exists():
-            raise CheckpointError(
-                "Nothing is overwritten", got=f"{file}, which exists", do="Remove it, or choose another"
-            )
+            do = "Remove it, or choose another"
+            raise CheckpointError("Nothing is overwritten", got=f"{file}, which exists", do=do)
     model, config, about = checkpoint.load_detector(source)
     weights = {name: halved(name, tensor) for name, tensor in model.state_dict().items()}
     metrics = {name: value for name, value in about["metrics"].items() if "@" in name or name == "pages"}
@@ -54,11 +53,9 @@ def halved(name: str, tensor: Tensor) -> Tensor:
         return tensor
     half = tensor.to(torch.float16)
     if not torch.isfinite(half).all():
-        raise CheckpointError(
-            f"The weights {name} do not fit into half precision",
-            got=f"up to {float(tensor.abs().max()):g}",
-            need="finite numbers up to 65504",
-        )
+        got = f"up to {float(tensor.abs().max()):g}"
+        what = f"The weights {name} do not fit into half precision"
+        raise CheckpointError(what, got=got, need="finite numbers up to 65504")
     return half
 
 
@@ -68,9 +65,8 @@ def public(config: Config) -> Config:
     public_config = config.model_copy(update={name: getattr(fresh, name) for name in checkpoint.PRIVATE})
     for key, value in configs.flat(public_config).items():
         if isinstance(value, str) and ("/" in value or "\\" in value):
-            raise CheckpointError(
-                "A setting names a place on the disk", got=f"{key}={value}", need="none in a public file"
-            )
+            what = "A setting names a place on the disk"
+            raise CheckpointError(what, got=f"{key}={value}", need="none in a public file")
     return public_config
 
 

@@ -11,28 +11,24 @@ from ocrlab.evaluation.metrics.page_scores import DatasetScores
 from ocrlab.inference import page_inference
 from ocrlab.inference.detector import Detector
 
-Tick = Callable[[int, int], None]  # done, total
-
-
-def evaluate(
-    detector: Detector, data: str, split: str = "val", *, exif: bool = False, tick: Tick | None = None
-) -> dict[str, float]:
-    """Return the figures of IoU, DetEval and CLEval over a split, with pages seen and skipped and seconds."""
-    return score(detector, data, split, exif=exif, tick=tick).record()
-
 
 def score(
-    detector: Detector, data: str, split: str = "val", *, exif: bool = False, tick: Tick | None = None
+    detector: Detector,
+    data: str,
+    split: str = "val",
+    *,
+    exif: bool = False,
+    tick: Callable[[int, int], None] | None = None,
 ) -> DatasetScores:
     """Return every page of a split as IoU, DetEval and CLEval judge it; `tick(done, pages)` is called after each."""
     index = reader.load(data, split, exif=exif)
     start = time.perf_counter()
     plain = detector.config.model_copy(update={"exif": exif})
     samples, unreadable = readable_pages(index.samples, plain)
-    whole = Pages(samples, plain)
+    pages = Pages(samples, plain)
     judged = {}
     for i, sample in enumerate(samples):
-        judged[sample.name] = page_inference.judge(detector.model, whole.page(i), plain, bf16=detector.bf16)
+        judged[sample.name] = page_inference.judge(detector.model, pages.page(i), plain, bf16=detector.bf16)
         if tick:
-            tick(i + 1, len(whole))
+            tick(i + 1, len(pages))
     return DatasetScores(judged, len(index.problems) + len(unreadable), time.perf_counter() - start)

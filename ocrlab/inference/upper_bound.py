@@ -13,7 +13,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +28,6 @@ from ocrlab.data import target_maps, transforms
 from ocrlab.data.formats.reader import Index, Sample, load
 from ocrlab.errors import DataError
 from ocrlab.evaluation.metrics import iou
-from ocrlab.evaluation.postprocess import Regions
 from ocrlab.hardware import host
 from ocrlab.inference import page_inference
 
@@ -39,6 +38,7 @@ Tick = Callable[[int, int], None]  # pages done, of how many
 AIM = 0.7  # the IoU by which rows are ranked and boxes are called lost: at 0.5 almost every setting looks well
 STRIDE = 4  # of the features that the map is made from
 SIZES = (8, 12, 16, 24, 32, 48)  # short sides in page pixels at which the size bins end; the last bin is open
+BINS = (*(f"< {end} px" for end in SIZES), f">= {SIZES[-1]} px")
 
 
 @dataclass(frozen=True)
@@ -78,23 +78,25 @@ class Row:
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts of one page with one setting: (T, 3) matched, truths, detections by threshold, perfect and coarse."""
+    """Counts of one page with one setting: (T, 3) matched, truths, detections by threshold, perfect and coarse.
+
+    `boxes` counts those of the ground truth by size bin, `found` those of them that are found at AIM.
+    """
 
     perfect: NDArray[np.int64]
     coarse: NDArray[np.int64]
-    hit: NDArray[np.bool_]  # (N,) found at AIM
-    counts: NDArray[np.bool_]  # (N,) takes part in the figures
+    boxes: Counter[str]
+    found: Counter[str]
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """The perfect map (h, w) of a page, the warp to it, and the positions of the boxes that it loses, as in `Row`."""
+class PageLosses:
+    """The boxes that the perfect map of a page loses, as in `Row`, and its tallies with each unclip."""
 
-    heat: NDArray[np.float32]
-    warp: NDArray[np.float64]
-    vanished: list[int]
-    thin: list[int]
-    merged: list[list[int]]
+    vanished: list[Box]
+    thin: list[Box]
+    merged: list[tuple[Box, ...]]
+    tallies: list[Tally]
 
 
 def sweep(
@@ -114,26 +116,38 @@ def sweep(
     """
     if not any((~sample.ignored).any() for sample in index.samples):
         got = f"{len(index.samples)} pages with {sum(len(s.polygons) for s in index.samples)} boxes"
-        raise DataError(
-            f"{index.source} has nothing that the oracle could lose", got=got, need="a box that is not ignored"
-        )
-    grid = {
-        (long_side, ratio): [_applied(config or Config(), long_side, ratio, unclip, shape) for unclip in unclips]
-        for long_side, ratio in itertools.product(dict.fromkeys(long_sides), dict.fromkeys(shrink_ratios))
-    }
-    done: list[list[tuple[Drawing, list[Tally]]]] = []
+        what = f"{index.source} has nothing that the oracle could lose"
+        raise DataError(what, got=got, need="a box that is not ignored")
+    grid = []
+    for long_side, ratio in itertools.product(dict.fromkeys(long_sides), dict.fromkeys(shrink_ratios)):
+        chosen = {"evaluate.long_side": long_side, "targets.shrink_ratio": ratio, "post.shape": shape}
+        grid.append([configs.apply(config or Config(), {**chosen, "post.unclip": unclip}) for unclip in unclips])
+    done: list[list[PageLosses]] = []
     with ThreadPoolExecutor(host.cores()) as pool:  # what takes time here lets other threads run
-        for page_results in pool.map(
-            lambda sample: [_page(sample, variants) for variants in grid.values()], index.samples
-        ):
-            done.append(page_results)
+        for losses in pool.map(lambda sample: [_page(sample, variants) for variants in grid], index.samples):
+            done.append(losses)
             if tick:
                 tick(len(done), len(index.samples))
     rows = []
-    for k, variants in enumerate(grid.values()):
-        losses = _losses(index.samples, [page[k][0] for page in done])
-        for j, variant in enumerate(variants):
-            rows.append(_row(variant, index.samples, [page[k][1][j] for page in done], losses))
+    for pages, variants in zip(zip(*done, strict=True), grid, strict=True):
+        for number, variant in enumerate(variants):
+            tallies = [page.tallies[number] for page in pages]
+            boxes, found = Counter[str](), Counter[str]()
+            for tally in tallies:
+                boxes.update(tally.boxes)
+                found.update(tally.found)
+            row = Row(
+                long_side=variant.evaluate.long_side,
+                shrink_ratio=variant.targets.shrink_ratio,
+                unclip=variant.post.unclip,
+                hmean=_hmeans(sum(tally.perfect for tally in tallies)),
+                coarse=_hmeans(sum(tally.coarse for tally in tallies)),
+                bins={name: (boxes[name], found[name]) for name in BINS if boxes[name]},
+                vanished=tuple(box for page in pages for box in page.vanished),
+                thin=tuple(box for page in pages for box in page.thin),
+                merged=tuple(group for page in pages for group in page.merged),
+            )
+            rows.append(row)
     return rows
 
 
@@ -169,54 +183,46 @@ def short_side(polygon: NDArray[np.floating]) -> float:
 
 def bin_of(short: float) -> str:
     """Return the name of the size bin of a short side in page pixels."""
-    return next((f"< {end} px" for end in SIZES if short < end), f">= {SIZES[-1]} px")
+    return BINS[sum(short >= end for end in SIZES)]
 
 
-def _applied(config: Config, long_side: int, ratio: float, unclip: Unclip, shape: str) -> Config:
-    """Return a config with the settings of one row; raises ConfigError for one out of range."""
-    chosen = {"evaluate.long_side": long_side, "targets.shrink_ratio": ratio, "post.unclip": unclip}
-    return configs.apply(config, {**chosen, "post.shape": shape})
-
-
-def _page(sample: Sample, variants: Sequence[Config]) -> tuple[Drawing, list[Tally]]:
-    """Return the drawing of a page, and its tally for configs that differ in unclip only; the map itself is let go."""
-    drawing = draw(sample, variants[0])
-    tallies = []
-    for config in variants:
-        full, coarse = (
-            _decoded(heat, drawing, sample, config) for heat in (drawing.heat, through_stride(drawing.heat))
-        )
-        match = iou.match(sample.polygons, sample.ignored, full.polygons)
-        softened = iou.match(sample.polygons, sample.ignored, coarse.polygons)
-        hit = np.zeros(len(sample.polygons), bool)
-        hit[[truth for truth, _ in match.pairs[AIM]]] = True
-        tallies.append(Tally(_counts(match), _counts(softened), hit, match.truth_counts))
-    return replace(drawing, heat=np.zeros((0, 0), np.float32)), tallies
-
-
-def _decoded(heat: NDArray[np.float32], drawing: Drawing, sample: Sample, config: Config) -> Regions:
-    return page_inference.regions(
-        heat, drawing.warp, (sample.width, sample.height), config.post, config.targets.shrink_ratio
-    )
-
-
-def draw(sample: Sample, config: Config) -> Drawing:
-    """Return the perfect map of a page at `config.evaluate`, drawn as training draws it."""
-    warp, (width, height) = transforms.letterbox((sample.width, sample.height), config.evaluate)
+def _page(sample: Sample, variants: Sequence[Config]) -> PageLosses:
+    """Return what the perfect map of a page, drawn as training draws it, loses with configs that differ in unclip."""
+    chosen, size = variants[0], (sample.width, sample.height)
+    warp, (width, height) = transforms.letterbox(size, chosen.evaluate)
     moved = [np.rint(transforms.warp_points(polygon, warp)) for polygon in sample.polygons]  # as `training_crop` does
-    chosen = config.targets
     targets = target_maps.make(
         moved,
         sample.ignored,
         (height, width),
-        shrink_ratio=chosen.shrink_ratio,
-        threshold_range=chosen.threshold_range,
-        min_text_size=chosen.min_text_size,
+        shrink_ratio=chosen.targets.shrink_ratio,
+        threshold_range=chosen.targets.threshold_range,
+        min_text_size=chosen.targets.min_text_size,
     )
-    inner = {i: shrunk(moved[i], chosen.shrink_ratio) for i in np.flatnonzero(~targets.ignored).tolist()}
-    thin = [i for i, p in inner.items() if len(p) and min(cv2.minAreaRect(p)[1]) < config.post.min_size]
-    vanished = np.flatnonzero(targets.ignored & ~sample.ignored).tolist()
-    return Drawing(targets.shrink_map, warp, vanished, thin, touching(inner, targets.shrink_map))
+    heat = targets.shrink_map
+    shorts = [short_side(polygon) for polygon in sample.polygons]
+    tallies = []
+    for config in variants:
+        matches = []
+        for page_map in (heat, through_stride(heat)):
+            regions = page_inference.regions(page_map, warp, size, config.post, config.targets.shrink_ratio)
+            matches.append(iou.match(sample.polygons, sample.ignored, regions.polygons))
+        full, coarse = (
+            np.array([(match.matched(t), match.cared_truth, match.cared_detections) for t in match.thresholds])
+            for match in matches
+        )
+        counted = np.flatnonzero(matches[0].truth_counts).tolist()
+        hits = {truth for truth, _ in matches[0].pairs[AIM]}
+        boxes, found = (Counter(bin_of(shorts[i]) for i in places) for places in (counted, hits & set(counted)))
+        tallies.append(Tally(full, coarse, boxes, found))
+    lost = [Box(sample.name, i, round(short, 1)) for i, short in enumerate(shorts)]
+    inner = {i: shrunk(moved[i], chosen.targets.shrink_ratio) for i in np.flatnonzero(~targets.ignored).tolist()}
+    return PageLosses(
+        vanished=[lost[i] for i in np.flatnonzero(targets.ignored & ~sample.ignored)],
+        thin=[lost[i] for i, p in inner.items() if len(p) and min(cv2.minAreaRect(p)[1]) < chosen.post.min_size],
+        merged=[tuple(lost[i] for i in group) for group in touching(inner, heat)],
+        tallies=tallies,
+    )
 
 
 def shrunk(polygon: NDArray[np.floating], ratio: float) -> NDArray[np.int32]:
@@ -242,50 +248,6 @@ def through_stride(heat: NDArray[np.float32]) -> NDArray[np.float32]:
     small = cv2.resize(heat, (max(1, width // STRIDE), max(1, height // STRIDE)), interpolation=cv2.INTER_AREA)
     again = cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
     return np.clip(again, 0, 1, dtype=np.float32)
-
-
-def _counts(match: iou.PageMatch) -> NDArray[np.int64]:
-    return np.array([(match.matched(t), match.cared_truth, match.cared_detections) for t in match.thresholds])
-
-
-Losses = tuple[tuple[Box, ...], tuple[Box, ...], tuple[tuple[Box, ...], ...]]
-
-
-def _losses(samples: Sequence[Sample], drawings: Sequence[Drawing]) -> Losses:
-    """Return the boxes that vanish, those that are too thin, and the groups that merge, over all pages."""
-
-    def boxes(sample: Sample, positions: Sequence[int]) -> tuple[Box, ...]:
-        return tuple(Box(sample.name, i, round(short_side(sample.polygons[i]), 1)) for i in positions)
-
-    both = list(zip(samples, drawings, strict=True))
-    return (
-        tuple(box for sample, drawing in both for box in boxes(sample, drawing.vanished)),
-        tuple(box for sample, drawing in both for box in boxes(sample, drawing.thin)),
-        tuple(boxes(sample, group) for sample, drawing in both for group in drawing.merged),
-    )
-
-
-def _row(config: Config, samples: Sequence[Sample], tallies: Sequence[Tally], losses: Losses) -> Row:
-    """Return the row of one setting from the tallies of its pages."""
-    totals: Counter[str] = Counter()
-    hits: Counter[str] = Counter()
-    for sample, tally in zip(samples, tallies, strict=True):
-        for i in np.flatnonzero(tally.counts).tolist():
-            name = bin_of(short_side(sample.polygons[i]))
-            totals[name] += 1
-            hits[name] += bool(tally.hit[i])
-    order = [*(f"< {end} px" for end in SIZES), f">= {SIZES[-1]} px"]
-    return Row(
-        long_side=config.evaluate.long_side,
-        shrink_ratio=config.targets.shrink_ratio,
-        unclip=config.post.unclip,
-        hmean=_hmeans(sum(tally.perfect for tally in tallies)),
-        coarse=_hmeans(sum(tally.coarse for tally in tallies)),
-        bins={name: (totals[name], hits[name]) for name in order if totals[name]},
-        vanished=losses[0],
-        thin=losses[1],
-        merged=losses[2],
-    )
 
 
 def _hmeans(total: NDArray[np.int64] | int) -> dict[float, float]:

@@ -4,7 +4,7 @@ Two paths, equal in value and gradient:
 - the device path is plain tensor arithmetic. It never reads a value back to the host (no `.item()`, no `.cpu()`, no
   `nonzero`), so it can be captured in a CUDA graph and compiled without a break. OHEM's top-k with a k that only the
   device knows is a selection, not a sort: the k-th largest loss is found bit by bit, with no data-dependent shape.
-- on the CPU one registered operator computes loss and gradient together, in compiled loops (`kernels`). Without numba,
+- on the CPU one registered operator computes loss and gradient together, in compiled loops. Without numba,
   and for float64, the device path does it.
 
 Shapes: B batch, H W pixels. All maps are (B, 1, H, W).
@@ -12,19 +12,18 @@ Shapes: B batch, H W pixels. All maps are (B, 1, H, W).
 
 from __future__ import annotations
 
-from functools import lru_cache
-from importlib import import_module
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from ocrlab import compiled_loops
 from ocrlab.errors import OcrlabError, ShapeError
 
 K = 50.0  # steepness of the approximate step function
 EPS = 1e-6
+LOOPS = "ocrlab.losses.db_loss_numba"
 NO_TEXT_SHARE = 1 / 64  # share of the hardest negatives that teach when a batch holds no text at all
 
 
@@ -67,23 +66,14 @@ def db_loss(
 
 def check(probability_logits: Tensor, threshold_logits: Tensor, targets: TargetMaps) -> None:
     """Raise ShapeError with every shape, dtype and device unless all maps fit together."""
-    named = {
-        "probability_logits": probability_logits,
-        "threshold_logits": threshold_logits,
-        **targets._asdict(),
-    }
+    named = {"probability_logits": probability_logits, "threshold_logits": threshold_logits, **targets._asdict()}
     first = probability_logits
-    fits = (
-        first.ndim == 4 and first.shape[1] == 1 and first.is_floating_point() and threshold_logits.is_floating_point()
-    )
-    if fits and all(t.shape == first.shape and t.device == first.device for t in named.values()):
-        return
-    shapes = "; ".join(f"{name} {tuple(t.shape)} {t.dtype} on {t.device}" for name, t in named.items())
-    raise ShapeError(
-        "The maps of the DB loss do not fit together",
-        got=shapes,
-        need="six maps (B, 1, H, W) on one device, the logits of a float type",
-    )
+    fits = first.ndim == 4 and first.shape[1] == 1
+    fits = fits and first.is_floating_point() and threshold_logits.is_floating_point()
+    if not fits or any(t.shape != first.shape or t.device != first.device for t in named.values()):
+        got = "; ".join(f"{name} {tuple(t.shape)} {t.dtype} on {t.device}" for name, t in named.items())
+        need = "six maps (B, 1, H, W) on one device, the logits of a float type"
+        raise ShapeError("The maps of the DB loss do not fit together", got=got, need=need)
 
 
 def kth_largest(values: Tensor, k: Tensor) -> Tensor:
@@ -146,20 +136,11 @@ def on_cpu(
     ratio: float,
 ) -> LossParts:
     """Return the DB loss by compiled loops in float32; where there are none, and for float64, by `on_device`."""
-    if _kernels() is None or torch.float64 in (probability_logits.dtype, threshold_logits.dtype):
+    if compiled_loops.load(LOOPS) is None or torch.float64 in (probability_logits.dtype, threshold_logits.dtype):
         return on_device(probability_logits, threshold_logits, targets, weights, ratio)
     parts, _, _ = _db_loss_cpu(probability_logits, threshold_logits, *targets, list(weights), ratio)
     total, bce, dice, l1 = parts.unbind()
     return LossParts(total, bce.detach(), dice.detach(), l1.detach())
-
-
-@lru_cache(maxsize=1)
-def _kernels() -> ModuleType | None:
-    """Return the compiled loops, or None without numba; imported late, because numba alone takes longer than ocrlab."""
-    try:
-        return import_module("ocrlab.losses.db_loss_numba")
-    except ImportError:
-        return None
 
 
 @torch.library.custom_op("ocrlab::db_loss_cpu", mutates_args=(), device_types="cpu")
@@ -174,7 +155,7 @@ def _db_loss_cpu(
     ratio: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return ((total, bce, dice, l1), gradient of total by the first logits, by the second); see `on_device`."""
-    kernels = _kernels()
+    kernels = compiled_loops.load(LOOPS)
     assert kernels is not None, "on_cpu looked"
     tensors = (probability_logits, threshold_logits, shrink_map, shrink_mask, threshold_map, threshold_mask)
     maps = [t.detach().to(torch.float32).contiguous().view(-1).numpy() for t in tensors]

@@ -1,21 +1,20 @@
-"""The DB loss and its gradient in two passes over the pixels, compiled by numba when this is imported, which is late.
+"""The DB loss and its gradient in two passes over the pixels, compiled by numba when this is imported.
 
 One thread does it, in less time than torch's pool needs for the same: a second pool beside torch's makes every step
 many times slower where there are few cores. Loops are so plain that LLVM turns them into vector instructions; that is
-why the exponential is written out here. It is one file because numba's cache notices a change of no other.
+why the exponential is written out here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-F = TypeVar("F", bound=Callable[..., object])
+from ocrlab import compiled_loops
+
 Map = NDArray[np.float32]
 Floats = NDArray[np.float64]
 
@@ -26,26 +25,9 @@ UNIT, ZERO, HALF, TWO = np.float32(1), np.float32(0), np.float32(0.5), np.float3
 FINE = 19  # bits of a float32 that the second histogram of `hardest` looks at, the first at those above
 
 
-def entry(signature: str) -> Callable[[F], F]:
-    """Return a decorator that compiles at once, with a cache on disk, or without one where that fails."""
-
-    def compile_now(function: F) -> F:
-        try:
-            return cast(F, njit(signature, cache=True, nogil=True, error_model="numpy")(function))
-        except Exception:  # the cache has no writable folder, the disk is full, or what lies there is broken
-            return cast(F, njit(signature, nogil=True, error_model="numpy")(function))
-
-    return compile_now
-
-
-def part(function: F) -> F:
-    """Mark a function that is compiled into the entry; its sums may be taken in any order, as vectors need it."""
-    return cast(F, njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})(function))
-
-
-def exact(function: F) -> F:
-    """Mark a function that is compiled into others and computes in the order that it is written in."""
-    return cast(F, njit(nogil=True, error_model="numpy", fastmath={"contract"})(function))
+# The sums of a `part` may be taken in any order, as vectors need it; an `exact` one computes in the order of its text.
+part = compiled_loops.part(error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+exact = compiled_loops.part(error_model="numpy", fastmath={"contract"})
 
 
 @exact
@@ -199,7 +181,10 @@ def gradients(
         threshold[i] = (side * border_mask[i] * by_l1 - step) * (t * (UNIT - t))
 
 
-@entry("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f8[::1], f4[::1], f4[::1], f4[::1], f8[::1])")
+@compiled_loops.entry(
+    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f8[::1], f4[::1], f4[::1], f4[::1], f8[::1])",
+    error_model="numpy",
+)
 def db_loss(
     x: Map,
     y: Map,

@@ -142,19 +142,16 @@ class Detector(nn.Module):
 def check(images: Tensor, letterbox: bool) -> None:
     """Raise ShapeError unless `images` is a batch that the detector can take."""
     if images.ndim != 4 or images.shape[1] != 3:
-        raise ShapeError(
-            "The detector takes a batch of RGB images", got=f"shape {tuple(images.shape)}", need="shape (B, 3, H, W)"
-        )
+        got = f"shape {tuple(images.shape)}"
+        raise ShapeError("The detector takes a batch of RGB images", got=got, need="shape (B, 3, H, W)")
     if not images.dtype.is_floating_point and images.dtype != torch.uint8:
         raise ShapeError("The detector takes pixels 0..255", got=f"dtype {images.dtype}", need="uint8 or a float type")
     height, width = images.shape[-2:]
     if letterbox or (height % MULTIPLE == 0 and width % MULTIPLE == 0 and height and width):
         return
     padded = tuple(max(MULTIPLE, -(-n // MULTIPLE) * MULTIPLE) for n in (width, height))
-    raise ShapeError(
-        f"Image is {width} x {height}; height and width must be multiples of {MULTIPLE}",
-        do=f"Use letterbox=True or pad to {padded[0]} x {padded[1]}",
-    )
+    what = f"Image is {width} x {height}; height and width must be multiples of {MULTIPLE}"
+    raise ShapeError(what, do=f"Use letterbox=True or pad to {padded[0]} x {padded[1]}")
 
 
 def initialise(module: nn.Module) -> None:

@@ -107,7 +107,11 @@ def fused(detector: Detector, *, bf16: bool) -> Fused:
 
 def build(detector: Detector, kind: torch.dtype) -> Fused:
     """Return the inference form of a detector that computes in `kind`; see `fused`."""
-    check_finite(detector)
+    for name, value in detector.state_dict().items():
+        if not bool(value.isfinite().all()):
+            got = f"{int((~value.isfinite()).sum())} of {value.numel()} in {name}"
+            do = "Look at the training's loss curve; a checkpoint that holds them is broken"
+            raise ShapeError("The detector holds NaN or infinite weights", got=got, need="finite weights", do=do)
     return joined(detector, kind, pack=detector.mean.device.type == "cpu" and packable(kind))
 
 
@@ -115,9 +119,15 @@ def joined(detector: Detector, kind: torch.dtype, *, pack: bool = False) -> Fuse
     """Return the inference form of a detector; without `pack` it is all that fake tensors can do."""
     layers = traced(Layers(reader(detector)))
     norms = take_norms(layers)
-    wrap_convolutions(layers)
+    for node in layers.graph.nodes:
+        plain = module_of(layers, node)
+        if isinstance(plain, nn.Conv2d):
+            layers.set_submodule(node.target, Convolution(plain))
     join_sums(layers)
-    join_relus(layers)
+    for node in list(layers.graph.nodes):  # a convolution does the ReLU that follows it
+        if isinstance(module_of(layers, node), nn.ReLU) and alone(layers, node.args[0]):
+            cast(Convolution, module_of(layers, node.args[0])).relu = True
+            replace(node, node.args[0])
     layers.graph.lint()
     layers.recompile()
     layers.delete_all_unused_submodules()
@@ -143,18 +153,6 @@ def traced(layers: Layers) -> fx.GraphModule:
     graph = tracer.trace(layers)
     tracer.root, tracer.submodule_paths = nn.Module(), None
     return fx.GraphModule(layers, graph)
-
-
-def check_finite(detector: Detector) -> None:
-    """Raise ShapeError if a weight or a statistic is NaN or infinite, naming the first tensor that holds one."""
-    for name, value in detector.state_dict().items():
-        if not bool(value.isfinite().all()):
-            raise ShapeError(
-                "The detector holds NaN or infinite weights",
-                got=f"{int((~value.isfinite()).sum())} of {value.numel()} in {name}",
-                need="finite weights",
-                do="Look at the training's loss curve; a checkpoint that holds them is broken",
-            )
 
 
 def packable(kind: torch.dtype) -> bool:
@@ -224,14 +222,6 @@ def fold(
             plain.weight = nn.Parameter(final, requires_grad=False)
 
 
-def wrap_convolutions(layers: fx.GraphModule) -> None:
-    """Put a Convolution in the place of each plain one."""
-    for node in layers.graph.nodes:
-        plain = module_of(layers, node)
-        if isinstance(plain, nn.Conv2d):
-            layers.set_submodule(node.target, Convolution(plain))
-
-
 def join_sums(layers: fx.GraphModule) -> None:
     """Let a convolution add the other map itself, where nobody else wants its result."""
     for node in list(layers.graph.nodes):
@@ -245,14 +235,6 @@ def join_sums(layers: fx.GraphModule) -> None:
                 joined = layers.graph.call_module(mine.target, (*mine.args, other))
             replace(node, joined)
             layers.graph.erase_node(mine)
-
-
-def join_relus(layers: fx.GraphModule) -> None:
-    """Let a convolution do the ReLU that follows it."""
-    for node in list(layers.graph.nodes):
-        if isinstance(module_of(layers, node), nn.ReLU) and alone(layers, node.args[0]):
-            cast(Convolution, module_of(layers, node.args[0])).relu = True
-            replace(node, node.args[0])
 
 
 def alone(layers: fx.GraphModule, node: Any) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -227,23 +225,3 @@ def test_wrong_input_is_refused_with_what_is_needed() -> None:
     out.shrink_mask = out.shrink_mask.astype(np.float64)  # type: ignore[assignment]
     with pytest.raises(ShapeError, match="float64"):
         target_maps.make([BOX], flags(False), (40, 80), **PUBLISHED, out=out)
-
-
-def test_without_numba_the_numpy_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = target_maps.make([BOX], flags(False), (40, 80), **PUBLISHED)
-    monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "ocrlab.data.target_maps_numba", raising=False)
-    target_maps._kernels.cache_clear()
-    try:
-        assert target_maps._kernels() is None
-        maps = target_maps.make([BOX], flags(False), (40, 80), **PUBLISHED)
-    finally:
-        target_maps._kernels.cache_clear()
-    for first, other in zip(maps.maps, expected.maps, strict=True):
-        np.testing.assert_allclose(first, other, rtol=0, atol=1e-6)
-
-
-def test_importing_targets_does_not_import_numba() -> None:
-    code = "import sys, ocrlab.data.target_maps; print('numba' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip() == "False"

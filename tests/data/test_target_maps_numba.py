@@ -106,17 +106,3 @@ def test_what_is_no_box_inside_the_page_is_left_over_untouched(polygon: list[lis
     assert left.tolist() == [True, False] and not flags.any()
     for first, other in zip((text, mask, threshold, border_mask), alone[:4], strict=True):
         np.testing.assert_array_equal(first, other)
-
-
-def test_without_a_place_for_the_cache_it_compiles_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, tried = kernels.njit, []
-
-    def picky(*args: Any, **options: Any) -> Any:
-        tried.append(options.get("cache", False))
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(*args, **options)
-
-    monkeypatch.setattr(kernels, "njit", picky)
-    double = kernels.entry("i8(i8)")(lambda number: number * 2)
-    assert double(21) == 42 and tried == [True, False]

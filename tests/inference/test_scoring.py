@@ -37,7 +37,5 @@ def test_every_page_is_judged_by_name_and_reported(detector: Detector, data: Pat
 
 
 def test_the_figures_are_those_of_the_pages(detector: Detector, data: Path) -> None:
-    figures = scoring.evaluate(detector, str(data))
-    scored = scoring.score(detector, str(data)).record()
-    assert {k: v for k, v in figures.items() if k != "seconds"} == {k: v for k, v in scored.items() if k != "seconds"}
+    figures = scoring.score(detector, str(data)).record()
     assert figures["cleval_recall"] > 0.5 and figures["pages"] == 2

@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrlab.data.formats.icdar import write_icdar
 from ocrlab.data.synthetic import decorations, photo_effects, typesetting
 from ocrlab.data.synthetic.receipt_layout import Sheet, layout
 from ocrlab.data.synthetic.stable_random import Dice
@@ -25,6 +26,17 @@ SUMS = "SHA256SUMS"  # what `make` wrote, in the format of sha256sum
 TITLE = "# Synthetic receipts"
 OURS = re.compile(r"README\.md|(?:train|val)/(?:images/receipt_\d{3,}\.jpg|gts/gt_receipt_\d{3,}\.txt)")
 SMALLEST = (320, 480)  # pixels; below, the letters are too small to read
+
+README = f"""{TITLE}
+
+{{train}} pages for training and {{val}} for validation, drawn by `ocrlab/data/synthetic/generate.py`; no real
+shop, person or receipt is shown. `gts/gt_NAME.txt` has one line a text box, as in ICDAR 2015 and SROIE:
+`x1,y1,x2,y2,x3,y3,x4,y4,transcription`, whole pixels, clockwise from the top left. A row of columns is
+one box a column. Rules, barcodes, logos, stamps and pen strokes are not text and not annotated.
+
+Made with seed {{seed}}: `ocrlab samples make DIR --train {{train}} --val {{val}} --seed {{seed}}`.
+`sha256sum -c {SUMS}` says whether the files are as they were made. Licence: MIT, as the program.
+"""
 
 Quad = NDArray[np.float32]
 
@@ -65,8 +77,8 @@ def page(seed: int, *, width: int | None = None, height: int | None = None) -> P
     chosen = 8 * dice.whole(68, 86), 8 * dice.whole(104, 124)
     size = (chosen[0] if width is None else width, chosen[1] if height is None else height)
     if size[0] < SMALLEST[0] or size[1] < SMALLEST[1]:
-        raise DataError("Page is too small for a receipt", got=f"{size[0]} x {size[1]}",
-                        need=f"at least {SMALLEST[0]} x {SMALLEST[1]} pixels")  # fmt: skip
+        need = f"at least {SMALLEST[0]} x {SMALLEST[1]} pixels"
+        raise DataError("Page is too small for a receipt", got=f"{size[0]} x {size[1]}", need=need)
     sheet = layout(Dice(seed, 1), round(size[0] * dice.between(0.8, 0.96)), round(size[1] * 0.97))
     matrix = photo_effects.place(Dice(seed, 2), (sheet.width, sheet.height), size)
     ink = decorations.printed(Dice(seed, 3), sheet)
@@ -89,18 +101,13 @@ def _annotate(sheet: Sheet, matrix: photo_effects.Matrix) -> tuple[list[Quad], l
         return np.array([photo_effects.project(matrix, x, y) for x, y in corners], np.float32)
 
     words = [word for piece in sheet.pieces for word in typesetting.words(piece)]
+    lines = [on_page(typesetting.box(piece)) for piece in sheet.pieces]
     return (
-        [on_page(typesetting.box(piece)) for piece in sheet.pieces],
+        lines,
         [piece.text for piece in sheet.pieces],
         [on_page(box) for _, box in words],
         [text for text, _ in words],
     )
-
-
-def icdar(page: Page) -> str:
-    """Return the lines of a page as ICDAR text: eight whole numbers and the transcription, one box a line."""
-    rows = [",".join(str(int(value)) for value in np.rint(quad).ravel()) for quad in page.lines]
-    return "".join(f"{row},{text}\n" for row, text in zip(rows, page.texts, strict=True))
 
 
 def make(
@@ -131,38 +138,29 @@ def make(
             for place in range(count):
                 sheet = page(seed * PER_SEED + SPLITS[split] + place)
                 (stage / split / "images" / f"receipt_{place:03}.jpg").write_bytes(sheet.jpeg)
-                text = icdar(sheet).encode()
-                (stage / split / "gts" / f"gt_receipt_{place:03}.txt").write_bytes(text)
+                write_icdar(stage / split / "gts" / f"gt_receipt_{place:03}.txt", sheet.lines, sheet.texts)
                 lines, done = lines + len(sheet.lines), done + 1
                 if progress is not None:
                     progress(done, train + val)
-        (stage / "README.md").write_text(_readme(train, val, seed), encoding="utf-8", newline="\n")
-        new = _sign(stage)
-        _replace(folder, old, stage, new)
+        (stage / "README.md").write_text(README.format(train=train, val=val, seed=seed), encoding="utf-8", newline="\n")
+        new = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
+        sums = "".join(f"{_digest(stage / name)}  {name}\n" for name in new)
+        (stage / SUMS).write_text(sums, newline="\n")
+        new.append(SUMS)
+        for name in sorted(set(new) - set(old)):
+            if (folder / name).exists():
+                do = "Move it away, or name another folder"
+                raise DataError(f"{folder / name} was not made by this command", do=do)
+        for name in old:
+            (folder / name).unlink(missing_ok=True)
+        for name in new:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(stage / name, folder / name)
     return Summary(folder, train, val, lines, sum((folder / name).stat().st_size for name in new))
-
-
-def _readme(train: int, val: int, seed: int) -> str:
-    return (
-        f"{TITLE}\n\n"
-        f"{train} pages for training and {val} for validation, drawn by `ocrlab/data/synthetic/generate.py`; no real\n"
-        "shop, person or receipt is shown. `gts/gt_NAME.txt` has one line a text box, as in ICDAR 2015 and SROIE:\n"
-        "`x1,y1,x2,y2,x3,y3,x4,y4,transcription`, whole pixels, clockwise from the top left. A row of columns is\n"
-        "one box a column. Rules, barcodes, logos, stamps and pen strokes are not text and not annotated.\n\n"
-        f"Made with seed {seed}: `ocrlab samples make DIR --train {train} --val {val} --seed {seed}`.\n"
-        f"`sha256sum -c {SUMS}` says whether the files are as they were made. Licence: MIT, as the program.\n"
-    )
 
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _sign(stage: Path) -> list[str]:
-    """Write the checksums of all files of a folder into it; return the files' names, checksums last."""
-    names = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
-    (stage / SUMS).write_text("".join(f"{_digest(stage / name)}  {name}\n" for name in names), newline="\n")
-    return [*names, SUMS]
 
 
 def _generated_files(folder: Path) -> list[str]:
@@ -183,15 +181,3 @@ def _generated_files(folder: Path) -> list[str]:
             raise DataError(f"{path} was changed after it was made", do="Move it away, or name another folder")
         names.append(name)
     return [*names, SUMS]
-
-
-def _replace(folder: Path, old: list[str], stage: Path, new: list[str]) -> None:
-    """Put the new files where the old ones were; raises DataError, changing nothing, for a file of somebody else."""
-    for name in sorted(set(new) - set(old)):
-        if (folder / name).exists():
-            raise DataError(f"{folder / name} was not made by this command", do="Move it away, or name another folder")
-    for name in old:
-        (folder / name).unlink(missing_ok=True)
-    for name in new:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(stage / name, folder / name)

@@ -14,14 +14,12 @@ TRADES = (
     "Auto Parts|Pet Supplies|Noodle Bar|Optics|Garden Centre"
 ).split("|")
 LEGAL = "LTD|SDN BHD|GMBH|INC.|& SONS|CO.|PTE LTD|ENTERPRISE".split("|")
-STREETS = "Mill Lane|Station Road|Jalan Kenari|King Street|Lorong Damai|Elm Avenue|Canal Walk|Persiaran Indah".split(
+STREETS = ("Mill Lane|Station Road|Jalan Kenari|King Street|Lorong Damai|Elm Avenue|Canal Walk|Persiaran Indah").split(
     "|"
 )
 TOWNS = (
-    "Ashford|Port Valen|Taman Melur|Kota Rimba|Lindau West|Greyfield|Marlow Hill|Bukit Seri|Old Quay|Sungai Bayu".split(
-        "|"
-    )
-)
+    "Ashford|Port Valen|Taman Melur|Kota Rimba|Lindau West|Greyfield|Marlow Hill|Bukit Seri|Old Quay|Sungai Bayu"
+).split("|")
 GOODS = (
     "Green Tea|Whole Milk 1L|Rye Bread|Butter Cookies|Copper Wire 2.5mm|LED Bulb 9W|Paint Brush No.4|A4 Paper 80g|"
     "Ball Pen Blue|Ginger Ale|Chicken Rice|Iced Latte|Egg Tart (2pc)|Cable Tie 200mm|Wood Screw M4|Hand Soap Lemon|"

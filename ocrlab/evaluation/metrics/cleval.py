@@ -30,7 +30,7 @@ import shapely
 from ocrlab.errors import ShapeError
 from ocrlab.evaluation.metrics import cleval_characters
 from ocrlab.evaluation.metrics.cleval_characters import Counts
-from ocrlab.evaluation.metrics.iou import Overlaps, flags, harmonic_mean, measured
+from ocrlab.evaluation.metrics.iou import Overlaps, flags, harmonic_mean, overlaps, page_precision, page_recall
 from ocrlab.evaluation.metrics.polygon_overlap import Mask, Polygons, Shapes, meeting, shapes, shared_areas
 
 
@@ -115,16 +115,13 @@ class PageCharacters:
     @property
     def recall(self) -> float:
         """Characters found less the penalty, of those there; 1 where there are none."""
-        there = int(self.truth.sum())
-        return max(0, int(self.detected.sum()) - int(self.cuts.sum())) / there if there else 1.0
+        return page_recall(max(0, int(self.detected.sum()) - int(self.cuts.sum())), int(self.truth.sum()))
 
     @property
     def precision(self) -> float:
         """Distinct characters less the penalty, of all taken; where none is taken 1 if there is none, else 0."""
-        every = int(self.taken.sum()) + int(self.false.sum())
-        if every:
-            return max(0, int(self.right.sum()) - int(self.merges.sum())) / every
-        return 0.0 if self.truth.any() else 1.0
+        right = max(0, int(self.right.sum()) - int(self.merges.sum()))
+        return page_precision(right, int(self.taken.sum()) + int(self.false.sum()), int(self.truth.sum()))
 
     @property
     def hmean(self) -> float:
@@ -133,10 +130,10 @@ class PageCharacters:
 
 
 def judge(
-    truth: Polygons,
+    truth: Polygons | Shapes,
     ignored: npt.ArrayLike,
     texts: Sequence[str] | None,
-    detections: Polygons,
+    detections: Polygons | Shapes,
     detected_texts: Sequence[str] | None = None,
 ) -> PageCharacters:
     """Return the characters of one page that were and were not found; polygons (P, 2) in the same pixels.
@@ -145,33 +142,38 @@ def judge(
     `texts` the shapes say how many there are. Raises ShapeError if flags or texts have another length; no detection,
     however broken, raises.
     """
-    return judge_shapes(shapes(truth), flags(ignored, len(truth)), texts, shapes(detections), detected_texts)
-
-
-def judge_shapes(
-    truth: Shapes,
-    skip: Mask,
-    texts: Sequence[str] | None,
-    detections: Shapes,
-    detected_texts: Sequence[str] | None = None,
-) -> PageCharacters:
-    """Do the same as `judge` with polygons that are prepared."""
-    ratio = cleval_characters.ratios(truth)
-    count = np.where(truth.valid, cleval_characters.lengths(truth, ratio, skip, texts), 0)
-    overlaps = measured(
-        whole_pixels(truth), whole_pixels(detections), margin=1.0
-    )  # a centre may be beyond the cut corner
-    grid = cleval_characters.taken(truth, ratio, count, overlaps.detections, (overlaps.rows, overlaps.columns))
-    share = shares(overlaps, skip)
-    truth_counts = truth.valid & ~skip
-    detection_counts = ~covered(overlaps, share, grid.count, skip)
-    matched = matches(overlaps, share, grid.count, truth_counts, detection_counts)
-    page = score(overlaps, grid, matched, np.where(truth_counts, count, 0), truth_counts, detection_counts)
-    false = detection_counts & (np.bincount(overlaps.columns[matched], minlength=len(detections)) == 0)
-    upright = 1 / (1e-5 + cleval_characters.ratios(detections))
-    page.false[false] = np.minimum(np.rint(0.5 + upright), cleval_characters.MOST)[false]
+    first, second, skip = shapes(truth), shapes(detections), flags(ignored, len(truth))
+    ratio = cleval_characters.ratios(first)
+    count = np.where(first.valid, cleval_characters.lengths(first, ratio, skip, texts), 0)
+    pairs = overlaps(whole_pixels(first), whole_pixels(second), margin=1.0)  # a centre may be beyond the cut corner
+    grid = cleval_characters.taken(first, ratio, count, pairs.detections, (pairs.rows, pairs.columns))
+    share = shares(pairs, skip)
+    truth_counts, n, m = first.valid & ~skip, len(first), len(second)
+    detection_counts = ~covered(pairs, share, grid.count, skip)
+    matched = matches(pairs, share, grid.count, truth_counts, detection_counts)
+    valid = matched[grid.pair]
+    char, column = grid.char[valid], pairs.columns[grid.pair[valid]]
+    taker = np.full(len(grid.owner), -1, dtype=np.intp)
+    taker[char[::-1]] = column[::-1]  # the last one written stays: the first detection that takes a character has it
+    here = taker >= 0
+    by_detection = np.bincount(pairs.columns[matched], minlength=m)
+    upright = np.rint(0.5 + 1 / (1e-5 + cleval_characters.ratios(second)))  # characters that the shape stands for
+    false = np.where(detection_counts & (by_detection == 0), np.minimum(upright, cleval_characters.MOST), 0)
+    page = PageCharacters(
+        truth=np.where(truth_counts, count, 0),
+        detected=np.bincount(grid.owner[here], minlength=n),
+        cuts=np.maximum(np.bincount(pairs.rows[matched], minlength=n) - 1, 0),
+        taken=np.bincount(column, minlength=m),
+        right=np.bincount(taker[here], minlength=m),
+        false=false.astype(np.int64),
+        merges=np.maximum(by_detection - 1, 0),
+        written=np.zeros(m, dtype=np.int64),
+        agreed=np.zeros(m, dtype=np.int64),
+        truth_counts=truth_counts,
+        detection_counts=detection_counts,
+    )
     if detected_texts is not None:
-        read(page, overlaps, grid, matched, texts or [""] * len(truth), detected_texts)
+        read(page, pairs, grid, matched, texts or [""] * n, detected_texts)
     return page
 
 
@@ -185,14 +187,14 @@ def whole_pixels(boxes: Shapes) -> Shapes:
     return shapes([corners if four else p for corners, four, p in zip(cut, boxes.four, boxes.points, strict=True)])
 
 
-def shares(overlaps: Overlaps, skip: Mask) -> npt.NDArray[np.float32]:
+def shares(pairs: Overlaps, skip: Mask) -> npt.NDArray[np.float32]:
     """Return which share of the detection lies in the ground truth, for each pair (L,).
 
     Of ignored ground truth only the part counts that no counted ground truth covers.
     """
-    area = overlaps.detections.area[overlaps.columns]
-    shared = overlaps.shared.copy()
-    truth = overlaps.truth
+    area = pairs.detections.area[pairs.columns]
+    shared = pairs.shared.copy()
+    truth = pairs.truth
     ignored, counted = np.flatnonzero(skip & truth.valid), np.flatnonzero(~skip & truth.valid)
     rows, columns = meeting(truth.bounds[ignored], truth.bounds[counted])
     over = shared_areas(truth, truth, ignored[rows], counted[columns]) > 0
@@ -200,26 +202,26 @@ def shares(overlaps: Overlaps, skip: Mask) -> npt.NDArray[np.float32]:
         rest = truth.objects[ignored[row]]
         for column in columns[over & (rows == row)]:
             rest = shapely.difference(rest, truth.objects[counted[column]])
-        pairs = np.flatnonzero(overlaps.rows == ignored[row])
-        shared[pairs] = shapely.area(shapely.intersection(rest, overlaps.detections.objects[overlaps.columns[pairs]]))
+        mine = np.flatnonzero(pairs.rows == ignored[row])
+        shared[mine] = shapely.area(shapely.intersection(rest, pairs.detections.objects[pairs.columns[mine]]))
     return (shared / area).astype(np.float32)
 
 
-def covered(overlaps: Overlaps, share: npt.NDArray[np.float32], taken: Counts, skip: Mask) -> Mask:
+def covered(pairs: Overlaps, share: npt.NDArray[np.float32], taken: Counts, skip: Mask) -> Mask:
     """Return which detections (M,) lie in ignored ground truth: 0.3 in one, or in several with characters there."""
-    ignored = skip[overlaps.rows]
-    gone = np.zeros(len(overlaps.detections), dtype=bool)
-    gone[overlaps.columns[ignored & (share >= PRECISE)]] = True
+    ignored = skip[pairs.rows]
+    gone = np.zeros(len(pairs.detections), dtype=bool)
+    gone[pairs.columns[ignored & (share >= PRECISE)]] = True
     several = ignored & (taken > 0)
-    total = np.bincount(overlaps.columns[several], share[several], minlength=len(gone))
+    total = np.bincount(pairs.columns[several], share[several], minlength=len(gone))
     return gone | (total.astype(np.float32) >= PRECISE)
 
 
 def matches(
-    overlaps: Overlaps, share: npt.NDArray[np.float32], taken: Counts, truth_counts: Mask, detection_counts: Mask
+    pairs: Overlaps, share: npt.NDArray[np.float32], taken: Counts, truth_counts: Mask, detection_counts: Mask
 ) -> Mask:
     """Return which pairs (L,) match: one to one, one ground truth to many detections, or the other way round."""
-    rows, columns = overlaps.rows, overlaps.columns
+    rows, columns = pairs.rows, pairs.columns
     n, m = len(truth_counts), len(detection_counts)
     both = truth_counts[rows] & detection_counts[columns]
     hit = (share >= PRECISE) & (taken > 0)
@@ -231,55 +233,24 @@ def matches(
     return (hit & both & alone) | split | merged
 
 
-def score(
-    overlaps: Overlaps,
-    grid: cleval_characters.Taken,
-    matched: Mask,
-    truth: Counts,
-    truth_counts: Mask,
-    detection_counts: Mask,
-) -> PageCharacters:
-    """Count characters by ground truth and by detection; those that the shape of false ones stands for come later."""
-    n, m = len(truth_counts), len(detection_counts)
-    valid = matched[grid.pair]
-    char, column = grid.char[valid], overlaps.columns[grid.pair[valid]]
-    first = np.full(len(grid.owner), -1, dtype=np.intp)
-    first[char[::-1]] = column[::-1]  # the last one written stays: the first detection that takes a character has it
-    here = first >= 0
-    zeros = np.zeros(m, dtype=np.int64)
-    return PageCharacters(
-        truth=truth,
-        detected=np.bincount(grid.owner[here], minlength=n),
-        cuts=np.maximum(np.bincount(overlaps.rows[matched], minlength=n) - 1, 0),
-        taken=np.bincount(column, minlength=m),
-        right=np.bincount(first[here], minlength=m),
-        false=zeros,
-        merges=np.maximum(np.bincount(overlaps.columns[matched], minlength=m) - 1, 0),
-        written=zeros.copy(),
-        agreed=zeros.copy(),
-        truth_counts=truth_counts,
-        detection_counts=detection_counts,
-    )
-
-
 def read(
     page: PageCharacters,
-    overlaps: Overlaps,
+    pairs: Overlaps,
     grid: cleval_characters.Taken,
     matched: Mask,
     texts: Sequence[str],
     detected_texts: Sequence[str],
 ) -> None:
     """Compare the texts of what matched, and write into `page` how many characters were `written` and `agreed`."""
-    if len(detected_texts) != len(overlaps.detections):
+    if len(detected_texts) != len(pairs.detections):
         what = "The detected texts do not fit the detections"
-        raise ShapeError(what, got=f"{len(detected_texts)} texts", need=f"{len(overlaps.detections)}, one a polygon")
+        raise ShapeError(what, got=f"{len(detected_texts)} texts", need=f"{len(pairs.detections)}, one a polygon")
     first = np.searchsorted(grid.owner, np.arange(len(texts)))  # the position of each ground truth's first character
     left = list(detected_texts)
-    for row in np.unique(overlaps.rows[matched]).tolist():
-        pairs = np.flatnonzero(matched & (overlaps.rows == row))
-        takes = [set((grid.char[grid.pair == pair] - first[row]).tolist()) for pair in pairs]
-        order = reading_order(overlaps.columns[pairs].tolist(), takes, int(page.truth[row]))
+    for row in np.unique(pairs.rows[matched]).tolist():
+        mine = np.flatnonzero(matched & (pairs.rows == row))
+        takes = [set((grid.char[grid.pair == pair] - first[row]).tolist()) for pair in mine]
+        order = reading_order(pairs.columns[mine].tolist(), takes, int(page.truth[row]))
         cross_out(texts[row], left, order)
     for i, (whole, rest) in enumerate(zip(detected_texts, left, strict=True)):
         page.written[i] = len(whole) if page.detection_counts[i] else 0

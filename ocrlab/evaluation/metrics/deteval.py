@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ocrlab.evaluation.metrics.iou import flags, harmonic_mean
+from ocrlab.evaluation.metrics.iou import flags, harmonic_mean, page_precision, page_recall
 from ocrlab.evaluation.metrics.polygon_overlap import Floats, Indices, Mask, Polygons, Shapes, meeting, shapes
 
 RECALL, PRECISION = 0.8, 0.4  # shares of the ground truth and of the detection that a match needs
@@ -42,16 +42,13 @@ class PageAreas:
     @property
     def recall(self) -> float:
         """What counted ground truth earned on average; 1 where there is none."""
-        count = int(np.count_nonzero(self.truth_counts))
-        return float(self.truth.sum()) / count if count else 1.0
+        return page_recall(float(self.truth.sum()), int(self.truth_counts.sum()))
 
     @property
     def precision(self) -> float:
         """What counted detections earned on average; without ground truth 1 if there are none."""
-        count = int(np.count_nonzero(self.detection_counts))
-        if count:
-            return float(self.detections.sum()) / count
-        return 0.0 if self.truth_counts.any() else 1.0
+        counts = int(self.detection_counts.sum()), int(self.truth_counts.sum())
+        return page_precision(float(self.detections.sum()), *counts)
 
     @property
     def hmean(self) -> float:
@@ -69,58 +66,43 @@ class _Shares:
     precision: Floats
 
 
-def judge(truth: Polygons, ignored: npt.ArrayLike, detections: Polygons) -> PageAreas:
+def judge(truth: Polygons | Shapes, ignored: npt.ArrayLike, detections: Polygons | Shapes) -> PageAreas:
     """Return what was earned on one page; polygons (P, 2) in the same pixels, `ignored` (N,) true where not counted.
 
     Raises ShapeError if `ignored` has another length; no detection, however broken, raises.
     """
-    return judge_shapes(shapes(truth), flags(ignored, len(truth)), shapes(detections))
-
-
-def judge_shapes(truth: Shapes, skip: Mask, detections: Shapes) -> PageAreas:
-    """Do the same as `judge` with polygons that are prepared."""
-    pairs = _shares(truth.bounds, detections.bounds)
-    truth_counts = truth.valid & ~skip
-    detection_counts = np.ones(len(detections), dtype=bool)
-    detection_counts[pairs.columns[skip[pairs.rows] & (pairs.precision > PRECISION)]] = False
-    page = PageAreas(np.zeros(len(truth)), np.zeros(len(detections)), truth_counts, detection_counts)
-    match_single(page, pairs, truth.bounds, detections.bounds)
-    match_split(page, pairs)
-    match_merged(page, pairs)
+    first, second, skip = shapes(truth), shapes(detections), flags(ignored, len(truth))
+    rows, columns = meeting(first.bounds, second.bounds, margin=1.0)  # a pixel, or part of one, in common
+    a, b = first.bounds[rows], second.bounds[columns]
+    size = np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2]) + 1
+    (wide, high), (other_wide, other_high) = (a[:, 2:] - a[:, :2] + 1).T, (b[:, 2:] - b[:, :2] + 1).T
+    shared = size[:, 0] * size[:, 1]
+    pairs = _Shares(rows, columns, shared / (wide * high), shared / (other_wide * other_high))
+    counts = np.ones(len(second), dtype=bool)
+    counts[columns[skip[rows] & (pairs.precision > PRECISION)]] = False
+    page = PageAreas(np.zeros(len(first)), np.zeros(len(second)), first.valid & ~skip, counts)
+    distance = np.hypot(*((a[:, :2] + a[:, 2:] - b[:, :2] - b[:, 2:]) / 2).T)
+    near = 2 * distance < np.hypot(wide, high) + np.hypot(other_wide, other_high)
+    _match_single(page, pairs, near)
+    _match_split(page, pairs)
+    _match_merged(page, pairs)
     return page
 
 
-def _shares(truth: Floats, detections: Floats) -> _Shares:
-    """Return the shares of all pairs of bounds (N, 4) and (M, 4) that have a pixel, or part of one, in common."""
-    rows, columns = meeting(truth, detections, margin=1.0)
-    a, b = truth[rows], detections[columns]
-    size = np.minimum(a[:, 2:], b[:, 2:]) - np.maximum(a[:, :2], b[:, :2]) + 1
-    shared = size[:, 0] * size[:, 1]
-    return _Shares(rows, columns, shared / _pixels(a), shared / _pixels(b))
-
-
-def _pixels(bounds: Floats) -> Floats:
-    areas: Floats = (bounds[:, 2] - bounds[:, 0] + 1) * (bounds[:, 3] - bounds[:, 1] + 1)
-    return areas
-
-
-def match_single(page: PageAreas, pairs: _Shares, truth: Floats, detections: Floats) -> None:
-    """Write into `page` what pairs without rivals earn."""
+def _match_single(page: PageAreas, pairs: _Shares, near: Mask) -> None:
+    """Write into `page` what pairs without rivals earn; `near` tells whose centres are near each other."""
     rows, columns = pairs.rows, pairs.columns
     fits = (pairs.recall >= RECALL) & (pairs.precision >= PRECISION)
     both = page.truth_counts[rows] & page.detection_counts[columns]
     touched_truth, touched = _touched(page, pairs)
     alone = (_count(rows, fits, page.truth)[rows] == 1) & (_count(columns, fits, page.detections)[columns] == 1)
     single = (touched_truth[rows] == 1) & (touched[columns] == 1)
-    pair = np.flatnonzero(fits & both & alone & single)
-    a, b = truth[rows[pair]], detections[columns[pair]]
-    middle, diagonal = (a[:, :2] + a[:, 2:] - b[:, :2] - b[:, 2:]) / 2, _diagonal(a) + _diagonal(b)
-    near = pair[2 * np.hypot(middle[:, 0], middle[:, 1]) < diagonal]
-    page.truth[rows[near]] = 1.0
-    page.detections[columns[near]] = 1.0
+    chosen = fits & both & alone & single & near
+    page.truth[rows[chosen]] = 1.0
+    page.detections[columns[chosen]] = 1.0
 
 
-def match_split(page: PageAreas, pairs: _Shares) -> None:
+def _match_split(page: PageAreas, pairs: _Shares) -> None:
     """Write into `page` what ground truth found in pieces earns, and the pieces."""
     touched, _ = _touched(page, pairs)
     inside = page.detection_counts[pairs.columns] & (pairs.precision >= PRECISION)
@@ -133,7 +115,7 @@ def match_split(page: PageAreas, pairs: _Shares) -> None:
             page.truth[row] = page.detections[pairs.columns[mine]] = 1.0 if len(mine) == 1 else SPLIT
 
 
-def match_merged(page: PageAreas, pairs: _Shares) -> None:
+def _match_merged(page: PageAreas, pairs: _Shares) -> None:
     """Write into `page` what several ground truths under one detection earn, and that detection."""
     _, touched = _touched(page, pairs)
     inside = page.truth_counts[pairs.rows] & (pairs.recall >= RECALL)
@@ -154,8 +136,3 @@ def _touched(page: PageAreas, pairs: _Shares) -> tuple[Indices, Indices]:
 
 def _count(places: Indices, chosen: Mask, every: Floats) -> Indices:
     return np.bincount(places[chosen], minlength=len(every))
-
-
-def _diagonal(bounds: Floats) -> Floats:
-    lengths: Floats = np.hypot(bounds[:, 2] - bounds[:, 0] + 1, bounds[:, 3] - bounds[:, 1] + 1)
-    return lengths

@@ -23,16 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ocrlab.errors import ShapeError
-from ocrlab.evaluation.metrics.polygon_overlap import (
-    Floats,
-    Indices,
-    Mask,
-    Polygons,
-    Shapes,
-    meeting,
-    shapes,
-    shared_areas,
-)
+from ocrlab.evaluation.metrics import polygon_overlap
+from ocrlab.evaluation.metrics.polygon_overlap import Floats, Indices, Mask, Polygons, Shapes, meeting, shapes
 
 THRESHOLDS = (0.5, 0.7, 0.8)
 IGNORED_SHARE = 0.5  # of a detection inside one ignored ground truth, above which the detection does not count
@@ -90,13 +82,11 @@ class PageMatch:
 
     def recall(self, threshold: float) -> float:
         """Return the share of counted ground truth that was found; 1 where there is none."""
-        return self.matched(threshold) / self.cared_truth if self.cared_truth else 1.0
+        return page_recall(self.matched(threshold), self.cared_truth)
 
     def precision(self, threshold: float) -> float:
         """Return the share of counted detections that are right; without ground truth 1 if there are none."""
-        if self.cared_detections:
-            return self.matched(threshold) / self.cared_detections
-        return 0.0 if self.cared_truth else 1.0
+        return page_precision(self.matched(threshold), self.cared_detections, self.cared_truth)
 
     def hmean(self, threshold: float) -> float:
         """Return the harmonic mean of precision and recall."""
@@ -122,7 +112,15 @@ def match_overlaps(overlaps: Overlaps, skip: Mask, *, thresholds: Sequence[float
     truth_counts = overlaps.truth.valid & ~skip
     iou = overlaps.iou()
     allowed = iou * truth_counts[:, None] * detection_counts[None, :]
-    pairs = {threshold: greedy(allowed, threshold) for threshold in thresholds}
+    pairs: dict[float, list[tuple[int, int]]] = {}
+    for threshold in thresholds:
+        free_rows, free_columns = set(range(len(iou))), set(range(len(detection_counts)))
+        pairs[threshold] = []
+        for row, column in np.argwhere(allowed > threshold).tolist():  # first come, first served
+            if row in free_rows and column in free_columns:
+                free_rows.remove(row)
+                free_columns.remove(column)
+                pairs[threshold].append((row, column))
     return PageMatch(tuple(thresholds), pairs, iou, truth_counts, detection_counts)
 
 
@@ -155,31 +153,26 @@ def summary(pages: Sequence[PageMatch]) -> dict[str, float]:
     return figures
 
 
-def overlaps(truth: Polygons, detections: Polygons) -> Overlaps:
-    """Return the areas shared by N ground truths and M detections, polygons (P, 2) in the same pixels."""
-    return measured(shapes(truth), shapes(detections))
+def overlaps(truth: Polygons | Shapes, detections: Polygons | Shapes, margin: float = 0.0) -> Overlaps:
+    """Return the areas shared by N ground truths and M detections, polygons (P, 2) in the same pixels.
 
-
-def measured(truth: Shapes, detections: Shapes, margin: float = 0.0) -> Overlaps:
-    """Return the same of polygons that are prepared; pairs up to `margin` pixels apart are kept, sharing nothing."""
-    rows, columns = meeting(truth.bounds, detections.bounds, margin)
-    return Overlaps(truth, detections, rows, columns, shared_areas(truth, detections, rows, columns))
-
-
-def greedy(iou: Floats, threshold: float) -> list[tuple[int, int]]:
-    """Return the pairs of an IoU matrix (N, M) above `threshold`, first come first served in row, then column order."""
-    taken_rows: set[int] = set()
-    taken_columns: set[int] = set()
-    pairs = []
-    rows, columns = np.nonzero(iou > threshold)
-    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
-        if row not in taken_rows and column not in taken_columns:
-            taken_rows.add(row)
-            taken_columns.add(column)
-            pairs.append((row, column))
-    return pairs
+    Pairs up to `margin` pixels apart are pairs too, sharing nothing.
+    """
+    first, second = shapes(truth), shapes(detections)
+    rows, columns = meeting(first.bounds, second.bounds, margin)
+    return Overlaps(first, second, rows, columns, polygon_overlap.shared_areas(first, second, rows, columns))
 
 
 def harmonic_mean(precision: float, recall: float) -> float:
     """Return 2pr / (p + r), 0 when both are 0."""
     return 2.0 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def page_recall(found: float, truth: float) -> float:
+    """Return the share that was found of the ground truth of one page; 1 where there is none."""
+    return found / truth if truth else 1.0
+
+
+def page_precision(right: float, detections: float, truth: float) -> float:
+    """Return the share that is right of the detections of one page; without any 0, or 1 if there is no truth."""
+    return right / detections if detections else 0.0 if truth else 1.0

@@ -47,23 +47,17 @@ class PageScores:
     @cached_property
     def counts(self) -> Floats:
         """What there is to add up (size, column), columns as in COLUMNS."""
-        pairs = [np.array(self.iou.pairs[t], dtype=np.intp).reshape(-1, 2) for t in THRESHOLDS]
         n, m = len(self.truth_size), len(self.detection_size)
         letters, areas = self.cleval, self.deteval
-        truth = [self.iou.truth_counts, *(_marked(p[:, 0], n) for p in pairs), areas.truth]
+        pairs = [np.array(self.iou.pairs[t], dtype=np.intp).reshape(-1, 2) for t in THRESHOLDS]
+        found, right = ([np.bincount(p[:, side], minlength=count) for p in pairs] for side, count in ((0, n), (1, m)))
+        truth = [self.iou.truth_counts, *found, areas.truth]
         truth += [letters.truth, letters.detected, letters.cuts, letters.cuts > 0]
-        detection_marks = [self.iou.detection_counts, *(_marked(p[:, 1], m) for p in pairs), areas.detection_counts]
-        detection_marks += [
-            areas.detections,
-            letters.taken,
-            letters.right,
-            letters.false,
-            letters.merges,
-            letters.merges > 0,
-        ]
-        detection_marks += [letters.written, letters.agreed]
+        detected = [self.iou.detection_counts, *right, areas.detection_counts, areas.detections]
+        detected += [letters.taken, letters.right, letters.false, letters.merges, letters.merges > 0]
+        detected += [letters.written, letters.agreed]
         by_truth, by_detection = (np.eye(len(SIZES))[size] for size in (self.truth_size, self.detection_size))
-        return np.concatenate([np.array(truth) @ by_truth, np.array(detection_marks) @ by_detection]).T
+        return np.concatenate([np.array(truth) @ by_truth, np.array(detected) @ by_detection]).T
 
     def figures(self) -> dict[str, float]:
         """Return the figures of this page alone; with nothing to find, recall is 1, and precision 1 without finds."""
@@ -72,11 +66,7 @@ class PageScores:
             values[f"hmean{at}"] = self.iou.hmean(threshold)
             values[f"precision{at}"], values[f"recall{at}"] = self.iou.precision(threshold), self.iou.recall(threshold)
         for name, scores in (("deteval", self.deteval), ("cleval", self.cleval)):
-            values |= {
-                f"{name}_hmean": scores.hmean,
-                f"{name}_precision": scores.precision,
-                f"{name}_recall": scores.recall,
-            }
+            values |= {f"{name}_{rate}": getattr(scores, rate) for rate in ("hmean", "precision", "recall")}
         return values
 
 
@@ -95,15 +85,15 @@ def judge(
     """
     skip = iou.flags(ignored, len(truth))
     boxes, detected = shapes(truth), shapes(detections)
-    shared = iou.measured(boxes, detected)
+    shared = iou.overlaps(boxes, detected)
     matched = iou.match_overlaps(shared, skip)
     transcriptions = texts if texts is not None and (len(texts) != len(truth) or any(texts)) else None
-    letters = cleval.judge_shapes(boxes, skip, transcriptions, detected, detected_texts)
+    letters = cleval.judge(boxes, skip, transcriptions, detected, detected_texts)
     sizes, detected_sizes = (np.searchsorted(EDGES, short_sides(shape), side="right") for shape in (boxes, detected))
     both = np.flatnonzero(matched.truth_counts[shared.rows] & (shared.shared > 0))
     both = both[np.argsort(shared.shared[both], kind="stable")]
     detected_sizes[shared.columns[both]] = sizes[shared.rows[both]]  # the last one written stays: the largest share
-    return PageScores(matched, deteval.judge_shapes(boxes, skip, detected), letters, sizes, detected_sizes)
+    return PageScores(matched, deteval.judge(boxes, skip, detected), letters, sizes, detected_sizes)
 
 
 def summary(pages: Iterable[PageScores]) -> dict[str, float]:
@@ -120,51 +110,27 @@ def summary(pages: Iterable[PageScores]) -> dict[str, float]:
 
 
 class Running:
-    """Figures over pages that come one by one, like a metric of torchmetrics: `update`, `compute`, `reset`.
+    """Figures over pages that come one by one.
 
-    `state` (size, column) holds plain sums, so that states of several processes are merged by adding them up; `merge`
-    does, and `torch.distributed.all_reduce` on a tensor of it.
+    `state` (size, column) holds plain sums, so that states of several processes are merged by adding them up, as
+    `torch.distributed.all_reduce` does on a tensor of it.
     """
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all pages."""
         self.state: Floats = np.zeros((len(SIZES), len(COLUMNS) + 1))  # the last column counts pages, in row 0
 
-    def update(
-        self,
-        truth: Polygons,
-        ignored: npt.ArrayLike,
-        texts: Sequence[str] | None,
-        detections: Polygons,
-        detected_texts: Sequence[str] | None = None,
-    ) -> PageScores:
-        """Judge one page as `judge` does, add it, and return it."""
-        page = judge(truth, ignored, texts, detections, detected_texts)
-        self.add(page)
-        return page
-
     def add(self, page: PageScores) -> None:
-        """Add a page that was judged already."""
+        """Add a page that was judged."""
         self.state[:, :-1] += page.counts
         self.state[0, -1] += 1
-
-    def merge(self, state: npt.ArrayLike) -> None:
-        """Add the `state` of another process; raises ShapeError if it is of another shape."""
-        other = np.asarray(state, dtype=np.float64)
-        if other.shape != self.state.shape:
-            raise ShapeError("This state is of another metric", got=other.shape, need=self.state.shape)
-        self.state += other
 
     def compute(self) -> dict[str, float]:
         """Return the figures of all pages so far, as `summary` does."""
         values = _figures(self.state.sum(axis=0)) | {"pages": float(self.state[0, -1])}
         for size, row in zip(SIZES, self.state, strict=True):
-            figures = _figures(row)
-            values |= {f"{name}/{size}": value for name, value in figures.items() if name.endswith(SIZED[0])}
-            values |= {f"{name}/{size}": value for name, value in figures.items() if name.startswith(SIZED[1:])}
+            for name, value in _figures(row).items():
+                if name.endswith(SIZED[0]) or name.startswith(SIZED[1:]):
+                    values[f"{name}/{size}"] = value
             values[f"truth/{size}"] = float(row[COLUMNS.index("truth")])
         return values
 
@@ -226,12 +192,6 @@ def _three(
     return {f"{before}{name}{after}": value for name, value in values.items()}
 
 
-def _marked(places: Indices, count: int) -> Floats:
-    marks = np.zeros(count)
-    marks[places] = 1.0
-    return marks
-
-
 @dataclass(frozen=True)
 class DatasetScores:
     """Every page that was judged, by name, how many were left out, and the seconds that it took."""
@@ -274,11 +234,9 @@ def score(pages: Mapping[str, tuple[Any, ...]]) -> DatasetScores:
     judged: dict[str, PageScores] = {}
     for name, page in pages.items():
         if not isinstance(page, tuple) or len(page) not in (2, 3):
-            raise ShapeError(
-                f"Page {name!r} cannot be scored",
-                got=f"{type(page).__name__} of {len(page)}" if hasattr(page, "__len__") else type(page).__name__,
-                need="(truth, detections) or (truth, detections, ignored)",
-            )
-        truth, detections = page[0], page[1]
-        judged[name] = judge(truth, page[2] if len(page) == 3 else [False] * len(truth), None, detections)
+            got = f"{type(page).__name__} of {len(page)}" if hasattr(page, "__len__") else type(page).__name__
+            need = "(truth, detections) or (truth, detections, ignored)"
+            raise ShapeError(f"Page {name!r} cannot be scored", got=got, need=need)
+        truth, detections, ignored = (*page, [False] * len(page[0]))[:3]
+        judged[name] = judge(truth, ignored, None, detections)
     return DatasetScores(judged, seconds=time.perf_counter() - start)

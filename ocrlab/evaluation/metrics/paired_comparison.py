@@ -73,14 +73,13 @@ def compare(
     """
     first_counts, second_counts = (np.asarray(rows, dtype=np.float64).reshape(-1, 3) for rows in (first, second))
     if len(first_counts) != len(second_counts) or not np.array_equal(first_counts[:, 1], second_counts[:, 1]):
+        got = f"{len(first_counts)} and {len(second_counts)} pages"
         what = "The two detectors were not judged on the same pages"
-        raise ShapeError(
-            what, got=f"{len(first_counts)} and {len(second_counts)} pages", need="the same pages in the same order"
-        )
-    both = (_hmean(first_counts.sum(axis=0)), _hmean(second_counts.sum(axis=0)))
-    plain = (float(both[0]), float(both[1]), float(both[1] - both[0]))
-    nothing = float("nan")
+        raise ShapeError(what, got=got, need="the same pages in the same order")
+    both = float(_hmean(first_counts.sum(axis=0))), float(_hmean(second_counts.sum(axis=0)))
+    plain = (*both, both[1] - both[0])
     if len(first_counts) < FEWEST:
+        nothing = float("nan")
         return PairedDifference(*plain, nothing, nothing, nothing, nothing, len(first_counts))
     outside = 1 - level(among)
     differences = _differences(first_counts, second_counts, rounds, np.random.default_rng(seed))

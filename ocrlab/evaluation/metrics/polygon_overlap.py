@@ -59,8 +59,10 @@ class Shapes:
         return polygons
 
 
-def shapes(polygons: Polygons) -> Shapes:
+def shapes(polygons: Polygons | Shapes) -> Shapes:
     """Prepare polygons for measuring; none raises, however broken: what is not valid has no area."""
+    if isinstance(polygons, Shapes):
+        return polygons
     points, four, corners = _read(polygons)
     usable: Mask = np.all(np.abs(corners) <= LARGEST, axis=(1, 2))  # NaN compares false
     corners = np.where(usable[:, None, None], corners, 0.0)
@@ -139,7 +141,7 @@ def meeting(first: Floats, second: Floats, margin: float = 0.0) -> tuple[Indices
 
 
 def shared_areas(first: Shapes, second: Shapes, rows: Indices, columns: Indices) -> Floats:
-    """Return the area (L,) in square pixels that polygon `rows[i]` of `one` shares with polygon `columns[i]`."""
+    """Return the area (L,) in square pixels that polygon `rows[i]` of `first` shares with polygon `columns[i]`."""
     quads = first.convex[rows] & second.convex[columns]
     area = np.zeros(len(rows))
     area[quads], sure = convex_areas(first.quads[rows[quads]], second.quads[columns[quads]])

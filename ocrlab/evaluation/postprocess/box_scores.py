@@ -6,21 +6,18 @@ Shapes: h w map pixels, N shapes, P points.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from importlib import import_module
 from types import ModuleType
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrlab import compiled_loops
 from ocrlab.errors import ShapeError
 
 Map = NDArray[np.float32]
 
-BITS_OF_1 = np.float32(1).view(
-    np.uint32
-)  # its bits; those of all other numbers in 0..1 are smaller, of -0 and NaN larger
+BITS_OF_1 = np.float32(1).view(np.uint32)  # those of all other numbers in 0..1 are smaller, of -0 and NaN larger
 AT_ONCE = 65536  # pixels that stay in the cache of a core between two looks at them
 
 
@@ -36,31 +33,23 @@ def binarise(probability: Map, threshold: float, loops: ModuleType | None) -> tu
         fine = loops.above(probability, limit, mask.view(np.uint8), filled, columns.view(np.uint8))
         fine = fine or bool(((probability >= 0) & (probability <= 1)).all())  # there is a -0
     else:
-        fine, rows = True, AT_ONCE // probability.shape[1] + 1
-        for start in range(0, len(probability), rows):
-            part = probability[start : start + rows]
-            np.greater(part, limit, out=mask[start : start + rows])
+        fine, step = True, AT_ONCE // probability.shape[1] + 1
+        for start in range(0, len(probability), step):
+            part = probability[start : start + step]
+            np.greater(part, limit, out=mask[start : start + step])
             fine &= part.view(np.uint32).max() <= BITS_OF_1 or bool(((part >= 0) & (part <= 1)).all())
     if not fine:
-        raise ShapeError(
-            "The probability map holds values that are no probabilities",
-            got=f"{int(np.isnan(probability).sum())} NaN, {int((probability < 0).sum())} below 0, "
-            f"{int((probability > 1).sum())} above 1",
-            need="float32 in 0..1",
-            do="Apply the sigmoid of the head, and look for NaN in its weights",
-        )
+        got = f"{int(np.isnan(probability).sum())} NaN, {int((probability < 0).sum())} below 0"
+        got += f", {int((probability > 1).sum())} above 1"
+        what, do = "The probability map holds values that are no probabilities", "look for NaN in its weights"
+        raise ShapeError(what, got=got, need="float32 in 0..1", do=f"Apply the sigmoid of the head, and {do}")
     if not loops:
         mask.any(axis=1, out=filled)
         mask.any(axis=0, out=columns)
     if not filled.any():
         return np.zeros((0, 0), np.uint8), (0, 0)
-    (top, bottom), (left, right) = ends(filled), ends(columns)
-    return mask.view(np.uint8)[top:bottom, left:right], (left, top)
-
-
-def ends(flags: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return the place of the first flag that is set, and the one after the last."""
-    return int(flags.argmax()), len(flags) - int(flags[::-1].argmax())
+    x, y = np.flatnonzero(columns), np.flatnonzero(filled)
+    return mask.view(np.uint8)[y[0] : y[-1] + 1, x[0] : x[-1] + 1], (int(x[0]), int(y[0]))
 
 
 def box_scores(probability: Map, boxes: NDArray[np.float32], loops: ModuleType | None) -> NDArray[np.float64]:
@@ -106,10 +95,6 @@ def inside(window: Map, points: NDArray[np.int32], move: tuple[int, int] = (0, 0
     return cv2.mean(window, mask)[0]  # type: ignore[no-any-return]
 
 
-@lru_cache(maxsize=1)
 def kernels() -> ModuleType | None:
-    """Return the compiled loops, or None without numba; imported late, because numba alone takes longer than ocrlab."""
-    try:
-        return import_module("ocrlab.evaluation.postprocess.numba_kernels")
-    except ImportError:
-        return None
+    """Return the compiled loops, or None without numba."""
+    return compiled_loops.load("ocrlab.evaluation.postprocess.numba_kernels")

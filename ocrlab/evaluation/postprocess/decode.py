@@ -34,10 +34,8 @@ class Regions:
 
     def to_detections(self) -> list[Detection]:
         """Return the regions as records, ready for JSON."""
-        return [
-            Detection(polygon.tolist(), score)
-            for polygon, score in zip(self.polygons, self.scores.tolist(), strict=True)
-        ]
+        pairs = zip(self.polygons, self.scores.tolist(), strict=True)
+        return [Detection(polygon.tolist(), score) for polygon, score in pairs]
 
 
 def decode(
@@ -69,7 +67,13 @@ def decode(
     Raises ShapeError for a map of another shape or dtype, with NaN or values outside 0..1, or a `to_page` that is not
     (2, 3); ConfigError for an `unclip` or `shape` that does not exist.
     """
-    check(probability, to_page)
+    if not isinstance(probability, np.ndarray) or probability.ndim != 2 or probability.dtype != np.float32:
+        array = hasattr(probability, "shape")
+        got = f"{probability.dtype} {probability.shape}" if array else type(probability).__name__
+        need = "a NumPy array (h, w) of float32, one page at a time"
+        raise ShapeError("This is no probability map", got=got, need=need)
+    if to_page is not None and (np.shape(to_page) != (2, 3) or not np.isfinite(to_page).all()):
+        raise ShapeError("This does not map pixels to the page", got=np.shape(to_page), need="a finite (2, 3) array")
     if shape not in ("quad", "polygon"):
         raise ConfigError("This shape of regions does not exist", got=repr(shape), need="quad or polygon")
     if unclip != "exact" and not (isinstance(unclip, int | float) and unclip > 0):
@@ -83,28 +87,13 @@ def decode(
         size = (heat.shape[1], heat.shape[0])
     kind = quads if shape == "quad" else polygons
     if unclip == "exact":
-        regions, scores = kind.exact(
-            heat, contours.largest(mask, max_candidates, first), shrink_ratio, min_size, box_threshold, loops
-        )
+        outlines = contours.largest(mask, max_candidates, first)
+        regions, scores = kind.exact(heat, outlines, shrink_ratio, min_size, box_threshold, loops)
     else:
-        regions, scores = kind.published(
-            heat, contours.last(mask, max_candidates, first), float(unclip), min_size, box_threshold, loops
-        )
+        outlines = contours.last(mask, max_candidates, first)
+        regions, scores = kind.published(heat, outlines, float(unclip), min_size, box_threshold, loops)
     shapes, there = on_page(regions, to_page, size, whole=unclip != "exact")
     return Regions(shapes, np.asarray(scores, dtype=np.float32)[there])
-
-
-def check(probability: Map, to_page: NDArray[np.float64] | None) -> None:
-    """Raise ShapeError unless the map is (h, w) float32 and `to_page`, if any, a finite (2, 3)."""
-    if not isinstance(probability, np.ndarray) or probability.ndim != 2 or probability.dtype != np.float32:
-        values = (
-            f"{probability.dtype} {probability.shape}" if hasattr(probability, "shape") else type(probability).__name__
-        )
-        raise ShapeError(
-            "This is no probability map", got=values, need="a NumPy array (h, w) of float32, one page at a time"
-        )
-    if to_page is not None and (np.shape(to_page) != (2, 3) or not np.isfinite(to_page).all()):
-        raise ShapeError("This does not map pixels to the page", got=np.shape(to_page), need="a finite (2, 3) array")
 
 
 def on_page(
@@ -116,8 +105,8 @@ def on_page(
 ) -> tuple[list[NDArray[np.float32]], NDArray[np.intp]]:
     """Return polygons (P, 2) in page pixels, rounded if they must be `whole`, with the corners moved into the page.
 
-    Those of which nothing is left, as they lie in what was added around the page, are left out; which are there is told
-    beside them, by their places in `found`.
+    Those of which nothing is left, as they lie in what was added around the page, are left out; the positions of the
+    others come with them.
     """
     if not len(regions):
         return [], np.zeros(0, np.intp)

@@ -1,21 +1,19 @@
-"""Loops over boxes, polygons and their pixels, compiled by numba when this is imported, which only `scores` does, late.
+"""Loops over boxes, polygons and their pixels, compiled by numba when this is imported.
 
 N boxes or polygons, P points. All arrays are contiguous; results are written into the last arguments. Polygons of
 different lengths are rows of one array of points, where starts[n] : starts[n + 1] are those of polygon n.
-It is one file because numba's cache notices a change of no other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-F = TypeVar("F", bound=Callable[..., object])
+from ocrlab import compiled_loops
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Map = NDArray[np.float32]
@@ -27,21 +25,7 @@ BITS_OF_1 = np.uint32(0x3F800000)  # the bits of 1 as float32; those of -0 and N
 SUMS: set[str] = {"reassoc", "nsz"}  # sums may be taken in any order, several numbers at once
 
 
-def compiled(signature: Any, fastmath: Any = False) -> Callable[[F], F]:
-    """Return a decorator that compiles at once, with a cache on disk, or without one where that fails."""
-
-    def compile_now(function: F) -> F:
-        try:
-            return cast(F, njit(signature, cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function))
-        except Exception:  # the cache has no writable folder, the disk is full, or what lies there is broken
-            return cast(F, njit(signature, nogil=True, error_model="numpy", fastmath=fastmath)(function))
-
-    return compile_now
-
-
-def part(function: F) -> F:
-    """Mark a function that is compiled into the loops which call it."""
-    return cast(F, njit(nogil=True, error_model="numpy")(function))
+part = compiled_loops.part(error_model="numpy")
 
 
 @part
@@ -80,7 +64,9 @@ def mark(marks: NDArray[np.uint8], x0: int, y0: int, x1: int, y1: int) -> None:
             marks[y, x] |= OUTLINE
 
 
-@compiled("boolean(float32[:, ::1], float32, uint8[:, ::1], boolean[::1], uint8[::1])", SUMS)
+@compiled_loops.entry(
+    "boolean(float32[:, ::1], float32, uint8[:, ::1], boolean[::1], uint8[::1])", error_model="numpy", fastmath=SUMS
+)
 def above(
     values: Map, limit: np.float32, mask: NDArray[np.uint8], rows: NDArray[np.bool_], columns: NDArray[np.uint8]
 ) -> bool:
@@ -107,7 +93,7 @@ def above(
     return bool(largest <= BITS_OF_1)
 
 
-@compiled("void(float32[:, ::1], int32[:, :, ::1], float64[::1])", SUMS)
+@compiled_loops.entry("void(float32[:, ::1], int32[:, :, ::1], float64[::1])", error_model="numpy", fastmath=SUMS)
 def box_means(values: Map, boxes: NDArray[np.int32], means: Floats) -> None:
     """Put the mean of `values` inside each convex quad of `boxes` (N, 4, 2), borders included, into `means` (N,).
 
@@ -146,7 +132,7 @@ def box_means(values: Map, boxes: NDArray[np.int32], means: Floats) -> None:
         means[n] = total / count
 
 
-@compiled("void(int32[:, :, ::1], float64[::1], int32[:, :, ::1], int64[::1])")
+@compiled_loops.entry("void(int32[:, :, ::1], float64[::1], int32[:, :, ::1], int64[::1])", error_model="numpy")
 def unclip(boxes: NDArray[np.int32], distances: Floats, points: NDArray[np.int32], counts: Ints) -> None:
     """Put convex clockwise quads (N, 4, 2), moved outwards, into `points` (N, K, 2), and how many points into `counts`.
 
@@ -186,7 +172,9 @@ def unclip(boxes: NDArray[np.int32], distances: Floats, points: NDArray[np.int32
         counts[n] = count
 
 
-@compiled("void(float32[:, ::1], int32[:, ::1], int64[::1], float64[::1])", SUMS)
+@compiled_loops.entry(
+    "void(float32[:, ::1], int32[:, ::1], int64[::1], float64[::1])", error_model="numpy", fastmath=SUMS
+)
 def polygon_means(values: Map, points: NDArray[np.int32], starts: Ints, means: Floats) -> None:
     """Put the mean of `values` inside each polygon of whole pixels, its border included, into `means` (N,).
 
@@ -214,7 +202,7 @@ def polygon_means(values: Map, points: NDArray[np.int32], starts: Ints, means: F
         means[n] = total / count
 
 
-@compiled("void(int32[:, ::1], int64[::1], float64[::1], float64[::1])")
+@compiled_loops.entry("void(int32[:, ::1], int64[::1], float64[::1], float64[::1])", error_model="numpy")
 def measure(points: NDArray[np.int32], starts: Ints, areas: Floats, lengths: Floats) -> None:
     """Put the areas of polygons and the lengths of their outlines into `areas` and `lengths` (N,)."""
     for n in range(len(areas)):

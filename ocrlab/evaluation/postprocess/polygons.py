@@ -45,12 +45,11 @@ def published(
     # What is convex is at least twice as wide as its area over its perimeter, what is not is wider still. So nearly all
     # polygons are wide enough for certain, and of the others the rectangle tells.
     wide = (2 * distances * (1 + 1 / ratio) - ROUNDED >= min_size + GROWN).tolist()
-    grown_shapes = [
-        i
-        for i, points in enumerate(polygons)
-        if len(points) and (wide[i] or min(cv2.minAreaRect(points)[1]) >= min_size + GROWN)
-    ]
-    return [polygons[i] for i in grown_shapes], [sure[i] for i in grown_shapes]
+    chosen = []
+    for i, points in enumerate(polygons):
+        if len(points) and (wide[i] or min(cv2.minAreaRect(points)[1]) >= min_size + GROWN):
+            chosen.append(i)
+    return [polygons[i] for i in chosen], [sure[i] for i in chosen]
 
 
 def exact(

@@ -187,19 +187,14 @@ def test_texts_that_are_all_empty_are_no_texts() -> None:
         judge([line], [False], ["", ""], [])
 
 
-def test_running_is_a_summary_that_can_be_merged() -> None:
-    pages = [synthetic_page(seed) for seed in range(6)]
-    whole, left, right = Running(), Running(), Running()
+def test_running_is_a_summary_whose_states_add_up() -> None:
+    pages = [synthetic_page(seed).judged() for seed in range(6)]
+    left, right = Running(), Running()
+    assert set(left.compute().values()) == {0.0} == set(summary([]).values())
     for i, page in enumerate(pages):
-        values = whole.update(page.truth, page.ignored, page.texts, page.detections)
-        (left if i % 2 else right).add(values)
-    left.merge(right.state)
-    assert left.compute() == whole.compute() == summary([page.judged() for page in pages])
-    assert whole.compute()["pages"] == 6
-    whole.reset()
-    assert set(whole.compute().values()) == {0.0} == set(summary([]).values())
-    with pytest.raises(ShapeError, match="another metric"):
-        left.merge(np.zeros(3))
+        (left if i % 2 else right).add(page)
+    left.state += right.state
+    assert left.compute() == summary(pages) and left.compute()["pages"] == 6
 
 
 def test_figures_over_pages_are_those_of_the_references(shared: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import cv2
@@ -59,16 +58,6 @@ def test_a_polygon_score_is_the_mean_of_its_pixels_and_its_border(loops: Any) ->
     points = np.array([[2, 3], [5, 3], [5, 6], [2, 6]], np.int32)
     score, line = box_scores.polygon_scores(probability, [points, points[:2]], loops)
     assert score == pytest.approx(probability[3:7, 2:6].mean()) and line == pytest.approx(probability[3, 2:6].mean())
-
-
-def test_without_numba_there_are_no_loops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)
-    monkeypatch.delitem(sys.modules, "ocrlab.evaluation.postprocess.numba_kernels", raising=False)
-    box_scores.kernels.cache_clear()
-    try:
-        assert box_scores.kernels() is None
-    finally:
-        box_scores.kernels.cache_clear()
 
 
 @LOOPS

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import cv2
 import numpy as np
 import pytest
@@ -63,27 +60,3 @@ def test_areas_and_lengths_are_those_of_geometry() -> None:
     kernels.measure(*box_scores.flat(polygons), areas, lengths)
     np.testing.assert_allclose(areas, [abs(geometry.area(polygon)) for polygon in polygons], rtol=1e-12)
     np.testing.assert_allclose(lengths, [geometry.perimeter(polygon) for polygon in polygons], rtol=1e-12)
-
-
-def test_a_cache_that_cannot_be_written_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
-
-    def njit(signature: str, cache: bool = False, **_: object) -> object:
-        asked.append(cache)
-        if cache:
-            raise RuntimeError("no locator available")
-        return lambda function: function
-
-    monkeypatch.setattr(kernels, "njit", njit)
-    assert kernels.compiled("void()")(len) is len
-    assert asked == [True, False]
-
-
-def test_numba_is_imported_only_when_there_is_a_map() -> None:
-    code = (
-        "import sys, numpy as np; from ocrlab.evaluation.postprocess import decode; early = 'numba' in sys.modules; "
-        "decode(np.ones((8, 8), np.float32), compiled=False); plain = 'numba' in sys.modules; "
-        "decode(np.ones((8, 8), np.float32)); print(early, plain, 'numba' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.split() == ["False", "False", "True"]

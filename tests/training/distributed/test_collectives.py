@@ -23,7 +23,7 @@ from ocrlab.debug.replay import recorded_step
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.evaluation.metrics.page_scores import Running
 from ocrlab.inference import Detector, checkpoint
-from ocrlab.inference.scoring import evaluate
+from ocrlab.inference.scoring import score
 from ocrlab.run_folder.launcher import Ranks, read
 from ocrlab.run_folder.launcher import detect_ranks as ranks_of
 from ocrlab.training.distributed import collectives
@@ -93,7 +93,7 @@ def test_all_ranks_end_with_the_same_weights_statistics_and_figures(quick):
 def test_the_checkpoint_scores_in_a_single_process_as_on_the_ranks(quick):
     folder = only_run(quick / "equal" / "ranks")
     (best,) = (folder / "checkpoints").glob("best-*.ckpt")
-    measured = evaluate(Detector.load(best), str(quick / "pages"))
+    measured = score(Detector.load(best), str(quick / "pages")).record()
     metrics = checkpoint.load(best)["ocrlab"]["metrics"]
     assert metrics["pages"] == 5
     assert {name: measured[name] for name in metrics if name in measured} == {
