@@ -30,9 +30,8 @@ from ocrlab.data import target_maps
 from ocrlab.data.formats import reader
 from ocrlab.errors import DataError
 
-LIMITS = {("ours, new arrays", 640): 3.5, ("ours, reused arrays", 640): 1.0}  # ms
-LIMITS |= {("ours, new arrays", 1024): 5.5, ("ours, reused arrays", 1024): 2.2}
-FACTORS = {"ours, new arrays": 5.0, "ours, reused arrays": 16.0}  # times as fast as RIVAL, on receipts at 640
+LIMITS = {("ours", 640): 3.5, ("ours", 1024): 5.5}  # ms
+FACTORS = {"ours": 5.0}  # times as fast as RIVAL, on receipts at 640
 RIVAL = "PaddleOCR"  # the fastest of the others
 BASES = (RIVAL, "official")
 BATCH = 4  # pages, a batch
@@ -114,17 +113,14 @@ def golden(folder: Path, size: int) -> list[Boxes]:
 
 def ours(size: tuple[int, int]) -> list[Side]:
     """Return the ways of this package."""
-    buffers = target_maps.buffers(size)
 
     def maps(boxes: Boxes, **how: Any) -> Maps:
         settings: dict[str, Any] = {"shrink_ratio": RATIO, "threshold_range": RANGE, "min_text_size": SMALLEST}
         return target_maps.make(boxes.polygons, boxes.ignored, boxes.size, **settings, **how).maps
 
     return [
-        Side("ours, new arrays", maps),
-        Side("ours, reused arrays", lambda boxes: maps(boxes, out=buffers)),
-        Side("ours, NumPy, new arrays", lambda boxes: maps(boxes, compiled=False)),
-        Side("ours, NumPy, reused arrays", lambda boxes: maps(boxes, compiled=False, out=buffers)),
+        Side("ours", maps),
+        Side("ours, NumPy", lambda boxes: maps(boxes, compiled=False)),
     ]
 
 
@@ -195,7 +191,7 @@ def report(sides: Sequence[Side], boxes: Sequence[Boxes], size: int, kind: str) 
 
 
 def equality(sides: Sequence[Side], boxes: Sequence[Boxes]) -> str:
-    """Return a sentence for each side about how its maps differ from ours in new arrays."""
+    """Return a sentence for each side about how its maps differ from ours."""
     lines = []
     for side in sides[1:]:
         if side.draw is None or sides[0].draw is None:
@@ -232,7 +228,7 @@ def slow() -> tuple[bool, str]:
     rows, worst = [], 0.0
     for name, polygons in pages.items():
         boxes, cells = Boxes(polygons, np.zeros(len(polygons), bool), size), []
-        for side in ours(size)[1::2]:
+        for side in ours(size):
             assert side.draw is not None
             start = time.perf_counter()
             side.draw(boxes)
@@ -241,7 +237,7 @@ def slow() -> tuple[bool, str]:
         rows.append([name, *(f"{cell:.2f} s" for cell in cells)])
     figure("slowest page made to be slow", worst, "s", limit=f"<= {SLOWEST}")
     words = f"Slowest of the compiled: {worst:.2f} s; limit {SLOWEST:g} s: {judged(worst <= SLOWEST)}."
-    table = markdown(("page", "ours, reused arrays", "ours, NumPy, reused arrays"), rows)
+    table = markdown(("page", "ours", "ours, NumPy"), rows)
     return worst <= SLOWEST, f"## Pages made to be slow, 1280 x 1280\n\n{table}\n\n{words}"
 
 

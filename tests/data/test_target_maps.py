@@ -199,17 +199,6 @@ def test_a_box_over_the_border_is_what_is_inside_of_it_on_a_larger_page() -> Non
         np.testing.assert_array_equal(first, other[70:130, 70:130])
 
 
-def test_buffers_are_overwritten_and_returned() -> None:
-    out = target_maps.buffers((60, 90))
-    for polygons in ([BOX, BOX + 15], [BOX + 5], []):
-        ignored = np.zeros(len(polygons), bool)
-        maps = target_maps.make(polygons, ignored, (60, 90), **PUBLISHED, out=out)
-        new = target_maps.make(polygons, ignored, (60, 90), **PUBLISHED)
-        for first, other, buffer in zip(maps.maps, new.maps, out.maps, strict=True):
-            assert first is buffer
-            np.testing.assert_array_equal(first, other)
-
-
 def test_wrong_input_is_refused_with_what_is_needed() -> None:
     with pytest.raises(ShapeError, match=r"flag.*\(2,\).*\(1,\)"):
         target_maps.make([BOX], flags(False, False), (40, 80), **PUBLISHED)
@@ -219,9 +208,3 @@ def test_wrong_input_is_refused_with_what_is_needed() -> None:
         target_maps.make([BOX, np.zeros(8)], flags(False, False), (40, 80), **PUBLISHED)
     with pytest.raises(ShapeError, match="height"):
         target_maps.make([BOX], flags(False), (0, 80), **PUBLISHED)
-    out = target_maps.buffers((40, 80))
-    with pytest.raises(ShapeError, match="buffers"):
-        target_maps.make([BOX], flags(False), (80, 40), **PUBLISHED, out=out)
-    out.shrink_mask = out.shrink_mask.astype(np.float64)  # type: ignore[assignment]
-    with pytest.raises(ShapeError, match="float64"):
-        target_maps.make([BOX], flags(False), (40, 80), **PUBLISHED, out=out)
