@@ -71,13 +71,6 @@ def test_no_such_split(tmp_path: Path, names: list[str], split: str, says: str) 
         find(touch(tmp_path, *names), split)
 
 
-def test_a_json_named_after_its_split_with_a_year(tmp_path: Path) -> None:
-    touch(tmp_path, "train2017/a.jpg", "annotations/instances_train2017.json", "annotations/instances_val2017.json")
-    for split in ("train2017", "train"):
-        source = find(tmp_path, split)
-        assert (source.annotations.name, source.note) == ("instances_train2017.json", None)
-
-
 def test_no_such_folder(tmp_path: Path) -> None:
     touch(tmp_path, "receipts/train/images/a.jpg", "page.jpg")
     with pytest.raises(DataError, match=f"recipts does not exist.*nearest is {tmp_path / 'receipts'}[.]$"):

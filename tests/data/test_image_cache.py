@@ -96,16 +96,6 @@ def test_a_loader_without_a_lasting_name_is_refused_on_disk(tmp_path: Path) -> N
         Cache("disk", tmp_path / "cache").get(path, lambda file: decode(file))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_loader_words_its_errors(tmp_path: Path, mode: Mode) -> None:
-    cache = Cache(mode, tmp_path / "cache")
-    with pytest.raises(DataError, match="is damaged"):
-        cache.get(picture(tmp_path), fail)
-    with pytest.raises(FileNotFoundError):
-        cache.get(tmp_path / "none.jpg", decode)
-    assert not entries(tmp_path / "cache")
-
-
 @pytest.mark.parametrize("damage", ["empty", "half", "bit", "grown", "zeros", "foreign"])
 def test_a_damaged_entry_is_rebuilt(tmp_path: Path, damage: str) -> None:
     path, folder = picture(tmp_path), tmp_path / "cache"
@@ -130,24 +120,6 @@ def test_a_damaged_entry_is_rebuilt(tmp_path: Path, damage: str) -> None:
     assert file.read_bytes() == data
     np.testing.assert_array_equal(Cache("disk", folder).get(path, decode), right)
     assert len(loads) == 2
-
-
-def test_an_entry_lasts_from_run_to_run(tmp_path: Path) -> None:
-    path = picture(tmp_path)
-    for _ in range(3):
-        Cache("disk", tmp_path / "cache").get(path, decode)
-    assert loads == ["a.jpg"]
-    assert not list((tmp_path / "cache").glob(f"*{TEMPORARY}"))
-
-
-def test_memory_stops_at_its_limit(tmp_path: Path) -> None:
-    paths = [picture(tmp_path, f"{number}.jpg") for number in range(5)]
-    cache = Cache("memory", limit_gb=2.5 * 1200 / 1e9)
-    for _ in range(2):
-        for path in paths:
-            np.testing.assert_array_equal(cache.get(path, decode)[0, 0], cache.get(path, decode)[0, 0])
-    names = [path.name for path in paths if loads.count(path.name) == 1]
-    assert names == ["0.jpg", "1.jpg"]
 
 
 def test_disk_removes_what_was_used_longest_ago_by_an_earlier_run(tmp_path: Path) -> None:
@@ -217,12 +189,6 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     with pytest.warns(RuntimeWarning, match="Input/output error"):
         Cache("disk", tmp_path / "cache").get(picture(tmp_path), decode)
     assert not list((tmp_path / "cache").iterdir())
-
-
-def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert Cache("disk").folder == tmp_path / "ocrlab" / "images"
-    assert (tmp_path / "ocrlab" / "images").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_stored(tmp_path: Path) -> None:

@@ -114,14 +114,6 @@ def test_an_ignored_polygon_is_masked_and_not_learned(compiled: bool) -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
-def test_a_page_without_text(compiled: bool) -> None:
-    maps = target_maps.make([], flags(), (33, 21), **PUBLISHED, compiled=compiled)
-    assert maps.ignored.shape == (0,) and maps.shrink_mask.all()
-    assert not maps.shrink_map.any() and not maps.threshold_mask.any()
-    assert (maps.threshold_map == np.float32(0.3)).all()
-
-
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
 @pytest.mark.parametrize(
     "odd",
     [
@@ -173,15 +165,6 @@ def test_a_polygon_of_any_number_of_points_is_simplified(number: int) -> None:
     assert maps.ignored.tolist() == [False]
     assert (maps.shrink_map != like.shrink_map).mean() < 0.01
     assert (maps.threshold_mask != like.threshold_mask).mean() < 0.01
-
-
-def test_a_polygon_that_needs_all_its_points_stays_whole() -> None:
-    wild = np.random.default_rng(0).uniform(0, 200, (5000, 2))
-    assert 3 <= len(target_maps.thinned(wild)) <= target_maps.MOST
-    assert target_maps.make([wild], np.zeros(1, bool), (200, 200), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
-    point = np.tile([[5.0, 5.0]], (1000, 1))
-    maps = target_maps.make([point], np.zeros(1, bool), (20, 20), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
-    assert maps.ignored.all() and not maps.shrink_map.any()
 
 
 def test_five_thousand_boxes_are_five_thousand_boxes() -> None:

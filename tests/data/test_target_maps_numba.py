@@ -63,25 +63,6 @@ def test_boxes_are_shrunk_grown_and_filled_as_by_clipper_and_opencv() -> None:
     assert count > 1500  # of 3000: half of them are tiny
 
 
-def test_boxes_of_text_size_are_not_left_over() -> None:
-    """The slow path is for the rare ones; were it taken always, no test of the maps would notice."""
-    quads = [q for q in boxes(np.random.default_rng(1), 1500) if geometry.shrink_distance(q, 0.4) > 2]
-    quads = [q for q in quads if q.min() > 20 and q[:, 0].max() < SIZE[1] - 20 and q[:, 1].max() < SIZE[0] - 20]
-    left = draw(quads, [False] * len(quads))[-1]
-    assert len(quads) > 500 and left.mean() < 0.05
-
-
-def test_ignored_and_small_boxes_are_masked() -> None:
-    quads = list(boxes(np.random.default_rng(2), 300))
-    for quad in quads:
-        for ignored, smallest in ((True, 0.0), (False, 1e3)):
-            text, mask, threshold, border_mask, flags, left = draw([quad], [ignored], smallest=smallest)
-            assert not text.any() and not border_mask.any() and (threshold == np.float32(0.3)).all()
-            if not left[0]:
-                assert flags[0]
-                np.testing.assert_array_equal(mask, 1 - painted(geometry.order(quad.astype(np.int64))))
-
-
 @pytest.mark.parametrize(
     "polygon",
     [

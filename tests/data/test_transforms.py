@@ -34,15 +34,6 @@ def test_image_and_points_move_together(seed):
         assert np.abs(centre_of_dark(crop) - moved).max() < 1.0
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_the_inverse_brings_points_back(seed):
-    rng = np.random.default_rng(seed)
-    warp = transforms.random_warp(rng, (600, 400), [], 256, Augment(rotate=90))
-    points = rng.uniform(0, 400, (50, 2))
-    back = transforms.warp_points(transforms.warp_points(points, warp), transforms.invert(warp))
-    np.testing.assert_allclose(back, points, atol=1e-2)
-
-
 def test_a_crop_shows_the_page_and_not_the_padding_where_it_can():
     for seed in range(50):
         warp = transforms.random_warp(np.random.default_rng(seed), (2000, 1500), [], 256, Augment(rotate=0))
@@ -61,23 +52,6 @@ def test_letterbox_gives_multiples_of_32_and_never_enlarges(size):
     assert (edges[1] <= np.array(canvas)).all()
     image = transforms.warp_image(np.zeros((size[1], size[0], 3), np.uint8), warp, canvas)
     assert image.shape == (canvas[1], canvas[0], 3)
-
-
-def test_letterbox_leaves_small_pages_alone_unless_asked():
-    image = np.random.default_rng(0).integers(0, 256, (61, 97, 3), dtype=np.uint8)
-    warp, canvas = transforms.letterbox((97, 61), Evaluate())
-    warped = transforms.warp_image(image, warp, canvas)
-    np.testing.assert_array_equal(warped[:61, :97], image)
-    assert (warped[61:] == transforms.GREY).all()
-    _, larger = transforms.letterbox((97, 61), Evaluate(enlarge=True, long_side=640))
-    assert larger == (640, 416)
-
-
-def test_reducing_averages_and_keeps_thin_strokes():
-    image = np.full((800, 800, 3), 255, np.uint8)
-    image[:, ::8] = 0  # thin lines: sampling every 8th pixel would give all black or all white
-    warp, canvas = transforms.letterbox((800, 800), Evaluate(long_side=96))
-    assert abs(float(transforms.warp_image(image, warp, canvas).mean()) - 255 * 7 / 8) < 6
 
 
 def test_photometric_is_a_function_of_its_generator_and_can_be_off():

@@ -63,20 +63,11 @@ def test_json_lines_and_a_single_json_are_scored(data: Path, tmp_path: Path) -> 
     assert hmean(data, tmp_path / "single.json") == 1
 
 
-def test_an_empty_prediction_is_a_page_on_which_nothing_was_detected(data: Path, tmp_path: Path) -> None:
-    assert hmean(data, files(tmp_path / "found", {"a.txt": "", "b.txt": BOX})) == pytest.approx(2 / 3)
-
-
 def test_texts_are_read_but_confidences_are_none(data: Path, tmp_path: Path) -> None:
     texts = prediction_scores.read(files(tmp_path / "texts", {"a.txt": f"{BOX},total", "b.txt": f"{BOX},0.5"}))
     assert (texts["a"].texts, texts["b"].texts) == (["total"], None)
     record = prediction_scores.score(reader.load(data, "val"), texts).record()
     assert record["cleval_e2e_precision"] == 1
-
-
-def test_a_broken_polygon_is_a_miss_and_no_error(data: Path, tmp_path: Path) -> None:
-    broken = prediction_json("a.png").replace("[60.0, 30.0]", "[null]")
-    assert hmean(data, files(tmp_path / "found", {"a.json": broken, "b.json": prediction_json("b.png")})) == 0.5
 
 
 @pytest.mark.parametrize(("texts", "message"), [
@@ -108,11 +99,6 @@ def test_a_path_that_is_no_prediction_is_named(tmp_path: Path) -> None:
     (tmp_path / "found.zip").write_bytes(b"PK")
     with pytest.raises(DataError, match=r"\.jsonl, a \.json, or a folder"):
         prediction_scores.read(tmp_path / "found.zip")
-
-
-def test_a_folder_as_predict_writes_it_holds_json_and_text(data: Path, tmp_path: Path) -> None:
-    texts = {"a.json": prediction_json("a.png"), "a.txt": "", "b-2.json": prediction_json("b.png"), "b-2.txt": ""}
-    assert hmean(data, files(tmp_path / "found", texts)) == 1, "JSON is taken"
 
 
 def test_a_page_that_could_not_be_predicted_is_left_out(data: Path, tmp_path: Path) -> None:

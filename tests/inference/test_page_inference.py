@@ -67,13 +67,6 @@ def test_a_caller_s_autocast_changes_no_map(model, bf16):
     page_inference.free_fused(model)
 
 
-def test_pages_of_a_single_size_go_together(model):
-    canvases = np.random.default_rng(0).integers(0, 256, (3, 64, 96, 3), dtype=np.uint8)
-    together = page_inference.probabilities(model, canvases, bf16=False)
-    alone = [page_inference.probability(model, canvas, bf16=False) for canvas in canvases]
-    assert np.abs(together - np.stack(alone)).max() < 1e-5
-
-
 def test_regions_come_back_in_page_pixels(model):
     heat = np.zeros((64, 96), np.float32)
     heat[20:30, 10:60] = 1

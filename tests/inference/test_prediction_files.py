@@ -20,7 +20,7 @@ from PIL import Image
 from ocrlab.data.annotations import Problem
 from ocrlab.errors import DataError
 from ocrlab.inference import prediction_files
-from ocrlab.inference.prediction_files import FORMATS, collect, overlay, predict_files
+from ocrlab.inference.prediction_files import FORMATS, collect, predict_files
 from ocrlab.records import Prediction
 
 
@@ -44,12 +44,6 @@ def test_all_formats_in_order(detector, scans, tmp_path):
     assert picture.shape == plain.shape and (np.abs(picture.astype(int) - plain).max(axis=2) > 60).any()
 
 
-def test_without_a_folder_nothing_is_written(detector, scans, tmp_path):
-    before = sorted(tmp_path.rglob("*"))
-    assert [result.written for result in predict_files(detector, collect([scans]), None, FORMATS)] == [(), (), ()]
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_the_same_name_twice_is_two_files(detector, scans, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
@@ -61,14 +55,6 @@ def test_the_same_name_twice_is_two_files(detector, scans, tmp_path):
     assert sorted(read) == ["p1-2.json", "p1-3.json", "p1-4.json", "p1.json"]
     assert [len(read[f"p1{n}.json"]["detections"]) for n in ("", "-2", "-3", "-4")] == [1, 3, 1, 3]
     assert read["p1-2.json"]["file"] == str(other / "p1.png"), "the file says which page it is"
-
-
-def test_a_single_number_for_all_formats_of_a_page(detector, scans, tmp_path):
-    (tmp_path / "p1.txt").write_text("mine")
-    (tmp_path / "p1-2.overlay.jpg").symlink_to("nowhere")
-    (results,) = predict_files(detector, [scans / "p1.png"], tmp_path, FORMATS)
-    assert names(results.written) == ["p1-3.json", "p1-3.txt", "p1-3.overlay.jpg"]
-    assert (tmp_path / "p1.txt").read_text() == "mine"
 
 
 def test_another_process_in_the_same_folder_loses_nothing(tmp_path, monkeypatch):
@@ -131,14 +117,6 @@ def test_names_of_any_kind(detector, scans, tmp_path):
     assert {json.loads(path.read_bytes())["image"] for path in out.iterdir()} >= set(strange)
 
 
-def test_names_that_become_too_long_are_cut(detector, scans, tmp_path):
-    long = scans / ("한" * 83 + ".png")
-    long.write_bytes((scans / "p1.png").read_bytes())
-    for _ in range(2):
-        (results,) = predict_files(detector, [long], tmp_path, FORMATS)
-    assert names(results.written) == ["한" * 73 + "-2" + ending for ending in prediction_files.ENDINGS.values()]
-
-
 def test_kinds_of_pixels(detector, tmp_path):
     """16 bits, grey, CMYK, palette, transparency: one bar is found on each."""
     grey = np.full((160, 120), 200, np.uint8)
@@ -190,15 +168,6 @@ def test_folders(scans, tmp_path):
         collect([tmp_path / "bare"])
 
 
-def test_pages_of_another_kind_are_reported(detector, scans):
-    Image.open(scans / "p1.png").save(scans / "p4.gif")
-    (scans / "contract.PDF").write_bytes(b"%PDF-1.7\n")
-    results = list(predict_files(detector, collect([scans])))
-    left = {result.file.name: result.page.message for result in results if isinstance(result.page, Problem)}
-    assert list(left) == ["contract.PDF"] and "pdftoppm" in left["contract.PDF"]
-    assert len(results) == 5
-
-
 def test_links_to_folders_are_not_followed_and_loops_end(scans, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -214,13 +183,6 @@ def test_links_to_folders_are_not_followed_and_loops_end(scans, tmp_path):
     assert names(collect([scans / "again"])) == names(collect([scans])), "one that is named is"
     with pytest.raises(DataError, match=r"self\.png"):
         collect([scans / "self.png"])
-
-
-def test_an_overlay_leaves_the_page_as_it_is():
-    image = np.full((40, 40, 3), 255, np.uint8)
-    picture = overlay(image, [np.array([[5, 5], [30, 5], [30, 20], [5, 20]], np.float32)])
-    assert image.min() == 255 and picture.min() < 255
-    assert overlay(image, []).min() == 255
 
 
 STREAM = """

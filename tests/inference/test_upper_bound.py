@@ -65,11 +65,6 @@ def test_it_goes_through_the_very_path_of_validation(monkeypatch: pytest.MonkeyP
     assert row.hmean == {t: match.hmean(t) for t in iou.THRESHOLDS}
 
 
-def test_what_is_ignored_is_neither_detected_nor_missed() -> None:
-    [row] = swept(page([*LINES, box(400, 400, 100, 40)], [*[False] * 6, True]))
-    assert row.hmean[0.8] == 1.0 and sum(count for count, _ in row.bins.values()) == 6
-
-
 def test_boxes_that_vanish_are_too_thin_or_merge_are_named() -> None:
     tiny, flat = box(500, 20, 30, 2), box(400, 100, 200, 7)
     left, right = box(20, 400, 100, 40), box(119, 400, 100, 40)  # they overlap, so shrinking leaves a gap
@@ -102,30 +97,12 @@ def test_what_features_of_stride_4_cannot_hold_is_softened() -> None:
     assert crossed.coarse[0.8] < crossed.hmean[0.8]
 
 
-def test_of_equal_rows_the_smallest_page_is_best() -> None:
-    rows = swept(page([box(20, 20, 500, 200)]), long_sides=[640, 320])
-    assert [row.hmean[0.8] for row in rows] == [1, 1] and upper_bound.best(rows).long_side == 320
-
-
-def test_curves_need_polygons() -> None:
-    turn = np.linspace(np.pi, 2 * np.pi, 12)
-    outer, inner = (np.stack([320 + r * np.cos(turn), 400 + r * np.sin(turn)], 1) for r in (300, 240))
-    bow = page([np.concatenate([outer, inner[::-1]]).astype(np.float32)])
-    assert swept(bow)[0].hmean[0.5] == 0 and swept(bow, shape="polygon")[0].hmean[0.7] == 1
-
-
 @pytest.mark.parametrize("size", [(1, 1), (20_000, 300), (31, 2_000)])
 def test_odd_pages_do_not_matter(size: tuple[int, int]) -> None:
     width, height = size
     odd = page([box(0, 0, width, height)], size=size)
     [row] = swept(page(LINES), odd)
     assert 0.9 < row.hmean[0.5] <= 1
-
-
-def test_pages_without_text_and_ticks() -> None:
-    ticks: list[tuple[int, int]] = []
-    [row] = swept(page([]), page(LINES), tick=lambda done, total: ticks.append((done, total)))
-    assert row.hmean[0.8] == 1 and ticks == [(1, 2), (2, 2)]
 
 
 @pytest.mark.parametrize("samples", [[], [page([])], [page(LINES, [True] * 6)]])

@@ -14,7 +14,7 @@ from torch import nn
 
 from ocrlab.errors import ShapeError
 from ocrlab.model.dbnet import MEAN, Detector
-from ocrlab.model.inference_graph import Convolution, build, fused, reader
+from ocrlab.model.inference_graph import Convolution, build, fused
 
 ENCODERS = ("resnet18_slim", "resnet18", "resnet50", "mobilenet_v3_large")
 PAIRS = list(itertools.product(ENCODERS, ("fpn", "unet")))
@@ -120,15 +120,6 @@ def test_a_packed_weight_is_stored_once(built):
     assert packed_bytes <= 1.02 * sum(p.nbytes for p in model.parameters())
 
 
-def test_large_weights_are_read_in_place_without_a_copy():
-    model = Detector("resnet18_slim", width=32)
-    copied = dict(reader(model).named_parameters())
-    for name, weight in model.named_parameters():
-        shared = copied[name].data_ptr() == weight.data_ptr()
-        assert shared == (weight.ndim == 4), name
-        assert weight.requires_grad and not copied[name].requires_grad
-
-
 def test_without_onednn_plain_convolutions_do_the_same(built, monkeypatch):
     model, images = built["resnet18", "fpn"], pixels()
     packed = fused(model, bf16=False)
@@ -177,8 +168,3 @@ def test_weights_that_are_not_finite_are_named():
         broken.encoder.layer1[0].conv1.weight[0, 0, 0, 0] = np.nan
     with pytest.raises(ShapeError, match=r"1 of 9216 in encoder\.layer1\.0\.conv1\.weight"):
         fused(broken, bf16=False)
-
-
-def test_bad_input_is_named(built):
-    with pytest.raises(ShapeError, match=r"97 x 61.*multiples of 32"):
-        fused(built["resnet18", "fpn"], bf16=False).probability(pixels(61, 97))

@@ -194,15 +194,6 @@ def test_what_nobody_foresaw_is_an_error_of_a_single_page(
     assert "ValueError: a case of its own" in finding.why
 
 
-def test_a_single_letter_starts_where_the_others_do(draw: Callable[..., Any], tmp_path: Path) -> None:
-    page = draw(15)
-    x, y = page.quads[1][0] + (-30, 0)
-    page.quads[1] = np.roll(np.float32([[x, y], [x + 9, y], [x + 9, y + 16], [x, y + 16]]), 1, axis=0)
-    page.texts[1] = "S"
-    page.write(tmp_path, "p")
-    assert at(problems(tmp_path), "reversed") == [2]
-
-
 def test_each_of_a_few_forgotten_boxes_is_a_warning_and_of_a_habit_the_first(
     draw: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -253,14 +244,6 @@ def test_a_box_that_has_lost_its_only_sign_is_misplaced(draw: Callable[..., Any]
     page.texts.append("8")
     page.write(tmp_path, "p")
     assert at(problems(tmp_path), "misplaced") == [29]
-
-
-def test_a_line_backwards_is_not_exchanged_x_and_y(draw: Callable[..., Any], tmp_path: Path) -> None:
-    page = draw(21)
-    for index in range(0, 28, 3):
-        page.quads[index] = page.quads[index][[0, 3, 2, 1]]
-    page.write(tmp_path, "p")
-    assert {finding.kind for finding in problems(tmp_path)} == {"reversed"}
 
 
 def test_a_box_over_the_page_is_wide(draw: Callable[..., Any], tmp_path: Path) -> None:

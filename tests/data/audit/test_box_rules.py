@@ -50,18 +50,6 @@ def test_what_is_no_region_is_named(polygon: object, kind: str) -> None:
     assert problem[0] == kind
 
 
-def test_outside_is_reported_by_how_much() -> None:
-    assert box_rules.outside_problem(SQUARE, 60, 40) is None
-    assert box_rules.outside_problem(SQUARE, 49, 40) is None
-    slight = box_rules.outside_problem(SQUARE, 48, 40)
-    half = box_rules.outside_problem(SQUARE, 35, 40)
-    gone = box_rules.outside_problem(SQUARE, 5, 5)
-    assert slight is not None
-    assert half is not None
-    assert gone is not None
-    assert [slight[1], half[1], gone[1]] == ["note", "warn", "error"]
-
-
 def test_order_is_judged_by_where_it_runs_and_starts() -> None:
     assert box_rules.order_problem(SQUARE) is None
     upward = np.float32([[10, 100], [10, 20], [30, 20], [30, 100]])  # text that runs up the page
@@ -92,14 +80,3 @@ def test_narrow_and_wide_report_their_numbers() -> None:
     assert "9 characters in 19 px: 2.1 px a character, page median 10" in narrow[2]
     [(index, wide)] = box_rules.misfits(fit(TEXTS, {3: 6}))
     assert (index, wide[0]) == (3, "wide")
-
-
-def test_double_width_letters_are_honest() -> None:
-    assert list(box_rules.misfits(fit(TEXTS, {0: 2.0}))) == []
-
-
-def test_without_text_or_with_few_boxes_nothing_is_judged() -> None:
-    assert np.isnan(fit([""] * len(TEXTS)).deviation()).all()
-    few = box_rules.Fit(["AB", "C"], np.array([5.0, 900.0]), np.array([20.0, 20.0]))
-    assert list(box_rules.misfits(few)) == []
-    assert list(box_rules.exchanged(few)) == []

@@ -60,18 +60,3 @@ def test_scrawls_repeat_no_sign_of_the_boxes(draw: Callable[..., Any]) -> None:
         cv2.polylines(page.image, [turn.astype(np.int32)], False, (30, 30, 30), 2, cv2.LINE_AA)
     assert missing_boxes.lines(page_image.sheet(page.image, page.quads))
     assert missing_lines(page) == []
-
-
-@pytest.mark.parametrize("count", [5, 12, 30])
-def test_a_row_of_stars_is_no_text(draw: Callable[..., Any], count: int) -> None:
-    page = draw(7)
-    page.image = np.vstack([page.image, np.full((80, 520, 3), 235, np.uint8)])
-    cv2.putText(page.image, "*" * count, (30, 660), cv2.FONT_HERSHEY_SIMPLEX, 0.8, (30, 30, 30), 2, cv2.LINE_AA)
-    assert missing_lines(page) == []
-
-
-def test_a_page_without_boxes_has_lines_and_no_familiar_sign(draw: Callable[..., Any]) -> None:
-    page = draw(8)
-    lines = missing_boxes.lines(page_image.sheet(page.image, []))
-    assert lines
-    assert {line["known"] for line in lines} == {-1.0}

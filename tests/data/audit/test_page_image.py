@@ -7,9 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from ocrlab.data.annotations import PageError
 from ocrlab.data.audit import page_image
 
 
@@ -25,10 +22,3 @@ def test_messages_of_the_decoder_are_captured(draw: Callable[..., Any], tmp_path
     assert image.shape == (header.height, header.width, 3)
     print("the error stream is whole again", file=sys.stderr)
     assert "whole again" in capfd.readouterr().err
-
-
-def test_what_is_no_image_is_an_error(tmp_path: Path) -> None:
-    file = tmp_path / "p.jpg"
-    file.write_bytes(b"\xff\xd8 nothing")
-    with pytest.raises(PageError):
-        page_image.decode(file)

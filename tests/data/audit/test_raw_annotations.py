@@ -37,24 +37,10 @@ def test_loose_files_find_images_around_them(draw: Callable[..., Any], tmp_path:
     assert pages["q"].image is None
 
 
-def test_a_json_page_counts_its_boxes_from_1(draw: Callable[..., Any], tmp_path: Path) -> None:
-    draw(1).write(tmp_path, "p")
-    line = '{"image": "p.png", "boxes": [{"points": [[1,1],[9,1],[9,9]]}, {"points": [[2,1],[9,1],[9,9]]}]}\n'
-    file = tmp_path / "train" / "images" / "pages.jsonl"
-    file.write_text(line)
-    [read] = raw_annotations.pages(file)
-    assert [box.line for box in read().boxes] == [1, 2]
-
-
 def test_an_annotation_file_that_cannot_be_read_is_an_error_and_no_loose_images(tmp_path: Path) -> None:
     for split in ("train", "val"):
         (tmp_path / split).mkdir()
         (tmp_path / split / "p.png").write_bytes(b"")
         (tmp_path / split / f"{split}.json").write_text('{"images": [{"id": 1, "file_name": "p.png"}]')
     with pytest.raises(DataError, match="train.json.*not JSON"):
-        raw_annotations.pages(tmp_path)
-
-
-def test_a_folder_without_pages_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError):
         raw_annotations.pages(tmp_path)

@@ -74,12 +74,6 @@ def test_ids_as_text_and_annotations_of_nothing(tmp_path: Path) -> None:
     assert "images that are not listed are left out: image_id 9 (3 annotations in all)" in str(note)
 
 
-def test_several_categories_are_reported(tmp_path: Path) -> None:
-    rows = [{"image_id": number, "bbox": BOX} for number in (1, 2)]
-    index = loaded(tmp_path, coco(rows, categories=[{"id": 1, "name": "word"}, {"id": 2, "name": "table"}]))
-    assert "all 2 categories (word, table) are taken as text" in str(index.problems[0])
-
-
 @pytest.mark.parametrize(
     ("row", "says"),
     [
@@ -160,22 +154,6 @@ def test_what_coco_text_lists_and_does_not_have(tmp_path: Path) -> None:
     assert "1 of 2 images have no annotation (id 12)" in str(index.problems[0])
 
 
-def test_common_folder_names(tmp_path: Path) -> None:
-    data = json.dumps(coco([{"image_id": number, "bbox": BOX} for number in (1, 2)]))
-    for place, name in (
-        ("train2017", "annotations/instances_train2017.json"),
-        ("train", "train/_annotations.coco.json"),
-    ):
-        folder = tmp_path / place
-        (folder / place).mkdir(parents=True)
-        for letter in "ab":
-            Image.new("L", (100, 90)).save(folder / place / f"{letter}.png")
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(data)
-        index = load(folder, "train")
-        assert len(index.samples) == 2 and not index.problems
-
-
 @pytest.mark.parametrize(
     ("size", "good"), [((100, 90), 2), ((90, 100), 2), ((0, 0), 2), ((None, 5), 2), ((50, 45), 1), ((9, 9), 1)]
 )
@@ -215,26 +193,6 @@ def test_the_string_form() -> None:
     for _ in range(50):
         counts = rng.integers(0, 100_000, rng.integers(1, 40)).tolist()
         assert unpack(pack(counts)) == counts
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_rectangle_is_exact(packed: bool) -> None:
-    mask = np.zeros((60, 90), bool)
-    mask[20:41, 30:71] = True
-    counts = runs(mask)
-    (outline,) = rle_polygons({"size": [60, 90], "counts": pack(counts) if packed else counts})
-    assert outline.dtype == np.float32 and outline.shape == (4, 2)
-    assert {tuple(point) for point in outline.tolist()} == {(30, 20), (71, 20), (71, 41), (30, 41)}
-
-
-def test_any_shape_keeps_its_pixels() -> None:
-    y, x = np.mgrid[:200, :300]
-    bow = (np.hypot(x - 150, y - 260) < 230) & (np.hypot(x - 150, y - 260) > 190) & (np.abs(x - 150) < 120)
-    (outline,) = rle_polygons({"size": [200, 300], "counts": runs(bow)})
-    shape = shapely.Polygon(outline)
-    assert shape.is_valid and len(outline) < 200
-    inside = shapely.contains_xy(shape, x + 0.5, y + 0.5)
-    assert (inside & bow).sum() / (inside | bow).sum() > 0.97
 
 
 def test_parts_holes_and_full_masks() -> None:

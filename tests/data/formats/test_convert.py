@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -150,26 +149,3 @@ def test_a_page_that_cannot_be_read_is_left_out_and_reported(source: Path, tmp_p
     (source / "val.jsonl").write_text('{"image": "gone.png", "boxes": []}')
     with pytest.raises(DataError, match="No page of .* can be converted.*gone.png"):
         convert(source, tmp_path / "other", "coco", splits=["val"])
-
-
-def test_a_file_that_knows_its_splits(tmp_path: Path) -> None:
-    for name in ("a.png", "b.png"):
-        Image.new("L", (100, 90)).save(tmp_path / name)
-    images = {str(n): {"file_name": name, "set": s} for n, name, s in ((1, "a.png", "train"), (2, "b.png", "val"))}
-    anns = {"7": {"image_id": 2, "mask": [1, 2, 30, 2, 30, 20, 1, 20], "legibility": "illegible"}}
-    (tmp_path / "street.json").write_text(json.dumps({"imgs": images, "anns": anns, "imgToAnns": {}}))
-    target = tmp_path.parent / f"{tmp_path.name}-new"
-    result = convert(tmp_path / "street.json", target, "icdar")
-    assert result.pages == {"train": 1, "val": 1}
-    assert (target / "val" / "gts" / "gt_b.txt").read_text() == "1,2,30,2,30,20,1,20,###\n"
-    assert (target / "train" / "gts" / "gt_a.txt").read_text() == ""
-
-
-def test_odd_characters_survive(source: Path, tmp_path: Path) -> None:
-    texts = ["\ud800 half a pair", "\u2028 separator", 'back\\slash "quote"', "\t tab", "\u202eright to left"]
-    line = {"image": "all.png", "boxes": [{"points": QUAD, "text": text} for text in texts]}
-    (source / "train.jsonl").write_text(json.dumps(line))
-    for to in ("jsonl", "ufo", "coco", "labelme"):
-        convert(source, tmp_path / to, to)
-        assert annotated(tmp_path / to, "train")["all"].boxes.texts == texts
-        assert os.access(tmp_path / to, os.R_OK | os.X_OK)

@@ -100,14 +100,6 @@ def test_a_damaged_xml_is_named(content: str, says: str) -> None:
         ctw_xml(content, FILE)
 
 
-def test_ctw_lines(tmp_path: Path) -> None:
-    bow = arc()
-    lines = f"{text_of(bow)},#######\n{text_of(bow + 9)},####E-313, 5\n{text_of(bow)},####\n"
-    boxes = read_icdar(written(tmp_path, lines))
-    assert (boxes.texts, boxes.ignored) == (["###", "E-313, 5", ""], [True, False, False])
-    np.testing.assert_array_equal(boxes.polygons[1], bow + 9)
-
-
 def test_ctw_offsets(tmp_path: Path) -> None:
     bow = arc()
     low, high = bow.min(axis=0), bow.max(axis=0)
@@ -126,12 +118,6 @@ def test_lines_of_2n_numbers(tmp_path: Path, points: int, text: str) -> None:
     assert boxes.texts == [text, "one"] and boxes.ignored == [text == "###", False]
     np.testing.assert_array_equal(boxes.polygons[0], bow)
     np.testing.assert_array_equal(boxes.polygons[1], quad)
-
-
-@pytest.mark.parametrize("text", ["12,500", "1,2,3,4", "12,500.00,", "-5,7", "2,019,###", "0,0"])
-def test_numbers_of_a_transcription_are_no_points(tmp_path: Path, text: str) -> None:
-    boxes = read_icdar(written(tmp_path, f"500,400,600,400,600,420,500,420,{text}\n"))
-    assert boxes.texts == [text] and boxes.polygons[0] is not None and boxes.polygons[0].shape == (4, 2)
 
 
 def test_no_line_of_real_receipts_is_taken_for_curved_text(shared: Path) -> None:

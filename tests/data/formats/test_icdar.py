@@ -46,11 +46,6 @@ def test_what_files_hold(tmp_path: Path, content: str, texts: list[str]) -> None
     assert len(boxes.polygons) == len(texts)
 
 
-@pytest.mark.parametrize(("text", "ignored"), [("###", True), (" ### ", True), ("####", False), ("#", False)])
-def test_do_not_count(tmp_path: Path, text: str, ignored: bool) -> None:
-    assert read_icdar(written(tmp_path, f"{LINE},{text}\n")).ignored == [ignored]
-
-
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
@@ -71,11 +66,6 @@ def test_a_bad_line_is_named(tmp_path: Path, bad: bytes, says: str) -> None:
     assert str(caught.value).startswith(f"{path}:3: {says}")
     assert caught.value.problem.line == 3
     assert "Needed: " in str(caught.value)
-
-
-def test_utf_16_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PageError, match="UTF-16.*iconv"):
-        read_icdar(written(tmp_path, f"{LINE},text".encode("utf-16")))
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
@@ -106,13 +96,3 @@ def test_other_polygons_become_their_rectangle(tmp_path: Path) -> None:
     octagon = np.array([[20, 0], [80, 0], [100, 5], [100, 15], [80, 20], [20, 20], [0, 15], [0, 5]], np.float32)
     write_icdar(tmp_path / "res_1.txt", [octagon])
     assert (tmp_path / "res_1.txt").read_text() == "0,0,100,0,100,20,0,20\n"
-
-
-def test_real_files_keep_their_byte_order_mark(shared: Path) -> None:
-    folder = shared / "data" / "icdar2015" / "dev"
-    marked = sorted((folder / "gts_original").glob("*.txt"))[:40]
-    assert any(path.read_bytes().startswith(b"\xef\xbb\xbf") for path in marked)
-    for path in marked:
-        original, cleaned = read_icdar(path), read_icdar(folder / "gts" / path.name)
-        assert original.texts == cleaned.texts
-        np.testing.assert_array_equal(np.array(original.polygons), np.array(cleaned.polygons))

@@ -61,12 +61,6 @@ def test_ufo_words(tmp_path: Path, word: dict[str, Any], text: str, ignored: boo
     np.testing.assert_array_equal(boxes.polygons[0], POINTS)
 
 
-def test_how_many_points_are_enough_is_judged_later(tmp_path: Path) -> None:
-    boxes = ufo(tmp_path, {"1": {"points": None}, "2": {"points": []}, "3": {"points": [[1, 2]]}, "4": BOX})
-    assert [None if p is None else p.shape for p in boxes.polygons] == [None, (0, 2), (1, 2), (4, 2)]
-    assert ufo(tmp_path, {}).polygons == []
-
-
 @pytest.mark.parametrize(
     ("word", "says"),
     [
@@ -110,13 +104,6 @@ def test_what_is_no_ufo(tmp_path: Path, content: str, says: str) -> None:
         readers(tmp_path, "ufo.json", content)
 
 
-@pytest.mark.parametrize("content", [None, [], {"word": {}}, {"words": []}, {"words": None}])
-def test_a_page_without_words(tmp_path: Path, content: Any) -> None:
-    (read,) = readers(tmp_path, "ufo.json", {"images": {"a.png": content}})
-    with pytest.raises(PageError, match="ufo.json:3: page 'a.png': no words"):
-        read()
-
-
 @pytest.mark.parametrize(
     "page",
     [
@@ -131,12 +118,6 @@ def test_lines(tmp_path: Path, page: dict[str, Any]) -> None:
     boxes = line(tmp_path, {"image": "a.png", **page})
     assert (boxes.texts, boxes.ignored) == ([""], [False])
     np.testing.assert_array_equal(np.array(boxes.polygons), [POINTS])
-
-
-def test_line_with_texts(tmp_path: Path) -> None:
-    boxes = line(tmp_path, {"image": "a.png", "boxes": [{**BOX, "text": "a"}, {**BOX, "text": "b", "ignore": True}]})
-    assert (boxes.texts, boxes.ignored) == (["a", "b"], [False, True])
-    assert line(tmp_path, {"image": "a.png", "boxes": []}).polygons == []
 
 
 @pytest.mark.parametrize(
@@ -164,15 +145,6 @@ def test_a_bad_line_is_named(tmp_path: Path, page: Any, says: str) -> None:
     assert (good().name, good().line) == ("b", 1)
     with pytest.raises(PageError, match=f"val.jsonl:3: .*{says}"):
         bad()
-
-
-def test_real_ufo(shared: Path) -> None:
-    folder = shared / "data" / "ufo_sample"
-    readers, _, _ = known_formats.pages(Source(folder / "ufo.json", (folder,), root=folder), "train")
-    pages = [read() for read in readers]
-    assert sum(len(page.boxes.polygons) for page in pages) == 146
-    assert not any(any(page.boxes.ignored) for page in pages)
-    assert [page.name for page in pages] == sorted(path.stem for path in folder.glob("*.png"))
 
 
 SHAPE_POINTS = [[10, 20], [60.5, 20], [60.5, 40], [10, 40]]
@@ -338,18 +310,6 @@ def test_the_published_folders(tmp_path: Path) -> None:
         assert index.problems == [] and index.samples[0].texts == ("2", "KOPI, SUSU")
     with pytest.raises(DataError, match="no split 'val'.*splits dev, train"):
         load(tmp_path / "CORD", "val")
-
-
-def test_json_lines(tmp_path: Path) -> None:
-    (tmp_path / "train").mkdir()
-    rows = []
-    for name in ("a", "b"):
-        Image.new("RGB", (100, 90)).save(tmp_path / "train" / f"{name}.png")
-        rows.append({"file_name": f"{name}.png", "ground_truth": json.dumps({"gt_parse": {}, **truth()})})
-    (tmp_path / "train" / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    index = load(tmp_path, "train")
-    assert [sample.name for sample in index.samples] == ["a", "b"] and index.problems == []
-    assert len(index.samples[0].polygons) == 2
 
 
 def test_parquet_says_what_to_do(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from ocrlab import geometry
 from ocrlab.data import annotation_cleaning
 from ocrlab.data.annotations import PageError
-from ocrlab.data.formats.reader import load, read_image, write_icdar
+from ocrlab.data.formats.reader import load, read_image
 from ocrlab.errors import DataError
 
 BOX = np.array([[10, 20], [60, 20], [60, 40], [10, 40]], np.float32)
@@ -112,12 +112,6 @@ def test_the_short_cut_for_good_polygons_changes_nothing() -> None:
             judged, reason = geometry.judge(polygon, 50, 55)
             assert judged is not None and judged.dtype == np.float32 and reason == "none"
             np.testing.assert_array_equal(judged, polygon)
-
-
-def test_the_short_cut_takes_nearly_all_good_boxes() -> None:
-    quad = np.array([[10, 10], [40, 11], [40.5, 20], [9, 19]], np.float32)
-    quads = [quad + np.float32([0, 2 * step]) for step in range(15)]
-    assert annotation_cleaning._unchanged(quads, 50, 55).all()
 
 
 def test_an_empty_page_is_a_page(tmp_path: Path) -> None:
@@ -225,28 +219,6 @@ def test_annotation_that_fits_only_the_turned_image(
         assert "turned by 90 degrees" in problem.message and do in problem.message
         with pytest.raises(PageError, match="phone.jpg.*turned"):
             load(tmp_path, "train", exif=exif, strict=True)
-
-
-def test_a_box_far_outside_is_clipped_and_not_taken_for_a_turn(tmp_path: Path) -> None:
-    page(tmp_path, "a", "10,10,200,10,200,30,10,30,wide\n")
-    (sample,) = load(tmp_path, "train").samples
-    assert sample.polygons[0][:, 0].max() <= WIDTH
-
-
-def test_progress_and_text_paths(tmp_path: Path) -> None:
-    for name in "abc":
-        page(tmp_path, name)
-    calls: list[tuple[int, int]] = []
-    load(str(tmp_path), "train", progress=lambda done, pages: calls.append((done, pages)))
-    assert calls == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_predictions_as_annotations(tmp_path: Path) -> None:
-    page(tmp_path, "a", None)
-    write_icdar(tmp_path / "train" / "gts" / "a.txt", [BOX, BOX + 5])
-    (sample,) = load(tmp_path, "train").samples
-    np.testing.assert_allclose(sample.polygons[1], BOX + 5)
-    assert sample.texts == ("", "") and not sample.ignored.any()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from PIL import Image
 
 from ocrlab.data.annotations import PageError
 from ocrlab.data.formats import reader
-from ocrlab.data.shards import dataset, shard_index, tar_scan
+from ocrlab.data.shards import dataset, tar_scan
 from ocrlab.errors import DataError
 
 BOXES = [{"points": [[10, 20], [60, 21], [61, 40], [9, 41]], "text": "RM 5.00"}]
@@ -107,12 +107,6 @@ def test_what_gnu_tar_makes_of_a_folder(tmp_path: Path) -> None:
     index = reader.load(tmp_path, "train")
     assert [sample.name for sample in index.samples] == ["p000", "p001", "p002"]
     assert "p009" in str(index.problems[0]) and "--hard-dereference" in str(index.problems[0])
-
-
-def test_the_files_of_a_page_need_not_lie_beside_each_other(tmp_path: Path) -> None:
-    files = numbered(3)
-    make(tmp_path / "train" / "a.tar", [*files[::2], ("notes.txt", b"x"), ("p000.cls", b"1"), *files[1::2]])
-    assert names(tmp_path) == ["p000", "p001", "p002"]
 
 
 def test_what_is_wrong_is_named_and_left_out(tmp_path: Path) -> None:
@@ -257,12 +251,6 @@ def test_layouts(tmp_path: Path) -> None:
     assert names(tmp_path / "ordinary") == ["a"]
 
 
-def test_no_page_at_all_is_an_error(tmp_path: Path) -> None:
-    make(tmp_path / "train" / "a.tar", [("a.txt", b"x")])
-    with pytest.raises(DataError, match="No page of split 'train'"):
-        reader.load(tmp_path, "train")
-
-
 def test_workers_get_the_file_and_not_the_pages(tmp_path: Path) -> None:
     make(tmp_path / "train" / "a.tar", numbered(4))
     samples = reader.load(tmp_path, "train").samples
@@ -284,13 +272,6 @@ def test_workers_get_the_file_and_not_the_pages(tmp_path: Path) -> None:
 def name_and_pixel(asked: tuple[dataset.Samples, int]) -> tuple[str, int]:
     samples, number = asked
     return samples[number].name, int(reader.read_image(samples[number].image)[0, 0, 0])
-
-
-def test_an_index_is_not_created_where_there_is_a_good_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path / "train" / "a.tar", numbered(2))
-    assert names(tmp_path) == ["p000", "p001"]
-    monkeypatch.setattr(shard_index, "build", None)
-    assert names(tmp_path) == ["p000", "p001"]
 
 
 def test_keys_have_no_dots_and_come_back() -> None:

@@ -101,12 +101,6 @@ def test_of_many_bad_pages_the_first_are_named_and_all_are_counted(
     assert "7 more pages are left out" in str(index.problems[-1])
 
 
-def test_an_image_that_says_its_size_late_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_index, "HEAD", 40)
-    make(tmp_path / "train" / "a.tar", numbered(1))
-    assert reader.load(tmp_path, "train").samples[0].width == 100
-
-
 def test_of_processes_that_begin_together_only_the_first_builds_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,9 +13,7 @@ from ocrlab.data import audit
 from ocrlab.data.audit import repaired_copy
 from ocrlab.data.formats import reader
 from ocrlab.data.formats.convert import convert
-from ocrlab.data.image_io import read_header
 from ocrlab.data.shards import writer
-from ocrlab.data.shards.tar_member import Member
 from ocrlab.debug.flight_record import ring_reader
 from ocrlab.errors import DataError
 from ocrlab.training import loop
@@ -73,16 +71,6 @@ def test_images_can_only_be_copied(root: Path, tmp_path: Path, images: str) -> N
             convert(tmp_path / "shards", tmp_path / "back", "icdar", images="link")
     else:
         assert convert(tmp_path / "shards", tmp_path / "back", "jsonl", images="none").pages == {"val": 16}
-
-
-def test_a_member_reads_like_a_path(root: Path, tmp_path: Path) -> None:
-    convert(root / "data_samples", tmp_path / "shards", "shards", splits=["val"])
-    image = reader.load(tmp_path / "shards", "val").samples[3].image
-    assert isinstance(image, Member)
-    assert (image.name, image.stem, image.suffix) == ("receipt_003.jpg", "receipt_003", ".jpg")
-    assert str(image) == f"{tmp_path}/shards/val/000000.tar/receipt_003.jpg"
-    assert image.head(100) == image.read_bytes()[:100]
-    assert read_header(image) == read_header(image, first=4096)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -137,12 +137,6 @@ def test_detections_in_ignored_text_do_not_count_where_no_text_lies_over_it() ->
     assert (page.recall, page.precision) == (1, 1)
 
 
-def test_shapes_give_the_number_of_characters_where_nothing_else_does() -> None:
-    boxes = [LINE, box(0, 50, 10, 60), box(0, 100, 300, 110), box(300, 0, 310, 45)]
-    assert cleval.judge(boxes, [False] * 4, None, []).truth.tolist() == [5, 2, 10, 5]
-    assert cleval.judge(boxes, [False] * 4, ["abc", "", "d", "e"], []).truth.tolist() == [3, 0, 1, 1]
-
-
 def test_upright_text_is_read_upwards() -> None:
     tall = box(0, 0, 20, 100)
     page = cleval.judge([tall], [False], ["0123456789"], [box(0, 26, 20, 100)])
@@ -209,14 +203,6 @@ def test_what_does_not_fit_is_refused() -> None:
         cleval.judge([LINE], [False], ["a"], [LINE], [])
 
 
-@pytest.mark.parametrize(("column", "other", "wanted"), [
-    ("", "abc", ""), ("abc", "abc", "abc"), ("total 9.50", "tota1 9,50", "tota 950"), ("abcbdab", "bdcaba", "bdab"),
-    ("ab", "ba", "b"),
-])  # fmt: skip
-def test_the_common_letters_are_the_longest_there_are(column: str, other: str, wanted: str) -> None:
-    assert cleval.common(column, other) == wanted
-
-
 def test_no_longer_common_letters_exist() -> None:
     def within(letters: str, text: str) -> bool:
         rest = iter(text)
@@ -227,16 +213,3 @@ def test_no_longer_common_letters_exist() -> None:
         every = ["".join(some) for size in range(5) for some in itertools.combinations(column, size)]
         assert within(counts, column) and within(counts, other)
         assert len(counts) == max(len(some) for some in every if within(some, other))
-
-
-def test_detections_are_read_in_the_order_of_the_characters_they_take() -> None:
-    assert cleval.reading_order([4, 7], [{2, 3}, {0, 1}], 4) == [7, 4]
-    assert cleval.reading_order([4], [set()], 3) == [4]
-    assert cleval.reading_order([1, 2, 3], [{0}, set(), set()], 2) == [1, 2], "3 is never let in"
-
-
-def test_a_letter_is_read_once() -> None:
-    left = ["tot", "al"]
-    assert cleval.cross_out("total", left, [0, 1]) == 5 and left == ["", ""]
-    left = ["aab"]
-    assert cleval.cross_out("ab", left, [0]) == 2 and left == ["a"]

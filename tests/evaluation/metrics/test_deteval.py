@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocrlab.errors import ShapeError
 from ocrlab.evaluation.metrics import deteval
 
 
@@ -47,10 +46,6 @@ def test_a_neighbour_that_touches_sends_a_pair_to_the_second_rule_where_it_earns
     assert earned(deteval.judge([LINE], [False], [LINE, box(100, 0, 140, 19)])) == ([1], [1, 0])
 
 
-def test_two_detections_that_both_fit_are_pieces() -> None:
-    assert earned(deteval.judge([LINE], [False], [LINE, LINE])) == ([0.8], [0.8, 0.8])
-
-
 def test_a_detection_two_fifths_inside_ignored_text_does_not_count() -> None:
     half_in, just_not = box(200, 0, 440, 19), box(200, 0, 449, 19)  # of 241 and 250 pixels 100 are ignored
     page = deteval.judge([LINE, box(200, 0, 299, 19)], [False, True], [LINE, half_in, just_not])
@@ -77,8 +72,3 @@ def test_broken_polygons_are_misses_and_no_truth() -> None:
     assert earned(deteval.judge([LINE], [False], [crossing])) == ([0], [0]), "its bounding box would fit"
     assert deteval.judge([crossing, LINE], [False, False], [LINE]).truth_counts.tolist() == [False, True]
     assert deteval.judge([LINE], [False], [np.full((4, 2), np.nan), None]).precision == 0  # type: ignore[list-item]
-
-
-def test_flags_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ShapeError, match="2 flags.*Needed: 1"):
-        deteval.judge([LINE], [False, True], [])

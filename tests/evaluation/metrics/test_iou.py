@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ocrlab.errors import ShapeError
 from ocrlab.evaluation.metrics import iou
 
 
@@ -123,14 +122,3 @@ def test_polygons_of_any_number_of_points_and_either_direction_match() -> None:
     page = iou.match([circle, box(0, 0)], [False, False], [box(0, 0)[::-1], circle[::-1]])
     assert page.pairs[0.8] == [(0, 1), (1, 0)]
     assert page.iou[0, 1] == pytest.approx(1)
-
-
-def test_five_thousand_boxes_match_themselves() -> None:
-    boxes = [box(20 * (i % 70), 20 * (i // 70)) for i in range(5000)]
-    page = iou.match(boxes, np.zeros(5000), boxes[::-1])
-    assert page.matched(0.8) == 5000
-
-
-def test_flags_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ShapeError, match="2 flags.*Needed: 1"):
-        iou.match([box(0, 0)], [False, True], [])

@@ -8,7 +8,7 @@ import shapely
 from numpy.typing import NDArray
 
 from ocrlab.evaluation.metrics import polygon_overlap as measuring
-from ocrlab.evaluation.metrics.polygon_overlap import convex_areas, meeting, shapes, shared_areas, short_sides
+from ocrlab.evaluation.metrics.polygon_overlap import convex_areas, meeting, shapes, shared_areas
 
 SQUARE = np.array([[0, 0], [10, 0], [10, 10], [0, 10]], float)
 
@@ -66,22 +66,6 @@ def test_three_points_all_but_on_a_line_are_left_to_shapely() -> None:
     assert shared_areas(a, b, where, where) == pytest.approx([100 / 3])
 
 
-def test_quads_take_the_direct_way_and_others_do_not() -> None:
-    polygons = shapes([SQUARE, SQUARE[::-1], [[0, 0], [10, 0], [4, 2], [0, 10]], SQUARE[:3]])
-    assert polygons.convex.tolist() == [True, True, False, False]
-    assert polygons.valid.all() and polygons.area.tolist() == [100, 100, 30, 50]
-    assert (polygons.quads[1] == SQUARE).all(), "clockwise"
-    assert (polygons.corners[1] == SQUARE[::-1]).all(), "as given"
-
-
-def test_short_sides_are_the_height_of_text() -> None:
-    turn = np.array([[np.cos(0.5), np.sin(0.5)], [-np.sin(0.5), np.cos(0.5)]])
-    line = np.array([[0, 0], [90, 0], [90, 12], [0, 12]], float)
-    curved = np.array([[0, 0], [30, 0], [60, 0], [90, 0], [90, 12], [0, 12]], float)
-    polygons = shapes([line, line @ turn, line[:, ::-1], curved, np.zeros((4, 2)), None])
-    assert short_sides(polygons) == pytest.approx([12, 12, 12, 12, 0, 0])
-
-
 @pytest.mark.parametrize("polygons", [[], [None], ["text"], [[[0, 0], [1]]], [[]], np.zeros((0, 4, 2)), [[[[0]]]]])
 def test_what_is_no_polygon_has_no_area(polygons: object) -> None:
     shapes_ = shapes(polygons)  # type: ignore[arg-type]
@@ -89,10 +73,3 @@ def test_what_is_no_polygon_has_no_area(polygons: object) -> None:
     rows, columns = meeting(shapes_.bounds, shapes([SQUARE]).bounds)
     assert len(rows) == len(columns) == 0
     assert measuring.short_sides(shapes_).tolist() == [0.0] * len(shapes_)
-
-
-def test_input_arrays_stay_as_they_are() -> None:
-    points = np.array([SQUARE[::-1], np.full((4, 2), np.nan)])
-    copy = points.copy()
-    shapes(points)
-    assert np.array_equal(points, copy, equal_nan=True)

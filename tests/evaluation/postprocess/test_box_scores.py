@@ -46,25 +46,11 @@ def test_box_scores_are_the_published_ones(margin: float, loops: Any) -> None:
 
 
 @LOOPS
-def test_nothing_has_no_score(loops: Any) -> None:
-    page = np.ones((4, 4), np.float32)
-    assert box_scores.box_scores(page, np.zeros((0, 4, 2), np.float32), loops).shape == (0,)
-    assert box_scores.polygon_scores(page, [], loops).shape == (0,)
-
-
-@LOOPS
 def test_a_polygon_score_is_the_mean_of_its_pixels_and_its_border(loops: Any) -> None:
     probability = np.arange(100, dtype=np.float32).reshape(10, 10) / np.float32(100)
     points = np.array([[2, 3], [5, 3], [5, 6], [2, 6]], np.int32)
     score, line = box_scores.polygon_scores(probability, [points, points[:2]], loops)
     assert score == pytest.approx(probability[3:7, 2:6].mean()) and line == pytest.approx(probability[3, 2:6].mean())
-
-
-@LOOPS
-def test_a_mask_is_what_lies_above_the_threshold_in_float32(loops: Any) -> None:
-    probability = np.array([[0.3, 0.30001], [0, 1]], np.float32)
-    mask, first = box_scores.binarise(probability, 0.3, loops)
-    assert mask.tolist() == [[1], [1]] and first == (1, 0)
 
 
 @LOOPS
@@ -74,11 +60,6 @@ def test_a_mask_ends_where_the_text_does(loops: Any) -> None:
     probability[20:31, 100] = probability[25, 90:250] = 1
     mask, first = box_scores.binarise(probability, 0.3, loops)
     assert mask.shape == (11, 160) and first == (90, 20) and mask.sum() == 170
-
-
-@LOOPS
-def test_minus_zero_is_a_probability(loops: Any) -> None:
-    assert box_scores.binarise(np.array([[-0.0, 0.9]], np.float32), 0.5, loops)[0].tolist() == [[1]]
 
 
 @LOOPS

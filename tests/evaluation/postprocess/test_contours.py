@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cv2
 import numpy as np
 import pytest
@@ -42,17 +40,6 @@ def test_the_lowest_outlines_are_those_of_the_whole_mask(
     assert all(np.array_equal(a, b) for a, b in zip(outlines, whole, strict=True))
 
 
-@pytest.mark.parametrize("find", [contours.last, contours.largest])
-def test_a_part_of_a_mask_has_the_outlines_of_the_whole(find: Any) -> None:
-    mask = blobs()
-    mask[:70] = mask[590:] = 0
-    mask[:, :30] = mask[:, 800:] = 0
-    whole, part = find(mask, 10**7), find(mask[70:590, 30:800], 10**7, (30, 70))
-    assert len(whole) == len(part) > 100
-    assert all(np.array_equal(a, b) for a, b in zip(whole, part, strict=True))
-    assert len(find(mask[:0, :0], 10)) == 0
-
-
 def test_the_largest_outlines_come_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = np.zeros((60, 60), np.uint8)
     for place, side in ((0, 3), (10, 9), (25, 5), (40, 7)):
@@ -63,10 +50,3 @@ def test_the_largest_outlines_come_in_their_order(monkeypatch: pytest.MonkeyPatc
     for busy in (contours.BUSY, 0):
         monkeypatch.setattr(contours, "BUSY", busy)
         assert [cv2.boundingRect(o)[2] for o in contours.largest(mask, 2)] == wanted
-
-
-def test_only_a_mask_that_is_no_page_is_busy() -> None:
-    words = np.tile(np.pad(np.ones((8, 12), np.uint8), 4), (72, 72))  # 5,184 of them
-    assert not contours.busy(words) and not contours.busy(np.ones((4096, 4096), np.uint8))
-    assert contours.busy(checkerboard()) and contours.busy(noise(0.7, (1200, 900)))
-    assert not contours.busy(np.ones((1, 1), np.uint8))

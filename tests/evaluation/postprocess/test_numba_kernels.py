@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ocrlab import geometry
 from ocrlab.evaluation.postprocess import box_scores
 
 kernels = pytest.importorskip(
@@ -21,16 +20,6 @@ def painted_mean(values: NDArray[np.float32], polygon: Points) -> float:
     mask = np.zeros(values.shape, np.uint8)
     cv2.fillPoly(mask, [polygon], 1)
     return float(cv2.mean(values, mask)[0])
-
-
-def test_the_means_of_boxes_are_those_of_opencv() -> None:
-    rng = np.random.default_rng(0)
-    values = rng.random((60, 80), dtype=np.float32)
-    turned = [cv2.boxPoints(((40, 30), rng.uniform(0, 40, 2).tolist(), rng.uniform(0, 90))) for _ in range(100)]
-    boxes = np.array(turned).astype(np.int32)
-    scores = np.empty(len(boxes))
-    kernels.box_means(values, boxes, scores)
-    np.testing.assert_allclose(scores, [painted_mean(values, box) for box in boxes], atol=1e-9)
 
 
 def test_the_means_of_polygons_are_those_of_opencv() -> None:
@@ -51,12 +40,3 @@ def test_what_leaves_the_map_is_not_read(shift: tuple[int, int]) -> None:
     kernels.box_means(values, boxes, scores[0])
     kernels.polygon_means(values, boxes[0], np.array([0, 4]), scores[1])
     assert np.isnan(scores).all()
-
-
-def test_areas_and_lengths_are_those_of_geometry() -> None:
-    rng = np.random.default_rng(2)
-    polygons = [rng.integers(-50, 20_000, (int(rng.integers(1, 20)), 2), np.int32) for _ in range(200)]
-    areas, lengths = np.empty(len(polygons)), np.empty(len(polygons))
-    kernels.measure(*box_scores.flat(polygons), areas, lengths)
-    np.testing.assert_allclose(areas, [abs(geometry.area(polygon)) for polygon in polygons], rtol=1e-12)
-    np.testing.assert_allclose(lengths, [geometry.perimeter(polygon) for polygon in polygons], rtol=1e-12)

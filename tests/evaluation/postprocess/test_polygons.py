@@ -48,14 +48,6 @@ def test_curved_text_is_recovered(ratio: float) -> None:
     assert straight.area > 1.5 * whole.area
 
 
-def test_corners_stay_corners_in_the_exact_inverse() -> None:
-    square = outline(np.array([[100, 100], [200.0, 100], [200, 130], [100, 130]]))
-    [exact], _ = polygons.exact(painted(square), [square], 0.5, 1, 0.5, LOOPS)
-    assert len(exact) == 4
-    [published], _ = polygons.published(painted(square), [square], 2.0, 1, 0.5, LOOPS)
-    assert len(published) > 4, "round joins"
-
-
 def test_a_ring_comes_back_filled_or_not_at_all() -> None:
     nearly_closed = outline(np.array([[60, 60], [260.0, 60], [260, 260], [60, 260], [60, 64], [66, 64], [66, 254],
                                       [254, 254], [254, 66], [60, 66]]))  # fmt: skip
@@ -91,17 +83,3 @@ def test_unclipped_polygons_are_those_of_clipper_or_none(loops: Any) -> None:
         done += len(pieces) == 1
     assert done > 100
     assert polygons.unclipped([], 2.0, loops)[0] == []
-
-
-@pytest.mark.parametrize("join", [pyclipper.JT_ROUND, pyclipper.JT_MITER], ids=["round", "mitre"])
-def test_edges_move_as_clipper_moves_those_of_a_single_polygon_alone(join: int) -> None:
-    """Also next to a polygon that falls into pieces, one that gets a hole, and one without an area."""
-    rng = np.random.default_rng(3)
-    many = [rng.integers(0, size, (int(rng.integers(1, 30)), 2), np.int32) for size in [3, 20, 300, 5000] * 25]
-    distances = rng.uniform(0, 60, len(many))
-    moved = polygons.move_edges(many, distances, join)
-    for polygon, distance, pieces in zip(many, distances.tolist(), moved, strict=True):
-        clipper = pyclipper.PyclipperOffset(2.0)
-        clipper.AddPath(polygon.tolist(), join, pyclipper.ET_CLOSEDPOLYGON)
-        assert [piece.tolist() for piece in pieces] == clipper.Execute(distance)
-    assert {len(pieces) for pieces in moved} >= {0, 1, 2}

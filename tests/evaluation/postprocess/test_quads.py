@@ -49,38 +49,6 @@ def test_unclipped_boxes_span_what_clipper_spans(loops: Any, ratio: float) -> No
 
 
 @LOOPS
-@pytest.mark.parametrize("quad", [
-    [[0, 0], [0, 10], [40, 10], [40, 0]],  # the other way round
-    [[0, 0], [40, 0], [20, 3], [0, 10]],  # a dent
-    [[0, 0], [0, 0], [40, 0], [40, 10]],  # a point twice
-    [[0, 0], [9000, 0], [9000, 9000], [0, 9000]],  # more points than there is room for
-])  # fmt: skip
-def test_what_is_no_clockwise_convex_quad_goes_to_clipper(loops: Any, quad: list[list[int]]) -> None:
-    odd = np.array([quad], np.float32)
-    [points] = quads.unclipped(odd, 1.5, loops)
-    assert hull(points) == hull(clipper(odd[0], 1.5))
-
-
-@LOOPS
-def test_nothing_is_unclipped_to_nothing(loops: Any) -> None:
-    none = np.zeros((0, 4, 2), np.float32)
-    assert quads.unclipped(none, 1.5, loops) == []
-    assert quads.ordered(none).shape == (0, 4, 2)
-    rectangles, indices = quads.smallest([], 3)
-    assert quads.corners_of(rectangles).shape == (0, 4, 2) and indices == []
-    [point] = quads.unclipped(np.full((1, 4, 2), 7, np.float32), 1.5, loops)
-    assert np.unique(point, axis=0).tolist() == [[7, 7]]
-
-
-@pytest.mark.parametrize("start", range(4))
-@pytest.mark.parametrize("step", [1, -1])
-def test_corners_are_put_in_order(start: int, step: int) -> None:
-    wanted = np.array([[2, 1], [40, 5], [39, 15], [1, 11]], np.float32)
-    mixed = np.roll(wanted, start, axis=0)[::step]
-    np.testing.assert_array_equal(quads.ordered(mixed[None])[0], wanted)
-
-
-@LOOPS
 @pytest.mark.parametrize("ratio", [0.4, 0.5, 0.6])
 def test_an_outline_grows_to_the_rectangle_that_shrinks_to_it(ratio: float, loops: Any) -> None:
     distance = 12.0
