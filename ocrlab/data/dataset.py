@@ -1,7 +1,9 @@
 """Pages as training crops and as whole pages.
 
-Page order is a pure function of seed and epoch; augmentation is one of seed, epoch and page. Neither depends on the
-number of workers or on where a run was interrupted, which is what makes resuming exact.
+A training sample goes one way, from top to bottom: PageOrder chooses a page, Crops reads it, training_crop warps it and
+draws its target maps, collate makes the Batch that the network and the loss get. Page order is a pure function of seed
+and epoch; augmentation is one of seed, epoch and page. Neither depends on the number of workers or on where a run was
+interrupted, which is what makes resuming exact.
 """
 
 from __future__ import annotations
@@ -33,32 +35,6 @@ from ocrlab.data.image_io import read_image
 from ocrlab.data.shards.dataset import Samples
 from ocrlab.errors import DataError
 from ocrlab.run_folder import heartbeat
-
-Crop = tuple[NDArray[np.uint8], target_maps.Targets, str, list[str]]  # pixels, maps, name of the page, problems
-
-
-@dataclass
-class Batch:
-    """Training crops (B, 3, H, W) uint8, the four target maps (B, 1, H, W), and their origin."""
-
-    images: Tensor
-    maps: tuple[Tensor, Tensor, Tensor, Tensor]  # shrink map and mask, threshold map and mask
-    pages: list[str]
-    problems: list[str] = field(default_factory=list)
-
-    def pin_memory(self) -> Batch:
-        """Return the batch in page-locked memory (called by DataLoader)."""
-        maps = tuple(m.pin_memory() for m in self.maps)
-        return Batch(self.images.pin_memory(), maps, self.pages, self.problems)  # type: ignore[arg-type]
-
-
-@dataclass
-class Page:
-    """One whole page for validation: the canvas (H, W, 3) uint8 and the warp from the page to it."""
-
-    sample: Sample
-    canvas: NDArray[np.uint8]
-    warp: NDArray[np.float64]
 
 
 class PageOrder(Sampler[tuple[int, int]]):
@@ -103,6 +79,9 @@ class PageOrder(Sampler[tuple[int, int]]):
             yield epoch, int(order[position % self.pages])
 
 
+Crop = tuple[NDArray[np.uint8], target_maps.Targets, str, list[str]]  # pixels, maps, name of the page, problems
+
+
 class Crops(Dataset[Crop]):
     """Training crops with targets; an index is (epoch, page). A page that cannot be read is replaced by the next."""
 
@@ -139,31 +118,6 @@ class Crops(Dataset[Crop]):
         raise DataError("No page of the training set can be read", got="; ".join(problems[:3]), need="readable images")
 
 
-class Pages(Dataset[Page | None]):
-    """Whole pages on their canvas, for validation; the index None is no page, for a rank that has one less."""
-
-    def __init__(self, samples: Sequence[Sample], config: Config, cache: Path | None = None) -> None:
-        self.samples, self.config = samples, config
-        self.cache = Cache(config.runtime.cache, cache, config.runtime.cache_gb)
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def sample_name(self, index: int | None) -> str:
-        """Return the name of the page at an index (for the flight recorder)."""
-        return "no page" if index is None else name_at(self.samples, index)
-
-    def __getitem__(self, index: int | None) -> Page | None:
-        return None if index is None else self.page(index)
-
-    def page(self, index: int) -> Page:
-        """Return the page at an index; raises DataError."""
-        sample = self.samples[index]
-        image = read(sample, self.config, self.cache)
-        warp, canvas = transforms.letterbox((image.shape[1], image.shape[0]), self.config.evaluate)
-        return Page(sample, transforms.warp_image(image, warp, canvas), warp)
-
-
 def read(sample: Sample, config: Config, cache: Cache) -> NDArray[np.uint8]:
     """Return the decoded page (H, W, 3) RGB uint8, from the cache where it is; raises DataError naming the file."""
     return cache.get(sample.image, partial(read_image, exif=config.exif))
@@ -172,30 +126,6 @@ def read(sample: Sample, config: Config, cache: Cache) -> NDArray[np.uint8]:
 def name_at(samples: Sequence[Sample], place: int) -> str:
     """Return the name of a page; of shards the index knows it, and nothing is read."""
     return samples.name_at(place) if isinstance(samples, Samples) else samples[place].name
-
-
-def readable_pages(
-    samples: Sequence[Sample], config: Config, cache: Path | None = None
-) -> tuple[Sequence[Sample], list[Problem]]:
-    """Return the pages whose image can be decoded, and why others cannot; raises DataError if `strict` or if none can.
-
-    Validation looks at the same pages every time, so what is left out is left out before it begins.
-    """
-    keeper = Cache("disk" if config.runtime.cache == "disk" else "none", cache, config.runtime.cache_gb)
-    good: list[int] = []
-    problems: list[Problem] = []
-    for place in range(len(samples)):
-        try:
-            sample = samples[place]
-            read(sample, config, keeper)
-            good.append(place)
-        except DataError as error:
-            if config.runtime.strict:
-                raise
-            problems.append(Problem(error.file if isinstance(error, PageError) else None, None, str(error)))
-    if not good:
-        raise DataError("No page of the validation set can be read", got=str(problems[0]), need="readable images")
-    return samples.take(good) if isinstance(samples, Samples) else [samples[place] for place in good], problems
 
 
 def training_crop(
@@ -222,6 +152,21 @@ def training_crop(
     return canvas, maps
 
 
+@dataclass
+class Batch:
+    """Training crops (B, 3, H, W) uint8, the four target maps (B, 1, H, W), and their origin."""
+
+    images: Tensor
+    maps: tuple[Tensor, Tensor, Tensor, Tensor]  # shrink map and mask, threshold map and mask
+    pages: list[str]
+    problems: list[str] = field(default_factory=list)
+
+    def pin_memory(self) -> Batch:
+        """Return the batch in page-locked memory (called by DataLoader)."""
+        maps = tuple(m.pin_memory() for m in self.maps)
+        return Batch(self.images.pin_memory(), maps, self.pages, self.problems)  # type: ignore[arg-type]
+
+
 def collate(items: Sequence[Crop]) -> Batch:
     """Return the batch of some crops; images are stored channels-last, as the encoder wants them."""
     images = torch.from_numpy(np.stack([crop for crop, *_ in items])).permute(0, 3, 1, 2)  # (B, 3, H, W)
@@ -229,6 +174,64 @@ def collate(items: Sequence[Crop]) -> Batch:
     maps = tuple(torch.from_numpy(np.stack([getattr(t, n) for _, t, *_ in items]))[:, None] for n in names)
     pages = [name for *_, name, _ in items]
     return Batch(images, maps, pages, [p for *_, problems in items for p in problems])  # type: ignore[arg-type]
+
+
+@dataclass
+class Page:
+    """One whole page for validation: the canvas (H, W, 3) uint8 and the warp from the page to it."""
+
+    sample: Sample
+    canvas: NDArray[np.uint8]
+    warp: NDArray[np.float64]
+
+
+class Pages(Dataset[Page | None]):
+    """Whole pages on their canvas, for validation; the index None is no page, for a rank that has one less."""
+
+    def __init__(self, samples: Sequence[Sample], config: Config, cache: Path | None = None) -> None:
+        self.samples, self.config = samples, config
+        self.cache = Cache(config.runtime.cache, cache, config.runtime.cache_gb)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def sample_name(self, index: int | None) -> str:
+        """Return the name of the page at an index (for the flight recorder)."""
+        return "no page" if index is None else name_at(self.samples, index)
+
+    def __getitem__(self, index: int | None) -> Page | None:
+        return None if index is None else self.page(index)
+
+    def page(self, index: int) -> Page:
+        """Return the page at an index; raises DataError."""
+        sample = self.samples[index]
+        image = read(sample, self.config, self.cache)
+        warp, canvas = transforms.letterbox((image.shape[1], image.shape[0]), self.config.evaluate)
+        return Page(sample, transforms.warp_image(image, warp, canvas), warp)
+
+
+def readable_pages(
+    samples: Sequence[Sample], config: Config, cache: Path | None = None
+) -> tuple[Sequence[Sample], list[Problem]]:
+    """Return the pages whose image can be decoded, and why others cannot; raises DataError if `strict` or if none can.
+
+    Validation looks at the same pages every time, so what is left out is left out before it begins.
+    """
+    keeper = Cache("disk" if config.runtime.cache == "disk" else "none", cache, config.runtime.cache_gb)
+    good: list[int] = []
+    problems: list[Problem] = []
+    for place in range(len(samples)):
+        try:
+            sample = samples[place]
+            read(sample, config, keeper)
+            good.append(place)
+        except DataError as error:
+            if config.runtime.strict:
+                raise
+            problems.append(Problem(error.file if isinstance(error, PageError) else None, None, str(error)))
+    if not good:
+        raise DataError("No page of the validation set can be read", got=str(problems[0]), need="readable images")
+    return samples.take(good) if isinstance(samples, Samples) else [samples[place] for place in good], problems
 
 
 def worker_init() -> Callable[[int], None]:

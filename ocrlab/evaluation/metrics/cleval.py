@@ -56,38 +56,6 @@ def common(first: str, second: str) -> str:
     return "".join(reversed(letters))
 
 
-def reading_order(detections: Sequence[int], takes: Sequence[set[int]], characters: int) -> list[int]:
-    """Return the detections of one ground truth in the order in which they take its characters.
-
-    `takes[i]` are the characters that `detections[i]` takes. As in the published evaluator, each character lets one
-    detection in, and of those that are never let in only the first is added.
-    """
-    waiting = list(zip(detections, takes, strict=True))
-    order = []
-    for character in range(characters):
-        if len(waiting) == 1:
-            break
-        ahead = next((entry for entry in waiting if character in entry[1]), None)
-        if ahead is not None:
-            order.append(ahead[0])
-            waiting.remove(ahead)
-    return [*order, waiting[0][0]]
-
-
-def cross_out(text: str, left: list[str], order: Sequence[int]) -> int:
-    """Take what `text` has in common with the texts `left` of the detections in `order` out of these; return how much.
-
-    A character that was read once is thereby not read for a second ground truth.
-    """
-    read = common(text, "".join(left[i] for i in order))
-    for character in read:
-        for i in order:
-            if character in left[i]:
-                left[i] = left[i].replace(character, "", 1)
-                break
-    return len(read)
-
-
 PRECISE = np.float32(0.3)  # of a detection inside ground truth, at which the two may match; the evaluator has float32
 
 
@@ -241,7 +209,12 @@ def read(
     texts: Sequence[str],
     detected_texts: Sequence[str],
 ) -> None:
-    """Compare the texts of what matched, and write into `page` how many characters were `written` and `agreed`."""
+    """Compare the texts of what matched, and write into `page` how many characters were `written` and `agreed`.
+
+    The detections of a ground truth are read in the order in which they take its characters; as in the published
+    evaluator, each character lets one detection in, and of those that are never let in only the first is added. What
+    was read once is crossed out: it is not read for a second ground truth.
+    """
     if len(detected_texts) != len(pairs.detections):
         what = "The detected texts do not fit the detections"
         raise ShapeError(what, got=f"{len(detected_texts)} texts", need=f"{len(pairs.detections)}, one a polygon")
@@ -250,8 +223,16 @@ def read(
     for row in np.unique(pairs.rows[matched]).tolist():
         mine = np.flatnonzero(matched & (pairs.rows == row))
         takes = [set((grid.char[grid.pair == pair] - first[row]).tolist()) for pair in mine]
-        order = reading_order(pairs.columns[mine].tolist(), takes, int(page.truth[row]))
-        cross_out(texts[row], left, order)
+        waiting, order = list(zip(pairs.columns[mine].tolist(), takes, strict=True)), []
+        for number in range(int(page.truth[row])):
+            ahead = next((entry for entry in waiting if number in entry[1]), None)
+            if ahead is not None and len(waiting) > 1:
+                order.append(ahead[0])
+                waiting.remove(ahead)
+        order.append(waiting[0][0])
+        for character in common(texts[row], "".join(left[i] for i in order)):
+            place = next(i for i in order if character in left[i])
+            left[place] = left[place].replace(character, "", 1)
     for i, (whole, rest) in enumerate(zip(detected_texts, left, strict=True)):
         page.written[i] = len(whole) if page.detection_counts[i] else 0
         page.agreed[i] = len(whole) - len(rest)
