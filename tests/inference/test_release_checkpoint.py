@@ -12,8 +12,7 @@ import torch
 from ocrlab.config.schema import Config
 from ocrlab.errors import CheckpointError
 from ocrlab.inference import Detector, checkpoint
-from ocrlab.inference.model_card import FIGURES, LEVELS, card
-from ocrlab.inference.release_checkpoint import halved, pack, public
+from ocrlab.inference.release_checkpoint import FIGURES, LEVELS, card, halved, pack, public
 
 MEASURED = {f"{figure}@{at}": 0.9 - 0.01 * i for i, at in enumerate(LEVELS) for figure in FIGURES} | {"pages": 63}
 

@@ -51,9 +51,8 @@ def load(
         try:
             page = read()
             if page.name in samples:
-                raise PageError(
-                    f"page {page.name!r} is here twice", file=page.annotation, line=page.line, need="one entry"
-                )
+                what = f"page {page.name!r} is here twice"
+                raise PageError(what, file=page.annotation, line=page.line, need="one entry")
             samples[page.name] = judge(page, read_header(page.image), exif, dropped)
         except PageError as error:
             errors.append(error)
