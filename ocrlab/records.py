@@ -56,7 +56,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One line that speaks for a cause: its file in the incident (log_tail.txt), its number from 1, and its text."""
+    """One line that supports a cause: its file in the incident (log_tail.txt), its number from 1, and its text."""
 
     file: str
     line: int | None
@@ -65,7 +65,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Cause:
-    """Why it failed: an id of the catalogue, how sure (0..1), on what evidence, what would settle it, what mends it."""
+    """Why it failed: an id of the catalogue, how sure (0..1), on what evidence, what would confirm it, and the fix."""
 
     id: str
     confidence: float
@@ -108,7 +108,7 @@ class Incident:
     `context` is what a person said about it.
     `facts` are measured from outside, each key only where it is known:
       oom_kills (int, by how much the counter of the program's own control group grew), kernel_log_read (True),
-      oom_pids (the numbers by which kernel_log.txt knows ours; in a container not those of pids),
+      oom_pids (the program's pids in kernel_log.txt; in a container they differ from `pids`),
       pids (all that ever belonged to the command), main_pid, exits ([{"pid", "role", "exit_code", "signal"}]),
       silent_seconds, run_seconds, ended_by ("user" Ctrl-C, "limit" the watcher, "outside" another signal sender),
       hang ({"id", "confidence", "pid", "why", "evidence"} of `diagnose.hang`), heartbeat ({"step", "phase", "age"}),
@@ -130,7 +130,7 @@ class Incident:
 
 @dataclass(frozen=True)
 class Check:
-    """A probe with a judgement (ok, warn, fail, skip): what was seen, what is needed, the command that mends it."""
+    """A probe with a judgement (ok, warn, fail, skip): what was observed, what is needed, the fix."""
 
     name: str
     judgement: str

@@ -56,11 +56,11 @@ def score(index: Index, predictions: dict[str, PagePrediction]) -> DatasetScores
     for name, page in predictions.items():
         by_page[name if name in samples else full.get(name) or full.get(PurePosixPath(name).name, name)] = page
     left_out = {_nfc(problem.file.stem) for problem in index.problems if problem.file is not None}
-    strangers = sorted(by_page.keys() - samples.keys() - left_out)
-    if strangers:
-        near = difflib.get_close_matches(strangers[0], samples, n=1)
+    unknown = sorted(by_page.keys() - samples.keys() - left_out)
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], samples, n=1)
         do = f"The nearest page is {near[0]}" if near else f"The pages are named like {next(iter(samples))}"
-        raise DataError("These predictions belong to no page of the split", got=_few(strangers), do=do)
+        raise DataError("These predictions belong to no page of the split", got=_few(unknown), do=do)
     missing = [name for name in samples if name not in by_page]
     if missing:
         do = "A page on which nothing was found needs a prediction, too, without detections"

@@ -55,7 +55,7 @@ def remove_torn_files(folder: Path) -> None:
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a checkpoint to the host with `weights_only=True` (no stranger's pickle runs); raises CheckpointError."""
+    """Read a checkpoint to the host with `weights_only=True`, so no foreign pickle runs; raises CheckpointError."""
     pretrained.check_file(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)

@@ -49,7 +49,7 @@ def probabilities(model: Detector, canvases: NDArray[np.uint8], *, bf16: bool) -
 def cached_fused(model: Detector, *, bf16: bool) -> Fused:
     """Return the inference form of a detector, made anew only where its weights have changed since the last page.
 
-    Changes are known by torch's version counters, which see every change in place but one behind `.data`.
+    Changes are known by torch's version counters, which see every change in place but one through `.data`.
     """
     tensors = (*model.parameters(), *model.buffers())
     weights = (bf16, *((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors))

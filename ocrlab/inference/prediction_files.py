@@ -28,7 +28,7 @@ from ocrlab.records import SCHEMA, Prediction, to_json
 ENDINGS = {"json": ".json", "icdar": ".txt", "overlay": ".overlay.jpg"}
 FORMATS = tuple(ENDINGS)
 LONGEST = 220  # bytes of a name that leave room for a number and the longest ending, of the 255 that disks allow
-# What a person takes for a page, too: GIF can be read, and for the others the reason why not is told.
+# What a person takes for a page, too: GIF can be read; for the others the result says why not.
 ALSO = frozenset({".gif", ".pdf", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".djvu"})
 GREEN = (60, 190, 60)  # RGB of the polygons in overlays
 Write = Callable[[Path], object]  # makes one file
@@ -58,7 +58,7 @@ def collect(paths: Sequence[Path]) -> list[Path]:
     """Return the image files that `paths` (files and folders) name, each once, folders in order of name.
 
     A PDF or a photograph of a telephone (HEIC) in a folder is one too: who reads it says that it cannot be.
-    Hidden files and overlays of ours are no pages; a folder that cannot be read is one, which is then told. Raises
+    Hidden files and overlays are left out; a folder that cannot be read is in the list, to be reported. Raises
     DataError for a path that is not there, or if none is found.
     """
     files: list[Path] = []

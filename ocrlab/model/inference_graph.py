@@ -140,7 +140,7 @@ def joined(detector: Detector, kind: torch.dtype, *, pack: bool = False) -> Fuse
 def reader(detector: Detector) -> Detector:
     """Return a copy of a detector in eval mode that reads the convolutions' weights where they are, and owns the rest.
 
-    All weights copied, and folded in float64 among the copies, left a heap of three times their size behind.
+    All weights copied, and folded in float64 among the copies, left a heap of three times their size.
     """
     weights = [module.weight for module in detector.modules() if isinstance(module, CONVOLUTIONS)]
     memo: dict[int, Any] = {id(weight): nn.Parameter(weight.detach(), requires_grad=False) for weight in weights}

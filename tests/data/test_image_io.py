@@ -106,8 +106,9 @@ def test_a_cut_file_is_named(
 
 def test_a_cut_jpeg_does_not_count_the_end_of_its_thumbnail() -> None:
     whole = b"\xff\xd8 thumbnail \xff\xda..\xff\xd9 page \xff\xda....\xff\xd9"
-    assert image_io._complete(whole, "JPEG")
-    assert not image_io._complete(whole[:-3], "JPEG")
+    header = image_io.Header(9, 9, 1, "JPEG", True)
+    assert image_io._is_whole(whole, header)
+    assert not image_io._is_whole(whole[:-3], header)
 
 
 @pytest.mark.parametrize(

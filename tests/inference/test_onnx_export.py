@@ -83,7 +83,7 @@ def test_nothing_is_overwritten(exported, tiny):
 
 
 def test_a_difference_is_an_error_and_no_file(exported, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_export, "graph", lambda *_: exported.read_bytes())
+    monkeypatch.setattr(onnx_export, "onnx_bytes", lambda *_: exported.read_bytes())
     detector = Detector.load(tiny)
     detector.model.mean += 20
     with pytest.raises(OcrlabError, match="nothing was written"):

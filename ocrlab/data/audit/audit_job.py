@@ -66,7 +66,7 @@ def check(path: Path | str, splits: Sequence[str] | None = None, progress: Progr
 
 
 def _no_documents(judged: list[PageFindings]) -> list[Finding]:
-    """Return a note a split whose pages have most ink outside their boxes: nothing there can be told by pixels."""
+    """Return a note a split whose pages have most ink outside their boxes: their pixels decide nothing."""
     notes = []
     for split in dict.fromkeys(page.split for page in judged):
         shares = [page.boxed for page in judged if page.split == split and page.boxed is not None]

@@ -24,8 +24,8 @@ FOREIGN_INK = 0.4  # of the ink in a box is its own, up to which it lies on that
 AWAY, SIMILAR = 3.0, 0.5  # heights to the line that a box was meant for; the line's width against the box's
 REPEATED_LINES = 4  # like lines below each other without a box, from which it is a habit and no oversight
 DOWN, ALONG = 0.2, 0.4  # heights: ink out at one side and paper at the other, up or down; left or right
-# Less of the ink at the best place is in the box; heights that are blank at a side. None of 9,074 honest boxes more is
-# told by it, and 9 of 65 shifted ones with up to 3 characters that were not told.
+# Less of the ink at the best place is in the box; heights that are blank at a side. This reports none of 9,074 honest
+# boxes more, and 9 of 65 shifted ones with up to 3 characters that were not reported before.
 LOST, PAPER = 0.6, 0.25
 LITTLE = 2.0  # pixels: annotators are sloppy by that much
 

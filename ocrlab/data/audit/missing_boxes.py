@@ -26,7 +26,7 @@ COMPARED, ROWS_AT_ONCE = 4000, 512  # known looks that are compared; looks at a 
 ASPECT = 0.5  # what a difference of 1 in log(width / height) takes from a likeness
 MOST = 300  # lines of a page, the likeliest; nobody reads more
 JOIN = 1.0  # of the text height: letters and words closer than this are one line
-TEXT_LIKE = 1.7  # log odds, above which a line is told
+TEXT_LIKE = 1.7  # log odds, above which a line is reported
 
 # Fitted by benchmarks/audit_fit.py to boxes left out and lines of other ink of all receipts of `sroie/train`; its page
 # in results/ says how many of each are above TEXT_LIKE. A line must also be print (see is_print).

@@ -94,7 +94,7 @@ def _same_pictures(prints: list[PageFingerprint]) -> Iterator[tuple[int, int, st
 
 
 def _same_texts(prints: list[PageFingerprint]) -> Iterator[tuple[int, int, str, str, str]]:
-    """Yield pairs whose texts are mostly the same; found through the texts, so that strangers are never compared."""
+    """Yield pairs whose texts are mostly the same; only pages with a common text are compared."""
     holders: dict[str, list[int]] = {}
     for n, page in enumerate(prints):
         if len(page.texts) < FEWEST_TEXTS:

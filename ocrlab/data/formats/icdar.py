@@ -4,7 +4,7 @@
     left,top,right,bottom,"transcription"      ICDAR 2013; also with blanks instead of the commas
     x1,y1,...,xN,yN,transcription              curved text, see curved_text.py
 
-`###` means do not count (Karatzas et al. 2015, Robust Reading, challenge 4). What a file has is told by its lines.
+`###` means do not count (Karatzas et al. 2015, Robust Reading, challenge 4). A file's lines decide its form.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which format an annotation has, told by what is in it, and the pages that it holds.
+"""Which format an annotation has, recognised by its content, and the pages that it holds.
 
 A new format is one function, in a file of its own, and one line below. Of a file for many pages the function returns
-an `Entry` a page and notes for the user, of a page its boxes and, where it says so, the name of its image.
+an `Entry` a page and notes for the user, of a page its boxes and, where it has one, the name of its image.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class _Builder:
         key, image, annotation = pair.key.encode("utf-8", "surrogateescape"), pair.image, pair.annotation
         place = f"{tar.name}/{pair.key.encode('utf-8', 'replace').decode()}"
         wrong = pair.wrong[0] if pair.wrong else ""
-        if not wrong and key in self.keys:  # two pages of one name could not be told apart
+        if not wrong and key in self.keys:  # two pages of one name cannot be distinguished
             wrong = "is here twice; only the first one counts"
         elif not wrong and len(key) >= 2**16:
             wrong = "has too long a name"

@@ -100,7 +100,7 @@ def _headers(tar: Path) -> Iterator[tarfile.TarInfo]:
             raise PageError("has no end mark", file=tar, got=got, do="Copy it again")
         if rest.strip(b"\0"):  # as of `cat a.tar b.tar`
             do = "Put its parts into files of their own, or use `tar --concatenate`"
-            raise PageError("goes on behind its end mark", file=tar, got="several tars in one file", do=do)
+            raise PageError("goes on after its end mark", file=tar, got="several tars in one file", do=do)
     except DataError:
         raise
     except (tarfile.TarError, EOFError) as error:

@@ -24,7 +24,7 @@ SPLITS = {"train": 0, "val": 2**19}  # where the page numbers of a split begin
 PER_SEED = 2**20  # page numbers of one seed
 SUMS = "SHA256SUMS"  # what `make` wrote, in the format of sha256sum
 TITLE = "# Synthetic receipts"
-OURS = re.compile(r"README\.md|(?:train|val)/(?:images/receipt_\d{3,}\.jpg|gts/gt_receipt_\d{3,}\.txt)")
+GENERATED = re.compile(r"README\.md|(?:train|val)/(?:images/receipt_\d{3,}\.jpg|gts/gt_receipt_\d{3,}\.txt)")
 SMALLEST = (320, 480)  # pixels; below, the letters are too small to read
 
 README = f"""{TITLE}
@@ -171,8 +171,8 @@ def _generated_files(folder: Path) -> list[str]:
     rows = sums.read_text(encoding="utf-8", errors="replace").splitlines() if sums.is_file() else []
     parted = [row.partition("  ")[::2] for row in rows]
     about = (folder / "README.md").read_bytes() if (folder / "README.md").is_file() else TITLE.encode()
-    ours = all(OURS.fullmatch(name) for _, name in parted) and about.startswith(TITLE.encode())
-    if not parted or not ours:  # anybody may have a file of checksums
+    generated = all(GENERATED.fullmatch(name) for _, name in parted) and about.startswith(TITLE.encode())
+    if not parted or not generated:  # anybody may have a file of checksums
         raise DataError(f"{folder} is not empty, and its files were not made by this command", do="Name another folder")
     names = []
     for digest, name in parted:

@@ -23,7 +23,7 @@ SCALE = 2  # pixels of the ink plane per pixel of paper
 FINER = 2  # letters are drawn larger than the plane and reduced, so that hinting moves them by little
 MARGIN = 0.07  # of the em, between ink and box; as loose as the boxes of SROIE
 
-# Computer Modern carries no creation date, and fontTools says so each time.
+# Computer Modern carries no creation date, and fontTools warns each time.
 logging.getLogger("fontTools.ttLib.tables._h_e_a_d").setLevel(logging.ERROR)
 
 
