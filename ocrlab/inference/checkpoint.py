@@ -6,6 +6,7 @@ weights, what the detector is, and the settings it was measured with; `Detector.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 from pathlib import Path
@@ -17,7 +18,6 @@ from ocrlab.config.schema import Config
 from ocrlab.errors import CheckpointError, ConfigError
 from ocrlab.inference import pretrained
 from ocrlab.model.dbnet import Detector
-from ocrlab.run_folder.atomic_files import sync_folder
 
 SCHEMA = 1
 NETWORK = ("encoder", "decoder", "width")  # what decides which weights there are
@@ -45,7 +45,12 @@ def save(content: dict[str, Any], path: Path) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with contextlib.suppress(OSError):  # some file systems cannot sync a folder
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def remove_torn_files(folder: Path) -> None:
