@@ -40,9 +40,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Answer:
     """Diagnose, or explain; raises ConfigError where it is not said what, DataError where it cannot be read."""
     if sum(source is not None for source in (args.path, args.jsonl, args.explain)) != 1:
-        raise ConfigError(
-            "diagnose takes one of PATH, --jsonl FILE and --explain [ID]", do="See ocrlab diagnose --help"
-        )
+        what = "diagnose takes one of PATH, --jsonl FILE and --explain [ID]"
+        raise ConfigError(what, do="See ocrlab diagnose --help")
     if args.explain is not None:
         return _explain(args.explain)
     if args.jsonl is not None:

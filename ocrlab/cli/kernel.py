@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from ocrlab.cli.parser import Answer, Parser, table
 from ocrlab.debug.diagnosis.cuda_kernels import launch_limits, nsight
@@ -45,31 +44,22 @@ def run(args: argparse.Namespace) -> Answer:
     if not (args.grid or args.block or args.ptxas or args.shared or args.registers):
         rows = [(name.replace("_", " "), value) for name, value in asdict(limits).items() if value is not None]
         return Answer({"schema": SCHEMA, "limits": asdict(limits)}, table(rows))
-    launch = launch_limits.Launch(
-        args.grid or (1, 1, 1), args.block or (1, 1, 1), args.registers, 0, args.shared, args.cooperative
-    )
-    checked = {"launch": launch_limits.check(launch, limits)}
-    if args.ptxas:
-        kernels = launch_limits.parse(build)
-        if not kernels:
-            raise DataError(f"{args.ptxas} names no kernel", need="what nvcc -Xptxas -v prints on stderr")
-        checked = {
-            kernel.name: launch_limits.check(
-                replace(launch, registers=kernel.registers, static_shared=kernel.static_shared), limits
-            )
-            + spill_warnings(kernel)
-            for kernel in kernels
-        }
+    grid, block = args.grid or (1, 1, 1), args.block or (1, 1, 1)
+    launch = launch_limits.Launch(grid, block, args.registers, 0, args.shared, args.cooperative)
+    checked = {} if args.ptxas else {"launch": launch_limits.check(launch, limits)}
+    for kernel in launch_limits.parse(build):
+        compiled = replace(launch, registers=kernel.registers, static_shared=kernel.static_shared)
+        checked[kernel.name] = launch_limits.check(compiled, limits)
+        if spilled := kernel.spill_stores + kernel.spill_loads:
+            usage = f"{spilled} bytes of registers live in local memory"
+            checked[kernel.name].append(Check("spills", "warn", usage, "0", "Allow more registers"))
+    if not checked:
+        raise DataError(f"{args.ptxas} names no kernel", need="what nvcc -Xptxas -v prints on stderr")
     failed = any(check.judgement == "fail" for checks in checked.values() for check in checks)
-    record = {
-        "schema": SCHEMA,
-        "limits": asdict(limits),
-        "kernels": {k: [check_record(c) for c in v] for k, v in checked.items()},
-    }
-    text = "\n\n".join(
-        f"{name} (compute capability {limits.capability})\n{checks_text(checks)}" for name, checks in checked.items()
-    )
-    return Answer(record, text, int(failed))
+    kernels = {name: [check_record(check) for check in checks] for name, checks in checked.items()}
+    heads = {name: f"{name} (compute capability {limits.capability})" for name in checked}
+    text = "\n\n".join(f"{heads[name]}\n{checks_text(checks)}" for name, checks in checked.items())
+    return Answer({"schema": SCHEMA, "limits": asdict(limits), "kernels": kernels}, text, int(failed))
 
 
 def find_limits(args: argparse.Namespace) -> launch_limits.Limits:
@@ -83,14 +73,6 @@ def find_limits(args: argparse.Namespace) -> launch_limits.Limits:
     return launch_limits.of_device(reading.value)
 
 
-def spill_warnings(kernel: launch_limits.Kernel) -> list[Check]:
-    """Return a warning where registers of a kernel were moved to local memory."""
-    spilled = kernel.spill_stores + kernel.spill_loads
-    if not spilled:
-        return []
-    return [Check("spills", "warn", f"{spilled} bytes of registers live in local memory", "0", "Allow more registers")]
-
-
 def checks_text(checks: list[Check]) -> str:
     """Return checks as lines: judgement, limit, what was given, what is needed, what to do."""
     rows = [(check.judgement, check.name, check.observed, check.need) for check in checks]
@@ -102,13 +84,8 @@ def checks_text(checks: list[Check]) -> str:
 def profile(path: Path) -> Answer:
     """Answer with every launch of a profile in words."""
     kernels = [(kernel, nsight.describe(kernel)) for kernel in nsight.read(read(path))]
-    record: dict[str, Any] = {
-        "schema": SCHEMA,
-        "kernels": [{**asdict(kernel), "words": lines} for kernel, lines in kernels],
-    }
-    return Answer(
-        record, "\n".join(f"{kernel.kernel}\n" + "\n".join(f"  {line}" for line in lines) for kernel, lines in kernels)
-    )
+    record = {"schema": SCHEMA, "kernels": [{**asdict(kernel), "words": lines} for kernel, lines in kernels]}
+    return Answer(record, "\n".join("\n  ".join([kernel.kernel, *lines]) for kernel, lines in kernels))
 
 
 def read(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -24,7 +25,7 @@ FILE = Path(__file__).with_name("catalogue.toml")
 
 
 class Level(enum.Enum):
-    """How much one line of evidence proves: the confidence of a cause that has no other line."""
+    """How much one line of evidence proves, strongest first: the confidence of a cause that has no other line."""
 
     DECISIVE = 0.92
     STRONG = 0.82
@@ -43,12 +44,14 @@ class Level(enum.Enum):
     @property
     def higher(self) -> Level:
         """The next stronger level; of the strongest one itself."""
-        return min((level for level in Level if level.value > self.value), key=lambda level: level.value, default=self)
+        levels = list(Level)
+        return levels[max(levels.index(self) - 1, 0)]
 
     @property
     def lower(self) -> Level:
         """The next weaker level; of the weakest one itself."""
-        return max((level for level in Level if level.value < self.value), key=lambda level: level.value, default=self)
+        levels = list(Level)
+        return levels[min(levels.index(self) + 1, len(levels) - 1)]
 
 
 class Role(enum.Enum):
@@ -166,49 +169,29 @@ def load() -> Catalogue:
 
 
 def _entry(row: dict[str, Any]) -> Entry:
-    signs = [
-        Sign(row["id"], strength, (re.compile(pattern, FLAGS),))
-        for strength in STRENGTHS
-        for pattern in row.get(strength, ())
-    ]
+    def patterns(source: list[str]) -> tuple[re.Pattern[str], ...]:
+        return tuple(re.compile(pattern, FLAGS) for pattern in source)
+
+    signs = [Sign(row["id"], strength, patterns([line])) for strength in STRENGTHS for line in row.get(strength, ())]
     for rule in row.get("rule", ()):
-        every, none = ([re.compile(p, FLAGS) for p in rule.get(key, ())] for key in ("all", "none"))
-        signs.append(
-            Sign(row["id"], rule["strength"], tuple(every), tuple(none), rule["why"], rule.get("context_only", False))
-        )
-    forms = [
-        Form(re.compile(form["line"]), form["fix"], *(form.get(key, "") for key in ("experiment", "example", "title")))
-        for form in row.get("form", ())
-    ]
-    return Entry(
-        id=row["id"],
-        title=row["title"],
-        family=row["family"],
-        about=row["about"],
-        why=tuple(row["why"]),
-        experiment=row["experiment"],
-        fix=row["fix"],
-        otherwise=tuple(row["otherwise"]),
-        guides=tuple(row.get("guides", ())),
-        examples=tuple(row["examples"]),
-        signs=tuple(signs),
-        forms=tuple(forms),
-    )
+        every, none = (patterns(rule.get(key, ())) for key in ("all", "none"))
+        signs.append(Sign(row["id"], rule["strength"], every, none, rule["why"], rule.get("context_only", False)))
+    forms = [Form(**{**form, "line": re.compile(form["line"])}) for form in row.get("form", ())]
+    plain = {name: row[name] for name in ("id", "title", "family", "about", "experiment", "fix")}
+    plain |= {name: tuple(row.get(name, ())) for name in ("why", "otherwise", "guides", "examples")}
+    return Entry(**plain, signs=tuple(signs), forms=tuple(forms))
 
 
 def explain(name: str, *, signatures: bool = True) -> str:
-    """Return all that is known of a cause as text; raises ConfigError for an unknown id.
+    """Return all that is known about a cause as text; raises ConfigError for an unknown id.
 
-    `signatures` are the regular expressions that tell it, which few people want to read.
+    `signatures` are the regular expressions that show it, which few people want to read.
     """
     catalogue_ = load()
     if name not in catalogue_.entries:
         near = [other for other in catalogue_.entries if name.split(".")[-1] in other or name.split(".")[0] in other]
-        raise ConfigError(
-            f"{name!r} is no cause",
-            need=", ".join(near[:6]) or "an id",
-            do="ocrlab diagnose --explain lists all",
-        )
+        do = "ocrlab diagnose --explain lists all"
+        raise ConfigError(f"{name!r} is not a cause", need=", ".join(near[:6]) or "an id", do=do)
     entry = catalogue_.entries[name]
     parts = [f"{entry.id}: {entry.title}", "", entry.about, "", "Why, most frequent first"]
     parts += [f"  {number}. {why}" for number, why in enumerate(entry.why, 1)]
@@ -218,24 +201,16 @@ def explain(name: str, *, signatures: bool = True) -> str:
     for guide in (catalogue_.guides[guide] for guide in entry.guides):
         parts += ["", guide.title, *(f"  {line}" for line in guide.text.splitlines())]
     if signatures:
-        parts += ["", "Signatures", *(f"  {line}" for line in _signatures(entry))]
+        parts += ["", "Signatures"]
+        for sign in entry.signs:
+            rule = f"    ({sign.why})" if sign.why else ""
+            parts.append(f"  {sign.strength:<9} {'  and  '.join(pattern.pattern for pattern in sign.all)}{rule}")
     return "\n".join(parts)
-
-
-def _signatures(entry: Entry) -> Iterator[str]:
-    for sign in entry.signs:
-        rule = f"    ({sign.why})" if sign.why else ""
-        yield f"{sign.strength:<9} {'  and  '.join(pattern.pattern for pattern in sign.all)}{rule}"
 
 
 def listing() -> str:
     """Return every cause with its title, one a line, by family."""
-    lines: list[str] = []
-    family = None
     width = max(map(len, load().entries))
-    for entry in load().entries.values():
-        if entry.family != family:
-            family = entry.family
-            lines += [*([""] if lines else []), family]
-        lines.append(f"  {entry.id:<{width}}  {entry.title}")
-    return "\n".join(lines)
+    families = itertools.groupby(load().entries.values(), key=lambda entry: entry.family)
+    blocks = ([name, *(f"  {entry.id:<{width}}  {entry.title}" for entry in group)] for name, group in families)
+    return "\n\n".join("\n".join(block) for block in blocks)

@@ -70,14 +70,14 @@ class Candidate:
         return [hit for hit in self.hits if hit.role is Role.CAUSE]
 
     @property
-    def first(self) -> Place | None:
-        """The place of its first error in time."""
-        return min((hit.order for hit in self.roots if hit.order is not None), default=None)
+    def places(self) -> list[Place]:
+        """The places of its errors, in time."""
+        return sorted(hit.order for hit in self.roots if hit.order is not None)
 
     @property
-    def last(self) -> Place | None:
-        """The place of its last error in time."""
-        return max((hit.order for hit in self.roots if hit.order is not None), default=None)
+    def first(self) -> Place | None:
+        """The place of its first error in time."""
+        return next(iter(self.places), None)
 
 
 def diagnose(path: str | os.PathLike[str]) -> Verdict:
@@ -216,11 +216,11 @@ def _wrappers(candidates: dict[str, Candidate]) -> list[RuledOut]:
 
 
 def _survived(candidates: dict[str, Candidate], texts: list[LogText]) -> list[RuledOut]:
-    """Lower an early message after which the program went on making progress, where a later one stands at its end."""
+    """Lower an early message after which the program made progress, where a later one stands at its end."""
     timed = [each for each in candidates.values() if each.first and each.confidence >= Level.LIKELY.value]
     ruled_out = []
     for candidate in timed:
-        text, line = candidate.last or (0, 0)
+        text, line = candidate.places[-1]
         later = [each.first for each in timed if each.first and each.first > (text, line) and each is not candidate]
         if not later or candidate.id.startswith(STICKY):
             continue  # after a sticky CUDA error nothing goes on
@@ -271,11 +271,9 @@ def _causes(
         ranked = [each for each in ranked if each is ranked[0] or each.confidence >= LEAST_BESIDE_SURE]
     elif ranked and not any(BUSY.match(hit.evidence.text) for hit in ranked[0].hits):
         supported = {each.id for each in ranked}
-        ranked = [
-            each
-            for each in _with_lookalikes(ranked, candidates)
-            if each.id in supported or not (each.id in ruled_out or evidence.is_absent(each.id, incident.facts))
-        ]
+        alike = _with_lookalikes(ranked, candidates)
+        absent = {each.id for each in alike if evidence.is_absent(each.id, incident.facts)}
+        ranked = [each for each in alike if each.id in supported or each.id not in ruled_out | absent]
     return [_cause(each, each.confidence) for each in ranked[:MOST_CAUSES]]
 
 

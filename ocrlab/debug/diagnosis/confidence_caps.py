@@ -29,8 +29,6 @@ DATA = re.compile(
     r"(?<!args)(?<!state)(?<!metrics)(?<!results)\.(?:csv|xml|txt|jsonl?)\b(?!\.py)|img_\d|\bimage",
     re.MULTILINE,
 )
-SAMPLE = re.compile(r"_utils/(?:fetch|collate)\.py|__getitem__|collate")
-OF_A_SAMPLE = re.compile(rf"{SAMPLE.pattern}|\A(?![\s\S]*File \")")  # or no frame shows where
 RANKS = re.compile(
     r"(?i)torch[./]distributed|\bnccl\w*|\bgloo\b|c10d|rendezvous|rdzv|MASTER_(?:ADDR|PORT)|torchrun|torch_?elastic"
     r"|ProcessGroup|TCPStore|\bDDP\b|\bddp\b|init_process_group|torch\.distributed|multi-?node|multi-?gpu"
@@ -76,7 +74,6 @@ WHERE_IT_DIED = re.compile(
 )
 # PaddleOCR tells what went wrong with one line of the label file: nobody says so.
 SAMPLE_OF_A_LINE = re.compile(r"\A(?![\s\S]*(?:error happened with msg|When parsing line))")
-SEMAPHORE = re.compile(r"joblib will operate in serial mode")  # it makes one in /dev/shm
 FULL = re.compile(r"No space left on device|\[Errno 28\]|ENOSPC")
 WRITES = re.compile(  # what fills a disk: without it the space may be that of /dev/shm
     r"(?i)\bsav(?:e[ds]?|ing)\b|writ(?:e|ing|er|ten)\b|serializ|checkpoint|\.(?:pth?|ckpt|safetensors|bin|h5|log)\b"
@@ -161,8 +158,6 @@ CAPS = (
     ConfidenceCap("tracker.network", FETCHED, TRACKED, POSSIBLE),
     ConfidenceCap("data.annotation", re.compile(r"^yaml\.|JSONDecodeError"), DATA, None),  # a file of settings as well
     ConfidenceCap("data.annotation", PARSED, DATA, POSSIBLE),
-    ConfidenceCap("data.", re.compile(r"^ZeroDivisionError"), DATA, None),
-    ConfidenceCap("data.sample", re.compile(r"Caught \w+ in DataLoader worker"), OF_A_SAMPLE, None),
     ConfidenceCap("data.annotation", re.compile(r"^KeyError: '(?:points|shapes)'"), DATA, None),
     ConfidenceCap("dist.port", re.compile(r"Address already in use"), RANKS, POSSIBLE),  # any server's
     ConfidenceCap("io.port", re.compile(""), NOT_OF_TORCH, POSSIBLE),
@@ -176,7 +171,6 @@ CAPS = (
     ConfidenceCap("native.segv", re.compile(""), WHERE_IT_DIED, LIKELY),
     ConfidenceCap("native.abort", DIED_OF_IT, ABORT_REASON, LIKELY),
     ConfidenceCap("user.", re.compile(""), SAMPLE_OF_A_LINE, POSSIBLE),
-    ConfidenceCap("io.disk_full", SEMAPHORE, NEVER, POSSIBLE),
     ConfidenceCap("io.disk_full", FULL, WRITES, LIKELY),
     ConfidenceCap("host.shm", BUS, ROOMY, LIKELY),
     ConfidenceCap("num.nonfinite", re.compile(""), NOT_ONLY_ON_SEVERAL_GPUS, LIKELY),

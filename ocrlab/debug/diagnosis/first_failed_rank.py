@@ -49,7 +49,7 @@ class FailedRank:
 
     @property
     def evidence(self) -> Evidence:
-        """The line that tells of it."""
+        """The line that reports it."""
         return Evidence(self.file, self.line, self.why)
 
     @property
@@ -58,21 +58,113 @@ class FailedRank:
         return self.how == "silent" and self.exit_code is None
 
 
+@dataclass(frozen=True)
+class Ranks:
+    """The records of all ranks, numbered from 1 as the lines of ranks.txt."""
+
+    rows: list[Mapping[str, Any]]
+
+    def failed(self, line: int, how: str, what: str, error: str = "") -> FailedRank:
+        """Return the rank of a line, with what became of it and of the others as a sentence."""
+        row = self.rows[line - 1]
+        why = f"{title(row)} {what}"
+        if row.get("step") is not None:
+            sample = f", {row['sample']}" if row.get("sample") else ""
+            why += f", at step {row['step']} ({row['phase']}{sample})"
+        others = [other for other in self.rows if other is not row]
+        lost = [str(other["rank"]) for other in others if secondary(_error(other))]
+        stopped = [str(other["rank"]) for other in others if (other.get("end") or {}).get("how") == "stopped"]
+        if lost:
+            why += f"; rank {', '.join(lost)} then lost the connection to it"
+        elif stopped and how in ("killed", "failed", "silent"):
+            why += f"; rank {', '.join(stopped)} was then told to stop"
+        number, file = (row["line"], row["file"]) if "file" in row else (line, FILE)
+        return FailedRank(int(row["rank"]), how, why, number, row.get("exit_code"), row.get("signal"), error, file)
+
+    def killed(self) -> FailedRank | None:
+        """Return the rank that a signal ended, if not the launcher's; one that had failed before is no victim."""
+        for line, row in enumerate(self.rows, 1):
+            if row.get("signal") and row["signal"] not in ENDED and not row.get("end"):
+                return self.failed(line, "killed", f"was killed by {row['signal']}")
+        return None
+
+    def raised(self) -> FailedRank | None:
+        """Return the rank whose own error came first, or the one that it is about."""
+        errors = [(row["end"]["time"], line, _error(row)) for line, row in enumerate(self.rows, 1) if _error(row)]
+        own = [entry for entry in errors if not secondary(entry[2])]
+        if not own:
+            return None
+        _, line, error = min(own, key=lambda entry: entry[:2])
+        if error.get("rank") is not None:
+            line = next((at for at, row in enumerate(self.rows, 1) if row["rank"] == error["rank"]), line)
+        error = _error(self.rows[line - 1]) or error
+        message = OURS.sub("", f"{error['type']}: {_line(error['message'])}")
+        where = f" at {error['your_code']}" if error.get("your_code") else ""
+        return self.failed(line, "failed", f"failed first: {message}", f"`{message}`{where}")
+
+    def silent(self, log: str) -> FailedRank | None:
+        """Return a rank that is gone without a record: by the error in its lines, else it ended past every handler."""
+        gone = {
+            line: row
+            for line, row in enumerate(self.rows, 1)
+            if not row.get("end") and not row.get("state") and row.get("signal") not in ENDED
+        }
+        last = _raised(log)
+        raised = {line: last[row["rank"]] for line, row in gone.items() if row["rank"] in last}
+        own = [line for line, (_, error) in raised.items() if not secondary(error)]
+        if own:
+            line = min(own, key=lambda line: raised[line][0])
+            error = raised[line][1]
+            return self.failed(line, "failed", f"failed first: {error['type']}: {_line(error['message'])}")
+        if None in last and not secondary(last[None][1]):
+            return None  # somebody's, and nobody knows whose
+        line = next((line for line in gone if line not in raised), 0)  # the others lost the connection to another one
+        if not line:
+            return None
+        code = gone[line].get("exit_code")
+        what = f"ended with exit status {code}, without an error and without the others"
+        if code is None:
+            what = "died without a word: killed, crashed, or ended by os._exit"
+        return self.failed(line, "silent", what)
+
+    def left(self) -> FailedRank | None:
+        """Return a rank that ended well while others failed."""
+        for line, row in enumerate(self.rows, 1):
+            if (row.get("end") or {}).get("how") == "success" and any(map(_error, self.rows)):
+                return self.failed(line, "left", "had ended well before the others were done")
+        return None
+
+    def hangs(self, hang: Mapping[str, Any]) -> FailedRank | None:
+        """Return the rank that keeps the others from going on, by where the stacks show it."""
+        states = [row.get("state") for row in self.rows]
+        stopped = [line for line, state in enumerate(states, 1) if state in ("T", "t")]
+        gone = [line for line, state in enumerate(states, 1) if not state]
+        shown = [line for line, row in enumerate(self.rows, 1) if hang.get("pid") in row["pids"]]
+        if stopped:
+            return self.failed(stopped[0], "hangs", "is stopped")
+        if gone and len(gone) < len(states):
+            return self.failed(gone[0], "left", "is gone, and the others wait for it")
+        if shown:
+            return self.failed(shown[0], "hangs", f"is the one to look at: {hang.get('why') or 'stands still'}")
+        return None
+
+
 def find_failed_rank(incident: Incident) -> FailedRank | None:
     """Return the rank that failed first, None where there is only one or where it cannot be told."""
     rows: list[Mapping[str, Any]] = [row for row in incident.facts.get("ranks") or () if isinstance(row, Mapping)]
     rows = rows or _summed_up(incident)
     if len(rows) < 2 and not any(int(row.get("world") or 1) > 1 for row in rows):
         return None
+    ranks = Ranks(rows)
     if incident.status in ("hung", "suspected"):
-        return _standing(rows, incident)
+        return ranks.hangs(incident.facts.get("hang") or {})
     if incident.facts.get("ended_by") in ("user", "outside"):
         return None  # all of them were told to end
     log = incident.texts.get(rows[0].get("file", LOG), incident.texts.get(LOG, ""))
-    killed, silent = _killed(rows), _silent(rows, log)
+    killed, silent = ranks.killed(), ranks.silent(log)
     if killed is not None and killed.signal == "SIGABRT":  # also how NCCL's watchdog ends who waits for another rank
-        return _failed(rows) or (silent if silent and silent.how == "failed" else killed)
-    return killed or _failed(rows) or silent or _left(rows)
+        return ranks.raised() or (silent if silent and silent.how == "failed" else killed)
+    return killed or ranks.raised() or silent or ranks.left()
 
 
 def restrict_to_rank(incident: Incident, failed: FailedRank) -> Incident:
@@ -105,12 +197,9 @@ def own_lines(log: str, rank: int) -> str:
     """
     lines = log.split("\n")
     if not any(MARK.match(line) for line in lines):
-        losses = map(LOST.match, lines)
-        others = [
-            bool((loss and int(loss[1]) != rank) or LAUNCHER.search(line))
-            for line, loss in zip(lines, losses, strict=True)
-        ]
-        return "\n".join("" if other else line for line, other in zip(lines, others, strict=True))
+        of_others = {at for at, line in enumerate(lines) if (loss := LOST.match(line)) and int(loss[1]) != rank}
+        of_others |= {at for at, line in enumerate(lines) if LAUNCHER.search(line)}
+        return "\n".join("" if at in of_others else line for at, line in enumerate(lines))
     marked, unmarked, launcher = [], [], False
     for line in lines:
         mark = MARK.match(line)
@@ -192,58 +281,6 @@ def name_rank(verdict: Verdict, failed: FailedRank | None, incident: Incident) -
     return replace(verdict, causes=[best, *verdict.causes[1:]])
 
 
-def _killed(rows: list[Mapping[str, Any]]) -> FailedRank | None:
-    """Return the rank that a signal ended, if not the launcher's; one that had failed before is no victim."""
-    for at, row in enumerate(rows, 1):
-        if row.get("signal") and row["signal"] not in ENDED and not row.get("end"):
-            return _failed_rank(row, at, "killed", f"was killed by {row['signal']}", rows)
-    return None
-
-
-def _failed(rows: list[Mapping[str, Any]]) -> FailedRank | None:
-    """Return the rank whose own error came first, or the one that it is about."""
-    ends = [(row["end"]["time"], at, row) for at, row in enumerate(rows, 1) if _error(row)]
-    own = [end for end in ends if not secondary(_error(end[2]))]
-    if not own:
-        return None
-    _, at, row = min(own, key=lambda end: (end[0], end[1]))
-    about = _error(row).get("rank")
-    for place, other in enumerate(rows, 1):
-        if about is not None and other["rank"] == about:
-            at, row = place, other
-    error = _error(row) or _error(min(own)[2])
-    message = OURS.sub("", f"{error['type']}: {_line(error['message'])}")
-    where = f" at {error['your_code']}" if error.get("your_code") else ""
-    return replace(_failed_rank(row, at, "failed", f"failed first: {message}", rows), error=f"`{message}`{where}")
-
-
-def _silent(rows: list[Mapping[str, Any]], log: str) -> FailedRank | None:
-    """Return a rank that is gone without a record: by the error in its lines, else it ended past every handler."""
-    gone = [
-        (at, row)
-        for at, row in enumerate(rows, 1)
-        if not row.get("end") and not row.get("state") and row.get("signal") not in ENDED
-    ]
-    last_errors = _raised(log)
-    raised = {at: last_errors[row["rank"]] for at, row in gone if row["rank"] in last_errors}
-    own = [at for at, (_, error) in raised.items() if not secondary(error)]
-    if own:
-        at = min(own, key=lambda at: raised[at][0])
-        row, error = rows[at - 1], raised[at][1]
-        return _failed_rank(row, at, "failed", f"failed first: {error['type']}: {_line(error['message'])}", rows)
-    if None in last_errors and not secondary(last_errors[None][1]):
-        return None  # somebody's, and nobody knows whose
-    for at, row in gone:
-        if at in raised:
-            continue  # it has lost the connection to another one
-        code = row.get("exit_code")
-        how = "died without a word: killed, crashed, or ended by os._exit"
-        if code is not None:
-            how = f"ended with exit status {code}, without an error and without the others"
-        return _failed_rank(row, at, "silent", how, rows)
-    return None
-
-
 def _raised(log: str) -> dict[int | None, tuple[int, dict[str, str]]]:
     """Return the last exception in the lines of each rank, with its line; None for lines that nobody has marked."""
     last_errors: dict[int | None, tuple[int, dict[str, str]]] = {}
@@ -255,53 +292,9 @@ def _raised(log: str) -> dict[int | None, tuple[int, dict[str, str]]]:
     return last_errors
 
 
-def _left(rows: list[Mapping[str, Any]]) -> FailedRank | None:
-    """Return a rank that ended well while others failed."""
-    if not any(_error(row) for row in rows):
-        return None
-    for at, row in enumerate(rows, 1):
-        if (row.get("end") or {}).get("how") == "success":
-            return _failed_rank(row, at, "left", "had ended well before the others were done", rows)
-    return None
-
-
-def _standing(rows: list[Mapping[str, Any]], incident: Incident) -> FailedRank | None:
-    """Return the rank that keeps the others from going on, by where the stacks show it."""
-    stopped = [(at, row) for at, row in enumerate(rows, 1) if row.get("state") in ("T", "t")]
-    if stopped:
-        at, row = stopped[0]
-        return _failed_rank(row, at, "hangs", "is stopped", rows)
-    gone = [(at, row) for at, row in enumerate(rows, 1) if not row.get("state")]
-    if gone and len(gone) < len(rows):
-        at, row = gone[0]
-        return _failed_rank(row, at, "left", "is gone, and the others wait for it", rows)
-    hang = incident.facts.get("hang") or {}
-    for at, row in enumerate(rows, 1):
-        if hang.get("pid") in row["pids"]:
-            why = str(hang.get("why") or "stands still")
-            return _failed_rank(row, at, "hangs", f"is the one to look at: {why}", rows)
-    return None
-
-
 def _error(row: Mapping[str, Any]) -> dict[str, Any]:
     end = row.get("end") or {}
     return dict(end.get("error") or {}) if end.get("how") == "failed" else {}
-
-
-def _failed_rank(row: Mapping[str, Any], at: int, how: str, what: str, rows: list[Mapping[str, Any]]) -> FailedRank:
-    place = ""
-    if row.get("step") is not None:
-        sample = f", {row['sample']}" if row.get("sample") else ""
-        place = f", at step {row['step']} ({row['phase']}{sample})"
-    why = f"{title(row)} {what}{place}"
-    lost = [other for other in rows if other is not row and secondary(_error(other))]
-    if lost:
-        why += f"; rank {', '.join(str(other['rank']) for other in lost)} then lost the connection to it"
-    stopped = [other for other in rows if other is not row and (other.get("end") or {}).get("how") == "stopped"]
-    if stopped and not lost and how in ("killed", "failed", "silent"):
-        why += f"; rank {', '.join(str(other['rank']) for other in stopped)} was then told to stop"
-    line, file = (row["line"], row["file"]) if "file" in row else (at, FILE)
-    return FailedRank(int(row["rank"]), how, why, line, row.get("exit_code"), row.get("signal"), file=file)
 
 
 def _line(message: object) -> str:

@@ -36,6 +36,7 @@ WRITES = re.compile(
     r"open\([^)\n]*['\"][wax]b?\+?['\"]|\.write\w*\(|\bmakedirs\(|\.mkdir\(|\.touch\(|\bsave\w*\(|\.to_\w+\(|dump\w*\("
     r"|FileHandler\(|SummaryWriter\(|\bexport\w*\("
 )
+BAR = re.compile(r"\d%|%\||it/s|s/it")
 LONGEST = 4000  # characters of a line that are looked at: bounds every regular expression
 FEW_LINES, ALIKE = 200, 6  # shorter logs are kept whole; of lines alike the first and the last six are searched
 MOST_ODD = 0.3  # of the characters of a text
@@ -86,14 +87,10 @@ PREFIX = re.compile(
 HEAD, TAIL, AROUND, CHUNK = 64 * 1024, 256 * 1024, 8 * 1024, 1024 * 1024  # bytes
 MOST_WINDOWS = 12
 # Literals that stand in the first error of nearly every failure; bytes.find is fast enough for gigabytes.
-ERROR_MARKS: tuple[bytes, ...] = (
-    b"Traceback (most recent call last)",
-    b"CUDA error",
-    b"Error:",
-    b"out of memory",
-    b"Fatal Python error",
+ERROR_MARKS = (
+    *(b"Traceback (most recent call last)", b"CUDA error", b"Error:", b"out of memory", b"Fatal Python error"),
+    *(b"terminate called", b"Killed", b"Xid", b"Assertion", b"oom-kill", b"CANCELLED", b"Segmentation fault"),
 )
-ERROR_MARKS += (b"terminate called", b"Killed", b"Xid", b"Assertion", b"oom-kill", b"CANCELLED", b"Segmentation fault")
 
 
 def strip_prefixes(lines: list[str]) -> list[str]:
@@ -227,10 +224,8 @@ def clean_lines(data: bytes | str) -> list[Line]:
 
 
 def _split_exception(text: str) -> list[str]:
-    """Return a line, or where an exception stands behind other words these and the exception."""
-    match = (
-        EXCEPTION_AFTER_WORDS.match(text) if "Error: " in text or "Exception: " in text or "Exit: " in text else None
-    )
+    """Return a line, or where an exception stands after other words these and the exception."""
+    match = EXCEPTION_AFTER_WORDS.match(text) if re.search(r"(?:Error|Exception|Exit): ", text) else None
     return [text[: match.start("raised")].rstrip(), text[match.start("raised") :]] if match else [text]
 
 
@@ -255,7 +250,7 @@ def _line_states(raw: str) -> list[str]:
         return [raw] if raw.strip() and not FENCE.fullmatch(raw) else []
     states = [state for state in raw.split("\r") if state.strip()]
     # A message that a bar was redrawn over is a state of its own; of the bar the last one is enough.
-    return ([state for state in states[:-1] if not _bar(state)] + states[-1:])[-20:]
+    return ([state for state in states[:-1] if not BAR.search(state)] + states[-1:])[-20:]
 
 
 def junk(text: str) -> bool:
@@ -297,10 +292,6 @@ def _varied(lines: list[Line]) -> list[int]:
         if line.text:
             shapes.setdefault(DIGITS.sub("0", line.text[:200]), []).append(index)
     return sorted({index for places in shapes.values() for index in (*places[:ALIKE], *places[-ALIKE:])})
-
-
-def _bar(state: str) -> bool:
-    return "%|" in state or "it/s" in state or "s/it" in state or re.search(r"\d+%", state) is not None
 
 
 def _shorten(text: str) -> str:

@@ -22,8 +22,8 @@ ENDED = {
 FACTS = "facts.json"
 REPLACED = "secrets, private addresses, names of persons and machines"
 LIBRARY = re.compile(r"\bin ([\w.+-]+\.so[\w.]*)\[")
-WORKER = re.compile(r"DataLoader worker process (\d+)")
 EXCEPTION = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b")
+WORKER = re.compile(r"DataLoader worker process (\d+)")
 
 
 def sentence(verdict: Verdict) -> str:
@@ -70,17 +70,16 @@ def _where(verdict: Verdict) -> str:
     lines = verdict.causes[0].evidence
     if verdict.status in ("hung", "suspected"):
         return next((f": {line.text}" for line in lines[:1] if line.line is None), "")
-    parts = [f"in {named}" for line in lines if (named := failure_place.module_text(line.text))][:1]
-    parts += [
-        f"{'called from' if parts else 'in'} {place}" for line in lines if (place := failure_place.own_frame(line.text))
-    ][:1]
-    parts += [f"in the library {match[1]}" for line in lines if (match := LIBRARY.search(line.text))][:1]
-    parts += [f"in data worker {match[1]}" for line in lines if (match := WORKER.search(line.text))][:1]
-    parts += [
-        f"with `{_code(textwrap.shorten(line.text, 130, placeholder=' ...'))}`"
-        for line in lines[:1]
-        if EXCEPTION.match(line.text)
-    ]
+    texts = [line.text for line in lines]
+    module = next(filter(None, map(failure_place.module_text, texts)), "")
+    own = next(filter(None, map(failure_place.own_frame, texts)), "")
+    library, worker = (next(filter(None, map(pattern.search, texts)), None) for pattern in (LIBRARY, WORKER))
+    parts = [f"in {module}"] if module else []
+    parts += [f"{'called from' if parts else 'in'} {own}"] if own else []
+    parts += [f"in the library {library[1]}"] if library else []
+    parts += [f"in data worker {worker[1]}"] if worker else []
+    if texts and EXCEPTION.match(texts[0]):
+        parts.append(f"with `{_code(textwrap.shorten(texts[0], 130, placeholder=' ...'))}`")
     return ", ".join(parts)
 
 
@@ -91,32 +90,23 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
     answered, where that is no evidence.
     """
     parts = [f"**{sentence(verdict)}**", *extra_paragraphs(facts or {}, verdict)]
-    if verdict.causes:
-        first = verdict.causes[0]
-        parts += [
-            "## Evidence",
-            "\n".join(f"- {_line(line.file, line.line)} `{_code(line.text)}`" for line in first.evidence),
-        ]
-        if not first.evidence:
-            parts[-1] = "- none of its own; it looks the same as what was seen"
+    first = verdict.causes[0] if verdict.causes else None
+    if first:
+        lines = [f"- {_line(line.file, line.line)} `{_code(line.text)}`" for line in first.evidence]
+        parts += ["## Evidence", "\n".join(lines) or "- none of its own; it looks the same as what was seen"]
     others = [f"- {cause.id} ({cause.confidence:.2f}): {_title(cause)}" for cause in verdict.causes[1:]]
-    if others:
-        parts += ["## Or else", "\n".join(others)]
-    if verdict.ruled_out:
-        parts += ["## Ruled out", "\n".join(f"- {out.id}: {out.why}" for out in verdict.ruled_out)]
-    if verdict.causes:
-        first = verdict.causes[0]
+    ruled_out = [f"- {out.id}: {out.why}" for out in verdict.ruled_out]
+    parts += ["## Or else", "\n".join(others)] if others else []
+    parts += ["## Ruled out", "\n".join(ruled_out)] if ruled_out else []
+    wanted = verdict.missing
+    if first:
         command, _, meaning = first.experiment.partition("    ")
         parts += ["## Next experiment", f"    {command}"] if command else []
         parts += [meaning.strip()] if meaning.strip() else []
         parts += ["## Fix", first.fix] if first.fix else []
-    # What the first sentence says is not repeated.
-    repeated = (
-        ()
-        if verdict.causes
-        else (next_steps.OWN, next_steps.NO_LOG, first_failed_rank.rank_sentence(verdict) or next_steps.OWN)
-    )
-    wanted = [thing for thing in verdict.missing if not thing.startswith(repeated)]
+    else:  # what the first sentence says is not repeated
+        repeated = (next_steps.OWN, next_steps.NO_LOG, first_failed_rank.rank_sentence(verdict) or next_steps.OWN)
+        wanted = [thing for thing in wanted if not thing.startswith(repeated)]
     if wanted:
         heading = "How to get a log" if verdict.missing[0] == next_steps.NO_LOG else "What would make it certain"
         parts += [f"## {heading}", "\n".join(f"- {thing}" for thing in wanted)]
@@ -158,11 +148,8 @@ def write_verdict(folder: Path | str, verdict: Verdict, incident: Incident) -> N
         run_folder.write_json(place / FACTS, redaction.clean_record({"schema": SCHEMA, **finite(dict(incident.facts))}))
     redacted, replaced = redaction.clean_and_count(markdown(verdict, incident.facts))
     count += replaced
-    note = (
-        f"\n{count} {'place was' if count == 1 else 'places were'} replaced in this folder: {REPLACED}.\n"
-        if count
-        else ""
-    )
+    places = "place was" if count == 1 else "places were"
+    note = f"\n{count} {places} replaced in this folder: {REPLACED}.\n" if count else ""
     run_folder.write_text(place / "verdict.md", redacted + note)
     run_folder.write_json(place / "verdict.json", redaction.clean({**to_json(verdict), **extra_fields(incident.facts)}))
 

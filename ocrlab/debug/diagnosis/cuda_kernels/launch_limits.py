@@ -78,32 +78,21 @@ class Limits:
     sm_count: int | None = None  # only a real device has it
 
 
-def _old(capability: str, threads: int, blocks: int, shared_sm: int, shared_block: int) -> Limits:
-    return replace(_new(capability, threads, blocks, shared_sm, shared_block), shared_reserved=0, shared_unit=256)
-
-
-def _new(capability: str, threads: int, blocks: int, shared_sm: int, shared_block: int) -> Limits:
-    return Limits(capability, threads, blocks, shared_sm * KIB, shared_block * KIB)
-
-
-LIMITS = {
-    limits.capability: limits
-    for limits in (
-        _old("5.0", 2048, 32, 64, 48),
-        _old("5.2", 2048, 32, 96, 48),
-        _old("6.1", 2048, 32, 96, 48),
-        _old("7.0", 2048, 32, 96, 96),
-        _old("7.5", 1024, 16, 64, 64),
-        _new("8.0", 2048, 32, 164, 163),
-        _new("8.6", 1536, 16, 100, 99),
-        _new("8.7", 1536, 16, 164, 163),
-        _new("8.9", 1536, 24, 100, 99),
-        _new("9.0", 2048, 32, 228, 227),
-        _new("10.0", 2048, 32, 228, 227),
-        _new("10.3", 2048, 32, 228, 227),
-        _new("12.0", 1536, 24, 100, 99),
-        _new("12.1", 1536, 24, 100, 99),
-    )
+LIMITS = {  # capability: threads and blocks of a multiprocessor, KiB of shared memory of it and of a block
+    "5.0": (2048, 32, 64, 48),
+    "5.2": (2048, 32, 96, 48),
+    "6.1": (2048, 32, 96, 48),
+    "7.0": (2048, 32, 96, 96),
+    "7.5": (1024, 16, 64, 64),
+    "8.0": (2048, 32, 164, 163),
+    "8.6": (1536, 16, 100, 99),
+    "8.7": (1536, 16, 164, 163),
+    "8.9": (1536, 24, 100, 99),
+    "9.0": (2048, 32, 228, 227),
+    "10.0": (2048, 32, 228, 227),
+    "10.3": (2048, 32, 228, 227),
+    "12.0": (1536, 24, 100, 99),
+    "12.1": (1536, 24, 100, 99),
 }
 
 
@@ -130,10 +119,10 @@ class Launch:
 
 
 def of_device(driver_limits: Mapping[str, Any]) -> Limits:
-    """Return the limits that the driver of a real device told, see `probes.device_limits`."""
+    """Return the limits that the driver of a real device reported, see `cuda_device_limits`."""
     capability = str(driver_limits["capability"])
-    about = LIMITS.get(capability, Limits(capability, 0, 0, 0, 0))
-    return replace(about, **{name: value for name, value in driver_limits.items() if name != "capability"})
+    known = of_capability(capability) if capability in LIMITS else Limits(capability, 0, 0, 0, 0)
+    return replace(known, **{name: value for name, value in driver_limits.items() if name != "capability"})
 
 
 def of_capability(capability: str) -> Limits:
@@ -142,16 +131,22 @@ def of_capability(capability: str) -> Limits:
     dotted = words if "." in words else f"{words[:-1]}.{words[-1:]}"
     if dotted not in LIMITS:
         raise ConfigError(f"Compute capability {capability!r} is not in the table", need=f"one of {', '.join(LIMITS)}")
-    return LIMITS[dotted]
+    threads, blocks, shared_sm, shared_block = LIMITS[dotted]
+    limits = Limits(dotted, threads, blocks, shared_sm * KIB, shared_block * KIB)
+    return limits if float(dotted) >= 8 else replace(limits, shared_reserved=0, shared_unit=256)
+
+
+INVALID = "cudaErrorInvalidConfiguration (9)"
+RESOURCES = "cudaErrorLaunchOutOfResources (701), too many resources requested for launch"
+COOPERATIVE = "cudaErrorCooperativeLaunchTooLarge (720)"
+CAUSE = "kernel.launch_resources"
 
 
 def check(launch: Launch, limits: Limits) -> list[Check]:
     """Return one check a limit; a fail names the limit, by how much it is broken, and the error that CUDA raises."""
-    checks = [
-        *_dimensions("grid", launch.grid, limits.grid),
-        *_dimensions("block", launch.block, limits.block),
-        _at_most("threads per block", launch.threads, limits.threads_per_block, INVALID, "Make the block smaller"),
-    ]
+    checks = [*_dimensions("grid", launch.grid, limits.grid), *_dimensions("block", launch.block, limits.block)]
+    do = "Make the block smaller"
+    checks.append(_at_most("threads per block", launch.threads, limits.threads_per_block, INVALID, do))
     checks += _registers(launch, limits) + _shared(launch, limits)
     if not any(check_.judgement == "fail" for check_ in checks):
         checks += _resident(launch, limits)
@@ -171,11 +166,6 @@ def resident_blocks(launch: Launch, limits: Limits) -> dict[str, int]:
     return fits
 
 
-INVALID = "cudaErrorInvalidConfiguration (9)"
-RESOURCES = "cudaErrorLaunchOutOfResources (701), too many resources requested for launch"
-COOPERATIVE = "cudaErrorCooperativeLaunchTooLarge (720)"
-
-
 def _dimensions(name: str, size: tuple[int, int, int], limits: tuple[int, int, int]) -> list[Check]:
     checks = []
     for axis, value, limit in zip("xyz", size, limits, strict=True):
@@ -190,9 +180,8 @@ def _dimensions(name: str, size: tuple[int, int, int], limits: tuple[int, int, i
 
 def _registers(launch: Launch, limits: Limits) -> list[Check]:
     if not launch.registers:
-        return [
-            Check("registers", "skip", "not given", do="Compile with -Xptxas -v and give its output as --ptxas FILE")
-        ]
+        do = "Compile with -Xptxas -v and give its output as --ptxas FILE"
+        return [Check("registers", "skip", "not given", do=do)]
     warps = _up(-(-launch.threads // WARP), PARTITIONS)
     used = _up(launch.registers * WARP, REGISTERS_PER_WARP) * warps
     do = f"Compile with __launch_bounds__({launch.threads}) or -maxrregcount, or make the block smaller"
@@ -230,9 +219,6 @@ def _resident(launch: Launch, limits: Limits) -> list[Check]:
         most = blocks * limits.sm_count
         checks.append(_at_most("blocks of a cooperative launch", math.prod(launch.grid), most, COOPERATIVE, do))
     return checks
-
-
-CAUSE = "kernel.launch_resources"
 
 
 def _at_most(name: str, value: int, limit: int, error: str, do: str, unit: str = "") -> Check:

@@ -15,40 +15,16 @@ from dataclasses import dataclass, field
 
 from ocrlab.errors import DataError
 
-IDEAL = {1: 1, 2: 2, 4: 4, 8: 8, 16: 16}  # bytes a thread -> sectors a request of 32 neighbours
+IDEAL = 4  # sectors a request of 32 neighbouring elements of 4 bytes
 WORST = 32
-TOTALS = {  # what is moved -> (sectors or wavefronts, requests)
-    "global loads": (
-        "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
-        "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
-    ),
-    "global stores": (
-        "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
-        "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
-    ),
-    "local loads (spills)": (
-        "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
-        "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum",
-    ),
-}
-RATIOS = {  # the same, divided by Nsight Compute
-    "global loads": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
-    "global stores": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
-}
-BANKS = {
-    "shared loads": (
-        "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
-        "smsp__inst_executed_op_shared_ld.sum",
-    ),
-    "shared stores": (
-        "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
-        "smsp__inst_executed_op_shared_st.sum",
-    ),
-}
-USED_BYTES = {
-    "global loads": "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",
-    "global stores": "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct",
-}
+SECTORS = "l1tex__t_sectors_pipe_lsu_mem_{}.sum"
+REQUESTS = "l1tex__t_requests_pipe_lsu_mem_{}.sum"
+RATIO = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_{}.ratio"  # the same, divided by Nsight Compute
+USED_BYTES = "smsp__sass_average_data_bytes_per_sector_mem_{}.pct"
+MOVES = {"global loads": "global_op_ld", "global stores": "global_op_st", "local loads (spills)": "local_op_ld"}
+CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{}.sum"
+INSTRUCTIONS = "smsp__inst_executed_op_shared_{}.sum"
+SHARED = {"shared loads": "ld", "shared stores": "st"}
 
 
 @dataclass
@@ -64,11 +40,8 @@ def read(text: str) -> list[Profile]:
     lines = text.lstrip("\ufeff").splitlines(keepends=True)
     start = next((n for n, line in enumerate(lines) if line.startswith(('"ID"', "ID,"))), None)
     if start is None:
-        raise DataError(
-            "This is no CSV of Nsight Compute",
-            need='a table that begins with "ID"',
-            do="ncu --csv --page raw ... > FILE",
-        )
+        do = "ncu --csv --page raw ... > FILE"
+        raise DataError("This is not a CSV of Nsight Compute", need='a table that begins with "ID"', do=do)
     rows = list(csv.DictReader(io.StringIO("".join(lines[start:]), newline="")))
     profiles: dict[str, Profile] = {}
     for row in rows:
@@ -88,45 +61,44 @@ def describe(profile: Profile) -> list[str]:
     sentences = [*_sectors(profile.metrics), *_banks(profile.metrics)]
     if sentences:
         return sentences
-    wanted = ",".join([*RATIOS.values(), *(name for pair in BANKS.values() for name in pair)])
-    return [f"No memory metric is in this table; collect them with: ncu --csv --page raw --metrics {wanted} PROGRAM"]
+    names = [RATIO.format(kind) for kind in ("global_op_ld", "global_op_st")]
+    names += [name.format(kind) for kind in SHARED.values() for name in (CONFLICTS, INSTRUCTIONS)]
+    command = f"ncu --csv --page raw --metrics {','.join(names)} PROGRAM"
+    return [f"No memory metric is in this table; collect them with: {command}"]
 
 
 def _sectors(metrics: dict[str, float]) -> Iterator[str]:
-    for what, (sectors, requests) in TOTALS.items():
-        ratio = metrics.get(RATIOS.get(what, ""))
-        if ratio is None and metrics.get(requests):
-            ratio = metrics.get(sectors, 0.0) / metrics[requests]
-        if not ratio:
-            continue
-        share = metrics.get(USED_BYTES.get(what, ""))
-        yield f"{what}: {ratio:.1f} sectors per request, {_meaning(ratio, share)}"
+    for what, kind in MOVES.items():
+        ratio, requests = metrics.get(RATIO.format(kind)), metrics.get(REQUESTS.format(kind))
+        if ratio is None and requests:
+            ratio = metrics.get(SECTORS.format(kind), 0.0) / requests
+        if ratio:
+            share = metrics.get(USED_BYTES.format(kind))
+            yield f"{what}: {ratio:.1f} sectors per request, {_meaning(ratio, share)}"
 
 
 def _meaning(ratio: float, used: float | None) -> str:
     """Say what a ratio means; the share of used bytes tells wide loads (float4: 16 sectors) from scattered ones."""
     share = f" ({used:.0f} % of the bytes are used)" if used is not None else ""
-    if used is not None and used >= 90 and ratio > IDEAL[4]:
+    if used is not None and used >= 90 and ratio > IDEAL:
         return f"coalesced: wide elements, nothing is fetched in vain{share}."
-    if ratio <= IDEAL[4] * 1.1:
-        return (
-            f"coalesced{share}: 4 is what 32 threads with neighbouring 4-byte elements need, less is shared addresses."
-        )
+    if ratio <= IDEAL * 1.1:
+        need = "4 is what 32 threads with neighbouring 4-byte elements need, less is shared addresses"
+        return f"coalesced{share}: {need}."
     if ratio <= 16.5:
         wide = ", or 8- and 16-byte elements, whose ideal is 8 and 16" if used is None else ""
         return f"strided or misaligned{wide}{share}; let neighbouring threads touch neighbouring addresses."
-    return (
-        f"scattered{share}: at {WORST} each thread fetches its own sector; transpose, or stage through shared memory."
-    )
+    own = f"at {WORST} each thread fetches its own sector"
+    return f"scattered{share}: {own}; transpose, or stage through shared memory."
 
 
 def _banks(metrics: dict[str, float]) -> Iterator[str]:
-    for what, (conflicts, instructions) in BANKS.items():
-        if not metrics.get(instructions) or conflicts not in metrics:
-            continue
-        each = metrics[conflicts] / metrics[instructions]
-        meaning = "no bank conflicts" if each < 0.05 else "bank conflicts: pad the rows by one element, or swizzle"
-        yield f"{what}: {each:.2f} extra wavefronts an instruction, {meaning}."
+    for what, kind in SHARED.items():
+        conflicts, instructions = metrics.get(CONFLICTS.format(kind)), metrics.get(INSTRUCTIONS.format(kind))
+        if instructions and conflicts is not None:
+            each = conflicts / instructions
+            meaning = "no bank conflicts" if each < 0.05 else "bank conflicts: pad the rows by one element, or swizzle"
+            yield f"{what}: {each:.2f} extra wavefronts an instruction, {meaning}."
 
 
 def _number(value: str | None) -> float | None:

@@ -7,7 +7,7 @@ import pytest
 from ocrlab.debug.diagnosis.cuda_kernels import nsight
 from ocrlab.errors import DataError
 
-LOADS = nsight.RATIOS["global loads"]
+LOADS = nsight.RATIO.format("global_op_ld")
 RAW = f'''==PROF== Connected to process 4711
 ==PROF== Profiling "copy" - 0: 0%....100% - 8 passes
 "ID","Process ID","Process Name","Kernel Name","Block Size","Grid Size","{LOADS}","gpu__time_duration.sum"
@@ -15,12 +15,13 @@ RAW = f'''==PROF== Connected to process 4711
 "0","4711","python","copy(float *)","(256, 1, 1)","(64, 1, 1)","4","1,234"
 "1","4711","python","transpose(float *)","(32, 32, 1)","(8, 8, 1)","32","9,876.5"
 '''
-SECTORS, REQUESTS = nsight.TOTALS["global stores"]
+SECTORS, REQUESTS = nsight.SECTORS.format("global_op_st"), nsight.REQUESTS.format("global_op_st")
+USED = nsight.USED_BYTES.format("global_op_ld")
 DETAILS = f'''"ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
 "0","rows(float *)","Command line profiler metrics","{SECTORS}","sector","131.072"
 "0","rows(float *)","Command line profiler metrics","{REQUESTS}","request","16,384"
-"0","rows(float *)","Command line profiler metrics","{nsight.BANKS["shared loads"][0]}","","31744"
-"0","rows(float *)","Command line profiler metrics","{nsight.BANKS["shared loads"][1]}","inst","1024"
+"0","rows(float *)","Command line profiler metrics","{nsight.CONFLICTS.format("ld")}","","31744"
+"0","rows(float *)","Command line profiler metrics","{nsight.INSTRUCTIONS.format("ld")}","inst","1024"
 '''
 
 
@@ -41,9 +42,9 @@ def test_the_details_page_and_totals() -> None:
 
 
 def test_wide_elements_are_not_called_strided() -> None:
-    wide = nsight.Profile("k", {LOADS: 16.0, nsight.USED_BYTES["global loads"]: 100.0})
+    wide = nsight.Profile("k", {LOADS: 16.0, USED: 100.0})
     assert "coalesced: wide elements" in nsight.describe(wide)[0]
-    scattered = nsight.Profile("k", {LOADS: 16.0, nsight.USED_BYTES["global loads"]: 25.0})
+    scattered = nsight.Profile("k", {LOADS: 16.0, USED: 25.0})
     assert "strided" in nsight.describe(scattered)[0]
 
 
