@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -37,14 +36,10 @@ def run(args: argparse.Namespace) -> Answer:
     config = load_config(args)
     train_preflight.check_config(config)
     limit = memory_limit.find_limit(None, cuda=on_cuda(config))
-    folder = Path(tempfile.mkdtemp(prefix="ocrlab-estimate-"))
-    try:
-        configs.save(config, folder / "config.yaml")
-        estimate = largest_batch.estimate(
-            TrialRunner(config, folder, limit, 0.0, time.monotonic() + SECONDS, report_progress)
-        )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="ocrlab-estimate-", ignore_cleanup_errors=True) as place:
+        configs.save(config, Path(place) / "config.yaml")
+        runner = TrialRunner(config, Path(place), limit, 0.0, time.monotonic() + SECONDS, report_progress)
+        estimate = largest_batch.estimate(runner)
     return Answer({"schema": SCHEMA, **estimate}, text(estimate, config.batch_size))
 
 

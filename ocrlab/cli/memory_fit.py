@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,13 +56,9 @@ def run(args: argparse.Namespace) -> Answer:
     train_preflight.check_config(config)
     limit = memory_limit.find_limit(args.limit, cuda=on_cuda(config))
     report_progress(f"limit {limit_text(limit)}")
-    folder = Path(tempfile.mkdtemp(prefix="ocrlab-fit-"))
-    try:
-        result = largest_batch.fit(
-            config, folder, limit=limit, margin=args.margin, seconds=60 * args.minutes, report=report_progress
-        )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    how: dict[str, Any] = {"limit": limit, "margin": args.margin, "seconds": 60 * args.minutes}
+    with tempfile.TemporaryDirectory(prefix="ocrlab-fit-", ignore_cleanup_errors=True) as place:
+        result = largest_batch.fit(config, Path(place), report=report_progress, **how)
     return Answer(record(result), text(result), 0 if result.batch else 1)
 
 
@@ -110,12 +105,10 @@ def trial_record(trial: MemoryTrial) -> dict[str, Any]:
 def text(result: Fit) -> str:
     """Return a fit as a person reads it."""
     rows = [("batch", "needs", "fits", "in", "crops a second", "set otherwise")]
-    for attempt in [*result.tries, *result.remedies]:
-        needed = f"{attempt.peak / MIB:,.0f} MiB" if attempt.peak is not None else "died"
-        speed = f"{attempt.crops_a_second:.1f}" if attempt.fits else ""
-        rows.append(
-            (str(attempt.batch), needed, "yes" if attempt.fits else "no", attempt.phase, speed, changes_text(attempt))
-        )
+    for trial in [*result.tries, *result.remedies]:
+        needed = f"{trial.peak / MIB:,.0f} MiB" if trial.peak is not None else "died"
+        fits, speed = ("yes", f"{trial.crops_a_second:.1f}") if trial.fits else ("no", "")
+        rows.append((str(trial.batch), needed, fits, trial.phase, speed, changes_text(trial)))
     left = [f"not tried: {name}: {why}" for name, why in result.left_out.items()]
     return "\n\n".join(filter(None, [table(rows), "\n".join(left), sentence(result), " ".join(result.settings)]))
 

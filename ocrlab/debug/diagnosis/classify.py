@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from ocrlab.debug.diagnosis import (
@@ -42,6 +43,7 @@ STICKY = ("kernel.", "gpumem.", "data.index_range", "hw.")
 EXPLAINS = ("data.index_range", "hw.", "build.", "driver.", "num.", "wsl.")  # asynchronous errors, wherever it stands
 BUSY = re.compile(r"busy (?:at|in) ")  # a thread that uses the CPU is neither stopped nor asleep: no look-alikes
 UNMADE = "io.missing"  # after an exception: what the step that failed should have written
+NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")
 HUNG = ("hung", "suspected")
 Place = tuple[int, int]
 
@@ -106,10 +108,10 @@ def classify(incident: Incident) -> Verdict:
     hits += evidence.fact_hits(incident) + stack_hits + first_failed_rank.rank_hits(failed_rank)
     if stack_hits:  # who took the stacks has ended it
         hits = [hit for hit in hits if "died of SIGKILL" not in hit.why]
-    if next_steps.has_no_log(incident, texts) and (
-        any(by_person(text.text) for text in texts) or all(map(_is_description, hits))
-    ):
-        return Verdict(status=incident.status, missing=list(next_steps.HOW_TO_GET_A_LOG))
+    if next_steps.has_no_log(incident, texts):  # what rests on a description instead of a message is no evidence
+        described = (by_person(h.evidence.text) or (h.order is None and is_sentence(h.evidence.text)) for h in hits)
+        if any(by_person(text.text) for text in texts) or all(described):
+            return Verdict(status=incident.status, missing=list(next_steps.HOW_TO_GET_A_LOG))
 
     candidates = _candidates(hits)
     if stack_hits and incident.status in HUNG:  # it never failed: what it printed is not why it stands still
@@ -119,21 +121,26 @@ def classify(incident: Incident) -> Verdict:
     ruled_out = []
     if not _ended_well(incident, texts):
         ruled_out = final_exception.rule_out_survived(confidence_caps.apply_caps(log_hits, texts), hits, texts)
-    ruled_out += _disproved(candidates, incident) + _wrappers(candidates)
-    ruled_out += _survived(candidates, texts) + _follow_ups(candidates)
+    ruled_out += [*_disproved(candidates, incident), *_wrappers(candidates)]
+    ruled_out += [*_survived(candidates, texts), *_follow_ups(candidates)]
     causes = _causes(candidates, {out.id for out in ruled_out}, incident, texts)
     if causes and incident.status not in HUNG:
         causes[0] = failure_place.add_place(causes[0], texts)
-    causes = evidence.ask_silent_handler(next_steps.replace_experiments(causes, incident), incident)
+    causes = next_steps.replace_experiments(causes, incident)
+    silent = incident.facts.get("silent")
+    if silent and causes and causes[0].id == UNMADE:  # looked for after the handler that may have hidden why
+        causes[0] = replace(causes[0], experiment=f"COMMAND    (after it is shown: {silent})")
     causes = load_input.add_replay(causes, incident.facts)
     if incident.facts.get("ended_by") == "user":  # who pressed Ctrl-C needs no advice
         causes = [replace(cause, experiment="", fix="") if cause.id == "ext.signal" else cause for cause in causes]
     sure = bool(causes) and causes[0].confidence >= SURE
+    placed = [(hit.order, hit.level.value, hit.cause) for hit in hits if hit.order is not None]
+    symptom = max(placed, key=lambda hit: hit[:2])[2] if placed else hits[0].cause if hits else None
     verdict = Verdict(
         status=incident.status,
         exit_code=incident.exit_code,
         signal=incident.signal,
-        symptom=_symptom(hits),
+        symptom=symptom,
         causes=causes,
         ruled_out=ruled_out,
         missing=[] if sure else next_steps.missing_evidence(incident, causes, texts),
@@ -143,20 +150,15 @@ def classify(incident: Incident) -> Verdict:
 
 def _relevant(hits: list[Hit], incident: Incident, texts: list[LogText]) -> list[Hit]:
     """Return the hits in the texts that can be the cause, by how the program ended."""
-    if incident.status not in HUNG:
-        well = _ended_well(incident, texts)
-        hits = final_exception.keep_nan_losses(hits) if well else final_exception.drop_survived(hits, texts)
+    if incident.status not in HUNG and _ended_well(incident, texts):  # only a loss that became NaN still counts
+        hits = [hit for hit in hits if hit.evidence.line is None or NAN_LOSS.search(hit.evidence.text)]
+    elif incident.status not in HUNG:
+        hits = final_exception.drop_survived(hits, texts)
     if incident.status == "log" and final_exception.find_uncaught(texts) is None:
         hits = final_exception.cap_benign_warnings(hits, texts)
     if incident.facts.get("silent"):  # a handler may have taken what kept the file from being written
         hits = [hit.capped(Level.LIKELY) if hit.cause == UNMADE else hit for hit in hits]
     return hits
-
-
-def _is_description(hit: Hit) -> bool:
-    """Return whether a hit rests on a description instead of a message: it is no evidence without a log."""
-    line = hit.evidence.text
-    return by_person(line) or (hit.order is None and is_sentence(line))
 
 
 def _ended_well(incident: Incident, texts: list[LogText]) -> bool:
@@ -181,44 +183,40 @@ def _candidates(hits: list[Hit]) -> dict[str, Candidate]:
     return {cause: Candidate(cause, [hit for hit in hits if hit.cause == cause]) for cause in causes}
 
 
-def _disproved(candidates: dict[str, Candidate], incident: Incident) -> list[RuledOut]:
+def _disproved(candidates: dict[str, Candidate], incident: Incident) -> Iterator[RuledOut]:
     """Lower what a measurement speaks against: no OOM kill was counted while the program ran."""
     oom_kill = candidates.get("host.oom_kill")
     shown = "oom" in incident.texts.get(evidence.KERNEL_LOG, "").lower()
+    kills = incident.facts.get("oom_kills")
     if oom_kill is None or oom_kill.confidence >= SURE or shown:
-        return []
-    if incident.facts.get("oom_kills") == 0:
+        return
+    if kills == 0:
         why = "no kill was counted while it ran (oom_kill of its control group, or of the whole machine)"
-    elif incident.facts.get("kernel_log_read") and incident.facts.get("oom_kills") is None:
+    elif kills is None and incident.facts.get("kernel_log_read"):
         why = "the kernel log was read and names no process of the program"
     else:
-        return []
+        return
     oom_kill.confidence = min(oom_kill.confidence, LOOKALIKES[1])
-    return [RuledOut(oom_kill.id, why)]
+    yield RuledOut(oom_kill.id, why)
 
 
-def _wrappers(candidates: dict[str, Candidate]) -> list[RuledOut]:
+def _wrappers(candidates: dict[str, Candidate]) -> Iterator[RuledOut]:
     """Take out causes that only wrappers and fallbacks support, where something else explains the failure."""
     explained = [each for each in candidates.values() if each.roots and each.confidence >= Level.POSSIBLE.value]
-    if not explained:
-        return []
-    ruled_out = []
-    for candidate in candidates.values():
+    likely = any(each.confidence >= Level.LIKELY.value for each in explained)
+    for candidate in candidates.values() if explained else ():
         if candidate.roots:
             if candidate.best.role is not Role.CAUSE and explained != [candidate]:  # that it aborted adds nothing
                 candidate.confidence = max(hit.level.value for hit in candidate.roots)
-        elif candidate.id != LAST_RESORT or any(each.confidence >= Level.LIKELY.value for each in explained):
+        elif candidate.id != LAST_RESORT or likely:
             line = candidate.hits[0].evidence
-            why = f"line {line.line} of {line.file} only reports the failure of something else"
-            ruled_out.append(RuledOut(candidate.id, why))
             candidate.confidence = 0.0
-    return ruled_out
+            yield RuledOut(candidate.id, f"line {line.line} of {line.file} only reports the failure of something else")
 
 
-def _survived(candidates: dict[str, Candidate], texts: list[LogText]) -> list[RuledOut]:
+def _survived(candidates: dict[str, Candidate], texts: list[LogText]) -> Iterator[RuledOut]:
     """Lower an early message after which the program made progress, where a later one stands at its end."""
     timed = [each for each in candidates.values() if each.first and each.confidence >= Level.LIKELY.value]
-    ruled_out = []
     for candidate in timed:
         text, line = candidate.places[-1]
         later = [each.first for each in timed if each.first and each.first > (text, line) and each is not candidate]
@@ -227,35 +225,28 @@ def _survived(candidates: dict[str, Candidate], texts: list[LogText]) -> list[Ru
         progress = texts[text].progress if 0 <= text < len(texts) else ()
         if sum(line < number < max(later)[1] for number in progress) >= WENT_ON:
             candidate.confidence *= DISCOUNT**2
-            ruled_out.append(RuledOut(candidate.id, f"the program went on after line {line}"))
-    return ruled_out
+            yield RuledOut(candidate.id, f"the program went on after line {line}")
 
 
-def _follow_ups(candidates: dict[str, Candidate]) -> list[RuledOut]:
+def _follow_ups(candidates: dict[str, Candidate]) -> Iterator[RuledOut]:
     """Lower what failed after the first error in time: after a sticky CUDA error everything fails."""
     likely = [each for each in candidates.values() if each.best.level.value >= Level.LIKELY.value]
     timed = {each.first: each for each in sorted(likely, key=lambda each: each.confidence) if each.first}
-    if not timed:
-        return []
-    start = min(timed)
-    root = timed[start]
-    sure = root.confidence >= SURE or root.id.startswith(STICKY)
-    raised = RAISED.search(root.best.evidence.text) is not None
-    ruled_out = []
-    for candidate in likely:
-        if candidate is root or candidate.first is None or candidate.first <= start:
+    root = timed[min(timed)] if timed else None
+    for candidate in likely if root else ():
+        if root is None or candidate.first is None or candidate.first <= min(timed):
             continue
         if any(hit.order is None and hit.level is not Level.POSSIBLE for hit in candidate.roots):
             continue  # reported by a person or measured from outside: not a later line
         if root.id.startswith("kernel.") and candidate.id.startswith(EXPLAINS) and candidate.confidence >= SURE:
             continue
-        if sure or (raised and candidate.id == UNMADE):
+        unmade = candidate.id == UNMADE and RAISED.search(root.best.evidence.text)
+        if root.confidence >= SURE or root.id.startswith(STICKY) or unmade:
             line, before = candidate.best.evidence.line, root.best.evidence.line
-            ruled_out.append(RuledOut(candidate.id, f"line {line} follows {root.id} in line {before}"))
             candidate.confidence = 0.0
+            yield RuledOut(candidate.id, f"line {line} follows {root.id} in line {before}")
         else:
             candidate.confidence *= DISCOUNT
-    return ruled_out
 
 
 def _causes(
@@ -308,11 +299,3 @@ def _cause(candidate: Candidate, confidence: float) -> Cause:
     best = [hit.evidence.text for hit in candidate.hits if hit.level is candidate.best.level]
     form = catalogue.load().entries[candidate.id].form(best)
     return Cause(candidate.id, round(confidence, 2), list(lines.values())[:MOST_LINES], form.experiment, form.fix)
-
-
-def _symptom(hits: list[Hit]) -> str | None:
-    """Return the id of what surfaced: the last message of the log that the catalogue knows."""
-    placed = [hit for hit in hits if hit.order is not None]
-    if placed:
-        return max(placed, key=lambda hit: (hit.order or (0, 0), hit.level.value)).cause
-    return hits[0].cause if hits else None

@@ -68,17 +68,17 @@ def mismatch(text: str) -> Mismatch | None:
 def _against(capability: float, torch: float | None, cuda: float | None, named: float | None) -> str | None:
     needs_cuda = next((need for least, need in NEEDS_CUDA if capability >= least), 0.0)
     needs_torch = next((need for least, need in NEEDS_TORCH if capability >= least), 0.0)
+    gone_cuda = next((limit for most, limit in DROPPED_BY_CUDA if capability <= most), 99.0)
+    gone_torch = next((limit for most, limit in DROPPED_BY_TORCH if capability <= most), 99.0)
     if cuda is not None and cuda < needs_cuda:
         return f"needs CUDA {needs_cuda}, the log names CUDA {cuda}"
     if cuda is None and named is not None and named < int(needs_cuda):
         return f"needs CUDA {needs_cuda}, the log names CUDA {named}"
     if torch is not None and torch < needs_torch:
         return f"needs torch {_version(needs_torch)}, the log names torch {_version(torch)}"
-    gone_cuda = next((limit for most, limit in DROPPED_BY_CUDA if capability <= most), None)
-    if cuda is not None and gone_cuda is not None and cuda >= gone_cuda:
+    if cuda is not None and cuda >= gone_cuda:
         return f"was dropped from wheels for CUDA {gone_cuda}, the log names CUDA {cuda}"
-    gone_torch = next((limit for most, limit in DROPPED_BY_TORCH if capability <= most), None)
-    if torch is not None and gone_torch is not None and torch >= gone_torch:
+    if torch is not None and torch >= gone_torch:
         return f"was dropped from wheels of torch {_version(gone_torch)}"
     return None
 

@@ -13,7 +13,7 @@ from ocrlab.debug.diagnosis import catalogue, cuda_compatibility, oom_message
 from ocrlab.debug.diagnosis.catalogue import Level, Role
 from ocrlab.debug.diagnosis.log_text import HEAD, TAIL, LogText, by_person, clean_lines, clean_log, read_excerpt
 from ocrlab.hardware.processes import exit_codes
-from ocrlab.records import Cause, Evidence, Incident
+from ocrlab.records import Evidence, Incident
 
 CONTEXT, KERNEL_LOG = "context", "kernel_log.txt"
 LONG = 2 * (HEAD + TAIL)  # characters from which a text is excerpted before it is searched; an excerpt is shorter
@@ -122,16 +122,15 @@ def blank_other_processes(text: str, ours: Iterable[int]) -> str:
 def clean_texts(incident: Incident) -> list[LogText]:
     """Return the texts of an incident cleaned, in the order in which they count; the context last."""
     advice = catalogue.load().advice
-    texts = {name: _excerpt(text) for name, text in incident.texts.items() if name != "stacks.txt"}
+    texts = {name: text for name, text in incident.texts.items() if name != "stacks.txt"}
+    for name, text in texts.items():
+        if len(text) >= LONG:
+            texts[name] = read_excerpt(io.BytesIO(text.encode("utf-8", errors="replace")))
     pids = own_pids(incident.facts)
     if pids and KERNEL_LOG in texts:
         texts[KERNEL_LOG] = blank_other_processes(texts[KERNEL_LOG], pids)
     texts |= {CONTEXT: incident.context} if incident.context else {}
     return [clean_log(name, text, advice) for name, text in texts.items()]
-
-
-def _excerpt(text: str) -> str:
-    return text if len(text) < LONG else read_excerpt(io.BytesIO(text.encode("utf-8", errors="replace")))
 
 
 def find_hits(texts: list[LogText]) -> list[Hit]:
@@ -216,14 +215,12 @@ def fact_hits(incident: Incident) -> list[Hit]:
     """Return what the facts of an incident support; a watcher's own kill is no evidence."""
     facts = incident.facts
     pids = own_pids(facts)
-    lines = process_lines(incident.texts.get(KERNEL_LOG, ""))
-    hits = [_kernel_hit(line) for line in lines if line.pid in pids]
+    hits = [_kernel_hit(line) for line in process_lines(incident.texts.get(KERNEL_LOG, "")) if line.pid in pids]
     if facts.get("oom_kills") and was_killed(incident):  # else it was another program in the same group
         hits.append(_measured("host.oom_kill", f"the control group's oom_kill counter grew by {facts['oom_kills']}"))
     hits += _end_hits(incident)
-    if not facts.get("ended_by"):
-        for end in facts.get("exits") or ():
-            hits += _worker_hits(end, incident)
+    for end in facts.get("exits") or () if not facts.get("ended_by") else ():
+        hits += _worker_hits(end, incident)
     return hits
 
 
@@ -232,16 +229,14 @@ def _measured(cause: str, why: str) -> Hit:
 
 
 def _kernel_hit(line: KernelLine) -> Hit:
-    evidence = Evidence(KERNEL_LOG, line.number, line.text[:300])
-    if line.kind == "oom":
-        why = f"the kernel killed our process {line.pid}"
-        return Hit("host.oom_kill", Level.DECISIVE, evidence, why, MEASURED)
-    if line.kind == "trap":
-        return Hit("build.cpu_isa", Level.DECISIVE, evidence, f"invalid opcode in {line.what}", MEASURED)
-    if line.kind == "fault":
-        return Hit("native.segv", Level.STRONG, evidence, f"segmentation fault in {line.what}")
-    cause = "hw.xid_app" if line.what in APPLICATION_XIDS else "hw.gpu"
-    return Hit(cause, Level.STRONG, evidence, f"Xid {line.what} names our process {line.pid}")
+    cause, level, why, place = {
+        "oom": ("host.oom_kill", Level.DECISIVE, f"the kernel killed our process {line.pid}", MEASURED),
+        "trap": ("build.cpu_isa", Level.DECISIVE, f"invalid opcode in {line.what}", MEASURED),
+        "fault": ("native.segv", Level.STRONG, f"segmentation fault in {line.what}", None),
+        "xid": ("hw.gpu", Level.STRONG, f"Xid {line.what} names our process {line.pid}", None),
+    }[line.kind]
+    cause = "hw.xid_app" if line.kind == "xid" and line.what in APPLICATION_XIDS else cause
+    return Hit(cause, level, Evidence(KERNEL_LOG, line.number, line.text[:300]), why, place)
 
 
 def _end_hits(incident: Incident) -> list[Hit]:
@@ -282,9 +277,8 @@ def _worker_hits(end: Mapping[str, Any], incident: Incident) -> list[Hit]:
 
 def was_killed(incident: Incident) -> bool:
     """Return whether a process of the program died of SIGKILL, as far as facts and logs show."""
-    if incident.signal == "SIGKILL" or exit_codes.signal_of_exit(incident.exit_code) == "SIGKILL":
-        return True
-    if any(end.get("signal") == "SIGKILL" for end in incident.facts.get("exits") or ()):
+    ends = [end.get("signal") for end in incident.facts.get("exits") or ()]
+    if "SIGKILL" in (incident.signal, exit_codes.signal_of_exit(incident.exit_code), *ends):
         return True
     log = "\n".join(text for name, text in incident.texts.items() if name not in (KERNEL_LOG, "stacks.txt"))
     return bool(KILLED.search(log)) or any(name == "SIGKILL" for name, _ in exit_codes.find_signals(log))
@@ -315,11 +309,3 @@ def drop_shm_guesses(hits: list[Hit], incident: Incident) -> list[Hit]:
     if not _has_shared_memory(incident):
         return hits
     return [hit for hit in hits if hit.cause != "host.shm" or not BUS.search(hit.evidence.text)]
-
-
-def ask_silent_handler(causes: list[Cause], incident: Incident) -> list[Cause]:
-    """Return the causes; a missing file is looked for after the handler that may have hidden why it is missing."""
-    silent = incident.facts.get("silent")
-    if not silent or not causes or causes[0].id != "io.missing":
-        return causes
-    return [replace(causes[0], experiment=f"COMMAND    (after it is shown: {silent})"), *causes[1:]]

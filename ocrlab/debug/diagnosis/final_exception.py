@@ -68,7 +68,6 @@ FINISHED = re.compile(
     r"|segfault|segmentation|core dumped))"
 )
 ERROR = re.compile(r"\bERROR\b|\bFATAL\b|\bCRITICAL\b")
-NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")
 ROOT = re.compile(r"Root Cause \(first observed failure\):[\s\S]{0,400}?exitcode\s*:\s*(-?\d+)")
 TERMINATED = re.compile(r"SIGTERM|-15\b")
 # The batches that were ready are used up before the end comes.
@@ -174,19 +173,22 @@ def drop_survived(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
     remaining = []
     handled = end.handled
     for hit in hits:
-        number = hit.evidence.line
+        number, elsewhere = hit.evidence.line, hit.evidence.file != end.page.name
         if handled and _after(hit, end, handled):
             continue
-        itself = hit.role is Role.WRAPPER and number == end.own.number  # DeadKernelError: there is no other to read
-        relayed = hit.role is Role.WRAPPER and hit.evidence.file == end.page.name and not itself
+        # torchrun and its like report the exception that is there to be read; DeadKernelError has no other one.
+        relayed = hit.role is Role.WRAPPER and not elsewhere and number != end.own.number
         if end.plain and end.traced and not roots and relayed:
-            continue  # torchrun and its like report the exception that is there to be read
-        if hit.evidence.file != end.page.name or number is None or number >= end.first:
+            continue
+        if elsewhere or number is None or number >= end.first:
             remaining.append(hit)
         elif IMREAD in hit.evidence.text and not _unread(hit, end):
             remaining += [] if roots else [hit.capped(hit.level.lower.lower)]
         elif end.plain and not roots:
-            remaining += [] if _survived(hit, end) else _before_plain(hit, end)
+            # Before an error of the program's own logic a line counts in full, less, or not at all.
+            causal = hit.cause.startswith(CAUSAL) or _unread(hit, end) or not end.traced
+            if not _survived(hit, end) and (causal or ERROR.search(hit.evidence.text)):
+                remaining.append(hit if causal else hit.capped(Level.POSSIBLE))
         elif not _survived(hit, end) or any(akin(hit, root) for root in roots):
             remaining.append(hit)
         elif not roots and not HANDLED.search(hit.evidence.text):
@@ -200,13 +202,6 @@ def _after(hit: Hit, end: Uncaught, handled: LoggedException) -> bool:
         later = [exception for exception in end.exceptions if exception.number > handled.number]
         return any((exception.message or exception.text.strip()) in hit.evidence.text for exception in later)
     return hit.cause in CLEANED and hit.evidence.file == end.page.name and (hit.evidence.line or 0) > handled.number
-
-
-def _before_plain(hit: Hit, end: Uncaught) -> list[Hit]:
-    """Return what a line may still be before an error of the program's own logic: all of it, less, or nothing."""
-    if hit.cause.startswith(CAUSAL) or _unread(hit, end) or not end.traced:
-        return [hit]
-    return [hit.capped(Level.POSSIBLE)] if ERROR.search(hit.evidence.text) else []
 
 
 def rule_out_survived(before: list[Hit], after: list[Hit], texts: list[LogText]) -> list[RuledOut]:
@@ -276,38 +271,31 @@ def ended_well(texts: list[LogText]) -> bool:
     return all(FINISHED.search(page.text.rstrip().rpartition("\n")[2]) for page in logs)
 
 
-def keep_nan_losses(hits: list[Hit]) -> list[Hit]:
-    """Return what still counts in a log that ended well: a loss that became NaN."""
-    return [hit for hit in hits if hit.evidence.line is None or NAN_LOSS.search(hit.evidence.text)]
-
-
 def cap_benign_warnings(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
     """Return the hits of a log without an exception at its end; a warning yields to what stands after it."""
-    pages = {page.name: page for page in texts}
-    mild = {id(hit) for hit in hits if is_mild(hit, pages.get(hit.evidence.file))}
+    pages = {page.name: page for page in texts if page.name not in (CONTEXT, KERNEL_LOG)}
+    mild = {id(hit) for hit in hits if _is_mild(hit, pages.get(hit.evidence.file))}
     grave = [hit for hit in hits if id(hit) not in mild and hit.role is not Role.WRAPPER]
-    return [_cap_warning(hit, grave, pages) if id(hit) in mild else hit for hit in hits]
+    return [_cap_warning(hit, grave, pages[hit.evidence.file]) if id(hit) in mild else hit for hit in hits]
 
 
-def is_mild(hit: Hit, page: LogText | None) -> bool:
+def _is_mild(hit: Hit, page: LogText | None) -> bool:
     """Tell whether a line only warns, by its level or by its own words."""
-    if page is None or page.name in (CONTEXT, KERNEL_LOG) or hit.evidence.line is None:
+    if page is None or hit.evidence.line is None:
         return False
-    if any(mild.search(hit.evidence.text) for mild in MILD):
-        return True
-    return any(WARNED.search(text) for text in _lines_above(page, hit.evidence.line))
+    mild = any(words.search(hit.evidence.text) for words in MILD)
+    return mild or any(WARNED.search(text) for text in _lines_above(page, hit.evidence.line))
 
 
-def _cap_warning(hit: Hit, grave: Iterable[Hit], pages: dict[str, LogText]) -> Hit:
+def _cap_warning(hit: Hit, grave: Iterable[Hit], page: LogText) -> Hit:
     """Return a warning with what it is worth: little beside an end that is not its own, less than sure beside words."""
-    page, number = pages[hit.evidence.file], hit.evidence.line or 0
+    number = hit.evidence.line or 0
     later = [other for other in grave if other.evidence.file != page.name or (other.evidence.line or 0) > number]
     if any(other.cause == hit.cause for other in later) or hit.cause.startswith(SILENT_FAULTS):
         return hit
     fits = hit.cause.startswith(LASTING_FAULTS)
-    if later and not any(akin(hit, other) or _leads(hit, other) for other in later):
-        return hit.capped(Level.POSSIBLE)
-    if not fits and any(at > number for at in page.progress):
+    unrelated = later and not any(akin(hit, other) or _leads(hit, other) for other in later)
+    if unrelated or (not fits and any(at > number for at in page.progress)):
         return hit.capped(Level.POSSIBLE)
     after = (line.text for line in page.lines if line.number > number and line.text.strip())
     spoken = any(not HARMLESS.search(text) for text in after if not text.startswith((" ", "\t")))
@@ -315,7 +303,7 @@ def _cap_warning(hit: Hit, grave: Iterable[Hit], pages: dict[str, LogText]) -> H
 
 
 def _leads(hit: Hit, later: Hit) -> bool:
-    """Tell whether what a line warns of can be why something else is said later."""
+    """Tell whether what a line warns of can be why something else is reported later."""
     if (hit.cause, later.cause) == ("loss.ctc_length", "num.nonfinite"):  # a label without a path costs infinitely much
         return True
     # What a person says of ranks that stand still is what a connection does that is tried for ever.

@@ -106,19 +106,17 @@ def add_replay(causes: list[Cause], facts: Mapping[str, Any]) -> list[Cause]:
     fault = answer.get("fault") if isinstance(answer, Mapping) else None
     if not isinstance(answer, Mapping) or not isinstance(fault, Mapping):
         return causes
-    shown_cause = REPLAYED.get(str(fault.get("kind")))
-    if fault.get("kind") == "crash" and fault.get("signal") == "SIGSEGV":
-        shown_cause = "native.segv"
     line = Evidence(str(answer["file"]), None, str(answer["answer"]))
-    if shown_cause is None:
-        return [replace(cause, evidence=[*cause.evidence, line]) if i == 0 else cause for i, cause in enumerate(causes)]
-    entry = catalogue.load().entries[shown_cause]
-    old = next(
-        (cause for cause in causes if cause.id == shown_cause), Cause(shown_cause, 0.0, [], entry.experiment, entry.fix)
-    )
-    sure = max(catalogue.Level.DECISIVE.value, *(cause.confidence for cause in causes), 0.0)  # it failed again
-    shown = replace(old, confidence=sure, evidence=[line, *old.evidence], experiment="")
-    return [shown, *(cause for cause in causes if cause.id != shown_cause)]
+    name = REPLAYED.get(str(fault.get("kind")))
+    if fault.get("kind") == "crash" and fault.get("signal") == "SIGSEGV":
+        name = "native.segv"
+    if name is None:
+        return [replace(cause, evidence=[*cause.evidence, line]) for cause in causes[:1]] + causes[1:]
+    lines = [line, *(each for cause in causes if cause.id == name for each in cause.evidence)]
+    sure = max([catalogue.Level.DECISIVE.value, *(cause.confidence for cause in causes)])  # it failed again
+    old = next((cause for cause in causes if cause.id == name), None)
+    shown = replace(old or Cause(name, sure, [], "", catalogue.load().entries[name].fix), evidence=lines)
+    return [replace(shown, confidence=sure, experiment=""), *(cause for cause in causes if cause.id != name)]
 
 
 def read_incident(path: str) -> Incident:

@@ -213,8 +213,10 @@ def clean_lines(data: bytes | str) -> list[Line]:
         for state in states:
             if "\ufffd" in state and junk(state):
                 state = ""  # random bytes spell anything
-            text = _shorten(PREFIX.sub("", CONTROL.sub("", state) if odd else state, count=1)).rstrip()
-            lines.append(Line(number, text))
+            text = PREFIX.sub("", CONTROL.sub("", state) if odd else state, count=1)
+            if len(text) > LONGEST:
+                text = f"{text[: LONGEST // 2 - 5]} [...] {text[5 - LONGEST // 2 :]}"
+            lines.append(Line(number, text.rstrip()))
         if not states:
             lines.append(Line(number, ""))
     if lines and not lines[-1].text:
@@ -229,13 +231,6 @@ def _split_exception(text: str) -> list[str]:
     return [text[: match.start("raised")].rstrip(), text[match.start("raised") :]] if match else [text]
 
 
-def _unescaped(raw: str) -> list[str]:
-    """Return the lines that were written as one; none where it is an ordinary line."""
-    if "\\n" not in raw or not ESCAPED.search(raw):
-        return []
-    return raw.replace("\\n", "\n").replace('\\"', '"').split("\n")
-
-
 def _plain(text: str) -> str:
     """Return a text without colours and byte order mark, and as it was before a web page escaped it."""
     text = (ANSI.sub("", text) if "\x1b" in text else text).removeprefix("\ufeff")
@@ -244,8 +239,8 @@ def _plain(text: str) -> str:
 
 def _line_states(raw: str) -> list[str]:
     """Return what a line holds: the states of a progress bar, or the lines of a traceback written as one."""
-    if lines := _unescaped(raw):
-        return lines
+    if "\\n" in raw and ESCAPED.search(raw):
+        return raw.replace("\\n", "\n").replace('\\"', '"').split("\n")
     if "\r" not in raw:
         return [raw] if raw.strip() and not FENCE.fullmatch(raw) else []
     states = [state for state in raw.split("\r") if state.strip()]
@@ -294,21 +289,13 @@ def _varied(lines: list[Line]) -> list[int]:
     return sorted({index for places in shapes.values() for index in (*places[:ALIKE], *places[-ALIKE:])})
 
 
-def _shorten(text: str) -> str:
-    if len(text) <= LONGEST:
-        return text
-    half = LONGEST // 2 - 5
-    return f"{text[:half]} [...] {text[-half:]}"
-
-
 def read_excerpt(file: BinaryIO) -> str:
     """Return head, tail and the neighbourhood of the first errors of a stream; a line says what is left out.
 
     `log.clean` counts the lines left out, so that numbers stay true. Memory is bounded; raises OSError.
     """
     pieces: list[tuple[int, bytes]] = []  # number of its first line, counted from 0, and its text
-    start = file.read(HEAD + TAIL)
-    rest = file.read(CHUNK)
+    start, rest = file.read(HEAD + TAIL), file.read(CHUNK)
     if not rest:
         return start.decode("utf-8", errors="replace")
     pieces.append((0, start[:HEAD]))

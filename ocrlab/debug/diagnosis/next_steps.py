@@ -61,41 +61,42 @@ LEFT = {
 
 def own_error(verdict: Verdict) -> str:
     """Return the error of the program itself that ended it, and where; empty where a cause or no error is known."""
-    own_errors = [thing for thing in verdict.missing if thing.startswith(OWN)] if not verdict.causes else []
-    return own_errors[0].removeprefix(OWN) if own_errors else ""
+    own = (thing.removeprefix(OWN) for thing in verdict.missing if thing.startswith(OWN) and not verdict.causes)
+    return next(own, "")
 
 
 def missing_evidence(incident: Incident, causes: list[Cause], texts: list[LogText]) -> list[str]:
     """Return what would make a verdict certain; where no cause is known, first what the program itself has said."""
-    name, wanted = causes[0].id if causes else "", []
-    hung = incident.status in ("hung", "suspected")
-    if hung and not causes and "stacks.txt" in incident.texts:
+    name, facts = causes[0].id if causes else "", incident.facts
+    hung, stacks = incident.status in ("hung", "suspected"), "stacks.txt" in incident.texts
+    wanted: list[str] = []
+    if hung and not causes and stacks:
         wanted.append("the same stacks a minute later (ocrlab watch --silence 60): what does not move is what hangs")
     if not causes and not hung:
         wanted += [_error(incident, texts), *_modules(texts)]
         wanted += ["the exit code or signal"] if incident.exit_code is None and not incident.signal else []
-    wanted += [str(incident.facts["silent"])] if incident.facts.get("silent") else []
+    wanted += [str(facts["silent"])] if facts.get("silent") else []
     wanted += _modules(texts) if name == "build.abi" and not hung else []
     if name.startswith(("kernel.", "data.index_range", "hw.")):
         wanted.append("the same run with CUDA_LAUNCH_BLOCKING=1 (ocrlab watch --debug-cuda)")
     if name.startswith("gpumem."):
         wanted.append("nvidia-smi at the moment of the error, and memory_allocated() at each step")
     if name in ("host.oom_kill", "loader.worker_killed", "ext.signal", "loader.worker_exit", "notebook.kernel_died"):
-        wanted += counters(incident)
-    if name.startswith(("hang.", "loader.hang", "loader.fork", "dist.")) or hung:
-        wanted += [] if "stacks.txt" in incident.texts else ["stacks of every process (ocrlab watch --silence 60)"]
+        if "oom_kills" not in facts:
+            wanted.append("cgroup counters (oom_kill) before and after")
+        elif not facts["oom_kills"]:
+            wanted.append("who sent the signal (bpftrace, auditd, the scheduler's log)")
+    if not stacks and (hung or name.startswith(("hang.", "loader.hang", "loader.fork", "dist."))):
+        wanted.append("stacks of every process (ocrlab watch --silence 60)")
     if name.startswith("loader.") or name == "data.sample":
         wanted.append("the output with num_workers=0")
     if name.startswith(("build.", "driver.")):
         wanted.append("ocrlab doctor --json of that machine")
     ended_itself = incident.exit_code is not None and exit_codes.signal_of_exit(incident.exit_code) is None
-    if (
-        not ended_itself
-        and (not hung or name.startswith(("hw.", "hang.gpu", "hang.cuda", "hang.stopped", "driver.")))
-        and evidence.KERNEL_LOG not in incident.texts
-        and not incident.facts.get("kernel_log_read")
-        and not name.startswith(("build.", "user.", "ckpt.", "data.", "io."))
-    ):
+    of_the_kernel = not hung or name.startswith(("hw.", "hang.gpu", "hang.cuda", "hang.stopped", "driver."))
+    of_the_kernel &= not name.startswith(("build.", "user.", "ckpt.", "data.", "io."))
+    unread = evidence.KERNEL_LOG not in incident.texts and not facts.get("kernel_log_read")
+    if not ended_itself and of_the_kernel and unread:
         wanted.append("kernel log (dmesg) of the time of the failure")
     return wanted
 
@@ -174,22 +175,11 @@ def replace_experiments(causes: list[Cause], incident: Incident) -> list[Cause]:
     if not watched(incident):
         return causes
     left = {**LEFT, "host.oom_kill": COPIES} if incident.facts.get("oom_kills") else LEFT
-    entries = catalogue.load().entries
-    return [  # an experiment of the form that was seen here stays
-        replace(cause, experiment=left.get(cause.id, cause.experiment))
-        if cause.id in entries and cause.experiment == entries[cause.id].experiment
-        else cause
-        for cause in causes
-    ]
+    general = {entry.id: entry.experiment for entry in catalogue.load().entries.values()}
+    # An experiment of the form that was seen here stays.
+    return [replace(c, experiment=left[c.id]) if c.experiment == general[c.id] and c.id in left else c for c in causes]
 
 
 def watched(incident: Incident) -> bool:
     """Tell whether `ocrlab watch` has seen the program end: then its facts name the main process."""
     return incident.status != "log" and "main_pid" in incident.facts
-
-
-def counters(incident: Incident) -> list[str]:
-    """Return what is missing about a kill: the counters, or who sent the signal where they were read."""
-    if "oom_kills" not in incident.facts:
-        return ["cgroup counters (oom_kill) before and after"]
-    return [] if incident.facts["oom_kills"] else ["who sent the signal (bpftrace, auditd, the scheduler's log)"]

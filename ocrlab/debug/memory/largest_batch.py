@@ -6,7 +6,6 @@ That batch must then fit in a longer training too, whose heap has had the time t
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
 from collections.abc import Mapping
@@ -50,11 +49,9 @@ def largest_batch(
     `limit` is in GB (10^9 bytes), by default what this process may have, on a GPU with `cuda`; `margin` is the part
     of it that stays free. Raises RunError where the training fails of another cause than memory.
     """
-    folder = Path(tempfile.mkdtemp(prefix="ocrlab-fit-"))
-    try:
-        return fit(config, folder, limit=memory_limit.find_limit(limit, cuda=cuda), margin=margin, seconds=60 * minutes)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    bytes_limit = memory_limit.find_limit(limit, cuda=cuda)
+    with tempfile.TemporaryDirectory(prefix="ocrlab-fit-", ignore_cleanup_errors=True) as folder:
+        return fit(config, Path(folder), limit=bytes_limit, margin=margin, seconds=60 * minutes)
 
 
 def fit(

@@ -56,7 +56,10 @@ class Monitor:
         for name, (value, limit) in limits(sample).items():
             curve = self.curves.setdefault(name, deque())
             curve.append((now, value))
-            _thin(curve)
+            if len(curve) > POINTS:
+                points = [*list(curve)[len(curve) % 2 : -1 : 2], curve[-1]]
+                curve.clear()
+                curve.extend(points)
             recent = [point for point in curve if point[0] >= now - SLOPE_SECONDS]
             sample.setdefault("growth", {})[name] = asdict(
                 growth([at for at, _ in recent], [used for _, used in recent], limit)
@@ -96,13 +99,6 @@ def newest(runs: Path | str) -> tuple[int, Path] | None:
         if isinstance(pid, int) and process_tree.read_process(pid) is not None and alive(process):
             return pid, path.parent
     return None
-
-
-def _thin(curve: deque[tuple[float, float]]) -> None:
-    if len(curve) > POINTS:
-        points = [*list(curve)[len(curve) % 2 : -1 : 2], curve[-1]]
-        curve.clear()
-        curve.extend(points)
 
 
 def _host(pid: int | None) -> dict[str, Any]:

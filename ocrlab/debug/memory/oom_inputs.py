@@ -43,17 +43,13 @@ class Refused:
 
 def find_refusals(text: str) -> list[Refused]:
     """Return every refused allocation of host memory in a text, in order; those with a size count first."""
-    requests = []
+    refused = []
     for match in REFUSED.finditer(text):
         number = next((match[name] for name in ("torch", "opencv", "rust", "mapped") if match[name]), None)
-        size = int(number) if number else _size(match["array"])
-        requests.append(Refused(size, match["shape"] or "", match.start()))
-    return [request for request in requests if request.request is not None] or requests
-
-
-def _size(text: str | None) -> int | None:
-    parts = SIZED.fullmatch(text or "")
-    return int(float(parts[1]) * UNITS[parts[2].lower()]) if parts else None
+        parts = SIZED.fullmatch(match["array"] or "")
+        size = int(number) if number else int(float(parts[1]) * UNITS[parts[2].lower()]) if parts else None
+        refused.append(Refused(size, match["shape"] or "", match.start()))
+    return [each for each in refused if each.request is not None] or refused
 
 
 MEMORY = ("gpumem.", "host.oom_kill", "host.alloc_fail", "host.shm", "wsl.limits")
@@ -128,10 +124,8 @@ class OomRun:
         memory = self.facts.get("memory")
         group = memory.get("group") if isinstance(memory, Mapping) else None
         own = group.get("limit") if isinstance(group, Mapping) else None
-        if isinstance(own, int | float):
-            return int(own)
         match = GROUP_LIMIT.search(self.incident.texts.get("kernel_log.txt", ""))
-        return int(match[1]) << 10 if match else None
+        return int(own) if isinstance(own, int | float) else int(match[1]) << 10 if match else None
 
     @property
     def limit(self) -> int | None:
@@ -157,10 +151,10 @@ def collect(incident: Incident, folder: Path | None = None, config: Mapping[str,
     limit = run.message.total if run.message else run.limit
     for series in memory_series.gather(folder, incident.texts, incident.facts):
         run.grown.append((series, growth(series.at, series.values, limit)))
-    for name, text in incident.texts.items():
-        match = LEAK.search(text)
-        if match:
-            run.leak = run.leak or _line_at(name, text, match.start())
+    leaks = (
+        _line_at(name, text, match.start()) for name, text in incident.texts.items() if (match := LEAK.search(text))
+    )
+    run.leak = next(leaks, None)
     _phase(run)
     return run
 

@@ -49,20 +49,10 @@ def test_the_innermost_own_frame_is_added_to_the_exception() -> None:
     ]
 
 
-def test_the_exception_comes_before_the_frame() -> None:
-    cause = Cause("data.sample", 0.8, [Evidence("log_tail.txt", 8, LOG.splitlines()[7])])
-    assert [line.line for line in failure_place.add_place(cause, [clean_log("log_tail.txt", LOG)]).evidence] == [10, 5]
-
-
 def test_a_cause_that_no_traceback_shows_stays_as_it_is() -> None:
     for evidence in ([], [Evidence("facts", None, "x")], [Evidence("log_tail.txt", 1, "step 1")]):
         cause = Cause("host.oom_kill", 0.8, evidence)
         assert failure_place.add_place(cause, [clean_log("log_tail.txt", LOG)]) == cause
-
-
-def test_the_place_of_an_exception() -> None:
-    page = clean_log("log", LOG)
-    assert failure_place.frame_place(page, page.records.exceptions[0]) == " in read (x/__init__.py:7)"
 
 
 def test_the_cell_is_the_users_code_and_what_runs_it_is_not() -> None:

@@ -128,13 +128,6 @@ def test_a_rank_that_ends_without_a_word_or_too_early_has_left_the_others():
         assert verdict.causes[0].evidence[0].text.startswith("rank 1 of 2 (process 12)")
 
 
-def test_an_own_error_without_a_cause_still_names_the_rank():
-    log = "[default1]:Traceback (most recent call last):\n[default1]:ValueError: no corner\n"
-    verdict = classify(failed(ended(0, LOST, 5.0), ended(1, "no corner", 4.0, "ValueError"), log=log))
-    assert verdict.causes == []
-    assert verdict.missing[0].startswith("rank 1 of 2 (process 12) failed first: ValueError: no corner")
-
-
 TORCHRUN = """[rank{0}]: Traceback (most recent call last):
 [rank{0}]:   File "/p/train.py", line 7, in <module>
 [rank{0}]:     dist.barrier()

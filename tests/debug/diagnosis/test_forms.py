@@ -34,12 +34,6 @@ def test_a_weaker_line_does_not_choose_the_form() -> None:
     assert (cause.id, cause.fix) == ("build.arch", catalogue.load().entries["build.arch"].fix)
 
 
-def test_explaining_tells_every_form() -> None:
-    for entry in catalogue.load().entries.values():
-        text = catalogue.explain(entry.id)
-        assert all(form.fix in text for form in entry.forms)
-
-
 def test_frames_of_eight_ranks_that_mix_are_read_in_a_moment() -> None:
     """Each line of shown source could once be taken in several ways, and eight ranks show the same forty lines."""
     shown = ["/p/utils/data/loader.py in fetch(self, index)", *(f"    {n}     x = page[{n}]" for n in range(40))]

@@ -18,20 +18,9 @@ from ocrlab.errors import DataError
 from ocrlab.run_folder.launcher import write_exits
 
 
-def test_a_log_of_any_bytes_is_read(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    log.write_bytes(b"\xff\0\x1b[31mKeyError: 'x'\n" * 3)
-    assert "KeyError" in load_input.read_incident(str(log)).texts["train.log"]
-
-
 def test_stdin_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"MemoryError\n")))
     assert classify(load_input.read_incident("-")).causes[0].id == "host.alloc_fail"
-
-
-def test_an_empty_file_is_an_incident_without_a_cause(tmp_path: Path) -> None:
-    (tmp_path / "empty.log").touch()
-    assert classify(load_input.read_incident(str(tmp_path / "empty.log"))).causes == []
 
 
 @pytest.mark.parametrize("name", ["absent.log", "nothing"])
@@ -133,11 +122,6 @@ def test_an_exit_that_a_watcher_has_left_in_the_run_tells_how_a_rank_died(tmp_pa
     assert failed_rank is not None and failed_rank.how == "silent", "that was an earlier start"
 
 
-def test_a_folder_of_logs(tmp_path: Path) -> None:
-    (tmp_path / "slurm-12.out").write_text("slurmstepd: error: Detected 1 oom-kill event(s) in step 12.batch")
-    assert classify(load_input.read_incident(str(tmp_path))).causes[0].id == "host.oom_kill"
-
-
 def test_a_flight_record_alone_is_read_by_its_replay(tmp_path: Path) -> None:
     """What `recording(...)` leaves: no log and no sentinel, as the program's output went elsewhere."""
     (tmp_path / "flight").mkdir()
@@ -173,11 +157,6 @@ def test_what_is_no_notebook_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.ipynb").write_text(text)
     with pytest.raises(DataError, match="notebook"):
         load_input.read_incident(str(tmp_path / "bad.ipynb"))
-
-
-def test_a_small_stream_stays_whole() -> None:
-    text = "".join(f"line {number}\n" for number in range(1000))
-    assert read_excerpt(io.BytesIO(text.encode())) == text
 
 
 def test_of_a_huge_stream_head_tail_and_first_error_stay_with_their_numbers() -> None:

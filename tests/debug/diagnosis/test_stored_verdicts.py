@@ -85,12 +85,3 @@ def test_a_replay_answer_is_shown_once(tmp_path: Path) -> None:
     run_with_fault = replayed(tmp_path / "known", FAULT)
     incident = load_input.read_incident(str(run_with_fault))
     assert verdict_files.markdown(classify(incident), incident.facts).count("first fault") == 1
-
-
-def test_an_ending_of_other_types_says_nothing() -> None:
-    ending = {"status": 3, "exit_code": "x", "signal": 9}
-    assert tuple(load_input.read_ending(ending).values()) == (
-        "log",
-        None,
-        None,
-    )

@@ -59,21 +59,10 @@ def test_the_largest_batch_however_wrong_the_guess(tmp_path: Path, slope: int) -
     assert len(played.tries) <= 5
 
 
-def test_a_guess_that_is_right_needs_few_children(tmp_path: Path) -> None:
-    played = room(tmp_path, lambda batch: (200 + 50 * batch) * MIB)
-    assert largest_batch.search(played, GUESS, 64) == (15, "close")
-    assert len(played.tries) == 1
-
-
 def test_nothing_fits(tmp_path: Path) -> None:
     played = room(tmp_path, lambda batch: (990 + batch) * MIB)
     assert largest_batch.search(played, GUESS, 64) == (0, "batch + 1 fails")
     assert played.tries[-1].batch == 1
-
-
-def test_no_batch_is_larger_than_an_epoch(tmp_path: Path) -> None:
-    played = room(tmp_path, lambda batch: 300 * MIB)
-    assert largest_batch.search(played, GUESS, 12) == (12, "pages")
 
 
 def test_a_child_that_cannot_estimate_is_reported_with_how_it_ended(
@@ -228,20 +217,6 @@ def test_the_limit_of_a_group_is_what_others_leave(tmp_path: Path) -> None:
     assert "version 2" in limit.source
     assert memory_limit.find_limit(0.5, root=root).chosen
     assert memory_limit.find_limit(100, root=root).bytes == 900 * MIB
-
-
-def test_a_group_of_version_1_is_read_too(tmp_path: Path) -> None:
-    group = tmp_path / "sys/fs/cgroup/memory/job"
-    group.mkdir(parents=True)
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text("4:memory:/job\n")
-    (tmp_path / "proc/meminfo").write_text("MemAvailable: 8000000 kB\n")
-    (group / "memory.limit_in_bytes").write_text(str(500 * MIB))
-    (group / "memory.usage_in_bytes").write_text(str(200 * MIB))
-    (group / "memory.stat").write_text(f"total_inactive_file {20 * MIB}\ninactive_file 5\ntotal_active_file 0\n")
-    limit = memory_limit.find_limit(None, root=tmp_path)
-    assert limit.bytes == 320 * MIB
-    assert "version 1" in limit.source
 
 
 def test_without_a_group_it_is_the_free_memory(tmp_path: Path) -> None:

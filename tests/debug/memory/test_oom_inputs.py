@@ -87,14 +87,6 @@ def test_a_batch_of_1_checkpoints_activations_before_its_crop_shrinks() -> None:
     assert not explain_oom.find_remedy(oom_inputs.collect(run.incident), explain_oom.classify_oom(run)).settings
 
 
-def test_torch_numpy_and_python() -> None:
-    text = "MemoryError\nDefaultCPUAllocator: can't allocate memory: you tried to allocate 21474836480 bytes. Error 12"
-    [refusal] = find_refusals(text)
-    assert (refusal.request, refusal.shape) == (20 << 30, "")
-    assert find_refusals("MemoryError")[0].request is None
-    assert find_refusals("nothing of it") == []
-
-
 def test_the_message_of_this_numpy() -> None:
     with pytest.raises(MemoryError) as caught:
         np.empty((1 << 30, 1 << 12))

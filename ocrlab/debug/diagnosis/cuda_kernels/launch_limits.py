@@ -121,8 +121,8 @@ class Launch:
 def of_device(driver_limits: Mapping[str, Any]) -> Limits:
     """Return the limits that the driver of a real device reported, see `cuda_device_limits`."""
     capability = str(driver_limits["capability"])
-    known = of_capability(capability) if capability in LIMITS else Limits(capability, 0, 0, 0, 0)
-    return replace(known, **{name: value for name, value in driver_limits.items() if name != "capability"})
+    base = of_capability(capability) if capability in LIMITS else Limits(capability, 0, 0, 0, 0)
+    return replace(base, **{name: value for name, value in driver_limits.items() if name != "capability"})
 
 
 def of_capability(capability: str) -> Limits:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from ocrlab.debug.diagnosis import catalogue
 from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.evidence import CONTEXT, Hit
 from ocrlab.debug.diagnosis.hangs import dataloader, locks, stack_patterns
@@ -234,26 +235,32 @@ def _may_be_rank(stack: Stack, stacks: Sequence[Stack], inside: dict[int, str]) 
 
 
 def hang_fact(stacks: Sequence[Stack], facts: Mapping[str, Any], text: str | None = None) -> dict[str, Any] | None:
-    """Return the most probable finding as the fact `hang` of an incident: id, confidence, pid, why, evidence.
+    """Return the fact `hang` of an incident: the most probable finding, and in `others` what else it may be.
 
     `text` is what the stacks were parsed from; else their lines are numbered as `stack_dumps.text` writes them.
     """
-    findings = find_hangs(stacks, facts)
-    if not findings:
-        return None
-    best = findings[0]
     written = parse_stacks(text if text is not None else stack_dumps.text(stacks))
-    written.sort(key=lambda stack: stack.process.pid != best.pid)
-    shown = [frame for stack in written for thread in stack.threads for frame in thread.frames]
-    places = {(frame.function, frame.file, frame.line): _evidence(STACKS, frame) for frame in reversed(shown)}
-    keys = [(frame.function, frame.file, frame.line) for frame in best.frames]
-    evidence = [asdict(places[key]) for key in keys if key in places]
-    return {"id": best.id, "confidence": best.level.value, "pid": best.pid, "why": best.why, "evidence": evidence}
+    rows: list[dict[str, Any]] = []
+    for hang in find_hangs(stacks, facts):
+        own_first = sorted(written, key=lambda stack, pid=hang.pid: stack.process.pid != pid)  # type: ignore[misc]
+        shown = [frame for stack in own_first for thread in stack.threads for frame in thread.frames]
+        places = {(frame.function, frame.file, frame.line): _evidence(STACKS, frame) for frame in reversed(shown)}
+        keys = [(frame.function, frame.file, frame.line) for frame in hang.frames]
+        evidence = [asdict(places[key]) for key in keys if key in places]
+        row = {"id": hang.id, "confidence": hang.level.value, "pid": hang.pid, "why": hang.why, "evidence": evidence}
+        rows.append(row)
+    return {**rows[0], "others": rows[1:]} if rows else None
 
 
 def stack_hits(incident: Incident, texts: Sequence[LogText]) -> list[Hit]:
-    """Return what stacks in an incident, or pasted into a log, support; the watcher's own finding comes first."""
-    hits = _stored_hits(incident.facts.get("hang"))
+    """Return what stacks in an incident, or pasted into a log, support.
+
+    The watcher judged those that it took while the processes still lived: its findings count, and are not made again.
+    """
+    fact = incident.facts.get("hang")
+    if isinstance(fact, dict) and fact.get("id"):
+        others = fact.get("others")
+        return [hit for row in (fact, *(others if isinstance(others, list) else ())) for hit in _stored_hits(row)]
     pages = [page for page in texts if page.name != CONTEXT and "Fatal Python error" not in page.text]
     if STACKS in incident.texts:
         pages.insert(0, clean_log(STACKS, incident.texts[STACKS]))
@@ -262,24 +269,26 @@ def stack_hits(incident: Incident, texts: Sequence[LogText]) -> list[Hit]:
         if not threads and all(stack.how in UNTIMED for stack in page.records.stacks):
             continue
         facts = {"log": incident.texts.get(LOG, ""), **incident.facts} if page.name == STACKS else incident.facts
-        for hang in find_hangs(page.records.stacks, facts):
-            frames = [_evidence(page.name, frame) for frame in hang.frames]
-            hits += _hits(hang.id, hang.level, [Evidence(page.name, None, hang.why), *frames])
-        return hits
-    return hits
+        hangs = find_hangs(page.records.stacks, facts)
+        return [hit for hang in hangs for hit in _hits(hang.id, hang.level, _lines(page.name, hang))]
+    return []
+
+
+def _lines(name: str, hang: HangFinding) -> list[Evidence]:
+    return [Evidence(name, None, hang.why), *(_evidence(name, frame) for frame in hang.frames)]
 
 
 def _evidence(name: str, frame: Frame) -> Evidence:
     return Evidence(name, frame.number, frame.text) if isinstance(frame, LoggedFrame) else Evidence(name, None, "")
 
 
-def _stored_hits(fact: Any) -> list[Hit]:
-    """Return the hits of the fact `hang`, which the watcher wrote when it took the stacks."""
-    if not isinstance(fact, dict) or not fact.get("id"):
+def _stored_hits(row: Any) -> list[Hit]:
+    """Return the hits of a finding that the watcher stored."""
+    if not isinstance(row, dict) or row.get("id") not in catalogue.load().entries:
         return []
-    lines = [Evidence(STACKS, row.get("line"), str(row.get("text", ""))) for row in fact.get("evidence") or ()]
-    level = Level.reached_by(float(fact.get("confidence") or 0.0))
-    return _hits(str(fact["id"]), level, [Evidence("facts", None, str(fact.get("why") or "")), *lines])
+    lines = [Evidence(STACKS, line.get("line"), str(line.get("text", ""))) for line in row.get("evidence") or ()]
+    level = Level.reached_by(float(row.get("confidence") or 0.0))
+    return _hits(str(row["id"]), level, [Evidence("facts", None, str(row.get("why") or "")), *lines])
 
 
 def _hits(cause: str, level: Level, lines: list[Evidence]) -> list[Hit]:

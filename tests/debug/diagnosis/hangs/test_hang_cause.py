@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ocrlab.debug.diagnosis.catalogue import Level
-from ocrlab.debug.diagnosis.hangs import dataloader, hang_cause, locks
+from ocrlab.debug.diagnosis.hangs import dataloader, hang_cause
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding
 from ocrlab.debug.diagnosis.log_records import parse_stacks
 from ocrlab.hardware.processes import process_tree
@@ -255,13 +255,6 @@ def test_places_that_have_a_name(frames: str, cause: str) -> None:
     assert hang_cause.find_hangs(parse_stacks(text), {})[0].id == cause
 
 
-def test_running_compiled_code_is_no_compilation() -> None:
-    frames = "    call (/tmp/torchinductor_me/ab/cab.py:40)\n    __call__ (torch/_inductor/output_code.py:6)\n"
-    frames += "    _fn (torch/_dynamo/eval_frame.py:736)\n"
-    text = f'Process 5: python train.py\n\nThread 5 (active+gil): "MainThread"\n{frames}{TOP}'
-    assert "hang.compile" not in [finding.id for finding in hang_cause.find_hangs(parse_stacks(text), {})]
-
-
 def test_ranks_in_different_collectives() -> None:
     def rank(pid: int, name: str) -> str:
         frame = f"    {name} (torch/distributed/distributed_c10d.py:1)\n"
@@ -306,16 +299,6 @@ def test_a_trackers_idle_threads_are_not_blamed() -> None:
     assert [finding.id for finding in hang_cause.find_hangs(parse_stacks(text), {})] == ["hang.deadlock"]
 
 
-def test_a_fact_for_an_incident_is_json(shared: Path) -> None:
-    text = (shared / "diagnosis" / "captured" / "dl_hang.log").read_text(errors="replace")
-    fact = hang_cause.hang_fact(parse_stacks(text), {}, text)
-    assert fact is not None
-    assert (fact["id"], fact["pid"], fact["confidence"]) == ("loader.hang_sample", 10146, Level.DECISIVE.value)
-    assert "D.__getitem__" in fact["why"]
-    assert fact["evidence"][0] == {"file": "stacks.txt", "line": 89, "text": "D.__getitem__ (dl.py:30)"}
-    assert hang_cause.hang_fact([], {}) is None
-
-
 FETCH = "/v/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py"
 LOOP = Frame("_worker_loop", FETCH.replace("fetch", "worker"), 375, {"idx": "3", "index": "[12, 13]"})
 
@@ -345,14 +328,6 @@ LOOP = Frame("_worker_loop", FETCH.replace("fetch", "worker"), 375, {"idx": "3",
 )
 def test_which_sample(frames: list[Frame], expected: str) -> None:
     assert dataloader.sample(frames) == expected
-
-
-def test_parts_ignore_other_hangs() -> None:
-    text = f'Process 5: python train.py\n\nThread 5 (idle): "MainThread"\n    accept (socket.py:294)\n{TOP}'
-    [stack] = parse_stacks(text)
-    assert hang_cause.explain_rank_wait([stack]) == []
-    assert locks.explain_wait(stack, [stack], {}) == []
-    assert hang_cause.find_hangs([stack], {}) == []
 
 
 def kernel_only(pid: int, name: str, wchan: str, call: str = "", state: str = "S") -> Stack:

@@ -1,4 +1,4 @@
-"""Stacks as people paste them, read back: py-spy, faulthandler, gdb, Ctrl-C, and our own."""
+"""A log as typed records: exceptions with their chain, cells, and stacks of py-spy, faulthandler, gdb and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.debug.diagnosis.log_records import parse_stacks
+from ocrlab.debug.diagnosis.log_records import CAUSED, DURING, Line, LogRecords, parse_stacks, read_records
 from ocrlab.hardware.processes import stack_dumps
 from ocrlab.hardware.processes.process_tree import Process
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
@@ -15,6 +15,44 @@ from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
 def captured(shared: Path, name: str) -> str:
     return (shared / "diagnosis" / "captured" / f"{name}.log").read_text(errors="replace")
+
+
+def records(text: str) -> LogRecords:
+    return read_records([Line(number, line) for number, line in enumerate(text.split("\n"), 1)])
+
+
+@pytest.mark.parametrize(("link", "relation"), [(CAUSED, "cause"), (DURING, "context"), ("epoch 2 loss 0.3", "")])
+def test_exceptions_have_type_message_frames_and_the_way_they_follow(link: str, relation: str) -> None:
+    first, second = records(
+        'Traceback (most recent call last):\n  File "/p/a.py", line 3, in read\n    x = rows[name](1)\n'
+        f"        ~~~~^^^^^^\nKeyError: 'text'\n\n{link}\n\nTraceback (most recent call last):\n"
+        '  File "/p/b.py", line 7, in <module>\n    read()\nacme.errors.PageError: no page: 3\n'
+    ).exceptions
+    assert (first.type, first.message, first.first, first.last, first.relation) == ("KeyError", "'text'", 1, 5, "")
+    [frame] = first.frames
+    assert (frame.file, frame.line, frame.function, frame.number) == ("/p/a.py", 3, "read", 2)
+    assert (frame.source.strip(), frame.code, frame.source_number) == ("x = rows[name](1)", "rows[name]", 3)
+    assert (second.type, second.message, second.relation) == ("PageError", "no page: 3", relation)
+
+
+def test_cells_of_a_notebook_are_frames_and_their_source_is_quoted() -> None:
+    log = records(
+        "KeyError                                  Traceback (most recent call last)\nCell In[3], line 2\n"
+        "      1 rows = load()\n----> 2 show(rows)\n\nFile /p/view.py:12, in show(rows)\n"
+        "     11 def show(rows):\n---> 12     print(rows['text'])\n\nKeyError: 'text'\n"
+    )
+    [exception] = log.exceptions
+    assert [(frame.file, frame.line, frame.function, frame.code) for frame in exception.frames] == [
+        ("cell 3", 2, "<module>", "show(rows)"),
+        ("/p/view.py", 12, "show", "print(rows['text'])"),
+    ]
+    assert (exception.message, sorted(log.quoted)) == ("'text'", [2, 3, 6, 7])
+
+
+def test_a_traceback_that_breaks_off_and_a_line_without_a_traceback() -> None:
+    log = records('MemoryError: bad\nTraceback (most recent call last):\n  File "a.py", line 3, in f\n    g()')
+    bare, torn = log.exceptions
+    assert (bare.traced, bare.type, torn.traced, torn.type, torn.last) == (False, "MemoryError", True, "", 4)
 
 
 def test_our_own_text_comes_back_whole() -> None:
@@ -52,18 +90,6 @@ def test_py_spys_dumps(shared: Path, name: str, processes: int, main: str, inner
     assert stacks[0].threads[0].name == main
     assert stacks[0].threads[0].frames[0].function == innermost
     assert all(frame.line for stack in stacks for thread in stack.threads for frame in thread.frames)
-
-
-def test_who_holds_the_lock(shared: Path) -> None:
-    assert parse_stacks(captured(shared, "py_spin"))[0].threads[0].gil
-    native = parse_stacks(captured(shared, "native_spin"))[0].threads[0]
-    assert (native.active, native.gil) == (True, False)
-
-
-def test_faulthandlers_timeout(shared: Path) -> None:
-    [stack] = parse_stacks(captured(shared, "fh_later"))
-    assert stack.how == "faulthandler"
-    assert [(frame.function, frame.line) for frame in stack.threads[0].frames] == [("<module>", 6)]
 
 
 def test_a_crash_is_no_hang_and_its_main_thread_is_the_last(shared: Path) -> None:
