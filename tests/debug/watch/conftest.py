@@ -134,6 +134,30 @@ def marked(mark: str) -> list[int]:
     return pids
 
 
+@pytest.fixture
+def started(env: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.Popen]:
+    """Return a function that starts Python code under `ocrlab watch` with pipes."""
+
+    def start(code: str, *options: str, **more) -> subprocess.Popen:
+        words = [
+            sys.executable,
+            "-m",
+            "ocrlab",
+            "watch",
+            "--run-dir",
+            "out",
+            *options,
+            "--",
+            sys.executable,
+            "-c",
+            code,
+        ]
+        defaults = {"env": env, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen(words, cwd=tmp_path, **defaults | more)
+
+    return start
+
+
 @dataclass
 class Done:
     """A watched program that has ended: exit status, both outputs, and its run folder."""

@@ -118,18 +118,6 @@ def test_a_sentence_of_ocrlab_that_stands_above_is_not_repeated(tmp_path):
     assert sentence in incident.summary("python ended", verdict, tmp_path)
 
 
-def test_a_diagnosis_that_fails_is_reported_and_logged(tmp_path, monkeypatch):
-    def broken(_incident):
-        raise ZeroDivisionError("of ours")
-
-    monkeypatch.setattr("ocrlab.debug.diagnosis.classify.classify", broken)
-    (tmp_path / "flight").mkdir()
-    verdict = incident.judge(Incident("failed", 1, texts={"log_tail.txt": "x"}), tmp_path)
-    assert verdict.causes == [] and "ZeroDivisionError: of ours" in verdict.missing[0]
-    text = (tmp_path / "flight" / "ocrlab-errors.log").read_text()
-    assert "watch: the diagnosis" in text and "in broken" in text
-
-
 def test_stacks_are_taken_after_the_look_that_goes_on(tmp_path):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         child, quiet, ended = Child(process.pid, None, None), HangDetector(60.0, tmp_path), []

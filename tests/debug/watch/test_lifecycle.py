@@ -31,12 +31,10 @@ def test_a_hang_is_ended_with_its_stacks(code, watched):
     assert "no progress for" in done.err
 
 
-def test_a_suspicion_is_taken_back_when_it_moves(env, tmp_path):
+def test_a_suspicion_is_taken_back_when_it_moves(started, tmp_path):
     os.mkfifo(tmp_path / "gate")
     code = "print('begin', flush=True)\nopen('gate').read()\nprint('end')"
-    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "1"]
-    with subprocess.Popen([*words, "--", sys.executable, "-c", code], env=env, cwd=tmp_path, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
+    with started(code, "--silence", "1", stderr=subprocess.PIPE, text=True) as watcher:
         assert "the program goes on" in watcher.stderr.readline()
         (tmp_path / "gate").write_text("open")  # it moves when its silence was told, however long that took
         out, errors = watcher.communicate(timeout=60)
@@ -59,10 +57,8 @@ COUNTS = "n = 0\nwhile True: n += 1"
     [(TALKS, signal.SIGTERM, 1, True), (LOCK, signal.SIGTERM, 143, True), (COUNTS, signal.SIGINT, 130, False)],
     ids=["last words are no progress", "stacks of the hang", "little is sure"],
 )
-def test_who_ends_what_hangs_leaves_the_report_of_the_hang(code, number, status, sure, env, tmp_path):
-    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--silence", "2"]
-    with subprocess.Popen([*words, "--", sys.executable, "-c", code], env=env, cwd=tmp_path, stdout=subprocess.DEVNULL,
-                          stderr=subprocess.PIPE, text=True) as watcher:  # fmt: skip
+def test_who_ends_what_hangs_leaves_the_report_of_the_hang(code, number, status, sure, started, tmp_path):
+    with started(code, "--silence", "2", stderr=subprocess.PIPE, text=True) as watcher:
         assert "the program goes on" in watcher.stderr.readline()
         watcher.send_signal(number)
         errors = watcher.stderr.read()
@@ -277,6 +273,8 @@ def test_what_a_folder_holds_stays(watched, tmp_path):
     assert (done.folder / "incident-1" / "verdict.json").read_text() == "{}"
     assert done.verdict["exit_code"] == 3
     assert watched("pass").sentinel == ".SUCCESS", "the same folder again, for another try"
+    assert not (tmp_path / "out" / "incident").exists(), "an earlier one says nothing of a later run"
+    assert json.loads((tmp_path / "out" / "incident-2" / "verdict.json").read_text())["exit_code"] == 3
 
 
 def test_a_folder_that_cannot_be_created_does_not_stop_the_program(watched, tmp_path):
@@ -312,24 +310,18 @@ def test_a_classifier_that_raises_does_not_hide_the_failure(tmp_path, monkeypatc
     ended = watch(["sh", "-c", "echo no; exit 9"], Options(run_dir=tmp_path / "out"), output=lambda *_: None)
     assert (ended.exit_code, ended.verdict.causes) == (9, [])
     assert "ZeroDivisionError: in the rules" in ended.verdict.missing[0]
+    log = (tmp_path / "out" / "flight" / "ocrlab-errors.log").read_text()
+    assert "watch: the diagnosis" in log and "in broken" in log
     assert json.loads((tmp_path / "out" / "incident" / "verdict.json").read_text())["missing"] == ended.verdict.missing
 
 
 @pytest.mark.parametrize(("code", "status"), [("", 0), ("; sys.exit(3)", 3)])
-def test_output_that_cannot_be_written_is_reported_and_is_no_success(code, status, env, tmp_path):
+def test_output_that_cannot_be_written_is_reported_and_is_no_success(code, status, started):
     with open("/dev/full", "wb") as full:
-        words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c"]
-        done = subprocess.run([*words, "import sys; print('x' * 9999, flush=True)" + code], env=env, cwd=tmp_path,
-                              stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)  # fmt: skip
-    assert done.returncode == (status or 1)
-    assert "stdout of the watched program cannot be written: [Errno 28]" in done.stderr
-
-
-def test_an_earlier_incident_says_nothing_of_a_later_run(watched):
-    assert watched("raise SystemExit(3)").sentinel == ".FAILURE"
-    done = watched("pass")
-    assert (done.sentinel, (done.folder / "incident").exists()) == (".SUCCESS", False)
-    assert json.loads((done.folder / "incident-1" / "verdict.json").read_text())["exit_code"] == 3
+        watcher = started("import sys; print('x' * 9999, flush=True)" + code, stdout=full, stderr=subprocess.PIPE)
+        errors = watcher.communicate(timeout=60)[1].decode()
+    assert watcher.returncode == (status or 1)
+    assert "stdout of the watched program cannot be written: [Errno 28]" in errors
 
 
 STOPPED_EARLY = """

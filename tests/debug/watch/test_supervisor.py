@@ -96,19 +96,19 @@ def test_a_daemon_of_its_own_session_does_not_outlive_a_failure(watched):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_signals_are_passed_on(number, env, tmp_path, left):
+def test_signals_are_passed_on(started, number, left):
     code = "import time\ntry:\n print('ready', flush=True); time.sleep(50)\nfinally:\n print('closed', flush=True)"
     code = "import signal, sys\nfor n in (1, 15): signal.signal(n, lambda n, f: sys.exit(128 + n))\n" + code
-    with started(code, env, tmp_path) as watcher:
+    with started(code) as watcher:
         watcher.stdout.readline()
         watcher.send_signal(number)
         assert watcher.stdout.readline() == b"closed\n"
         assert watcher.wait(20) == 128 + number
 
 
-def test_a_second_sigterm_ends_what_ignores_the_first(env, tmp_path, left):
+def test_a_second_sigterm_ends_what_ignores_the_first(started, left):
     code = "import signal, time; signal.signal(15, lambda *a: print('no', flush=True)); print('ready', flush=True)\n"
-    with started(code + "while True: time.sleep(1)", env, tmp_path) as watcher:
+    with started(code + "while True: time.sleep(1)") as watcher:
         watcher.stdout.readline()
         watcher.terminate()
         assert watcher.stdout.readline() == b"no\n"
@@ -120,9 +120,9 @@ def test_a_second_sigterm_ends_what_ignores_the_first(env, tmp_path, left):
 
 
 @pytest.mark.parametrize("victim", ["watcher", "guard"])
-def test_whoever_is_killed_no_orphan_stays_and_nothing_is_green(victim, env, tmp_path, left):
+def test_whoever_is_killed_no_orphan_stays_and_nothing_is_green(started, victim, tmp_path, left):
     code = "import subprocess, os; subprocess.Popen(['sleep', '50']); print(os.getppid(), flush=True)\n"
-    with started(code + "import time; time.sleep(50)", env, tmp_path) as watcher:
+    with started(code + "import time; time.sleep(50)") as watcher:
         guard = int(watcher.stdout.readline())
         os.kill(watcher.pid if victim == "watcher" else guard, signal.SIGKILL)
         status = watcher.wait(20)
@@ -179,18 +179,13 @@ def test_wrong_options_are_refused():
         watch(["true"], Options(silence=float("nan")))
 
 
-def test_the_folder_of_a_run_that_lives_is_refused(env, tmp_path):
-    with started("print(1, flush=True); import time; time.sleep(50)", env, tmp_path) as watcher:
+def test_the_folder_of_a_run_that_lives_is_refused(started, tmp_path):
+    with started("print(1, flush=True); import time; time.sleep(50)") as watcher:
         watcher.stdout.readline()
         with pytest.raises(RunError, match="still running"):
             watch(["true"], Options(run_dir=tmp_path / "out"), output=lambda *_: None)
         watcher.terminate()
         watcher.wait(20)
-
-
-def started(code: str, env: dict[str, str], folder: Path, **more: int) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", sys.executable, "-c", code]
-    return subprocess.Popen(words, env=env, cwd=folder, stdout=subprocess.PIPE, **{"stderr": subprocess.DEVNULL} | more)
 
 
 HANDLES = "import signal, time; signal.signal(2, lambda *_: print('no', flush=True)); print('ready', flush=True)\n"
@@ -200,8 +195,8 @@ IN_VAIN = b"ocrlab watch: the program goes on after Ctrl-C; another one within 1
 
 
 @pytest.mark.parametrize("code", [HANDLES, IGNORES])
-def test_a_second_ctrl_c_ends_what_goes_on_after_the_first(env, tmp_path, left, code):
-    with started(code, env, tmp_path, stderr=subprocess.PIPE) as watcher:
+def test_a_second_ctrl_c_ends_what_goes_on_after_the_first(started, left, code):
+    with started(code, stderr=subprocess.PIPE) as watcher:
         watcher.stdout.readline()
         watcher.send_signal(signal.SIGINT)
         assert watcher.stderr.readline() == IN_VAIN
@@ -210,8 +205,8 @@ def test_a_second_ctrl_c_ends_what_goes_on_after_the_first(env, tmp_path, left, 
         assert watcher.wait(30) == 130, "however it had to be ended, it was Ctrl-C"
 
 
-def test_two_at_once_are_both_the_programs_and_the_third_ends_it(env, tmp_path, left):
-    with started(HANDLES, env, tmp_path, stderr=subprocess.PIPE) as watcher:
+def test_two_at_once_are_both_the_programs_and_the_third_ends_it(started, left):
+    with started(HANDLES, stderr=subprocess.PIPE) as watcher:
         watcher.stdout.readline()
         for _ in range(2):
             watcher.send_signal(signal.SIGINT)
@@ -222,10 +217,10 @@ def test_two_at_once_are_both_the_programs_and_the_third_ends_it(env, tmp_path, 
         assert watcher.wait(30) == 130
 
 
-def test_a_killed_watcher_leaves_no_scratch_folder(env, tmp_path, left):
+def test_a_killed_watcher_leaves_no_scratch_folder(started, env, tmp_path, left):
     (tmp_path / "tmp").mkdir()
     code = "from ocrlab.run_folder import heartbeat; import time; heartbeat.beat(step=1); print(1, flush=True)\n"
-    with started(code + "time.sleep(50)", {**env, "TMPDIR": str(tmp_path / "tmp")}, tmp_path) as watcher:
+    with started(code + "time.sleep(50)", env={**env, "TMPDIR": str(tmp_path / "tmp")}) as watcher:
         watcher.stdout.readline()
         assert list((tmp_path / "tmp").glob("ocrlab-watch-*/heartbeat/*"))
         watcher.kill()
