@@ -134,26 +134,19 @@ def marked(mark: str) -> list[int]:
     return pids
 
 
+def watch_line(what: str | list[str], options: tuple[str, ...]) -> list[str]:
+    """Return the command that runs Python code, or a command, under `ocrlab watch` in the folder `out`."""
+    command = [sys.executable, "-u", "-c", what] if isinstance(what, str) else what
+    return [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", *options, "--", *command]
+
+
 @pytest.fixture
 def started(env: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.Popen]:
-    """Return a function that starts Python code under `ocrlab watch` with pipes."""
+    """Return a function that starts Python code, or a command, under `ocrlab watch` with pipes."""
 
-    def start(code: str, *options: str, **more) -> subprocess.Popen:
-        words = [
-            sys.executable,
-            "-m",
-            "ocrlab",
-            "watch",
-            "--run-dir",
-            "out",
-            *options,
-            "--",
-            sys.executable,
-            "-c",
-            code,
-        ]
+    def start(what: str | list[str], *options: str, **more) -> subprocess.Popen:
         defaults = {"env": env, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        return subprocess.Popen(words, cwd=tmp_path, **defaults | more)
+        return subprocess.Popen(watch_line(what, options), cwd=tmp_path, **defaults | more)
 
     return start
 
@@ -182,8 +175,7 @@ def watched(env: dict[str, str], tmp_path: Path, left: Callable[[], list[int]]) 
     """Return a function that runs Python code, or a command, under `ocrlab watch` with pipes, to its end."""
 
     def run(what: str | list[str], *options: str, stdin: bytes = b"") -> Done:
-        command = [sys.executable, "-u", "-c", what] if isinstance(what, str) else what
-        words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", *options, "--", *command]
+        words = watch_line(what, options)
         done = subprocess.run(words, input=stdin, capture_output=True, cwd=tmp_path, env=env, timeout=60, check=False)
         return Done(done.returncode, done.stdout, done.stderr.decode(), tmp_path / "out")
 

@@ -134,9 +134,8 @@ def test_whoever_is_killed_no_orphan_stays_and_nothing_is_green(started, victim,
         assert not (tmp_path / "out" / ".SUCCESS").exists()
 
 
-def test_a_slow_reader_gets_everything(env, tmp_path):
-    words = [sys.executable, "-m", "ocrlab", "watch", "--run-dir", "out", "--", "head", "-c", "20000000", "/dev/zero"]
-    with subprocess.Popen(words, env=env, cwd=tmp_path, stdout=subprocess.PIPE) as watcher:
+def test_a_slow_reader_gets_everything(started):
+    with started(["head", "-c", "20000000", "/dev/zero"]) as watcher:
         time.sleep(1.5)
         assert len(watcher.stdout.read()) == 20_000_000
         assert watcher.wait(20) == 0
