@@ -78,10 +78,10 @@ def _pipe_ends(end: float) -> Ends:
             return {}
         for name in list_names(PROC / str(pid) / "fd"):
             target = link_target(PROC / str(pid) / "fd" / name)
-            if not target.startswith("pipe:"):
+            flags = FLAGS.search(read_text(PROC / str(pid) / "fdinfo" / name)) if target.startswith("pipe:") else None
+            if flags is None:
                 continue
-            flags = FLAGS.search(read_text(PROC / str(pid) / "fdinfo" / name))
-            mode = int(flags[1], 8) & os.O_ACCMODE if flags else os.O_RDWR
+            mode = int(flags[1], 8) & os.O_ACCMODE
             for call, closed in (("read", os.O_WRONLY), ("write", os.O_RDONLY)):
                 if mode != closed and pid not in (pids := ends.setdefault((target, call), [])):
                     pids.append(pid)

@@ -49,8 +49,7 @@ def _calls_are_readable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "call"),
-    [(ALONE, "futex private"), (SHARED, "futex shared"), (FOR_A_TIME, "futex"), (CHILD, "wait4 ")],
+    ("code", "call"), [(ALONE, "futex private"), (SHARED, "futex shared"), (FOR_A_TIME, "futex"), (CHILD, "wait4 ")]
 )
 def test_who_could_wake_it(code: str, call: str) -> None:
     text = call_of(code, call)

@@ -87,10 +87,7 @@ LOSSES: dict[str, tuple[Any, set[str]]] = {
         {"masked pixels", "BCE counts", "loss: value"},
     ),
     "five hard negatives": (ratio_of(5), {"BCE counts", "loss: value"}),
-    "right value, no gradient": (
-        spoilt(lambda x, y, m: (x, y.detach(), m)),
-        {"loss: gradient"},
-    ),
+    "right value, no gradient": (spoilt(lambda x, y, m: (x, y.detach(), m)), {"loss: gradient"}),
     "weights of another paper": (scaled(1.01), {"loss: value", "loss: gradient"}),
 }
 
