@@ -142,9 +142,7 @@ def _quotas(root: Path) -> Iterator[float]:
     for group in cgroup.group_folders(root, "cpu"):
         quota, _, period = (read_text(group / "cpu.max") or "max").partition(" ")
         if quota == "max":
-            quota, period = (
-                read_text(group / "cpu.cfs_quota_us") or "-1",
-                read_text(group / "cpu.cfs_period_us") or "100000",
-            )
+            quota, period = (read_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+            period = period or "100000"
         if quota.isdigit() and period.isdigit() and int(period):
             yield int(quota) / int(period)

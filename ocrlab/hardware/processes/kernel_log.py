@@ -135,11 +135,9 @@ def _kmsg() -> Reading:
 def _command(command: list[str]) -> Reading:
     try:
         done = subprocess.run(
-            command, capture_output=True, timeout=COMMAND_SECONDS, check=False, stdin=subprocess.DEVNULL
+            command, capture_output=True, timeout=COMMAND_SECONDS, check=True, stdin=subprocess.DEVNULL
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return Reading("kernel_log")
-    if done.returncode or not done.stdout.strip():
+    except (OSError, subprocess.SubprocessError):
         return Reading("kernel_log")
     messages = done.stdout.decode(errors="replace").splitlines()
-    return Reading("kernel_log", [re.sub(r"^(\[.*?\]) \S+ kernel:", r"\1", line) for line in messages])
+    return Reading("kernel_log", [re.sub(r"^(\[.*?\]) \S+ kernel:", r"\1", line) for line in messages] or None)

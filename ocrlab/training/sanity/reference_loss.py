@@ -1,4 +1,4 @@
-"""The DB loss read a second time: slow, in float64 and NumPy, with its gradient by hand; and the loss compared with it.
+"""The DB loss read a second time, slow and in float64; and the loss compared with it.
 
 It was written from the paper (Liao et al. 2020, equations 3 to 7) and from `losses`' own words about a batch without
 text, not from its code. Shapes: B batch, H W pixels; all maps are (B, 1, H, W).
@@ -7,13 +7,14 @@ text, not from its code. Shapes: B batch, H W pixels; all maps are (B, 1, H, W).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from ocrlab.losses.db_loss import NO_TEXT_SHARE, TargetMaps
 from ocrlab.records import Check
@@ -24,49 +25,37 @@ NOTICEABLE = 1e-12  # a gradient below it is none
 
 Map = NDArray[np.float64]
 Loss = Callable[..., Any]  # as losses.db_loss
+Weights = tuple[float, float, float]
 
 
-@dataclass(frozen=True)
-class Reference:
-    """The loss, its gradient by both logits, and how many pixels the BCE learned from."""
-
-    total: float
-    by_probability: Map
-    by_threshold: Map
-    positives: int
-    hard: int
-
-
-def reference(x: Tensor, y: Tensor, maps: TargetMaps, weights: tuple[float, float, float], ratio: float) -> Reference:
-    """Return the DB loss of logits `x` (probability) and `y` (threshold) with its gradient, in float64."""
-    logits, thresholds, truth, mask, border, band = map(_doubles, (x, y, *maps))
-    p, t = 1 / (1 + np.exp(-logits)), 1 / (1 + np.exp(-thresholds))
+def reference(x: Tensor, y: Tensor, maps: TargetMaps, weights: Weights, ratio: float) -> Tensor:
+    """Return the DB loss of logits `x` (probability) and `y` (threshold), in float64."""
+    x, y, truth, mask, border, band = (v.double() for v in (x, y, *maps))
+    p, t = torch.sigmoid(x), torch.sigmoid(y)
     text, rest = (truth > 0.5) & (mask > 0.5), (truth <= 0.5) & (mask > 0.5)
-    positives, negatives = int(text.sum()), int(rest.sum())
-    hard = min(int(ratio * positives), negatives) if positives else int(np.ceil(negatives * NO_TEXT_SHARE))
-    pixel = np.logaddexp(0, logits) - logits * truth  # -log of the probability of what is true
-    share = hardest(pixel, rest, hard)
-    count = positives + hard + 1e-6
-    bce, by_bce = float((pixel * (text + share)).sum() / count), (p - truth) * (text + share) / count
-
-    b = 1 / (1 + np.exp(-K * (p - t)))
-    both, size = float((b * text).sum()), float((b * (mask > 0.5)).sum() + positives + 1e-6)
-    dice = 1 - 2 * both / size
-    by_binary = -2 * (text * size - both * (mask > 0.5)) / size**2 * K * b * (1 - b)
-
-    learned = max(float(band.sum()), 1e-6)
-    l1, by_l1 = float((np.abs(t - border) * band).sum() / learned), np.sign(t - border) * band / learned
-    total = weights[0] * bce + weights[1] * dice + weights[2] * l1
-    gx = weights[0] * by_bce + weights[1] * by_binary * p * (1 - p)
-    gy = (weights[2] * by_l1 - weights[1] * by_binary) * t * (1 - t)
-    return Reference(total, gx, gy, positives, hard)
+    positives, hard = learned_pixels(maps, ratio)
+    pixel = softplus(x) - x * truth  # -log of the probability of what is true
+    bce = (pixel * (text + hardest(pixel.detach(), rest, hard))).sum() / (positives + hard + 1e-6)
+    b = torch.sigmoid(K * (p - t))
+    dice = 1 - 2 * (b * text).sum() / ((b * (mask > 0.5)).sum() + positives + 1e-6)
+    l1 = ((t - border).abs() * band).sum() / max(float(band.sum()), 1e-6)
+    return weights[0] * bce + weights[1] * dice + weights[2] * l1
 
 
-def hardest(pixel: Map, rest: NDArray[np.bool_], count: int) -> Map:
+def learned_pixels(maps: TargetMaps, ratio: float) -> tuple[int, int]:
+    """Return how many pixels the BCE learns from: those of text, and the hardest of the others."""
+    counted, text = maps.shrink_mask > 0.5, maps.shrink_map > 0.5
+    positives, negatives = int((text & counted).sum()), int((~text & counted).sum())
+    if not positives:
+        return 0, int(np.ceil(negatives * NO_TEXT_SHARE))
+    return positives, min(int(ratio * positives), negatives)
+
+
+def hardest(pixel: Tensor, rest: Tensor, count: int) -> Tensor:
     """Return 1 for the `count` largest values among `rest`, else 0; values that tie for the last places share them."""
-    share = np.zeros_like(pixel)
+    share = torch.zeros_like(pixel)
     if count:
-        edge = np.sort(pixel[rest])[::-1][count - 1]
+        edge = pixel[rest].sort(descending=True)[0][count - 1]
         share[rest & (pixel > edge)] = 1
         ties = rest & (pixel == edge)
         share[ties] = (count - share.sum()) / ties.sum()
@@ -80,28 +69,26 @@ def random_logits(shape: tuple[int, ...], seed: int) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def value_and_gradients(
-    loss: Loss, x: Tensor, y: Tensor, maps: TargetMaps, weights: tuple[float, float, float], ratio: float
-) -> tuple[float, Map, Map]:
+def value_and_gradients(total_of: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> tuple[float, Map, Map]:
     """Return a loss and its gradient by both logits in float64; zeros where there is none."""
     x, y = x.detach().clone().requires_grad_(), y.detach().clone().requires_grad_()
-    total = loss(x, y, maps, weights=weights, negative_ratio=ratio).total
+    total = total_of(x, y)
     if total.requires_grad:
         total.backward()
-    gx, gy = (np.zeros(v.shape) if v.grad is None else _doubles(v.grad) for v in (x, y))
+    gx, gy = (np.zeros(v.shape) if v.grad is None else v.grad.cpu().double().numpy() for v in (x, y))
     return float(total.detach()), gx, gy
 
 
-def compare(loss: Loss, maps: TargetMaps, weights: tuple[float, float, float], ratio: float) -> list[Check]:
+def compare(loss: Loss, maps: TargetMaps, weights: Weights, ratio: float) -> list[Check]:
     """Judge value and gradient of a loss against the reference: on these maps, without any text, and all ignored."""
     cases = {"text": maps, "no text": blank(maps), "all ignored": ignored(maps)}
     apart: dict[str, dict[str, float]] = {"value": {}, "gradient": {}}
     for number, (name, case_maps) in enumerate(cases.items()):
         x, y = random_logits(tuple(maps.shrink_map.shape), number)
-        total, gx, gy = value_and_gradients(loss, x, y, case_maps, weights, ratio)
-        want = reference(x, y, case_maps, weights, ratio)
-        apart["value"][name] = _apart(np.array(total), np.array(want.total))
-        apart["gradient"][name] = max(_apart(gx, want.by_probability), _apart(gy, want.by_threshold))
+        total, *gradients = value_and_gradients(_total(loss, case_maps, weights, ratio), x, y)
+        want, *wanted = value_and_gradients(partial(reference, maps=case_maps, weights=weights, ratio=ratio), x, y)
+        apart["value"][name] = _apart(np.array(total), np.array(want))
+        apart["gradient"][name] = max(map(_apart, gradients, wanted))
     checks = []
     for kind, limit in (("value", VALUE), ("gradient", GRADIENT)):
         name = max(apart[kind], key=lambda case: apart[kind][case])
@@ -116,25 +103,25 @@ def counts(loss: Loss, maps: TargetMaps, ratio: float) -> list[Check]:
     checks = []
     for name, case_maps in {"": maps, " without text": blank(maps)}.items():
         x, y = random_logits(tuple(maps.shrink_map.shape), 7)
-        _, gx, _ = value_and_gradients(loss, x, y, case_maps, (1.0, 0.0, 0.0), ratio)
-        want = reference(x, y, case_maps, (1.0, 0.0, 0.0), ratio)
+        _, gx, _ = value_and_gradients(_total(loss, case_maps, (1.0, 0.0, 0.0), ratio), x, y)
+        wanted = learned_pixels(case_maps, ratio)
         text = (case_maps.shrink_map > 0.5).cpu().numpy()
         learned = np.abs(gx) > NOTICEABLE
         positives, hard = int((learned & text).sum()), int((learned & ~text).sum())
         result = f"{positives} text pixels, {hard} others" + (f" ({hard / positives:.2f} to 1)" if positives else "")
-        same, need = (positives, hard) == (want.positives, want.hard), f"{want.positives} and {want.hard}"
+        same, need = (positives, hard) == wanted, f"{wanted[0]} and {wanted[1]}"
         do = "Look at the masks, and at how many hard negatives the loss takes"
         checks.append(make_check(f"BCE counts{name}", same, result, need, do))
     return checks
 
 
-def masks(loss: Loss, maps: TargetMaps, weights: tuple[float, float, float], ratio: float) -> Check:
+def masks(loss: Loss, maps: TargetMaps, weights: Weights, ratio: float) -> Check:
     """Judge that nothing is learned where the masks are 0; half of each map is masked for it."""
     half = torch.ones_like(maps.shrink_mask)
     half[..., : half.shape[-1] // 2] = 0
     masked = maps._replace(shrink_mask=maps.shrink_mask * half, threshold_mask=maps.threshold_mask * half)
     x, y = random_logits(tuple(half.shape), 3)
-    _, gx, gy = value_and_gradients(loss, x, y, masked, weights, ratio)
+    _, gx, gy = value_and_gradients(_total(loss, masked, weights, ratio), x, y)
     off = (half == 0).cpu().numpy()
     leak = int(((np.abs(gx) > NOTICEABLE) & off).sum() + ((np.abs(gy) > NOTICEABLE) & off).sum())
     do = "Multiply each term of the loss by its mask, and count only pixels under it"
@@ -167,5 +154,8 @@ def _apart(value: Map, want: Map) -> float:
     return float(np.linalg.norm(value - want)) / size if size else float(np.linalg.norm(value))
 
 
-def _doubles(tensor: Tensor) -> Map:
-    return tensor.detach().cpu().double().numpy()
+def _total(loss: Loss, maps: TargetMaps, weights: Weights, ratio: float) -> Callable[[Tensor, Tensor], Tensor]:
+    def total(x: Tensor, y: Tensor) -> Tensor:
+        return loss(x, y, maps, weights=weights, negative_ratio=ratio).total  # type: ignore[no-any-return]
+
+    return total
