@@ -15,7 +15,7 @@ ITEMS, SIDE, WORKERS = 8, 64, 2
 
 
 def batches(method: str) -> Iterator[dict[str, Any]]:
-    """Send every sample through two workers and tell how long that took and whether each came back as it was."""
+    """Send every sample through two workers; yield how long that took, and whether each came back unchanged."""
     yield {"at": "import torch"}
     torch: Any = importlib.import_module("torch")
     data: Any = importlib.import_module("torch.utils.data")

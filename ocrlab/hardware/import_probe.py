@@ -24,13 +24,13 @@ FAMILIES = re.compile(
 
 
 def imported(name: str) -> Iterator[dict[str, Any]]:
-    """Import a module and tell how long that took, its version and file; an exception is an answer too."""
+    """Import a module and yield how long that took, its version and file; an exception is an answer too."""
     yield {"at": f"import {name}"}
     yield attempt(name)
 
 
 def torch() -> Iterator[dict[str, Any]]:
-    """Import torch, then tell what it was built for, what it dispatches, and what is mapped by now."""
+    """Import torch; yield what it was built for, what it dispatches, and which libraries are mapped by now."""
     yield {"at": "import torch"}
     answer = attempt("torch")
     yield answer
@@ -41,7 +41,7 @@ def torch() -> Iterator[dict[str, Any]]:
 
 
 def torch_cuda() -> Iterator[dict[str, Any]]:
-    """Let torch initialise CUDA and tell what it sees; apart from `torch`, because this is where a driver hangs."""
+    """Let torch initialise CUDA and yield what it sees; apart from `torch`, because this is where a driver hangs."""
     yield {"at": "import torch"}
     module = importlib.import_module("torch")
     yield {"at": "the first CUDA call"}

@@ -25,7 +25,7 @@ LIMITS = {  # CUdevice_attribute
 
 
 def driver(root: str = "/") -> Iterator[dict[str, Any]]:
-    """Tell what the kernel has of NVIDIA, then load libcuda, initialise it and ask for its devices."""
+    """Yield what the kernel knows of NVIDIA, then load libcuda, initialise it and ask for its devices."""
     yield {"kernel": kernel(Path(root))}
     yield {"at": "loading libcuda.so.1"}
     try:

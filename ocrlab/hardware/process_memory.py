@@ -26,7 +26,7 @@ def of_process(pid: int, role: str = "", name: str = "", root: Path = ROOT) -> d
 
     `rss` resident, `peak` the most that was ever resident, `pss` its share of rss, `private` what would be free if it
     ended, `anonymous` without files and shared memory, `shared` shared memory, `swap` what is swapped out; None for
-    what the kernel or its rights do not tell.
+    what the kernel does not show.
     """
     status, rollup = (memory_fields(root / f"proc/{pid}/{file}") for file in ("status", "smaps_rollup"))
     if "VmRSS" not in status:
@@ -65,7 +65,7 @@ def page_cache(pid: int | str = "self", root: Path = ROOT) -> Reading:
 def process(pid: int) -> dict[str, Any]:
     """Return the memory of a process tree as plain data: processes, their sum, shared memory, page cache, the limit.
 
-    {"processes": [...], "rss", "pss" (None unless told of all), "workers" (their PSS), "shm", "cache", "limit"}
+    {"processes": [...], "rss", "pss" (None unless known for all), "workers" (their PSS), "shm", "cache", "limit"}
     """
     tree = [of_process(p.pid, p.role, p.name) for p in process_tree.descendants(pid) if p.state not in "ZX"]
     uses = [use for use in tree if use is not None]

@@ -1,7 +1,7 @@
 """The smoke ladder: from one allocation to an optimiser step, each rung compared with a known answer.
 
-Only ever called in a child, by a Python from 3.8 on. Each rung is announced before it is climbed, so that a process
-that dies or hangs has told where.
+Only ever called in a child, by a Python from 3.8 on. Each rung is announced before it is climbed, so that the last
+answer of a process that dies or hangs says where.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""WSL2, where the GPU is Windows's: what tells it from Linux, and what is limited there. Only reads files."""
+"""WSL2, where the GPU belongs to Windows: how to recognise it, and what is limited there. Only reads files."""
 
 from __future__ import annotations
 

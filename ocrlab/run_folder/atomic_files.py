@@ -12,13 +12,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ocrlab.records import finite
+from ocrlab.errors import DataError
+from ocrlab.records import finite, from_json
 
 
 def write_json(path: Path | str, value: Any, *, private: bool = False) -> None:
     """Write a value as JSON; NaN and infinities become null, unknown values their text; raises OSError."""
     text = json.dumps(finite(value), indent=2, allow_nan=False, default=str, ensure_ascii=False)
     write_text(path, text + "\n", private=private)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a record that `write_json` wrote; empty where it is not there, cannot be read, or is newer than ocrlab."""
+    with contextlib.suppress(OSError, DataError, ValueError):
+        return from_json(path.read_bytes(), source=str(path))
+    return {}
 
 
 def write_text(path: Path | str, text: str, *, private: bool = False) -> None:

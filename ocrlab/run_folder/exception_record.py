@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-TRACEBACK_LIMIT = 64_000  # characters; the head tells where it began, the tail what went wrong
+TRACEBACK_LIMIT = 64_000  # characters; the head shows where it began, the tail what went wrong
 PACKAGE = Path(__file__).parents[1]
 
 

@@ -1,4 +1,4 @@
-"""Opening and closing a run folder, so that the first error of a run is the one that is told."""
+"""Opening and closing a run folder, so that the first error of a run is the one that is reported."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class RunFolder:
     def fail(self, error: BaseException | Mapping[str, Any], *, verdict: str | None = None) -> list[str]:
         """Turn `.RUNNING` into `.FAILURE`; returns what went wrong while doing so, and never raises.
 
-        The folder is made again where it is gone. Problems are only told, in one line on stderr: the first error is on
-        its way out and must stay the error that is seen.
+        The folder is made again where it is gone. Problems are only printed, in one line on stderr: the first error is
+        on its way out and must not be replaced.
         """
         self.finished = True
         try:

@@ -20,7 +20,7 @@ FOLDER = "OCRLAB_HEARTBEAT"
 MAGIC = b"OCRLABH1"
 RECORD = struct.Struct("<8sQdq16s200sQ")  # magic, count, monotonic seconds, step, phase, sample, count again
 SIZE = 4096
-STOPS = "stop"  # the phase of a program that was told to stop, and has got there
+STOPS = "stop"  # the phase of a program that was asked to stop and does so
 
 
 class Writer:

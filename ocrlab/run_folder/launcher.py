@@ -1,8 +1,8 @@
 """Several processes that train one model: which of them this one is, and what each of them says of its end.
 
-The launcher tells by environment variables: torchrun (that of `ocrlab train --nproc` too) and SLURM's srun. Each rank
-keeps a small record, `rank-N.json`, in the folder of its watcher and in the run's flight/, so that the one that failed
-first can be told from those that only lost their connection to it. Standard library only."""
+The launcher sets environment variables: torchrun (that of `ocrlab train --nproc` too) and SLURM's srun. Each rank
+writes a small record, `rank-N.json`, into the folder of its watcher and the run's flight/, so that the one that failed
+first is not confused with those that only lost their connection to it. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrlab.errors import ConfigError, DataError, OcrlabError
-from ocrlab.records import SCHEMA, from_json
+from ocrlab.errors import ConfigError, OcrlabError
+from ocrlab.records import SCHEMA
 from ocrlab.run_folder import watcher_link
-from ocrlab.run_folder.atomic_files import write_json
+from ocrlab.run_folder.atomic_files import read_json, write_json
 from ocrlab.run_folder.exception_record import describe
 
 FOLDER = "ranks"
@@ -121,7 +121,7 @@ def _tasks_here(variables: Mapping[str, str]) -> int:
 
 @dataclass
 class RankRecord:
-    """The record of this rank, kept wherever somebody may look for it; nothing in here raises."""
+    """The record of this rank, in every folder where it is looked for; nothing in here raises."""
 
     ranks: Ranks
     folders: list[Path] = field(default_factory=list)
@@ -138,7 +138,7 @@ class RankRecord:
             self.keep(Path(watcher))
 
     def keep(self, folder: Path) -> None:
-        """Keep the record below `folder`, too."""
+        """Write the record below `folder`, too."""
         if self.record:
             self.folders.append(folder / FOLDER)
             self.write()
@@ -175,13 +175,13 @@ def member(flight: Path, rank: int, world: int) -> RankRecord:
     record = RankRecord(Ranks(rank, world))
     record.begin(watched=False)
     record.keep(flight)
-    record.record.setdefault("end", None)  # of one rank it is only held
+    record.record.setdefault("end", None)  # of a single rank, which writes none
     return record
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """Return the records of the ranks below a watcher's folder or a run's flight/, by rank; those that can be read."""
-    records = [_read_json(path) for path in folder.glob(f"{FOLDER}/rank-*.json")]
+    records = [read_json(path) for path in folder.glob(f"{FOLDER}/rank-*.json")]
     return sorted((each for each in records if isinstance(each.get("rank"), int)), key=lambda each: int(each["rank"]))
 
 
@@ -239,7 +239,7 @@ def report_exits(ended: list[dict[str, Any]]) -> None:
 
 
 def write_exits(folder: Path, ended: list[dict[str, Any]]) -> None:
-    """Keep how ranks have ended beside what they have said of it; who was killed has said nothing."""
+    """Write how ranks have ended beside their own records; a rank that was killed wrote nothing."""
     with suppress(OSError):
         place = folder / FOLDER
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -247,11 +247,11 @@ def write_exits(folder: Path, ended: list[dict[str, Any]]) -> None:
 
 
 def note_launched(folder: Path, error: BaseException) -> None:
-    """Keep how a process ended that this one has started, as torch's launcher says it in the error that it raises
+    """Write how a process ended that this one has started, as torch's launcher says it in the error that it raises
     (ProcessRaisedException); `folder` is the run's flight/. In the process itself no hook of Lightning is called.
     """
     path = folder / FOLDER / f"rank-{getattr(error, 'error_index', None)}.json"
-    record, lines = _read_json(path), str(error).strip().splitlines()
+    record, lines = read_json(path), str(error).strip().splitlines()
     if record and lines and record.get("end") is None:
         kind, _, message = lines[-1].partition(": ")
         about = {"type": kind, "message": message, "where": None, "your_code": None, "rank": None}
@@ -261,16 +261,9 @@ def note_launched(folder: Path, error: BaseException) -> None:
 
 
 def exits(folder: Path) -> list[dict[str, Any]]:
-    """Return how ranks have ended, as it was kept below a watcher's folder or a run's flight/."""
-    rows = _read_json(folder / FOLDER / "exits.json").get("ranks")
+    """Return how ranks have ended, as written below a watcher's folder or a run's flight/."""
+    rows = read_json(folder / FOLDER / "exits.json").get("ranks")
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """Return a record, empty where it is not there or cannot be read."""
-    with suppress(OSError, DataError, ValueError):
-        return from_json(path.read_bytes(), source=str(path))
-    return {}
 
 
 SUMMARY = re.compile(  # torchrun's, of each rank that failed

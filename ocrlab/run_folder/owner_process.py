@@ -16,7 +16,7 @@ from typing import Any
 
 
 def identity() -> dict[str, Any]:
-    """Return what tells this process from every other one that ever had its number, and how it was started."""
+    """Return what identifies this process among all that ever had its number, and how it was started."""
     pid = os.getpid()
     process = {"schema": 1, "pid": pid, "started": _started(pid), "boot": _boot(), "host": socket.gethostname()}
     folder = None

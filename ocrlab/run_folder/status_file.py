@@ -14,7 +14,7 @@ from typing import Any
 
 from ocrlab.errors import DataError, RunError
 from ocrlab.records import RunRecord, from_json, to_json
-from ocrlab.run_folder.atomic_files import write_json
+from ocrlab.run_folder.atomic_files import read_json, write_json
 from ocrlab.run_folder.owner_process import alive
 
 SENTINELS = {"success": ".SUCCESS", "failure": ".FAILURE", "running": ".RUNNING"}
@@ -99,7 +99,7 @@ def close(path: Path, record: RunRecord) -> tuple[bool, list[str]]:
         write_json(final, to_json(record), private=True)
     except OSError as error:
         problems.append(f"{final.name} cannot be written ({error})")
-        if record.status == "failure":  # a rename needs no space: on a full disk at least the name tells the truth
+        if record.status == "failure":  # a rename needs no space: on a full disk at least the name is right
             with contextlib.suppress(OSError):
                 (path / SENTINELS["running"]).rename(final)
         return False, problems
@@ -114,8 +114,4 @@ def close(path: Path, record: RunRecord) -> tuple[bool, list[str]]:
 
 def running_process(path: Path) -> dict[str, Any]:
     """Return the `process.identity` that a run left in its folder; pid and host None where it did not."""
-    unknown = {"pid": None, "host": None}
-    try:
-        return unknown | from_json((path / "flight" / "process.json").read_bytes(), source="process.json")
-    except (OSError, DataError):
-        return unknown
+    return {"pid": None, "host": None} | read_json(path / "flight" / "process.json")

@@ -159,7 +159,7 @@ def name(code: bytes) -> tuple[str, str]:
 
 
 def explain(instruction: dict[str, Any], frames: list[str], flags: set[str] | None = None) -> tuple[str, str, str, str]:
-    """Return for an illegal instruction what was seen, what is needed, what to do, and the cause.
+    """Return what an illegal instruction was, what is needed, what to do, and the cause.
 
     `instruction` is {"library", "offset", "code"} of `probe_child.py`, or empty where the process could not tell.
     """

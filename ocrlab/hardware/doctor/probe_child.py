@@ -86,7 +86,7 @@ def name_illegal_instructions(channel: int) -> None:
 
 
 def prepare(channel: int) -> None:
-    """Make every way to die tell something, and none leave a core file or a process behind."""
+    """Make the child report each way to die, and leave neither a core file nor a process behind."""
     faulthandler.enable(all_threads=True)
     faulthandler.register(signal.SIGUSR2, all_threads=True)  # how the parent asks a stuck child where it is
     with contextlib.suppress(Exception):

@@ -42,7 +42,7 @@ class TerminalStyle:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colours and code and text else text
 
     def sign(self, judgement: str) -> str:
-        """Return sign and word of a judgement, seven columns wide: no colour is needed to tell them apart."""
+        """Return sign and word of a judgement, seven columns wide: they differ without colours too."""
         sign = (SIGNS if self.unicode else PLAIN)[judgement]
         return self.paint(f"{sign} {judgement:<5}", COLOURS[judgement])
 

@@ -34,7 +34,7 @@ Locks = dict[tuple[int, int, int], set[int]]  # by device and inode: who holds i
 
 
 def name_owners(stacks: Sequence[Stack]) -> list[Stack]:
-    """Return the stacks with calls that tell who holds what they wait for: `flock 3 a.lock, held by 12`."""
+    """Return the stacks; their calls name who holds what they wait for: `flock 3 a.lock, held by 12`."""
     calls = [thread.call for process_stack in stacks for thread in process_stack.threads]
     ends = _pipe_ends(time.monotonic() + SECONDS) if any(map(PIPE.match, calls)) else {}
     locks = _locks() if any(LOCK.match(call) or SLEEPS.match(call) for call in calls) else {}

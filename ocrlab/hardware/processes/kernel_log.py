@@ -59,7 +59,7 @@ class Event:
 
 
 def lines(since_monotonic_s: float = 0.0) -> Reading:
-    """Return the lines since a moment of time.monotonic() that tell of a kill, a fault or a GPU, as "[secs] text".
+    """Return the lines since a moment of time.monotonic() about a kill, a fault or a GPU, as "[secs] text".
 
     The kernel's clock is never corrected, so that lines from shortly before come too: DRIFT of the uptime.
     """

@@ -25,7 +25,7 @@ PYTHON = re.compile(r"python[\d.]*\w?$|pypy[\d.]*$")
 
 @dataclass(frozen=True)
 class Process:
-    """One process; `started` in clock ticks since boot tells it from others that had its number.
+    """One process; `started`, in clock ticks since boot, distinguishes it from others with the same number.
 
     `state` is the letter of proc(5): R runs, S sleeps, D waits and cannot be killed, T stopped, t held by a debugger,
     Z has ended. `role` is main (a Python program), worker, rank, compiler, tracker, helper or other. `io_bytes` is all

@@ -20,7 +20,7 @@ from ocrlab.hardware.processes.stack_types import Frame, Thread
 LAST_WAIT = 0.5  # seconds for a killed py-spy to be gone; by then its caller has gone on
 HOPELESS = ("may not look", "No such file", "cannot be started")  # reasons that another try cannot change
 TEXT = 160  # characters of a local variable
-SHOWN_LOCALS = (  # whose local variables are kept, and which: the rest of a program's values is nobody's business
+SHOWN_LOCALS = (  # code whose local variables are recorded, and which; all other values of a program stay private
     ("/torch/utils/data/", ("idx", "index", "possibly_batched_index", "worker_id")),
     ("<frozen importlib", ("name",)),
 )

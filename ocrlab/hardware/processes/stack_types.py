@@ -9,7 +9,7 @@ from ocrlab.hardware.processes.process_tree import Process
 
 @dataclass(frozen=True)
 class Frame:
-    """One call; `line` is 0 in native code, `locals` holds only what tells a sample, a module or a worker.
+    """One call; `line` is 0 in native code, `locals` holds only what identifies a sample, a module or a worker.
 
     `state` holds all local variables, to be compared with a later look; it is never written down.
     """
