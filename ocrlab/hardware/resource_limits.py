@@ -131,7 +131,7 @@ def network(address: str, port: int, timeout: float) -> dict[str, Any]:
 
 
 def kernel(seconds: float) -> dict[str, Any]:
-    """Return what the kernel wrote about kills, faults and GPUs in the last so many seconds, or why it cannot be read."""
+    """Return what the kernel wrote about kills, faults and GPUs in the last seconds, or why it cannot be read."""
     log = kernel_log.lines(max(0.0, time.monotonic() - seconds))
     return {"lines": log.value or [], "missing": log.missing}
 

@@ -1,4 +1,4 @@
-"""What a program under watch reports to its watcher: a private folder, named by the environment variable OCRLAB_WATCH."""
+"""What a watched program reports to its watcher: a private folder, named by the environment variable OCRLAB_WATCH."""
 
 from __future__ import annotations
 

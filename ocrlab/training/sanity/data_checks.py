@@ -253,7 +253,7 @@ def peak(values: NDArray[np.float64], at: int) -> float:
 
 @contextlib.contextmanager
 def random_state(seed: int) -> Iterator[None]:
-    """Set the global generators to some state for a block, and restore them: what draws from them shows up as a difference."""
+    """Set the global generators to some state for a block: what draws from them differs. They are restored."""
     states = (random.getstate(), np.random.get_state(), torch.get_rng_state())  # noqa: NPY002
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
