@@ -35,19 +35,16 @@ def driver(root: str = "/") -> Iterator[dict[str, Any]]:
         return
     path = mapped("libcuda.so")
     cuda: dict[str, Any] = {"loaded": True, "path": path, "real": os.path.realpath(path) if path else None}
-    cuda["version"] = _number(library, "cuDriverGetVersion")
+    cuda |= {"version": _number(library, "cuDriverGetVersion"), "init": None, "devices": []}
     yield {"cuda": cuda, "at": "cuInit"}
     try:
         cuda["init"] = int(library.cuInit(0))
-    except AttributeError as error:
-        cuda["init"], cuda["error"] = None, str(error)
-    if cuda["init"] == 0:
-        cuda["version"] = _number(library, "cuDriverGetVersion")
-        yield {"at": "asking libcuda for its devices"}
-        try:
+        if cuda["init"] == 0:
+            cuda["version"] = _number(library, "cuDriverGetVersion")
+            yield {"at": "asking libcuda for its devices"}
             cuda["devices"] = devices(library)
-        except AttributeError as error:
-            cuda["devices"], cuda["error"] = [], str(error)
+    except AttributeError as error:  # a function that this libcuda has not
+        cuda["error"] = str(error)
     yield {"cuda": cuda}
 
 

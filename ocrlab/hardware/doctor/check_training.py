@@ -17,7 +17,6 @@ from ocrlab.hardware.system_files import read_text
 from ocrlab.records import Check
 
 FAMILY = re.compile(r"^lib(cudnn|cublas|nccl|cudart|cufft|cusolver|cusparse|nvrtc)")
-FILE = re.compile(r"^(?P<name>lib.+?)(?P<bundled>-[0-9a-f]{8})?\.so(?:\.(?P<version>[\d.]+))?$")
 OPENMP = re.compile(r"^(libgomp|libiomp5|libomp)[.-]")
 SEARCHED = ("cudnn", "cublas", "nccl", "cudart")  # found in a folder of LD_LIBRARY_PATH they come before the wheel's
 RUNG_CAUSES = (  # what a rung says when it fails -> cause, what to do; the first that is found
@@ -89,10 +88,10 @@ def judge_families(mapped: set[str]) -> Check:
     versions: dict[str, set[str]] = defaultdict(set)
     for path in mapped:
         folder, file = os.path.split(path)
-        match, name = FAMILY.match(file), FILE.match(file)
+        match, major = FAMILY.match(file), re.search(r"\.so\.(\d+)", file)
         if match:
             places[match[1]].add(folder)
-            versions[match[1]].add((name["version"] or "").split(".")[0] if name else "")
+            versions[match[1]].add(major[1] if major else "")
     label = "libraries mapped"
     if not places:
         return ok(label, "torch mapped no CUDA library: a build for the processor")
