@@ -15,13 +15,7 @@ from typing import Any
 
 from ocrlab._version import __version__
 from ocrlab.cli.parser import Answer, Parser, escape_control
-from ocrlab.cli.streams_and_signals import (
-    allow_any_bytes,
-    is_answering_process,
-    open_streams,
-    outputs_to_stderr,
-    stop_signals,
-)
+from ocrlab.cli.streams_and_signals import is_answering_process, outputs_to_stderr, prepare_streams, stop_signals
 from ocrlab.errors import ConfigError, OcrlabError
 from ocrlab.hardware import openmp
 from ocrlab.records import SCHEMA, finite
@@ -60,8 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     With `--json` exactly one JSON object is printed, whatever happens; everything else goes to stderr.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    open_streams()
-    allow_any_bytes()
+    prepare_streams()
     wants_json = "--json" in before_dashes(words)
     with stop_signals() as stopped:
         try:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from ocrlab.inference import Detector
 
 OPEN = ("post.", "evaluate.", "exif", "runs", "trainer.accelerator", "runtime.threads")
-CHECKPOINT = "a .ckpt file, or receipts for the shipped one"
-NEWEST = f"{CHECKPOINT}; without it the newest run's best, else the shipped one"
+NEWEST = "a .ckpt file, or receipts for the shipped one; without it the newest run's best, else the shipped one"
 
 
 def check(words: Sequence[str], also: Sequence[str] = ()) -> Config:

@@ -31,23 +31,17 @@ def page_progress(label: str) -> Iterator[Callable[[int, int], None]]:
 @contextlib.contextmanager
 def training_progress() -> Iterator[Callable[[Event], None]]:
     """Yield `show(event)` for events {"kind", "step", "total", figures...} and {"kind": "warning", "text"}."""
+    from rich import progress as rich_progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     console = Console(stderr=True, highlight=False)
-    if console.is_terminal:
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar:
-            yield _bar(bar)
-    else:
+    if not console.is_terminal:
         yield _lines()
+        return
+    columns = [rich_progress.TextColumn("{task.description}", markup=False), rich_progress.BarColumn()]
+    columns += [rich_progress.MofNCompleteColumn(), rich_progress.TimeElapsedColumn()]
+    with rich_progress.Progress(*columns, rich_progress.TimeRemainingColumn(), console=console) as bar:
+        yield _bar(bar)
 
 
 def _bar(bar: Progress) -> Callable[[Event], None]:
@@ -72,24 +66,26 @@ def _bar(bar: Progress) -> Callable[[Event], None]:
 def _lines() -> Callable[[Event], None]:
     last = -LINE_EVERY
     began: dict[str, tuple[float, int]] = {}  # of each label: when, and at which step
-    done: set[str] = set()  # labels whose last step was told
+    done: set[str] = set()  # labels whose last step was shown
 
     def show(event: Event) -> None:
         nonlocal last
         if event["kind"] == "warning":
             print(escape_control(event["text"]), file=sys.stderr, flush=True)
-            return
-        if "step" not in event or event["kind"] == "end":
+        if "step" not in event or event["kind"] in ("warning", "end"):
             return
         label, step, total = str(LABELS.get(event["kind"], event["kind"])), event["step"], event["total"]
-        ends = step >= total and label not in done  # however short: the log must tell it
+        ends = step >= total and label not in done  # however short: the log must show it
         if ends or event["kind"] == "validate" or time.monotonic() - last >= LINE_EVERY:
             done.update([label] if ends else [])
             last = time.monotonic()
             start, first = began.setdefault(label, (last, step))
-            left = duration((last - start) / (step - first) * (total - step)) if first < step < total else ""
-            line = f"{_description(label, event)}: {step}/{total}{f', about {left} left' if left else ''}"
-            print(line, file=sys.stderr, flush=True)
+            left = (
+                f", about {duration((last - start) / (step - first) * (total - step))} left"
+                if first < step < total
+                else ""
+            )
+            print(f"{_description(label, event)}: {step}/{total}{left}", file=sys.stderr, flush=True)
 
     return show
 

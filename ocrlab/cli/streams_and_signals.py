@@ -36,10 +36,11 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def open_streams() -> None:
-    """Open what the caller has closed of stdin, stdout and stderr, to nowhere.
+def prepare_streams() -> None:
+    """Open to nowhere what the caller has closed of stdin, stdout and stderr, and let stdout take any file name.
 
-    The next file to be opened would get the number, and all that is printed; and a `print` to no stderr is to stdout.
+    The next file to be opened would get the number of a closed one, and all that is printed; and a `print` to a closed
+    stderr goes to stdout. Linux's file names may hold any bytes, and a terminal's character set may be small.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
@@ -48,15 +49,8 @@ def open_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
-
-
-def allow_any_bytes() -> None:
-    """Let stdout take what it cannot encode: Linux's file names may hold any bytes, and a terminal's set may be small.
-
-    Python's stderr does so by itself.
-    """
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")
+        sys.stdout.reconfigure(errors="backslashreplace")  # as Python's stderr does by itself
 
 
 def is_answering_process() -> bool:
