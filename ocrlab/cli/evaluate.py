@@ -65,10 +65,7 @@ def run(args: argparse.Namespace) -> Answer:
         if rows_file.suffix not in (".jsonl", ".csv"):
             need = "a name ending in .jsonl or .csv"
             raise ConfigError("--per-image takes another kind of file", got=str(rows_file), need=need)
-        output_paths.new_file(rows_file, "--per-image")
-        if not rows_file.parent.is_dir():
-            do = "Make it, or name another file for --per-image"
-            raise ConfigError(f"There is no folder {rows_file.parent}", do=do)
+        output_paths.new_file(rows_file, "--per-image", in_existing_folder=True)
     scored, about = score_predictions(args, words, split) if args.predictions else score_checkpoint(args, words, split)
     figures = scored.record()
     record = {"schema": SCHEMA, **figures, "pages": int(figures["pages"]), **about, "worst": scored.worst(WORST)}

@@ -95,7 +95,7 @@ def _check(args: argparse.Namespace, paths: list[str], out: Path | None) -> None
     if args.jsonl == "":
         raise ConfigError("--jsonl was given no name", need="a new file, or - for stdout")
     if args.jsonl and args.jsonl != "-":
-        output_paths.new_file(Path(args.jsonl), "--jsonl")
+        output_paths.new_file(Path(args.jsonl), "--jsonl", in_existing_folder=True)
     if out is not None:
         output_paths.folder(out, "--out")
 
