@@ -55,20 +55,21 @@ def run(args: argparse.Namespace) -> Answer:
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the notebook says it better
     limits = {"deadline": _seconds(args.timeout), "execution_timeout": _seconds(args.cell_timeout)}
     prepared = pipeline.prepare(args.notebook, args.parameters)
-    files = pipeline.reserve(prepared, args.out)
+    notebook = pipeline.reserve(prepared, args.out)
+    html, result = notebook.with_suffix(".html"), notebook.with_suffix(".json")
     if args.html:
         threading.Thread(target=document.warm, daemon=True).start()  # while the kernel starts
     stop: BaseException | None = None
     try:
-        pipeline.execute(prepared, files.notebook, progress_bar=sys.stderr.isatty(), **limits)
+        pipeline.execute(prepared, notebook, progress_bar=sys.stderr.isatty(), **limits)
     except BaseException as error:  # Ctrl-C too: what there is, is written first
         stop = error
-    outcome = pipeline.finish(files, with_html=args.html)
+    outcome = pipeline.finish(notebook, with_html=args.html)
     rows: list[tuple[str, object]] = [
         ("outcome", f"{outcome.outcome}. {outcome.sentence}"),
-        ("notebook", files.notebook),
+        ("notebook", notebook),
     ]
-    rows += [*([("report", files.html)] if args.html else []), ("result", files.json)]
+    rows += [*([("report", html)] if args.html else []), ("result", result)]
     if stop is not None:
         print(table(rows), file=sys.stderr)
         raise stop
@@ -78,9 +79,9 @@ def run(args: argparse.Namespace) -> Answer:
         "outcome": outcome.outcome,
         "sentence": outcome.sentence,
         "exit_status": outcome.exit_status,
-        "notebook": str(files.notebook),
-        "html": str(files.html) if args.html else None,
-        "result": str(files.json),
+        "notebook": str(notebook),
+        "html": str(html) if args.html else None,
+        "result": str(result),
     }
     return Answer(record, table(rows), outcome.exit_status)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 2000  # of an SVG; above it a PNG is smaller and shows the same
 DPI = 100
+LOSSES = {"loss": "total", "bce": "probability (BCE)", "dice": "binary (dice)", "l1": "threshold (L1)"}
 COLOURS = (ACCENT, GOOD, BAD, VIOLET, MUTED)
 STYLE: Any = plot_style.STYLE | {
     "font.family": "DejaVu Sans",  # ships with matplotlib
@@ -55,14 +56,12 @@ def styled(columns: int = 1, *, width: float = 9.0, height: float = 3.2) -> Iter
 
 def finished(figure: Figure, alt: str) -> View:
     """Return a figure as SVG if it has fewer than 2000 points, else as PNG at 100 dpi; `alt` says what it shows."""
-    small = points(figure) < MOST_POINTS
-    data = io.BytesIO()
-    if small:
+    data, width = io.BytesIO(), round(DPI * figure.get_figwidth())
+    if points(figure) < MOST_POINTS:
         figure.savefig(data, format="svg", dpi=2 * DPI, metadata={"Date": None})  # dpi of what is rasterized in it
-        return View(_inline(data.getvalue().decode(), alt, round(DPI * figure.get_figwidth())), alt)
+        return View(_inline(data.getvalue().decode(), alt, width), alt)
     figure.savefig(data, format="png", dpi=DPI)
     code = base64.b64encode(data.getvalue()).decode("ascii")
-    width = round(DPI * figure.get_figwidth())
     return View(f'<img class="sheet" width="{width}" src="data:image/png;base64,{code}" alt="{escape(alt)}">', alt)
 
 
@@ -98,19 +97,16 @@ def counted(axes: Axes) -> None:
 
 def points(figure: Figure) -> int:
     """Return how many points a figure draws; an image counts its pixels, what is rasterized nothing."""
-    counts = [np.asarray(line.get_xydata()).size // 2 for axes in figure.axes for line in axes.lines]
-    for collection in (
-        collection for axes in figure.axes for collection in axes.collections if not collection.get_rasterized()
-    ):
-        counts.append(
-            max(
-                np.asarray(collection.get_offsets()).size // 2,
-                *(np.asarray(p.vertices).size // 2 for p in collection.get_paths()),
-                0,
+    count = 0
+    for axes in figure.axes:
+        count += sum(np.asarray(line.get_xydata()).size // 2 for line in axes.lines)
+        count += sum(np.asarray(image.get_array()).size for image in axes.images)
+        for collection in axes.collections:
+            paths = [np.asarray(path.vertices).size // 2 for path in collection.get_paths()]
+            count += (
+                0 if collection.get_rasterized() else max(np.asarray(collection.get_offsets()).size // 2, *paths, 0)
             )
-        )
-    counts += [np.asarray(image.get_array()).size for axes in figure.axes for image in axes.images]
-    return sum(counts)
+    return count
 
 
 def read_metrics(path: Path | str) -> list[dict[str, float]]:
@@ -138,18 +134,11 @@ def _loss(axes: Axes, rows: Sequence[Mapping[str, float]], losses: Sequence[tupl
         axes.set_title("No loss was logged")
         return "No loss was logged"
     axes.set_yscale("log")
-    for (name, words), colour in zip(
-        (("loss", "total"), ("bce", "probability (BCE)"), ("dice", "binary (dice)"), ("l1", "threshold (L1)")),
-        COLOURS,
-        strict=False,
-    ):
+    for (name, label), colour in zip(LOSSES.items(), COLOURS, strict=False):
         curve = [(row["step"], row[name]) for row in rows if row.get(name, math.nan) > 0]
         if curve:
-            marker = "o" if len(curve) < 4 else ""
-            width = 2.2 if name == "loss" else 1.1
-            axes.plot(
-                *zip(*curve, strict=True), color=colour, label=words, linewidth=width, marker=marker, markersize=4
-            )
+            style = {"marker": "o" if len(curve) < 4 else "", "linewidth": 2.2 if name == "loss" else 1.1}
+            axes.plot(*zip(*curve, strict=True), color=colour, label=label, markersize=4, **style)
     if axes.lines:
         _legend(axes)
     axes.yaxis.set_major_formatter("{x:g}")

@@ -19,6 +19,7 @@ TICK = 1.0  # seconds after which the clock has to move, though nothing else doe
 WIDTH, HEIGHT = 300, 76  # of a small curve, in its own units
 MOST = 240  # points drawn in a small curve
 SCORE = "hmean@0.5"
+FIGURES = {"loss": ("loss", ".3f"), SCORE: (SCORE, ".3f"), "images_per_second": ("images a second", ".1f")}
 PHASES = {"start": "training", "train": "training", "validate": "training", "measure": "measuring"}
 
 CSS = load_css("progress")
@@ -90,11 +91,10 @@ class Live:
         share = 1.0 if done else self.step / self.total if self.total else 0.0
         pairs = [*self._figures()]
         figures = "".join(f"<span><span>{escape(name)}</span><b>{escape(text)}</b></span>" for name, text in pairs)
-        curves = "".join(
-            f'<div class="spark">{curve(points, name, self.limit if name == SCORE else None)}</div>'
-            for name, points in self.curves.items()
-            if len(points) > 1
-        )
+        long_curves = {name: points for name, points in self.curves.items() if len(points) > 1}
+        limits = {SCORE: self.limit}
+        svgs = (curve(points, name, limits.get(name)) for name, points in long_curves.items())
+        curves = "".join(f'<div class="spark">{svg}</div>' for svg in svgs)
         html = (
             f"<style>{CSS}</style>{heading(self.title)}"
             f'<div class="bar{" done" if done else ""}" role="progressbar" aria-valuemin="0" aria-valuemax="100" '
@@ -111,15 +111,8 @@ class Live:
         pairs = [(unit if self.total else self.phase, where)] if self.total or self.phase != "end" else []
         if self.phase == "end" and self.counts:
             pairs = list(self.counts.items())
-        pairs += [
-            (words, f"{self.figures[name]:{form}}")
-            for name, words, form in (
-                ("loss", "loss", ".3f"),
-                (SCORE, SCORE, ".3f"),
-                ("images_per_second", "images a second", ".1f"),
-            )
-            if name in self.figures
-        ]
+        shown = ((label, form, self.figures.get(name)) for name, (label, form) in FIGURES.items())
+        pairs += [(label, f"{value:{form}}") for label, form, value in shown if value is not None]
         pairs.append(("took" if self.phase == "end" else "so far", duration(now - self.began)))
         steps = self.step - self.first
         if self.phase in ("training", "measuring") and steps > 0 and self.step < self.total:

@@ -1,4 +1,4 @@
-"""A verdict as a block: the cause and how sure it is, the lines that speak for it, what mends it, what is ruled out."""
+"""A verdict as a block: the cause and how sure it is, the lines that support it, the fix, what is ruled out."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from html import escape
 
 from ocrlab.debug.diagnosis import catalogue, next_steps
-from ocrlab.records import Cause, Verdict
+from ocrlab.records import Cause, Evidence, Verdict
 from ocrlab.reports.bug_report.markup import inline, ticked
 from ocrlab.reports.view import View, load_css
 
-SURE = 0.8  # from here on a cause is said as a fact
+SURE = 0.8  # from here on a cause is stated as a fact
 PLACE = re.compile(r" \(\S+ line \d+\)$")  # in a file that a reader without the folder does not have
 EVIDENCE = 6  # lines shown of each cause
 
@@ -19,42 +19,43 @@ CSS = load_css("verdict")
 
 
 def view(verdict: Verdict, texts: Mapping[str, str] | None = None, folder: str = "") -> View:
-    """Return the block of a verdict; the texts behind it are folded, `kept` is the folder that holds the whole."""
-    first, others = verdict.causes[:1], verdict.causes[1:]
-    rows = _rows(first[0]) if first else []
-    if others:
-        items = [(f"{cause.confidence:.2f}", cause.id, _title(cause.id)) for cause in others]
-        rows.append(("or else", _list(items, "lines ids")))
-    if verdict.ruled_out:
-        rows.append(("ruled out", _list([("", out.id, out.why) for out in verdict.ruled_out], "lines ids")))
-    own = next_steps.own_error(verdict)
-    missing = [thing for thing in verdict.missing if not (own and thing.endswith(own))]
-    own = own if folder or texts else PLACE.sub("", own)
-    if missing:
-        rows.append(("not known", _list([("", "", thing) for thing in missing])))
-    if folder:
-        rows.append(("more in", f"<code>{escape(folder)}</code>"))
+    """Return the block of a verdict; the `texts` that it was made from are folded, `folder` holds the whole."""
+    rows = _rows(verdict.causes[0]) if verdict.causes else []
+    others = [(f"{cause.confidence:.2f}", cause.id, _title(cause.id)) for cause in verdict.causes[1:]]
+    rows += [("or else", _list(others, "lines ids"))] if others else []
+    refuted = [("", out.id, out.why) for out in verdict.ruled_out]
+    rows += [("ruled out", _list(refuted, "lines ids"))] if refuted else []
+    own, missing = _own_and_missing(verdict)
+    rows += [("not known", _list([("", "", thing) for thing in missing]))] if missing else []
+    rows += [("more in", f"<code>{escape(folder)}</code>")] if folder else []
     listed = "".join(f"<dt>{name}</dt><dd>{html}</dd>" for name, html in rows)
-    folded = "".join(_folded(name, text) for name, text in (texts or {}).items() if text.strip())
-    html = f'<style>{CSS}</style><div class="cause">{_head(first, own)}<dl>{listed}</dl>{folded}</div>'
-    return View(html, text(verdict))
+    folded = "".join(
+        f'<details><summary>{escape(name)}</summary><pre class="stack">{escape(text.rstrip())}</pre></details>'
+        for name, text in (texts or {}).items()
+        if text.strip()
+    )
+    head = _head(verdict.causes[:1], own if folder or texts else PLACE.sub("", own))
+    return View(f'<style>{CSS}</style><div class="cause">{head}<dl>{listed}</dl>{folded}</div>', text(verdict))
+
+
+def _own_and_missing(verdict: Verdict) -> tuple[str, list[str]]:
+    """Return the program's own error, and everything else that is not known."""
+    own = next_steps.own_error(verdict)
+    return own, [thing for thing in verdict.missing if not (own and thing.endswith(own))]
 
 
 def text(verdict: Verdict) -> str:
     """Return a verdict in words, one thing a line."""
     if not verdict.causes:
-        own = next_steps.own_error(verdict)
+        own, missing = _own_and_missing(verdict)
         headline = f"An error of the program itself, nothing from outside: {own}" if own else "The cause is not known."
-        missing = [thing for thing in verdict.missing if not (own and thing.endswith(own))]
         return "\n".join([headline, *(f"  not known: {thing}" for thing in missing)])
     cause = verdict.causes[0]
     words = _title(cause.id)
     lines = [f"{'Cause' if cause.confidence >= SURE else 'Probable cause'}: {words or cause.id}"]
     lines[0] += f" ({cause.id}, {100 * cause.confidence:.0f} % sure)"
-    lines += [
-        f"  because {line.file}{f':{line.line}' if line.line else ''}: {line.text}" for line in cause.evidence[:3]
-    ]
-    lines += [f"  mend it: {cause.fix}"] if cause.fix else []
+    lines += [f"  because {_place(line)}: {line.text}" for line in cause.evidence[:3]]
+    lines += [f"  fix: {cause.fix}"] if cause.fix else []
     lines += [f"  to be sure: {cause.experiment}"] if cause.experiment else []
     return "\n".join(lines)
 
@@ -81,11 +82,9 @@ def _title(name: str) -> str:
 
 
 def _rows(cause: Cause) -> list[tuple[str, str]]:
-    lines = [
-        (f"{line.file}{f':{line.line}' if line.line else ''}", line.text, "") for line in cause.evidence[:EVIDENCE]
-    ]
+    lines = [(_place(line), line.text, "") for line in cause.evidence[:EVIDENCE]]
     rows = [("because", _list(lines))] if lines else []
-    rows += [("mend it", escape(cause.fix))] if cause.fix else []
+    rows += [("fix", escape(cause.fix))] if cause.fix else []
     command, _, tells = cause.experiment.partition("    ")
     rows += [("to be sure", f"<code>{escape(command)}</code> {inline(ticked(tells))}".rstrip())] if command else []
     return rows
@@ -101,5 +100,5 @@ def _list(items: list[tuple[str, str, str]], style: str = "lines") -> str:
     return f'<ul class="{style}">{"".join(lines)}</ul>'
 
 
-def _folded(name: str, text: str) -> str:
-    return f'<details><summary>{escape(name)}</summary><pre class="stack">{escape(text.rstrip())}</pre></details>'
+def _place(line: Evidence) -> str:
+    return f"{line.file}:{line.line}" if line.line else line.file

@@ -39,7 +39,7 @@ def test_the_text_states_the_same() -> None:
     assert text.startswith("Cause: ")
     assert "(native.segv, 90 % sure)" in text
     assert "because stacks.txt:3: File <b>x</b>" in text
-    assert "mend it: Align versions." in text
+    assert "fix: Align versions." in text
 
 
 def test_a_cause_that_is_not_certain_is_only_probable() -> None:

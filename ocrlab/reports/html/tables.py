@@ -22,12 +22,12 @@ def table(
 ) -> View:
     """Return a table under a title that says the finding; words left, figures right, `total` sets off the last row."""
     words = [any(isinstance(row[i], str) and not FIGURE.match(str(row[i])) for row in rows) for i in range(len(head))]
-    body = []
-    for number, cells in enumerate(rows, 1):
-        body.append(_row([shown(cell) for cell in cells], words, "td", "sum" if total and number == len(rows) else ""))
+    texts = [[shown(cell) for cell in row] for row in rows]
+    sums = [""] * (len(rows) - 1) + ["sum" if total else ""]
+    body = [_row(row, words, "td", kind) for row, kind in zip(texts, sums, strict=True)] if rows else []
     table_html = f'<div class="wide"><table class="plain">{_parts(_row(head, words, "th"), body)}</table></div>'
     html = f"<style>{CSS}</style>{heading(finding)}{table_html}{_note(note)}"
-    lines = [finding, "  ".join(head), *("  ".join(shown(cell) for cell in row) for row in rows)]
+    lines = [finding, "  ".join(head), *map("  ".join, texts)]
     return View(html, "\n".join(lines))
 
 
@@ -79,12 +79,10 @@ def _parts(head: str, body: Sequence[str]) -> str:
 
 
 def _row(cells: Sequence[str], words: Sequence[bool], tag: str, kind: str = "") -> str:
-    scope = ' scope="col"' if tag == "th" else ""
-    inside = "".join(
-        f'<{tag}{scope} class="{"words" if left else ""}">{escape(cell)}</{tag}>'
-        for cell, left in zip(cells, words, strict=True)
-    )
-    return f'<tr class="{kind}">{inside}</tr>'
+    head = f'{tag} scope="col"' if tag == "th" else tag
+    pairs = zip(words, cells, strict=True)
+    parts = [f'<{head} class="{"words" if left else ""}">{escape(cell)}</{tag}>' for left, cell in pairs]
+    return f'<tr class="{kind}">{"".join(parts)}</tr>'
 
 
 def _cell(value: Sequence[float], low: float, high: float, best: bool, used: bool) -> str:

@@ -38,23 +38,6 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Files:
-    """What an execution leaves: notebook, HTML and JSON beside each other under one name."""
-
-    notebook: Path
-
-    @property
-    def html(self) -> Path:
-        """Return the report's file."""
-        return self.notebook.with_suffix(".html")
-
-    @property
-    def json(self) -> Path:
-        """Return the result's file."""
-        return self.notebook.with_suffix(".json")
-
-
-@dataclass(frozen=True)
 class NotebookResult:
     """How it ended: the word and the sentence of the outcome, and the exit status of `ocrlab run`."""
 
@@ -122,8 +105,11 @@ def read(text: str, kind: str) -> Any:
     return text
 
 
-def reserve(prepared: Prepared, folder: Path) -> Files:
-    """Write the notebook, not yet executed, under a name that nobody has; raises ConfigError for an unfit folder."""
+def reserve(prepared: Prepared, folder: Path) -> Path:
+    """Write the notebook, not yet executed, under a name that nobody has, and return its path.
+
+    Raises ConfigError for an unfit folder.
+    """
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{prepared.source.stem}"
     first = folder / f".{name}.{os.getpid()}.tmp"
     try:
@@ -133,13 +119,13 @@ def reserve(prepared: Prepared, folder: Path) -> Files:
         what, do = f"Nothing can be written into {folder}", "Choose another: --out DIR"
         raise ConfigError(what, got=error.strerror, do=do) from error
     for number in itertools.count(1):
-        files = Files(folder / f"{name}{'' if number == 1 else f'-{number}'}.ipynb")
+        path = folder / f"{name}{'' if number == 1 else f'-{number}'}.ipynb"
         with contextlib.suppress(FileExistsError):
-            files.notebook.touch(exist_ok=False)  # fails if somebody has the name, also in the same moment
-            first.replace(files.notebook)
+            path.touch(exist_ok=False)  # fails if somebody has the name, also in the same moment
+            first.replace(path)
             break
-    prepared.notebook.metadata.papermill.update(input_path=str(prepared.source), output_path=str(files.notebook))
-    return files
+    prepared.notebook.metadata.papermill.update(input_path=str(prepared.source), output_path=str(path))
+    return path
 
 
 def execute(prepared: Prepared, path: Path, *, progress_bar: bool, **limits: Any) -> None:
@@ -147,22 +133,22 @@ def execute(prepared: Prepared, path: Path, *, progress_bar: bool, **limits: Any
     Engine.execute_notebook(prepared.notebook, prepared.kernel, str(path), progress_bar=progress_bar, **limits)
 
 
-def finish(files: Files, *, with_html: bool) -> NotebookResult:
-    """Write HTML and JSON of an executed notebook, and return how it ended; raises OSError, DataError."""
-    notebook = nbformat.read(str(files.notebook), as_version=4)
+def finish(path: Path, *, with_html: bool) -> NotebookResult:
+    """Write HTML and JSON beside an executed notebook, and return how it ended; raises OSError, DataError."""
+    notebook = nbformat.read(str(path), as_version=4)
     about, metadata = notebook.metadata.papermill, notebook.metadata.get("ocrlab", {})
     if with_html:
-        document.write(files.notebook, files.html)
+        document.write(path, path.with_suffix(".html"))
     try:
-        result = results.load(files.notebook)
+        result = results.load(path)
         status = metadata.get("exit_status", 0 if result.outcome in PASSED else 1)
     except DataError:
         code_cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
         complete = all(cell.metadata.get("papermill", {}).get("status") == "completed" for cell in code_cells)
         ended = about.get("exception") is not True and complete
         text = "It ran to its end, but nothing in it was judged." if ended else "It did not run to its end."
-        incomplete = Outcome(files.notebook.stem, "INCOMPLETE", text)
+        incomplete = Outcome(path.stem, "INCOMPLETE", text)
         result = results.build(incomplete, metrics={}, parameters=about.get("parameters", {}))
         status = 0 if ended else 1
-    results.write_beside(files.notebook, result, metadata.get("redacted"))
+    results.write_beside(path, result, metadata.get("redacted"))
     return NotebookResult(result.outcome, result.sentence, int(status))

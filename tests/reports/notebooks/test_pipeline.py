@@ -111,7 +111,7 @@ def test_what_is_no_notebook_is_refused(tmp_path: Path) -> None:
 
 def test_no_name_is_taken_twice(write: Any, tmp_path: Path) -> None:
     prepared = pipeline.prepare(write(TYPED), [])
-    names = {pipeline.reserve(prepared, tmp_path / "out").notebook for _ in range(3)}
+    names = {pipeline.reserve(prepared, tmp_path / "out") for _ in range(3)}
     assert len(names) == 3
     assert sorted(tmp_path.glob("out/*")) == sorted(names)  # and nothing temporary stays
     assert all(nbformat.read(str(name), as_version=4).cells for name in names)
@@ -125,7 +125,7 @@ def test_a_file_system_without_links_is_good_enough(write, tmp_path, monkeypatch
 
     monkeypatch.setattr("os.link", refused)
     prepared = pipeline.prepare(write(TYPED), [])
-    names = [pipeline.reserve(prepared, tmp_path / "out").notebook for _ in range(2)]
+    names = [pipeline.reserve(prepared, tmp_path / "out") for _ in range(2)]
     assert names[0] != names[1]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in names)
     assert all(path.stat().st_size for path in names)
