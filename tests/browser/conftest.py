@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
-import http.server
 import json
 import os
 import shutil
@@ -17,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -153,26 +150,6 @@ def browser(_chromium: Browser) -> Iterator[Browser]:
     _chromium.driver.get("about:blank")
     yield _chromium
     _chromium.driver.get("about:blank")
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[[Path], str]]:
-    """Return a function that serves a folder and returns its URL, which ends in /."""
-    with contextlib.ExitStack() as stack:
-
-        def start(folder: Path) -> str:
-            handler = functools.partial(_Quiet, directory=str(folder))
-            server = stack.enter_context(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler))
-            stack.callback(server.shutdown)
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            return f"http://127.0.0.1:{server.server_port}/"
-
-        yield start
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
-        """Say nothing of every request."""
 
 
 @pytest.fixture

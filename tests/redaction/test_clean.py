@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import time
 
 import pytest
 
 from ocrlab import redaction
-from ocrlab.redaction.text_spans import begins_word, ends_word, replace_spans
+from ocrlab.redaction.text_spans import replace_spans
 
 
 def test_secrets_of_the_environment_and_of_addresses_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,14 +16,6 @@ def test_secrets_of_the_environment_and_of_addresses_are_replaced(monkeypatch: p
     assert redaction.clean("/tmp/somewhere/runs") == "/tmp/somewhere/runs"
     text = redaction.clean("got 0123456789abcdef from https://me:pass@example.org/x")
     assert text == "got (WANDB_API_KEY) from https://(secret)@example.org/x"
-
-
-def test_home_and_host_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/users/me")
-    monkeypatch.setattr(socket, "gethostname", lambda: "laptop-of-me")
-    assert redaction.clean("/users/me/runs on laptop-of-me") == "~/runs on (host)"
-    assert redaction.clean("/users/medium/runs, laptop-of-mega") == "/users/medium/runs, laptop-of-mega"
-    assert redaction.clean("/backup/users/me/runs") == "/backup/users/me/runs"
 
 
 def test_values_inside_others_are_cleaned_and_numbers_stay() -> None:
@@ -64,28 +55,6 @@ def test_what_stands_after_the_name_of_a_secret_is_replaced(text: str) -> None:
     assert "(secret)" in cleaned and "hunter2" not in cleaned and "45678" not in cleaned and "cdef" not in cleaned
     assert redaction.clean(cleaned) == cleaned
     assert len(cleaned) > len("(secret)") + 5, "the name and what follows stay"
-
-
-@pytest.mark.parametrize(
-    "token",
-    [
-        "sk-" + "aB3" * 10,
-        "sk-ant-api03-" + "aB3_" * 6,
-        "hf_" + "aB" * 17,
-        "ghp_" + "a1" * 18,
-        "gho_" + "a1" * 18,
-        "ghs_" + "a1" * 18,
-        "github_pat_" + "a1_" * 20,
-        "glpat-" + "a1" * 10,
-        "AKIA" + "ABCD1234" * 2,
-        "ASIA" + "ABCD1234" * 2,
-        "xoxb-123456-abcdef",
-        "eyJhbGciOi.eyJzdWIi.abc_def-1",
-        "AIza" + "a" * 35,
-    ],
-)
-def test_tokens_are_recognized_by_their_shape(token: str) -> None:
-    assert redaction.clean(f"got {token}, then 'x{token}'") == f"got (secret), then 'x{token}'"
 
 
 @pytest.mark.parametrize(
@@ -197,14 +166,3 @@ def test_characters_that_json_escapes_are_looked_at_and_stay_as_they_were_spelle
 
 def test_of_two_that_overlap_the_first_counts() -> None:
     assert replace_spans("abcdef", [lambda _: [(1, 4, "X"), (0, 2, "Y"), (4, 5, "Z")]]) == ("YcdZf", 2)
-
-
-def test_where_words_begin_and_end() -> None:
-    assert (
-        begins_word("x y", 2)
-        and not begins_word("xy", 1)
-        and begins_word("\\ny", 2)
-        and begins_word("%2Fy", 3)
-        and not begins_word("_y", 1)
-    )
-    assert ends_word("xy", 2) and not ends_word("xyz", 2) and ends_word("xy z", 2)

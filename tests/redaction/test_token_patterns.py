@@ -8,7 +8,6 @@ import string
 import pytest
 
 from ocrlab import redaction
-from ocrlab.redaction.token_patterns import PREFIXES
 
 LETTERS = string.ascii_letters + string.digits
 HEX = "0123456789abcdef"
@@ -168,8 +167,3 @@ def test_tokens(token: str) -> None:
 )
 def test_words_that_begin_like_a_token_stay(text: str) -> None:
     assert redaction.clean(text) == text
-
-
-def test_no_prefix_is_there_twice() -> None:
-    names = [prefix for prefix, _ in PREFIXES]
-    assert len(names) == len(set(names))

@@ -91,12 +91,6 @@ def test_the_same_plot_is_the_same_file() -> None:
     assert plots.curves(ROWS).html == plots.curves(ROWS).html
 
 
-def test_the_style_stays_inside() -> None:
-    before = dict(matplotlib.rcParams)
-    plots.curves(ROWS)
-    assert dict(matplotlib.rcParams) == before
-
-
 def test_metrics_are_read_row_by_row(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text("step,loss,hmean@0.5\n1,2.5,\n2,,0.5\n", encoding="utf-8")

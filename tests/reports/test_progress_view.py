@@ -50,17 +50,6 @@ def test_it_shows_at_once_then_twice_a_second_and_the_end(clock: Clock) -> None:
     assert "took 0:10" in shown[-1].text
 
 
-def test_flush_shows_only_what_was_pending(clock: Clock) -> None:
-    shown: list[View] = []
-    block = progress_view.Live("Training", shown.append, clock=clock)
-    block(train(3))
-    assert len(shown) == 1
-    block.flush()
-    block.flush()
-    assert len(shown) == 2
-    assert "3 of 100" in shown[-1].text
-
-
 def test_the_clock_moves_while_nothing_else_does(clock: Clock) -> None:
     shown: list[View] = []
     block = progress_view.Live("Training", shown.append, clock=clock)
@@ -124,11 +113,6 @@ def test_a_curve_is_an_image_with_words() -> None:
     assert svg.get("role") == "img"
     assert svg.get("aria-label") == "loss from step 0 to 30: 2 at last, between 1 and 3"
     assert progress_view.curve([(0, float("nan"))], "loss") == ""
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (61, "1:01"), (3661, "1:01:01")])
-def test_durations(seconds: float, text: str) -> None:
-    assert progress_view.duration(seconds) == text
 
 
 def test_what_is_done_in_parts_says_what_each_of_them_counts(clock: Clock) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from ocrlab.config.schema import load
-from ocrlab.errors import CheckpointError
 from ocrlab.notebook import child_runner, page_viewer
 
 
@@ -74,9 +73,3 @@ def test_a_killed_detector_is_named_and_starts_again(viewer: page_viewer.Viewer)
         viewer.link.ask("judge", viewer.source, viewer.opened.post)
     again = viewer.link.ask("judge", viewer.source, viewer.opened.post)
     assert again.scores.tolist() == viewer.judged.scores.tolist()
-
-
-@pytest.mark.slow
-def test_a_wrong_checkpoint_gets_a_single_sentence(lab: Any, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="There is no checkpoint"):
-        page_viewer.look(lab, str(tmp_path / "none.ckpt"), 0)

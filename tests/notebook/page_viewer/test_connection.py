@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ocrlab.errors import ConfigError, DataError, RunError
+from ocrlab.errors import DataError, RunError
 from ocrlab.notebook import child_runner
 from ocrlab.notebook.page_viewer import connection
 from ocrlab.notebook.page_viewer.connection import Link
@@ -154,8 +154,3 @@ def test_the_child_leaves_when_the_kernel_is_killed(tmp_path: Path) -> None:
     kernel.wait()
     kernel.stdout.close()
     assert gone(pid)
-
-
-def test_errors_keep_their_class_and_strange_ones_become_ours() -> None:
-    assert isinstance(connection.raised("ConfigError", "a", None, None, None), ConfigError)
-    assert isinstance(connection.raised("Strange", "a", None, None, None), RunError)

@@ -85,15 +85,6 @@ def test_maps_have_the_size_of_the_page_and_small_ones_fit_a_report(bench: tuple
     assert pixels(page_worker.threshold(FIRST)).shape[:2] == page.inner[::-1]
 
 
-def test_a_file_is_a_page_without_annotation(bench: tuple[PageWorker, DetectorInfo], root: Path) -> None:
-    page_worker, opened = bench
-    path = next((root / "data_samples" / "val" / "images").glob("*.jpg"))
-    viewed = page_worker.see(Source("", str(path)))
-    judged = page_worker.judge(Source("", str(path)), opened.post)
-    assert viewed.name == path.name and not viewed.annotated and not viewed.truth
-    assert judged.figures is None and len(judged.polygons) > 10
-
-
 def test_only_the_last_pages_are_remembered(bench: tuple[PageWorker, DetectorInfo], monkeypatch) -> None:  # type: ignore[no-untyped-def]
     page_worker, _ = bench
     monkeypatch.setattr(worker, "CACHED_PAGES", 2)

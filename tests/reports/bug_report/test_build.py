@@ -157,13 +157,6 @@ def test_the_command_of_a_recorder_in_somebodys_own_program(tmp_path: Path) -> N
     assert "The command is unknown" not in build.build(sources).markdown
 
 
-def test_a_process_that_is_gone_is_described_in_words(runs: Path) -> None:
-    folder = run_folder.create(runs, "train")
-    process = folder.path / "flight" / "process.json"
-    process.write_text(json.dumps({**json.loads(process.read_text()), "started": 1}))
-    assert title(collect(folder.path)) == "The process died and left no word"
-
-
 def test_numbers_that_are_none_are_a_failure_also_of_a_run_that_ended_well(runs: Path) -> None:
     folder = run_folder.create(runs, "train")
     folder.metrics_file.write_text("step,loss\n1,0.5\n2,nan\n3,nan\n")

@@ -38,15 +38,6 @@ def test_a_page_is_a_small_grey_webp(page: np.ndarray) -> None:
     assert len(uri) < 100_000
 
 
-def test_a_coloured_page_stays_coloured(page: np.ndarray) -> None:
-    page[..., 0] //= 2
-    assert opened(page_images.encoded(page)).mode == "RGB"
-
-
-def test_a_small_image_is_not_enlarged() -> None:
-    assert opened(page_images.encoded(np.zeros((20, 30, 3), np.uint8))).size == (30, 20)
-
-
 def test_a_map_is_a_png_of_few_colours() -> None:
     values = np.linspace(0, 1, 640 * 640, dtype=np.float32).reshape(640, 640)
     uri = page_images.encoded(values)
@@ -93,8 +84,3 @@ def test_a_row_has_a_title_and_a_legend(page: np.ndarray) -> None:
     assert "2 pages &lt;found&gt;" in view.html
     assert "ignored" in view.html
     assert "and a note" in view.html
-
-
-def test_a_scale_names_its_ends() -> None:
-    assert "0.3" in page_images.scale(0.3, 0.7)
-    assert "#440154" in page_images.scale(0.3, 0.7)  # viridis begins there

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 
@@ -57,11 +56,3 @@ def test_without_detections_there_is_no_best() -> None:
 )
 def test_cells(value: object, text: str) -> None:
     assert tables.shown(value) == text
-
-
-def test_the_head_of_a_table_is_set_apart_so_that_paper_repeats_it() -> None:
-    for view in (
-        tables.table(("a", "b"), [("x", 1), ("y", 2)], "found"),
-        tables.grid({(1, 2): (0.5, 0.1), (1, 3): (0.6, 0.2)}, ("k", "r"), (1, 2), "hmean", "recall"),
-    ):
-        assert len(re.findall(r"<thead><tr[^>]*><th.*?</tr></thead><tbody><tr.*</tr></tbody></table>", view.html)) == 1

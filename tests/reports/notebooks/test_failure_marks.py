@@ -138,10 +138,6 @@ def test_py_spys_stack_too() -> None:
     assert failure_marks.cell_stack(PY_SPY, [CELL]).splitlines() == own
 
 
-def test_an_unknown_cell_is_still_a_cell() -> None:
-    assert "f (a cell:2)" in failure_marks.cell_stack(PY_SPY, [])
-
-
 def test_a_stack_without_a_cell_stays_whole() -> None:
     assert (
         failure_marks.cell_stack("Thread 1 (idle)\n    main (train.py:3)\n") == "Thread 1 (idle)\n    main (train.py:3)"

@@ -39,11 +39,6 @@ def test_the_block_says_its_word_in_colour_sign_and_text(word: str) -> None:
     assert shown.text == f"03_train: {word}. A <b> sentence. Next: ocrlab train"
 
 
-def test_words_differ_in_sign_and_colour() -> None:
-    assert len({look.sign for look in OUTCOMES.values()}) == len(OUTCOMES)
-    assert len({look.colour for look in OUTCOMES.values()}) == len(OUTCOMES)
-
-
 def test_text_is_readable_on_its_ground() -> None:
     """Contrast of at least 4.5 (WCAG 2.1, AA)."""
     for look in OUTCOMES.values():

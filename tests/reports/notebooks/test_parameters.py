@@ -59,20 +59,6 @@ def test_a_comment_gives_help_unit_and_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("injected", "name", "value"),
-    [
-        ("batch_size = 8", "batch_size", 8),
-        ("lr = 1", "lr", 1),
-        ("scale = [0.5, 2]", "scale", (0.5, 2)),
-        ("threads = 2", "threads", 2),
-        ('overrides = ["augment.rotate=2"]', "overrides", ["augment.rotate=2"]),
-    ],
-)
-def test_values_that_papermill_injects(injected: str, name: str, value: object) -> None:
-    assert check(injected)[name] == value
-
-
-@pytest.mark.parametrize(
     ("injected", "message"),
     [
         ('batch_size = "eight"', r"batch_size='eight' cannot be used. Needed: a whole number at least 1"),
@@ -106,12 +92,6 @@ def test_a_setting_may_be_injected_without_standing_in_the_cell() -> None:
     assert check("crop = 640", also=("crop",))["crop"] == 640
     with pytest.raises(ConfigError, match="Did you mean crop?"):
         check("crops = 640", also=("crop",))
-
-
-def test_all_that_is_wrong_is_reported_at_once() -> None:
-    with pytest.raises(ConfigError) as caught:
-        check('batch_size = "eight"\nlimit = 2\nbach = 1')
-    assert all(word in str(caught.value) for word in ("batch_size", "limit", "bach"))
 
 
 @pytest.mark.parametrize("name", ["wandb_api_key", "password", "hf_token", "dbPassword", "aws_secret_access_key"])
@@ -152,11 +132,6 @@ def test_without_history_the_annotations_do() -> None:
 def test_lines_that_papermill_cannot_read_are_refused(line: str) -> None:
     with pytest.raises(ConfigError, match="Parameter a "):
         parameters.read(line)
-
-
-def test_changed_says_what_was_set() -> None:
-    values = check("batch_size = 8\ncrop = 640", also=("crop",))
-    assert parameters.changed(["", CELL, SETUP], {}, values) == {"batch_size": 8, "crop": 640}
 
 
 @pytest.mark.parametrize(

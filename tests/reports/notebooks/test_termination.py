@@ -97,7 +97,3 @@ def test_an_exception_and_a_stop() -> None:
     ended = termination.stopped(None, SystemExit(143))
     assert (ended.word, ended.exit_status) == ("INCOMPLETE", 143)
     assert "SIGTERM before its first cell" in ended.sentence
-
-
-def test_no_time_left_between_two_cells() -> None:
-    assert (termination.late(60, 4).word, termination.late(60, 4).exit_status) == ("STUCK", 124)

@@ -79,15 +79,6 @@ def test_without_libyaml_the_same_is_read(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1e-3", 0.001), ("8", 8), ("none", None), ("True", True), ("resnet18", "resnet18"), ("010", 10), ("-2", -2)],
-)
-def test_values_of_the_command_line(text: str, value: object) -> None:
-    assert config_reader.parse_value(text) == value
-    assert type(config_reader.parse_value(text)) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
     [("010", 10), ("1e5", 1e5), ("yes", "yes"), ("2026-11-22", "2026-11-22"), ("0x1f", "0x1f"), ("1:30", "1:30"),
      ("'10'", "10"), ("'none'", "none"), ("[a, 2]", ("a", 2)),
      ('"x: y"', "x: y"), ("|\n  two\n  lines\n", "two\nlines\n"),

@@ -140,14 +140,6 @@ def test_names_are_short_where_they_can_be() -> None:
     assert query.short_names(["a.on", "optim.lr"], runs) == {"a.on": "a.on", "optim.lr": "lr"}
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "none"), (True, "true"), (1e-5, "1e-05"), (0.3, "0.3"), ((0.3, 1), "[0.3,1]"), ("a", "a")],
-)
-def test_values_as_words(value: object, text: str) -> None:
-    assert query.format_value(value) == text
-
-
 def test_thousands_are_ordered_at_once() -> None:
     runs = [Run(str(n), str(n), "success", metrics={"hmean@0.5": n / 9} if n % 2 else {}) for n in range(5000)]
     begun = time.process_time()
