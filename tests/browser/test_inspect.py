@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 NAME = "08_inspect.ipynb"
 PICTURE = "return document.querySelectorAll('.ocrlab-stack svg').length == 2"
 POLYGONS = "return document.querySelector('.ocrlab-stack [class=found], .ocrlab-stack [class=text]').getAttribute('d')"
-MESSAGE = "return document.querySelector('.ocrlab-side .told')?.textContent"
+MESSAGE = "return document.querySelector('.ocrlab-side .problem')?.textContent"
 FIGURES = "return document.querySelector('.ocrlab-side [role=status]').textContent"
 IMAGE = "return document.querySelector('.ocrlab-stack image').getAttribute('href')"
 VOILAS = re.compile(r"https://cdn\.jsdelivr\.net/npm/@fortawesome/.*\.css$")  # its template's icons: without, no arrows

@@ -115,7 +115,7 @@ def about(page: ViewedPage, judged: Detections, baseline: Detections) -> str:
 
 def alert(text: str) -> str:
     """Return a sentence about something that went wrong, or that one should know."""
-    return f'<div class="ocrlab"><p class="told" role="alert">{escape(text)}</p></div>'
+    return f'<div class="ocrlab"><p class="problem" role="alert">{escape(text)}</p></div>'
 
 
 def listed(page: ViewedPage, judged: Detections) -> str:
