@@ -85,20 +85,8 @@ def test_ordinary_words_stay(text: str) -> None:
 
 
 def test_the_words_of_a_command_line_are_cleaned_together() -> None:
-    words = ["python", "t.py", "--api-key", SECRET, "-p", "hf_token", SECRET, "--lr", "5", f"--token={SECRET}"]
-    expected = [
-        "python",
-        "t.py",
-        "--api-key",
-        "(secret)",
-        "-p",
-        "hf_token",
-        "(secret)",
-        "--lr",
-        "5",
-        "--token=(secret)",
-    ]
-    assert redaction.clean(words) == expected
+    words = f"python t.py --api-key {SECRET} -p hf_token {SECRET} --lr 5 --token={SECRET}"
+    assert redaction.clean(words.split()) == words.replace(SECRET, "(secret)").split()
 
 
 def test_all_of_a_long_value_is_replaced() -> None:

@@ -141,13 +141,6 @@ def test_a_broken_file_gets_a_sentence_and_the_page_stays(panel: Panel) -> None:
     assert panel.at["message"].value == ""
 
 
-def test_what_was_done_to_an_upload_is_reported(panel: Panel) -> None:
-    data = io.BytesIO()
-    Image.fromarray(np.full((90, 60), 250, np.uint8)).convert("CMYK").save(data, "jpeg")
-    upload(panel, "print.jpg", data.getvalue())
-    assert "CMYK, converted to RGB" in panel.at["message"].value
-
-
 def test_old_uploads_are_dropped(panel: Panel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(widgets, "UPLOADS", 2)
     for value in (10, 20, 30):

@@ -166,14 +166,6 @@ def test_numbers_that_are_none_are_a_failure_also_of_a_run_that_ended_well(runs:
     assert "# loss becomes nan" in text and "`loss` is `nan` from line 3 of `metrics.csv`" in text
 
 
-def test_a_run_that_did_well_has_nothing_to_report(runs: Path) -> None:
-    folder = run_folder.create(runs, "train")
-    folder.succeed({"hmean@0.5": 0.9})
-    sources = collect(folder.path)
-    assert not sources.failed
-    assert "there is no failure to report" in rendered(folder.path) and "status: no failure" in rendered(folder.path)
-
-
 def test_a_hang_and_out_of_memory_and_a_run_that_is_gone(tmp_path: Path) -> None:
     hang = crashed(tmp_path / "a", "epoch 1\n", "hung", silent_seconds=60.0, run_seconds=80.0)
     assert "It hung: nothing moved any more" in rendered(hang) and "It stood still for 60 s." in rendered(hang)

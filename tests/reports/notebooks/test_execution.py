@@ -30,17 +30,3 @@ def test_no_time_left_for_the_next_cell_is_not_the_last_cells_fault() -> None:
     assert ended is not None
     assert (ended.word, ended.exit_status, ended.cell) == ("STUCK", 124, None)
     assert "before its first cell" in ended.sentence
-
-
-def test_an_exit_is_read_from_the_reply() -> None:
-    manager: Any = SimpleNamespace(nb=SimpleNamespace(cells=[]))
-    kernel = Kernel()
-    run = Run(manager, None, kernel, Limits(60, None))
-    kernel.close()
-    for payload, leaving in (
-        ([{"source": "ask_exit", "keepkernel": False}], True),
-        ([{"source": "page"}], False),
-        (None, False),
-    ):
-        run.note_exit(execute_reply={"content": {"payload": payload}}, cell=None)
-        assert run.leaving is leaving

@@ -46,36 +46,6 @@ def setup_cell(**more: Any) -> Any:
     return new_code_cell("setup()", outputs=[new_output("display_data", data=data)], execution_count=1)
 
 
-def test_the_block_and_the_result_of_our_notebooks_are_overwritten() -> None:
-    execution = manager([setup_cell(), new_code_cell("die()", execution_count=2)])
-    failure_marks.mark(execution, DIED, 1)
-    data = execution.nb.cells[0].outputs[0].data
-    result = results.from_bundle(data)
-    assert result is not None
-    assert (result.name, result.outcome, result.parameters) == ("ours", "CRASHED", {"n": 3})
-    assert result.ending is not None
-    assert (result.ending["signal"], result.ending["cell"]) == ("SIGSEGV", 2)
-    assert "CRASHED" in data["text/html"]
-    assert "native.segv" in data["text/html"]
-    assert "INCOMPLETE" not in data["text/html"]
-    error = execution.nb.cells[1].outputs[0]
-    assert (error.ename, error.evalue) == ("KernelDied", DIED.sentence)
-    assert execution.nb.cells[1].metadata.papermill.status == "failed"
-    assert execution.nb.metadata.papermill.exception is True
-    assert execution.nb.metadata.ocrlab["exit_status"] == 139
-
-
-def test_somebody_elses_notebook_gets_a_block_at_its_top() -> None:
-    execution = manager([new_code_cell("die()", execution_count=1)])
-    failure_marks.mark(execution, DIED, 0)
-    top = execution.nb.cells[0]
-    assert top.metadata.tags == ["ocrlab-outcome"]
-    result = results.from_bundle(top.outputs[0].data)
-    assert result is not None
-    assert (result.name, result.outcome, result.parameters) == ("mine", "CRASHED", {"n": 3})
-    nbformat.validate(execution.nb)
-
-
 def test_the_notebooks_own_word_on_its_child_stays() -> None:
     cells = [setup_cell(outcome="CRASHED", ending={"exit_status": 137}), new_code_cell("lab.run()", execution_count=2)]
     cells[1].outputs = [new_output("error", ename="ChildFailed", evalue="x", traceback=["x"])]

@@ -64,14 +64,6 @@ def test_what_it_says_is_handed_out_once_and_without_its_stack(kernel: Kernel) -
     assert kernel.take_output() == [("stderr", "more\n")]
 
 
-def test_a_crash_leaves_exit_code_and_stack(kernel: Kernel, start: Start) -> None:
-    start("import ctypes; print('ready', flush=True); ctypes.string_at(0)")
-    assert kernel.gone_within(20)
-    assert kernel.exit_code() == -signal.SIGSEGV
-    assert [name for name, _ in kernel.take_output()] == ["stdout"]
-    assert "Segmentation fault" in kernel.stack()
-
-
 def test_a_kernel_that_listens_is_asked_for_its_stack(kernel: Kernel, start: Start) -> None:
     folder = repr(str(kernel.folder))
     start(

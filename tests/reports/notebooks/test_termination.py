@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -71,21 +69,6 @@ def test_a_diagnosis_that_fails_costs_nothing_else(kernel: Kernel, monkeypatch: 
     assert ended.verdict is not None
     assert ended.verdict.causes == []
     assert "no catalogue" in ended.verdict.missing[0]
-
-
-def test_a_stuck_kernel_is_looked_at_while_it_lives(kernel: Kernel) -> None:
-    code = "import time\ndef waits_here():\n    print('ready', flush=True)\n    time.sleep(300)\nwaits_here()"
-    process = subprocess.Popen([sys.executable, "-c", code], **kernel.launch())
-    kernel.process = process
-    while "ready" not in (kernel.folder / "stdout").read_text() and process.poll() is None:
-        pass
-    ended = termination.stuck(kernel, 5, "a cell", 3, "")
-    assert process.poll() is None  # ending it is another's business
-    kernel.end()
-    process.wait()
-    assert (ended.word, ended.exit_status) == ("STUCK", 124)
-    assert "Cell [3] still ran after 5 s, the limit of a cell" in ended.sentence
-    assert str(process.pid) in ended.texts["stacks.txt"]
 
 
 def test_an_exception_and_a_stop() -> None:
