@@ -64,7 +64,7 @@ def _head(first: list[Cause], own: str) -> str:
     if own:
         return f"<h4>An error of the program itself, nothing from outside</h4><p>{inline(ticked(own))}</p>"
     if not first:
-        return "<h4>The cause is not known</h4><p>Nothing that was seen decides it.</p>"
+        return "<h4>The cause is not known</h4><p>Nothing observed decides it.</p>"
     cause = first[0]
     words = escape(_title(cause.id))
     return (

@@ -64,7 +64,7 @@ def title(sources: Sources) -> str:
     elif sources.nonfinite and not cause:
         what = f"{sources.nonfinite[1]} becomes {sources.nonfinite[2]}"
     elif sources.record and sources.record.status == "died":
-        what = "The process died and left no word"
+        what = "The process ended without a message"
     else:
         how = "It hung" if sources.hung else "It failed"
         what = failure.kind or sources.verdict.signal or f"{how}, and the cause is unknown"
@@ -96,7 +96,7 @@ def summary(sources: Sources) -> list[Block]:
         text = "Nothing here says that it failed."
         if sources.record and sources.record.status == "success":
             text = "This run ended with success: there is no failure to report."
-        do = "If it did something else than you expected, write down what, under Expected and actual,"
+        do = "If it did something other than you expected, describe it under Expected and actual,"
         return [text, f"{do} and share the run."]
     rows = [["how it ended", ending(sources)]]
     if sources.cause:
@@ -115,13 +115,13 @@ def environment(sources: Sources) -> list[Block]:
     The run wrote it down when it began; else it is looked up, if this is the same machine.
     """
     recorded, facts = sources.environment, sources.incident.facts
-    origin = "As the run wrote it down when it began."
+    origin = "Recorded by the run when it started."
     if not recorded and sources.here:
         recorded = host.environment()
-        origin = "The run wrote nothing down. This is the same machine, as it was found when this report was written."
-        origin += " The packages are those of the Python that wrote it, which need not be the program's."
+        origin = "The run recorded nothing. This is the same machine, when this report was written."
+        origin += " The packages are those of the Python that wrote it, and may differ from the program's."
     if not recorded and not facts:
-        return ["Unknown: nothing was written down, and it may have been elsewhere."]
+        return ["Unknown: nothing was recorded, and it may have run on another machine."]
     machine, installed = _mapping(recorded.get("machine")), _mapping(recorded.get("packages"))
     gpu, torch = _mapping(facts.get("gpu")), _mapping(facts.get("torch"))
     gpu_parts = [str(gpu[name]) for name in ("name", "capability", "driver") if gpu.get(name)]
@@ -202,11 +202,11 @@ def reproduction(sources: Sources, verification: Mapping[str, Any]) -> list[Bloc
         blocks.append("The command is unknown: no record of the process says how it was started.")
     if sources.has_config:
         again = code(f"ocrlab train --config {sources.path.name}/config.yaml")
-        blocks += [] if words else [f"Its settings are kept: {again}."]
+        blocks += [] if words else [f"Its settings are stored: {again}."]
         private = "It is private and is not part of this."
         items.append(f"{code('config.yaml')} in the run folder holds every setting. {private}")
     if sources.recorded:
-        items.append(f"{code(f'ocrlab replay {sources.path.name}')} makes only the step that failed again, and alone.")
+        items.append(f"{code(f'ocrlab replay {sources.path.name}')} repeats only the step that failed.")
     blocks += [items] if items else []
     if not verification:
         return [*blocks, f"Not verified: {code('ocrlab report bug RUN --verify')} runs the command again."]
@@ -214,13 +214,18 @@ def reproduction(sources: Sources, verification: Mapping[str, Any]) -> list[Bloc
     if not runs:
         return [*blocks, f"It could not be verified: {verification.get('why') or 'it is unknown why'}."]
     rows = [
-        [str(index), "the same failure" if run["same"] else "another end", code(run["told"]), f"{run['seconds']:.1f}"]
+        [
+            str(index),
+            "the same failure" if run["same"] else "a different ending",
+            code(run["told"]),
+            f"{run['seconds']:.1f}",
+        ]
         for index, run in enumerate(runs, 1)
     ]
     many = "run again" if len(runs) == 1 else f"run again {len(runs)} times"
-    text = f"Verified: {many}, and the same failure came {verification['same']} of {len(runs)} times"
+    text = f"Verified: {many}, and the same failure occurred in {verification['same']} of {len(runs)} runs"
     text += f" (looked for: {code(verification['wanted'])})."
-    return [*blocks, text, Table(["run", "what came", "in its words", "s"], rows)]
+    return [*blocks, text, Table(["run", "result", "description", "s"], rows)]
 
 
 def expected(sources: Sources) -> list[Block]:
@@ -231,7 +236,7 @@ def expected(sources: Sources) -> list[Block]:
     if sources.kind == "notebook":
         wanted = "Every cell runs to its end."
     blocks: list[Block] = [
-        f"Expected: {wanted} Nobody wrote down more than that: what was expected beyond it is unknown.",
+        f"Expected: {wanted} Nothing else about the expected behaviour was recorded.",
         f"Actual: {ending(sources)}",
     ]
     if sources.nonfinite:
@@ -243,14 +248,14 @@ def expected(sources: Sources) -> list[Block]:
     if texts.get(name):
         last = "\n".join(texts[name].rstrip().splitlines()[-TAIL:])
         return [*blocks, Code(last, "text", f"The last lines of {name}")]
-    return [*blocks, "What it printed is unknown: no output was kept."]
+    return [*blocks, "What it printed is unknown: no output was stored."]
 
 
 def stack(sources: Sources) -> list[Block]:
     """The failing line with the lines around it, and the whole stack."""
     stack = find_stack(sources.incident.texts, sources.here)
     if not stack.whole:
-        return ["Unknown: no traceback and no stack was left."]
+        return ["Unknown: there is no traceback and no stack."]
     blocks: list[Block] = []
     if stack.frame:
         function, place = code(stack.frame.function), code(f"{stack.frame.file}:{stack.frame.line}")
@@ -271,11 +276,11 @@ def impact(sources: Sources) -> list[Block]:
         items.append("No checkpoint was written: the whole run is lost.")
     silent = number(sources.incident.facts.get("silent_seconds"))
     if silent and sources.hung:
-        items.append(f"It stood still for {silent:.0f} s.")
+        items.append(f"It made no progress for {silent:.0f} s.")
     same, others = sources.siblings()
     if others:
         items.append(f"{same} of the {others} other runs beside it failed in the same way.")
-    return [[*items, "Whom else it concerns is unknown."]]
+    return [[*items, "Who else is affected is unknown."]]
 
 
 def hypotheses(sources: Sources) -> list[Block]:
@@ -288,7 +293,7 @@ def hypotheses(sources: Sources) -> list[Block]:
         places = [f"{line.file}:{line.line}" if line.line else line.file for line in cause.evidence]
         lines = [
             f"{code(place)} {code(line.text[:200])}" for place, line in zip(places, cause.evidence, strict=True)
-        ] or ["it looks the same as what was seen"]
+        ] or ["it matches what was observed"]
         rows.append([name, state, f"{cause.confidence:.2f}", "; ".join(lines)])
     for file, record in sources.bisects:
         if record.get("status") == "found":
@@ -297,10 +302,10 @@ def hypotheses(sources: Sources) -> list[Block]:
             evidence = f"{code(file)} {_answer(record.get('sentence'))}"
             rows += [[f"Setting {code(name)}", *judged, evidence] for name in _list(record.get("culprits"))]
     if not rows:
-        return ["None: nothing that was seen speaks for any cause that is known."]
+        return ["None: nothing observed supports a known cause."]
     blocks: list[Block] = [Table(["hypothesis", "status", "confidence", "evidence"], rows)]
     if sources.cause and sources.cause.experiment:
-        blocks += ["What would settle it:", Code(sources.cause.experiment)]
+        blocks += ["To confirm it:", Code(sources.cause.experiment)]
     return blocks
 
 
@@ -311,7 +316,7 @@ def ruled_out(sources: Sources) -> list[Block]:
         if record.get("status") in ("found", "none"):
             culprits = set(map(str, _list(record.get("culprits"))))
             names = [str(row.get("name")) for row in _rows(record.get("factors"))]
-            why = f"{code(file)}: the answer needs no change of it"
+            why = f"{code(file)}: the answer does not change it"
             rows += [[f"Setting {code(name)}", "refuted", why] for name in names if name not in culprits]
     return [Table(["cause", "status", "why"], rows)] if rows else ["Nothing was ruled out."]
 
@@ -323,11 +328,11 @@ def fix(sources: Sources) -> list[Block]:
     if cause and cause.fix:
         unsure = "" if cause.confidence >= SURE else f"If it is {code(cause.id)}, which is not certain: "
         items.append(f"{unsure}{ticked(cause.fix)}")
-    items = items or ["Unknown, as the cause is."]
+    items = items or ["Unknown, like the cause."]
     if not tried:
-        items.append("Not tried: nothing here says that any of it was.")
+        items.append("Not tried: nothing here shows that any of this was tried.")
     elif cause and cause.fix:
-        items.append("The last of these was not tried, as far as anything here says.")
+        items.append("The last of these was not tried, as far as this report knows.")
     return [items]
 
 
@@ -357,7 +362,7 @@ def trials(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
         variants = _rows(record.get("cells"))
         rows = [[code(row.get("cell")), code(_variant_result(row)), _seconds(row)] for row in variants]
         blocks += [f"{code(file)}: {_answer(record.get('answer'))}"]
-        blocks += [Table(["cell", "what came of it", "s"], rows[:SHOWN])] if rows else []
+        blocks += [Table(["variant", "result", "s"], rows[:SHOWN])] if rows else []
     for file, record in sources.bisects:
         flips = [(", ".join(map(str, row.get("flipped") or ["nothing"])), row) for row in _rows(record.get("table"))]
         rows = [[code(flipped), _answer(row.get("ended")), _seconds(row)] for flipped, row in flips]
@@ -397,7 +402,7 @@ def progress(sources: Sources, verification: Mapping[str, Any]) -> list[Block]:
         "first fault placed: module, operator, sample": replayed,
         f"cause named with confidence {SURE:g} or more": cause is not None and cause.confidence >= SURE,
         "fix proposed": bool(cause and cause.fix),
-        "a way around it tried and shown to work": bool(_workarounds(sources)),
+        "a workaround tried and shown to work": bool(_workarounds(sources)),
         "fix tried": False,
         "regression test written": False,
     }
@@ -424,7 +429,7 @@ def ending(sources: Sources) -> str:
     if record and record.status == "success":
         return "It ended with success."
     if sources.hung:
-        return f"It hung: nothing moved any more{after}."
+        return f"It hung: it stopped making progress{after}."
     if verdict.signal:
         return f"It was killed by {verdict.signal}{after}."
     if verdict.exit_code is not None:
@@ -432,7 +437,7 @@ def ending(sources: Sources) -> str:
     if record and record.status == "running":
         return "It is still running."
     if record and record.status == "died":
-        return "Its process is gone and left no word."
+        return "Its process is gone and left no message."
     if record and record.error:
         return f"It ended with {code(str(record.error.get('type'))[:200])}{after}."
     return "How it ended is unknown."
@@ -458,8 +463,8 @@ def how_far(sources: Sources) -> str:
     beat, step = sources.incident.facts.get("heartbeat"), sources.last_step
     parts = [f"step {steps[-1]:.0f} in {code('metrics.csv')}"] if steps else []
     if isinstance(beat, Mapping) and beat.get("step") is not None:
-        parts.append(f"its last sign of life was in step {code(beat['step'])} ({code(beat.get('phase') or UNKNOWN)})")
-    parts += [f"step {step} was being made, as the flight record says"] if step is not None else []
+        parts.append(f"its last heartbeat was in step {code(beat['step'])} ({code(beat.get('phase') or UNKNOWN)})")
+    parts += [f"step {step} was running, according to the flight record"] if step is not None else []
     return ", ".join(parts) or UNKNOWN
 
 

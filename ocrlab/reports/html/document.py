@@ -24,7 +24,7 @@ LARGEST = 2_000_000  # bytes of a report
 LISTED = 3  # sections from which on they are listed beside the page
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 PLACE = re.compile(r"\bcell \[(\d+)\]")
-UNJUDGED = "Nothing in this notebook was judged, so that nothing says that it is good."
+UNJUDGED = "Nothing in this notebook was judged, so it cannot count as good."
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ OUTCOMES = {
         "M6.5 6.5l11 11M17.5 6.5l-11 11", "#ab1f24", "#fcecec", "It finished and no limit is met, or an error ended it."
     ),
     "CRASHED": Look("M13.5 3.5L7 13h9l-6 8", "#7b1f79", "#f8ebf8", "The process died of a signal."),
-    "STUCK": Look("M9 6.5v11M15 6.5v11", "#8f3d05", "#fcefe5", "There was no progress any more."),
-    "INCOMPLETE": Look("M6 12h.01M12 12h.01M18 12h.01", "#46525f", "#eef1f4", "Nobody said yet how it ended."),
+    "STUCK": Look("M9 6.5v11M15 6.5v11", "#8f3d05", "#fcefe5", "It stopped making progress."),
+    "INCOMPLETE": Look("M6 12h.01M12 12h.01M18 12h.01", "#46525f", "#eef1f4", "No outcome has been reported yet."),
 }
 
 CSS = load_css("outcome")

@@ -49,13 +49,13 @@ def died(kernel: Kernel, cell: int | None, log: str) -> Ending:
     code = kernel.exit_code()
     name, place = exit_codes.signal_of_exit(code), _place(cell)
     if name:
-        reason = exit_codes.meaning(name) or "nothing general can be said of it"
+        reason = exit_codes.meaning(name) or "no general explanation is known"
         sentence = f"The kernel died of {name} {place}: {reason}."
         exit_status = 128 - code if code and code < 0 else code or 1
     elif code is None:
         sentence, exit_status = f"The kernel died {place}, cause unknown: its exit code could not be read.", 1
     else:
-        sentence, exit_status = f"The kernel ended {place} with exit status {code}, and without a word.", code or 1
+        sentence, exit_status = f"The kernel ended {place} with exit status {code}, and without a message.", code or 1
     status = "killed" if name or code is None else "failed"
     incident = _incident(kernel, status, log, code, name)
     return Ending(status, sentence, exit_status, cell, code, name, judge(incident), kernel.stack(), incident.texts)

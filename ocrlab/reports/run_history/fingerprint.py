@@ -131,7 +131,7 @@ def _build(symptom: str, cause: str, kind: str, file: str, function: str, messag
 
     parts = "\0".join((VERSION, symptom, cause, kind, file, function, message))
     place = f"{function} ({file})" if file else ""
-    title = ": ".join(filter(None, (cause, kind, message))) or "it left no word"
+    title = ": ".join(filter(None, (cause, kind, message))) or "no message"
     title += f" in {place}" if place else ""
     name = hashlib.sha256(parts.encode("utf-8", errors="replace")).hexdigest()[:10]
     return Fingerprint(name, title, kind, cause, symptom, place)

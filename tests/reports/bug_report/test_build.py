@@ -107,7 +107,11 @@ def test_what_running_it_again_showed(runs: Path) -> None:
     ran = {"wanted": "data.index_range: x", "same": 1, "runs": [row, {**row, "same": False, "told": "passed"}]}
     path = crashed(runs)
     text = rendered(path, ran)
-    assert "the same failure came 1 of 2 times" in text and "status: reproduced" in text and "- [x] reproduced" in text
+    assert (
+        "the same failure occurred in 1 of 2 runs" in text
+        and "status: reproduced" in text
+        and "- [x] reproduced" in text
+    )
     assert "status: not reproduced" in rendered(path, {**ran, "same": 0})
     assert "could not be verified: it was elsewhere" in rendered(path, {"why": "it was elsewhere", "runs": []})
 
@@ -140,7 +144,7 @@ def test_results_of_replay_and_bisect(runs: Path) -> None:
         "The last of these was not tried",
         "| `as it was` | `IndexError: x in decoder.fusion` | 2.0 |",
         "- [x] first fault placed",
-        "- [x] a way around it tried",
+        "- [x] a workaround tried",
     ):
         assert line in text, line
     assert "Not tried" not in text and "no fault with `anomaly mode`" not in text
@@ -168,13 +172,13 @@ def test_numbers_that_are_none_are_a_failure_also_of_a_run_that_ended_well(runs:
 
 def test_a_hang_and_out_of_memory_and_a_run_that_is_gone(tmp_path: Path) -> None:
     hang = crashed(tmp_path / "a", "epoch 1\n", "hung", silent_seconds=60.0, run_seconds=80.0)
-    assert "It hung: nothing moved any more" in rendered(hang) and "It stood still for 60 s." in rendered(hang)
+    assert "It hung: it stopped making progress" in rendered(hang) and "It made no progress for 60 s." in rendered(hang)
     oom = crashed(tmp_path / "b", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n")
     assert "category: gpu" in rendered(oom) or "gpumem" in rendered(oom)
     gone = run_folder.create(tmp_path / "c", "x").path
     process = json.loads((gone / "flight" / "process.json").read_text())
     (gone / "flight" / "process.json").write_text(json.dumps({**process, "pid": 2**22 + 5}))
-    assert "Its process is gone and left no word." in rendered(gone)
+    assert "Its process is gone and left no message." in rendered(gone)
 
 
 @pytest.mark.parametrize("torn", ["{", "[]", '{"schema": 1, "causes": 3}', "\x00\xff", "[" * 100_000])
@@ -241,12 +245,12 @@ def test_a_notebook_that_failed(tmp_path: Path) -> None:
 
 def test_the_environment_is_the_runs_or_this_machines_or_unknown(runs: Path) -> None:
     path = crashed(runs)
-    assert "as it was found when this report was written" in rendered(path)
+    assert "when this report was written" in rendered(path)
     run_folder.write_json(path / "environment.json", {"schema": 1, "python": "3.9.1", "packages": {"torch": "1.2"}})
-    assert "`3.9.1`" in rendered(path) and "As the run wrote it down" in rendered(path)
+    assert "`3.9.1`" in rendered(path) and "Recorded by the run" in rendered(path)
     (path / "environment.json").unlink()
     run_folder.write_json(path / "flight" / "process.json", {**identity(), "host": "elsewhere"})
     (path / "incident" / "facts.json").unlink(missing_ok=True)
     sources = collect(path)
     sources.incident.facts.clear()
-    assert "Unknown: nothing was written down" in str(environment(sources))
+    assert "Unknown: nothing was recorded" in str(environment(sources))
