@@ -137,7 +137,10 @@ def _loss(axes: Axes, rows: Sequence[Mapping[str, float]], losses: Sequence[tupl
     for (name, label), colour in zip(LOSSES.items(), COLOURS, strict=False):
         curve = [(row["step"], row[name]) for row in rows if row.get(name, math.nan) > 0]
         if curve:
-            style = {"marker": "o" if len(curve) < 4 else "", "linewidth": 2.2 if name == "loss" else 1.1}
+            style: dict[str, Any] = {
+                "marker": "o" if len(curve) < 4 else "",
+                "linewidth": 2.2 if name == "loss" else 1.1,
+            }
             axes.plot(*zip(*curve, strict=True), color=colour, label=label, markersize=4, **style)
     if axes.lines:
         _legend(axes)
