@@ -177,18 +177,6 @@ def test_a_signal_below_zero(line: str, signals: list[str]) -> None:
     assert [name for name, _ in exit_codes.find_signals(line)] == signals
 
 
-def test_repeated_numbers_of_exit() -> None:
-    assert [exit_codes.signal_of_exit(code) for code in (-9, 137, 1, 0, None, 0xC000001D, -6)] == [
-        "SIGKILL",
-        "SIGKILL",
-        None,
-        None,
-        None,
-        "SIGILL",
-        "SIGABRT",
-    ]
-
-
 def test_a_huge_text_is_windowed_and_keeps_its_line_numbers() -> None:
     lines = [f"step {number} {'x' * 40} word{number % 977}" for number in range(40_000)]
     lines[30_000] = ILLEGAL

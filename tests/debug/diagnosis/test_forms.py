@@ -24,11 +24,6 @@ def test_an_example_of_a_form_gets_its_fix(cause: str, form: catalogue.Form) -> 
     assert (first_cause.id, first_cause.fix) == (cause, form.fix)
 
 
-def test_without_a_form_the_fix_is_the_entrys() -> None:
-    cause = first("ImportError: ext.so: undefined symbol: _ZN3c104warnERKNS_7WarningE")
-    assert cause.fix == catalogue.load().entries["build.abi"].fix
-
-
 def test_a_weaker_line_does_not_choose_the_form() -> None:
     cause = first("NVIDIA GeForce RTX 4090", "torch 1.4.0+cu101", "RuntimeError: NCCL Error 1: unhandled cuda error")
     assert (cause.id, cause.fix) == ("build.arch", catalogue.load().entries["build.arch"].fix)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ocrlab.debug.diagnosis.log_text import LEFT_OUT, LONGEST, Line, clean_lines, clean_log
+from ocrlab.debug.diagnosis.log_text import LONGEST, Line, clean_lines, clean_log
 
 
 def test_nul_bytes_and_colours_are_dropped() -> None:
@@ -39,10 +39,6 @@ def test_a_long_line_keeps_both_ends() -> None:
     assert len(line.text) <= LONGEST
     assert line.text.startswith("aaa")
     assert line.text.endswith("az")
-
-
-def test_lines_left_out_count() -> None:
-    assert clean_lines(f"a\n{LEFT_OUT.format(1000)}\nb") == [Line(1, "a"), Line(1002, "b")]
 
 
 @pytest.mark.parametrize("data", [b"", "", b"\0\0", b"\xff\xfe\xfa", "\n\n"])

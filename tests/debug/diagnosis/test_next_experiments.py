@@ -44,11 +44,3 @@ def test_a_form_of_a_hang_keeps_the_experiment_that_belongs_to_it() -> None:
     best = classify(Incident("hung", facts={"main_pid": 7, "hang": hang}, texts={"stacks.txt": ""})).causes[0]
     assert best.experiment.startswith("lslocks")
     assert "LOCK_NB" in best.fix
-
-
-def test_a_loop_is_looked_at_for_what_changes_in_it_and_not_for_its_lock() -> None:
-    why = "the main thread sleeps, wakes and sleeps again in fetch (fit.py:8)"
-    hang = {"id": "hang.deadlock", "confidence": 0.4, "pid": 7, "why": why, "evidence": []}
-    verdict = classify(Incident("hung", facts={"main_pid": 7, "hang": hang}, texts={"stacks.txt": "fetch (fit.py:8)"}))
-    assert verdict.causes[0].id == "hang.deadlock"
-    assert verdict.causes[0].experiment.startswith("py-spy dump --locals")
