@@ -181,9 +181,10 @@ def _memory_hits(text: LogText, order: int) -> list[Hit]:
         evidence = quote(text, message.offset)
         place = None if text.name == CONTEXT else (order, evidence.line or 0)
         hits += [Hit(each.cause, each.level, evidence, each.why, place) for each in oom_message.judge(message)]
-    if memory := oom_message.orphan(text.text):
-        why = f"{memory.used} of {memory.total} MiB are in use and nvidia-smi shows no process"
-        hits.append(Hit("gpumem.foreign", Level.STRONG, quote(text, memory.offset), why))
+    if memory := oom_message.orphaned_memory(text.text):
+        used, total, offset = memory
+        why = f"{used} of {total} MiB are in use and nvidia-smi shows no process"
+        hits.append(Hit("gpumem.foreign", Level.STRONG, quote(text, offset), why))
     return hits
 
 

@@ -179,26 +179,20 @@ def read_run_folder(place: Path) -> Incident:
         recorded = next((place / "flight").glob("ring-*.bin"), None)
         do = f"Run its last step again: ocrlab replay {place}" if recorded else None
         raise DataError(f"{place} holds no log", need=f"a run folder, or a file such as {', '.join(LOGS[:4])}", do=do)
-    since: dict[str, Any] = {"replay": answer or None, "learned": noticed, "record": record or None}
-    return replace(
-        incident_, facts={**incident_.facts, **{name: value for name, value in since.items() if value is not None}}
-    )
+    since = {"replay": answer or None, "learned": noticed, "record": record or None}
+    facts = {name: value for name, value in since.items() if value is not None}
+    return replace(incident_, facts={**incident_.facts, **facts})
 
 
 def _with_status(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -> Incident:
     """Return an incident with the status, exit code and signal that an earlier verdict or the sentinel holds."""
     before = _record(verdict)
-    code, signal = before.get("exit_code"), before.get("signal")
-    code = _whole(code)
-    measured = _record(verdict.with_name("facts.json"))
-    facts = measured or before.get("facts") or _unwatched(verdict.parents[1], record)
-    return Incident(
-        status=str(before.get("status") or ("failed" if record.get("status") == "failure" else "log")),
-        exit_code=code,
-        signal=signal if isinstance(signal, str) else exit_codes.signal_of_exit(code),
-        texts=texts,
-        facts=facts if isinstance(facts, dict) else {},
-    )
+    end = read_ending(before)
+    if not before.get("status") and record.get("status") == "failure":
+        end["status"] = "failed"
+    end["signal"] = end["signal"] or exit_codes.signal_of_exit(end["exit_code"])
+    facts = _record(verdict.with_name("facts.json")) or before.get("facts") or _unwatched(verdict.parents[1], record)
+    return Incident(**end, texts=texts, facts=facts if isinstance(facts, dict) else {})
 
 
 def _record_end(run: Path, status: str, *, spoken: bool) -> str:

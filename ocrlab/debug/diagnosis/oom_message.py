@@ -299,22 +299,13 @@ def size_text(size: int | None) -> str:
     return f"{size} bytes"
 
 
-@dataclass(frozen=True)
-class Orphan:
-    """Memory of a card that nobody in the table holds, in MiB, and where the table says so."""
+def orphaned_memory(text: str) -> tuple[int, int, int] | None:
+    """Return MiB in use, MiB in all and the place in the text of a card's memory that nobody in the table holds.
 
-    used: int
-    total: int
-    offset: int
-
-
-def orphan(text: str) -> Orphan | None:
-    """Return the first card of a table whose memory is in use while the table lists no process; None otherwise."""
+    None unless the memory of a card is in use while the table of nvidia-smi lists no process.
+    """
     table = PROCESSES.search(text)
     if table is None or ROW.search(text, table.end()):
         return None
-    for card in MEMORY.finditer(text, 0, table.start()):
-        used, total = int(card[1]), int(card[2])
-        if used > IN_USE * total:
-            return Orphan(used, total, card.start())
-    return None
+    cards = ((int(card[1]), int(card[2]), card.start()) for card in MEMORY.finditer(text, 0, table.start()))
+    return next((card for card in cards if card[0] > IN_USE * card[1]), None)

@@ -31,38 +31,40 @@ def sentence(verdict: Verdict) -> str:
 
     Of several ranks it is the one to look at that is named, and how that one ended.
     """
-    how, rank = _how(verdict), first_failed_rank.rank_sentence(verdict)
+    how, rank = ENDED.get(verdict.status, "The program failed"), first_failed_rank.rank_sentence(verdict)
+    hung = verdict.status in ("hung", "suspected")
+    if rank:
+        how = f"{how}: {rank}" if hung else _capital(rank)
+    elif how and verdict.signal:
+        how += f" by {verdict.signal}" if verdict.status == "killed" else f" ({verdict.signal})"
+    elif how and verdict.exit_code:
+        how += f" with exit status {verdict.exit_code}"
     if verdict.missing[:1] == [next_steps.NO_LOG]:
-        return f"{next_steps.NO_LOG[0].upper()}{next_steps.NO_LOG[1:]}."
+        return f"{_capital(next_steps.NO_LOG)}."
     if not verdict.causes:
         own = next_steps.own_error(verdict)
         ending = f"it is an error of its own: {own}" if own else "the cause is unknown"
         words, _, place = own[1:].partition("`")
-        if own and first_failed_rank.OURS.sub("", words).rstrip(".") in rank:  # the rank's words tell it already
+        if own and first_failed_rank.OURS.sub("", words).rstrip(".") in rank:  # the rank's words show it already
             ending = f"it is an error of its own{place if place.startswith(' (') else place.replace(' ', ', ', 1)}"
-        return f"{how}; {ending}." if how else f"{ending[0].upper()}{ending[1:]}."
-    first = verdict.causes[0]
+        return f"{how}; {ending}." if how else f"{_capital(ending)}."
+    first, where = verdict.causes[0], _where(verdict)
     sure = "certain" if first.confidence >= 0.9 else "most probable" if first.confidence >= 0.7 else "possible"
     line = next((f", {line.file} line {line.line}" for line in first.evidence if line.line), "")
-    cause = f"{_within(_title(first))} ({first.id}, {first.confidence:.2f}{line})"
-    where = _where(verdict)
+    title = _title(first)
+    word = title.partition(" ")[0]  # small inside the sentence, unless it is a name or an acronym
+    title = title if word[1:] != word[1:].lower() else title[:1].lower() + title[1:]
+    cause = f"{title} ({first.id}, {first.confidence:.2f}{line})"
     if rank:
-        place = "" if not where or where.startswith(":") else f", {where}"
-        return f"{how}; {sure} cause{place}: {cause}."
+        return f"{how}; {sure} cause{f', {where}' if where and not hung else ''}: {cause}."
     if not how:
         return f"{sure.capitalize()} cause: {cause}{f', {where}' if where else ''}."
-    if where and not where.startswith(":"):
-        where = f" {where}"
-    return f"{how}{where}; {sure} cause: {cause}."
+    place = where if hung or not where else f" {where}"
+    return f"{how}{place}; {sure} cause: {cause}."
 
 
-def _how(verdict: Verdict) -> str:
-    how, rank = ENDED.get(verdict.status, "The program failed"), first_failed_rank.rank_sentence(verdict)
-    if rank:
-        return f"{how}: {rank}" if verdict.status in ("hung", "suspected") else f"{rank[0].upper()}{rank[1:]}"
-    if how and verdict.signal:
-        return f"{how} by {verdict.signal}" if verdict.status == "killed" else f"{how} ({verdict.signal})"
-    return f"{how} with exit status {verdict.exit_code}" if how and verdict.exit_code else how
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _where(verdict: Verdict) -> str:
@@ -157,12 +159,6 @@ def write_verdict(folder: Path | str, verdict: Verdict, incident: Incident) -> N
 def _title(cause: Cause) -> str:
     entry = catalogue.load().entries.get(cause.id)
     return entry.form(line.text for line in cause.evidence).title if entry else cause.id
-
-
-def _within(title: str) -> str:
-    """Return a title as it stands inside a sentence: small, unless it begins with a name or an acronym."""
-    word = title.partition(" ")[0]
-    return title if word[1:] != word[1:].lower() else title[:1].lower() + title[1:]
 
 
 def _line(file: str, number: int | None) -> str:

@@ -62,11 +62,9 @@ def test_ordinary_exit_codes_are_no_signals(text: str) -> None:
 
 def test_memory_that_nobody_in_the_table_holds() -> None:
     head = "| N/A   36C    P0    41W / 300W |  12799MiB / 16280MiB |      0%  |\n| Processes:   GPU Memory |\n"
-    memory = oom_message.orphan(head)
-    assert memory is not None
-    assert (memory.used, memory.total) == (12799, 16280)
-    assert oom_message.orphan(head + "|    0      4133      C   python      12700MiB |") is None
-    assert oom_message.orphan(head.replace("12799", "312")) is None
+    assert oom_message.orphaned_memory(head) == (12799, 16280, head.index("12799"))
+    assert oom_message.orphaned_memory(head + "|    0      4133      C   python      12700MiB |") is None
+    assert oom_message.orphaned_memory(head.replace("12799", "312")) is None
 
 
 def test_a_bare_number_is_a_card_only_next_to_the_word() -> None:
