@@ -32,29 +32,22 @@ def batch_size(batch: Any, names: Sequence[str] = ()) -> int | None:
     the most frequent first dimension.
     """
     counts = Counter(tensor.shape[0] for _, tensor in tensors(batch) if tensor.dim())
-    listed = [len(part) for part in [batch, *(inner for _, inner in parts(batch))] if isinstance(part, list | tuple)]
+    inner = [part for _, part in parts(batch)]
+    listed = [len(part) for part in [batch, *inner] if isinstance(part, list | tuple)]
     if names and (len(names) in counts or len(names) in listed or not counts):
         return len(names)
-    if counts:
-        ranked = _votes(batch).most_common(2)
-        is_clear = bool(ranked) and (len(ranked) == 1 or ranked[0][1] > ranked[1][1])
-        return ranked[0][0] if is_clear else counts.most_common(1)[0][0]
-    lists = [len(item) for _, item in parts(batch) if isinstance(item, list)]
-    return lists[0] if lists else None
-
-
-def _votes(batch: Any) -> Counter[int]:
-    """Return how many parts of a batch speak for each size: a tensor for its first dimension, a list for its length
-    and, where what is in it (tensors, lists of names) has one first dimension, for that too.
-    """
-    votes: Counter[int] = Counter()
-    for _, part in parts(batch):
+    if not counts:
+        return next((len(part) for part in inner if isinstance(part, list)), None)
+    votes: Counter[int] = Counter()  # a tensor speaks for its first dimension, a list for its length and for that of
+    for part in inner:  # all that is in it
         if isinstance(part, Tensor):
             votes.update({part.shape[0]} if part.dim() else ())
         elif isinstance(part, list | tuple) and part:
             firsts = {_length(item) for item in part}
             votes.update({len(part), *(first for first in firsts if len(firsts) == 1 and first)})
-    return votes
+    ranked = votes.most_common(2)
+    is_clear = bool(ranked) and (len(ranked) == 1 or ranked[0][1] > ranked[1][1])
+    return ranked[0][0] if is_clear else counts.most_common(1)[0][0]
 
 
 def _length(value: Any) -> int | None:
@@ -92,13 +85,11 @@ def row_text(batch: Any, tensor: str, row: int) -> str:
         if way is None:
             return ""
         if isinstance(inner[way], Tensor) and name + way == tensor and inner[way].dim():
-            lists = [
-                texts for texts in inner.values() if isinstance(texts, list | tuple) and len(texts) == len(inner[way])
-            ]
-            lists = [
-                texts for texts in lists if all(isinstance(text, str) for text in texts) and len({*texts}) == len(texts)
-            ]
-            return lists[0][row] if lists and row < len(lists[0]) else ""
+            for texts in inner.values():
+                is_list = isinstance(texts, list | tuple) and len(texts) == len(inner[way])
+                if is_list and all(isinstance(text, str) for text in texts) and len({*texts}) == len(texts):
+                    return str(texts[row]) if row < len(texts) else ""
+            return ""
         batch, name = inner[way], name + way
     return ""
 
@@ -139,7 +130,7 @@ def narrow_in_place(batch: Any, positions: Sequence[int], count: int, depth: int
         inner = [value for _, value in parts(batch)]
         left = [narrow_in_place(value, positions, count, depth + 1) for value in inner]
         if any(new is not old for new, old in zip(left, inner, strict=True)):
-            return _replace_values(batch, left)
+            return batch if _set_values(batch, left) else _rebuild(batch, left)
     return batch
 
 
@@ -168,13 +159,9 @@ def is_start_of(part: Any, length: int, batch: Any, count: int) -> bool:
         other = batch_tensors.get(name)
         if name in part_lists or other is None or other.dim() != tensor.dim():
             continue
-        if _first_sizes(tensor, other) == (length, count):
+        if tensor.dim() and (tensor.shape[0], other.shape[0]) == (length, count):
             pairs.append((tensor, other[:length]))
     return bool(pairs) and all(_equal_within(tensor, other) for tensor, other in pairs)
-
-
-def _first_sizes(*several: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape[0] if tensor.dim() else -1 for tensor in several)
 
 
 def _equal_within(first: Tensor, second: Tensor) -> bool:
@@ -193,19 +180,28 @@ def changes_order(collate: Callable[[Sequence[int]], Any], count: int) -> bool:
     return any(not _equal(rows, rows.flip(0)) for rows in rows) and same_batch(forward, backward)
 
 
-def _replace_values(batch: Any, values: list[Any]) -> Any:
-    """Put other values into a container, in place where it allows that."""
+def _set_values(batch: Any, values: list[Any]) -> bool:
+    """Put other values into a container in place; tell whether it allows that."""
     if isinstance(batch, tuple):
-        return _rebuild(batch, values)
+        return False
     if isinstance(batch, list):
         batch[:] = values
-    elif hasattr(batch, "keys"):
+    elif hasattr(batch, "keys") and not dataclasses.is_dataclass(batch):
         for key, value in zip(list(batch.keys()), values, strict=True):
             batch[key] = value
     else:
-        for field, value in zip(list(vars(batch)), values, strict=True):
+        for field, value in zip(list(getattr(batch, "__dict__", ())), values, strict=False):
             object.__setattr__(batch, field, value)
-    return batch
+    return True
+
+
+def _rebuild(batch: Any, values: list[Any]) -> Any:
+    """Return a container of the same kind with other values."""
+    if isinstance(batch, tuple):
+        return type(batch)(*values) if hasattr(batch, "_fields") else tuple(values)
+    rebuilt = values if isinstance(batch, list) else copy.copy(batch)
+    _set_values(rebuilt, values)
+    return rebuilt
 
 
 def _are_whole_batches(items: Sequence[Any], count: int) -> bool:
@@ -216,22 +212,6 @@ def _are_whole_batches(items: Sequence[Any], count: int) -> bool:
     if arrays:
         return all(item.dim() > 0 and item.shape[0] == count for item in arrays)
     return any(batch_size(item) == count for item in items if not isinstance(item, SIMPLE))
-
-
-def _rebuild(batch: Any, values: list[Any]) -> Any:
-    if isinstance(batch, tuple):
-        return type(batch)(*values) if hasattr(batch, "_fields") else tuple(values)
-    if isinstance(batch, list):
-        return values
-    if dataclasses.is_dataclass(batch) or not hasattr(batch, "keys"):
-        rebuilt = copy.copy(batch)
-        for field, value in zip(vars(batch) if hasattr(batch, "__dict__") else (), values, strict=False):
-            object.__setattr__(rebuilt, field, value)
-        return rebuilt
-    rebuilt = copy.copy(batch)
-    for key, value in zip(list(batch.keys()), values, strict=True):
-        rebuilt[key] = value
-    return rebuilt
 
 
 def positions(bad: Tensor, count: int | None, merged: bool) -> list[int] | None:

@@ -29,6 +29,8 @@ LISTS = (
     "names", "ids", "keys", "items",
 )  # fmt: skip
 RECORD_LISTS = (*LISTS, "urls", "records", "entries", "annotations", "data")  # of entries that may carry a name
+FILE_NAME = re.compile(r"(?=[^ \n\t]*[./\\_0-9])[^ \n\t]+")  # a class label such as "cat" is none
+NO_RECORDS = ("torch", "numpy", "builtins", "PIL", "cv2")  # packages whose objects carry no name of a sample
 LONGEST = 200  # characters of a name that are stored, its end
 MAX_FIELDS = 32  # of a record; longer tuples are sequences of numbers
 
@@ -38,25 +40,17 @@ MAX_FIELDS = 32  # of a record; longer tuples are sequences of numbers
 
 def batch_names(batch: Any) -> list[str]:
     """Return the names that a batch (dict or object) carries under the keys of its project, [] for none."""
-    kind = type(batch)
-    if kind is Tensor:
+    if type(batch) is Tensor:
         return []
-    if kind is tuple or kind is list:
-        return [] if all(type(part) is Tensor for part in batch) else _names_in_parts(batch)
     if isinstance(batch, (list, tuple)) and not hasattr(batch, "_fields"):
-        return _names_in_parts(batch)
+        return [] if all(type(part) is Tensor for part in batch) else _names_in_parts(batch)
     is_mapping = isinstance(batch, Mapping)
     for key in KEYS:
         if key in batch if is_mapping else hasattr(batch, key):
             texts = _texts(batch[key] if is_mapping else getattr(batch, key))
             if texts:
                 return texts
-    return _names_by_key_pattern(batch) if is_mapping else []
-
-
-def _names_by_key_pattern(batch: Mapping[Any, Any]) -> list[str]:
-    """Return the texts, all of them different, that a batch has under a key which sounds like the name of a sample."""
-    for key, value in batch.items():
+    for key, value in batch.items() if is_mapping else ():  # texts, all different, under a key like that of a name
         if type(value) in (list, tuple) and value and isinstance(key, str) and KEY_PATTERN.match(key):
             texts = _texts(value) if all(isinstance(text, str | os.PathLike) for text in value) else []
             if texts and len(set(texts)) == len(texts):
@@ -70,7 +64,8 @@ def _names_in_parts(batch: Sequence[Any]) -> list[str]:
     Where the parts are the samples, a mapping or row for each, every one must have exactly one; where they are batches
     (`zip` of two loaders), a position has the names of both.
     """
-    if len(batch) > 1 and all(isinstance(part, Mapping) or _is_row(part) for part in batch):
+    rows = (isinstance(part, list | tuple) and any(isinstance(item, Tensor) for item in part) for part in batch)
+    if len(batch) > 1 and all(isinstance(part, Mapping) or is_row for part, is_row in zip(batch, rows, strict=True)):
         each = [batch_names(part) for part in batch]
         if all(len(texts) < 2 for texts in each):
             names = [text for texts in each for text in texts]
@@ -81,7 +76,9 @@ def _names_in_parts(batch: Sequence[Any]) -> list[str]:
     for part in batch:
         if isinstance(part, Tensor):
             continue
-        texts = batch_names(part) if _has_keys(part) else _texts(part)
+        is_list = isinstance(part, Sequence) and not isinstance(part, str) and bool(part)
+        has_keys = isinstance(part, Mapping) or (is_list and isinstance(part[0], Mapping))
+        texts = batch_names(part) if has_keys else _texts(part)
         if texts and not _are_numbers(texts):
             return texts
     return []
@@ -89,18 +86,6 @@ def _names_in_parts(batch: Sequence[Any]) -> list[str]:
 
 def _are_numbers(texts: Sequence[str]) -> bool:
     return all(text.lstrip("-").isdigit() for text in texts)
-
-
-def _is_row(part: Any) -> bool:
-    """Tell whether a part of a batch is a list of things with a tensor among them."""
-    return isinstance(part, list | tuple) and any(isinstance(item, Tensor) for item in part)
-
-
-def _has_keys(part: Any) -> bool:
-    """Tell whether a part of a batch may carry names under keys."""
-    return isinstance(part, Mapping) or (
-        isinstance(part, Sequence) and not isinstance(part, str) and bool(part) and isinstance(part[0], Mapping)
-    )
 
 
 def _texts(value: Any) -> list[str]:
@@ -117,7 +102,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _short(text: Any) -> str:
-    return os.path.basename(os.fspath(text))[-LONGEST:] if isinstance(text, os.PathLike) else str(text)[-LONGEST:]
+    return str(os.path.basename(text) if isinstance(text, os.PathLike) else text)[-LONGEST:]
 
 
 # The name for an index, by a data set that may be asked
@@ -127,22 +112,8 @@ def index_namer(dataset: Any) -> Callable[[Any], str]:
     """Return what turns an index into the name of its sample: the data set's own `sample_name`, one of its lists of
     names or paths, or the index as text. It never raises.
     """
-    method = getattr(dataset, "sample_name", None)
-    if type(dataset) is Subset:
-        inner, chosen = index_namer(dataset.dataset), dataset.indices
-        return _or_index(lambda index: inner(chosen[index]))
-    if callable(method):
-        return _or_index(lambda index: str(method(index))[-LONGEST:])
-    for attribute in LISTS:
-        entries = getattr(dataset, attribute, None)
-        if isinstance(entries, list | tuple) and len(entries) and _entry_name(entries[0]):
-            break
-    else:
-        return lambda index: str(index)[:LONGEST]
-    return _or_index(lambda index: _entry_name(entries[index]))
+    name = _namer(dataset)
 
-
-def _or_index(name: Callable[[Any], str]) -> Callable[[Any], str]:
     def name_or_index(index: Any) -> str:
         try:
             return name(index) or str(index)[:LONGEST]
@@ -150,6 +121,20 @@ def _or_index(name: Callable[[Any], str]) -> Callable[[Any], str]:
             return str(index)[:LONGEST]
 
     return name_or_index
+
+
+def _namer(dataset: Any) -> Callable[[Any], str]:
+    method = getattr(dataset, "sample_name", None)
+    if type(dataset) is Subset:
+        inner, chosen = index_namer(dataset.dataset), dataset.indices
+        return lambda index: inner(chosen[index])
+    if callable(method):
+        return lambda index: str(method(index))[-LONGEST:]
+    for attribute in LISTS:
+        entries = getattr(dataset, attribute, None)
+        if isinstance(entries, list | tuple) and len(entries) and _entry_name(entries[0]):
+            return lambda index: _entry_name(entries[index])
+    return lambda index: ""
 
 
 def _entry_name(entry: Any) -> str:
@@ -198,7 +183,8 @@ def index_text(dataset: Any, index: str) -> str:
 def name_in_item(item: Any) -> str | None:
     """Return the name that a sample carries: under a key or in a field such as `name`, or a text like a file's name."""
     if isinstance(item, str | os.PathLike):
-        return _text(item) if _is_file_like(item) else None
+        is_file = isinstance(item, os.PathLike) or (len(item) <= 1000 and FILE_NAME.fullmatch(item))
+        return _text(item) if is_file else None
     if isinstance(item, Mapping):
         return next((name for key in KEYS if (name := _text(item.get(key)))), None)
     fields = getattr(item, "_asdict", None)
@@ -207,7 +193,10 @@ def name_in_item(item: Any) -> str | None:
     if isinstance(item, list | tuple):
         parts = (part for part in item if isinstance(part, str | os.PathLike | Mapping))
         return next((name for part in parts if (name := name_in_item(part))), None) if len(item) <= MAX_FIELDS else None
-    return name_in_item(vars(item)) if _is_record(item) else None
+    is_record = type(item).__module__.partition(".")[0] not in NO_RECORDS and isinstance(
+        getattr(item, "__dict__", None), dict
+    )
+    return name_in_item(getattr(item, "__dict__", None)) if is_record else None
 
 
 def _listed_name(dataset: Any, index: Any) -> str | None:
@@ -244,20 +233,6 @@ def _innermost(dataset: Any, index: Any) -> tuple[Any, Any]:
         else:
             break
     return dataset, index
-
-
-def _is_file_like(text: Any) -> bool:
-    """Tell whether a text looks like the name of a file; a class label such as "cat" does not."""
-    if isinstance(text, os.PathLike):
-        return True
-    return 0 < len(text) <= 1000 and not re.search(r"[ \n\t]", text) and bool(re.search(r"[./\\_0-9]", text))
-
-
-def _is_record(item: Any) -> bool:
-    """Tell whether an object is a record of somebody's, and no tensor, array or module."""
-    root = type(item).__module__.partition(".")[0]
-    attributes = getattr(item, "__dict__", None)
-    return root not in ("torch", "numpy", "builtins", "PIL", "cv2") and isinstance(attributes, dict)
 
 
 def _text(value: Any) -> str | None:

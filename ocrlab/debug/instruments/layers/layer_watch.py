@@ -165,14 +165,12 @@ class LayerWatch:
         """Return what limits the figures: why there are none, or what is missing; else ""."""
         if self.fault:
             return f"Nothing was looked at after this: {self.fault}"
-        silent = {name for name, _ in self.modules} - {row.call.module for row in self._store.rows}
-        silent -= set(self.unfinished)
-        left = f"an exception left {', '.join(self.unfinished)}" if self.unfinished else ""
+        silent = {name for name, _ in self.modules} - {row.call.module for row in self._store.rows} - {*self.unfinished}
         if silent and len(silent) == len(self.modules):
             why = "it runs inside of a compiled function, its `forward` is called directly, or it was not needed"
             return f"No watched module was called in a step that was looked at: {why}"
         unread = [row.slot.why for row in self._store.rows if row.slot.why]
-        notes = [left] if left else []
+        notes = [f"an exception left {', '.join(self.unfinished)}"] if self.unfinished else []
         notes += [f"no value was read: {unread[0]}"] if unread and len(unread) == len(self._store.rows) else []
         notes += [f"never called: {', '.join(sorted(silent))}"] if silent else []
         notes += [f"of torch.jit, whose insides run no hooks: {', '.join(self._jit)}"] if self._jit else []
@@ -180,12 +178,12 @@ class LayerWatch:
         return "; ".join(notes)
 
     def __str__(self) -> str:
-        first, table = self.first_nonfinite, self.table()
+        first, summary = self.first_nonfinite, self.table()
         has_values = any(not row.slot.why for row in self._store.rows)
-        lines = [f"{first}" if first else "All that was seen is finite"] if has_values else []
-        wanted = [name for name in SHOWN if name in table.columns and table[name].notna().any()]
-        shown = table[wanted].to_string(float_format=lambda value: f"{value:.3g}", max_rows=MOST_SHOWN, na_rep="")
-        return "\n".join([*lines, *filter(None, [self.note()]), *([shown] if wanted else [])])
+        finding = str(first or "All that was watched is finite") if has_values else ""
+        wanted = [name for name in SHOWN if summary[name].notna().any()]
+        shown = summary[wanted].to_string(float_format=lambda value: f"{value:.3g}", max_rows=MOST_SHOWN, na_rep="")
+        return "\n".join(filter(None, [finding, self.note(), shown if wanted else ""]))
 
     def _read(self) -> list[Row]:
         """Return all rows with their figures; waits for what is on its way."""
@@ -195,10 +193,10 @@ class LayerWatch:
 
     def _hook(self, module: nn.Module, name: str) -> None:
         who = _Watched(name, type(module).__name__)
-        enter, leave = CallHook(partial(self._on_enter, who)), CallHook(partial(self._on_leave, who))
+        enter = CallHook(partial(self._on_enter, who))
         self._handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
         if name:
-            self._handles.append(module.register_forward_hook(leave))
+            self._handles.append(module.register_forward_hook(CallHook(partial(self._on_leave, who))))
 
     def _on_enter(self, who: _Watched, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not torch.compiler.is_compiling():  # nothing in the graph, and no break in it
@@ -221,9 +219,10 @@ class LayerWatch:
         store, steps = self._store, self._steps
         clock = store.clock
         begin = clock.mark()
-        root = self._root()
+        model = steps.model()
+        root = None if model is None else module_selection.unwrap(model)
         phase = "recompute" if in_backward() else "forward" if root is None or root.training else "eval"
-        is_root = root is not None and module is module_selection.unwrap(root)
+        is_root = module is root
         first = bool(getattr(module, "batch_first", True))
         call = Call(who.name, who.kind, is_root, steps.number, steps.micro, phase, store.next(), first)
         store.calls.append(call)
@@ -287,10 +286,6 @@ class LayerWatch:
         if self._stance is not None:
             self._stance.__exit__(None, None, None)
             self._stance = None
-
-    def _root(self) -> nn.Module | None:
-        model = self._steps.model()
-        return None if model is None else module_selection.unwrap(model)
 
     def _stack(self) -> list[tuple[_Watched, Call]]:
         """Return the calls of this thread that were entered and not left."""

@@ -52,20 +52,20 @@ def plot_layers(names: Sequence[str], rows: Sequence[Row], first: FirstNonFinite
             for axes, what in zip(panels, (OUTPUT, GRADIENT[OUTPUT]), strict=True)
         ]
         if first is not None:
-            figure.suptitle(_short_title(first), x=0.01, ha="left", color=BAD, fontsize=10.5, fontweight="bold")
-        return LayerFigure(figure, ". ".join([*([first.sentence.rstrip(".")] if first else []), *sentences]) + ".")
-
-
-def _short_title(first: FirstNonFinite) -> str:
-    sample = f", sample {first.sample}" if first.sample is not None else ""
-    return f"First {'NaN' if first.nan else 'Inf'} at step {first.step}: {first.what} of {first.module}{sample}"
+            sample = f", sample {first.sample}" if first.sample is not None else ""
+            title = (
+                f"First {'NaN' if first.nan else 'Inf'} at step {first.step}: {first.what} of {first.module}{sample}"
+            )
+            figure.suptitle(title, x=0.01, ha="left", color=BAD, fontsize=10.5, fontweight="bold")
+            sentences.insert(0, first.sentence.rstrip("."))
+        return LayerFigure(figure, ". ".join(sentences) + ".")
 
 
 def _plot_over_steps(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> str:
     """Draw one curve a module: the deviation over the steps."""
     axes.set_xlabel("step")
     axes.set_ylabel("standard deviation")
-    lows, highs, curves = [], [], 0
+    values, curves = [], 0
     for name, colour in zip(names, COLOURS, strict=False):
         by_step = {row.call.step: _deviation(row) for row in rows if row.call.module == name}
         points = [(step, value) for step, value in sorted(by_step.items()) if math.isfinite(value)]
@@ -74,11 +74,10 @@ def _plot_over_steps(axes: Axes, names: Sequence[str], rows: Sequence[Row], what
             marker = "o" if len(points) < 4 else ""
             axes.plot(*zip(*points, strict=True), color=colour, label=name, linewidth=1.8, marker=marker, markersize=4)
             curves += 1
-            lows.append(min(value for _, value in points))
-            highs.append(max(value for _, value in points))
+            values += [value for _, value in points]
         for step in lost:
             axes.axvline(step, color=BAD, linewidth=1, linestyle=(0, (4, 3)))
-    return _finish_axes(axes, what, lows, highs, curves > 1, f"over the steps of {', '.join(names)}")
+    return _finish_axes(axes, what, values, curves > 1, f"over the steps of {', '.join(names)}")
 
 
 def _plot_along_modules(axes: Axes, names: Sequence[str], rows: Sequence[Row], what: str) -> str:
@@ -95,40 +94,36 @@ def _plot_along_modules(axes: Axes, names: Sequence[str], rows: Sequence[Row], w
     bad = [place for place, value in values if not math.isfinite(value)]
     if good:
         axes.plot(*zip(*good, strict=True), color=COLOURS[0], linewidth=0.8, marker="o", markersize=3.5)
+    style: dict[str, Any]
     if bad:
-        height = [0.04] * len(bad)
-        axes.plot(
-            bad, height, "x", color=BAD, markersize=5, transform=axes.get_xaxis_transform(), label="NaN or Inf only"
-        )
+        style = {"color": BAD, "markersize": 5, "transform": axes.get_xaxis_transform()}
+        axes.plot(bad, [0.04] * len(bad), "x", label="NaN or Inf only", **style)
     figures = [value for _, value in good]
-    sentence = _finish_axes(axes, what, figures, figures, bool(bad), f"along {len(last)} modules")
+    sentence = _finish_axes(axes, what, figures, bool(bad), f"along {len(last)} modules")
     ends = [min(good, key=itemgetter(1)), max(good, key=itemgetter(1))] if len(set(figures)) > 1 else []
     for point, offset in zip(ends, (-9, 9), strict=False):
         half = "left" if point[0] < len(last) / 2 else "right"
-        style: Any = {"color": INK, "fontsize": 8, "ha": half, "va": "center", "annotation_clip": False}
+        style = {"color": INK, "fontsize": 8, "ha": half, "va": "center", "annotation_clip": False}
         axes.annotate(last[point[0]].call.module, point, (0, offset), textcoords="offset points", **style)
     axes.margins(y=0.12)
-    where = [
-        f"{side} in {last[place].call.module}" for side, (place, _) in zip(("lowest", "highest"), ends, strict=False)
-    ]
-    return ", ".join([sentence, *where])
+    named = zip(("lowest", "highest"), ends, strict=False)
+    return ", ".join([sentence, *(f"{side} in {last[place].call.module}" for side, (place, _) in named)])
 
 
-def _finish_axes(axes: Axes, what: str, lows: Sequence[float], highs: Sequence[float], legend: bool, where: str) -> str:
+def _finish_axes(axes: Axes, what: str, values: Sequence[float], legend: bool, where: str) -> str:
     """Set scale, title and legend, and return a sentence about the figures."""
-    if not lows:
+    if not values:
         axes.set_title(f"No figures of {what}")
         return f"No figures of {what} {where}"
-    low, high = min(lows), max(highs)
+    low, high = min(values), max(values)
     if low > 0 and high / low > 20:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
     if legend:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
-    subject = what[:1].upper() + what[1:]
-    title = f"{subject}: {low:.2g} to {high:.2g}" if high > low else f"{subject}: {high:.2g}"
-    axes.set_title(title)
+    span = f"{low:.2g} to {high:.2g}" if high > low else f"{high:.2g}"
+    axes.set_title(f"{what[:1].upper()}{what[1:]}: {span}")
     return f"Standard deviation of {what} {where}: {low:.3g} to {high:.3g}"
 
 

@@ -85,7 +85,7 @@ class _Transfer:
     """Figures on their way from one device: vectors of slots, then sums of weights; and the times of calls."""
 
     slots: list[Slot]
-    weights: list[tuple[int, Call, str, Slot]]
+    weights: list[Row]
     calls: list[Call]
     clock: StepClock
     numbers: Tensor
@@ -107,7 +107,7 @@ class StatisticsStore:
     _tensors: dict[int, _TensorRecord] = field(default_factory=dict)
     _hooks: list[Any] = field(default_factory=list)
     _slots: list[Slot] = field(default_factory=list)
-    _weights: list[tuple[int, Call, str, Slot]] = field(default_factory=list)
+    _weights: list[Row] = field(default_factory=list)
     _checked_weights: set[tuple[int, int]] = field(default_factory=set)
     _sent: deque[_Transfer] = field(default_factory=deque)
 
@@ -151,16 +151,17 @@ class StatisticsStore:
             if key in self._checked_weights or isinstance(read, str):
                 continue
             self._checked_weights.add(key)
-            wide = read.dtype if read.dtype == torch.float64 else torch.float32
-            total = read.sum(dtype=wide)
-            if read.device.type != "cpu":
-                slot = _slot_to_read(tensor, read, total)
-                slot.mask = slot.mask and not counts
-                self._weights.append((self.next(), call, name, slot))
-            elif not math.isfinite(float(total)):
-                row = Row(self.next(), call, WEIGHT, name, _slot_of_values(tensor, read))
-                row.slot.mask = row.slot.mask and not counts  # no statistics are a mask
-                self.rows += [row] if row.bad else []
+            total = read.sum(dtype=read.dtype if read.dtype == torch.float64 else torch.float32)
+            on_device = read.device.type != "cpu"
+            if not on_device and math.isfinite(float(total)):
+                continue
+            slot = _slot_to_read(tensor, read, total) if on_device else _slot_of_values(tensor, read)
+            slot.mask = slot.mask and not counts  # no statistics are a mask
+            row = Row(self.next(), call, WEIGHT, name, slot)
+            if on_device:
+                self._weights.append(row)
+            elif row.bad:
+                self.rows.append(row)
 
     def _record(self, tensor: Tensor) -> _TensorRecord:
         """Return the record of a tensor, which is read again only if it has changed since."""
@@ -183,10 +184,10 @@ class StatisticsStore:
 
     def flush(self, end: bool = True) -> None:
         """Let what was taken travel to the host; at the end of a step forget its tensors and take its hooks off."""
-        for device in {slot.read_on for slot in (*self._slots, *(slot for *_, slot in self._weights))}:
+        for device in {slot.read_on for slot in (*self._slots, *(row.slot for row in self._weights))}:
             slots = [slot for slot in self._slots if slot.read_on == device]
-            weights = [weight for weight in self._weights if weight[3].read_on == device]
-            numbers, arrived = _pack_vectors(slots, [slot for *_, slot in weights])
+            weights = [row for row in self._weights if row.slot.read_on == device]
+            numbers, arrived = _pack_vectors([*slots, *(row.slot for row in weights)])
             self._sent.append(_Transfer(slots, weights, [], self.clock, numbers, arrived, False))
         if self.calls:
             arrived = _queue_event() if self.clock.cuda else None
@@ -255,10 +256,10 @@ def _is_mask(figures: Figures, high: float) -> bool:
     return not figures.nan and high == 0 and figures.zeros + figures.inf == figures.count
 
 
-def _pack_vectors(slots: list[Slot], sums: list[Slot]) -> tuple[Tensor, torch.cuda.Event | None]:
+def _pack_vectors(slots: list[Slot]) -> tuple[Tensor, torch.cuda.Event | None]:
     """Return the vectors and sums of one device as one tensor that will be on the host once the event has passed."""
-    taken = [slot.vector for slot in (*slots, *sums) if slot.vector is not None]
-    for slot in (*slots, *sums):
+    taken = [slot.vector for slot in slots if slot.vector is not None]
+    for slot in slots:
         slot.vector = None
     wide = torch.float32 if taken[0].device.type == "mps" else torch.float64
     packed = torch.cat([vector.reshape(-1).to(wide) for vector in taken])
@@ -291,8 +292,9 @@ def _unpack_vectors(sent: _Transfer) -> Iterator[Row]:
             call.backward_ms = sent.clock.ms(call.back_begin, call.back_end, *call.back_own)
         if sent.last:
             call.begin = call.end = call.back_begin = call.back_end = None
-    for total, (order, call, name, slot) in zip(numbers[8 * len(sent.slots) :], sent.weights, strict=True):
+    for total, row in zip(numbers[8 * len(sent.slots) :], sent.weights, strict=True):
         if not math.isfinite(total):
-            nan, slot.mask = math.isnan(total), slot.mask and total == -math.inf
+            nan, slot = math.isnan(total), row.slot
+            slot.mask = slot.mask and total == -math.inf
             slot.figures = Figures(*(math.nan,) * 4, 0, int(nan), int(not nan), math.prod(slot.read[0]))
-            yield Row(order, call, WEIGHT, name, slot)
+            yield row

@@ -62,14 +62,12 @@ class StepCounter:
 
     def count_optimizer_step(self, optimizer: Optimizer) -> None:
         """Note that an optimiser has stepped; of several the first one counts."""
-        if not self._is_model_optimizer(optimizer):
-            return
-        leader = self._leader() if self._leader else None
-        if leader is None:
-            self._leader = weakref.ref(optimizer)
-        elif leader is not optimizer:
-            return
-        self.end_by_hand()
+        if self._is_model_optimizer(optimizer):
+            leader = self._leader() if self._leader else None
+            if leader is None:
+                self._leader = weakref.ref(optimizer)
+            if leader is None or leader is optimizer:
+                self.end_by_hand()
 
     def end_by_hand(self) -> None:
         """End this step, as `watch.step()` does; calls taken for steps so far were micro-batches of it."""
@@ -80,13 +78,11 @@ class StepCounter:
 
     def _is_model_optimizer(self, optimizer: Optimizer) -> bool:
         """Tell whether an optimiser has a parameter of the model."""
-        is_leader = self._ours.get(optimizer)
         model = self.model()
-        if is_leader is None and model is not None:
+        if optimizer not in self._ours and model is not None:
             ids = {id(parameter) for parameter in model.parameters()}
-            is_leader = any(id(p) in ids for group in optimizer.param_groups for p in group["params"])
-            self._ours[optimizer] = is_leader
-        return bool(is_leader)
+            self._ours[optimizer] = any(id(p) in ids for group in optimizer.param_groups for p in group["params"])
+        return self._ours.get(optimizer, False)
 
 
 def in_backward() -> bool:

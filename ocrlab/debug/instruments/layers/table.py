@@ -23,9 +23,9 @@ WEIGHT, INPUT, OUTPUT = "weight", "input", "output"
 RECURRENT = ("RNN", "LSTM", "GRU")  # their state is (layers, B, C) whatever batch_first says
 GRADIENT = {INPUT: "gradient of input", OUTPUT: "gradient of output"}
 MIB = 2**20
-COLUMNS: tuple[str, ...] = ("step", "micro", "phase", "module", "class", "what", "path")
-COLUMNS += ("shape", "stride", "dtype", "device", "memory_format", "min", "max", "mean", "std", "zeros", "nan", "inf")
-COLUMNS += ("ms", "backward_ms", "index", "why")
+LAYOUT = ("shape", "stride", "dtype", "device", "memory_format")
+COLUMNS: tuple[str, ...] = ("step", "micro", "phase", "module", "class", "what", "path", *LAYOUT)
+COLUMNS += ("min", "max", "mean", "std", "zeros", "nan", "inf", "ms", "backward_ms", "index", "why")
 
 
 @dataclass(slots=True)
@@ -79,14 +79,12 @@ class Row:
     @property
     def bad(self) -> int:
         """How many values are NaN or Inf, as far as it was read; those of a mask are meant."""
-        if self.slot.figures is None or (self.slot.mask and self._beside):
+        may_be_mask = self.what == WEIGHT or (
+            self.what == INPUT and self.path not in ("", "[0]")
+        )  # not what is computed
+        if self.slot.figures is None or (self.slot.mask and may_be_mask):
             return 0
         return self.slot.figures.bad
-
-    @property
-    def _beside(self) -> bool:
-        """Whether this is a buffer, or an argument beside the first: what else is 0 and -Inf is no mask."""
-        return self.what == WEIGHT or (self.what == INPUT and self.path not in ("", "[0]"))
 
 
 @dataclass(frozen=True)
@@ -120,16 +118,15 @@ def first_nonfinite(rows: Iterable[Row]) -> FirstNonFinite | None:
     if row is None or row.slot.figures is None:
         return None
     call, figures, facts, index = row.call, row.slot.figures, row.slot.facts, row.slot.index
-    place = _sample_dimension(row)
-    sample = index[place] if index and place is not None else None
-    samples = row.slot.samples if place == 0 else None
+    dimension = _sample_dimension(row)
+    sample = index[dimension] if index and dimension is not None else None
     return FirstNonFinite(
         **{name: getattr(call, name) for name in ("module", "kind", "step", "micro", "phase")},
         **{name: getattr(figures, name) for name in ("nan", "inf", "count")},
         **{name: getattr(row, name) for name in ("what", "path")},
         index=index,
         sample=sample,
-        samples=samples,
+        samples=row.slot.samples if dimension == 0 else None,
         shape=facts.shape,
         dtype=facts.dtype,
         sentence=_sentence(row, sample),
@@ -183,10 +180,10 @@ def table(names: Sequence[tuple[str, str]], rows: Sequence[Row], bad: dict[str, 
     """
     import pandas
 
-    by_module: dict[str, list[Row]] = {name: [] for name, _ in names}
+    by_module: dict[str, list[Row]] = {}
     for row in rows:
         by_module.setdefault(row.call.module, []).append(row)
-    summaries = [_summary(name, kind, by_module[name], bad.get(name)) for name, kind in names]
+    summaries = [_summary(name, kind, by_module.get(name, []), bad.get(name)) for name, kind in names]
     return pandas.DataFrame(summaries).set_index("module")
 
 
@@ -205,9 +202,8 @@ def _summary(name: str, kind: str, rows: Sequence[Row], bad: Row | None) -> dict
         "class": kind,
         "step": step,
         "calls": len(same),
-        **_layout_columns(output),
-        **_figure_columns(output, ""),
-        **_figure_columns(gradient, "grad_"),
+        **_columns(output),
+        **{f"grad_{name}": value for name, value in _columns(gradient).items() if name not in LAYOUT},
         "ms": last.ms if last else None,
         "backward_ms": timed.backward_ms if timed else None,
         "output_mib": output.slot.facts.bytes / MIB if output else None,
@@ -224,18 +220,13 @@ def _newest_row(rows: Sequence[Row], what: str) -> Row | None:
     return max(same, key=lambda row: row.slot.facts.bytes, default=None)
 
 
-def _layout_columns(row: Row | None) -> dict[str, Any]:
-    facts = row.slot.facts if row else None
-    names = ("shape", "stride", "dtype", "device", "memory_format")
-    return {name: getattr(facts, name) if facts else None for name in names}
-
-
-def _figure_columns(row: Row | None, before: str) -> dict[str, Any]:
-    figures = row.slot.figures if row else None
-    columns: dict[str, Any] = {name: getattr(figures, name, math.nan) for name in ("min", "max", "mean", "std")}
+def _columns(row: Row | None) -> dict[str, Any]:
+    """Return how a tensor lies in memory and what is in it; `zeros` is a share, `nan` and `inf` are counts."""
+    facts, figures = (row.slot.facts, row.slot.figures) if row else (None, None)
+    columns: dict[str, Any] = {name: getattr(facts, name, None) for name in LAYOUT}
+    columns |= {name: getattr(figures, name, math.nan) for name in ("min", "max", "mean", "std")}
     columns["zeros"] = figures.zeros / figures.count if figures else math.nan
-    columns |= {name: getattr(figures, name, None) for name in ("nan", "inf")}
-    return {f"{before}{name}": value for name, value in columns.items()}
+    return columns | {name: getattr(figures, name, None) for name in ("nan", "inf")}
 
 
 def history(rows: Sequence[Row]) -> DataFrame:
@@ -244,9 +235,7 @@ def history(rows: Sequence[Row]) -> DataFrame:
 
     lines = []
     for row in sorted(rows, key=lambda row: row.order):
-        call = row.call
-        place = {"step": call.step, "micro": call.micro, "phase": call.phase, "module": call.module}
-        place |= {"class": call.kind, "what": row.what, "path": row.path}
-        spent = {"ms": call.ms, "backward_ms": call.backward_ms, "index": row.slot.index, "why": row.slot.why}
-        lines.append({**place, **_layout_columns(row), **_figure_columns(row, ""), **spent})
+        line = {name: getattr(row.call, name) for name in ("step", "micro", "phase", "module", "ms", "backward_ms")}
+        line |= {"class": row.call.kind, "what": row.what, "path": row.path}
+        lines.append(line | _columns(row) | {"index": row.slot.index, "why": row.slot.why})
     return pandas.DataFrame(lines, columns=COLUMNS)

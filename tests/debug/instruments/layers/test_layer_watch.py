@@ -417,7 +417,7 @@ def test_a_watch_prints_its_report() -> None:
     model = small()
     with layer_watch.watch(model, "*") as watch:
         train(model, 1)
-    assert str(watch).startswith("All that was seen is finite") and "object at" not in str(watch)
+    assert str(watch).startswith("All that was watched is finite") and "object at" not in str(watch)
     with layer_watch.watch(model, "*") as watch:
         pass
     assert "No watched module was called" in str(watch)
