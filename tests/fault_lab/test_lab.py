@@ -22,32 +22,20 @@ QUICK = ("import_symbol", "import_opcode", "import_license", "label_json_cut", "
 QUICK += ("double_free", "thread_exception", "mapped_file", "absurd_array", "oom_main", "oom_program", "shm_block")
 QUICK += ("open_files", "threads", "disk_full", "file_size_signal", "lock_order", "question", "stopped", "sigterm")
 RUNS = [(each.name, method) for each in FAULTS.values() for method in (each.start_methods or ("",))]
-SIGNALS = {
-    "segv": "SIGSEGV",
-    "segv_told": "SIGSEGV",
-    "import_segv": "SIGSEGV",
-    "c_recursion": "SIGSEGV",
-    "py_recursion": "SIGSEGV",
-    "opcode": "SIGILL",
-    "import_opcode": "SIGILL",
-    "divide": "SIGFPE",
-    "assertion": "SIGABRT",
-    "heap": "SIGABRT",
-    "double_free": "SIGABRT",
-    "thread_exception": "SIGABRT",
-    "mapped_file": "SIGBUS",
-    "shm_block": "SIGBUS",
-    "file_size_signal": "SIGXFSZ",
-    "cpu_limit": "SIGXCPU",
-    "oom_main": "SIGKILL",
-    "killed_main": "SIGKILL",
-    "trainer_killed": "SIGKILL",
-    "sigterm": "SIGTERM",
-    "time_limit": "SIGTERM",
-    "preempted": "SIGTERM",
-    "sighup": "SIGHUP",
-    "sigint": "SIGINT",
+BY_SIGNAL = {
+    "SIGSEGV": "segv segv_told import_segv c_recursion py_recursion",
+    "SIGILL": "opcode import_opcode",
+    "SIGFPE": "divide",
+    "SIGABRT": "assertion heap double_free thread_exception",
+    "SIGBUS": "mapped_file shm_block",
+    "SIGXFSZ": "file_size_signal",
+    "SIGXCPU": "cpu_limit",
+    "SIGKILL": "oom_main killed_main trainer_killed",
+    "SIGTERM": "sigterm time_limit preempted",
+    "SIGHUP": "sighup",
+    "SIGINT": "sigint",
 }
+SIGNALS = {name: number for number, names in BY_SIGNAL.items() for name in names.split()}
 
 
 @pytest.fixture

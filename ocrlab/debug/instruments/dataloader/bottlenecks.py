@@ -24,7 +24,6 @@ ASLEEP = 0.5  # of a sample's time on a processor; below it the sample waits for
 LOOKS = 4  # readings of the memory of the training process, from which on they say whether it goes on growing
 GROWN = 64e6  # bytes of a worker's own memory, and 20 % of it
 MB = 1e6
-OPENMP = re.compile(r"lib(gomp|iomp5|omp)[-.\w]*\.so")
 TUNE = "ocrlab.debug.instruments.dataloader.tune_workers.measure"
 
 
@@ -278,12 +277,11 @@ class Loading:
         texts, workers = [], self.workers
         delay = sum(step.delay for step in self.warm_steps)
         if self.computing and delay > STARVED * self.computing:
-            others, pools = f", {workers} worker{'s' * (workers > 1)}" if workers else "", openmp_runtimes()
-            spin = f"; {len(pools)} OpenMP runtimes are loaded ({', '.join(pools)}), whose idle threads spin"
+            others = f", {workers} worker{'s' * (workers > 1)}" if workers else ""
             texts.append(
                 f"The step itself was without a core for {100 * delay / self.computing:.0f} % of its computing: it "
                 f"shares {cores()} core{'s' * (cores() > 1)} with its own further threads{others}, and whatever else "
-                f"runs here{spin if len(pools) > 1 else ''}"
+                "runs here"
             )
         inside = max(map(_threads, self.worker_logs), default=1)
         if workers and inside > 1:
@@ -344,16 +342,6 @@ def spare_cores(step: int, workers: int) -> str:
         + (f" and {workers} worker{'' if workers == 1 else 's'} fill" if workers else " fills")
         + f" the {cores()} core{'' if cores() == 1 else 's'}; {TUNE} says what is fastest"
     )
-
-
-def openmp_runtimes() -> list[str]:
-    """Return the OpenMP runtimes that are loaded in this process; each has threads of its own."""
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            names = {line.rstrip().rpartition("/")[2] for line in file if "/lib" in line and "omp" in line}
-    except OSError:
-        return []
-    return sorted(name for name in names if OPENMP.match(name))
 
 
 def cores() -> int:

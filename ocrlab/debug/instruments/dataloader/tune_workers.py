@@ -25,6 +25,7 @@ from ocrlab.errors import ConfigError
 if TYPE_CHECKING:
     import pandas
 
+COLUMNS = ("workers", "threads", "step_ms", "low_ms", "high_ms", "waiting", "first_s", "steps", "error")
 WARM = 2  # steps before the clock runs, besides the batches that workers have fetched ahead
 MANY_WORKERS = "This DataLoader will create"  # torch's warning where there are fewer cores: that is what is tried
 WORTH = 0.05  # of the time of a step; a smaller gain is no reason to change a setting
@@ -75,19 +76,11 @@ class Trial:
 
     def row(self) -> dict[str, Any]:
         """Return the figures by name, None where there are none."""
-        times = (min(self.seconds), self.median, max(self.seconds)) if self.worked else ()
-        low, middle, high = (1000 * seconds for seconds in times) if times else (None,) * 3
-        return {
-            "workers": self.setting.workers,
-            "threads": self.setting.threads,
-            "step_ms": middle,
-            "low_ms": low,
-            "high_ms": high,
-            "waiting": statistics.median(self.waiting) if self.worked else None,
-            "first_s": self.start,
-            "steps": self.steps,
-            "error": self.error,
-        }
+        times = (self.median, min(self.seconds), max(self.seconds)) if self.worked else ()
+        milliseconds: list[float | None] = [1000 * seconds for seconds in times] or [None, None, None]
+        waiting = statistics.median(self.waiting) if self.worked else None
+        setting = (self.setting.workers, self.setting.threads)
+        return dict(zip(COLUMNS, (*setting, *milliseconds, waiting, self.start, self.steps, self.error), strict=True))
 
 
 @dataclass

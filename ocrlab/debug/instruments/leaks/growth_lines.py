@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -14,7 +13,6 @@ from typing import Any, NamedTuple
 GROWS = {"append", "add", "extend", "insert", "setdefault", "update", "appendleft", "push", "put", "register"}
 SHRINKS = {"popitem", "pop", "popleft", "remove", "discard"}
 NUMBERS = {"len", "int", "float", "sum", "item", "size", "numel", "time", "monotonic", "perf_counter"}
-BOUNDS = re.compile(r"max|limit|cap|size|budget|bytes|room|quota|bound", re.IGNORECASE)
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 ORDERED = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)
@@ -193,9 +191,6 @@ def _bound(statement: Statement, name: str) -> str:
     for part in ast.walk(owner):
         if isinstance(part, ast.Compare) and _compares_length(part, name):
             return f"line {part.lineno} checks its length"
-    for outer in around:
-        if isinstance(outer, ast.If | ast.While) and any(_compares_limit(part) for part in ast.walk(outer.test)):
-            return f"line {outer.lineno} checks whether there is room"
     return ""
 
 
@@ -206,9 +201,3 @@ def _compares_length(node: ast.Compare, name: str) -> bool:
     small = any(isinstance(side, ast.Constant) and isinstance(side.value, int) and side.value <= 1 for side in sides)
     is_ordered = any(isinstance(operator, ORDERED) for operator in node.ops)
     return is_ordered and not small and any(args and _last(args[0]) == name for args in lengths)
-
-
-def _compares_limit(node: ast.AST) -> bool:
-    if not isinstance(node, ast.Compare) or not any(isinstance(operator, ORDERED) for operator in node.ops):
-        return False
-    return any(BOUNDS.search(_last(part)) for part in ast.walk(node) if isinstance(part, ast.Name | ast.Attribute))

@@ -23,7 +23,6 @@ COLOURS = {  # cool for what stays, warm for what comes and goes; in lightness a
     "workspace": BAD,
 }
 BAND = ("#eef1f4", "#dde3ea")
-PHASES = {"forward": "forward", "backward": "backward", "recompute": "backward", "optimizer": "optimiser"}
 NARROW = 0.018  # of the width, below which a part has no room for its name
 APART = 0.03  # of the width, below which two slanted names lie over each other
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "bytes"))
@@ -56,29 +55,13 @@ def draw(axes: Axes, step: Step) -> str:
     axes.set_ylabel(f"alive tensors ({name})")
     axes.set_xticks([])
     axes.grid(axis="x", visible=False)
-    _parts(axes, merge_segments(step.segments), count)
+    _parts(axes, step.segments, count)
     handles, labels = axes.get_legend_handles_labels()
     style = {"frameon": False, "fontsize": 9, "handlelength": 1.0, "handleheight": 1.0}
     axes.legend(handles[::-1], labels[::-1], loc="upper left", bbox_to_anchor=(1.005, 1.0), **style)
     peak = f"peaks at {size(step.peak.bytes)}, {_place(step)}"
     axes.set_title(f"A step {peak}", loc="left")
     return f"Stacked timeline of one training step: it {peak}"
-
-
-def merge_segments(segments: Sequence[Segment]) -> list[Segment]:
-    """Return stretches by the first part of the module's name and the direction, the short ones within others gone."""
-    stretches: list[Segment] = []
-    for segment in segments:
-        phase = PHASES.get(segment.phase, segment.phase)
-        module = phase if phase in ("optimiser", "outside") or segment.module == OUTSIDE else segment.module
-        if phase == "backward" and segment.module == OUTSIDE:
-            module = stretches[-1].module if stretches and stretches[-1].phase == "backward" else "loss"
-        if stretches and (stretches[-1].module, stretches[-1].phase) == (module, phase):
-            stretches[-1] = Segment(stretches[-1].start, segment.end, module, phase)
-        else:
-            start = stretches[-1].end if stretches else 0
-            stretches.append(Segment(start, max(start, segment.end), module, phase))
-    return [segment for segment in stretches if segment.end > segment.start]
 
 
 def _parts(axes: Axes, segments: Sequence[Segment], count: int) -> None:

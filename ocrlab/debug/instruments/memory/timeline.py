@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -25,6 +25,7 @@ LABELS = {
 SUMS = ("parameters", "buffers", "gradients", "optimizer", "activations")  # of a row; the others are highest values
 HIGHEST = ("workspace", "forward", "backward")
 OUTSIDE = "(outside the model)"
+PHASES = {"recompute": "backward", "optimizer": "optimiser"}  # of a block, as they are drawn
 POINTS = 120  # of a timeline; each keeps the highest of what it stands for
 LARGEST = 8  # blocks named at the peak
 
@@ -78,7 +79,11 @@ class Peak:
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a timeline in which one part of the model ran: from and to are indices of the timeline."""
+    """A stretch of a timeline in which one part of the model ran: from and to are indices of the timeline.
+
+    `module` has the first parts of the name; `phase` is forward, backward (also where it is computed again), optimiser,
+    evaluation or outside.
+    """
 
     start: int
     end: int
@@ -172,13 +177,22 @@ def _picked(total: np.ndarray) -> np.ndarray:
 
 
 def _segments(blocks: Sequence[Block], begin: int, end: int, picked: np.ndarray) -> list[Segment]:
-    """Return which part of the model ran from where to where, according to the births."""
-    births = sorted((b.born, group(b.module), b.phase) for b in blocks if begin <= b.born <= end and b.phase)
+    """Return which part of the model ran from where to where, according to the births; none is shorter than a point."""
+    births = sorted(
+        (b.born, group(b.module), PHASES.get(b.phase, b.phase)) for b in blocks if b.born >= begin and b.phase
+    )
     segments: list[Segment] = []
-    for (module, phase), several in groupby(births, key=lambda birth: birth[1:]):
-        at = [int(np.searchsorted(picked, event - begin)) for event, *_ in several]
-        segments.append(Segment(at[0], at[-1], module, phase))
-    return segments
+    for event, module, phase in births:
+        at, last = int(np.searchsorted(picked, event - begin)), segments[-1] if segments else None
+        if phase in ("optimiser", "outside"):
+            module = phase
+        elif phase == "backward" and module == OUTSIDE:
+            module = last.module if last and last.phase == "backward" else "loss"
+        if last and (last.module, last.phase) == (module, phase):
+            segments[-1] = Segment(last.start, at, module, phase)
+        else:
+            segments.append(Segment(last.end if last else 0, at, module, phase))
+    return [segment for segment in segments if segment.end > segment.start]
 
 
 def _peak(blocks: Sequence[Block], event: int, total: int, parts: dict[str, int]) -> Peak:

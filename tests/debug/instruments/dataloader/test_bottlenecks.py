@@ -74,10 +74,6 @@ def test_workers_waiting_for_a_shared_lock_are_reported_and_more_are_not_recomme
     assert any("which more workers overlap" in text for text in free)
 
 
-def test_threads_of_each_worker_are_no_lock_that_they_share() -> None:
-    assert LockStats(20, 15, 1).shared and not LockStats(20, 4, 15).shared and not LockStats(4, 4, 0).shared
-
-
 @pytest.mark.skipif(not FUTEX, reason="the number of the system call is not known on this machine")
 def test_a_worker_that_wants_a_core_says_nothing_about_a_lock() -> None:
     locks = LockStats()

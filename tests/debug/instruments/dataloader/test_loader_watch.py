@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import multiprocessing
 import os
 import pickle
 import random
@@ -149,11 +147,6 @@ def test_a_dead_worker_is_reported_with_its_sample() -> None:
     assert "SIGKILL" in report.table()["ended"].tolist()
 
 
-def test_a_sample_without_a_name_is_reported_by_its_index() -> None:
-    assert sample_names.index_text([1, 2], "33") == sample_names.index_text(None, "33") == "index 33"
-    assert sample_names.index_text(None, "") == "" and sample_names.index_text(None, "collate_fn") == "collate_fn"
-
-
 def test_an_exception_in_the_data_set_stays_the_users_and_names_the_sample() -> None:
     class Broken(Pages):
         def __getitem__(self, index: int) -> Any:
@@ -204,13 +197,6 @@ def test_anything_that_is_iterated_over_can_be_watched() -> None:
     with loader_watch.watch(iter(range(0))) as report:
         assert list(report) == []
     assert report.finding() == "No step was seen from its batch to the next one"
-
-
-def test_a_list_as_a_data_set_is_left_as_it_is() -> None:
-    source = DataLoader(list(range(8)), batch_size=2)  # type: ignore[arg-type]
-    with loader_watch.watch(source) as report:
-        assert [batch.tolist() for batch in report] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert type(source.dataset) is list and report.table()["batches"].tolist() == [4]
 
 
 def test_the_proxy_has_the_attributes_of_the_data_set() -> None:
@@ -293,16 +279,6 @@ def test_two_loaders_are_watched_at_once() -> None:
         for _ in zip(first, second, strict=False):
             pass
     assert first_report.table()["samples"].tolist() == [24] and two.table()["samples"].tolist() == [20]
-
-
-def test_a_break_leaves_nothing_behind() -> None:
-    source = DataLoader(Pages(), batch_size=2, num_workers=1, multiprocessing_context="fork")
-    with loader_watch.watch(source) as report:
-        for _ in report:
-            break
-    gc.collect()
-    assert report.steps()["compute"].isna().tolist() == [True]
-    assert [p for p in multiprocessing.active_children() if p.is_alive()] == []
 
 
 def test_what_a_signal_handler_raises_belongs_to_the_program() -> None:

@@ -63,13 +63,6 @@ def test_the_state_of_a_recurrent_layer_has_its_samples_second() -> None:
     assert watch.first_nonfinite.sample == 4
 
 
-def test_what_an_exception_left_was_called() -> None:
-    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(3, 2), nn.ReLU())
-    with pytest.raises(RuntimeError), layer_watch.watch(net, "*") as watch:
-        net(torch.ones(1, 2))
-    assert watch.note() == "an exception left (Sequential), 1; never called: 2"
-
-
 def test_where_nothing_could_be_read_nothing_is_called_finite() -> None:
     net = nn.Linear(2, 2)
     with layer_watch.watch(net, "*") as watch:

@@ -44,14 +44,6 @@ def test_parts_that_can_be_counted_by_hand_are_exact() -> None:
     assert needs.peak == sum(needs.parts.values())
 
 
-def test_plain_sgd_keeps_no_state() -> None:
-    big = nn.Linear(1000, 1000, bias=False)
-    needs = estimate(
-        big, torch.empty(1, 1000, device="meta"), lambda m, x: m(x).sum(), optimizer=lambda p: torch.optim.SGD(p, 0.1)
-    )
-    assert needs.parts["optimiser state"] == 0
-
-
 def test_activations_grow_with_the_batch_and_with_nothing_else() -> None:
     single, two, four = (of(count).parts["activations"] for count in (1, 2, 4))
     assert four - two == pytest.approx(2 * (two - single), rel=0.01)
