@@ -61,7 +61,7 @@ class HolderSearch:
         self.existed = existed
         self.skip = {id(thing) for thing in skip}
         self.modules = {id(vars(m)): name for name, m in list(sys.modules.items()) if isinstance(m, types.ModuleType)}
-        tables = [(getattr(module, name), type(module).__name__) for module in hooked for name in HOOK_TABLES]
+        tables = [(getattr(module, name, {}), type(module).__name__) for module in hooked for name in HOOK_TABLES]
         self.hooks = {id(hook): module for table, module in tables for hook in table.values()}
         self.codes = [frame.f_code for top in sys._current_frames().values() for frame in own_frames(top)]
         self.files = [code.co_filename for code in self.codes]
