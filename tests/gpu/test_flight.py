@@ -14,11 +14,7 @@ import torch
 
 from ocrlab.debug.flight_record import ring_reader
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.slow,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 VICTIM = ROOT / "benchmarks" / "flight_cuda.py"
 PAGE = 13

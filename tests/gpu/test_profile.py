@@ -13,7 +13,7 @@ from torch import nn
 from ocrlab.debug.instruments.dataloader import loader_watch
 from ocrlab.debug.instruments.profiler import step_profiler
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = pytest.mark.gpu
 
 
 def train(profile: step_profiler.StepProfile, count: int = 6) -> int:
