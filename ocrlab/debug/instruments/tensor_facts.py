@@ -61,11 +61,6 @@ class FirstBad:
     inf: int
     samples: dict[int, int]
 
-    @property
-    def sample(self) -> int | None:
-        """Position of the first sample that has one; None for a single number."""
-        return min(self.samples, default=None)
-
 
 def describe(tensor: Tensor) -> dict[str, Any]:
     """Return all facts of a tensor as a dict; waits for its device.
