@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import glob
-import os
 import re
 import subprocess
 from ctypes import byref
 from pathlib import Path
 from typing import Any
 
-from ocrlab.hardware.system_files import read_text
+from ocrlab.hardware.system_files import link_target, read_text
 
 NAMES = ("libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
 UNCORRECTED, VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
@@ -40,12 +39,6 @@ NUMBERS: dict[
 }
 
 
-class Memory(ctypes.Structure):
-    """nvmlMemory_t, in bytes."""
-
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
-
-
 class Process(ctypes.Structure):
     """nvmlProcessInfo_v2_t."""
 
@@ -55,12 +48,6 @@ class Process(ctypes.Structure):
         ("gpu_instance", ctypes.c_uint),
         ("compute_instance", ctypes.c_uint),
     ]
-
-
-class Rates(ctypes.Structure):
-    """nvmlUtilization_t, in percent of the last sample period."""
-
-    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
 
 def health() -> dict[str, Any]:
@@ -103,11 +90,7 @@ def holders(root: str = "/") -> list[dict[str, Any]]:
     """Return the processes that hold a card's device file open, also those that NVML does not list."""
     processes: dict[int, dict[str, Any]] = {}
     for link in glob.iglob(f"{root}proc/[0-9]*/fd/*"):
-        try:
-            device = re.match(r"/dev/(nvidia\d+|dxg)$", os.readlink(link))
-        except OSError:
-            continue  # it is closed by now, or of another user
-        if device:
+        if re.match(r"/dev/(nvidia\d+|dxg)$", link_target(Path(link))):
             pid = int(link.split("/fd/")[0].rpartition("/")[2])
             processes[pid] = {"pid": pid, "name": process_name(pid)}
     return [processes[pid] for pid in sorted(processes)]
@@ -135,7 +118,7 @@ def run_smi(seconds: float) -> dict[str, Any]:
 
 def _card(library: Any, number: int) -> dict[str, Any]:
     """Return name, memory with its holders, temperature, clocks, throttling and ECC errors of one card."""
-    handle, name, memory, rates = ctypes.c_void_p(), ctypes.create_string_buffer(96), Memory(), Rates()
+    handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(96)
     code = library.nvmlDeviceGetHandleByIndex_v2(number, byref(handle))
     if code:
         return {"error": _error(library, code)}
@@ -149,8 +132,11 @@ def _card(library: Any, number: int) -> dict[str, Any]:
                 for p in buffer[: count.value]
             ]
             break
+    memory, rates = (ctypes.c_ulonglong * 3)(), (ctypes.c_uint * 2)()  # nvmlMemory_t, nvmlUtilization_t
     if _call(library, "nvmlDeviceGetMemoryInfo", handle, byref(memory)):
-        card.update(total=memory.total, free=memory.free, used=memory.used)
+        card.update(zip(("total", "free", "used"), memory, strict=True))  # bytes
+    if _call(library, "nvmlDeviceGetUtilizationRates", handle, byref(rates)):
+        card.update(zip(("utilisation", "memory_utilisation"), rates, strict=True))  # percent of the last sample period
     for key, (function, *arguments) in NUMBERS.items():
         value = ctypes.c_uint(0)
         if _call(library, function, handle, *arguments, byref(value)):
@@ -160,8 +146,6 @@ def _card(library: Any, number: int) -> dict[str, Any]:
         if _call(library, function, handle, byref(mask)):
             card["throttled"] = [reason for bit, reason in THROTTLES.items() if mask.value & bit]
             break
-    if _call(library, "nvmlDeviceGetUtilizationRates", handle, byref(rates)):
-        card.update(utilisation=rates.gpu, memory_utilisation=rates.memory)
     if _call(library, "nvmlDeviceGetTotalEccErrors", handle, UNCORRECTED, VOLATILE, byref(errors)):
         card["ecc"] = errors.value
     rows = [ctypes.c_uint(0) for _ in range(4)]  # corrected, uncorrected, pending, failed; of cards from Ampere on

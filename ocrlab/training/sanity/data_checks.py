@@ -177,8 +177,9 @@ def alignment(data: Data, samples: Sequence[Sample], config: Config) -> Iterator
             white = np.where(np.isin(label, border), 0, every).astype(np.uint8)
             depth = cv2.distanceTransform(white, cv2.DIST_L2, 5)
             low = config.targets.threshold_range[0]
+            sobel = [np.abs(cv2.Sobel(white.astype(np.float32), cv2.CV_32F, dx, 1 - dx)) for dx in (1, 0)]
             scores["shrink map"] += fit(np.minimum(depth, 16), maps.shrink_map * (every == white))
-            scores["threshold map"] += fit(edges(white), np.maximum(maps.threshold_map - low, 0))
+            scores["threshold map"] += fit(sobel[0] + sobel[1], np.maximum(maps.threshold_map - low, 0))
     for name, score in scores.items():
         if not score.any():
             yield Check(f"alignment: {name}", "skip", "no text in these crops", "text")
@@ -225,12 +226,6 @@ def paint(sample: Sample, path: Path) -> Sample:
         cv2.fillPoly(page, [np.rint(np.asarray(polygon) * 16).astype(np.int32)], (255, 255, 255), shift=4)
     cv2.imwrite(str(path), page)
     return replace(sample, image=path, ignored=np.zeros(len(sample.polygons), bool))
-
-
-def edges(white: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return where white ends, on both sides of the edge alike."""
-    x, y = (np.abs(cv2.Sobel(white.astype(np.float32), cv2.CV_32F, dx, 1 - dx)) for dx in (1, 0))
-    return np.asarray(x + y, np.float32)
 
 
 def fit(fixed: NDArray[Any], moving: NDArray[Any]) -> NDArray[np.float64]:
