@@ -23,26 +23,21 @@ warnings weakref xml zipfile""".split()  # what is imported late enough to be sh
 def facts() -> dict[str, Any]:
     """Return the interpreter, its search path, every distribution, and where the packages that matter lie."""
     return {
-        "interpreter": interpreter(),
+        "interpreter": {
+            "version": platform.python_version(),
+            "implementation": platform.python_implementation(),
+            "executable": sys.executable,
+            "environment": sys.prefix != sys.base_prefix or bool(conda()),
+            "bits": 64 if sys.maxsize > 2**32 else 32,
+            "machine": platform.machine(),
+            "variables": {name: os.environ[name] for name in ("PYTHONPATH", "PYTHONHOME") if os.environ.get(name)},
+        },
         "distributions": distributions(),
         "leftovers": leftovers(),
         "found": {name: origin(name) for name in IMPORTED},
         "shadows": shadows(),
         "torch": torch_version(),
         "conda": conda(),
-    }
-
-
-def interpreter() -> dict[str, Any]:
-    """Return what kind of Python this is and what changes where it looks for packages."""
-    return {
-        "version": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "executable": sys.executable,
-        "environment": sys.prefix != sys.base_prefix or bool(conda()),
-        "bits": 64 if sys.maxsize > 2**32 else 32,
-        "machine": platform.machine(),
-        "variables": {name: os.environ[name] for name in ("PYTHONPATH", "PYTHONHOME") if os.environ.get(name)},
     }
 
 

@@ -99,14 +99,6 @@ def test_disk_of_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
     assert host.disk_free(tmp_path / "a" / "b").value > 0
 
 
-def test_disk_without_permission_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refused(path: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("shutil.disk_usage", refused)
-    assert "Permission denied" in str(host.disk_free(tmp_path).missing)
-
-
 def test_disk_of_a_working_folder_that_is_gone_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

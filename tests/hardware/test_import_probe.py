@@ -44,12 +44,6 @@ def test_an_import_that_fails_tells_why_and_where(packages: Path, source: str, k
     assert "made_badly.py:2" in answer["error"]["where"]
 
 
-def test_the_stage_is_reported_before_the_import() -> None:
-    first, second = import_probe.imported("json")
-    assert first == {"at": "import json"}
-    assert second["imported"]
-
-
 @pytest.mark.parametrize(
     ("path", "matches"),
     [

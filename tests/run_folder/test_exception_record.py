@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from ocrlab.errors import DataError
 from ocrlab.run_folder.exception_record import TRACEBACK_LIMIT, describe
 
 
@@ -23,14 +22,6 @@ def test_where_is_the_innermost_frame_and_your_code_the_innermost_outside_of_pac
     assert description["your_code"].startswith(__file__)
     assert description["your_code"].endswith("<lambda>")
     assert "json.loads" in description["traceback"]
-
-
-def test_own_errors_keep_their_text() -> None:
-    def fail() -> None:
-        raise DataError("Page is empty", got="0 bytes", need="an image")
-
-    assert describe(caught(fail))["message"] == "Page is empty. Given: 0 bytes. Needed: an image."
-    assert describe(caught(fail))["type"] == "ocrlab.errors.DataError"
 
 
 @pytest.mark.parametrize(

@@ -208,15 +208,6 @@ def test_silence_is_never_green(tmp_path: Path) -> None:
     assert run_folder.newest(tmp_path) is None
 
 
-@pytest.mark.parametrize(("error", "message"), [(KeyboardInterrupt(), "interrupted"), (SystemExit(0), "exit status 0")])
-def test_interrupts_and_exits_are_failures(tmp_path: Path, error: BaseException, message: str) -> None:
-    with pytest.raises(type(error)), run_folder.run(tmp_path, "a") as folder:
-        raise error
-    record = run_folder.status(folder.path).error
-    assert record is not None
-    assert record["message"] == message
-
-
 def test_sigterm_leaves_a_failure_and_the_status_of_the_signal(tmp_path: Path) -> None:
     code = f"import signal, ocrlab.run_folder as f\nwith f.run({str(tmp_path)!r}, 'a'):\n"
     code += "    print(1, flush=True); signal.pause()"

@@ -190,20 +190,6 @@ def test_files_that_are_compiled_at_each_start(
         assert (check.judgement, check.observed[:10]) == ("ok", "torch 9.9 ")
 
 
-def test_compiled_files_that_cannot_be_written_go_elsewhere() -> None:
-    answer = {
-        "name": "torch",
-        "version": "9.9",
-        "seconds": 3.0,
-        "compiled": 900,
-        "stored": True,
-        "file": "/x/torch/a.py",
-    }
-    [check] = check_packages.judge_import("torch", {"imported": True, **answer}, "PY")
-    assert check.judgement == "warn" and "could not write" in check.observed
-    assert "PYTHONPYCACHEPREFIX" in check.do and "compileall" not in check.do
-
-
 def test_torch_that_is_not_there(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -E "$@"\n')  # without site-packages

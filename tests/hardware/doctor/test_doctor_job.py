@@ -123,13 +123,6 @@ def test_the_ten_steps_are_all_asked(options: Options) -> None:
     assert all(ask.probe.exists() for ask in every)
 
 
-@pytest.mark.parametrize(
-    ("judgements", "word"), [([], "skip"), (["ok", "skip"], "ok"), (["ok", "warn"], "warn"), (["warn", "fail"], "fail")]
-)
-def test_the_worst_of_several(judgements: list[str], word: str) -> None:
-    assert doctor_job.worst([Check("x", judgement, "") for judgement in judgements]) == word
-
-
 def test_an_interpreter_that_is_none_still_gives_a_report(tmp_path: Path) -> None:
     fake = tmp_path / "python"
     fake.write_text("#!/bin/sh\nexit 7\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -99,12 +98,6 @@ def test_an_interpreter_that_is_none(planted: Path, tmp_path: Path) -> None:
     text.write_text("no program\n")
     text.chmod(0o755)
     assert probe_runner.run(str(text), planted, "answer", {}, deadline=5).ended == "unstarted"
-
-
-def test_it_can_be_stopped_from_another_thread(run: Any) -> None:
-    stop = threading.Event()
-    threading.Timer(0.3, stop.set).start()
-    assert run("hang", stop=stop).ended == "stopped"
 
 
 def test_the_childs_world(run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
