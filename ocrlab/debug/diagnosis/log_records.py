@@ -208,7 +208,7 @@ class _Reader:
     def _extend(self, number: int) -> None:
         if self.open:
             self.open.last = number
-        elif self.frames is not None and self.threads:
+        elif self.threads and self.threads[-1].frames is self.frames:
             self.threads[-1].last = number
 
     def _quote(self, line: Line) -> None:
@@ -236,10 +236,8 @@ class _Reader:
             return cell is not None
         self.quoted.add(index)
         if self.listing is NOTEBOOK_CODE and code["arrow"] and self.open and self.open.frames:
-            frame = self.open.frames[-1]
-            self.open.frames[-1] = replace(
-                frame, line=int(code["line"]), source=code["code"] or "", source_number=line.number
-            )
+            source, last = code["code"] or "", self.open.frames[-1]
+            self.open.frames[-1] = replace(last, line=int(code["line"]), source=source, source_number=line.number)
         return True
 
     def _opens(self, line: Line) -> bool:

@@ -55,6 +55,14 @@ def test_a_traceback_that_breaks_off_and_a_line_without_a_traceback() -> None:
     assert (bare.traced, bare.type, torn.traced, torn.type, torn.last) == (False, "MemoryError", True, "", 4)
 
 
+def test_the_stack_of_a_crash_ends_where_the_next_dump_begins() -> None:
+    dump = 'Fatal Python error: Aborted\n\nCurrent thread 0x0a (most recent call first):\n  File "a.py", line 3 in f\n'
+    log = records(f'{dump}\nProcess 5: python\n\nThread 5 (idle): "MainThread"\n    g (b.py:1)\n')
+    [thread] = log.threads
+    assert (thread.fatal, thread.first, thread.last) == (True, 3, 4)
+    assert [stack.how for stack in log.stacks] == ["crash", "py-spy"]
+
+
 def test_our_own_text_comes_back_whole() -> None:
     frames = [
         Frame("futex_wait", "libc.so.6", 0),
