@@ -6,6 +6,7 @@ Shapes: h w map pixels, N shapes, P points.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import ModuleType
 
 import cv2
@@ -21,66 +22,70 @@ BITS_OF_1 = np.float32(1).view(np.uint32)  # those of all other numbers in 0..1 
 AT_ONCE = 65536  # pixels that stay in the cache of a core between two looks at them
 
 
-def binarise(probability: Map, threshold: float, loops: ModuleType | None) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-    """Return a mask of 0 and 1, 1 where a contiguous map is above `threshold`, and which pixel (x, y) is its first.
+@dataclass(frozen=True)
+class HeatMap:
+    """A probability map (h, w), contiguous float32 in 0..1, and the compiled loops over it, or None to do without."""
 
-    The mask ends where the text does, on all sides, since OpenCV reads each of its pixels twice; without text it has
-    no pixel. Raises ShapeError if the map holds NaN or anything outside 0..1.
-    """
-    (height, width), limit = probability.shape, np.float32(threshold)
-    mask, filled, columns = np.empty((height, width), np.bool_), np.zeros(height, np.bool_), np.zeros(width, np.bool_)
-    if loops:
-        fine = loops.above(probability, limit, mask.view(np.uint8), filled, columns.view(np.uint8))
-        fine = fine or bool(((probability >= 0) & (probability <= 1)).all())  # there is a -0
-    else:
-        fine, step = True, AT_ONCE // probability.shape[1] + 1
-        for start in range(0, len(probability), step):
-            part = probability[start : start + step]
-            np.greater(part, limit, out=mask[start : start + step])
-            fine &= part.view(np.uint32).max() <= BITS_OF_1 or bool(((part >= 0) & (part <= 1)).all())
-    if not fine:
-        got = f"{int(np.isnan(probability).sum())} NaN, {int((probability < 0).sum())} below 0"
-        got += f", {int((probability > 1).sum())} above 1"
-        what, do = "The probability map holds values that are no probabilities", "look for NaN in its weights"
-        raise ShapeError(what, got=got, need="float32 in 0..1", do=f"Apply the sigmoid of the head, and {do}")
-    if not loops:
-        mask.any(axis=1, out=filled)
-        mask.any(axis=0, out=columns)
-    if not filled.any():
-        return np.zeros((0, 0), np.uint8), (0, 0)
-    x, y = np.flatnonzero(columns), np.flatnonzero(filled)
-    return mask.view(np.uint8)[y[0] : y[-1] + 1, x[0] : x[-1] + 1], (int(x[0]), int(y[0]))
+    values: Map
+    loops: ModuleType | None
 
+    def binarise(self, threshold: float) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+        """Return a mask of 0 and 1, 1 where the map is above `threshold`, and which pixel (x, y) is its first.
 
-def box_scores(probability: Map, boxes: NDArray[np.float32], loops: ModuleType | None) -> NDArray[np.float64]:
-    """Return the mean probability (N,) inside convex quads (N, 4, 2), their borders included.
+        The mask ends where the text does, on all sides, since OpenCV reads each of its pixels twice; without text it
+        has no pixel. Raises ShapeError if the map holds NaN or anything outside 0..1.
+        """
+        values, limit = self.values, np.float32(threshold)
+        height, width = values.shape
+        mask = np.empty((height, width), np.bool_)
+        filled, columns = np.zeros(height, np.bool_), np.zeros(width, np.bool_)
+        if self.loops:
+            fine = self.loops.above(values, limit, mask.view(np.uint8), filled, columns.view(np.uint8))
+            fine = fine or bool(((values >= 0) & (values <= 1)).all())  # there is a -0
+        else:
+            fine, step = True, AT_ONCE // width + 1
+            for start in range(0, height, step):
+                part = values[start : start + step]
+                np.greater(part, limit, out=mask[start : start + step])
+                fine &= part.view(np.uint32).max() <= BITS_OF_1 or bool(((part >= 0) & (part <= 1)).all())
+            mask.any(axis=1, out=filled)
+            mask.any(axis=0, out=columns)
+        if not fine:
+            got = f"{int(np.isnan(values).sum())} NaN, {int((values < 0).sum())} below 0"
+            got += f", {int((values > 1).sum())} above 1"
+            what, do = "The probability map holds values that are no probabilities", "look for NaN in its weights"
+            raise ShapeError(what, got=got, need="float32 in 0..1", do=f"Apply the sigmoid of the head, and {do}")
+        if not filled.any():
+            return np.zeros((0, 0), np.uint8), (0, 0)
+        x, y = np.flatnonzero(columns), np.flatnonzero(filled)
+        return mask.view(np.uint8)[y[0] : y[-1] + 1, x[0] : x[-1] + 1], (int(x[0]), int(y[0]))
 
-    As published, corners are cut to whole pixels, and what lies outside the map does not count.
-    """
-    last = np.array(probability.shape[::-1], np.int32) - 1
-    first = np.clip(np.floor(boxes.min(axis=1)), 0, last).astype(np.int32)
-    corners = (boxes - first[:, None].astype(np.float32)).astype(np.int32)  # cut towards the first pixel, not towards 0
-    means = np.full(len(boxes), np.nan)
-    if loops:
-        loops.box_means(probability, corners + first[:, None], means)
-    for i in np.flatnonzero(np.isnan(means)):  # partly outside the map, where OpenCV draws lines a little differently
-        x, y = first[i]
-        right, bottom = np.clip(np.ceil(boxes[i].max(axis=0)), 0, last).astype(np.int32)
-        means[i] = inside(probability[y : bottom + 1, x : right + 1], corners[i])
-    return means
+    def box_scores(self, boxes: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the mean probability (N,) inside convex quads (N, 4, 2), their borders included.
 
+        As published, corners are cut to whole pixels, and what lies outside the map does not count.
+        """
+        last = np.array(self.values.shape[::-1], np.int32) - 1
+        first = np.clip(np.floor(boxes.min(axis=1)), 0, last).astype(np.int32)
+        corners = (boxes - first[:, None].astype(np.float32)).astype(np.int32)  # cut towards the first pixel, not to 0
+        means = np.full(len(boxes), np.nan)
+        if self.loops:
+            self.loops.box_means(self.values, corners + first[:, None], means)
+        for i in np.flatnonzero(np.isnan(means)):  # partly outside the map, where OpenCV draws otherwise
+            x, y = first[i]
+            right, bottom = np.clip(np.ceil(boxes[i].max(axis=0)), 0, last).astype(np.int32)
+            means[i] = inside(self.values[y : bottom + 1, x : right + 1], corners[i])
+        return means
 
-def polygon_scores(
-    probability: Map, polygons: Sequence[NDArray[np.int32]], loops: ModuleType | None
-) -> NDArray[np.float64]:
-    """Return the mean probability (N,) inside polygons (P, 2) of whole pixels of the map, their borders included."""
-    means = np.full(len(polygons), np.nan)
-    if loops and polygons:
-        loops.polygon_means(probability, *flat(polygons), means)
-    for i in np.flatnonzero(np.isnan(means)).tolist():
-        x, y, width, height = cv2.boundingRect(polygons[i])
-        means[i] = inside(probability[y : y + height, x : x + width], polygons[i], (-x, -y))
-    return means
+    def polygon_scores(self, polygons: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
+        """Return the mean probability (N,) inside polygons (P, 2) of whole pixels of the map, their borders included."""
+        means = np.full(len(polygons), np.nan)
+        if self.loops and polygons:
+            self.loops.polygon_means(self.values, *flat(polygons), means)
+        for i in np.flatnonzero(np.isnan(means)).tolist():
+            x, y, width, height = cv2.boundingRect(polygons[i])
+            means[i] = inside(self.values[y : y + height, x : x + width], polygons[i], (-x, -y))
+        return means
 
 
 def flat(polygons: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ocrlab.errors import ConfigError, ShapeError
 from ocrlab.evaluation.postprocess import contours, polygons, quads
-from ocrlab.evaluation.postprocess.box_scores import Map, binarise, kernels
+from ocrlab.evaluation.postprocess.box_scores import HeatMap, Map, kernels
 from ocrlab.records import Detection
 
 
@@ -80,18 +80,17 @@ def decode(
         raise ConfigError("Regions cannot be unclipped by this", got=repr(unclip), need='"exact" or a ratio above 0')
     if probability.size == 0:
         return Regions([], np.zeros(0, np.float32))
-    heat = np.ascontiguousarray(probability)
-    loops = kernels() if compiled else None
-    mask, first = binarise(heat, threshold, loops)
+    heat = HeatMap(np.ascontiguousarray(probability), kernels() if compiled else None)
+    mask, first = heat.binarise(threshold)
     if size is None and to_page is None:
-        size = (heat.shape[1], heat.shape[0])
+        size = (probability.shape[1], probability.shape[0])
     kind = quads if shape == "quad" else polygons
     if unclip == "exact":
         outlines = contours.largest(mask, max_candidates, first)
-        regions, scores = kind.exact(heat, outlines, shrink_ratio, min_size, box_threshold, loops)
+        regions, scores = kind.exact(heat, outlines, shrink_ratio, min_size, box_threshold)
     else:
         outlines = contours.last(mask, max_candidates, first)
-        regions, scores = kind.published(heat, outlines, float(unclip), min_size, box_threshold, loops)
+        regions, scores = kind.published(heat, outlines, float(unclip), min_size, box_threshold)
     shapes, there = on_page(regions, to_page, size, whole=unclip != "exact")
     return Regions(shapes, np.asarray(scores, dtype=np.float32)[there])
 

@@ -15,7 +15,7 @@ import pyclipper
 from numpy.typing import NDArray
 
 from ocrlab import geometry
-from ocrlab.evaluation.postprocess.box_scores import Map, flat, polygon_scores
+from ocrlab.evaluation.postprocess.box_scores import HeatMap, flat
 from ocrlab.evaluation.postprocess.contours import Outline
 from ocrlab.evaluation.postprocess.quads import GROWN
 
@@ -29,19 +29,14 @@ Shapes = tuple[Sequence[NDArray[np.number]], list[float]]
 
 
 def published(
-    probability: Map,
-    outlines: Sequence[Outline],
-    ratio: float,
-    min_size: float,
-    box_threshold: float,
-    loops: ModuleType | None,
+    heat: HeatMap, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float
 ) -> Shapes:
     """Return simplified outlines (P, 2), moved outwards by area * ratio / perimeter with round joins, and their scores.
 
     What falls into several pieces, or gets a hole, is left out, as is what has fewer than 4 points.
     """
-    shapes, sure = simplified(probability, outlines, 4, box_threshold, loops)
-    polygons, distances = unclipped(shapes, ratio, loops)
+    shapes, sure = simplified(heat, outlines, 4, box_threshold)
+    polygons, distances = unclipped(shapes, ratio, heat.loops)
     # What is convex is at least twice as wide as its area over its perimeter, what is not is wider still. So nearly all
     # polygons are wide enough for certain, and of the others the rectangle tells.
     wide = (2 * distances * (1 + 1 / ratio) - ROUNDED >= min_size + GROWN).tolist()
@@ -52,22 +47,15 @@ def published(
     return [polygons[i] for i in chosen], [sure[i] for i in chosen]
 
 
-def exact(
-    probability: Map,
-    outlines: Sequence[Outline],
-    shrink_ratio: float,
-    min_size: float,
-    box_threshold: float,
-    loops: ModuleType | None,
-) -> Shapes:
+def exact(heat: HeatMap, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float) -> Shapes:
     """Return simplified outlines (P, 2) moved outwards, corners kept, until shrinking them would give the outline."""
     outlines = [o for o in outlines if cv2.contourArea(o) > 0 and min(cv2.minAreaRect(o)[1]) >= min_size]
-    shapes, sure = simplified(probability, outlines, 3, box_threshold, loops)
+    shapes, sure = simplified(heat, outlines, 3, box_threshold)
     if not shapes:
         return [], []
     area = np.array([cv2.contourArea(points) for points in shapes])
     length = np.array([cv2.arcLength(points, True) for points in shapes])
-    distances = np.asarray(geometry.unshrink_distance(area, length, shrink_ratio))
+    distances = np.asarray(geometry.unshrink_distance(area, length, ratio))
     every = move_edges([points * FINE for points in shapes], distances * FINE, pyclipper.JT_MITER)
     polygons, scores = [], []
     for pieces, score in zip(every, sure, strict=True):
@@ -78,7 +66,7 @@ def exact(
 
 
 def simplified(
-    probability: Map, outlines: Sequence[Outline], fewest: int, box_threshold: float, loops: ModuleType | None
+    heat: HeatMap, outlines: Sequence[Outline], fewest: int, box_threshold: float
 ) -> tuple[list[Points], list[float]]:
     """Return outlines with the points that they can do without left out (P, 2), and their scores.
 
@@ -86,7 +74,7 @@ def simplified(
     """
     fewer = [cv2.approxPolyDP(outline, TOLERANCE * cv2.arcLength(outline, True), True)[:, 0] for outline in outlines]
     shapes = [points for points in fewer if len(points) >= fewest]
-    scores = polygon_scores(probability, shapes, loops)
+    scores = heat.polygon_scores(shapes)
     sure = np.flatnonzero(scores >= box_threshold)
     return [shapes[i] for i in sure], scores[sure].tolist()
 

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab import geometry
-from ocrlab.evaluation.postprocess.box_scores import Map, box_scores
+from ocrlab.evaluation.postprocess.box_scores import HeatMap
 from ocrlab.evaluation.postprocess.contours import Outline
 
 Boxes = NDArray[np.float32]  # (N, 4, 2), clockwise from the top left
 Scores = NDArray[np.float64]  # (N,)
+Shapes = tuple[Boxes, Scores]
 Rectangle = tuple[tuple[float, float], tuple[float, float], float]  # middle, sides, degrees, as OpenCV gives it
 
 RAGGED = 2.0  # pixels by which the outline of a straight line may leave it, both sides together
@@ -28,40 +29,28 @@ ROOM = 64  # points for an unclipped quad, which is enough up to about 300 pixel
 
 
 def published(
-    probability: Map,
-    outlines: Sequence[Outline],
-    ratio: float,
-    min_size: float,
-    box_threshold: float,
-    loops: ModuleType | None,
-) -> tuple[Boxes, Scores]:
+    heat: HeatMap, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float
+) -> Shapes:
     """Return the smallest rectangles, moved outwards by area * ratio / perimeter, as the published method does.
 
     Corners are cut to whole pixels, offset by Clipper's rules with round joins, and boxed once more; they are not yet
     rounded. Scores are means over the rectangles before that.
     """
     boxes = corners_of(smallest(outlines, min_size)[0])
-    scores = box_scores(probability, boxes, loops)
+    scores = heat.box_scores(boxes)
     sure = scores >= box_threshold
     boxes, scores = boxes[sure], scores[sure]
-    grown, indices = smallest(unclipped(boxes, ratio, loops), min_size + GROWN)
+    grown, indices = smallest(unclipped(boxes, ratio, heat.loops), min_size + GROWN)
     return ordered(corners_of(grown)), scores[indices]
 
 
-def exact(
-    probability: Map,
-    outlines: Sequence[Outline],
-    shrink_ratio: float,
-    min_size: float,
-    box_threshold: float,
-    loops: ModuleType | None,
-) -> tuple[Boxes, Scores]:
+def exact(heat: HeatMap, outlines: Sequence[Outline], ratio: float, min_size: float, box_threshold: float) -> Shapes:
     """Return the rectangles that shrink to these outlines, and their scores: means over the smallest rectangles."""
     outlines = [outline for outline in outlines if cv2.contourArea(outline) > 0]
     rectangles, indices = smallest(outlines, min_size)
-    scores = box_scores(probability, corners_of(rectangles), loops)
+    scores = heat.box_scores(corners_of(rectangles))
     sure = np.flatnonzero(scores >= box_threshold)
-    return regrown([rectangles[i] for i in sure], [outlines[indices[i]] for i in sure], shrink_ratio), scores[sure]
+    return regrown([rectangles[i] for i in sure], [outlines[indices[i]] for i in sure], ratio), scores[sure]
 
 
 def regrown(rectangles: Sequence[Rectangle], outlines: Sequence[Outline], shrink_ratio: float) -> Boxes:

@@ -42,23 +42,23 @@ def test_box_scores_are_the_published_ones(margin: float, loops: Any) -> None:
     probability = np.random.default_rng(0).random((90, 130), dtype=np.float32)
     boxes = rectangles(2000, 130, 90, margin)
     wanted = [published(probability, box) for box in boxes]
-    np.testing.assert_allclose(box_scores.box_scores(probability, boxes, loops), wanted, atol=1e-6)
+    np.testing.assert_allclose(box_scores.HeatMap(probability, loops).box_scores(boxes), wanted, atol=1e-6)
 
 
 @LOOPS
 def test_a_polygon_score_is_the_mean_of_its_pixels_and_its_border(loops: Any) -> None:
     probability = np.arange(100, dtype=np.float32).reshape(10, 10) / np.float32(100)
     points = np.array([[2, 3], [5, 3], [5, 6], [2, 6]], np.int32)
-    score, line = box_scores.polygon_scores(probability, [points, points[:2]], loops)
+    score, line = box_scores.HeatMap(probability, loops).polygon_scores([points, points[:2]])
     assert score == pytest.approx(probability[3:7, 2:6].mean()) and line == pytest.approx(probability[3, 2:6].mean())
 
 
 @LOOPS
 def test_a_mask_ends_where_the_text_does(loops: Any) -> None:
     probability = np.zeros((300, 400), np.float32)
-    assert box_scores.binarise(probability, 0.3, loops)[0].size == 0
+    assert box_scores.HeatMap(probability, loops).binarise(0.3)[0].size == 0
     probability[20:31, 100] = probability[25, 90:250] = 1
-    mask, first = box_scores.binarise(probability, 0.3, loops)
+    mask, first = box_scores.HeatMap(probability, loops).binarise(0.3)
     assert mask.shape == (11, 160) and first == (90, 20) and mask.sum() == 170
 
 
@@ -70,4 +70,4 @@ def test_a_single_value_that_is_not_finite_is_detected(value: float, loops: Any)
     probability = np.zeros((30, 40), np.float32)
     probability[29, 39] = value
     with pytest.raises(ShapeError, match="Given: .*1 (NaN|below|above).*Needed: float32 in"):
-        box_scores.binarise(probability, 0.5, loops)
+        box_scores.HeatMap(probability, loops).binarise(0.5)

@@ -58,7 +58,7 @@ def test_an_outline_grows_to_the_rectangle_that_shrinks_to_it(ratio: float, loop
     inner = np.concatenate([inner, (inner + np.array([0, height - 2 * distance]))[::-1]]) + 20
     outline = np.rint(inner * 16).astype(np.int32)[:, None]  # sixteen steps a pixel
     probability = np.ones((int(height * 16) + 640, int(width * 16) + 640), np.float32)
-    quads_, scores = quads.exact(probability, [outline], ratio, 0, 0.5, loops)
+    quads_, scores = quads.exact(box_scores.HeatMap(probability, loops), [outline], ratio, 0, 0.5)
     wanted = np.array([[0, 0], [width, 0], [width, height], [0, height]]) + 20
     np.testing.assert_allclose(quads_[0] / 16, wanted, atol=0.5)
     assert scores.tolist() == [1]
