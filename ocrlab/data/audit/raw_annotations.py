@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ocrlab.data import folder_layouts
 from ocrlab.data.annotations import IGNORED, Boxes, Page, PageError, read_text
 from ocrlab.data.audit.finding import Finding
 from ocrlab.data.folder_layouts import SUFFIXES
 from ocrlab.data.formats import reader as format_reader
 from ocrlab.data.formats.icdar import icdar, rows_of
-from ocrlab.data.page_files import pair
+from ocrlab.data.formats.known_formats import FileReader
 from ocrlab.data.shards.dataset import Readers
 from ocrlab.data.shards.tar_member import Member
 from ocrlab.errors import DataError
@@ -93,15 +92,12 @@ def _pages_of(path: Path, split: str) -> list[Callable[[], Raw]]:
     """Return the pages of one split of a known layout."""
     readers, errors, _ = format_reader.open_pages(path, split)
     pages: list[Callable[[], Raw]] = [partial(_unpaired, error, split) for error in errors]
-    if isinstance(readers, Readers):
-        return pages + [partial(_from_page, read, split, None, readers.tar(n)) for n, read in enumerate(readers)]
-    source = folder_layouts.find(path, split)
-    files: list[tuple[Path, Path]] = pair(source)[0] if source.annotations.is_dir() else []
     for number, read in enumerate(readers):
-        image, file = files[number] if number < len(files) else (None, source.annotations)
-        if image is not None and file.suffix.lower() in TEXTS:
-            name = image.relative_to(source.images[0]).with_suffix("").as_posix()
-            pages.append(partial(_from_text, name, split, image, file))
+        image, file = (read.image, read.file) if isinstance(read, FileReader) else (None, None)
+        if isinstance(readers, Readers):
+            file = readers.tar(number)
+        if isinstance(read, FileReader) and image and read.file.suffix.lower() in TEXTS:
+            pages.append(partial(_from_text, read.page_name(image), split, image, read.file))
         else:
             pages.append(partial(_from_page, read, split, image, file))
     return pages
@@ -145,10 +141,11 @@ def _boxes(lines: Iterable[int], boxes: Boxes) -> list[Box]:
     return [Box(n, NOWHERE if polygon is None else polygon, text, ignored) for n, polygon, text, ignored in columns]
 
 
-def _from_page(read: Callable[[], Page], split: str, image: Path | None, file: Path) -> Raw:
+def _from_page(read: Callable[[], Page], split: str, image: Path | None, file: Path | None) -> Raw:
     try:
         page = read()
     except PageError as error:
+        file = file or Path(str(error.file or "unknown"))
         return Raw(image.stem if image else file.stem, split, image, file, faults=[(error.line, _message(error))])
     boxes = _boxes(range(1, len(page.boxes.texts) + 1), page.boxes)
     return Raw(page.name, split, page.image, page.annotation, boxes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -41,6 +42,42 @@ PAGES: tuple[Format, ...] = (
 )
 # text, by how it starts; else it is ICDAR text
 TEXTS: dict[str, Callable[[str, Path], Boxes]] = {"<": curved_text.ctw_xml, "x:": curved_text.total_text}
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Reads the page of one annotation file; `image` is the one of its name, where there is one."""
+
+    source: Source
+    image: Path | None
+    file: Path
+
+    def __call__(self) -> Page:
+        image, file, name = self.image, self.file, None
+        text = read_text(file)
+        if file.suffix.lower() != ".json":
+            start = text.lstrip("\ufeff \t\n")
+            read = next((read for prefix, read in TEXTS.items() if start.startswith(prefix)), icdar.icdar)
+            boxes = read(text, file)
+        else:
+            try:
+                name, boxes = single_page(parse(text))
+            except PageError as error:
+                raise error.within(file=file) from None
+        if image and isinstance(name, str) and PurePosixPath(name.replace("\\", "/")).name == image.name:
+            leads_away = ".." in name or name[:1] == "/" or name[1:2] == ":"
+            name = name if leads_away else image.name
+        if name is not None or image is None:
+            try:
+                image = locate(name, self.source, beside=file.parent)
+            except PageError as error:
+                if image is None or "does not exist" not in str(error):
+                    raise error.within(file=file) from None
+        return Page(self.page_name(image), image, file, None, boxes)
+
+    def page_name(self, image: Path) -> str:
+        """Return the name of a page: that of its image below the folder of images."""
+        return image.relative_to(self.source.images[0]).with_suffix("").as_posix()
 
 
 def pages(source: Source, split: str) -> tuple[list[Reader], list[PageError], list[str]]:
@@ -84,40 +121,16 @@ def splits(file: Path) -> list[str]:
 def _folder(source: Source) -> tuple[list[Reader], list[PageError]]:
     """Return the pages of a folder with one annotation a page."""
     pairs, errors, alone = pair(source)
-    readers: list[Reader] = [partial(_file, source, image, file) for image, file in pairs]
+    readers: list[Reader] = [FileReader(source, image, file) for image, file in pairs]
     used = set()
     for file in alone:  # a JSON that names another image than its own name does
         try:
-            used.add(_file(source, None, file).image)
-            readers.append(partial(_file, source, None, file))
+            read = FileReader(source, None, file)
+            used.add(read().image)
+            readers.append(read)
         except PageError as error:
             errors.append(error)
     return readers, [error for error in errors if error.file not in used]
-
-
-def _file(source: Source, image: Path | None, file: Path) -> Page:
-    """Read the annotation of one page; `image` is the one of its name."""
-    text = read_text(file)
-    name = None
-    if file.suffix.lower() != ".json":
-        start = text.lstrip("\ufeff \t\n")
-        read = next((read for prefix, read in TEXTS.items() if start.startswith(prefix)), icdar.icdar)
-        boxes = read(text, file)
-    else:
-        try:
-            name, boxes = single_page(parse(text))
-        except PageError as error:
-            raise error.within(file=file) from None
-    if image and isinstance(name, str) and PurePosixPath(name.replace("\\", "/")).name == image.name:
-        leads_away = ".." in name or name[:1] == "/" or name[1:2] == ":"
-        name = name if leads_away else image.name
-    if name is not None or image is None:
-        try:
-            image = locate(name, source, beside=file.parent)
-        except PageError as error:
-            if image is None or "does not exist" not in str(error):
-                raise error.within(file=file) from None
-    return Page(image.relative_to(source.images[0]).with_suffix("").as_posix(), image, file, None, boxes)
 
 
 def _row(source: Source, number: int | None, row: Any) -> Page:

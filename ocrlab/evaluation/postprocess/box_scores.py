@@ -78,7 +78,7 @@ class HeatMap:
         return means
 
     def polygon_scores(self, polygons: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
-        """Return the mean probability (N,) inside polygons (P, 2) of whole pixels of the map, their borders included."""
+        """Return the mean probability (N,) inside polygons (P, 2) of whole pixels, their borders included."""
         means = np.full(len(polygons), np.nan)
         if self.loops and polygons:
             self.loops.polygon_means(self.values, *flat(polygons), means)
