@@ -9,9 +9,8 @@ import contextlib
 import csv
 import json
 import math
-import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 from ocrlab import run_folder
 from ocrlab.debug.diagnosis import classify, load_input, log_records
 from ocrlab.debug.diagnosis.hangs import stack_patterns
-from ocrlab.debug.diagnosis.log_records import TRACEBACK, read_frame
+from ocrlab.debug.diagnosis.log_records import Line
 from ocrlab.debug.flight_record import program_info, ring_reader
 from ocrlab.errors import DataError, OcrlabError, RunError
 from ocrlab.hardware.processes.stack_types import Frame
@@ -36,10 +35,7 @@ SIBLINGS = 300  # runs in the same folder that are read
 AROUND = 4  # lines of source above and below the failing one
 LONGEST = 12_000  # characters of a stack
 SOURCE = 2 * 2**20  # bytes of a source file that is opened
-DUMP = re.compile(  # of a fatal signal, or IPython's traceback
-    r"^(?:Fatal Python error|Current thread 0x|Thread 0x)|^\s*Cell In ?\[\d+\], line \d+|^-{20,}$", re.MULTILINE
-)
-ENDS = re.compile(r"^(?:\w+\.){0,6}\w{1,80}(?::.*)?$")
+FATAL = "Fatal Python error"  # begins the dump of a fatal signal
 
 
 @dataclass
@@ -274,16 +270,17 @@ def find_stack(texts: Mapping[str, str], here: bool) -> FailureStack:
 
     Source files are opened only if the program ran `here`: a stranger's folder may name any file.
     """
+    frames: Sequence[Frame]
     if texts.get("stacks.txt", "").strip():
         name, whole = "stacks.txt", texts["stacks.txt"][:LONGEST].rstrip()
         stacks = log_records.parse_stacks(texts["stacks.txt"])
-        frames = [frame for stack in stacks for thread in stack.threads[:1] for frame in thread.frames if frame.line]
-        frame = next((frame for frame in frames if not stack_patterns.is_library(frame)), None)
+        every = [frame for stack in stacks for thread in stack.threads[:1] for frame in thread.frames if frame.line]
+        frames = [frame for frame in every if not stack_patterns.is_library(frame)]
     else:
         logs = (name for name in texts if name not in ("traceback.txt", "kernel_log.txt"))
-        tracebacks = ((name, last_traceback(texts.get(name, ""))) for name in ("traceback.txt", *logs))
-        name, whole = next((pair for pair in tracebacks if pair[1]), ("", ""))
-        frame = _innermost(whole)
+        failures = ((name, *last_failure(texts.get(name, ""))) for name in ("traceback.txt", *logs))
+        name, whole, frames = next((failure for failure in failures if failure[1]), ("", "", ()))
+    frame = next((frame for frame in frames if not stack_patterns.is_library(frame)), next(iter(frames), None))
     if not whole:
         return FailureStack()
     if frame is None or not frame.line:
@@ -295,28 +292,22 @@ def find_stack(texts: Mapping[str, str], here: bool) -> FailureStack:
     return FailureStack(name, frame, source, "" if source else "the source is not on this machine", whole)
 
 
-def last_traceback(text: str) -> str:
-    """Return the last traceback of a text, with the exception that ends it; else the dump of a fatal signal."""
-    at = text.rfind(TRACEBACK)
-    if at < 0:
-        match = DUMP.search(text)
-        return text[match.start() :][:LONGEST].rstrip() if match else ""
-    lines: list[str] = []
-    for line in text[text.rfind("\n", 0, at) + 1 :].splitlines():
-        lines.append(line)
-        ended = len(lines) > 1 and line.strip() and not line.startswith((" ", "\t")) and ENDS.match(line)
-        if ended and TRACEBACK not in line:
-            break
-    whole = "\n".join(lines)
-    return whole if len(whole) <= LONGEST else f"{whole[: LONGEST // 2]}\n...\n{whole[-LONGEST // 2 :]}"
-
-
-def _innermost(whole: str) -> Frame | None:
-    """Return the innermost frame of the program, else of a library; a dump lists the newest call first."""
-    frames = [frame for line in whole.splitlines() if (frame := read_frame(line))]
-    if TRACEBACK in whole:
-        frames.reverse()
-    return next((frame for frame in frames if not stack_patterns.is_library(frame)), next(iter(frames), None))
+def last_failure(text: str) -> tuple[str, Sequence[Frame]]:
+    """Return the last traceback of a text, else its dump of a fatal signal, and the frames of it, innermost first."""
+    lines = text.splitlines()
+    records = log_records.read_records([Line(number, line) for number, line in enumerate(lines, 1)])
+    traced = [exception for exception in records.exceptions if exception.traced]
+    if traced:
+        first, last = traced[-1].first, traced[-1].last
+        frames: Sequence[Frame] = traced[-1].frames[::-1]
+    elif records.threads:
+        thread = next((thread for thread in records.threads if thread.fatal), records.threads[0])
+        fatal = (number for number, line in enumerate(lines, 1) if line.startswith(FATAL))
+        first, last, frames = next(fatal, records.threads[0].first), len(lines), thread.frames
+    else:
+        return "", ()
+    whole = "\n".join(lines[first - 1 : last])
+    return whole if len(whole) <= LONGEST else f"{whole[: LONGEST // 2]}\n...\n{whole[-LONGEST // 2 :]}", frames
 
 
 def source_lines(path: Path, number: int) -> str:
