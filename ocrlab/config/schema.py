@@ -112,9 +112,7 @@ class Post(Section):
 
     threshold: Unit = knob(0.4, "of the probability map")
     box_threshold: Unit = knob(0.6, "of the mean probability inside a candidate")
-    unclip: Literal["exact"] | Positive = knob(
-        "exact", "inverse of the shrink, or a ratio (published: 1.5, polygons 2)"
-    )
+    unclip: Literal["exact"] | Positive = knob("exact", "inverse of the shrink or a ratio (published: 1.5, polygons 2)")
     shape: Literal["quad", "polygon"] = knob("quad", "what a detection is: the smallest rectangle, or its outline")
     max_candidates: int = knob(1000, "regions looked at on one page", ge=1)
     min_size: float = knob(3, "short side in map pixels before unclip", ge=0)
@@ -130,9 +128,7 @@ class Evaluate(Section):
 class Trainer(Section):
     """What is handed to lightning.Trainer, under its names."""
 
-    accelerator: Literal["auto", "cpu", "cuda"] = knob(
-        "auto", "auto: the GPU when it passes a smoke test, else the CPU"
-    )
+    accelerator: Literal["auto", "cpu", "cuda"] = knob("auto", "auto: the GPU if it passes a smoke test, else the CPU")
     devices: int = knob(1, "ranks on this machine, one for each GPU; --nproc says it too", ge=1)
     strategy: Literal["ddp"] = knob("ddp", "of several ranks: each holds all weights, gradients and moments")
     sync_batchnorm: bool = knob(False, "batch statistics of all ranks together, on GPUs; else each rank has its own")
@@ -153,9 +149,7 @@ class Runtime(Section):
     threads: int | None = knob(None, "none: chosen for this machine", ge=1)
     workers: int | None = knob(None, "none: chosen for this machine", ge=0)
     compile: bool = knob(False, "torch.compile of the detector")
-    activation_checkpointing: bool = knob(
-        False, "encoder computed again in the backward pass: less memory, same numbers"
-    )
+    activation_checkpointing: bool = knob(False, "encoder computed again in backward: less memory, same numbers")
     channels_last: Literal["auto"] | bool = knob("auto", "auto: where a short measurement says it is faster")
     cache: Literal["none", "memory", "disk"] = knob("memory", "decoded images")
     cache_gb: float = knob(4.0, "limit of the cache", gt=0)
@@ -169,9 +163,7 @@ class Recorder(Section):
     on: bool = knob(True, "keep the record")
     steps: int = knob(512, "of the last steps that are kept", ge=8, le=65536)
     batches: Literal["ids", "raw"] = knob("ids", "ids: rebuilt from data and seed; raw: the last batches are kept too")
-    snapshot_every: int | None = knob(
-        None, "optimiser steps between snapshots; none: as often as 1 % of the time allows", ge=1
-    )
+    snapshot_every: int | None = knob(None, "optimiser steps between snapshots; none: they take 1 % of the time", ge=1)
 
 
 class Tracking(Section):
