@@ -66,7 +66,7 @@ def arguments(parser: Parser) -> None:
         type=int,
         default=3,
         metavar="N",
-        help="runs more that put an answer to the proof, where they take less than 20 s (3)",
+        help="more runs to confirm an answer of several factors, or any answer where a run takes less than 20 s (3)",
     )
     parser.add_argument(
         "--steps", type=int, metavar="N", help="optimiser steps of a run; by default to where it failed"

@@ -113,10 +113,11 @@ def _is_worth_a_proof(job: BisectJob, search: Search, answer: Answer) -> bool:
     """Tell whether an answer to a failure that seems to happen always is put to the proof by more runs.
 
     They repeat the passing run with the fewest flips and the failing run with the most: if the failure is flaky and
-    depends on no factor, these two ended so by chance.
+    depends on no factor, these two ended so by chance. Long runs are repeated only for several factors: that each of
+    them is needed rests on few runs, and a flaky failure of a single factor may look the same.
     """
     taken = sorted(row["seconds"] for row in job.rows)
-    if answer.status != "found" or search.is_flaky or taken[len(taken) // 2] > SHORT:
+    if answer.status != "found" or search.is_flaky or (taken[len(taken) // 2] > SHORT and len(answer.items) == 1):
         return False
     return not any(job.factors[place].name == factors.DATA for place in answer.items)  # halving samples proves more
 
