@@ -1,4 +1,4 @@
-"""`ocrlab bisect`: which setting, which two, or which page makes a training fail, by short watched runs."""
+"""`ocrlab bisect`: which setting, settings together, or page makes a training fail, by short watched runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ocrlab.debug.bisect.search import Answer as Found
     from ocrlab.debug.bisect.search import Search
 
-TAKES_PROGRAM = True  # what stands after -- is somebody else's
+TAKES_PROGRAM = True  # the words after -- are a command of the user
 FOLDER, RECORD = "bisect", "bisect.json"
 EXAMPLES = """
   ocrlab bisect runs/20250101-120000-receipts             what made this run fail: everything that can be flipped
@@ -58,21 +58,25 @@ def arguments(parser: Parser) -> None:
         metavar="NAME=PATH",
         help="of any program: a folder of files, a list of lines or a JSON list, given as {NAME}, is halved",
     )
-    parser.add_argument("--runs", type=int, default=60, metavar="N", help="at most so many runs (60)")
-    parser.add_argument("--error", type=float, default=0.05, metavar="P", help="an answer may be wrong so often (0.05)")
-    parser.add_argument("--rate", type=float, metavar="P", help="how often it fails, if you know: 0.3 is 3 of 10 runs")
+    parser.add_argument("--runs", type=int, default=60, metavar="N", help="most runs (default: 60)")
+    parser.add_argument(
+        "--error", type=float, default=0.05, metavar="P", help="accepted probability of a wrong answer (default: 0.05)"
+    )
+    parser.add_argument("--rate", type=float, metavar="P", help="how often it fails, if known: 0.3 is 3 of 10 runs")
     parser.add_argument(
         "--again",
         type=int,
         default=3,
         metavar="N",
-        help="more runs to confirm an answer of several factors, or any answer where a run takes less than 20 s (3)",
+        help="more runs to confirm an answer of several factors, or of any where a run takes under 20 s (default: 3)",
     )
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="optimiser steps of a run; by default to where it failed"
+        "--steps", type=int, metavar="N", help="optimiser steps of a run (default: up to the step that failed)"
     )
-    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds of a run at most (300)")
-    parser.add_argument("--minutes", type=float, metavar="M", help="of all runs together at most")
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, metavar="S", help="most seconds of a run (default: 300)"
+    )
+    parser.add_argument("--minutes", type=float, metavar="M", help="most minutes of all runs together")
 
 
 def run(args: argparse.Namespace) -> Answer:
@@ -83,7 +87,7 @@ def run(args: argparse.Namespace) -> Answer:
         return _search(_program_job(args, folder, rest, limits), folder, Path("runs"))
     if args.factor or args.samples:
         what = "--factor" if args.factor else "--samples"
-        raise ConfigError(f"{what} is for a program of yours", need="-- COMMAND behind it, or --against key=value")
+        raise ConfigError(f"{what} needs a command to run", need="-- COMMAND at the end, or --against key=value")
     return _bisect_training(args, folder, rest, limits)
 
 
@@ -97,7 +101,7 @@ def _bisect_training(args: argparse.Namespace, folder: Path | None, rest: list[s
         need = "a run of ocrlab train; for any other program --factor NAME=BAD:GOOD ... -- COMMAND"
         raise ConfigError(f"{folder} has no config.yaml", need=need)
     if not (folder or rest):
-        raise ConfigError("bisect: nothing is named", need="a run folder, a config, or settings", do="See --help")
+        raise ConfigError("Nothing to bisect", need="a run folder, a config, or settings", do="See --help")
     config = configs.load(file, [word for word in rest if "=" in word])
     if args.against:
         flips = training_trials.factors_against(config, args.against)
@@ -123,12 +127,14 @@ def _program_job(args: argparse.Namespace, folder: Path | None, rest: list[str],
     from ocrlab.debug.bisect.bisect_job import BisectJob, digest, file_stamps
 
     if rest or args.against or args.steps:
-        raise ConfigError("Settings are for ocrlab train", got=" ".join(rest) or None, need="--factor NAME=BAD:GOOD")
+        raise ConfigError(
+            "Settings are only for ocrlab train", got=" ".join(rest) or None, need="--factor NAME=BAD:GOOD"
+        )
     if not (args.factor or args.samples):
-        raise ConfigError("There is nothing to flip", need="--factor NAME=BAD:GOOD or --samples NAME=PATH, then --")
+        raise ConfigError("No factors to bisect", need="--factor NAME=BAD:GOOD or --samples NAME=PATH, then --")
     flips, first = program_trials.split_config_files(factors.parse_factors(args.factor)), args.program[0]
     if "{" not in first and shutil.which(first) is None:
-        raise ConfigError(f"{first} cannot be started", got="no program of that name", need="-- COMMAND that runs")
+        raise ConfigError(f"{first} cannot be started", got="no program of that name", need="a program on PATH")
     samples = lists.read_samples(args.samples) if args.samples else None
     start = program_trials.starter(args.program, flips, samples)
     files = [Path(word) for word in [*args.program, *(str(flip.job["path"]) for flip in flips if "path" in flip.job)]]
@@ -148,7 +154,7 @@ def _search(job: BisectJob, folder: Path | None, runs: Path) -> Answer:
 
 
 def _run_job(job: BisectJob, folder: Path | None, home: Path, plan: str, samples: Sequence[str]) -> Answer:
-    """Say what is going to happen, hunt, go on to the pages where the data is guilty, and write down what was found."""
+    """Report the plan, search the factors and then the samples where the data is to blame, and write the record."""
     from ocrlab.debug.bisect import bisect_summary, factors
     from ocrlab.debug.bisect.bisect_job import run_bisect
     from ocrlab.debug.trials import trial
@@ -173,7 +179,7 @@ def _run_job(job: BisectJob, folder: Path | None, home: Path, plan: str, samples
 
 
 def _row(job: BisectJob, row: dict[str, Any]) -> None:
-    """Say how a run ended, and after the first what it has told of all of them."""
+    """Report how a run ended, and after the first one how long all of them will take."""
     from ocrlab.debug.bisect import bisect_summary
 
     _report(bisect_summary.line(len(job.rows), row, job.unit))
@@ -225,7 +231,11 @@ def _split_arguments(args: argparse.Namespace) -> tuple[Path | None, list[str]]:
     rest = [word for word in words if not Path(word).is_dir()]
     files = [word for word in rest if "=" not in word]
     if len(folders) + len(files) > 1:
-        raise ConfigError("More than one thing to bisect", got=" and ".join(map(str, [*folders, *files])), need="one")
+        raise ConfigError(
+            "Only one run or config can be bisected at a time",
+            got=" and ".join(map(str, [*folders, *files])),
+            need="one",
+        )
     if files and not Path(files[0]).exists():
         raise ConfigError(f"{files[0]} does not exist", need="a run folder, a YAML file, or key=value")
     return (folders[0] if folders else None), rest
@@ -250,7 +260,7 @@ def _verdict(folder: Path) -> Verdict | None:
 
 @contextlib.contextmanager
 def _open_home(folder: Path | None, runs: Path) -> Iterator[Path]:
-    """Give the run folder that everything is written into: that of the run, or a new one, closed in the end."""
+    """Yield the run folder that everything is written into: that of the run, or a new one, closed at the end."""
     if folder is not None:
         if run_folder.status(folder).status == "running":
             raise RunError(f"{folder} is still running", need="a run that has ended")
@@ -262,7 +272,7 @@ def _open_home(folder: Path | None, runs: Path) -> Iterator[Path]:
 
 
 def _unfinished_folders(runs: Path) -> list[Path]:
-    """Return where bisects that were interrupted, or ran out of runs or time, keep what they have made."""
+    """Return the folders of bisects that were interrupted, or ran out of runs or time: their runs are used again."""
     folders = []
     for place in sorted(runs.glob(f"*-{FOLDER}*/flight/{FOLDER}")):
         file = place.parent.parent / "incident" / RECORD

@@ -1,4 +1,4 @@
-"""Whether two cells show the same fault, and what a cell that shows another one says.
+"""Whether two variants show the same fault, and what a variant that shows another one says.
 
 Sources: the CUDA runtime's cudaError, PyTorch's messages where there is no GPU and its CUDA stream sanitizer.
 """

@@ -7,8 +7,8 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ocrlab.debug.replay.variants import Variant
 from ocrlab.errors import ConfigError
 from ocrlab.run_folder import launcher
 
-TIMEOUT = 600.0  # seconds for all cells together
+TIMEOUT = 600.0  # seconds for all variants together
 ENOUGH = 60.0  # seconds after which, on a CPU, nothing is run only to tell a placed fault apart
 REPLAY_FOLDERS = 3  # folders of replays in a run's flight/
 SLOWER = 1.5  # times longer that a whole run may take when it is made again
@@ -39,7 +39,7 @@ class Replayed:
     path: Path | None
     reproduced: bool
     agreement: str  # with the record, in words
-    done: bool  # at least one cell says something
+    done: bool  # at least one variant says something
 
 
 def replay(
@@ -57,39 +57,63 @@ def replay(
     Raises ConfigError, RunError and DataError for what cannot be replayed. Children end with this call.
     """
     if not timeout > 0:
-        raise ConfigError("--timeout is no time", got=timeout, need="seconds, more than 0")
-    began = time.monotonic()
+        raise ConfigError("--timeout must be a positive number of seconds", got=timeout, need="seconds, more than 0")
     subject = find(run, number, rank)
     _check(subject, timeout)
-    place = _place(run)
-    outcomes: list[TrialResult] = []
+    matrix = _Matrix(subject, _place(run), timeout, report)
     try:
-        for variant in _sequence(subject, outcomes, began, began + timeout):
-            left = began + timeout - time.monotonic()
-            if left < 1:
-                outcomes.append(TrialResult(variant, error_text="the time was over"))
-                break
-            report(f"{variant.name} ...")
-            where = place / f"{len(outcomes)}-{_slug(variant.name)}"
-            outcome = run_variant(subject, tool_reports.with_log_file(variant, where), where, left)
-            outcomes.append(tool_reports.add_forward_line(tool_reports.add_reports(outcome, where), where))
+        with contextlib.suppress(_TimeOver):
+            _investigate(subject, matrix)
     finally:
-        if not outcomes:
-            shutil.rmtree(place, ignore_errors=True)
-    sentence = replay_summary.sentence(subject, outcomes)
-    record = replay_summary.record(subject, outcomes, sentence, time.monotonic() - began)
-    fault = replay_summary.decided(outcomes)
-    path = _write(subject, record, fault is not None)
-    done = any(not outcome.error_text for outcome in outcomes)
+        if not matrix.results:
+            shutil.rmtree(matrix.place, ignore_errors=True)
+    results = matrix.results
+    sentence = replay_summary.sentence(subject, results)
+    record = replay_summary.record(subject, results, sentence, matrix.seconds)
+    reproduced = replay_summary.decided(results) is not None
     return Replayed(
         sentence,
-        replay_summary.rows(outcomes),
+        replay_summary.rows(results),
         record,
-        path,
-        fault is not None,
-        replay_summary.agreement(outcomes),
-        done,
+        _write(subject, record, reproduced),
+        reproduced,
+        replay_summary.agreement(results),
+        done=any(not result.error_text for result in results),
     )
+
+
+class _TimeOver(Exception):
+    """No time is left for another variant."""
+
+
+@dataclass
+class _Matrix:
+    """The variants that were run so far, with their results, and the seconds that they may take together."""
+
+    subject: RecordedStep
+    place: Path
+    timeout: float
+    report: Report
+    began: float = field(default_factory=time.monotonic)
+    results: list[TrialResult] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return time.monotonic() - self.began
+
+    def run(self, variant: Variant) -> TrialResult:
+        """Run the step again in a child and return what became of it; raises _TimeOver."""
+        left = self.timeout - self.seconds
+        if left < 1:
+            self.results.append(TrialResult(variant, error_text="the time was over"))
+            raise _TimeOver
+        self.report(f"{variant.name} ...")
+        slug = "".join(letter if letter.isalnum() else "-" for letter in variant.name.lower())
+        folder = self.place / f"{len(self.results)}-{slug}"
+        result = run_variant(self.subject, tool_reports.with_log_file(variant, folder), folder, left)
+        self.results.append(tool_reports.add_forward_line(tool_reports.add_reports(result, folder), folder))
+        return self.results[-1]
 
 
 def _check(subject: RecordedStep, timeout: float) -> None:
@@ -111,49 +135,45 @@ def _check(subject: RecordedStep, timeout: float) -> None:
         raise ConfigError(f"The time is too short for step {subject.number} of {subject.run}", got=got, do=do)
 
 
-def _sequence(subject: RecordedStep, outcomes: list[TrialResult], began: float, until: float) -> Iterator[Variant]:
-    """Yield cell after cell, each chosen by what those before have shown; ends when the question is answered."""
+def _investigate(subject: RecordedStep, matrix: _Matrix) -> None:
+    """Run variant after variant, each chosen by what those before have shown, until the question is answered."""
     before = variants.earlier(subject.number, subject.seconds)
     early = subject.began_earlier and not subject.on_gpu
     for variant in [variants.widened(before)] if early else variants.first(subject.on_gpu):
-        yield variants.begun(variant) if subject.from_start else variant
-        if outcomes[-1].fault is not None:
+        traced = matrix.run(variants.begun(variant) if subject.from_start else variant)
+        if traced.fault is not None:
             break
-    traced = shown = outcomes[-1]
     if _began_otherwise(subject, traced):
-        traced = shown = yield from _without(subject, outcomes)
+        traced = _run_without_later_files(subject, traced, matrix)
+    shown = traced
     failed = subject.ended not in ("success", "running")
     failed = failed and not any(step.number > subject.number for step in subject.flight.steps)
     if shown.fault is None and not shown.error_text and not subject.on_gpu and failed:
-        yield variants.AS_IT_WAS  # tracing may have hidden it
-        shown = outcomes[-1]
+        shown = matrix.run(variants.AS_IT_WAS)  # tracing may have hidden it
     if not subject.from_start and ((shown.fault is None and failed) or (traced.diverged and not subject.on_gpu)):
-        yield from _otherwise(subject, traced, outcomes, began, until if shown.fault is None else began + ENOUGH)
-        shown = outcomes[-1] if outcomes[-1].fault is not None else shown
-    fault = shown.fault
-    unplaced = variants.spoilt(fault) if fault is not None else subject.step is None and not shown.error_text
+        left = matrix.timeout - matrix.seconds if shown.fault is None else ENOUGH - matrix.seconds
+        shown = _run_from_start(subject, traced, matrix, left) or shown
+    unplaced = subject.step is None and not shown.error_text if shown.fault is None else variants.spoilt(shown.fault)
     if unplaced and not early:
-        yield before
-        shown = outcomes[-1] if outcomes[-1].fault is not None else shown
-        fault = shown.fault
+        earlier = matrix.run(before)
+        shown = earlier if earlier.fault is not None else shown
+    fault = shown.fault
     if fault is not None and variants.is_carried_over(fault) and fault.get("phase") == "validation":
-        yield variants.VALIDATION  # of a batch before the one in which it ended
-        fault = outcomes[-1].fault or fault
-    if fault is not None and fault.get("micro") is not None:
-        subject.number = int(fault["step"])  # what follows is about that step
+        fault = matrix.run(variants.VALIDATION).fault or fault  # of a batch before the one in which it ended
     if fault is None:
         return
+    if fault.get("micro") is not None:
+        subject.number = int(fault["step"])  # what follows is about that step
     if variants.wants_alone(fault, shown.count, subject.on_gpu):
         seconds = max(EACH[0], EACH[1] * subject.seconds)
-        yield variants.per_sample(round(seconds, 1), fault)
-        if replay_summary.name_samples(fault, outcomes[-1]):
+        if replay_summary.name_samples(fault, matrix.run(variants.per_sample(round(seconds, 1), fault))):
             return
     replay_summary.name_samples(fault, shown)
     for variant in variants.contrasts(fault, subject.on_gpu):
-        if not subject.on_gpu and time.monotonic() - began + max(o.seconds for o in outcomes) > ENOUGH:
+        if not subject.on_gpu and matrix.seconds + max(result.seconds for result in matrix.results) > ENOUGH:
             return  # the fault has its place; what would make it go away is not worth a longer wait
-        yield variant
-        if not outcomes[-1].error_text and variants.settles(variant, fault, outcomes[-1].fault):
+        result = matrix.run(variant)
+        if not result.error_text and variants.settles(variant, fault, result.fault):
             return
 
 
@@ -166,47 +186,46 @@ def _began_otherwise(subject: RecordedStep, shown: TrialResult) -> bool:
     )
 
 
-def _without(subject: RecordedStep, outcomes: list[TrialResult]) -> Generator[Variant, None, TrialResult]:
-    """Yield the same cell again, begun without what was written since the run began, as are the next ones; returns what
-    came of it, or of the one before where it says nothing.
+def _run_without_later_files(subject: RecordedStep, before: TrialResult, matrix: _Matrix) -> TrialResult:
+    """Run the same variant without the files written since the run began, which stay hidden for the next variants;
+    return its result, or the one before where it says nothing.
     """
-    before, subject.hide_later_files = outcomes[-1], True
-    yield variants.hidden(before.variant)
-    shown = outcomes[-1]
+    subject.hide_later_files = True
+    shown = matrix.run(variants.hidden(before.variant))
     if shown.error_text or (shown.diverged and shown.fault is None):
         subject.hide_later_files = False
         return before
     names = [replay_summary.short(path) for path in dict.fromkeys(before.files_newer_than_run)]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    before.fault, before.error_text = (
-        None,
-        f"it began with {', '.join(names[:NAMED])}{more}, written since the run began",
-    )
+    before.fault = None
+    before.error_text = f"it began with {', '.join(names[:NAMED])}{more}, written since the run began"
     return shown
 
 
-def _otherwise(
-    subject: RecordedStep, traced: TrialResult, outcomes: list[TrialResult], began: float, until: float
-) -> Iterator[Variant]:
-    """Yield what is left where a snapshot does not lead to the fault, as it lacks something that the program keeps."""
-    if subject.full_run_seconds is not None and _seconds(subject) <= until - time.monotonic():
+def _run_from_start(subject: RecordedStep, traced: TrialResult, matrix: _Matrix, left: float) -> TrialResult | None:
+    """Run the program from its beginning where no snapshot leads to the fault, as it lacks something that the program
+    keeps; return the result where it has a fault. It may take `left` seconds.
+    """
+    if subject.full_run_seconds is None:
+        return None
+    if _seconds(subject) <= left:
         snapshot, subject.snapshot, subject.from_start = subject.snapshot, None, True
-        yield variants.begun(traced.variant)
-        if outcomes[-1].fault is None:
-            subject.snapshot, subject.from_start = snapshot, False
-    elif subject.full_run_seconds is not None:
-        wanted = math.ceil(_seconds(subject) + time.monotonic() - began)
-        warning = f"it was not run again from its beginning, which needs --timeout {wanted}"
-        if traced.diverged:
-            warning = (
-                "its state is not that of the run: the program keeps something that the recorder was not given (pass"
-            )
-            warning += f" it as extra={{...}}); it was not run again from its beginning, which needs --timeout {wanted}"
-        subject.warnings.append(warning)
+        result = matrix.run(variants.begun(traced.variant))
+        if result.fault is not None:
+            return result
+        subject.snapshot, subject.from_start = snapshot, False
+        return None
+    needed = math.ceil(_seconds(subject) + matrix.seconds)
+    text = f"it was not run again from its beginning, which needs --timeout {needed}"
+    if traced.diverged:
+        keeps = "the program keeps something that the recorder was not given (pass it as extra={...})"
+        text = f"its state is not that of the run: {keeps}; {text}"
+    subject.warnings.append(text)
+    return None
 
 
 def _seconds(subject: RecordedStep) -> float:
-    """Return how long it may take to make a whole run again."""
+    """Return how long it may take to repeat a whole run."""
     return SLOWER * (subject.full_run_seconds or 0.0)
 
 
@@ -232,7 +251,3 @@ def _write(subject: RecordedStep, record: dict[str, Any], fault: bool) -> Path |
         run_folder.write_json(path, redaction.clean_record(record))
         return path
     return None
-
-
-def _slug(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in name.lower())

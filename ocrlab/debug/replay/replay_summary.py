@@ -16,7 +16,7 @@ from ocrlab.debug.replay.trial import TrialResult
 from ocrlab.records import SCHEMA, finite
 
 NAMED = 4  # samples that a sentence names
-WIDEST = 160  # characters of a cell
+WIDEST = 160  # characters of a table cell
 RISEN = (3, 100.0)  # losses before a fault, and how many times larger than the least all of them are
 EVERY = "every sample of the batch does it alone, so that it is no one sample's"
 ELSEWHERE = "it comes again whichever sample of this batch is left: it need not be the fault of any"
@@ -27,48 +27,48 @@ AHEAD = (
 MESSAGE = 240  # characters of an exception's first line
 
 
-def sentence(subject: RecordedStep, outcomes: Sequence[TrialResult]) -> str:
+def sentence(subject: RecordedStep, results: Sequence[TrialResult]) -> str:
     """Return the answer in one sentence: the first fault with place, sample and what makes it go away, or none."""
-    fault = decided(outcomes)
+    fault = decided(results)
     if fault is None:
-        return _well(subject, outcomes)
+        return _well(subject, results)
     where = (
         "a fault that comes again" if fault.get("ahead") else f"first fault at step {fault.get('step', subject.number)}"
     )
     parts = [f"{where}, {_place(fault)}", *_what(fault)]
     if fault.get("ahead"):
         return "; ".join([*parts, AHEAD]) + "."
-    parts += _samples(fault, outcomes)
+    parts += _samples(fault, results)
     parts += _around(subject, fault)
-    return "; ".join([*parts, *_apart(outcomes)]) + "."
+    return "; ".join([*parts, *_apart(results)]) + "."
 
 
-def _apart(outcomes: Sequence[TrialResult]) -> list[str]:
+def _apart(results: Sequence[TrialResult]) -> list[str]:
     """Return what tells the fault apart: where it goes away, where it stays, and where another one comes."""
-    shown, others = _shown(outcomes), contrasting(outcomes)
+    shown, others = _shown(results), contrasting(results)
     fault = shown.fault or {}
-    ways = [outcome.variant.label for outcome in others if outcome.fault is None and outcome.variant.label]
+    ways = [result.variant.label for result in others if result.fault is None and result.variant.label]
     words = [f"goes away {_joined(ways)}"] if ways else []
-    words += [outcome.variant.remark for outcome in others if outcome.fault is None and outcome.variant.remark]
+    words += [result.variant.remark for result in others if result.fault is None and result.variant.remark]
     stays, otherwise = [], []
-    for outcome in others:
-        if outcome.fault is None or not outcome.variant.label:
+    for result in others:
+        if result.fault is None or not result.variant.label:
             continue
-        what = next(iter(_what(outcome.fault)), str(outcome.fault.get("kind")))
-        placed = bool(shown.variant.options.get("trace") and outcome.variant.options.get("trace"))
-        if outcome.fault.get("report"):
-            otherwise.append(f"{outcome.variant.name} reports {what}")
-        elif outcome.fault.get("forward"):
-            line = short(str(outcome.fault["forward"]))
-            otherwise.append(f"{outcome.variant.name} names `{outcome.fault['node']}`, made in the forward at `{line}`")
-        elif fault_match.same(fault, outcome.fault, placed=placed):
-            stays.append(outcome.variant.label)
-        elif fault_match.is_race(outcome.fault):
-            otherwise.append(f"a race between streams is seen {outcome.variant.label}: {what}")
+        what = next(iter(_what(result.fault)), str(result.fault.get("kind")))
+        placed = bool(shown.variant.options.get("trace") and result.variant.options.get("trace"))
+        if result.fault.get("report"):
+            otherwise.append(f"{result.variant.name} reports {what}")
+        elif result.fault.get("forward"):
+            line = short(str(result.fault["forward"]))
+            otherwise.append(f"{result.variant.name} names `{result.fault['node']}`, made in the forward at `{line}`")
+        elif fault_match.same(fault, result.fault, placed=placed):
+            stays.append(result.variant.label)
+        elif fault_match.is_race(result.fault):
+            otherwise.append(f"a race between streams is seen {result.variant.label}: {what}")
         else:
-            path = outcome.fault.get("path") if placed else None
+            path = result.fault.get("path") if placed else None
             where = f" in `{path}`" if path and path != fault.get("path") else ""
-            otherwise.append(f"fails otherwise {outcome.variant.label}{where}: {what}")
+            otherwise.append(f"fails otherwise {result.variant.label}{where}: {what}")
     return [*dict.fromkeys(words), *([f"stays {_joined(stays)}"] if stays else []), *otherwise]
 
 
@@ -97,35 +97,35 @@ def _around(subject: RecordedStep, fault: Mapping[str, Any]) -> list[str]:
     return remarks
 
 
-def decided(outcomes: Sequence[TrialResult]) -> dict[str, Any] | None:
-    """Return the fault of the first cell that has one, of an earlier step where one was found; where some cells went
-    another way than the run, of one that did not. What a cell shows that has changed something is not the run's.
+def decided(results: Sequence[TrialResult]) -> dict[str, Any] | None:
+    """Return the fault of the first variant that has one, of an earlier step where there is such a fault; where some
+    variants diverged from the run, of one that did not. What an altered variant shows is not the fault of the run.
     """
-    shown = [outcome for outcome in outcomes if outcome.fault is not None]
-    shown = [outcome for outcome in shown if outcome.variant.name not in variants.ALTERED] or shown
-    faults = [(outcome.fault, outcome.diverged) for outcome in shown if outcome.fault is not None]
+    shown = [result for result in results if result.fault is not None]
+    shown = [result for result in shown if result.variant.name not in variants.ALTERED] or shown
+    faults = [(result.fault, result.diverged) for result in shown if result.fault is not None]
     faults = [(fault, strays) for fault, strays in faults if not strays] or faults
     order = lambda item: (int(item[0].get("step", 0)), variants.is_carried_over(item[0]))  # noqa: E731
     return min(faults, key=order, default=(None, False))[0]
 
 
-def _shown(outcomes: Sequence[TrialResult]) -> TrialResult:
-    """Return the first cell that shows the fault, the first that says anything where none does."""
-    fault = decided(outcomes)
-    first = next((outcome for outcome in outcomes if not outcome.error_text), outcomes[0])
-    return next((outcome for outcome in outcomes if fault is not None and outcome.fault is fault), first)
+def _shown(results: Sequence[TrialResult]) -> TrialResult:
+    """Return the first variant that shows the fault, the first that says anything where none does."""
+    fault = decided(results)
+    first = next((result for result in results if not result.error_text), results[0])
+    return next((result for result in results if fault is not None and result.fault is fault), first)
 
 
-def contrasting(outcomes: Sequence[TrialResult]) -> list[TrialResult]:
-    """Return the cells that say something about the fault: those after the one that showed it; and what had hidden it,
-    where it is shown only by the program as it was.
+def contrasting(results: Sequence[TrialResult]) -> list[TrialResult]:
+    """Return the variants that say something about the fault: those after the one that showed it; and what had hidden
+    it, where it is shown only by the program as it was.
     """
-    fault = decided(outcomes)
-    index = next((i for i, outcome in enumerate(outcomes) if outcome.fault is fault), len(outcomes))
-    label = outcomes[index].variant.label if index < len(outcomes) else ""
-    others = outcomes[index + 1 :]
+    fault = decided(results)
+    index = next((i for i, result in enumerate(results) if result.fault is fault), len(results))
+    label = results[index].variant.label if index < len(results) else ""
+    others = results[index + 1 :]
     if label == variants.AS_IT_WAS.label:
-        others = [*(other for other in outcomes[:index] if other.fault is None and not other.diverged), *others]
+        others = [*(other for other in results[:index] if other.fault is None and not other.diverged), *others]
     return [
         other
         for other in others
@@ -135,84 +135,84 @@ def contrasting(outcomes: Sequence[TrialResult]) -> list[TrialResult]:
     ]
 
 
-def culprits(outcome: TrialResult) -> tuple[list[str] | None, str]:
+def culprits(result: TrialResult) -> tuple[list[str] | None, str]:
     """Return the samples that fail by themselves and how that is known; None where nothing follows."""
-    bad, how = failing_samples(outcome)
-    return [outcome.names_of(position) for position in bad] or None, how
+    bad, how = failing_samples(result)
+    return [result.names_of(position) for position in bad] or None, how
 
 
-def failing_samples(outcome: TrialResult) -> tuple[list[int], str]:
+def failing_samples(result: TrialResult) -> tuple[list[int], str]:
     """Return the positions of the samples that have the fault, and how that is known; none where nothing follows."""
-    single = [part for part in outcome.per_sample if len(part["samples"]) == 1]
+    single = [part for part in result.per_sample if len(part["samples"]) == 1]
     bad = [part["samples"][0] for part in single if part["same"]]
-    everyone = set(range(outcome.count))
-    if bad and len(bad) == outcome.count:
+    everyone = set(range(result.count))
+    if bad and len(bad) == result.count:
         return [], EVERY
-    if bad and not any(part["well"] for part in outcome.per_sample):
+    if bad and not any(part["well"] for part in result.per_sample):
         return [], "its samples cannot be tried one by one: parts of the batch fail in another way"
     if bad:
-        rest = [part for part in outcome.per_sample if set(part["samples"]) == everyone - set(bad)]
+        rest = [part for part in result.per_sample if set(part["samples"]) == everyone - set(bad)]
         return bad, "goes away without it" if rest and rest[-1]["well"] else ""
-    without = [part for part in outcome.per_sample if len(part["samples"]) == outcome.count - 1 > 1]
+    without = [part for part in result.per_sample if len(part["samples"]) == result.count - 1 > 1]
     needed = [min(everyone - set(part["samples"])) for part in without if part["well"]]
     if 0 < len(needed) < len(without):
         return needed, "goes away without it, and needs company"
     return [], "no sample of the batch does it alone" if single else ""
 
 
-def name_samples(fault: dict[str, Any], outcome: TrialResult) -> bool:
-    """Write into a fault whose it is, as `outcome` shows it; tell whether samples are known now."""
-    bad, _ = failing_samples(outcome)
+def name_samples(fault: dict[str, Any], result: TrialResult) -> bool:
+    """Write into a fault whose it is, as `result` shows it; tell whether samples are known now."""
+    bad, _ = failing_samples(result)
     if bad:
-        fault["samples"], fault["names"] = bad, [outcome.names_of(position) for position in bad]
-    elif fault.get("samples") is None and outcome.count == 1 and variants.is_of_samples(fault):
-        fault["samples"], fault["names"] = [0], [outcome.names_of(0)]
+        fault["samples"], fault["names"] = bad, [result.names_of(position) for position in bad]
+    elif fault.get("samples") is None and result.count == 1 and variants.is_of_samples(fault):
+        fault["samples"], fault["names"] = [0], [result.names_of(0)]
     return bool(bad)
 
 
-def rows(outcomes: Sequence[TrialResult]) -> list[tuple[str, str, str]]:
-    """Return the table: cell, what came of it, seconds."""
+def rows(results: Sequence[TrialResult]) -> list[tuple[str, str, str]]:
+    """Return the table: variant, what came of it, seconds."""
     table = [("cell", "what came of it", "s")]
-    for outcome in outcomes:
-        if outcome.error_text:
-            what = f"not done: {outcome.error_text}"
-        elif outcome.per_sample:
-            names, how = culprits(outcome)
+    for result in results:
+        if result.error_text:
+            what = f"not done: {result.error_text}"
+        elif result.per_sample:
+            names, how = culprits(result)
             what = f"{', '.join(names)} alone" + (f", {how}" if how else "") if names else how
-        elif outcome.fault is not None:
-            what = "; ".join([_place(outcome.fault), *_what(outcome.fault)])
+        elif result.fault is not None:
+            what = "; ".join([_place(result.fault), *_what(result.fault)])
         else:
-            what = _losses(outcome)
-        table.append((outcome.variant.name, shorten(what, WIDEST, placeholder=" …"), f"{outcome.seconds:.1f}"))
+            what = _losses(result)
+        table.append((result.variant.name, shorten(what, WIDEST, placeholder=" …"), f"{result.seconds:.1f}"))
     return table
 
 
-def record(subject: RecordedStep, outcomes: Sequence[TrialResult], answer: str, seconds: float) -> dict[str, Any]:
+def record(subject: RecordedStep, results: Sequence[TrialResult], answer: str, seconds: float) -> dict[str, Any]:
     """Return everything as a JSON-ready record."""
-    fault = decided(outcomes)
+    fault = decided(results)
     variant_rows = [
         {
-            "cell": outcome.variant.name,
-            "fault": outcome.fault,
-            "steps": outcome.steps,
-            "alone": outcome.per_sample,
-            "not_done": outcome.error_text or None,
-            "seconds": round(outcome.seconds, 2),
+            "cell": result.variant.name,
+            "fault": result.fault,
+            "steps": result.steps,
+            "alone": result.per_sample,
+            "not_done": result.error_text or None,
+            "seconds": round(result.seconds, 2),
         }
-        for outcome in outcomes
+        for result in results
     ]
     content = {"schema": SCHEMA, "run": subject.run.name, "step": subject.number, "answer": answer, "fault": fault}
-    content |= {"reproduced": fault is not None, "equal": _equal(outcomes), "samples": subject.samples}
-    content |= {"cells": variant_rows, "warnings": warnings(subject, outcomes), "seconds": round(seconds, 2)}
+    content |= {"reproduced": fault is not None, "equal": _equal(results), "samples": subject.samples}
+    content |= {"cells": variant_rows, "warnings": warnings(subject, results), "seconds": round(seconds, 2)}
     return dict(finite(content))
 
 
-def warnings(subject: RecordedStep, outcomes: Sequence[TrialResult]) -> list[str]:
+def warnings(subject: RecordedStep, results: Sequence[TrialResult]) -> list[str]:
     """Return what may make the replay another computation than the run was, each once."""
-    texts = [*subject.warnings, *(text for outcome in outcomes for text in outcome.warnings)]
-    if decided(outcomes) is not None and _equal(outcomes) is False:
-        texts.append(_losses(_shown(outcomes)).removeprefix("no fault, but "))
-    if any(outcome.compiled for outcome in outcomes):
+    texts = [*subject.warnings, *(text for result in results for text in result.warnings)]
+    if decided(results) is not None and _equal(results) is False:
+        texts.append(_losses(_shown(results)).removeprefix("no fault, but "))
+    if any(result.compiled for result in results):
         texts.append("the model is compiled, and was run without torch.compile: its losses need not be equal")
     return list(dict.fromkeys(texts))
 
@@ -286,8 +286,8 @@ def _surfaced(fault: Mapping[str, Any]) -> str:
     return f", in `{short(str(fault['surfaced']))}`" if fault.get("surfaced") and not is_placed else ""
 
 
-def _samples(fault: Mapping[str, Any], outcomes: Sequence[TrialResult]) -> list[str]:
-    alone = next((outcome for outcome in outcomes if outcome.per_sample), None)
+def _samples(fault: Mapping[str, Any], results: Sequence[TrialResult]) -> list[str]:
+    alone = next((result for result in results if result.per_sample), None)
     if alone is not None:
         names, how = culprits(alone)
         if names:
@@ -301,7 +301,7 @@ def _samples(fault: Mapping[str, Any], outcomes: Sequence[TrialResult]) -> list[
     names = fault.get("names")
     if not names:
         return [str(fault["batch"])] if fault.get("batch") else []
-    count = next((outcome.count for outcome in outcomes if outcome.fault is not None), 0)
+    count = next((result.count for result in results if result.fault is not None), 0)
     if len(names) == count > 1:
         return ["all samples of the batch"]
     return [("probably " if fault.get("guessed") else "") + _named([str(name) for name in names])]
@@ -315,11 +315,11 @@ def _named(names: Sequence[str]) -> str:
     return f"sample{'s' if len(names) > 1 else ''} {shown}{more}"
 
 
-def _well(subject: RecordedStep, outcomes: Sequence[TrialResult]) -> str:
-    """Return the answer where no cell has a fault."""
-    done = [outcome for outcome in outcomes if not outcome.error_text]
+def _well(subject: RecordedStep, results: Sequence[TrialResult]) -> str:
+    """Return the answer where no variant has a fault."""
+    done = [result for result in results if not result.error_text]
     if not done:
-        why = outcomes[0].error_text.rstrip(".") if outcomes else "no time"
+        why = results[0].error_text.rstrip(".") if results else "no time"
         return f"step {subject.number} could not be run again: {why.removeprefix('ocrlab.errors.DataError: ')}."
     losses = _losses(done[0], done)
     times = f"{len(done)} time{'s' if len(done) > 1 else ''}"
@@ -330,7 +330,7 @@ def _well(subject: RecordedStep, outcomes: Sequence[TrialResult]) -> str:
         outside = (
             f"; what came from another rank or from outside is not in it: ocrlab diagnose {short(str(subject.run))}"
         )
-    strayed = next((outcome.error_text for outcome in outcomes if outcome.failed_elsewhere), "")
+    strayed = next((result.error_text for result in results if result.failed_elsewhere), "")
     outside += f"; {strayed}" if strayed else ""
     error, where = subject.error
     if error and not outside:
@@ -344,8 +344,8 @@ def _well(subject: RecordedStep, outcomes: Sequence[TrialResult]) -> str:
     return f"could not be reproduced: step {subject.number} ran {times}, {losses}{outside}."
 
 
-def _losses(outcome: TrialResult, others: Sequence[TrialResult] = ()) -> str:
-    compared = [step for step in outcome.steps if step.get("equal") is not None]
+def _losses(result: TrialResult, others: Sequence[TrialResult] = ()) -> str:
+    compared = [step for step in result.steps if step.get("equal") is not None]
     if not compared:
         return "no fault; the record holds no loss to compare with"
     wrong = next((step for step in compared if not step["equal"]), None)
@@ -360,26 +360,26 @@ def _losses(outcome: TrialResult, others: Sequence[TrialResult] = ()) -> str:
     if len(again) > 1:
         of = f" (samples {', '.join(map(short, wrong['samples'][:NAMED]))})" if wrong.get("samples") else ""
         why = f"each time it is another one: the data of that step{of} or an operator is not deterministic"
-    if outcome.compiled:
+    if result.compiled:
         why = "the model is compiled, and was run without torch.compile"
-    elif outcome.world > 1 and wrong is not compared[0]:
-        why = f"as it must: gradients are those of one rank, and the run took the mean over {outcome.world}"
+    elif result.world > 1 and wrong is not compared[0]:
+        why = f"as it must: gradients are those of one rank, and the run took the mean over {result.world}"
     loss, recorded = ("not finite" if wrong[name] is None else repr(wrong[name]) for name in ("loss", "recorded"))
     return (
         f"no fault, but the loss differs from the record at step {wrong['number']}: {loss}, recorded {recorded}; {why}"
     )
 
 
-def _equal(outcomes: Sequence[TrialResult]) -> bool | None:
-    equal = [step["equal"] for step in _shown(outcomes).steps if step.get("equal") is not None] if outcomes else []
+def _equal(results: Sequence[TrialResult]) -> bool | None:
+    equal = [step["equal"] for step in _shown(results).steps if step.get("equal") is not None] if results else []
     return all(equal) if equal else None
 
 
-def agreement(outcomes: Sequence[TrialResult]) -> str:
+def agreement(results: Sequence[TrialResult]) -> str:
     """Return in words how far a replay that shows a fault is the same computation as the run; nothing where none is."""
-    steps = _shown(outcomes).steps if decided(outcomes) is not None else []
+    steps = _shown(results).steps if decided(results) is not None else []
     count = sum(step.get("equal") is not None for step in steps)
-    if not count or not _equal(outcomes):
+    if not count or not _equal(results):
         return ""
     losses = f"{count} losses are" if count > 1 else "loss is"
     return f"the {losses} equal to the record up to there, bit for bit"

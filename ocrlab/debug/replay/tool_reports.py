@@ -49,7 +49,7 @@ DETECTED = re.compile(
 
 
 def with_log_file(variant: Variant, place: Path) -> Variant:
-    """Return a cell whose tool writes what it reports into the folder of the cell; others as they are."""
+    """Return a variant whose tool writes what it reports into the folder of the variant; others as they are."""
     if variant.name != variants.MEMCHECK.name:
         return variant
     tool, *options = variant.wrapper
@@ -57,27 +57,27 @@ def with_log_file(variant: Variant, place: Path) -> Variant:
     return replace(variant, wrapper=(program, *options, "--log-file", str(place.absolute() / LOGS.format("%p"))))
 
 
-def add_reports(outcome: TrialResult, place: Path) -> TrialResult:
-    """Take into an outcome what the tool has reported. A report is a fault, also where the program went on after it; a
+def add_reports(result: TrialResult, place: Path) -> TrialResult:
+    """Take into an result what the tool has reported. A report is a fault, also where the program went on after it; a
     tool that did not run says nothing.
     """
-    if outcome.variant.name != variants.MEMCHECK.name:
-        return outcome
+    if result.variant.name != variants.MEMCHECK.name:
+        return result
     texts = [text for path in sorted(place.glob(LOGS.format("*"))) if (text := _text(path))]
     reports = [report for text in texts for report in parse_reports(text)]
     if reports:
         reports.sort(key=lambda report: report["what"].startswith("Warning"))
-        fault = outcome.fault or {}
+        fault = result.fault or {}
         fault = {"kind": "report", "phase": "reported"} if fault.get("kind") in (None, "hang") else fault
-        outcome.fault, outcome.error_text = {**fault, "report": reports[:MOST]}, ""
-        return outcome
+        result.fault, result.error_text = {**fault, "report": reports[:MOST]}, ""
+        return result
     lines = [PREFIX.sub("", line).strip() for text in texts for line in text.splitlines()]
     failed = next((line for line in lines if FAILED.search(line)), "")
     if not failed and not any("ERROR SUMMARY" in text for text in texts):
-        failed = next((line for line in lines if NOTHING in line), "" if outcome.fault else "it wrote no report")
+        failed = next((line for line in lines if NOTHING in line), "" if result.fault else "it wrote no report")
     if failed:
-        outcome.fault, outcome.error_text = None, outcome.error_text or f"{outcome.variant.name}: {failed}"
-    return outcome
+        result.fault, result.error_text = None, result.error_text or f"{result.variant.name}: {failed}"
+    return result
 
 
 def parse_reports(text: str) -> list[Report]:
@@ -150,12 +150,12 @@ def _text(path: Path) -> str:
         return ""
 
 
-def add_forward_line(outcome: TrialResult, place: Path) -> TrialResult:
-    """Take the line of the forward into the fault of the cell with anomaly mode; other outcomes stay as they are."""
-    if outcome.variant.name == variants.ANOMALY.name and outcome.fault is not None:
+def add_forward_line(result: TrialResult, place: Path) -> TrialResult:
+    """Take the line of the forward into the fault of the variant with anomaly mode; other results stay as they are."""
+    if result.variant.name == variants.ANOMALY.name and result.fault is not None:
         text = (place / "output.txt").read_text(encoding="utf-8", errors="replace")
         match = DETECTED.search(text)
         lines = own_lines(match["stack"]) if match else []
         if match and lines:
-            outcome.fault = {**outcome.fault, "forward": lines[-1], "node": match["node"]}
-    return outcome
+            result.fault = {**result.fault, "forward": lines[-1], "node": match["node"]}
+    return result

@@ -1,4 +1,4 @@
-"""One cell of the matrix: the step run again in a watched child, and what became of it.
+"""One variant of the matrix: the step run again in a watched child, and what became of it.
 
 A child whose trail does not move any more is looked into and ended: what a step takes is known from the record.
 """
@@ -10,7 +10,7 @@ import itertools
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from ocrlab.debug.replay.child import file_sandbox
 from ocrlab.debug.replay.child_watchdog import ChildWatchdog, is_foreign, is_still, read_json
 from ocrlab.debug.replay.recorded_step import RecordedStep, command, environment
 from ocrlab.debug.replay.variants import AFTER_LOOP, Variant
-from ocrlab.debug.watch.supervisor import Ended, Options, watch
+from ocrlab.debug.trials.trial import pass_signal_on, watch_into
+from ocrlab.debug.watch.supervisor import Ended, Options
 from ocrlab.errors import OcrlabError
 from ocrlab.records import SCHEMA
 from ocrlab.run_folder import launcher
@@ -33,7 +34,7 @@ from ocrlab.run_folder.fail_safe import TRACER_NAME, append_own_error
 SESSION = "ocrlab.debug.replay.child.replay_session"  # the module that makes the session of a replay in its child
 PATIENCE = (6.0, 8.0)  # seconds that one operator may take at least, and times a recorded step
 ENDLESS = (15.0, 200.0)  # seconds that a traced step may take at least (twice that where none is known), and times one
-LOG_LIMIT = 1 << 20  # bytes of output kept
+LARGE = 1 << 20  # bytes of a file that is not kept
 FAULT_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)')
 STARTED = re.compile(r"process \d+ terminated with (?:signal (?P<signal>\w+)|exit code (?P<status>\d+))")
 INTERRUPTS = ("KeyboardInterrupt", "SystemExit")  # errors of a run that somebody has ended
@@ -46,7 +47,7 @@ BATCH = "batch of "  # begins what is told of a batch whose samples could not be
 
 @dataclass
 class TrialResult:
-    """What became of a cell: its fault (None: the step went well), losses, seconds, and why it says nothing, if so."""
+    """What became of a variant: its fault (None: the step went well), losses, seconds, and why it says nothing."""
 
     variant: Variant
     fault: dict[str, Any] | None = None
@@ -83,150 +84,140 @@ class TrialResult:
 
 
 def run_variant(subject: RecordedStep, variant: Variant, place: Path, seconds: float) -> TrialResult:
-    """Run one cell in `place`, a new folder, for `seconds` at most; a signal that reached us meanwhile goes on."""
+    """Run one variant in `place`, a new folder, for `seconds` at most; a signal that reached us meanwhile goes on."""
     place.mkdir(parents=True, mode=0o700)
     job = place / "job.json"
-    content = {"schema": SCHEMA, "run": str(subject.run.absolute()), "rank": subject.flight.rank}
-    content |= {
+    content = {
+        "schema": SCHEMA,
+        "run": str(subject.run.absolute()),
+        "rank": subject.flight.rank,
         "start": subject.flight.start,
         "snapshot": str(subject.snapshot.absolute()) if subject.snapshot else None,
-    }
-    content |= {
         "first_step": 0,
         "last_step": subject.number,
         "cell": dict(variant.options),
         "out": str(place.absolute()),
+        "nth": subject.previous_trainings,
+        "started": subject.process_path,
+        "world": subject.world,
+        "whole": subject.from_start,
+        "hides": subject.hide_later_files,
+        "session": SESSION,
     }
-    content |= {"nth": subject.previous_trainings, "started": subject.process_path, "world": subject.world}
-    content |= {"whole": subject.from_start, "hides": subject.hide_later_files, "session": SESSION}
     content |= {} if subject.validation_batch is None else {"validate": subject.validation_batch}
     run_folder.write_json(job, content, private=True)
     words = [*variant.wrapper, *command(subject, job.absolute())]
     env = environment(subject, job.absolute()) | {**variant.environment}
     if variant.options.get("threads"):
         env |= {name: str(variant.options["threads"]) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    began = time.monotonic()
-    with (place / "output.txt").open("wb") as file:
-        keep = _keeper(file)
-        step_seconds = subject.seconds
-        patience, endless = max(PATIENCE[0], PATIENCE[1] * step_seconds), max(ENDLESS[0], ENDLESS[1] * step_seconds)
-        endless = endless if step_seconds else 2 * endless
-        guard = ChildWatchdog(place, patience, endless, loading=subject.is_loading, several=subject.world > 1)
-        guard.start()
-        try:
-            options = Options(
-                place / "watched", silence=max(seconds, 10.0), timeout=max(seconds, 1.0), on_hang="report"
-            )
-            ended = watch(words, options, output=keep, env=env)
-        finally:
-            guard.over.set()
-            guard.join()
-    outcome = TrialResult(
+    began, step_seconds = time.monotonic(), subject.seconds
+    patience, endless = max(PATIENCE[0], PATIENCE[1] * step_seconds), max(ENDLESS[0], ENDLESS[1] * step_seconds)
+    endless = endless if step_seconds else 2 * endless
+    guard = ChildWatchdog(place, patience, endless, loading=subject.is_loading, several=subject.world > 1)
+    guard.start()
+    try:
+        options = Options(place / "watched", silence=max(seconds, 10.0), timeout=max(seconds, 1.0), on_hang="report")
+        ended = watch_into(place / "output.txt", words, options, env)
+    finally:
+        guard.over.set()
+        guard.join()
+    result = TrialResult(
         variant, seconds=time.monotonic() - began, files_newer_than_run=_text(place / file_sandbox.LATER).splitlines()
     )
     _remove_checkpoints(place / "aside")
-    _stopped(ended, place)
+    pass_signal_on(ended, read_json(place / "watched" / "incident" / "facts.json"))
     done = read_json(place / "result.json").get("finished")
     if guard.is_left or (done and ended.status == "hung"):  # that says nothing of the process that was replayed
         ended = replace(ended, status="success" if done else "failure", exit_code=None, signal=None)
     if ended.status == "hung" and not guard.stacks and (guard.gone is not None or not is_still(place, endless)):
-        outcome.error_text = f"the time was over; --timeout gives it more than {seconds:.0f} s"
-        return outcome
-    _gather(outcome, subject, place, ended, guard)
+        result.error_text = f"the time was over; --timeout gives it more than {seconds:.0f} s"
+        return result
+    _gather(result, subject, place, ended, guard)
     if failed := _text(place / TRACER_NAME):
         append_own_error(subject.run, f"replay, cell {variant.name}", failed)
-        outcome.warnings.append(f"the tracer failed ({failed.strip().splitlines()[-1]}): see flight/{OWN_ERRORS}")
-    outcome.fault = notebook_cells.shorten_paths(outcome.fault, place)
-    return outcome
+        result.warnings.append(f"the tracer failed ({failed.strip().splitlines()[-1]}): see flight/{OWN_ERRORS}")
+    result.fault = notebook_cells.shorten_paths(result.fault, place)
+    return result
 
 
 def _remove_checkpoints(folder: Path) -> None:
-    """Remove the large files that a replayed program has written: each cell writes its checkpoints again."""
+    """Remove the large files that a replayed program has written: each variant writes its checkpoints again."""
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
-            if path.is_file() and not path.is_symlink() and path.stat().st_size > LOG_LIMIT:
+            if path.is_file() and not path.is_symlink() and path.stat().st_size > LARGE:
                 path.unlink()
 
 
-def _gather(outcome: TrialResult, subject: RecordedStep, place: Path, ended: Ended, guard: ChildWatchdog) -> None:
+def _gather(result: TrialResult, subject: RecordedStep, place: Path, ended: Ended, guard: ChildWatchdog) -> None:
     """Read what a child has left: the record of its steps, its trace, its trail, what each sample did alone."""
-    result, trace = read_json(place / "result.json"), read_json(place / "trace.json")
+    session, trace = read_json(place / "result.json"), read_json(place / "trace.json")
     last = replay_position.read(place / "trail.bin")
-    outcome.world = subject.world
-    outcome.steps = list(result.get("steps") or ())
-    outcome.warnings = [str(text) for text in result.get("warnings") or ()]
+    result.world = subject.world
+    result.steps = list(session.get("steps") or ())
+    result.warnings = [str(text) for text in session.get("warnings") or ()]
     alone = read_json(place / "alone.json")
-    outcome.per_sample, outcome.count = list(alone.get("tried") or ()), int(alone.get("count") or 0)
-    outcome.partial = bool(alone.get("partial"))
-    outcome.names = [str(name) for name in trace.get("samples") or ()]
-    outcome.count = outcome.count or int(trace.get("count") or len(outcome.names))
-    outcome.compiled = bool(trace.get("compiled"))
+    result.per_sample, result.count = list(alone.get("tried") or ()), int(alone.get("count") or 0)
+    result.partial = bool(alone.get("partial"))
+    result.names = [str(name) for name in trace.get("samples") or ()]
+    result.count = result.count or int(trace.get("count") or len(result.names))
+    result.compiled = bool(trace.get("compiled"))
     fault = trace.get("fault")
-    if "alone" in outcome.variant.options:
-        outcome.error_text = "" if outcome.per_sample else _last_line(place) or "no sample was tried"
+    if "alone" in result.variant.options:
+        result.error_text = "" if result.per_sample else _last_line(place) or "no sample was tried"
     elif isinstance(fault, dict):
-        outcome.fault = fault
-    elif last is not None and trace.get("state") == "running" and (guard.stacks or _died(ended, result)):
+        result.fault = fault
+    elif last is not None and trace.get("state") == "running" and (guard.stacks or _died(ended, session)):
         hung = bool(guard.stacks) or ended.status == "hung"
         at = _around(guard.places) if guard.is_moving else _at(last)
-        outcome.fault = {"kind": "hang" if hung else "crash", **at, "samples": None, "names": None}
-        outcome.fault |= {} if hung else _end(ended, subject, place)
-        outcome.fault |= {"surfaced": frame} if (frame := guard.frame or _frame(place)) else {}
-    elif not (ended.status == "success" and (result.get("finished") or alone)):
-        _without_a_trace(outcome, subject, place, ended, result, guard)
-    message = str((outcome.fault or {}).get("exception") or "")
+        result.fault = {"kind": "hang" if hung else "crash", **at, "samples": None, "names": None}
+        result.fault |= {} if hung else _end(ended, subject, place)
+        result.fault |= {"surfaced": frame} if (frame := guard.frame or _frame(place)) else {}
+    elif not (ended.status == "success" and (session.get("finished") or alone)):
+        _without_a_trace(result, subject, place, ended, session, guard)
+    message = str((result.fault or {}).get("exception") or "")
     if launcher.HOLDS in message:  # the program did nothing wrong
-        outcome.fault, outcome.error_text = None, message.rpartition("RunError: ")[2]
-    elif (outcome.fault is not None and (message := _of_others(subject, outcome.fault))) or (
-        outcome.fault is not None
-        and outcome.fault["kind"] == "hang"
-        and (message := _waits(subject, outcome.fault, guard))
-    ):
-        outcome.fault, outcome.error_text = None, message
-    exact = not subject.on_gpu and not (subject.from_start and result.get("ahead"))  # else its step is not sure
+        result.fault, result.error_text = None, message.rpartition("RunError: ")[2]
+    elif result.fault is not None and (message := _depends_on_ranks(subject, result.fault, guard)):
+        result.fault, result.error_text = None, message
+    exact = not subject.on_gpu and not (subject.from_start and session.get("ahead"))  # else its step is not sure
     failed = trace.get("micro") if trace.get("state") == "failed" else None
-    if outcome.fault is not None and exact and variants.was_passed(outcome.fault, subject.flight.steps, failed):
-        message = (
-            f"failed at step {outcome.fault.get('step')} ({outcome.fault.get('exception') or outcome.fault['kind']})"
-        )
-        outcome.error_text = (
+    if result.fault is not None and exact and variants.was_passed(result.fault, subject.flight.steps, failed):
+        message = f"failed at step {result.fault.get('step')} ({result.fault.get('exception') or result.fault['kind']})"
+        result.error_text = (
             f"the program {message}, which the run had passed: it keeps what no snapshot holds, see extra="
         )
-        outcome.fault, outcome.failed_elsewhere = None, True
+        result.fault, result.failed_elsewhere = None, True
 
 
-def _of_others(subject: RecordedStep, fault: Mapping[str, Any]) -> str:
-    """Return why an error of one rank replayed alone is not that of the run: it raised another one; "" where it may be
-    the same.
+def _depends_on_ranks(subject: RecordedStep, fault: Mapping[str, Any], guard: ChildWatchdog) -> str:
+    """Return why a fault of one rank replayed alone may depend on the others: it raises another error than in the run,
+    or waits for something that another rank may do; "" where it may be the fault of the run.
     """
     raised, recorded = str(fault.get("exception") or ""), subject.error[0]
-    if subject.world < 2 or fault["kind"] not in ("exception", "data") or not (raised and recorded):
+    own, in_run = (text.partition(":")[0].rpartition(".")[2] for text in (raised, recorded))
+    if subject.world < 2:
         return ""
-    kinds = [text.partition(":")[0].rpartition(".")[2] for text in (raised, recorded)]
-    if kinds[0] == kinds[1] or kinds[0] in recorded or kinds[1] in INTERRUPTS:
+    if fault["kind"] == "hang":
+        ended_itself = recorded.partition(":")[0] not in ("", *INTERRUPTS)
+        went_on = ended_itself or any(step.number > int(fault.get("step") or 0) for step in subject.flight.steps)
+        if not (guard.awaits or went_on):
+            return ""
+        where = f" in `{guard.frame}`" if guard.frame else ""
+        what = "for another process" if guard.awaits else "where it went on in the run, maybe for another rank"
+        return f"rank {subject.flight.rank} waits at step {fault.get('step')}{where}, {what}, and {launcher.HOLDS}"
+    if fault["kind"] not in ("exception", "data") or not (raised and recorded):
         return ""
-    if launcher.secondary({"type": kinds[1], "message": recorded}):
+    if own == in_run or own in recorded or in_run in INTERRUPTS:
+        return ""
+    if launcher.secondary({"type": in_run, "message": recorded}):
         return ""
     what = f"rank {subject.flight.rank} of {subject.world} alone fails with {raised}, and in the run it failed with"
     return f"{what} {recorded}: the fault depends on values of other ranks, and {launcher.HOLDS}"
 
 
-def _waits(subject: RecordedStep, fault: Mapping[str, Any], guard: ChildWatchdog) -> str:
-    """Tell what a rank waits for where that may be another rank; "" where it is itself what does not go on."""
-    raised = subject.error[0].partition(":")[0] not in ("", *INTERRUPTS)
-    went_on = raised or any(step.number > int(fault.get("step") or 0) for step in subject.flight.steps)
-    if subject.world < 2 or not (guard.awaits or went_on):
-        return ""
-    where = f"rank {subject.flight.rank} waits at step {fault.get('step')}" + (
-        f" in `{guard.frame}`" if guard.frame else ""
-    )
-    what = "for another process" if guard.awaits else "where it went on in the run, maybe for another rank"
-    return f"{where}, {what}, and {launcher.HOLDS}"
-
-
-def _died(ended: Ended, result: Mapping[str, Any]) -> bool:
+def _died(ended: Ended, session: Mapping[str, Any]) -> bool:
     """Tell whether a program was killed, hung, or ended itself without a word in a step (os._exit, exit() of C)."""
-    return ended.status in ("hung", "killed") or not (result.get("finished") or result.get("error"))
+    return ended.status in ("hung", "killed") or not (session.get("finished") or session.get("error"))
 
 
 def _end(ended: Ended, subject: RecordedStep, place: Path) -> dict[str, Any]:
@@ -280,15 +271,15 @@ def own_lines(stack: str) -> list[str]:
 
 
 def _without_a_trace(
-    outcome: TrialResult,
+    result: TrialResult,
     subject: RecordedStep,
     place: Path,
     ended: Ended,
-    result: Mapping[str, Any],
+    session: Mapping[str, Any],
     guard: ChildWatchdog,
 ) -> None:
     """Tell a fault outside of the traced part (loading data, an earlier step) from a replay that itself failed."""
-    error = result.get("error")
+    error = session.get("error")
     phase, samples, stage = "", [], ""
     number = None if subject.flight.steps else 0  # it failed at its first batch
     has_step = False  # step
@@ -299,31 +290,31 @@ def _without_a_trace(
         elif number == 0:
             phase = "data"
         exit_match = EXITED.search(str(error)) if error else None  # raised before torch had handed out its iterator
-        exited = result.get("exited") or ([int(exit_match["pid"])] if exit_match else [])
+        exited = session.get("exited") or ([int(exit_match["pid"])] if exit_match else [])
         refused = _refused(flight.workers, exited)
         refused = refused or [w.sample for w in flight.workers if w.pid in guard.stuck]
         samples = refused or [w.sample for w in flight.workers if w.sample and not error][:4]
-        number = subject.number if number is None and result.get("ahead") else number
-        behind = bool(result.get("behind"))
+        number = subject.number if number is None and session.get("ahead") else number
+        behind = bool(session.get("behind"))
         if behind:
             phase, stage, samples = AFTER_LOOP, "", []
         elif refused or (subject.step is None and number is not None and number < subject.number):
             phase, number, stage = "data", subject.number, ""  # its batch was never there
-    if number is None or not (error or ended.status in ("killed", "hung") or (has_step and _died(ended, result))):
-        outcome.error_text = _last_line(place) or f"ended as {ended.status}, exit status {ended.exit_code}"
+    if number is None or not (error or ended.status in ("killed", "hung") or (has_step and _died(ended, session))):
+        result.error_text = _last_line(place) or f"ended as {ended.status}, exit status {ended.exit_code}"
         if subject.world > 1 and (names := TAKEN.findall(_text(place / "output.txt"))):
             by = f"takes values of other ranks ({', '.join(names)}), and {launcher.HOLDS}"
-            outcome.error_text = f"rank {subject.flight.rank} of {subject.world} {by}: {outcome.error_text}"
+            result.error_text = f"rank {subject.flight.rank} of {subject.world} {by}: {result.error_text}"
         return
     kind = "hang" if guard.stacks else {"killed": "crash", "hung": "hang"}.get(ended.status, "exception")
     kind = "crash" if kind == "exception" and not error else kind
     kind = "data" if phase == "data" and kind == "exception" else kind
     fault: dict[str, Any] = {"kind": kind, "step": number, "phase": phase}
     fault |= {"path": stage} if stage else {}
-    fault |= {"ahead": True} if result.get("ahead") and phase != "data" else {}
+    fault |= {"ahead": True} if session.get("ahead") and phase != "data" else {}
     fault |= _describe_error(error, phase) if isinstance(error, dict) else {}
     fault |= _end(ended, subject, place) if kind == "crash" else {}
-    end = _dead_worker(error, result) if phase == "data" else ""
+    end = _dead_worker(error, session) if phase == "data" else ""
     fault |= {"exception": f"{end}, surfaced as {fault['exception']}", "line": None} if end else {}
     died = kind in ("crash", "hang") or end or (error and EXITED.search(str(error)))
     frame = guard.frame or (_frame(place) if died else "")
@@ -331,7 +322,7 @@ def _without_a_trace(
     fault |= {"samples": None, "names": samples if phase == "data" else None}
     if fault["names"] and samples[0].startswith(BATCH):
         fault |= {"names": None, "batch": samples[0]}
-    outcome.fault = fault
+    result.fault = fault
 
 
 def _describe_error(error: Mapping[str, Any], phase: str) -> dict[str, Any]:
@@ -349,9 +340,9 @@ def _describe_error(error: Mapping[str, Any], phase: str) -> dict[str, Any]:
     return {"exception": message, "surfaced": own[-1] if own else None, "line": line}
 
 
-def _dead_worker(error: Any, result: Mapping[str, Any]) -> str:
+def _dead_worker(error: Any, session: Mapping[str, Any]) -> str:
     """Return how a worker ended, where an exception only tells that it, its pipe or its memory is gone; else ''."""
-    statuses = result.get("statuses") or ()
+    statuses = session.get("statuses") or ()
     if not statuses or not isinstance(error, dict) or "killed by signal" in str(error.get("message")):
         return ""
     if error.get("type") not in PIPES and not EXITED.search(str(error.get("message"))):
@@ -378,23 +369,6 @@ def _original(error: Mapping[str, Any]) -> str:
     text = f"{error.get('type')}: {error.get('message')}"
     lines = str(error.get("message")).strip().splitlines()
     return lines[-1] if lines and lines[0].startswith("Caught ") and ": " in lines[-1] else text
-
-
-def _keeper(file: Any) -> Callable[[int, bytes], None]:
-    def keep(_stream: int, data: bytes) -> None:
-        if file.tell() < LOG_LIMIT:
-            file.write(data)
-
-    return keep
-
-
-def _stopped(ended: Ended, place: Path) -> None:
-    """Go on with a signal that somebody sent us while the child ran."""
-    facts = read_json(place / "watched" / "incident" / "facts.json")
-    if facts.get("ended_by") == "user":
-        raise KeyboardInterrupt
-    if facts.get("ended_by") == "outside":
-        raise SystemExit(ended.exit_status)
 
 
 def _last_line(place: Path) -> str:

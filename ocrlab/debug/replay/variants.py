@@ -1,4 +1,4 @@
-"""The cells of a replay's matrix: what each changes, what it would tell, and which one is worth running next.
+"""The variants of a replay's matrix: what each changes, what it would tell, and which one is worth running next.
 
 Sources: the CUDA C++ programming guide (CUDA_LAUNCH_BLOCKING), PyTorch's notes on CUDA semantics
 (PYTORCH_NO_CUDA_MEMORY_CACHING), its CUDA stream sanitizer (TORCH_CUDA_SANITIZER), NVIDIA's Compute Sanitizer.
@@ -41,7 +41,7 @@ AS_IT_WAS = Variant("as it was", "as the program was")
 VALIDATION = Variant(
     "whole validation", "", {"trace": True, "validate": 0}, remark="it was there before the validation"
 )
-ALONE = "samples alone"  # its seconds come from the traced cell
+ALONE = "samples alone"  # its seconds come from the traced variant
 FP32 = Variant("fp32", "in fp32", {"trace": True, "fp32": True})
 THREAD = Variant("one thread", "with one thread", {"trace": True, "threads": 1}, {"OMP_NUM_THREADS": "1"})
 MKLDNN = Variant("mkldnn off", "without oneDNN", {"trace": True, "mkldnn": False})
@@ -77,14 +77,14 @@ SLOW = (CPU.name, SANITIZER.name, MEMCHECK.name)  # a hang there may only be slo
 
 
 def per_sample(seconds: float, fault: Mapping[str, Any] | None = None) -> Variant:
-    """Return the cell in which each sample of the micro-batch of a fault is tried by itself, `seconds` for each."""
+    """Return the variant in which each sample of the micro-batch of a fault is tried by itself, `seconds` for each."""
     like = {name: value for name, value in (fault or {}).items() if name in ("kind", "phase", "path", "exception")}
     options = {"trace": True, "alone": seconds, "micro": (fault or {}).get("micro"), "like": like, "threads": 1}
     return Variant(ALONE, "", options, {"OMP_NUM_THREADS": "1"})
 
 
 def earlier(number: int, seconds: float) -> Variant:
-    """Return the cell that looks for what had spoilt the weights before step `number`, and for exceptions that the
+    """Return the variant that looks for what had spoilt the weights before step `number`, and for exceptions that the
     program has swallowed; a recorded step took `seconds`.
     """
     (least, most), (whole, times) = EARLIER, LOOKING
@@ -94,17 +94,17 @@ def earlier(number: int, seconds: float) -> Variant:
 
 
 def widened(before: Variant) -> Variant:
-    """Return the cell that traces a step, with the steps before it as `before` does, all in one start."""
+    """Return the variant that traces a step, with the steps before it as `before` does, all in one start."""
     return replace(TRACED, options=before.options)
 
 
 def begun(variant: Variant) -> Variant:
-    """Return the same cell, run from the program's beginning on."""
+    """Return the same variant, run from the program's beginning on."""
     return replace(variant, name=f"{variant.name}, from the beginning")
 
 
 def hidden(variant: Variant) -> Variant:
-    """Return the same cell, begun without what was written since the run began."""
+    """Return the same variant, begun without what was written since the run began."""
     return replace(variant, name=f"{variant.name}, without later files")
 
 
@@ -136,12 +136,12 @@ def spoilt(fault: Mapping[str, Any]) -> bool:
 
 
 def first(on_gpu: bool) -> list[Variant]:
-    """Return the cells that come first: where it happens. On a GPU operators are waited for where they are traced."""
+    """Return the variants that come first: where it happens. On a GPU each traced operator is waited for."""
     return [BLOCKING, AS_IT_WAS] if on_gpu else [TRACED]
 
 
 def contrasts(fault: Mapping[str, Any], on_gpu: bool) -> list[Variant]:
-    """Return what may tell a fault apart, the most telling cell first; empty where its place already answers."""
+    """Return what may tell a fault apart, the most telling variant first; empty where its place already answers."""
     kind, half = fault.get("kind"), is_half(fault)
     if kind in ("target", "index", "data") or fault.get("before"):
         return []  # a value that was wrong before anything was computed is wrong everywhere
@@ -178,7 +178,7 @@ def dies_on_gpu(fault: Mapping[str, Any]) -> bool:
 
 
 def settles(variant: Variant, fault: Mapping[str, Any], fault_there: Mapping[str, Any] | None) -> bool:
-    """Tell whether nothing more is to be asked about a fault, as a cell has `found` none, or what a kernel refused."""
+    """Tell whether nothing more is to be asked about a fault, as a variant shows none, or what a kernel refused."""
     if fault_there is not None and (fault_there.get("report") or fault_match.is_race(fault_there)):
         return True
     if variant.name == CPU.name and dies_on_gpu(fault):
@@ -192,7 +192,7 @@ def is_half(fault: Mapping[str, Any]) -> bool:
 
 
 def says(variant: Variant, fault_there: Mapping[str, Any] | None, shown: Mapping[str, Any] | None = None) -> bool:
-    """Tell whether a cell was what it is called, and says something about the fault that was `shown`.
+    """Tell whether a variant was what it is called, and says something about the fault that was `shown`.
 
     A program that casts by itself computes in 16 bits with fp32 too, and one that asks for a GPU does nothing without.
     """

@@ -67,27 +67,38 @@ def run_trial(start: Callable[[Path], Command], place: Path, timeout: float) -> 
     run = place / "run"
     silence = max(SILENCE[0], min(SILENCE[1], timeout / 2))
     began = time.monotonic()
-    with (place / "output.txt").open("wb") as file:
-
-        def keep(_stream: int, data: bytes) -> None:
-            if file.tell() < LOG_LIMIT:
-                file.write(data)
-
-        options = Options(run, silence=silence, timeout=timeout, on_hang="kill")
-        ended = watch(command, options, output=keep, env=_environment(env))
+    options = Options(run, silence=silence, timeout=timeout, on_hang="kill")
+    environment = {name: value for name, value in {**os.environ, **env}.items() if value or name not in env}
+    ended = watch_into(place / "output.txt", command, options, environment)
     seconds = time.monotonic() - began
     incident = _incident(ended, run)
     _remove(place, ["output.txt", *(["run"] if ended.verdict else [])])
-    if incident.facts.get("ended_by") == "user":
-        raise KeyboardInterrupt
-    if incident.facts.get("ended_by") == "outside":
-        raise SystemExit(ended.exit_status)
+    pass_signal_on(ended, incident.facts)
     if ended.status == "success":
         return RunResult("", "passed", seconds)
     if ended.verdict is None:
         return RunResult(f"exit status {ended.exit_code}", f"exit status {ended.exit_code}", seconds)
     causes = tuple((cause.id, cause.confidence) for cause in ended.verdict.causes)
     return RunResult(*fingerprint(ended.verdict, incident), seconds, causes)
+
+
+def watch_into(file: Path, command: Sequence[str], options: Options, environment: dict[str, str]) -> Ended:
+    """Run a command under watch; its output goes into a file, LOG_LIMIT bytes of it at most."""
+    with file.open("wb") as output:
+
+        def write(_stream: int, data: bytes) -> None:
+            if output.tell() < LOG_LIMIT:
+                output.write(data)
+
+        return watch(command, options, output=write, env=environment)
+
+
+def pass_signal_on(ended: Ended, facts: Mapping[str, Any]) -> None:
+    """Go on with a signal that reached this process while the child ran: KeyboardInterrupt or SystemExit."""
+    if facts.get("ended_by") == "user":
+        raise KeyboardInterrupt
+    if facts.get("ended_by") == "outside":
+        raise SystemExit(ended.exit_status)
 
 
 def is_same_failure(fingerprint_a: str, fingerprint_b: str) -> bool:
@@ -153,10 +164,6 @@ def _incident(ended: Ended, run: Path) -> Incident:
         with contextlib.suppress(DataError):
             return load_input.read_run_folder(ended.folder or run)
     return Incident(ended.status, ended.exit_code, ended.signal)
-
-
-def _environment(changes: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in {**os.environ, **changes}.items() if value or name not in changes}
 
 
 def _remove(place: Path, names: Sequence[str]) -> None:

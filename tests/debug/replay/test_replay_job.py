@@ -24,6 +24,7 @@ from ocrlab.debug.replay import recorded_step, replay_summary
 from ocrlab.debug.replay import replay_job as replaying
 from ocrlab.debug.replay.replay_job import Replayed, replay
 from ocrlab.debug.replay.trial import TrialResult
+from ocrlab.debug.replay.variants import Variant
 from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.hardware.processes import process_tree
 
@@ -393,13 +394,17 @@ def test_a_value_that_a_validation_had_stored_is_looked_for_from_its_first_batch
     computed = {**carried, "tensor": "output aten::div", "micro": 5, "samples": [5], "names": ["13"]}
     about = SimpleNamespace(number=3, seconds=0.1, on_gpu=False, began_earlier=False, ended="failure", step=None)
     about.flight, about.from_start = SimpleNamespace(steps=[]), False
-    outcomes: list[TrialResult] = []
-    asked = []
-    for cell in replaying._sequence(about, outcomes, 0.0, 0.0):  # type: ignore[arg-type]
-        asked.append((cell.name, cell.options.get("validate")))
-        outcomes.append(TrialResult(cell, fault=carried if len(asked) == 1 else computed, count=8))
+    matrix = replaying._Matrix(about, Path(), 0.0, print, began=0.0)  # type: ignore[arg-type]
+
+    def run(variant: Variant) -> TrialResult:
+        matrix.results.append(TrialResult(variant, fault=computed if matrix.results else carried, count=8))
+        return matrix.results[-1]
+
+    matrix.run = run  # type: ignore[method-assign]
+    replaying._investigate(about, matrix)  # type: ignore[arg-type]
+    asked = [(result.variant.name, result.variant.options.get("validate")) for result in matrix.results]
     assert asked == [("traced", None), ("whole validation", 0)]
-    assert replay_summary.decided(outcomes) is computed
+    assert replay_summary.decided(matrix.results) is computed
 
 
 @pytest.mark.parametrize("what", ["counted", "called", "kept"])

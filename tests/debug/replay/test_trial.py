@@ -172,7 +172,7 @@ def test_a_rank_that_may_wait_for_another_rank_is_not_blamed_for_it(
     record = SimpleNamespace(rank=1, steps=[SimpleNamespace(number=last)])
     subject: Any = SimpleNamespace(world=world, error=(error, ""), flight=record)
     guard: Any = SimpleNamespace(awaits=awaits, frame=awaits)
-    text = trial._waits(subject, {"kind": "hang", "step": 4}, guard)
+    text = trial._depends_on_ranks(subject, {"kind": "hang", "step": 4}, guard)
     assert text.startswith(wanted) if wanted else not text
 
 
@@ -180,7 +180,7 @@ def test_checkpoints_of_a_replay_do_not_fill_the_disk(tmp_path: Path) -> None:
     users, folder = tmp_path / "users.pt", tmp_path / "aside" / "deep"
     folder.mkdir(parents=True)
     for path in (users, folder / "last.pt"):
-        path.write_bytes(bytes(trial.LOG_LIMIT + 1))
+        path.write_bytes(bytes(trial.LARGE + 1))
     (folder / "log.csv").write_text("0,1")
     (folder / "renamed.pt").symlink_to(users)
     trial._remove_checkpoints(tmp_path / "aside")

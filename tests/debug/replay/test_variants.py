@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -175,10 +176,15 @@ def asked(shown: Mapping[str, Any], well: Mapping[str, Any]) -> list[TrialResult
         number=3, seconds=0.1, on_gpu=True, began_earlier=False, ended="failure", step=object()
     )
     about.flight, about.from_start = SimpleNamespace(steps=[]), False
-    outcomes: list[TrialResult] = []
-    for cell in replaying._sequence(about, outcomes, 0.0, 0.0):
-        outcomes.append(TrialResult(cell, well.get(cell.name, dict(shown)), count=2))
-    return outcomes
+    matrix = replaying._Matrix(about, Path(), 0.0, print, began=0.0)
+
+    def run(variant: variants.Variant) -> TrialResult:
+        matrix.results.append(TrialResult(variant, well.get(variant.name, dict(shown)), count=2))
+        return matrix.results[-1]
+
+    matrix.run = run  # type: ignore[method-assign]
+    replaying._investigate(about, matrix)
+    return matrix.results
 
 
 @pytest.fixture

@@ -203,13 +203,19 @@ def parts(loader: Any, order: Mapping[str, Any], states: Mapping[str, bytes]) ->
         with _states(after):  # it may draw: a mixture, a size
             return loader.collate_fn([copy.deepcopy(samples[position]) for position in positions])
 
-    own, called = sample_names.index_namer(loader.dataset), []
-    for position, index in enumerate(chosen):
+    own = sample_names.index_namer(loader.dataset)
+    return _name_samples(make, [own(index) for index in chosen]), make
+
+
+def _name_samples(make: Callable[[Sequence[int]], Any], others: Sequence[str]) -> list[str]:
+    """Return the names that samples carry when each is a batch of one, in place of those of the `others` without."""
+    names = []
+    for position, other in enumerate(others):
         carried: list[str] = []
         with contextlib.suppress(Exception):  # a batch of one need not be possible
             carried = sample_names.batch_names(make([position]))
-        called.append(carried[0] if len(carried) == 1 else own(index))
-    return called, make
+        names.append(carried[0] if len(carried) == 1 else other)
+    return names
 
 
 @contextlib.contextmanager
@@ -346,34 +352,25 @@ def _pickled(samples: list[Any]) -> bytes:
 
 
 def keep_samples(loader: Any, first: int) -> Any:
-    """Return a copy of a DataLoader over a stream that gives a `Beside` for each batch, from position `first` on."""
+    """Return a copy of a DataLoader over a stream that yields `BatchWithSamples`, from position `first` on."""
     copied = copy.copy(loader)
     of_worker = first // max(loader.num_workers, 1) - 1  # streams of unequal length shift it
     copied.__dict__["collate_fn"] = SampleKeepingCollate(loader.collate_fn, max(of_worker, 0))
     return copied
 
 
-def stream_parts(
-    collate: Callable[[Any], Any], pickled: bytes
-) -> tuple[list[str], Callable[[Sequence[int]], Any]] | None:
+def stream_parts(collate: Callable[[Any], Any], pickled: bytes) -> Parts | None:
     """Return the names of the samples of a batch, and what puts a batch together of some of them; None without any."""
     if not pickled:
         return None
 
     def make(positions: Sequence[int]) -> Any:
-        before, samples = rng_state.take(cuda=False), pickle.loads(pickled)
-        try:
+        samples = pickle.loads(pickled)
+        with _states(rng_state.take(cuda=False)):
             return collate([samples[position] for position in positions])
-        finally:
-            rng_state.restore(before)
 
-    called = []
-    for position in range(len(pickle.loads(pickled))):
-        carried: list[str] = []
-        with contextlib.suppress(Exception):  # a batch of one need not be possible
-            carried = sample_names.batch_names(make([position]))
-        called.append(carried[0] if len(carried) == 1 else f"sample {position} of the batch")
-    return called, make
+    count = len(pickle.loads(pickled))
+    return _name_samples(make, [f"sample {position} of the batch" for position in range(count)]), make
 
 
 class FullRerunFeed(BatchFeed):

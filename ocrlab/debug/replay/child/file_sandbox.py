@@ -236,21 +236,11 @@ def write_path(path: Any, *, keep_content: bool, new: bool = False) -> Any:
     copies = keep_content and original_exists and not exists(copy)
     if os.path.isdir(full) or (copies and STAT(full).st_size > LARGE):
         return full
-    make_folders(os.path.dirname(copy))
+    os.makedirs(os.path.dirname(copy), 0o700, exist_ok=True)
     if copies:
         with OPEN(full, "rb") as content, OPEN(copy, "wb") as file:
             shutil.copyfileobj(content, file)
     return copy
-
-
-def make_folders(path: str) -> None:
-    """Make a folder and those that it is in."""
-    if not exists(path):
-        make_folders(os.path.dirname(path))
-        try:
-            MKDIR(path, 0o700)
-        except FileExistsError:
-            return
 
 
 def note_created(path: str) -> None:
@@ -282,15 +272,13 @@ def os_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -> 
     return OS_OPEN(path, flags, mode)
 
 
-def stat(path: Any, *, dir_fd: Any = None, follow_symlinks: bool = True) -> Any:
-    """Replace os.stat."""
-    path = path if dir_fd is not None else read_path(path, note=False)
-    return STAT(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+def on_reads(real: Any) -> Any:
+    """Return a replacement of os.stat or os.lstat."""
 
+    def look(path: Any, *, dir_fd: Any = None, **named: Any) -> Any:
+        return real(path if dir_fd is not None else read_path(path, note=False), dir_fd=dir_fd, **named)
 
-def lstat(path: Any, *, dir_fd: Any = None) -> Any:
-    """Replace os.lstat."""
-    return LSTAT(path if dir_fd is not None else read_path(path, note=False), dir_fd=dir_fd)
+    return look
 
 
 def mkdir(path: Any, mode: int = 0o777, *, dir_fd: Any = None) -> None:
@@ -331,7 +319,7 @@ def replace(src: Any, dst: Any, *, src_dir_fd: Any = None, dst_dir_fd: Any = Non
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), start)
     if is_protected(end):
         end = folders["copies"] + end
-        make_folders(os.path.dirname(end))
+        os.makedirs(os.path.dirname(end), 0o700, exist_ok=True)
     if not copy and is_protected(start):  # it stays where it is, and also appears at its new name
         if exists(end):
             REMOVE(end)
@@ -390,7 +378,8 @@ def begin(folder: str | None = None) -> None:
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     writable_dirs[:] = [os.path.abspath(folder), *SYSTEM, os.path.abspath(cache)]
     builtins.open = io.open = Function(open_file, OPEN)  # type: ignore[assignment]
-    calls = {"open": os_open, "stat": stat, "lstat": lstat, "mkdir": mkdir, "rename": replace, "replace": replace}
+    calls = {"open": os_open, "mkdir": mkdir, "rename": replace, "replace": replace}
+    calls |= {"stat": on_reads(STAT), "lstat": on_reads(LSTAT)}
     calls |= {name: remover(getattr(os, name)) for name in REMOVALS}
     calls |= {name: on_copies(getattr(os, name)) for name in ON_COPIES}
     for name, call in calls.items():

@@ -1,7 +1,7 @@
 """Restore and feed: the program, started again as a replay, goes from a snapshot through the recorded steps.
 
-Which run, which steps and which cell of the matrix is in the job that OCRLAB_REPLAY names. Each loss is compared with
-the record, bit for bit; `out/result.json` is written after every step, and the process ends behind the last one.
+Which run, which steps and which variant of the matrix is in the job that OCRLAB_REPLAY names. Each loss is compared
+with the record, bit for bit; `out/result.json` is written after every step, and the process ends after the last one.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ReplaySession:
         raise DataError(f"{self.folder} has no ring of rank {self.rank}", need="a run with a flight recorder")
 
     def start(self, model: Any, optimizers: Any) -> None:
-        """Set up the tracing (which switches the cell of the matrix), and keep the program from saving."""
+        """Set up the tracing (which switches the variant of the matrix), and keep the program from saving."""
         self.trace = tracer.Tracer(model, self.job, self.writer, optimizers=optimizers)
         torch.save = _saving(torch.save)
         if self.whole:

@@ -51,13 +51,8 @@ class OutOfRange:
 def find_out_of_range(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OutOfRange | None:
     """Return the first value out of range of what an operator such as `aten::gather` is given, or None."""
     needs = NEEDS.get(name)
-    if needs is None:
-        return None
-    for need in needs(list(args), kwargs):
-        violation = _outside(need)
-        if violation is not None:
-            return violation
-    return None
+    violations = (_outside(need) for need in needs(list(args), kwargs)) if needs is not None else ()
+    return next((violation for violation in violations if violation is not None), None)
 
 
 def _outside(need: AllowedRange) -> OutOfRange | None:
@@ -85,28 +80,24 @@ def _classes(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRang
         yield AllowedRange("target", target, 0, scores.shape[1 if scores.dim() > 1 else 0], ignored)
 
 
-def _margin(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
+def _last_dimension(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
     yield AllowedRange("target", args[1], 0, args[0].shape[-1])
-
-
-def _probabilities(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
-    yield AllowedRange("target", args[1], 0.0, 1.0)
-    yield AllowedRange("input", args[0], 0.0, 1.0)
 
 
 def _targets(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
     yield AllowedRange("target", args[1], 0.0, 1.0)
 
 
+def _probabilities(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
+    yield from _targets(args, kwargs)
+    yield AllowedRange("input", args[0], 0.0, 1.0)
+
+
 def _maps(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
     """Yield the maps of `ocrlab::db_loss_cpu`: after the two logits, each of them in 0..1."""
     for role, tensor in zip(("shrink map", "shrink mask", "threshold map", "threshold mask"), args[2:6], strict=False):
         if isinstance(tensor, Tensor):
-            yield (
-                AllowedRange(f"target ({role})", tensor, 0.0, 1.0)
-                if tensor.is_floating_point()
-                else AllowedRange(f"target ({role})", tensor, 0, 2)
-            )
+            yield AllowedRange(f"target ({role})", tensor, 0, 1 if tensor.is_floating_point() else 2)
 
 
 def _embedding(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
@@ -131,33 +122,20 @@ def _indices(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRang
             return  # a mask takes several dimensions; what follows cannot be counted so simply
 
 
-def _letters(args: list[Any], kwargs: Mapping[str, Any]) -> Iterator[AllowedRange]:
-    yield AllowedRange("target", args[1], 0, args[0].shape[-1])
-
-
 NEEDS: dict[str, Callable[[list[Any], Mapping[str, Any]], Iterator[AllowedRange]]] = {
     "aten::nll_loss_forward": _classes,
     "aten::nll_loss2d_forward": _classes,
-    "aten::multi_margin_loss": _margin,
+    "aten::multi_margin_loss": _last_dimension,
     "aten::binary_cross_entropy": _probabilities,
     "aten::binary_cross_entropy_with_logits": _targets,
     "ocrlab::db_loss_cpu": _maps,
     "aten::embedding": _embedding,
     "aten::embedding_renorm_": _embedding,
-    "aten::gather": _along,
-    "aten::scatter": _along,
-    "aten::scatter_": _along,
-    "aten::scatter_add": _along,
-    "aten::scatter_add_": _along,
-    "aten::index_select": _along,
-    "aten::index_add": _along,
-    "aten::index_add_": _along,
-    "aten::index_copy": _along,
-    "aten::index_copy_": _along,
-    "aten::index_fill_": _along,
     "aten::take": _take,
     "aten::index": _indices,
     "aten::index_put": _indices,
     "aten::index_put_": _indices,
-    "aten::_ctc_loss": _letters,
+    "aten::_ctc_loss": _last_dimension,
 }
+ALONG = "gather scatter scatter_ scatter_add scatter_add_ index_select index_add index_add_ index_copy index_copy_"
+NEEDS |= {f"aten::{name}": _along for name in (*ALONG.split(), "index_fill_")}

@@ -95,9 +95,9 @@ class Tracer:
     ) -> Any:
         """Begin a micro-batch of optimiser step `number`, after its batch was loaded; `names` are of its samples.
 
-        Returns the batch without what the cell leaves out, the same object unless it is of tuples or made anew: `anew`
-        returns the names of its samples and what puts a batch together of some of them, or None. `phase` is said of a
-        fault in place of forward, loss ... where the batch is none of a step: validation.
+        Returns the batch without what the variant leaves out, the same object unless it is of tuples or built anew:
+        `anew` returns the names of its samples and what puts a batch together of some of them, or None. `phase` is the
+        phase of a fault where the batch belongs to no step: validation.
         """
         self._leave(0)
         self._stop()
@@ -134,7 +134,7 @@ class Tracer:
             self.step.start(None, None, self.harmless)
 
     def _narrow(self, batch: Any) -> Any:
-        """Leave in a batch only what this cell is about; with `alone` in a fork for each sample."""
+        """Leave in a batch only what this variant is about; with `alone` in a fork for each sample."""
         count = traced_batch.batch_size(batch, self.names)
         if self.alone is not None:
             ways, again = [], self._again(batch)
@@ -331,7 +331,7 @@ def _storages(batch: Any) -> set[int]:
 
 
 def prepare(variant: Mapping[str, Any]) -> None:
-    """Switch what a cell asks for, for the rest of this process: fp32, threads, mkldnn, cudnn, anomaly, eager, sync."""
+    """Switch what a variant asks for, until this process ends: fp32, threads, mkldnn, cudnn, anomaly, eager, sync."""
     if variant.get("eager") or variant.get("trace"):
         with contextlib.suppress(AttributeError, RuntimeError):  # before torch 2.6
             torch.compiler.set_stance("force_eager")
