@@ -1,0 +1,36 @@
+"""Why a program failed, in its own names, numbers and lines, and the edit that fixes it; standard library only.
+
+failure.py            the exception as facts: frames, source lines, live values, notebook cells
+source.py             the user's source as a syntax tree
+origins.py            where a value comes from
+messages.py           what the messages of libraries say; every regular expression of the explanations
+explanation.py        what an explanation is; the registry
+shapes.py ... notebook_state.py   the explanations, by kind of fault
+
+An explanation that fails or contradicts a fact is not shown: `explain` never raises.
+"""
+
+from __future__ import annotations
+
+from ocrlab.debug.diagnosis.explanations import autograd, checkpoints, labels, model_code, notebook_state, samples, shapes, types_and_devices
+from ocrlab.debug.diagnosis.explanations.explanation import FUNCTIONS, Edit, Explanation
+from ocrlab.debug.diagnosis.explanations.failure import Failure
+from ocrlab.debug.diagnosis.explanations.messages import facts
+
+__all__ = ["Edit", "Explanation", "explain"]
+MODULES = (autograd, checkpoints, labels, model_code, notebook_state, samples, shapes, types_and_devices)
+IN_NOTEBOOKS = notebook_state.__name__
+
+
+def explain(failure: Failure) -> tuple[str, Explanation] | None:
+    """Return the kind of fault and its explanation, or None where the facts do not support one; never raises."""
+    for fact in facts(failure.type, failure.message):
+        functions = FUNCTIONS.get(fact.kind, [])
+        for function in sorted(functions, key=lambda f: (f.__module__ == IN_NOTEBOOKS) != bool(failure.cells)):
+            try:
+                explanation = function(fact, failure)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, OSError):
+                continue
+            if explanation is not None:
+                return fact.kind, explanation
+    return None

@@ -1,0 +1,215 @@
+"""Types and devices that do not match, or that an operator does not support."""
+
+from __future__ import annotations
+
+import ast
+
+from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains, replaced, sizes
+from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
+from ocrlab.debug.diagnosis.explanations.labels import loss_tensors
+from ocrlab.debug.diagnosis.explanations.messages import Fact
+from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin
+from ocrlab.debug.diagnosis.explanations.shapes import failing_layer
+from ocrlab.debug.diagnosis.explanations.source import Source, argument, dotted, last_name
+
+TORCH_NAMES = {"long": "int64", "int": "int32", "short": "int16", "byte": "uint8", "char": "int8", "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "bool": "bool", "unsigned char": "uint8", "c10::half": "float16", "c10::bfloat16": "bfloat16", "signed char": "int8"}
+METHODS = {"int64": "long()", "float32": "float()", "float64": "double()", "float16": "half()", "bool": "bool()", "int32": "int()"}
+LOSS_KERNELS = ("log_softmax_lastdim_kernel_impl", "log_softmax_kernel_impl", "nll_loss_forward_reduce_cuda_kernel_2d", "host_softmax", "softmax_lastdim_kernel_impl", "softmax", "nll_loss_out_frame")
+FACTORIES = {"zeros", "ones", "empty", "full", "rand", "randn", "linspace", "Tensor", "FloatTensor"}
+
+
+def type_name(text: object) -> str:
+    """Return float32 for Float, torch.FloatTensor, torch.float32 and the like."""
+    word = str(text).removeprefix("torch.").removeprefix("cuda.").removesuffix("Tensor").lower()
+    return TORCH_NAMES.get(word, word)
+
+
+def tensors(failure: Failure) -> list[tuple[Frame, Value]]:
+    """Return the tensors of the program's own frames, innermost first."""
+    return [(frame, value) for frame, value in failure.values(library=False) if value.kind in ("tensor", "array")]
+
+
+@explains("unsupported_dtype")
+def operator_without_kernel(fact: Fact, failure: Failure) -> Explanation | None:
+    """An operator that has no code for a type, mostly since an argument is not the one that was meant."""
+    operator, dtype = str(fact.operator), type_name(fact.dtype)
+    output, target = loss_tensors(failure)
+    loss = any(kernel in operator for kernel in LOSS_KERNELS) and failure.in_library("forward", "loss.py") or "cross_entropy" in failure.message or failure.in_library("cross_entropy")
+    if dtype.startswith(("int", "uint")) and loss:
+        swapped = _swapped_arguments(failure, output, target)
+        if swapped is not None:
+            return swapped
+    place = failing_expression(failure, failure.frame, ast.Call, ast.BinOp)
+    code = f"`{place[0].code(place[1])}`" if place else f"`{operator}`"
+    if dtype in ("float16", "bfloat16"):
+        half = _half_origin(failure)
+        text = f"{code} runs on the CPU with {dtype} (half precision), for which this operator has no CPU kernel."
+        text += f" `{half[0].code(half[1])}` ({half[0].place(half[1])}) makes it half precision whatever the device is." if half else ""
+        return Explanation(text, "Use half precision on the GPU only and keep float32 on the CPU: drop `.half()` there, or convert for this call (`x.float()`); `torch.autocast` picks the type for each operator.")
+    operand = _operand(failure, place, dtype)
+    name = operand.name if operand is not None else ""
+    text = f"{code}: the operator works on floating-point numbers, but " + (f"`{name}` is {dtype}." if name else f"its input is {dtype}.")
+    made = _made(failure, name)
+    text += f" It is made by `{made.code}` ({made.place})." if made else ""
+    wanted = "float()"
+    if dtype == "bool":
+        return Explanation(text, f"Convert it: `{name or 'x'}.float()` (or `~mask` and `&` for logic).")
+    return Explanation(text, f"Convert it first: `{name or 'x'}.{wanted}`.")
+
+
+def _swapped_arguments(failure: Failure, output: Value | None, target: Value | None) -> Explanation | None:
+    """Explain a loss whose two arguments stand in the wrong order."""
+    for frame in failure.own_frames:
+        call = failing_call(failure, frame)
+        if call is None or len(call[1].args) != 2:
+            continue
+        names = [call[0].code(value) for value in call[1].args]
+        values = [frame.values.get(dotted(value) or "") for value in call[1].args]
+        known_types = all(values) and values[0] is not None and values[1] is not None
+        first_integer = values[0].is_integer if known_types and values[0] else True
+        second_float = values[1].is_float if known_types and values[1] else True
+        if not (first_integer and second_float):
+            continue
+        before = call[0].code(call[1])
+        after = f"{call[0].code(call[1].func)}({names[1]}, {names[0]})"
+        first = f"`{names[0]}` (whole numbers{f', {sizes(values[0].shape or ())}' if values[0] else ''})"
+        text = f"The arguments of `{before}` ({frame.place}) are in the wrong order: {first} stands first, where the loss takes the predictions; `{names[1]}` is the prediction."
+        return Explanation(text, f"Swap them: `{after}`, prediction first, then target.", replaced(failure.source(frame), frame.line, before, after))
+    return None
+
+
+def _half_origin(failure: Failure) -> tuple[Source, ast.Call] | None:
+    for source in failure.all_sources():
+        for call in source.calls("half", "to", "bfloat16"):
+            if last_name(call.func) != "to" or "float16" in source.code(call) or "half" in source.code(call):
+                return source, call
+    return None
+
+
+def _operand(failure: Failure, place: tuple[Source, ast.AST] | None, dtype: str) -> Value | None:
+    names = [dotted(node) for node in ast.walk(place[1]) if isinstance(node, ast.Name | ast.Attribute)] if place else []
+    return next((value for name in names if (value := failure.value(name)) is not None and value.dtype == dtype), None)
+
+
+def _made(failure: Failure, name: str) -> Origin | None:
+    """Return the call that made a variable of the innermost frame."""
+    frame = failure.frame
+    source = failure.source(frame)
+    if source is None or frame is None or not name:
+        return None
+    statement = source.statement_at(frame.line)
+    node = next((n for n in ast.walk(statement) if isinstance(n, ast.Name | ast.Attribute) and dotted(n) == name), None) if statement else None
+    if node is None:
+        return None
+    where = origin(failure, source, node, frame)
+    return where if isinstance(where.node, ast.Call | ast.BinOp) else None
+
+
+@explains("index_dtype")
+def index_of_another_type(fact: Fact, failure: Failure) -> Explanation | None:
+    """Ids or indices that are floating-point numbers."""
+    table = failure.in_library("forward", "sparse.py")
+    ids = table.values.get("input") if table else None
+    dtype = type_name(fact.dtype) if fact.dtype else str(ids.dtype) if ids is not None else "floating point"
+    place = failing_call(failure, failure.frame)
+    name = place[0].code(place[1].args[0]) if place and place[1].args else ""
+    layer = failing_layer(failure)
+    what = f"`{layer}` looks up ids" if layer else f"`{place[0].code(place[1])}` takes indices" if place else "Ids and indices"
+    text = f"{what}, which have to be whole numbers (int64), but " + (f"`{name}`" if name else "the input") + f" is {dtype}."
+    made = _made(failure, name)
+    if made is not None and isinstance(made.node, ast.Call):
+        text += f" It is made by `{made.code}` ({made.place})"
+        if last_name(made.node.func) in FACTORIES and argument(made.node, -1, "dtype") is None:
+            after = f"{made.code[:-1]}, dtype=torch.long)"
+            text += ", which makes float32 by default."
+            return Explanation(text, f"`{after}`.", replaced(made.source, made.node.lineno, made.code, after))
+        text += "."
+    return Explanation(text, f"Convert it: `{name or 'ids'}.long()`, or make it with `dtype=torch.long`.")
+
+
+@explains("dtype")
+def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
+    """Two operands of different types."""
+    expected, actual = type_name(fact.expected), type_name(fact.actual)
+    output, target = loss_tensors(failure)
+    if "backward" in (failure.frame.code if failure.frame else "") and "Found dtype" in failure.message:
+        return Explanation(f"The loss is {actual}, but its gradient has to be {expected}: the target (or a constant in the loss) has another type than the model's output.", f"Convert the target before the loss: `target.{METHODS.get(expected, 'float()')}`.")
+    if target is not None and output is not None and (target.is_integer or target.dtype in ("float64", "bool", "uint8")) and failure.in_library("forward", "loss.py"):
+        name = _second_argument(failure)
+        if expected == "int64":
+            return Explanation(f"{name} is {actual}, but this loss takes class indices (int64).", f"Convert it: `{name.strip('`')}.long()`.")
+        return Explanation(f"{name} is {target.dtype}, but this loss takes numbers of the type of the model's output ({output.dtype}).", f"Convert it: `{name.strip('`')}.float()`.")
+    if expected == "int64" and actual.startswith("float") and (failure.in_library("cross_entropy") or "target" in failure.message):
+        name = _second_argument(failure)
+        return Explanation(f"{name} is {actual}, but this loss takes class indices (int64).", f"Convert it: `{name.strip('`')}.long()`.")
+    layer = failing_layer(failure)
+    place = failing_call(failure, failure.frame)
+    operands = [place[0].code(value) for value in place[1].args] if place else []
+    wrong = next((value for _, value in tensors(failure) if value.dtype == actual), None) or next((value for _, value in tensors(failure) if value.dtype == expected and expected in ("float64", "uint8")), None)
+    double = "float64" in (expected, actual)
+    culprit = wrong.name if wrong is not None else operands[0] if operands else ""
+    subject = f"`{layer}`" if layer else f"`{place[0].code(place[1])}`" if place else "The operation"
+    dtype = "float64" if double else actual
+    text = f"{subject} mixes {expected} and {actual}" + (f": `{culprit}` is {dtype}" if culprit else "") + ("; the model's weights are float32." if "float32" in (expected, actual) and layer else ".")
+    made = _made(failure, culprit)
+    text += f" It is made by `{made.code}` ({made.place})." if made else ""
+    if double:
+        return Explanation(f"{text} numpy and Python's own numbers make float64 arrays.", f"Convert it once where the data are read: `torch.from_numpy(x).float()` or `{culprit or 'x'}.float()`.")
+    if dtype == "uint8":
+        return Explanation(f"{text} It is an image as it was read (0 ... 255).", f"Convert and scale it: `{culprit or 'x'}.float() / 255` (`transforms.ToTensor()` does that).")
+    if "float16" in (expected, actual) or "bfloat16" in (expected, actual):
+        return Explanation(f"{text} One side was converted to half precision, the other was not.", "Convert both or none: run the forward pass under `torch.autocast`, and do not call `.half()` yourself.")
+    return Explanation(text, f"Convert it: `{culprit or 'x'}.{METHODS.get(expected, 'float()')}`.")
+
+
+def _second_argument(failure: Failure) -> str:
+    place = failing_call(failure, failure.frame)
+    return f"`{place[0].code(place[1].args[1])}`" if place and len(place[1].args) > 1 else "The target"
+
+
+@explains("device")
+def devices_differ(fact: Fact, failure: Failure) -> Explanation | None:
+    """A tensor on the CPU and another one on the GPU."""
+    actual, expected = _device(fact.actual), _device(fact.expected)
+    first, second = fact.first, fact.second
+    frame = failure.frame
+    if fact.parameter:
+        call = _model_call(failure)
+        name = call[1] if call else "the input"
+        text = f"The model's weights are on {expected}, but its input is on {actual}" + (f": `{name}` ({call[0]}) was not moved." if call else ".")
+        if expected == "the CPU":
+            return Explanation(text, "Move the model once before the training: `model.to(device)`, and build the optimizer after that.")
+        moved = f"`{name} = {name}.to(device)`" if call else "`images = images.to(device)`"
+        return Explanation(text, f"Move every batch to the device of the model: {moved} (and the targets).")
+    moved_by_device = [value for _, value in tensors(failure) if value.device == "cpu"]
+    on_gpu = [value for _, value in tensors(failure) if str(value.device).startswith("cuda")]
+    where = f" ({frame.place}: `{frame.expression or frame.code}`)" if frame and (frame.expression or frame.code) else ""
+    argument_name = fact.argument or fact.operand
+    hint = f" The one on the CPU is the argument `{argument_name}` of the operator `{str(fact.method or '').removeprefix('wrapper_CUDA_').strip('_')}`." if argument_name and fact.method else f" `{fact.operand}` is the one." if fact.operand else ""
+    text = f"Tensors of two devices meet{where}: {first or actual} and {second or expected}.{hint}"
+    if moved_by_device and on_gpu:
+        text = f"Tensors of two devices meet{where}: `{moved_by_device[0].name}` is on the CPU, `{on_gpu[0].name}` on {on_gpu[0].device}."
+    layer = failing_layer(failure)
+    if moved_by_device:
+        return Explanation(text, f"Move it: `{moved_by_device[0].name}.to({on_gpu[0].name if on_gpu else 'device'}.device)`." if on_gpu else f"Move it: `{moved_by_device[0].name}.to(device)`.")
+    made = "a tensor that is made inside of `forward` (`torch.zeros(...)`, `torch.arange(...)`) needs `device=x.device`; a constant of the module belongs into `register_buffer`, so that `model.to(device)` moves it"
+    if argument_name in ("weight", "mat2", "bias") or (layer and argument_name == "mat1"):
+        return Explanation(text, "Move model and batch to the same device: `model.to(device)` once, `x.to(device)` for each batch.")
+    return Explanation(text, f"Move both to one device: batches with `.to(device)`; {made}.")
+
+
+def _device(text: object) -> str:
+    word = str(text or "")
+    return "the GPU" if "cuda" in word else "the CPU" if word else ""
+
+
+def _model_call(failure: Failure) -> tuple[str, str] | None:
+    """Return place and argument of the outermost call that hands a batch to a model."""
+    frames = failure.own_frames
+    for frame, following in zip(reversed(frames), [None, *reversed(frames)], strict=False):
+        if frame.function == "forward" and following is not frame and len(frames) > 1 and frame is not frames[0]:
+            continue
+        call = failing_call(failure, frame)
+        if call is not None and call[1].args and dotted(call[1].args[0]):
+            return frame.place, call[0].code(call[1].args[0])
+    return None

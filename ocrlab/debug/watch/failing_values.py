@@ -1,0 +1,294 @@
+"""The values that a failing line used, read once from the frames of the exception that ends a program.
+
+`ocrlab watch` copies this file beside injected_error_hook.py, which imports it only when there is an exception to describe.
+It runs inside the user's process: standard library only, no user code is called (no repr, no property, no `len` of a
+user's class), tensors on a GPU are described without a CUDA call, and all of it ends after SECONDS.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, TracebackType
+    from typing import Any
+
+SECONDS = 0.05
+MAX_FRAMES, MAX_NAMES, MAX_ITEMS, MAX_TEXT, MAX_RECORD = 30, 24, 64, 120, 1 << 16
+COUNTED = 1_000_000  # elements of a tensor whose smallest and largest value are read
+NAMES = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+PLAIN = (int, float, bool, complex, type(None))
+MAX_MODULES = 10_000
+LIBRARY_ARGUMENTS = 8  # tensors of a library's frame
+
+
+class Reader:
+    """Describes values as plain dicts until its time is up."""
+
+    def __init__(self) -> None:
+        self.end = time.monotonic() + SECONDS
+        self.torch: Any = sys.modules.get("torch")
+        self.numpy: Any = sys.modules.get("numpy")
+        self.root: Any = None  # the outermost module of the traceback; paths start there
+        self.paths: dict[int, str] = {}
+
+    def late(self) -> bool:
+        return time.monotonic() > self.end
+
+    def is_module(self, value: Any) -> bool:
+        nn = getattr(self.torch, "nn", None)
+        return nn is not None and issubclass(type(value), nn.Module)
+
+    def is_tensor(self, value: Any) -> bool:
+        tensors = [getattr(self.torch, "Tensor", None), getattr(getattr(self.torch, "nn", None), "Parameter", None)]
+        return type(value) in [kind for kind in tensors if kind is not None]
+
+    def describe(self, value: Any, depth: int = 1) -> dict[str, Any]:
+        """Return what is known of a value: its kind and type, and by kind shape, dtype, length, text and the like."""
+        kind = type(value)
+        result: dict[str, Any] = {"kind": "object", "type": kind.__qualname__}
+        if self.late():
+            return result
+        if kind in PLAIN:
+            return {**result, "kind": "plain", "text": repr(value)[:MAX_TEXT]}
+        if kind in (str, bytes):
+            return {**result, "kind": "text", "length": len(value), "text": repr(value)[:MAX_TEXT]}
+        if self.is_tensor(value):
+            return {**result, **self.tensor(value)}
+        if kind is getattr(self.numpy, "ndarray", None):
+            return {**result, "kind": "array", "shape": list(value.shape), "dtype": str(value.dtype)} | self.range(value)
+        if self.is_module(value):
+            return {**result, **self.module(value)}
+        if kind in (list, tuple, set, frozenset, dict):
+            return {**result, **self.container(value, depth)}
+        if callable(value) and kind.__module__ in ("builtins", "torch"):
+            name = getattr(value, "__qualname__", None)
+            return {**result, "kind": "callable", "text": name if isinstance(name, str) else ""}
+        return {**result, **self.known_object(value, depth)}
+
+    def tensor(self, value: Any) -> dict[str, Any]:
+        result = {
+            "kind": "tensor",
+            "shape": list(value.shape),
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "device": str(value.device),
+            "requires_grad": bool(value.requires_grad),
+            "made_by": type(value.grad_fn).__name__ if value.grad_fn is not None else None,
+        }
+        if value.device.type == "cpu" and value.layout is self.torch.strided and 0 < value.numel() <= COUNTED:
+            try:  # through numpy, which starts no threads: the process may be a forked worker
+                result |= self.range(value.detach().numpy())
+            except Exception:
+                return result
+        return result
+
+    def range(self, array: Any) -> dict[str, Any]:
+        """Return the smallest and largest value of small arrays, where they stand, and a few distinct values."""
+        if array.dtype.kind not in "iubf" or not 0 < array.size <= COUNTED or self.late():
+            return {}
+        if array.dtype.kind == "f":
+            finite = bool(self.numpy.isfinite(array.sum()))
+            return {"min": float(array.min()), "max": float(array.max())} if finite else {"not_finite": True}
+        result: dict[str, Any] = {"min": int(array.min()), "max": int(array.max())}
+        if array.ndim == 1:
+            result |= {"argmin": int(array.argmin()), "argmax": int(array.argmax())}
+        if array.size <= COUNTED // 10 and array.dtype.kind in "iu":
+            distinct = self.numpy.unique(array)
+            result["distinct"] = [int(number) for number in (distinct if len(distinct) <= 12 else distinct[-3:])]
+            result["distinct_count"] = len(distinct)
+        return result
+
+    def name_modules(self, root: Any) -> None:
+        """Remember the path of each module below the outermost one, which may be half built."""
+        todo = [(root, "")]
+        while todo and len(self.paths) < MAX_MODULES:
+            module, path = todo.pop()
+            if id(module) not in self.paths:
+                self.paths[id(module)] = path
+                children = stored(module).get("_modules") or {}
+                todo += [(child, f"{path}.{name}" if path else name) for name, child in children.items() if child is not None]
+
+    def module(self, value: Any) -> dict[str, Any]:
+        kind = type(value)
+        own = not kind.__module__.startswith(("torch.nn.", "torchvision."))
+        result = {"kind": "module", "own": own, "path": self.paths.get(id(value)), "training": stored(value).get("training")}
+        result["text"] = kind.__name__ if own else f"{kind.__name__}({value.extra_repr()[:MAX_TEXT]})"
+        children = stored(value).get("_modules")
+        if isinstance(children, dict) and children:
+            result["children"] = [[name, type(child).__name__] for name, child in list(children.items())[:MAX_NAMES]]
+        return result
+
+    def container(self, value: Any, depth: int) -> dict[str, Any]:
+        items = list(value.values() if isinstance(value, dict) else value) if len(value) <= 10_000 else []
+        result: dict[str, Any] = {"kind": "container", "length": len(value)}
+        if isinstance(value, dict):
+            result["keys"] = [key if isinstance(key, str) else repr(key)[:MAX_TEXT] for key in list(value)[:MAX_ITEMS] if type(key) in (*PLAIN, str)]
+        result["types"] = sorted({type(item).__qualname__ for item in items[:1000]})
+        if items and all(type(item) is int for item in items[:MAX_ITEMS]):
+            result["numbers"] = items[:MAX_ITEMS]
+        shapes = [list(item.shape) for item in items[:MAX_ITEMS] if hasattr(type(item), "shape") and self.has_shape(item)]
+        if shapes and len(shapes) == len(items[:MAX_ITEMS]):
+            result["shapes"] = shapes
+        if depth > 0:
+            result["items"] = [self.describe(item, depth - 1) for item in items[:3]]
+        return result
+
+    def has_shape(self, value: Any) -> bool:
+        return self.is_tensor(value) or type(value) is getattr(self.numpy, "ndarray", None)
+
+    def known_object(self, value: Any, depth: int) -> dict[str, Any]:
+        """Return what is known of objects of well-known libraries; of a user's object its plain attributes."""
+        kind = type(value)
+        place = kind.__module__
+        bases = {base.__name__ for base in kind.__mro__ if base.__module__.startswith("torch.utils.data")}
+        if place.startswith("pathlib"):
+            return {"kind": "path", "text": str(value)[:MAX_TEXT]}
+        if place.startswith("PIL."):
+            return {"kind": "image", "mode": value.mode, "size": list(value.size)}
+        if place.partition(".")[0] == "pandas" and kind.__name__ in ("DataFrame", "Series"):
+            return self.table(value)
+        attributes = stored(value)
+        result: dict[str, Any] = {"module": place}
+        if "DataLoader" in bases:
+            result["kind"] = "loader"
+            for name in ("batch_size", "num_workers", "drop_last"):
+                result[name] = attributes.get(name)
+            result["dataset"] = self.describe(attributes.get("dataset"), 1)
+            return result
+        if "Dataset" in bases:
+            result["kind"] = "dataset"
+        if place.startswith("torch.utils.data") and kind.__name__ in ("TensorDataset", "Subset"):
+            result["length"] = len(value)
+        if "state" in attributes and "param_groups" in attributes:
+            result["kind"] = "optimizer"
+            result["groups"] = [len(group.get("params", ())) for group in attributes["param_groups"]]
+        elif depth > 0:
+            result["attributes"] = {
+                name: self.describe(item, 0) for name, item in list(attributes.items())[:MAX_NAMES] if isinstance(name, str)
+            }
+        return result
+
+    def table(self, value: Any) -> dict[str, Any]:
+        result: dict[str, Any] = {"kind": "table", "shape": list(value.shape)}
+        if hasattr(value, "columns"):
+            result["columns"] = [str(name)[:MAX_TEXT] for name in list(value.columns[:MAX_ITEMS])]
+        index = value.index
+        result["index"] = {"type": type(index).__name__, "first": repr(index[0])[:40], "last": repr(index[-1])[:40]} if len(index) else {}
+        return result
+
+    def attribute(self, value: Any, name: str) -> Any:
+        """Return an attribute that is stored, without running a property; raises LookupError."""
+        holders = [stored(value)]
+        if self.is_module(value):
+            holders += [holders[0].get(part) or {} for part in ("_modules", "_parameters", "_buffers")]
+        for holder in holders:
+            if type(holder) in (dict, *self.ordered()) and name in holder:
+                return holder[name]
+        for base in type(value).__mro__:
+            if name in base.__dict__ and type(base.__dict__[name]) in (*PLAIN, str, list, tuple, dict):
+                return base.__dict__[name]
+        if type(value) is type(sys):
+            return value.__dict__[name]
+        raise LookupError(name)
+
+    @staticmethod
+    def ordered() -> tuple[type, ...]:
+        from collections import OrderedDict
+
+        return (OrderedDict,)
+
+    def lookup(self, dotted: str, frame: FrameType, local: dict[str, Any]) -> Any:
+        """Return the value of `a.b.c` in a frame; raises LookupError."""
+        first, *rest = dotted.split(".")
+        value = local[first] if first in local else frame.f_globals[first]
+        for name in rest:
+            value = self.attribute(value, name)
+        return value
+
+    def frame(self, trace: TracebackType, own: bool) -> dict[str, Any]:
+        """Return one frame: file, line, function, the failing expression, and the values by their names."""
+        frame, code = trace.tb_frame, trace.tb_frame.f_code
+        line = trace.tb_lineno or 0
+        result: dict[str, Any] = {"file": code.co_filename, "line": line, "function": code.co_name, "own": own}
+        local = dict(frame.f_locals)
+        values: dict[str, Any] = {}
+        if own:
+            text, result["expression"] = failing_text(trace)
+            arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            names = list(dict.fromkeys([*with_prefixes(NAMES.findall(text)), *arguments]))[:MAX_NAMES]
+            for name in names:
+                try:
+                    value = self.lookup(name, frame, local)
+                except Exception:
+                    continue
+                if type(value) is not type(sys):
+                    values[name] = self.describe(value, 2)
+            referenced = list(local) if code.co_name != "<module>" else []
+            for name in [*referenced, *code.co_names]:
+                value = local.get(name, frame.f_globals.get(name))
+                if name not in values and any(base.__name__ == "DataLoader" for base in type(value).__mro__):
+                    values[name] = self.describe(value, 1)
+        else:
+            for name, value in list(local.items())[:MAX_NAMES]:
+                wanted = self.has_shape(value) or type(value) in (int, list, tuple) or (name in ("self", "dataset", "sampler"))
+                if wanted and len(values) < LIBRARY_ARGUMENTS:
+                    values[name] = self.describe(value, 1)
+        result["values"] = values
+        return result
+
+
+def with_prefixes(names: list[str]) -> list[str]:
+    """Return `a`, `a.b` and `a.b.c` for each `a.b.c`."""
+    parts = [name.split(".") for name in names]
+    return [".".join(part[:end]) for part in parts for end in range(1, len(part) + 1)]
+
+
+def stored(value: Any) -> dict[str, Any]:
+    """Return the attributes that an object stores, without running a property of its class."""
+    try:
+        attributes = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return attributes if type(attributes) is dict else {}
+
+
+def failing_text(trace: TracebackType) -> tuple[str, str]:
+    """Return the source lines that a frame was executing, and the part of them that failed (from Python 3.11 on)."""
+    code, line = trace.tb_frame.f_code, trace.tb_lineno or 0
+    last, first_column, last_column = line, None, None
+    positions = getattr(code, "co_positions", None)
+    if positions is not None and trace.tb_lasti >= 0:
+        start, end, first_column, last_column = list(positions())[trace.tb_lasti // 2]
+        line, last = start or line, end or start or line
+    lines = [linecache.getline(code.co_filename, number).rstrip("\n") for number in range(line, min(last, line + 20) + 1)]
+    whole = "\n".join(lines)
+    if first_column is None or last_column is None or not lines:
+        return whole, ""
+    cut = [text.encode() for text in lines]
+    cut[-1] = cut[-1][:last_column]
+    cut[0] = cut[0][first_column:]
+    return whole, b"\n".join(cut).decode("utf-8", "replace")[:1000]
+
+
+def collect(error: BaseException, is_own: Callable[[str], bool]) -> list[dict[str, Any]]:
+    """Return the last frames of an exception with the values that their lines used, outermost first."""
+    reader = Reader()
+    traces = []
+    trace = error.__traceback__
+    while trace is not None:
+        traces.append(trace)
+        trace = trace.tb_next
+    for entry in traces:
+        owner = entry.tb_frame.f_locals.get("self")
+        if reader.root is None and reader.is_module(owner):
+            reader.root = owner
+            reader.name_modules(owner)
+    result = [reader.frame(entry, is_own(entry.tb_frame.f_code.co_filename)) for entry in traces[-MAX_FRAMES:]]
+    while len(result) > 1 and len(repr(result)) > MAX_RECORD:
+        del result[0]
+    return result

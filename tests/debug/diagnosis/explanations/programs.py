@@ -1,0 +1,368 @@
+"""Programs that fail, each with the words that a good explanation and its fix hold."""
+
+from __future__ import annotations
+
+HEAD = """
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+torch.manual_seed(0)
+"""
+# name -> (program, words of the explanation or its fix, line of the edit after HEAD or None)
+PROGRAMS: dict[str, tuple[str, list[str]]] = {
+    "linear_after_conv": ("""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 48, 5, stride=4)
+        self.fc1 = nn.Linear(4500, 500)
+
+    def forward(self, x):
+        x = F.relu(self.conv(x))
+        return self.fc1(x.flatten(1))
+
+Net()(torch.rand(64, 3, 100, 100))
+""", ["`fc1`", "27648", "4500", "48 x 24 x 24", "in_features=27648"]),
+    "linear_not_flattened": ("""
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(4), nn.Linear(128, 10))
+model(torch.rand(2, 3, 16, 16))
+""", ["(2, 8, 4, 4)", "flatten", "128"]),
+    "linear_sequential_width": ("""
+model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(32, 10))
+model(torch.randn(5, 20))
+""", ["`2`", "64 features", "in_features=64"]),
+    "product_transposed": ("""
+a = torch.randn(4, 8)
+w = torch.randn(3, 8)
+y = a @ w
+""", ["`a @ w`", "(4, 8)", "(3, 8)", "w.T"]),
+    "nhwc": ("""
+images = torch.rand(4, 64, 48, 3)
+conv = nn.Conv2d(3, 8, 3)
+conv(images)
+""", ["permute(0, 3, 1, 2)", "channels stand last"]),
+    "single_image": ("""
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+model(torch.rand(3, 32, 32))
+""", ["batch axis", "unsqueeze(0)"]),
+    "grayscale": ("""
+net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+net(torch.rand(4, 1, 28, 28))
+""", ["grayscale", "RGB", "in_channels=1"]),
+    "channels_between_layers": ("""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Conv2d(3, 16, 3)
+        self.mid = nn.Conv2d(32, 64, 3)
+
+    def forward(self, x):
+        return self.mid(self.down(x))
+
+Net()(torch.rand(2, 3, 20, 20))
+""", ["`mid`", "16 channels", "in_channels=16"]),
+    "broadcast_column": ("""
+prediction = torch.randn(16, 3)
+weights = torch.rand(16)
+loss = (prediction * weights).mean()
+""", ["`weights`", "(16, 3)", "unsqueeze(1)"]),
+    "last_batch_state": ("""
+data = TensorDataset(torch.randn(50, 7, 5), torch.zeros(50))
+loader = DataLoader(data, batch_size=16)
+rnn = nn.GRU(5, 8, batch_first=True)
+h = torch.zeros(1, 16, 8)
+for x, y in loader:
+    out, _ = rnn(x, h)
+""", ["(1, 2, 8)", "drop_last=True", "last batch"]),
+    "view_of_last_batch": ("""
+loader = DataLoader(TensorDataset(torch.randn(50, 4, 4)), batch_size=16)
+for (x,) in loader:
+    y = x.view(16, 16)
+""", ["(2, 4, 4)", "drop_last"]),
+    "view_wrong_size": ("""
+x = torch.randn(8, 16, 5, 5)
+y = x.view(-1, 16 * 6 * 6)
+""", ["(8, 16, 5, 5)", "400", "flatten"]),
+    "view_strides": ("""
+x = torch.randn(8, 16, 5).transpose(1, 2)
+y = x.view(8, -1)
+""", ["reshape"]),
+    "bce_shape": ("""
+model = nn.Linear(4, 1)
+loss = nn.BCEWithLogitsLoss()(model(torch.randn(8, 4)), torch.ones(8))
+""", ["(8, 1)", "squeeze", "unsqueeze"]),
+    "cat_axes": ("""
+a = torch.randn(4, 10)
+b = torch.randn(6, 8)
+torch.cat([a, b], dim=1)
+""", ["`a`", "`b`"]),
+    "lstm_features": ("""
+lstm = nn.LSTM(10, 20, batch_first=True)
+lstm(torch.randn(4, 7, 12))
+""", ["LSTM(10, 20", "12", "input_size=12"]),
+    "dimension": ("""
+scores = torch.randn(5)
+F.softmax(scores, dim=1)
+""", ["`scores` is (5,)", "unsqueeze"]),
+    "layer_norm": ("""
+norm = nn.LayerNorm(64)
+norm(torch.randn(2, 64, 10))
+""", ["64", "transpose", "axis 1"]),
+    "small_image": ("""
+model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3), nn.MaxPool2d(2), nn.Conv2d(8, 8, 5))
+model(torch.rand(1, 1, 14, 14))
+""", ["2 x 2", "larger images"]),
+    "unpack_dataset": ("""
+class Faces(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return torch.zeros(3), 1, "name"
+
+for image, label in DataLoader(Faces(), batch_size=4):
+    pass
+""", ["`Faces.__getitem__` returns 3"]),
+    "gray_and_rgb": ("""
+samples = [torch.zeros(3, 8, 8), torch.zeros(1, 8, 8)]
+class Set(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return samples[i]
+
+next(iter(DataLoader(Set(), batch_size=2)))
+""", ["grayscale", 'convert("RGB")']),
+    "boxes": ("""
+class Set(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return torch.zeros(3, 8, 8), torch.zeros(i + 1, 4)
+
+next(iter(DataLoader(Set(), batch_size=2)))
+""", ["boxes", "tuple(zip(*batch))"]),
+    "labels_from_one": ("""
+model = nn.Linear(6, 4)
+labels = torch.tensor([1, 2, 3, 4])
+F.cross_entropy(model(torch.randn(4, 6)), labels)
+""", ["counted from 1", "labels - 1"]),
+    "too_few_outputs": ("""
+head = nn.Linear(6, 4)
+labels = torch.tensor([0, 2, 6, 1])
+F.cross_entropy(head(torch.randn(4, 6)), labels)
+""", ["label 6", "nn.Linear(6, 7)"]),
+    "minus_one": ("""
+criterion = nn.CrossEntropyLoss()
+target = torch.tensor([0, -1, 2, 1])
+criterion(torch.randn(4, 3), target)
+""", ["-1", "ignore_index=-1"]),
+    "one_hot_integers": ("""
+target = F.one_hot(torch.tensor([0, 1, 2]), 3)
+F.cross_entropy(torch.randn(3, 3), target)
+""", ["one-hot", "argmax(1)", ".float()"]),
+    "target_column": ("""
+target = torch.randint(0, 3, (5, 1))
+F.cross_entropy(torch.randn(5, 3), target)
+""", ["(5, 1)", "squeeze(1)"]),
+    "mask_channel": ("""
+mask = torch.randint(0, 3, (2, 1, 8, 8))
+F.cross_entropy(torch.randn(2, 3, 8, 8), mask)
+""", ["(2, 1, 8, 8)", "squeeze(1)"]),
+    "class_weights": ("""
+criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0]))
+criterion(torch.randn(4, 3), torch.tensor([0, 1, 2, 0]))
+""", ["2 class weights", "3 outputs"]),
+    "bce_without_sigmoid": ("""
+criterion = nn.BCELoss()
+criterion(torch.randn(8, 1) * 5, torch.ones(8, 1))
+""", ["sigmoid", "BCEWithLogitsLoss"]),
+    "positions": ("""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.position = nn.Embedding(16, 8)
+
+    def forward(self, tokens):
+        return self.position(torch.arange(tokens.shape[1]))
+
+Net()(torch.zeros(2, 20, dtype=torch.long))
+""", ["`position` has 16 rows", "19", "positions"]),
+    "double": ("""
+x = torch.from_numpy(np.random.rand(4, 3))
+nn.Linear(3, 2)(x)
+""", ["`x` is float64", ".float()"]),
+    "uint8": ("""
+images = torch.randint(0, 255, (2, 3, 8, 8), dtype=torch.uint8)
+nn.Conv2d(3, 4, 3)(images)
+""", ["uint8", "/ 255"]),
+    "mean_of_integers": ("""
+hits = torch.tensor([1, 0, 1])
+accuracy = hits.mean()
+""", ["`hits` is int64", "hits.float()"]),
+    "float_target": ("""
+target = torch.tensor([0.0, 1.0, 2.0])
+F.cross_entropy(torch.randn(3, 3), target)
+""", ["`target`", ".long()"]),
+    "loss_of_item": ("""
+model = nn.Linear(3, 1)
+loss = torch.tensor(F.mse_loss(model(torch.randn(4, 3)), torch.zeros(4, 1)).item())
+loss.backward()
+""", ["`loss`", "item"]),
+    "no_grad_block": ("""
+model = nn.Linear(3, 1)
+with torch.no_grad():
+    loss = model(torch.randn(4, 3)).mean()
+loss.backward()
+""", ["torch.no_grad()"]),
+    "hidden_carried": ("""
+cell = nn.GRUCell(3, 4)
+h = torch.zeros(2, 4)
+for step in range(3):
+    h = cell(torch.randn(2, 3), h)
+    loss = h.mean()
+    loss.backward()
+""", ["`h`", "h = h.detach()"]),
+    "two_backward": ("""
+model = nn.Linear(3, 2)
+out = model(torch.randn(4, 3)).tanh()
+a = out.mean()
+b = (out * out).mean()
+a.backward()
+b.backward()
+""", ["`a.backward()`", "retain_graph"]),
+    "gan_step": ("""
+net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+out = net(torch.randn(4, 3))
+first = out.mean()
+second = (out ** 2).mean()
+first.backward(retain_graph=True)
+optimizer.step()
+second.backward()
+""", ["`optimizer.step()`", "before the first `step()`"]),
+    "plain_list": ("""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(3, 3) for _ in range(2)]
+
+torch.optim.SGD(Net().parameters(), lr=0.1)
+""", ["plain Python list", "nn.ModuleList"]),
+    "none_sample": ("""
+class Set(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        if i == 2:
+            return None
+        return torch.zeros(2)
+
+next(iter(DataLoader(Set(), batch_size=4)))
+""", ["returned None", "`return None`", "collate_fn"]),
+    "pil_sample": ("""
+from PIL import Image
+class Set(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        return Image.new("RGB", (4, 4)), 1
+
+next(iter(DataLoader(Set(), batch_size=4)))
+""", ["PIL image", "ToTensor()"]),
+    "pandas_index": ("""
+import pandas as pd
+table = pd.DataFrame({"label": range(10)})
+train = table[table.label > 3]
+for i in range(3):
+    train["label"][i]
+""", ["labelled 0", "reset_index(drop=True)"]),
+    "column": ("""
+import pandas as pd
+table = pd.DataFrame({"Label": range(10), "path": "a"})
+table["label"]
+""", ["'Label'", "has no column"]),
+    "head_of_another_size": ("""
+saved = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 10)).state_dict()
+model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+model.load_state_dict(saved)
+""", ["10 outputs", "strict=False", "last layer"]),
+    "whole_checkpoint": ("""
+model = nn.Linear(3, 4)
+checkpoint = {"epoch": 3, "model_state_dict": model.state_dict(), "optimizer_state_dict": {}}
+model.load_state_dict(checkpoint)
+""", ["whole checkpoint", "checkpoint['model_state_dict']"]),
+    "dict_is_no_model": ("""
+model = nn.Linear(3, 4).state_dict()
+model.eval()
+""", ["state dict", "load_state_dict"]),
+    "layer_class_called": ("""
+x = torch.randn(4, 3)
+y = nn.ReLU(x) + 1
+""", ["ReLU", "()"]),
+    "loss_class_called": ("""
+output, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+loss = nn.CrossEntropyLoss(output, target)
+""", ["nn.CrossEntropyLoss()(output, target)"]),
+    "forward_without_return": ("""
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(3, 3)
+
+    def forward(self, x):
+        x = self.lin(x)
+
+block, head = Block(), nn.Linear(3, 1)
+head(block(torch.randn(2, 3)))
+""", ["None", "`Block.forward`", "return"]),
+    "lstm_tuple": ("""
+lstm, head = nn.LSTM(3, 4), nn.Linear(4, 1)
+out = lstm(torch.randn(5, 2, 3))
+head(out)
+""", ["tuple", "out[0]"]),
+    "forward_misspelled": ("""
+class Net(nn.Module):
+    def foward(self, x):
+        return x
+
+Net()(torch.zeros(1))
+""", ["`foward`", "Rename"]),
+    "numpy_float": ("""
+x = np.zeros(3, dtype=np.float)
+""", ["numpy 1.24", "np.float64"]),
+    "keyword": ("""
+def build(width, depth=2):
+    return nn.Linear(width, depth)
+
+build(width=3, depht=4)
+""", ["`depth=`", "no such parameter"]),
+    "undefined_name": ("""
+model = nn.Linear(3, 1)
+optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer.step()
+""", ["`optimiser`"]),
+    "relative_path": ("""
+open("data/trian.csv")
+""", ["relative path", "started"]),
+    "numpy_of_graph": ("""
+model = nn.Linear(3, 1)
+out = model(torch.randn(4, 3))
+out.numpy()
+""", ["out.detach().numpy()"]),
+    "grad_none": ("""
+model = nn.Linear(3, 1)
+norm = model.weight.grad.norm()
+""", ["no gradient", "is not None"]),
+    "not_enough_in_list": ("""
+names = ["a", "b", "c"]
+for i in range(1, 4):
+    print(names[i])
+""", ["3 elements", "last index is 2"]),
+}

@@ -1,0 +1,43 @@
+"""Programs that fail are explained in their own names, numbers and lines, with a fix."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
+
+import pytest
+
+from ocrlab.debug.diagnosis import explanations
+from ocrlab.debug.diagnosis.explanations import failure as failures
+from ocrlab.debug.watch import failing_values
+from tests.debug.diagnosis.explanations.programs import HEAD, PROGRAMS
+
+
+def fail(text: str, folder: Path) -> failures.Failure:
+    """Run a program that fails in this process, as `ocrlab watch` would see it."""
+    file = folder / "program.py"
+    file.write_text(HEAD + text)
+    try:
+        exec(compile(file.read_text(), str(file), "exec"), {"__name__": "__main__"})
+    except Exception as error:
+        error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ else None
+        values = failing_values.collect(error, lambda name: name == str(file))
+        log = "".join(traceback.format_exception(error))
+    else:
+        raise AssertionError("the program did not fail")
+    failure = failures.from_log(log)
+    assert failure is not None
+    return failures.with_sources(failures.from_values(failure, values))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_failing_program_is_explained(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, words = PROGRAMS[name]
+    monkeypatch.chdir(tmp_path)
+    result = explanations.explain(fail(program, Path(os.path.realpath(tmp_path))))
+    assert result is not None
+    _, explanation = result
+    text = f"{explanation.text} {explanation.fix} {explanation.edit.after if explanation.edit else ''}"
+    missing = [word for word in words if word not in text]
+    assert not missing, text
