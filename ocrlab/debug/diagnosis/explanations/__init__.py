@@ -12,6 +12,8 @@ An explanation that fails or contradicts a fact is not shown: `explain` never ra
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ocrlab.debug.diagnosis.explanations import autograd, checkpoints, labels, model_code, notebook_state, samples, shapes, types_and_devices
 from ocrlab.debug.diagnosis.explanations.explanation import FUNCTIONS, Edit, Explanation
 from ocrlab.debug.diagnosis.explanations.failure import Failure
@@ -32,5 +34,19 @@ def explain(failure: Failure) -> tuple[str, Explanation] | None:
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, OSError):
                 continue
             if explanation is not None:
-                return fact.kind, explanation
-    return None
+                return fact.kind, _with_cells(explanation, function.__module__, failure)
+    note = _changed_name(failure)
+    return ("notebook", Explanation(note, "Run the cell that makes it again, or give the later value another name.")) if note else None
+
+
+def _with_cells(explanation: Explanation, module: str, failure: Failure) -> Explanation:
+    """Add which cell has changed a name of the failing line, where another kind of fault was explained."""
+    note = "" if module == IN_NOTEBOOKS else _changed_name(failure)
+    return replace(explanation, text=f"{explanation.text} {note}") if note else explanation
+
+
+def _changed_name(failure: Failure) -> str:
+    try:
+        return notebook_state.reassigned(failure)
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        return ""

@@ -82,7 +82,7 @@ class Frame:
     @property
     def place(self) -> str:
         """`train.py:12`, or `cell 3, line 2`."""
-        return f"In [{self.cell}], line {self.line}" if self.cell is not None else f"{Path(self.file).name}:{self.line}"
+        return f"{self.file}, line {self.line}" if self.cell is not None else f"{Path(self.file).name}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Failure:
         if frame is None:
             return None
         if frame.cell is not None:
-            return next((cell.source for cell in self.cells if cell.count == frame.cell), None)
+            return next((cell.source for cell in self.cells if f"cell {cell.number}" == frame.file), None)
         return self.sources.get(frame.file)
 
     def all_sources(self) -> Iterator[Source]:
@@ -245,7 +245,36 @@ def _marked(code: str, carets: str) -> str:
     return code[first : len(carets.rstrip())].strip()
 
 
-def with_sources(failure: Failure, main: str | None = None) -> Failure:
+def from_notebook(cells: Sequence[Mapping[str, Any]]) -> Failure | None:
+    """Return the last error of an executed notebook, given its cells as the file holds them."""
+    parsed: list[Cell] = []
+    failure: Failure | None = None
+    for cell in cells:
+        if cell.get("cell_type") != "code":
+            continue
+        source, outputs = cell.get("source") or "", cell.get("outputs") or []
+        errors = [output for output in outputs if isinstance(output, Mapping) and output.get("output_type") == "error"]
+        count = cell.get("execution_count")
+        text = "".join(map(str, source)) if isinstance(source, list) else str(source)
+        parsed.append(Cell(len(parsed) + 1, count if isinstance(count, int) else None, text, bool(errors)))
+        for error in errors:
+            failure = from_log("\n".join(map(str, error.get("traceback") or ())))
+            failure = failure or Failure(str(error.get("ename")), str(error.get("evalue")))
+    return with_cells(failure, parsed) if failure else None
+
+
+def with_cells(failure: Failure, cells: Sequence[Cell]) -> Failure:
+    """Return a failure with the cells of its notebook; its frames are named by their number."""
+    failed = next((cell for cell in reversed(cells) if cell.failed), None)
+    frames = []
+    for frame in failure.frames:
+        same = [cell for cell in cells if cell.count == frame.cell and frame.cell is not None]
+        here = next((cell for cell in same if cell is failed), same[-1] if same else None)
+        frames.append(replace(frame, file=f"cell {here.number}") if here else frame)
+    return replace(failure, frames=frames, cells=cells)
+
+
+def with_sources(failure: Failure) -> Failure:
     """Read the sources of the program's own frames that are at hand and unchanged since the traceback."""
     sources: dict[str, Source] = {}
     for frame in failure.own_frames:

@@ -226,6 +226,14 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"'(?P<operator>[<>=]+)' not supported between instances of '(?P<left_type>\w+)' and '(?P<right_type>\w+)'",
         r"can't multiply (?P<left_type>sequence) by non-int of type '(?P<right_type>\w+)'",
     ),
+    "already_converted": (
+        r"pic should be (?:PIL Image or ndarray|Tensor or ndarray)\. Got <class '(?P<type>[\w.]+)'>",
+        r"Input (?:tensor )?should be a (?:torch )?[Tt]ensor\. Got (?:type )?<class '(?P<type>[\w.]+)'>",
+        r"img should be (?:PIL Image|Tensor Image)\. Got <class '(?P<type>[\w.]+)'>",
+        r"Unexpected type <class '(?P<type>[\w.]+)'>",
+    ),
+    "used_up": (r"^StopIteration",),
+    "value_missing": (r"list\.remove\(x\): x not in list", r"(?P<value>\S+) is not in list"),
     "empty_dataset": (
         r"num_samples should be a positive integer value, but got num_samples=0",
         r"Found 0 (?:files|images) in (?:subfolders of|folder):? ?(?P<folder>\S*)",

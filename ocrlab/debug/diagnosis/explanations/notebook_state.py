@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 
-from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains, listed
+from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains
 from ocrlab.debug.diagnosis.explanations.failure import Cell, Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.source import Source, dotted, last_name
@@ -15,8 +15,7 @@ INSTALL = ("pip install", "conda install", "mamba install", "pip3 install", "uv 
 
 def failing_cell(failure: Failure) -> Cell | None:
     """Return the cell that raised."""
-    counts = [frame.cell for frame in failure.frames if frame.cell is not None]
-    return next((cell for cell in failure.cells if cell.failed or (counts and cell.count == counts[0])), None)
+    return next((cell for cell in reversed(failure.cells) if cell.failed), None)
 
 
 def definitions(cell: Cell, name: str) -> list[ast.AST]:
@@ -169,27 +168,48 @@ def figure_of_an_earlier_cell(fact: Fact, failure: Failure) -> Explanation | Non
     return Explanation(text, f"Draw and change the curve in the same cell, or keep the objects: `fig, ax = plt.subplots()` in cell {drawn_in[-1].number} and `ax.lines[0]` here.")
 
 
-def rerun_note(failure: Failure, names: list[str]) -> str:
-    """Say which cells changed names of the failing line in place, so that a second run differs from the first."""
-    cell = failing_cell(failure)
-    changed = [c for c in (run_before(failure, cell) if cell else []) for name in names if any(isinstance(n, ast.Assign) and dotted(n.targets[0]) == name and name in {dotted(p) for p in ast.walk(n.value)} for n in ast.walk(c.source.tree))]
-    return f" {listed([c.name for c in changed[:2]])} changes it each time that it runs." if changed else ""
+def reassigned(failure: Failure) -> str:
+    """Say which cell has changed a name of the failing line since another one made it."""
+    cell, frame = failing_cell(failure), failure.own_frames[0] if failure.own_frames else None
+    statement = cell.source.statement_at(frame.line) if cell is not None and frame is not None else None
+    if cell is None or statement is None:
+        return ""
+    names = dict.fromkeys(node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    for name in names:
+        assigning = [c for c in run_before(failure, cell) if definitions(c, name)]
+        if len(assigning) < 2:
+            continue
+        first, last = assigning[0], assigning[-1]
+        node = definitions(last, name)[-1]
+        code = last.source.code(last.source.statement_at(node.lineno))  # type: ignore[attr-defined]
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            return f"`{name}` is not what cell {first.number} made any more: cell {last.number} has given it another value (`{code[:100]}`)."
+    return ""
 
 
-@explains("key", "no_attribute", "dtype", "unsupported_dtype")
+CHANGES_ITSELF = ("pop", "popitem", "remove", "next", "squeeze_", "append", "insert", "drop")
+
+
+@explains("key", "no_attribute", "dtype", "unsupported_dtype", "used_up", "already_converted", "index", "value_missing", "unpack")
 def cell_run_twice(fact: Fact, failure: Failure) -> Explanation | None:
-    """A cell that computes a name from itself and was run again."""
+    """A cell that uses up or changes what it reads, and that was run again."""
     cell = failing_cell(failure)
-    if cell is None:
+    if cell is None or cell.count is None or failure.frame is None:
         return None
+    counts = {c.count for c in failure.cells}
+    if cell.count - 1 in counts or cell.count == 1:
+        return None  # no run of a cell is missing before this one
     for node in ast.walk(cell.source.tree):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            name = node.targets[0].id
-            uses = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
-            if name in uses and failure.frame is not None and node.lineno <= failure.frame.line:
-                first = [c for c in failure.cells if definitions(c, name) and c is not cell]
-                counts = sorted(c.count for c in failure.cells if c.count is not None)
-                gap = cell.count is not None and cell.count - 1 not in counts and cell.count > 1
-                if first and gap:
-                    return Explanation(f"`{cell.source.code(node)}` changes `{name}` each time that {cell.name} runs. The execution counts have a gap before it ({cell.count}), so a cell has run more than once: the second run finds what the first one left.", f"Run cell {first[0].number} again before this one, or give the result a new name.")
+        if not isinstance(node, ast.stmt) or isinstance(node, ast.FunctionDef | ast.ClassDef) or node.lineno > failure.frame.line:
+            continue
+        names = [dotted(t) for t in node.targets if dotted(t)] if isinstance(node, ast.Assign | ast.Delete) else [dotted(node.target)] if isinstance(node, ast.AugAssign) else []
+        read = {dotted(part) for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Load)}
+        calls = [part for part in ast.walk(node) if isinstance(part, ast.Call) and last_name(part.func) in CHANGES_ITSELF]
+        changed = [name for name in names if name in read or isinstance(node, ast.AugAssign)]
+        changed += [dotted(part.func.value) if isinstance(part.func, ast.Attribute) else dotted(part.args[0]) for part in calls if isinstance(part.func, ast.Attribute) or part.args]
+        name = next((n for n in changed if n), "")
+        makers = [c for c in run_before(failure, cell) if definitions(c, name)] if name else []
+        if makers and isinstance(node, ast.Assign | ast.AugAssign | ast.Delete | ast.Expr):
+            text = f"`{cell.source.code(node)}` changes `{name}` each time that cell {cell.number} runs. The execution count before In [{cell.count}] belongs to no cell any more, so a cell has run twice: this run finds what the first one left."
+            return Explanation(text, f"Run cell {makers[-1].number} again before this one, or give the result a new name, so that the cell can be run again.")
     return None

@@ -115,6 +115,21 @@ def sample_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     return Explanation(f"{name} returns an object of the type {kind}, which cannot be put into a batch.", "Return tensors, arrays, numbers or texts (or dicts and tuples of them), or pass a `collate_fn` that knows this type.")
 
 
+@explains("already_converted")
+def transform_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
+    """A transform that gets a tensor where it takes an image, or the other way round."""
+    kind = str(fact.type).rpartition(".")[2]
+    frame = failure.frame
+    transform = next((f for f in reversed(failure.frames) if f.is_library and f.function in ("__call__", "forward") and "self" in f.values), None)
+    name = f"`{transform.values['self'].type}`" if transform else "The transform"
+    where = f" ({frame.place}: `{frame.expression or frame.code}`)" if frame else ""
+    compose = next(((s, c) for s in failure.all_sources() for c in s.calls("Compose")), None)
+    listed_ = f" The transform is `{compose[0].code(compose[1])[:120]}` ({compose[0].place(compose[1])})." if compose else ""
+    if kind == "Tensor":
+        return Explanation(f"{name} takes a PIL image or an array, but got a tensor{where}: the image was converted before.{listed_}", "Apply `ToTensor()` once, and put the transforms that need a PIL image before it.")
+    return Explanation(f"{name} takes a tensor, but got {'a PIL image' if 'Image' in kind else f'a {kind}'}{where}.{listed_}", "Put `ToTensor()` before it (`Normalize` comes after `ToTensor`).")
+
+
 def _getitem(failure: Failure) -> tuple[Source, ast.ClassDef, ast.FunctionDef] | None:
     """Return the `__getitem__` of the only data set of the program, or the one that the loader reads."""
     owners = [(s, node) for s in failure.all_sources() for node in s.nodes if isinstance(node, ast.ClassDef)]
