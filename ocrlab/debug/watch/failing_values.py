@@ -117,7 +117,10 @@ class Reader:
         kind = type(value)
         own = not kind.__module__.startswith(("torch.nn.", "torchvision."))
         result = {"kind": "module", "own": own, "path": self.paths.get(id(value)), "training": stored(value).get("training")}
-        result["text"] = kind.__name__ if own else f"{kind.__name__}({value.extra_repr()[:MAX_TEXT]})"
+        try:  # torch's own modules only; one that is half built raises
+            result["text"] = kind.__name__ if own else f"{kind.__name__}({value.extra_repr()[:MAX_TEXT]})"
+        except Exception:
+            result["text"] = kind.__name__
         children = stored(value).get("_modules")
         if isinstance(children, dict) and children:
             result["children"] = [[name, type(child).__name__] for name, child in list(children.items())[:MAX_NAMES]]

@@ -74,6 +74,10 @@ def truth_of_a_tensor(fact: Fact, failure: Failure) -> Explanation | None:
     source, frame = failure.source(failure.frame), failure.frame
     for call in ([call for call in (failing_call(failure, frame),) if call] if frame else []):
         name = last_name(call[1].func)
+        if name in ("Dropout", "Softmax", "LogSoftmax", "Flatten", "MaxPool2d", "LeakyReLU") and len(call[1].args) == 1:
+            code, built = call[0].code(call[1]), call[0].code(call[1].func)
+            after = code.replace(built, f"{built}()", 1)
+            return Explanation(f"`{code}` builds a layer and gives it the tensor as a setting; `{built}` is a class and has to be made first.", f"`{after}`, or the function: `F.{name.lower()}({call[0].code(call[1].args[0])})`.", replaced(source, frame.line, code, after) if frame else None)
         if name.endswith("Loss") and len(call[1].args) >= 2:
             code = call[0].code(call[1])
             arguments = ", ".join(call[0].code(value) for value in call[1].args)
@@ -167,6 +171,7 @@ def _same_scope(source: Source, one: int, other: int) -> bool:
 
 def _carried(source: Source, loop: ast.AST) -> tuple[str, int] | None:
     """Return a variable of a loop that is computed from its own last value, and is not detached."""
+    summed = {dotted(call.func.value) for call in source.calls("backward", inside=loop) if isinstance(call.func, ast.Attribute)}
     detached = {dotted(call.func.value) for call in source.calls("detach", "detach_", inside=loop) if isinstance(call.func, ast.Attribute)}
     for node in own_nodes(loop):
         if isinstance(node, ast.Assign) and any(isinstance(part, ast.Call) for part in ast.walk(node.value)):
@@ -175,7 +180,7 @@ def _carried(source: Source, loop: ast.AST) -> tuple[str, int] | None:
             for name in sorted((names & used) - detached - {""}):
                 if not any("detach" in source.code(part) for part in ast.walk(node.value) if isinstance(part, ast.Call)):
                     return name, node.lineno
-        if isinstance(node, ast.AugAssign) and dotted(node.target) and "loss" in dotted(node.target) and "item" not in source.code(node.value):
+        if isinstance(node, ast.AugAssign) and dotted(node.target) and dotted(node.target) in summed and "item" not in source.code(node.value):
             return dotted(node.target), node.lineno
     return None
 
@@ -233,7 +238,7 @@ def _in_place(failure: Failure, made_by: str) -> list[tuple[Source, ast.stmt | a
             if isinstance(node, ast.AugAssign):
                 number = constant(node.value) is not None or isinstance(node.value, ast.Call) and last_name(node.value.func) in ("item", "len", "size", "numel", "sum")
                 target = None if number or any(word in dotted(node.target).lower().split("_") for word in counters) else node.target
-            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript) and forward:
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript) and (forward or isinstance(node.targets[0].slice, ast.Tuple | ast.Slice)):
                 target = node.targets[0].value
             elif isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call) and last_name(node.value.func).endswith("_") and not last_name(node.value.func).startswith("_") and isinstance(node.value.func, ast.Attribute):
                 target = node.value.func.value if last_name(node.value.func) not in ("requires_grad_", "clip_grad_norm_", "zero_", "normal_", "uniform_", "xavier_uniform_", "kaiming_normal_", "constant_", "retain_grad_") and "init" not in dotted(node.value.func) else None

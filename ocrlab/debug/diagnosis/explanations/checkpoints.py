@@ -66,6 +66,8 @@ def keys_do_not_fit(fact: Fact, failure: Failure) -> Explanation | None:
         if len(mismatched) <= 4 and not missing and first[0] != first[1]:
             text += f" It is the last layer: the checkpoint was trained for {first[0]} outputs, this model has {first[1]}."
             names = listed([f"`{entry[0]}`" for entry in mismatched])
+            if "." not in key:
+                return Explanation(text, f"Build the model with {first[0]} outputs, load, and then replace the layer.")
             return Explanation(text, f"Build the model with {first[0]} outputs, load, and then replace the layer; or leave it out: `state = {{k: v for k, v in {state}.items() if not k.startswith({key.rpartition('.')[0]!r})}}` and `load_state_dict(state, strict=False)` (leaves out {names}).")
         return Explanation(f"{text} Checkpoint and model have another architecture or another width.", "Build the model with the settings of the training that saved the checkpoint.")
     if missing and not unexpected:

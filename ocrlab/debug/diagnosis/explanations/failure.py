@@ -138,9 +138,8 @@ class Failure:
 
     def all_sources(self) -> Iterator[Source]:
         """Every source of the program that is at hand, the failing one first."""
-        yield from dict.fromkeys(source for frame in reversed(self.own_frames) if (source := self.source(frame)))
-        yield from (cell.source for cell in self.cells)
-        yield from (source for source in self.sources.values())
+        failing = [source for frame in reversed(self.own_frames) if (source := self.source(frame))]
+        yield from dict.fromkeys([*failing, *(cell.source for cell in self.cells), *self.sources.values()])
 
     def values(self, *, library: bool | None = None) -> Iterator[tuple[Frame, Value]]:
         """Yield every value with its frame, innermost frame first."""

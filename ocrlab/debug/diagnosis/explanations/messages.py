@@ -68,11 +68,32 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?P<lists>each element in list of batch should be of equal size)",
         r"(?P<resize>Trying to resize storage that is not resizable)",
     ),
+    "normalize": (
+        r"(?P<normalize>output with shape \[(?P<left>[\d, ]+)\] doesn't match the broadcast shape \[(?P<right>[\d, ]+)\])",
+    ),
     "broadcast": (
         r"The size of tensor a \((?P<first>\d+)\) must match the size of tensor b \((?P<second>\d+)\) at non-singleton dimension (?P<axis>\d+)",
         rf"operands could not be broadcast together with shapes {shape('left')} {shape('right')}",
         rf"output with shape {shape('left')} doesn't match the broadcast shape {shape('right')}",
         rf"The expanded size of the tensor \((?P<first>\d+)\) must match the existing size \((?P<second>\d+)\) at non-singleton dimension (?P<axis>\d+)",
+    ),
+    "mask_shape": (
+        rf"The shape of the mask {shape('mask')} at index (?P<axis>\d+) does not match the shape of the indexed tensor {shape('indexed')}",
+    ),
+    "divisible": (
+        r"embed_dim must be divisible by num_heads",
+        r"num_channels \((?P<total>\d+)\) must be divisible by num_groups \((?P<parts>\d+)\)",
+        r"Expected number of channels in input to be divisible by num_groups, but got input of shape \[\d+, (?P<total>\d+)[^\]]*\] and num_groups=(?P<parts>\d+)",
+        r"(?P<name>\w+) must be divisible by groups",
+    ),
+    "einsum": (
+        r"einsum\(\): subscript (?P<letter>\w) has size (?P<second>\d+) for operand \d+ which does not broadcast with previously seen size (?P<first>\d+)",
+    ),
+    "empty_list": (
+        r"stack expects a non-empty TensorList",
+        r"expected a non-empty list of Tensors",
+        r"need at least one array to (?:stack|concatenate)",
+        r"torch\.cat\(\): expected a non-empty list",
     ),
     "view": (
         rf"shape '{shape('target')}' is invalid for input of size (?P<size>\d+)",
@@ -117,6 +138,15 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"Assertion `?(?:t|cur_target|target_val|\w*target\w*) ?>= ?0 ?&& ?\w+ ?< ?n_classes`? failed",
         r"Class values must be (?P<bound>smaller than num_classes|non-negative)",
     ),
+    "boolean_arithmetic": (r"Subtraction, the `-` operator, with (?:a bool tensor|two bool tensors) is not supported",),
+    "text_to_tensor": (
+        r"too many dimensions '(?P<type>str)'",
+        r"new\(\): invalid data type '(?P<type>str)'",
+        r"could not convert string to float: '?(?P<text>[^'\n]*)'?",
+        r"can't convert np\.ndarray of type numpy\.(?P<type>object_|str_)",
+    ),
+    "ragged_array": (r"setting an array element with a sequence", r"expected sequence of length (?P<first>\d+) at dim \d+ \(got (?P<second>\d+)\)"),
+    "zero_division": (r"^ZeroDivisionError", r"(?:float|integer|integer modulo|division|float floor)(?: division| or modulo)? by zero"),
     "table_index": (
         r"^index out of range in self",
         r"index out of range: Tried to access index (?P<index>-?\d+) out of table with (?P<rows>\d+) rows",
@@ -283,6 +313,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "not_callable": (r"'(?P<type>[\w.]+)' object is not callable",),
     "wrong_argument": (
         r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' \(position (?P<position>\d+)\) must be (?P<expected>[\w ]+), not (?P<actual>[\w.]+)",
+        r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' (?:\(position (?P<position>\d+)\) )?(?:failed to unpack the object at pos \d+ with error \"type )?must be (?P<expected>tuple of ints), but (?:found element of type |got )(?P<actual>\w+)",
         r"(?P<function>\w+)\(\)(?: received)? an invalid combination of arguments - got \((?P<actual>[^\n]*?)\), but expected",
     ),
     "no_attribute": (
@@ -327,7 +358,7 @@ def _typed(name: str, text: str) -> Any:
     return text
 
 
-SHAPE_NAMES = ("left", "right", "weight", "input", "target", "output", "expected_shape", "actual_shape", "kernel", "shape")
+SHAPE_NAMES = ("left", "right", "weight", "input", "target", "output", "expected_shape", "actual_shape", "kernel", "shape", "mask", "indexed")
 MISSING_KEYS = re.compile(r"Missing key\(s\) in state_dict: (?P<keys>[^\n]*)")
 UNEXPECTED_KEYS = re.compile(r"Unexpected key\(s\) in state_dict: (?P<keys>[^\n]*)")
 SIZE_MISMATCH = re.compile(

@@ -156,7 +156,7 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     code = place[0].code(place[1])
     actual = str(fact.actual).rpartition(".")[2] if fact.expected else str(fact.actual)
     name = last_name(place[1].func)
-    if name in LAYERS and dotted(place[1].func).startswith(("nn.", "torch.nn.")) or (name in LAYERS and "." not in dotted(place[1].func)):
+    if name in LAYERS and "Tensor" in actual and (dotted(place[1].func).startswith(("nn.", "torch.nn.")) or "." not in dotted(place[1].func)):
         built = dotted(place[1].func)
         arguments = ", ".join(place[0].code(value) for value in place[1].args)
         after = f"{built}()({arguments})"
@@ -170,6 +170,8 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     if actual == "NoneType":
         missing = _no_return(failure, where)
         return Explanation(f"`{operand}` is None in `{code}` ({frame.place}).{made}{missing}", "Return the tensor from that function (`return x` at the end of `forward`), and check what is returned on every path.")
+    if fact.expected and "int" in str(fact.expected) and (actual == "float" or "float" in failure.message):
+        return Explanation(f"`{code}` ({frame.place}) gets a float where a size (a whole number) belongs.{made}", "Use `//` in place of `/`, or `int(...)`.")
     fixes = {
         "list": (f"`{operand}` is a list of tensors.", f"Make one tensor of it: `torch.stack({operand})` (equal sizes) or `torch.cat({operand})`."),
         "tuple": (f"`{operand}` is a tuple: the call that made it returns several values (an LSTM or GRU returns output and state, a data set sample and label).", f"Take the one that you need: `{operand}[0]`, or unpack it: `{operand}, state = ...`."),
@@ -385,7 +387,8 @@ def wrong_call(fact: Fact, failure: Failure) -> Explanation | None:
         if fact.missing is not None:
             text = f"`{code}` lacks {fact.missing}: {signature}."
             first = parameters(function)[:1] == ["self"]
-            if first and "self" in str(fact.missing):
+            on_class = place is not None and isinstance(place[1].func, ast.Attribute) and owner and last_name(place[1].func.value) == owner
+            if first and ("self" in str(fact.missing) or on_class):
                 return Explanation(f"{text} It is called on the class, not on an instance.", f"Make an instance first: `{owner or 'Model'}(...)`.")
             return Explanation(text, "Pass the missing argument, or give the parameter a default.")
         if fact.expected is not None:

@@ -82,6 +82,28 @@ def _index_value(failure: Failure, place: tuple[Source, ast.AST] | None) -> floa
     return value.number if value else None
 
 
+@explains("zero_division")
+def division_by_nothing(fact: Fact, failure: Failure) -> Explanation | None:
+    """An average over no batches or no samples."""
+    frame = failure.frame
+    place = failing_expression(failure, frame, ast.BinOp, ast.AugAssign)
+    if place is None or frame is None:
+        return None
+    node = place[1]
+    divisor = node.right if isinstance(node, ast.BinOp) else node.value if isinstance(node, ast.AugAssign) else None
+    code = place[0].code(divisor)
+    loader = next((v for _, v in failure.values() if v.kind == "loader" and (v.name in code or isinstance(divisor, ast.Name))), None)
+    text = f"`{code}` is 0 in `{place[0].code(node)}` ({frame.place})."
+    if loader is not None:
+        from ocrlab.debug.diagnosis.explanations.shapes import dataset_length
+
+        length = dataset_length(loader)
+        if loader.drop_last and length is not None and length < (loader.batch_size or 1):
+            return Explanation(f"{text} `{loader.name}` gives no batch: `drop_last=True` leaves out the last batch, and {count(length, 'sample')} do not fill one of {loader.batch_size}.", "Use a smaller batch size, or `drop_last=False` for validation.")
+        return Explanation(f"{text} `{loader.name}` gives no batch" + (f": its data set has {count(length, 'sample')}." if length is not None else "."), "Look at why the data set is empty: the folder, the filter or the split.")
+    return Explanation(text, "Look at why nothing was counted, or guard the division: `x / max(n, 1)`.")
+
+
 @explains("collate_type", "sample_none")
 def sample_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     """A sample that is None, an image, or another object that cannot be put into a batch."""
@@ -234,13 +256,26 @@ def nearest_path(path: Path) -> str:
     return str(parent / match[0]) if match else ""
 
 
+WRITERS = ("save", "dump", "to_csv", "to_", "write", "mkdir", "SummaryWriter", "FileHandler", "savefig")
+
+
+def re_write(code: str) -> bool:
+    """Whether a call of `open` names a mode that writes."""
+    return "open(" in code and any(f"{quote}{mode}" in code for quote in "'\"" for mode in ("w", "a", "x") if f"{quote}{mode}{quote}" in code or f"{quote}{mode}b{quote}" in code)
+
+
 @explains("missing_file")
 def file_not_there(fact: Fact, failure: Failure) -> Explanation | None:
     """A path that does not exist, with the nearest one that does."""
-    path, frame = Path(str(fact.path)), failure.frame
-    if frame is None or frame.cell is not None and not failure.cells:
+    written, frame = str(fact.path), failure.frame
+    path = Path(written)
+    if frame is None or not (frame.expression or frame.code):
         return None
-    text = f"`{frame.expression or frame.code or path}` ({frame.place}) opens `{path}`, which does not exist."
+    code = frame.expression or frame.code
+    if any(word in code for word in WRITERS) or re_write(code):
+        text = f"`{code}` ({frame.place}) writes `{written}`, and its folder `{path.parent}` does not exist."
+        return Explanation(text, f"Make the folder first: `os.makedirs({str(path.parent)!r}, exist_ok=True)`.")
+    text = f"`{code}` ({frame.place}) opens `{written}`, which does not exist."
     script = Path(frame.file).parent
     if not path.is_absolute() and frame.cell is None and script.is_dir():
         if (script / path).exists():
@@ -282,7 +317,8 @@ def cannot_be_pickled(fact: Fact, failure: Failure) -> Explanation | None:
                     statement = source.statement_at(node.lineno)
                     text = f"`{source.code(node)}` ({source.place(node)}) is a lambda. {how}, and pickle stores a function by its name, which a lambda lacks."
                     return Explanation(text, "Write it as a named function (or a class with `__call__`) at the top level of the module; or use `num_workers=0`.") if statement else None
-        return Explanation(f"`{name}` cannot be pickled: it is no top-level name of its module. {how}.", "Move it to the top level of the module, or use `num_workers=0`.") if name else None
+        what = f"A lambda inside of `{outer}`" if inner == "<lambda>" else f"`{inner}`, which is defined inside of `{outer}`," if outer else f"`{name}`"
+        return Explanation(f"{what} cannot be pickled. {how}, and pickle stores functions and classes by their name at the top level of a module.", "Move it to the top level of the module as a named function or class, or use `num_workers=0`.") if name else None
     kind = str(fact.type or "")
     opened = {"h5py": "an open HDF5 file", "_io.TextIOWrapper": "an open file", "_io.BufferedReader": "an open file", "_thread.lock": "a lock (of a logger, a queue, a database or a client)", "generator": "a generator", "sqlite3.Connection": "an open database", "module": "a module"}
     what = opened.get(kind, f"an object of the type {kind}")
@@ -307,7 +343,7 @@ def missing_key(fact: Fact, failure: Failure) -> Explanation | None:
     """A key that a dict, a table or a state dict does not have."""
     if failure.type.rpartition(".")[2] != "KeyError":
         return None
-    key = failure.message.strip().strip("'\"")
+    key = failure.message.partition("\n")[0].strip().strip("'\"")
     frame, source = failure.frame, failure.source(failure.frame)
     if frame is None:
         return None

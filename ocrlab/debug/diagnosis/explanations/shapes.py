@@ -69,9 +69,10 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
     if not (linear or definition or by_weight):
         return _plain_product(fact, failure)
     source, call, target = definition or (None, None, "")
-    name = f"`{target.removeprefix('self.') or failing_layer(failure) or 'the Linear layer'}`".replace("`the Linear layer`", "the Linear layer")
+    label = target.removeprefix("self.") or failing_layer(failure)
+    name = f"`{label}`" if label else "The Linear layer"
     place = f" ({source.place(call)})" if source and call else ""
-    code = f"`{source.code(call)}`" if source and call else f"`{module.text}`" if linear and module and module.text else f"a Linear layer for {expected} features"
+    code = f"`{source.code(call)}`" if source and call else f"`{module.text}`" if linear and module and module.text else f"built for {count(expected, 'feature')}"
     tensor = _layer_input(failure)
     origin_text = _flattened_from(failure, features)
     if tensor is not None and len(tensor) > 2 and tensor[-1] == features:
@@ -323,6 +324,10 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
         text = f"{f'`{source_code(place)}` combines' if place else 'The operation combines'} {sizes(left)} with {sizes(right)}"
     elif fact.first is not None and batch:
         return batch
+    elif fact.first is not None and place is not None and len(names) >= 2 and failure.frame is not None:
+        shown = "".join(f" `{name}` is {sizes(shape)}." for name, shape in shapes)
+        text = f"`{source_code(place)}` ({failure.frame.place}) combines `{names[0]}` with `{names[1]}`, which have the sizes {fact.first} and {fact.second} in axis {fact.axis}; only equal sizes or 1 can be combined.{shown}"
+        return Explanation(text, "Make both the same size: look for a slice, a filter or a batch that only one of them went through.")
     else:
         return None
     aligned = [(x, y) for x, y in zip(reversed(left), reversed(right), strict=False)]
@@ -342,6 +347,74 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
     if abs(x - y) == 1 and max(x, y) > 3:
         return Explanation(f"{text} They differ by one: a convolution or a pooling rounded an odd size, or one sequence has an extra element (a start, an end or a class token).", "Make both sides equal: pad the input to an even size, or cut one element off the longer side.")
     return Explanation(text, f"Reshape one side so that axis {index} from the end agrees, or slice the longer one.")
+
+
+@explains("mask_shape")
+def wrong_mask(fact: Fact, failure: Failure) -> Explanation | None:
+    """A mask of another shape than the tensor that it selects from."""
+    place = failing_expression(failure, failure.frame, ast.Subscript)
+    if place is None or not isinstance(place[1], ast.Subscript):
+        return None
+    base, mask = place[0].code(place[1].value), place[0].code(place[1].slice)
+    text = f"`{place[0].code(place[1])}`: the mask `{mask}` is {sizes(fact.mask)}, but `{base}` is {sizes(fact.indexed)}, and they differ in axis {fact.axis}."
+    if fact.mask and len(fact.mask) == 1 and fact.mask[0] in fact.indexed:
+        axis = fact.indexed.index(fact.mask[0])
+        return Explanation(f"{text} It fits axis {axis}.", f"Select along that axis: `{base}[{':, ' * axis}{mask}]`.")
+    return Explanation(text, "Build the mask from the tensor that it selects from, or index the same axes in both.")
+
+
+@explains("divisible")
+def not_divisible(fact: Fact, failure: Failure) -> Explanation | None:
+    """A number that has to be a multiple of another one."""
+    frame = failure.frame
+    place = failing_call(failure, frame)
+    code = f"`{place[0].code(place[1])}` ({frame.place})" if place and frame else "The layer"
+    total, parts = fact.total, fact.parts
+    if total is None and place is not None:
+        numbers = [value for argument_ in place[1].args if isinstance(value := constant(argument_), int)]
+        total, parts = numbers[:2] if len(numbers) >= 2 else (None, None)
+    if total is None or not parts:
+        return None
+    near = [n for n in range(1, total + 1) if total % n == 0]
+    lower, upper = max((n for n in near if n <= parts), default=1), min((n for n in near if n >= parts), default=total)
+    rounded = -(-total // parts) * parts
+    return Explanation(f"{code}: {total} is split into {parts} equal parts, and {total} / {parts} is not a whole number.", f"Use {lower if lower == upper else f'{lower} or {upper}'} parts, or a size that {parts} divides ({rounded}).")
+
+
+@explains("empty_list")
+def nothing_to_join(fact: Fact, failure: Failure) -> Explanation | None:
+    """An empty list that is stacked or joined."""
+    place = failing_call(failure, failure.frame)
+    if place is None or not place[1].args or failure.frame is None:
+        return None
+    name = place[0].code(place[1].args[0])
+    return Explanation(f"`{name}` is empty in `{place[0].code(place[1])}` ({failure.frame.place}): nothing was added to it.", "Look at the loop or the filter that fills it: a loader without batches (`drop_last=True` with fewer samples than a batch), or a condition that nothing meets.")
+
+
+@explains("normalize")
+def wrong_normalisation(fact: Fact, failure: Failure) -> Explanation | None:
+    """Mean and standard deviation for another number of channels than the image has."""
+    for source in failure.all_sources():
+        for call in source.calls("Normalize", "normalize"):
+            channels = fact.left[0] if fact.left else None
+            mean = argument(call, 0, "mean")
+            number = len(mean.elts) if isinstance(mean, ast.List | ast.Tuple) else None
+            if channels is not None and number is not None and channels != number:
+                return Explanation(f"`{source.code(call)}` ({source.place(call)}) has {number} means, but the image has {count(channels, 'channel')} ({CHANNELS.get(channels, 'another kind')}).", "Convert every image to one mode when it is opened (`convert(\"RGB\")`), or give one mean and deviation for each channel.")
+    return None
+
+
+@explains("einsum")
+def wrong_subscripts(fact: Fact, failure: Failure) -> Explanation | None:
+    """Operands of einsum whose sizes differ under one letter."""
+    place = failing_call(failure, failure.frame, "einsum")
+    if place is None or not place[1].args:
+        return None
+    equation = constant(place[1].args[0])
+    operands = [place[0].code(value) for value in place[1].args[1:]]
+    shapes = [f"`{name}` {sizes(value.shape)}" for name in operands if (value := failure.value(name)) is not None and value.shape]
+    text = f"In `{place[0].code(place[1])}` the letter `{fact.letter}` stands for {fact.first} in one operand and {fact.second} in another" + (f" ({' and '.join(shapes)})." if shapes else ".")
+    return Explanation(text, f"Check the order of the letters against the shapes, or transpose an operand." if equation else "Check the letters against the shapes.")
 
 
 def _batch_rest(failure: Failure, first: int | None, second: int | None) -> Explanation | None:
@@ -418,7 +491,9 @@ def rows_of_outputs_and_targets(fact: Fact, failure: Failure) -> Explanation | N
         for source in failure.all_sources():
             for call in source.calls("view", "reshape"):
                 arguments = [constant(value) for value in call.args]
-                if len(arguments) == 2 and arguments[0] == -1 and isinstance(arguments[1], int):
+                output = _loss_operand(failure, "input")
+                classes = output.shape[-1] if output is not None and output.shape else None
+                if len(arguments) == 2 and arguments[0] == -1 and isinstance(arguments[1], int) and arguments[1] != classes:
                     wide = arguments[1]
                     name = source.code(call.func.value) if isinstance(call.func, ast.Attribute) else "x"
                     text += f" `{source.code(call)}` ({source.place(call)}) makes them: each sample has {wide * factor} = {factor} x {wide} values there, which the view spreads over {factor} rows, so that {count(targets, 'sample')} become {outputs}."

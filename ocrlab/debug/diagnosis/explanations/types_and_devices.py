@@ -105,6 +105,43 @@ def _made(failure: Failure, name: str) -> Origin | None:
     return where if isinstance(where.node, ast.Call | ast.BinOp) else None
 
 
+@explains("boolean_arithmetic")
+def arithmetic_with_booleans(fact: Fact, failure: Failure) -> Explanation | None:
+    """A boolean mask in a subtraction."""
+    place = failing_expression(failure, failure.frame, ast.BinOp)
+    if place is None or not isinstance(place[1], ast.BinOp):
+        return None
+    names = [dotted(side) for side in (place[1].left, place[1].right) if dotted(side)]
+    name = next((n for n in names if (v := failure.value(n)) is not None and v.dtype == "bool"), names[0] if names else "mask")
+    return Explanation(f"`{place[0].code(place[1])}` subtracts with `{name}`, which is a boolean tensor.", f"Invert a mask with `~{name}`, or convert it: `{name}.float()`.")
+
+
+@explains("text_to_tensor")
+def text_in_a_tensor(fact: Fact, failure: Failure) -> Explanation | None:
+    """Texts where numbers are needed."""
+    frame = failure.frame
+    place = failing_call(failure, frame)
+    if place is None or frame is None or not place[1].args:
+        return None
+    operand = place[0].code(place[1].args[0])
+    detail = f" (the text {fact.text!r})" if fact.text else ""
+    return Explanation(f"`{place[0].code(place[1])}` ({frame.place}) makes numbers of `{operand}`, which holds texts{detail}.", "Map class names to numbers first (`{name: i for i, name in enumerate(sorted(set(names)))}`); a column of a CSV file with other signs in it needs `pd.to_numeric(column, errors=\"coerce\")`.")
+
+
+@explains("ragged_array")
+def rows_of_different_lengths(fact: Fact, failure: Failure) -> Explanation | None:
+    """A list of lists of different lengths that should become one array."""
+    frame = failure.frame
+    place = failing_call(failure, frame)
+    if place is None or frame is None or not place[1].args:
+        return None
+    operand = place[0].code(place[1].args[0])
+    value = failure.value(operand)
+    lengths = [item.get("length") for item in value.items or []] if value is not None else []
+    detail = f" ({', '.join(str(n) for n in lengths if n is not None)}, ...)" if any(lengths) else f" ({fact.first} and {fact.second})" if fact.first else ""
+    return Explanation(f"`{operand}` holds rows of different lengths{detail}, and `{place[0].code(place[1])}` ({frame.place}) needs rows of one length.", "Pad them (`torch.nn.utils.rnn.pad_sequence`), cut them to one length, or keep them in a list.")
+
+
 @explains("index_dtype")
 def index_of_another_type(fact: Fact, failure: Failure) -> Explanation | None:
     """Ids or indices that are floating-point numbers."""
@@ -200,7 +237,7 @@ def devices_differ(fact: Fact, failure: Failure) -> Explanation | None:
 
 def _device(text: object) -> str:
     word = str(text or "")
-    return "the GPU" if "cuda" in word else "the CPU" if word else ""
+    return "the GPU" if "cuda" in word.lower() or word == "GPU" else "the CPU" if word else ""
 
 
 def _model_call(failure: Failure) -> tuple[str, str] | None:

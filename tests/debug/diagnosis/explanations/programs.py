@@ -366,3 +366,279 @@ for i in range(1, 4):
     print(names[i])
 """, ["3 elements", "last index is 2"]),
 }
+PROGRAMS |= {
+    "training_function": ("""
+class Classifier(nn.Module):
+    def __init__(self, features, classes):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(features, 32), nn.ReLU())
+        self.head = nn.Linear(64, classes)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+def train(model, loader):
+    for x, y in loader:
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+
+train(Classifier(8, 3), DataLoader(TensorDataset(torch.randn(20, 8), torch.randint(0, 3, (20,))), batch_size=5))
+""", ["`head`", "nn.Linear(64, classes)", "32 features"]),
+    "encoder_decoder": ("""
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1)
+        self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
+
+    def forward(self, x):
+        skip = self.a(x)
+        deep = self.b(F.max_pool2d(skip, 2))
+        return torch.cat((skip, self.up(deep)), 1)
+
+UNet()(torch.rand(1, 1, 33, 33))
+""", ["`self.up(deep)`", "33", "32", "divisible by 2"]),
+    "attention_heads": ("""
+q = torch.randn(2, 4, 10, 16)
+k = torch.randn(2, 4, 10, 16)
+scores = torch.matmul(q, k)
+""", ["`k`", "transpose"]),
+    "time_series_target": ("""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.out = nn.GRU(3, 6, batch_first=True), nn.Linear(6, 5)
+
+    def forward(self, x):
+        h, _ = self.rnn(x)
+        return self.out(h).reshape(-1, 5)
+
+x, y = torch.randn(4, 7, 3), torch.randint(0, 5, (4,))
+F.cross_entropy(Net()(x), y)
+""", ["28 rows", "4 targets", "7 rows for each sample"]),
+    "segmentation_size": ("""
+logits = torch.randn(2, 3, 16, 16)
+mask = torch.rand(2, 3, 32, 32)
+F.binary_cross_entropy_with_logits(logits, mask)
+""", ["(2, 3, 32, 32)", "interpolate"]),
+    "accuracy_shapes": ("""
+prediction = torch.randint(0, 2, (10, 1))
+label = torch.randint(0, 2, (9,))
+correct = (prediction.squeeze() == label).sum()
+""", ["10", "9"]),
+    "embedding_negative": ("""
+table = nn.Embedding(10, 4)
+table(torch.tensor([1, 2, -1]))
+""", ["-1", "0 or more"]),
+    "vocabulary_from_max": ("""
+ids = torch.tensor([[3, 9, 12]])
+class Text(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.emb = nn.Embedding(size, 4)
+
+    def forward(self, x):
+        return self.emb(x)
+
+Text(len(set(ids.flatten().tolist())))(ids)
+""", ["`emb` has 3 rows", "12", "13 rows"]),
+    "one_hot_negative": ("""
+labels = torch.tensor([0, 1, -1])
+F.one_hot(labels, 3)
+""", ["-1", "labels"]),
+    "numpy_weights_device": ("""
+x = torch.randn(4, 3).double()
+model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+model(x)
+""", ["`x` is float64", ".float()"]),
+    "mask_subtraction": ("""
+mask = torch.tensor([True, False])
+inverse = 1 - mask
+""", ["mask"]),
+    "argmax_loss": ("""
+model = nn.Linear(3, 4)
+guess = model(torch.randn(5, 3)).argmax(1).float()
+loss = F.mse_loss(guess, torch.zeros(5))
+loss.backward()
+""", ["argmax"]),
+    "frozen": ("""
+model = nn.Linear(3, 4)
+for p in model.parameters():
+    p.requires_grad = False
+loss = model(torch.randn(5, 3)).mean()
+loss.backward()
+""", ["p.requires_grad = False", "freezes"]),
+    "leaf_in_place": ("""
+w = torch.ones(3, requires_grad=True)
+w += 1
+""", ["w"]),
+    "relu_in_place": ("""
+x = torch.randn(4, 3, requires_grad=True)
+y = torch.sigmoid(x)
+y[:, 0] = 0
+y.sum().backward()
+""", ["y[:, 0] = 0"]),
+    "retain_loss_list": ("""
+model = nn.Linear(3, 1)
+total = 0
+for step in range(3):
+    loss = model(torch.randn(4, 3)).pow(2).mean()
+    total += loss
+    total.backward()
+""", ["`total`", "one iteration to the next"]),
+    "non_leaf": ("""
+w = torch.randn(3, requires_grad=True) * 0.1
+torch.optim.SGD([w], lr=0.1)
+""", ["`w`", "computed from another tensor", "leaf"]),
+    "label_list": ("""
+class Set(Dataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        return torch.zeros(2), list(range(i + 1))
+
+next(iter(DataLoader(Set(), batch_size=3)))
+""", ["lists whose lengths differ", "collate_fn"]),
+    "wrong_key": ("""
+config = {"learning_rate": 0.1, "epochs": 3}
+lr = config["learning-rate"]
+""", ["'learning_rate'"]),
+    "missing_layers": ("""
+saved = nn.Sequential(nn.Linear(3, 4)).state_dict()
+model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+model.load_state_dict(saved)
+""", ["lacks 2 parameters", "`1.weight`"]),
+    "compiled_prefix": ("""
+model = nn.Linear(3, 4)
+saved = {f"_orig_mod.{k}": v for k, v in model.state_dict().items()}
+model.load_state_dict(saved)
+""", ["_orig_mod.", "torch.compile", "removeprefix"]),
+    "loaded_into_wrapper": ("""
+model = nn.DataParallel(nn.Linear(3, 4))
+model.load_state_dict(nn.Linear(3, 4).state_dict())
+""", ["`module.`", "model.module.load_state_dict"]),
+    "float_size": ("""
+layer = nn.Linear(10, 10 / 2)
+""", ["float", "//"]),
+    "list_to_layer": ("""
+features = [torch.randn(3), torch.randn(3)]
+nn.Linear(3, 2)(features)
+""", ["list of tensors", "torch.stack(features)"]),
+    "numpy_to_layer": ("""
+x = np.zeros((4, 3), dtype=np.float32)
+nn.Linear(3, 2)(x)
+""", ["numpy array", "torch.from_numpy(x)"]),
+    "class_not_made": ("""
+class Net(nn.Module):
+    def forward(self, x):
+        return x
+
+Net.forward(torch.zeros(1))
+""", ["instance"]),
+    "module_called": ("""
+import tqdm
+for i in tqdm(range(3)):
+    pass
+""", ["module", "tqdm.tqdm"]),
+    "float_backward": ("""
+model = nn.Linear(3, 1)
+loss = model(torch.randn(4, 3)).mean().item()
+loss.backward()
+""", [".item()", "Keep the tensor"]),
+    "method_typo": ("""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.encodr(x)
+
+Net()(torch.zeros(1, 3))
+""", ["encodr", "encoder"]),
+    "wrapped_attribute": ("""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(3, 2)
+
+model = nn.DataParallel(Net())
+model.encoder
+""", ["model.module.encoder"]),
+    "list_on_device": ("""
+batch = [torch.zeros(2), torch.zeros(3)]
+batch.to("cpu")
+""", ["list", "for t in batch"]),
+    "pandas_append": ("""
+import pandas as pd
+log = pd.DataFrame()
+log = log.append({"loss": 1.0}, ignore_index=True)
+""", ["pandas 2.0", "pd.concat"]),
+    "pillow": ("""
+from PIL import Image
+Image.new("RGB", (4, 4)).resize((2, 2), Image.ANTIALIAS)
+""", ["Pillow 10", "LANCZOS"]),
+    "save_folder": ("""
+torch.save(nn.Linear(2, 2).state_dict(), "checkpoints/best.pt")
+""", ["`checkpoints`", "makedirs"]),
+    "unbound": ("""
+def run(n):
+    for i in range(n):
+        loss = i
+    return loss
+
+run(0)
+""", ["`loss`", "local"]),
+    "scalar_of_many": ("""
+losses = torch.rand(4)
+print(losses.item())
+""", ["`losses`", "(4,)", "mean().item()"]),
+    "if_tensor": ("""
+x = torch.randn(3)
+if x > 0:
+    pass
+""", ["x > 0", ".any()"]),
+    "group_norm": ("""
+nn.GroupNorm(32, 48)
+""", ["48", "32"]),
+    "heads": ("""
+nn.MultiheadAttention(30, 4)
+""", ["30", "4"]),
+    "normalize_gray": ("""
+from torchvision import transforms
+transforms.Normalize([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])(torch.rand(1, 8, 8))
+""", ["1", "3"]),
+    "einsum": ("""
+a, b = torch.randn(3, 4), torch.randn(5, 6)
+torch.einsum("ij,jk->ik", a, b)
+""", ["j"]),
+    "mask_index": ("""
+x = torch.randn(4, 5)
+keep = torch.ones(5, dtype=torch.bool)
+x[keep]
+""", ["(5,)", "`keep`"]),
+    "numpy_ragged": ("""
+rows = [[1, 2, 3], [4, 5]]
+np.array(rows, dtype=np.float32)
+""", ["rows"]),
+    "value_of_string": ("""
+label = "cat"
+torch.tensor([label])
+""", ["label"]),
+    "empty_stack": ("""
+losses = []
+torch.stack(losses)
+""", ["losses", "empty"]),
+    "empty_cat": ("""
+outputs = []
+torch.cat(outputs)
+""", ["outputs", "empty"]),
+    "lr_zero_division": ("""
+loader = DataLoader(TensorDataset(torch.zeros(3, 2)), batch_size=8, drop_last=True)
+total = 0.0
+for (x,) in loader:
+    total += 1
+mean = total / len(loader)
+""", ["drop_last", "3"]),
+}
