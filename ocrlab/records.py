@@ -65,13 +65,19 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Cause:
-    """Why it failed: an id of the catalogue, how sure (0..1), on what evidence, what would confirm it, and the fix."""
+    """Why it failed: an id of the catalogue, how sure (0..1), evidence, confirming experiment, fix.
+
+    `explanation` is the cause in the program's own names, numbers and lines; `edit` the line to change, as
+    {"file", "line", "before", "after"}.
+    """
 
     id: str
     confidence: float
     evidence: list[Evidence] = field(default_factory=list)
     experiment: str = ""
     fix: str = ""
+    explanation: str | None = None
+    edit: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,7 @@ class Incident:
       record (where its flight record ends, a sentence that decides no cause),
       memory_limit_bytes, memory_peak_bytes, shm_free_bytes, disk_free_bytes, fd_limit, platform ("wsl2" or "linux"),
       memory ({"seconds", "tree", "shm"}: bytes of all its processes over time; "group", "processes"),
+      values (the last frames of the exception that ended it, with the values that their lines used),
       silent (which handler may have taken the first error, by the source),
       gpus ({"cards"} at its first out-of-memory message), address_space_bytes (RLIMIT_AS),
       cpu_flags (list), gpu ({"name", "capability", "driver"}), torch ({"version", "cuda", "arch_list"}).

@@ -24,6 +24,7 @@ from ocrlab.debug.diagnosis import (
 )
 from ocrlab.debug.diagnosis.catalogue import Level, Role
 from ocrlab.debug.diagnosis.evidence import Hit
+from ocrlab.debug.diagnosis.explained_verdict import explain_verdict
 from ocrlab.debug.diagnosis.hangs import hang_cause
 from ocrlab.debug.diagnosis.log_records import RAISED
 from ocrlab.debug.diagnosis.log_text import LogText, by_person, is_sentence
@@ -145,7 +146,7 @@ def classify(incident: Incident) -> Verdict:
         ruled_out=ruled_out,
         missing=[] if sure else next_steps.missing_evidence(incident, causes, texts),
     )
-    return first_failed_rank.name_rank(verdict, failed_rank, all_ranks)
+    return first_failed_rank.name_rank(explain_verdict(verdict, incident), failed_rank, all_ranks)
 
 
 def _relevant(hits: list[Hit], incident: Incident, texts: list[LogText]) -> list[Hit]:

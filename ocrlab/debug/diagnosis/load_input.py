@@ -72,7 +72,16 @@ def _cause(row: object) -> Cause | None:
         for line in row.get("evidence") or ()
         if isinstance(line, Mapping)
     ]
-    return Cause(entry.id, float(sure) if isinstance(sure, int | float) else 0.0, lines, entry.experiment, entry.fix)
+    explanation, edit = row.get("explanation"), row.get("edit")
+    return Cause(
+        entry.id,
+        float(sure) if isinstance(sure, int | float) else 0.0,
+        lines,
+        entry.experiment,
+        str(row.get("fix") or entry.fix) if explanation else entry.fix,
+        explanation if isinstance(explanation, str) else None,
+        edit if isinstance(edit, dict) else None,
+    )
 
 
 def read_replay(run: Path) -> dict[str, Any] | None:
@@ -256,10 +265,11 @@ def read_notebook(place: Path) -> Incident:
     for cell in cells if isinstance(cells, list) else ():
         rows = cell.get("outputs") if isinstance(cell, dict) else None
         outputs += [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    facts: dict[str, Any] = {"cells": cells} if any(output.get("output_type") == "error" for output in outputs) else {}
     texts = {place.name: "\n".join(part for output in outputs for part in _output(output))}
     results = [data[RESULT] for output in outputs if isinstance(data := output.get("data"), dict) and RESULT in data]
     if not results or not isinstance(results[-1], dict):
-        return Incident(texts=texts)
+        return Incident(texts=texts, facts=facts)
     stored = results[-1].get("ending")
     ending: dict[str, Any] = stored if isinstance(stored, dict) else {}
     end, verdict, status = read_ending(ending), ending.get("verdict"), ending.get("exit_status")
@@ -267,7 +277,7 @@ def read_notebook(place: Path) -> Incident:
         end["exit_code"] = 0
     elif end["exit_code"] is None and end["status"] == "failed" and isinstance(status, int):
         end["exit_code"] = status  # the kernel lived on; what ocrlab itself ended with
-    return Incident(**end, texts=texts, facts={"verdict": verdict} if isinstance(verdict, dict) else {})
+    return Incident(**end, texts=texts, facts={**facts, "verdict": verdict} if isinstance(verdict, dict) else facts)
 
 
 def _output(output: dict[str, Any]) -> list[str]:

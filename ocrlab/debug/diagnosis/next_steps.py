@@ -14,6 +14,7 @@ from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import Cause, Incident, Verdict
 
 OWN = "nothing from outside: this is the program's own error, "
+UNEXPLAINED = "what is behind its error, "
 NOTHING = "no error in this log"
 NO_LOG = "no log lines recognised; here is how to get them"
 HOW_TO_GET_A_LOG = (
@@ -115,7 +116,7 @@ def _error(incident: Incident, texts: list[LogText]) -> str:
             return RELAYED_SAYS.format(end.own.text.strip()[:160], end.page.name, end.own.number)
         error = f"`{end.own.text.strip()[:160]}`{failure_place.frame_place(end.page, end.own)}"
         error += f" ({end.page.name} line {end.own.number})"
-        return OWN + error if end.plain or IMPORTED.match(end.own.text) else f"what is behind its error, {error}"
+        return OWN + error if end.plain or IMPORTED.match(end.own.text) else f"{UNEXPLAINED}{error}"
     if final_exception.ended_well(texts) or not any(RAISED.match(line.text) for page in texts for line in page.lines):
         return _last_words(incident, texts) or f"{NOTHING}{_last_line(incident, texts)}"
     return "the first error line with its traceback"

@@ -91,8 +91,9 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
     Of the `facts` of its incident it says where the flight record ends, which decides no cause, and what a replay has
     answered, where that is no evidence.
     """
-    parts = [f"**{sentence(verdict)}**", *extra_paragraphs(facts or {}, verdict)]
     first = verdict.causes[0] if verdict.causes else None
+    explained = explanation_parts(first) if first else []
+    parts = [*explained, f"**{sentence(verdict)}**", *extra_paragraphs(facts or {}, verdict)]
     if first:
         lines = [f"- {_line(line.file, line.line)} `{_code(line.text)}`" for line in first.evidence]
         parts += ["## Evidence", "\n".join(lines) or "- none of its own; it looks the same as what was seen"]
@@ -101,7 +102,9 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
     parts += ["## Or else", "\n".join(others)] if others else []
     parts += ["## Ruled out", "\n".join(ruled_out)] if ruled_out else []
     wanted = verdict.missing
-    if first:
+    if first and explained:
+        wanted = []
+    elif first:
         command, _, meaning = first.experiment.partition("    ")
         parts += ["## Next experiment", f"    {command}"] if command else []
         parts += [meaning.strip()] if meaning.strip() else []
@@ -113,6 +116,17 @@ def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
         heading = "How to get a log" if verdict.missing[0] == next_steps.NO_LOG else "What would make it certain"
         parts += [f"## {heading}", "\n".join(f"- {thing}" for thing in wanted)]
     return "\n\n".join(parts) + "\n"
+
+
+def explanation_parts(cause: Cause) -> list[str]:
+    """Return the explanation of a cause, its fix and its edit as paragraphs; nothing where there is no explanation."""
+    if not cause.explanation:
+        return []
+    parts = [cause.explanation, f"**Fix.** {cause.fix}"]
+    if cause.edit:
+        place = f"{cause.edit['file']}, line {cause.edit['line']}"
+        parts.append(f"{place}:\n\n```diff\n- {cause.edit['before']}\n+ {cause.edit['after']}\n```")
+    return parts
 
 
 def extra_paragraphs(facts: Mapping[str, Any], verdict: Verdict) -> list[str]:

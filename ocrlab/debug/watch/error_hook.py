@@ -16,6 +16,7 @@ from ocrlab.hardware.processes import exit_codes
 from ocrlab.run_folder import fail_safe
 
 INSIDE = Path(__file__).with_name("injected_error_hook.py")
+VALUES = Path(__file__).with_name("failing_values.py")
 HOOK, MODULE = "hook", "_ocrlab_inside"  # a folder of the scratch folder, and what Python imports from it
 ENDING = "-errors.txt"  # as injected_error_hook.py has it
 ERRORS, OURS = "errors.txt", "ocrlab: "  # of an incident; begins each line between its tracebacks
@@ -54,6 +55,7 @@ def environment(scratch: Path, user: Mapping[str, str]) -> dict[str, str]:
     try:
         place.mkdir()
         shutil.copyfile(INSIDE, place / f"{MODULE}.py")
+        shutil.copyfile(VALUES, place / "_ocrlab_values.py")
         (place / "sitecustomize.py").write_text(FIRST, encoding="ascii")
     except OSError:
         return {}
@@ -93,6 +95,20 @@ def hidden_errors(
         handler = hidden_errors.suspected_handler(records, log, main)
         return {}, {"silent": handler} if handler else {}
     return {}, {}
+
+
+def failing_values(records: Sequence[dict[str, Any]], log: str, main: int) -> dict[str, Any]:
+    """Return the fact `values`: what the lines of the exception that ended the program used.
+
+    Where a data worker passed the exception on, the values are those of the worker.
+    """
+    described = [record for record in records if record.get("values") and record.get("chain")]
+    shown = [record for record in described if str(record["chain"][0]["says"]).partition("\n")[0][:200] in log]
+    worker = [record for record in shown if record["pid"] != main and "in DataLoader worker process" in log]
+    ended = [record for record in shown if record["kind"] == "uncaught" and record["pid"] == main]
+    ended += [record for record in shown if record["kind"] == "uncaught"]
+    chosen = worker[-1:] or ended[:1]
+    return {"values": chosen[0]["values"]} if chosen else {}
 
 
 def hid(incident: Path) -> str:

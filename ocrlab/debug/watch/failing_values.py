@@ -1,6 +1,6 @@
 """The values that a failing line used, read once from the frames of the exception that ends a program.
 
-`ocrlab watch` copies this file beside injected_error_hook.py, which imports it only when there is an exception to describe.
+`ocrlab watch` copies this file beside injected_error_hook.py, which runs it only when there is an exception.
 It runs inside the user's process: standard library only, no user code is called (no repr, no property, no `len` of a
 user's class), tensors on a GPU are described without a CUDA call, and all of it ends after SECONDS.
 """
@@ -61,7 +61,9 @@ class Reader:
         if self.is_tensor(value):
             return {**result, **self.tensor(value)}
         if kind is getattr(self.numpy, "ndarray", None):
-            return {**result, "kind": "array", "shape": list(value.shape), "dtype": str(value.dtype)} | self.range(value)
+            return {**result, "kind": "array", "shape": list(value.shape), "dtype": str(value.dtype)} | self.range(
+                value
+            )
         if self.is_module(value):
             return {**result, **self.module(value)}
         if kind in (list, tuple, set, frozenset, dict):
@@ -111,12 +113,19 @@ class Reader:
             if id(module) not in self.paths:
                 self.paths[id(module)] = path
                 children = stored(module).get("_modules") or {}
-                todo += [(child, f"{path}.{name}" if path else name) for name, child in children.items() if child is not None]
+                todo += [
+                    (child, f"{path}.{name}" if path else name) for name, child in children.items() if child is not None
+                ]
 
     def module(self, value: Any) -> dict[str, Any]:
         kind = type(value)
         own = not kind.__module__.startswith(("torch.nn.", "torchvision."))
-        result = {"kind": "module", "own": own, "path": self.paths.get(id(value)), "training": stored(value).get("training")}
+        result = {
+            "kind": "module",
+            "own": own,
+            "path": self.paths.get(id(value)),
+            "training": stored(value).get("training"),
+        }
         try:  # torch's own modules only; one that is half built raises
             result["text"] = kind.__name__ if own else f"{kind.__name__}({value.extra_repr()[:MAX_TEXT]})"
         except Exception:
@@ -130,11 +139,17 @@ class Reader:
         items = list(value.values() if isinstance(value, dict) else value) if len(value) <= 10_000 else []
         result: dict[str, Any] = {"kind": "container", "length": len(value)}
         if isinstance(value, dict):
-            result["keys"] = [key if isinstance(key, str) else repr(key)[:MAX_TEXT] for key in list(value)[:MAX_ITEMS] if type(key) in (*PLAIN, str)]
+            result["keys"] = [
+                key if isinstance(key, str) else repr(key)[:MAX_TEXT]
+                for key in list(value)[:MAX_ITEMS]
+                if type(key) in (*PLAIN, str)
+            ]
         result["types"] = sorted({type(item).__qualname__ for item in items[:1000]})
         if items and all(type(item) is int for item in items[:MAX_ITEMS]):
             result["numbers"] = items[:MAX_ITEMS]
-        shapes = [list(item.shape) for item in items[:MAX_ITEMS] if hasattr(type(item), "shape") and self.has_shape(item)]
+        shapes = [
+            list(item.shape) for item in items[:MAX_ITEMS] if hasattr(type(item), "shape") and self.has_shape(item)
+        ]
         if shapes and len(shapes) == len(items[:MAX_ITEMS]):
             result["shapes"] = shapes
         if depth > 0:
@@ -172,7 +187,9 @@ class Reader:
             result["groups"] = [len(group.get("params", ())) for group in attributes["param_groups"]]
         elif depth > 0:
             result["attributes"] = {
-                name: self.describe(item, 0) for name, item in list(attributes.items())[:MAX_NAMES] if isinstance(name, str)
+                name: self.describe(item, 0)
+                for name, item in list(attributes.items())[:MAX_NAMES]
+                if isinstance(name, str)
             }
         return result
 
@@ -181,7 +198,11 @@ class Reader:
         if hasattr(value, "columns"):
             result["columns"] = [str(name)[:MAX_TEXT] for name in list(value.columns[:MAX_ITEMS])]
         index = value.index
-        result["index"] = {"type": type(index).__name__, "first": repr(index[0])[:40], "last": repr(index[-1])[:40]} if len(index) else {}
+        result["index"] = (
+            {"type": type(index).__name__, "first": repr(index[0])[:40], "last": repr(index[-1])[:40]}
+            if len(index)
+            else {}
+        )
         return result
 
     def attribute(self, value: Any, name: str) -> Any:
@@ -238,7 +259,11 @@ class Reader:
                     values[name] = self.describe(value, 1)
         else:
             for name, value in list(local.items())[:MAX_NAMES]:
-                wanted = self.has_shape(value) or type(value) in (int, list, tuple) or (name in ("self", "dataset", "sampler"))
+                wanted = (
+                    self.has_shape(value)
+                    or type(value) in (int, list, tuple)
+                    or (name in ("self", "dataset", "sampler"))
+                )
                 if wanted and len(values) < LIBRARY_ARGUMENTS:
                     values[name] = self.describe(value, 1)
         result["values"] = values
@@ -268,7 +293,9 @@ def failing_text(trace: TracebackType) -> tuple[str, str]:
     if positions is not None and trace.tb_lasti >= 0:
         start, end, first_column, last_column = list(positions())[trace.tb_lasti // 2]
         line, last = start or line, end or start or line
-    lines = [linecache.getline(code.co_filename, number).rstrip("\n") for number in range(line, min(last, line + 20) + 1)]
+    lines = [
+        linecache.getline(code.co_filename, number).rstrip("\n") for number in range(line, min(last, line + 20) + 1)
+    ]
     whole = "\n".join(lines)
     if first_column is None or last_column is None or not lines:
         return whole, ""

@@ -67,13 +67,16 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
     lines = [f"ocrlab watch: {what}"]
     parts: dict[str, Callable[[], str]] = {
         "rank": lambda: _rank(verdict),
+        "why": lambda: (best.explanation or "") if best else "",
+        "fix": lambda: best.fix if best and best.explanation else "",
+        "edit": lambda: _edit(best) if best else "",
         "cause": lambda: _cause(verdict) if best else _own_error(verdict, place) or _cause(verdict),
-        "evidence": lambda: _evidence(best, "\n".join(lines)) if best else "",
-        "in": lambda: _own_frame(best) if best else "",
+        "evidence": lambda: _evidence(best, "\n".join(lines)) if best and not best.explanation else "",
+        "in": lambda: _own_frame(best) if best and not best.explanation else "",
         "record": lambda: last_position.position_text(recorded).removeprefix("the record ") if recorded else "",
         "hidden": lambda: error_hook.hid(place),
         "verdict": lambda: short(verdict_file) if verdict_file.is_file() else "",
-        "next": lambda: ((best.fix if best.confidence >= SURE else "") or best.experiment or best.fix) if best else "",
+        "next": lambda: _next(best) if best and not best.explanation else "",
         "replay": lambda: f"ocrlab replay {shlex.quote(short(recorded))}" if recorded else "",
     }
     for label, text in parts.items():
@@ -118,6 +121,16 @@ def _own_error(verdict: Verdict, place: Path) -> str:
             [f"the program's own error, {own}", *(m for m in verdict.missing if not m.startswith(omitted))]
         )
     return ""
+
+
+def _edit(best: Cause) -> str:
+    """Return the line to change, as it should be."""
+    return f"{Path(best.edit['file']).name}:{best.edit['line']}: {best.edit['after']}" if best.edit else ""
+
+
+def _next(best: Cause) -> str:
+    """Return the fix of a sure cause, of others the experiment that would confirm it."""
+    return (best.fix if best.confidence >= SURE else "") or best.experiment or best.fix
 
 
 def _evidence(best: Cause, shown: str) -> str:

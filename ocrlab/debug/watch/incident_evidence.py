@@ -76,7 +76,8 @@ def gather(
     if status == "failed":
         records = error_hook.read(scratch, home)
         hidden, silent = error_hook.hidden_errors(records, log, child.pid, home)
-        texts, facts = {**texts, **hidden}, {**facts, **silent}
+        values = error_hook.failing_values(records, log, child.pid)
+        texts, facts = {**texts, **hidden}, {**facts, **silent, **values}
         facts["exits"] = [*facts["exits"], *error_hook.exits(records, log)]
     ranks = rank_status.gather(scratch, quiet.heartbeats, family, log)
     if ranks:

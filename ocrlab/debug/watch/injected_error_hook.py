@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 FOLDER = os.environ.get("OCRLAB_WATCH", "")
 ENDING = "-errors.txt"  # of the files, one for each process
 FAILURES = 5  # of our own code that are written down
+VALUES, DESCRIBED = "_ocrlab_values.py", 20  # failing_values.py, and exceptions of a process that it describes
 MOST, LONGEST, LINKS = 200, 2000, 8  # errors of a process, characters of a message, errors that came one from another
 OUTER, INNER = 12, 28  # frames of a traceback
 FOREIGN = ("/site-packages/", "/dist-packages/", "/lib/python", "/lib64/python", "<")
+WORKER_LOOP = "torch/utils/data/_utils/worker.py"  # takes every error of a sample, to send it to the main process
 PLAIN = (str, int, float, bool, bytes, type(None), tuple)
 FLOW = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "KeyboardInterrupt", "SystemExit", "CancelledError")
 TOOL, TOOLS = "ocrlab", (4, 3)  # numbers that sys.monitoring leaves to anybody
@@ -44,6 +46,7 @@ own_files: dict[str, bool] = {}  # whether a file is the program's own
 times: dict[tuple[str, int, str], int] = {}  # how often a handler began, by its file, its place, and what it handles
 reported: set[tuple[str, int, str]] = set()  # by file and line of what failed
 problems: list[str] = []  # where our own code failed
+described: list[Any] = [0, {"__name__": "_ocrlab_values"}]  # exceptions, and the code that reads values
 rate = [0, 0.0]  # errors since the second, which is a time of the monotonic clock
 
 
@@ -115,7 +118,7 @@ def on_handled(code: CodeType, offset: int, error: BaseException) -> None:
     file = code.co_filename
     ours = own_files.get(file)
     if ours is None:
-        ours = own_files[file] = own(file)
+        ours = own_files[file] = own(file) or file.endswith(WORKER_LOOP)
     if not ours:
         return
     try:
@@ -127,11 +130,29 @@ def on_handled(code: CodeType, offset: int, error: BaseException) -> None:
             at = (file, trace.tb_lineno if trace else 0, name)
             if at not in reported:  # its handler's own clean-up is handled once more
                 reported.add(at)
-                write("handled", key=key, chain=chain(error))
+                write("handled", key=key, chain=chain(error), values=values_of(error))
         elif count in (10, 100, 1000, 10000, 100000):
             write("times", key=key, count=count)
     except Exception as problem:
         failed("on_handled", problem)
+
+
+def values_of(error: BaseException) -> list[Any]:
+    """Return the values that the failing lines of an exception used; of a few exceptions of a process."""
+    described[0] += 1
+    if described[0] > DESCRIBED:
+        return []
+    try:
+        namespace = described[1]
+        if "collect" not in namespace:
+            file = os.path.join(os.path.dirname(os.path.abspath(__file__)), VALUES)
+            with open(file, encoding="utf-8") as source:
+                exec(compile(source.read(), file, "exec"), namespace)
+        result: list[Any] = namespace["collect"](error, own)
+        return result
+    except Exception as problem:
+        failed("values_of", problem)
+        return []
 
 
 def failed(where: str, problem: Exception) -> None:
@@ -188,7 +209,7 @@ def at_exit() -> None:
     try:
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if isinstance(error, BaseException):
-            write("uncaught", chain=chain(error), hears=hasattr(sys, "monitoring"))
+            write("uncaught", chain=chain(error), hears=hasattr(sys, "monitoring"), values=values_of(error))
         for key, count in list(times.items()):
             if count > 1 and key[2] not in FLOW:
                 write("times", key=key, count=count)
@@ -217,6 +238,7 @@ def forget() -> None:
     """Begin anew in a forked child."""
     times.clear()
     reported.clear()
+    described[0] = 0
     rate[:] = [0, 0.0]
 
 

@@ -42,6 +42,7 @@ OURS = {
     "kernel.capture",
     "kernel.context",
     "user.amp",
+    "user.code",
     "user.compile",
 }
 

@@ -14,29 +14,43 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ocrlab.debug.diagnosis.explanations import autograd, checkpoints, labels, model_code, notebook_state, samples, shapes, types_and_devices
+from ocrlab.debug.diagnosis.explanations import (
+    autograd,
+    checkpoints,
+    labels,
+    model_code,
+    notebook_state,
+    samples,
+    shapes,
+    types_and_devices,
+)
 from ocrlab.debug.diagnosis.explanations.explanation import FUNCTIONS, Edit, Explanation
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import facts
 
 __all__ = ["Edit", "Explanation", "explain"]
 MODULES = (autograd, checkpoints, labels, model_code, notebook_state, samples, shapes, types_and_devices)
-IN_NOTEBOOKS = notebook_state.__name__
+IN_NOTEBOOKS = "notebook_state"
 
 
 def explain(failure: Failure) -> tuple[str, Explanation] | None:
-    """Return the kind of fault and its explanation, or None where the facts do not support one; never raises."""
+    """Return an explanation and the module that has it; None where the facts support none. Never raises."""
     for fact in facts(failure.type, failure.message):
         functions = FUNCTIONS.get(fact.kind, [])
-        for function in sorted(functions, key=lambda f: (f.__module__ == IN_NOTEBOOKS) != bool(failure.cells)):
+        for function in sorted(functions, key=lambda f: f.__module__.endswith(IN_NOTEBOOKS) != bool(failure.cells)):
             try:
                 explanation = function(fact, failure)
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, OSError):
                 continue
             if explanation is not None:
-                return fact.kind, _with_cells(explanation, function.__module__, failure)
+                name = function.__module__.rpartition(".")[2]
+                return name, _with_cells(explanation, name, failure)
     note = _changed_name(failure)
-    return ("notebook", Explanation(note, "Run the cell that makes it again, or give the later value another name.")) if note else None
+    return (
+        (IN_NOTEBOOKS, Explanation(note, "Run the cell that makes it again, or give the later value another name."))
+        if note
+        else None
+    )
 
 
 def _with_cells(explanation: Explanation, module: str, failure: Failure) -> Explanation:

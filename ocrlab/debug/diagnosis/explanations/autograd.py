@@ -10,7 +10,20 @@ from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import failing_call, origin
 from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name, own_nodes
 
-CUTS = {"item": "`.item()` returns a number", "detach": "`.detach()` cuts the graph", "argmax": "`argmax` has no gradient", "numpy": "`.numpy()` leaves the graph", "round": "`round` has no gradient", "tensor": "`torch.tensor(...)` copies the value without its graph", "as_tensor": "a new tensor has no graph", "sign": "`sign` has no gradient", "long": "whole numbers have no gradient", "int": "whole numbers have no gradient", "tolist": "a list has no graph", "data": "`.data` cuts the graph"}
+CUTS = {
+    "item": "`.item()` returns a number",
+    "detach": "`.detach()` cuts the graph",
+    "argmax": "`argmax` has no gradient",
+    "numpy": "`.numpy()` leaves the graph",
+    "round": "`round` has no gradient",
+    "tensor": "`torch.tensor(...)` copies the value without its graph",
+    "as_tensor": "a new tensor has no graph",
+    "sign": "`sign` has no gradient",
+    "long": "whole numbers have no gradient",
+    "int": "whole numbers have no gradient",
+    "tolist": "a list has no graph",
+    "data": "`.data` cuts the graph",
+}
 
 
 def backward_loss(failure: Failure) -> tuple[Source, ast.expr, str] | None:
@@ -30,7 +43,13 @@ def loss_is_no_scalar(fact: Fact, failure: Failure) -> Explanation | None:
     source, node, name = loss
     value = failure.value(name)
     shape = value.shape if value is not None else None
-    text = f"`{name}` has the shape {sizes(shape)}, one value for each of {shape[0]} samples" if shape and len(shape) == 1 else f"`{name}` has the shape {sizes(shape)}" if shape else f"`{name}` holds more than one value"
+    text = (
+        f"`{name}` has the shape {sizes(shape)}, one value for each of {shape[0]} samples"
+        if shape and len(shape) == 1
+        else f"`{name}` has the shape {sizes(shape)}"
+        if shape
+        else f"`{name}` holds more than one value"
+    )
     text += "; a backward pass starts from a single number."
     where = origin(failure, source, node, failure.frame)
     reduced = _unreduced(failure, where.source, where.node)
@@ -38,9 +57,11 @@ def loss_is_no_scalar(fact: Fact, failure: Failure) -> Explanation | None:
         place, code = reduced
         text += f" The loss is not reduced: `{code}` ({place})."
     fix = f"Average it first: `{name}.mean().backward()`"
-    fix += ", or build a second loss without `reduction=\"none\"` for training." if reduced else " (or `.sum()`)."
+    fix += ', or build a second loss without `reduction="none"` for training.' if reduced else " (or `.sum()`)."
     frame = failure.frame
-    edit = replaced(failure.source(frame), frame.line, f"{name}.backward(", f"{name}.mean().backward(") if frame else None
+    edit = (
+        replaced(failure.source(frame), frame.line, f"{name}.backward(", f"{name}.mean().backward(") if frame else None
+    )
     return Explanation(text, fix, edit)
 
 
@@ -61,28 +82,49 @@ def _to_number(fact: Fact, failure: Failure) -> Explanation | None:
     place = failing_call(failure, failure.frame, "item", "float", "int")
     if place is None:
         return None
-    operand = place[1].func.value if isinstance(place[1].func, ast.Attribute) else place[1].args[0] if place[1].args else None
+    operand = (
+        place[1].func.value if isinstance(place[1].func, ast.Attribute) else place[1].args[0] if place[1].args else None
+    )
     name = place[0].code(operand)
     value = failure.value(name)
-    shape = f" has the shape {sizes(value.shape)}" if value is not None and value.shape is not None else f" has {fact.elements} values" if fact.elements else " has more than one value"
-    return Explanation(f"`{place[0].code(place[1])}` needs a single number, but `{name}`{shape}.", f"Reduce it first: `{name}.mean().item()`; for all its values use `.tolist()`.")
+    shape = (
+        f" has the shape {sizes(value.shape)}"
+        if value is not None and value.shape is not None
+        else f" has {fact.elements} values"
+        if fact.elements
+        else " has more than one value"
+    )
+    return Explanation(
+        f"`{place[0].code(place[1])}` needs a single number, but `{name}`{shape}.",
+        f"Reduce it first: `{name}.mean().item()`; for all its values use `.tolist()`.",
+    )
 
 
 @explains("ambiguous_truth")
 def truth_of_a_tensor(fact: Fact, failure: Failure) -> Explanation | None:
     """A tensor where one truth value is needed, also a loss class that is called like a function."""
     source, frame = failure.source(failure.frame), failure.frame
-    for call in ([call for call in (failing_call(failure, frame),) if call] if frame else []):
+    for call in [call for call in (failing_call(failure, frame),) if call] if frame else []:
         name = last_name(call[1].func)
         if name in ("Dropout", "Softmax", "LogSoftmax", "Flatten", "MaxPool2d", "LeakyReLU") and len(call[1].args) == 1:
             code, built = call[0].code(call[1]), call[0].code(call[1].func)
             after = code.replace(built, f"{built}()", 1)
-            return Explanation(f"`{code}` builds a layer and gives it the tensor as a setting; `{built}` is a class and has to be made first.", f"`{after}`, or the function: `F.{name.lower()}({call[0].code(call[1].args[0])})`.", replaced(source, frame.line, code, after) if frame else None)
+            return Explanation(
+                f"`{code}` builds a layer and gives it the tensor as a setting; `{built}` is a class and has to be "
+                "made first.",
+                f"`{after}`, or the function: `F.{name.lower()}({call[0].code(call[1].args[0])})`.",
+                replaced(source, frame.line, code, after) if frame else None,
+            )
         if name.endswith("Loss") and len(call[1].args) >= 2:
             code = call[0].code(call[1])
             arguments = ", ".join(call[0].code(value) for value in call[1].args)
             before = call[0].code(call[1].func)
-            return Explanation(f"`{code}` builds the loss with the outputs and targets as its options; `{name}` is a class and has to be made first.", f"`{before}()({arguments})`, or keep it: `criterion = {before}()`.", replaced(source, frame.line, code, f"{before}()({arguments})") if frame else None)
+            return Explanation(
+                f"`{code}` builds the loss with the outputs and targets as its options; `{name}` is a class and has "
+                "to be made first.",
+                f"`{before}()({arguments})`, or keep it: `criterion = {before}()`.",
+                replaced(source, frame.line, code, f"{before}()({arguments})") if frame else None,
+            )
     statement = source.statement_at(frame.line) if source and frame else None
     test = statement.test if isinstance(statement, ast.If | ast.While | ast.Assert) else None
     code = source.code(test) if source and test is not None else frame.expression or frame.code if frame else ""
@@ -90,7 +132,12 @@ def truth_of_a_tensor(fact: Fact, failure: Failure) -> Explanation | None:
         return None
     names = [value for value in frame.values.values() if value.shape] if frame else []
     shape = f" (`{names[0].name}` is {sizes(names[0].shape or ())})" if names else ""
-    return Explanation(f"`{code}` has one truth value for each element{shape}, and `if`, `and`, `or`, `not` and `in` need a single one.", "Say which is meant: `.any()` or `.all()`; `torch.equal(a, b)` to compare two tensors; `&` and `|` in place of `and` and `or`; `is not None` to ask whether there is one.")
+    return Explanation(
+        f"`{code}` has one truth value for each element{shape}, and `if`, `and`, `or`, `not` and `in` need a single "
+        "one.",
+        "Say which is meant: `.any()` or `.all()`; `torch.equal(a, b)` to compare two tensors; `&` and `|` in place "
+        "of `and` and `or`; `is not None` to ask whether there is one.",
+    )
 
 
 @explains("no_gradient")
@@ -108,25 +155,79 @@ def loss_without_graph(fact: Fact, failure: Failure) -> Explanation | None:
     line = where.node.lineno
     for candidate in [where.node, *_made_from(failure, where)]:
         for call in ast.walk(candidate):
-            cut = last_name(call.func) if isinstance(call, ast.Call) else call.attr if isinstance(call, ast.Attribute) and call.attr == "data" else ""
-            if cut in CUTS and cut not in ("long", "int", "tensor") or (cut in ("tensor", "long", "int") and call is candidate):
+            cut = (
+                last_name(call.func)
+                if isinstance(call, ast.Call)
+                else call.attr
+                if isinstance(call, ast.Attribute) and call.attr == "data"
+                else ""
+            )
+            if (cut in CUTS and cut not in ("long", "int", "tensor")) or (
+                cut in ("tensor", "long", "int") and call is candidate
+            ):
                 code = where.source.code(call)
-                return Explanation(f"{text} `{code}` ({where.source.place(call)}): {CUTS[cut]}.", "Compute the loss from the model's output itself; use `.item()`, `.detach()` and the like for printing only.")
-    block = next((n for n in own_nodes(scope) if isinstance(n, ast.With) and n.lineno <= line <= (n.end_lineno or 0) and any("no_grad" in source.code(item.context_expr) or "inference_mode" in source.code(item.context_expr) for item in n.items)), None)
+                return Explanation(
+                    f"{text} `{code}` ({where.source.place(call)}): {CUTS[cut]}.",
+                    "Compute the loss from the model's output itself; use `.item()`, `.detach()` and the like for "
+                    "printing only.",
+                )
+    block = next(
+        (
+            n
+            for n in own_nodes(scope)
+            if isinstance(n, ast.With)
+            and n.lineno <= line <= (n.end_lineno or 0)
+            and any(
+                "no_grad" in source.code(item.context_expr) or "inference_mode" in source.code(item.context_expr)
+                for item in n.items
+            )
+        ),
+        None,
+    )
     if block is not None:
-        return Explanation(f"{text} It is computed inside of `with {source.code(block.items[0].context_expr)}` ({source.place(block)}).", "Move the training step out of that block.")
-    decorated = [d for d in (function.decorator_list if function else []) if "no_grad" in source.code(d) or "inference_mode" in source.code(d)]
+        return Explanation(
+            f"{text} It is computed inside of `with {source.code(block.items[0].context_expr)}` "
+            f"({source.place(block)}).",
+            "Move the training step out of that block.",
+        )
+    decorated = [
+        d
+        for d in (function.decorator_list if function else [])
+        if "no_grad" in source.code(d) or "inference_mode" in source.code(d)
+    ]
     if function is not None and decorated:
-        return Explanation(f"{text} `{function.name}` is decorated with `@{source.code(decorated[0])}` ({source.place(decorated[0])}).", "Remove the decorator from the function that trains.")
+        return Explanation(
+            f"{text} `{function.name}` is decorated with `@{source.code(decorated[0])}` "
+            f"({source.place(decorated[0])}).",
+            "Remove the decorator from the function that trains.",
+        )
     for other in failure.all_sources():
         for call in other.calls("set_grad_enabled"):
             if constant(argument(call, 0, "mode")) is False:
-                return Explanation(f"{text} `{other.code(call)}` ({other.place(call)}) has switched gradients off for all that follows.", "Use `with torch.no_grad():` around the evaluation only.", None)
+                return Explanation(
+                    f"{text} `{other.code(call)}` ({other.place(call)}) has switched gradients off for all that "
+                    "follows.",
+                    "Use `with torch.no_grad():` around the evaluation only.",
+                    None,
+                )
         for n in other.nodes:
-            frozen = isinstance(n, ast.Assign) and last_name(n.targets[0]) == "requires_grad" and constant(n.value) is False
-            if frozen or (isinstance(n, ast.Call) and last_name(n.func) == "requires_grad_" and constant(argument(n, 0)) is False):
-                return Explanation(f"{text} `{other.code(n)}` ({other.place(n)}) freezes parameters: if all that the loss depends on are frozen, there is nothing to train.", "Leave the parameters that should learn unfrozen (the new head), and build them after the others were frozen.")
-    return Explanation(text, "Print `requires_grad` of the values from the model's output to the loss: the first one that says False is where the graph ends.")
+            frozen = (
+                isinstance(n, ast.Assign) and last_name(n.targets[0]) == "requires_grad" and constant(n.value) is False
+            )
+            if frozen or (
+                isinstance(n, ast.Call) and last_name(n.func) == "requires_grad_" and constant(argument(n, 0)) is False
+            ):
+                return Explanation(
+                    f"{text} `{other.code(n)}` ({other.place(n)}) freezes parameters: if all that the loss depends "
+                    "on are frozen, there is nothing to train.",
+                    "Leave the parameters that should learn unfrozen (the new head), and build them after the "
+                    "others were frozen.",
+                )
+    return Explanation(
+        text,
+        "Print `requires_grad` of the values from the model's output to the loss: the first one that says False is "
+        "where the graph ends.",
+    )
 
 
 def _made_from(failure: Failure, where: object) -> list[ast.expr]:
@@ -134,7 +235,11 @@ def _made_from(failure: Failure, where: object) -> list[ast.expr]:
 
     assert isinstance(where, Origin)
     names = [node for node in ast.walk(where.node) if isinstance(node, ast.Name)]
-    return [made.node for node in names[:6] if (made := origin(failure, where.source, node, where.frame)).node is not node and made.source is where.source]
+    return [
+        made.node
+        for node in names[:6]
+        if (made := origin(failure, where.source, node, where.frame)).node is not node and made.source is where.source
+    ]
 
 
 @explains("second_backward")
@@ -151,18 +256,36 @@ def graph_used_twice(fact: Fact, failure: Failure) -> Explanation | None:
     carried = _carried(source, loop) if loop is not None else None
     if carried:
         variable, line = carried
-        text += f" `{variable}` ({source.place(line)}) carries its graph from one iteration to the next: it was made before the loop and is used to make itself."
-        return Explanation(text, f"Cut the graph at the start of each iteration: `{variable} = {variable}.detach()` (for the state of an LSTM: each of its two tensors).")
+        text += (
+            f" `{variable}` ({source.place(line)}) carries its graph from one iteration to the next: it was "
+            "made before the loop and is used to make itself."
+        )
+        return Explanation(
+            text,
+            f"Cut the graph at the start of each iteration: `{variable} = {variable}.detach()` (for the state of an "
+            "LSTM: each of its two tensors).",
+        )
     if len(backward) >= 2:
         first = next((call for call in backward if call.lineno != frame.line), backward[0])
         text += f" `{source.code(first)}` ({source.place(first)}) went through the same part of the graph."
-        return Explanation(text, "Add the losses and call `backward()` once, or pass `retain_graph=True` to the first call; where one part should not train, `.detach()` what it gets.")
+        return Explanation(
+            text,
+            "Add the losses and call `backward()` once, or pass `retain_graph=True` to the first call; where one "
+            "part should not train, `.detach()` what it gets.",
+        )
     outside = _computed_before(source, loop, loss[1] if loss else None) if loop is not None else None
     if outside:
         variable, line = outside
-        text += f" `{variable}` ({source.place(line)}) was computed once before the loop, and each iteration goes back through it."
+        text += (
+            f" `{variable}` ({source.place(line)}) was computed once before the loop, and each iteration goes "
+            "back through it."
+        )
         return Explanation(text, f"Compute `{variable}` inside of the loop, or `.detach()` it if it should not train.")
-    return Explanation(text, "Compute everything that the loss depends on anew in each iteration; `.detach()` what is carried over from the last one.")
+    return Explanation(
+        text,
+        "Compute everything that the loss depends on anew in each iteration; `.detach()` what is carried over from "
+        "the last one.",
+    )
 
 
 def _same_scope(source: Source, one: int, other: int) -> bool:
@@ -171,16 +294,35 @@ def _same_scope(source: Source, one: int, other: int) -> bool:
 
 def _carried(source: Source, loop: ast.AST) -> tuple[str, int] | None:
     """Return a variable of a loop that is computed from its own last value, and is not detached."""
-    summed = {dotted(call.func.value) for call in source.calls("backward", inside=loop) if isinstance(call.func, ast.Attribute)}
-    detached = {dotted(call.func.value) for call in source.calls("detach", "detach_", inside=loop) if isinstance(call.func, ast.Attribute)}
+    summed = {
+        dotted(call.func.value)
+        for call in source.calls("backward", inside=loop)
+        if isinstance(call.func, ast.Attribute)
+    }
+    detached = {
+        dotted(call.func.value)
+        for call in source.calls("detach", "detach_", inside=loop)
+        if isinstance(call.func, ast.Attribute)
+    }
     for node in own_nodes(loop):
         if isinstance(node, ast.Assign) and any(isinstance(part, ast.Call) for part in ast.walk(node.value)):
-            names = {dotted(t) for target in node.targets for t in (target.elts if isinstance(target, ast.Tuple) else [target])}
+            names = {
+                dotted(t)
+                for target in node.targets
+                for t in (target.elts if isinstance(target, ast.Tuple) else [target])
+            }
             used = {dotted(part) for part in ast.walk(node.value) if isinstance(part, ast.Name | ast.Attribute)}
             for name in sorted((names & used) - detached - {""}):
-                if not any("detach" in source.code(part) for part in ast.walk(node.value) if isinstance(part, ast.Call)):
+                if not any(
+                    "detach" in source.code(part) for part in ast.walk(node.value) if isinstance(part, ast.Call)
+                ):
                     return name, node.lineno
-        if isinstance(node, ast.AugAssign) and dotted(node.target) and dotted(node.target) in summed and "item" not in source.code(node.value):
+        if (
+            isinstance(node, ast.AugAssign)
+            and dotted(node.target)
+            and dotted(node.target) in summed
+            and "item" not in source.code(node.value)
+        ):
             return dotted(node.target), node.lineno
     return None
 
@@ -189,12 +331,39 @@ def _computed_before(source: Source, loop: ast.AST, loss: ast.expr | None) -> tu
     """Return a name that the loop reads and that a call before the loop has computed from a model."""
     start = getattr(loop, "lineno", 0)
     inside = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    made = {name for node in own_nodes(loop) if isinstance(node, ast.Assign) for target in node.targets for part in ast.walk(target) if (name := dotted(part))}
+    made = {
+        name
+        for node in own_nodes(loop)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        for part in ast.walk(target)
+        if (name := dotted(part))
+    }
     for name in sorted(inside - made):
         binding = source.binding(name, start)
         if binding is not None and binding.kind == "assign" and isinstance(binding.value, ast.Call):
             callee = dotted(binding.value.func)
-            if callee and "." not in callee and callee[0].islower() and callee not in ("len", "iter", "list", "dict", "range", "zip", "enumerate", "open", "print", "sum", "int", "float") and any(isinstance(a, ast.Name) for a in binding.value.args):
+            if (
+                callee
+                and "." not in callee
+                and callee[0].islower()
+                and callee
+                not in (
+                    "len",
+                    "iter",
+                    "list",
+                    "dict",
+                    "range",
+                    "zip",
+                    "enumerate",
+                    "open",
+                    "print",
+                    "sum",
+                    "int",
+                    "float",
+                )
+                and any(isinstance(a, ast.Name) for a in binding.value.args)
+            ):
                 return name, binding.line
     return None
 
@@ -205,14 +374,27 @@ def changed_in_place(fact: Fact, failure: Failure) -> Explanation | None:
     shape = fact.shape
     what = f"a tensor of shape {sizes(shape)}" if shape else "a tensor"
     made = str(fact.made_by or "").removesuffix("0").removesuffix("1").removesuffix("Backward")
-    text = f"The backward pass needs the old values of {what}" + (f", the output of `{made}`" if made and made not in ("AsStrided", "T") else "") + ", but they were changed in place."
+    text = (
+        f"The backward pass needs the old values of {what}"
+        + (f", the output of `{made}`" if made and made not in ("AsStrided", "T") else "")
+        + ", but they were changed in place."
+    )
     changes = list(_in_place(failure, made))
     if made in ("AsStrided", "T", "Transpose") or (not changes and _steps(failure)):
         step = _steps(failure)
         if step is not None:
-            return Explanation(f"The backward pass needs the old values of {what}, which is a weight: `{step[0].code(step[1])}` ({step[0].place(step[1])}) changed it between the forward and the backward pass.", "Call all `backward()` before the first `step()`, or compute the second loss anew after the step; `.detach()` what the first loss should not train.")
+            return Explanation(
+                f"The backward pass needs the old values of {what}, which is a weight: `{step[0].code(step[1])}` "
+                f"({step[0].place(step[1])}) changed it between the forward and the backward pass.",
+                "Call all `backward()` before the first `step()`, or compute the second loss anew after the step; "
+                "`.detach()` what the first loss should not train.",
+            )
     if not changes:
-        return Explanation(text, "Look for `+=`, `x[...] = ...`, methods that end in `_` and `inplace=True` after the line that made it, and write a new tensor instead: `x = x + y`, `torch.where`, `x.clone()`.")
+        return Explanation(
+            text,
+            "Look for `+=`, `x[...] = ...`, methods that end in `_` and `inplace=True` after the line that made it, "
+            "and write a new tensor instead: `x = x + y`, `torch.where`, `x.clone()`.",
+        )
     source, node, code = changes[0]
     place = source.place(node)
     scope = source.class_at(node.lineno)
@@ -220,7 +402,12 @@ def changed_in_place(fact: Fact, failure: Failure) -> Explanation | None:
     text += f" `{code}`{owner} ({place}) does that."
     after = _out_of_place(source, node)
     edit = replaced(source, node.lineno, code, after) if after else None
-    fix = f"Make a new tensor: `{after}`." if after else "Make a new tensor instead: clone it before (`x = x.clone()`), or use the version of the function without the trailing underscore."
+    fix = (
+        f"Make a new tensor: `{after}`."
+        if after
+        else "Make a new tensor instead: clone it before (`x = x.clone()`), or use the version of the function "
+        "without the trailing underscore."
+    )
     if len(changes) > 1:
         fix += f" The same holds for {listed([f'`{c}` ({s.place(n)})' for s, n, c in changes[1:4]])}."
     return Explanation(text, fix, edit)
@@ -231,26 +418,65 @@ def _in_place(failure: Failure, made_by: str) -> list[tuple[Source, ast.stmt | a
     changes: list[tuple[bool, Source, ast.stmt | ast.expr, str]] = []
     counters = ("loss", "total", "running", "correct", "count", "step", "epoch", "n", "i", "hits", "seen", "num", "acc")
     for source in failure.all_sources():
-        for node in source.nodes:
-            scope = source.function_at(node.lineno) if hasattr(node, "lineno") else None
-            forward = scope is not None and (scope.name in ("forward", "training_step") or source.class_at(node.lineno) is not None)  # type: ignore[attr-defined]
+        for node in (part for part in source.nodes if isinstance(part, ast.stmt)):
+            scope = source.function_at(node.lineno)
+            forward = scope is not None and (
+                scope.name in ("forward", "training_step") or source.class_at(node.lineno) is not None
+            )
             target: ast.expr | None = None
             if isinstance(node, ast.AugAssign):
-                number = constant(node.value) is not None or isinstance(node.value, ast.Call) and last_name(node.value.func) in ("item", "len", "size", "numel", "sum")
-                target = None if number or any(word in dotted(node.target).lower().split("_") for word in counters) else node.target
-            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript) and (forward or isinstance(node.targets[0].slice, ast.Tuple | ast.Slice)):
+                number = constant(node.value) is not None or (
+                    isinstance(node.value, ast.Call)
+                    and last_name(node.value.func) in ("item", "len", "size", "numel", "sum")
+                )
+                target = (
+                    None
+                    if number or any(word in dotted(node.target).lower().split("_") for word in counters)
+                    else node.target
+                )
+            elif (
+                isinstance(node, ast.Assign)
+                and isinstance(node.targets[0], ast.Subscript)
+                and (forward or isinstance(node.targets[0].slice, ast.Tuple | ast.Slice))
+            ):
                 target = node.targets[0].value
-            elif isinstance(node, ast.Expr | ast.Assign) and isinstance(node.value, ast.Call) and last_name(node.value.func).endswith("_") and not last_name(node.value.func).startswith("_") and isinstance(node.value.func, ast.Attribute):
-                target = node.value.func.value if last_name(node.value.func) not in ("requires_grad_", "clip_grad_norm_", "zero_", "normal_", "uniform_", "xavier_uniform_", "kaiming_normal_", "constant_", "retain_grad_") and "init" not in dotted(node.value.func) else None
+            elif (
+                isinstance(node, ast.Expr | ast.Assign)
+                and isinstance(node.value, ast.Call)
+                and last_name(node.value.func).endswith("_")
+                and not last_name(node.value.func).startswith("_")
+                and isinstance(node.value.func, ast.Attribute)
+            ):
+                target = (
+                    node.value.func.value
+                    if last_name(node.value.func)
+                    not in (
+                        "requires_grad_",
+                        "clip_grad_norm_",
+                        "zero_",
+                        "normal_",
+                        "uniform_",
+                        "xavier_uniform_",
+                        "kaiming_normal_",
+                        "constant_",
+                        "retain_grad_",
+                    )
+                    and "init" not in dotted(node.value.func)
+                    else None
+                )
             if target is None or not isinstance(node, ast.stmt):
                 continue
             name = dotted(target) or dotted(target.value) if isinstance(target, ast.Subscript) else dotted(target)
             binding = source.binding(name, node.lineno) if name and "." not in name else None
             made = source.code(binding.value).lower() if binding and binding.value is not None else ""
-            same = bool(made_by) and (made_by.lower() in made or "act" in made and made_by.lower() in ("relu", "sigmoid", "tanh", "gelu"))
+            same = bool(made_by) and (
+                made_by.lower() in made or ("act" in made and made_by.lower() in ("relu", "sigmoid", "tanh", "gelu"))
+            )
             changes.append((same, source, node, source.code(node)))
     best = [change[1:] for change in changes if change[0]]
-    forward_first = sorted((c[1:] for c in changes), key=lambda c: (f := c[0].function_at(c[1].lineno)) is None or f.name != "forward")
+    forward_first = sorted(
+        (c[1:] for c in changes), key=lambda c: (f := c[0].function_at(c[1].lineno)) is None or f.name != "forward"
+    )
     unique = {(c[0].file, c[1].lineno): c for c in [*best, *forward_first]}
     return list(unique.values())
 
@@ -271,7 +497,11 @@ def _steps(failure: Failure) -> tuple[Source, ast.Call] | None:
     source, frame = failure.source(failure.frame), failure.frame
     if source is None or frame is None:
         return None
-    before = [call for call in source.calls("step") if call.lineno < frame.line and _same_scope(source, call.lineno, frame.line)]
+    before = [
+        call
+        for call in source.calls("step")
+        if call.lineno < frame.line and _same_scope(source, call.lineno, frame.line)
+    ]
     return (source, before[-1]) if before else None
 
 
@@ -280,7 +510,14 @@ def optimizer_without_parameters(fact: Fact, failure: Failure) -> Explanation | 
     """An optimizer that gets no parameter: a used-up generator, a plain list of layers, everything frozen."""
     frame = failure.frame
     source = failure.source(frame)
-    place = next((p for name in ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adadelta", "LBFGS", "Adamax") if (p := failing_call(failure, frame, name))), None) or failing_call(failure, frame)
+    place = next(
+        (
+            p
+            for name in ("Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adadelta", "LBFGS", "Adamax")
+            if (p := failing_call(failure, frame, name))
+        ),
+        None,
+    ) or failing_call(failure, frame)
     if place is None or source is None or frame is None:
         return None
     parameters_ = argument(place[1], 0, "params")
@@ -288,33 +525,82 @@ def optimizer_without_parameters(fact: Fact, failure: Failure) -> Explanation | 
         return None
     where = origin(failure, source, parameters_, frame)
     code, name = where.code, dotted(parameters_)
-    lazy = isinstance(where.node, ast.GeneratorExp) or (isinstance(where.node, ast.Call) and last_name(where.node.func) in ("filter", "map", "parameters", "chain"))
+    lazy = isinstance(where.node, ast.GeneratorExp) or (
+        isinstance(where.node, ast.Call) and last_name(where.node.func) in ("filter", "map", "parameters", "chain")
+    )
     if name and lazy and where.node is not parameters_:
-        used = [n for n in source.nodes if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) and where.node.lineno < n.lineno < frame.line]
+        used = [
+            n
+            for n in source.nodes
+            if isinstance(n, ast.Name)
+            and n.id == name
+            and isinstance(n.ctx, ast.Load)
+            and where.node.lineno < n.lineno < frame.line
+        ]
         if used:
             statement = source.statement_at(used[0].lineno)
-            user = source.code(statement) if isinstance(statement, ast.Assign | ast.Expr) else source.line(used[0].lineno).strip()
-            text = f"`{name}` is a generator (`{code}`, {where.place}), which can be read once only: `{user}` ({source.place(used[0])}) has already consumed it, so the optimizer gets nothing."
-            after = f"[{code[1:-1]}]" if isinstance(where.node, ast.GeneratorExp) and code.startswith("(") else f"list({code})"
-            return Explanation(text, f"Make it a list: `{name} = {after}`.", replaced(where.source, where.node.lineno, code, after))
+            user = (
+                source.code(statement)
+                if isinstance(statement, ast.Assign | ast.Expr)
+                else source.line(used[0].lineno).strip()
+            )
+            text = (
+                f"`{name}` is a generator (`{code}`, {where.place}), which can be read once only: `{user}` "
+                f"({source.place(used[0])}) has already consumed it, so the optimizer gets nothing."
+            )
+            after = (
+                f"[{code[1:-1]}]"
+                if isinstance(where.node, ast.GeneratorExp) and code.startswith("(")
+                else f"list({code})"
+            )
+            return Explanation(
+                text, f"Make it a list: `{name} = {after}`.", replaced(where.source, where.node.lineno, code, after)
+            )
     plain = _plain_list(failure)
     if plain is not None:
         other, owner, attribute, line = plain
-        text = f"`{owner}` keeps its layers in a plain Python list (`self.{attribute}`, {other.place(line)}), which `parameters()` does not see, so the optimizer gets nothing."
+        text = (
+            f"`{owner}` keeps its layers in a plain Python list (`self.{attribute}`, {other.place(line)}), which "
+            "`parameters()` does not see, so the optimizer gets nothing."
+        )
         return Explanation(text, f"Use `nn.ModuleList`: `self.{attribute} = nn.ModuleList([...])`.")
-    frozen = next(((s, n) for s in failure.all_sources() for n in s.nodes if isinstance(n, ast.Assign) and last_name(n.targets[0]) == "requires_grad" and constant(n.value) is False), None)
+    frozen = next(
+        (
+            (s, n)
+            for s in failure.all_sources()
+            for n in s.nodes
+            if isinstance(n, ast.Assign) and last_name(n.targets[0]) == "requires_grad" and constant(n.value) is False
+        ),
+        None,
+    )
     if frozen is not None and "requires_grad" in code:
-        return Explanation(f"`{code}` takes the parameters that require a gradient, and none does: `{frozen[0].code(frozen[1])}` ({frozen[0].place(frozen[1])}) has frozen all of them.", "Unfreeze what should learn (`for p in model.head.parameters(): p.requires_grad = True`) before the optimizer is built, or add the new head after the freezing.")
-    return Explanation(f"`{source.code(parameters_)}` holds no parameter ({frame.place}).", "Build the optimizer after the model has its layers, and assign the layers to `self` in `__init__` (or to an `nn.ModuleList`).")
+        return Explanation(
+            f"`{code}` takes the parameters that require a gradient, and none does: `{frozen[0].code(frozen[1])}` "
+            f"({frozen[0].place(frozen[1])}) has frozen all of them.",
+            "Unfreeze what should learn (`for p in model.head.parameters(): p.requires_grad = True`) before the "
+            "optimizer is built, or add the new head after the freezing.",
+        )
+    return Explanation(
+        f"`{source.code(parameters_)}` holds no parameter ({frame.place}).",
+        "Build the optimizer after the model has its layers, and assign the layers to `self` in `__init__` (or to "
+        "an `nn.ModuleList`).",
+    )
 
 
 def _plain_list(failure: Failure) -> tuple[Source, str, str, int] | None:
     for source in failure.all_sources():
         for owner in [node for node in source.nodes if isinstance(node, ast.ClassDef)]:
             for node in ast.walk(owner):
-                if isinstance(node, ast.Assign) and dotted(node.targets[0]).startswith("self.") and isinstance(node.value, ast.List | ast.ListComp):
-                    if any(isinstance(call, ast.Call) and last_name(call.func) in ("Linear", "Conv2d", "Conv1d", "Sequential", "LSTM", "GRU", "Embedding") for call in ast.walk(node.value)):
-                        return source, owner.name, node.targets[0].attr, node.lineno  # type: ignore[attr-defined]
+                if (
+                    isinstance(node, ast.Assign)
+                    and dotted(node.targets[0]).startswith("self.")
+                    and isinstance(node.value, ast.List | ast.ListComp)
+                ) and any(
+                    isinstance(call, ast.Call)
+                    and last_name(call.func) in ("Linear", "Conv2d", "Conv1d", "Sequential", "LSTM", "GRU", "Embedding")
+                    for call in ast.walk(node.value)
+                ):
+                    return source, owner.name, node.targets[0].attr, node.lineno  # type: ignore[attr-defined]
     return None
 
 
@@ -327,8 +613,15 @@ def optimizer_of_a_result(fact: Fact, failure: Failure) -> Explanation | None:
     value = place[1].args[0]
     items = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
     where = origin(failure, place[0], items[0], failure.frame)
-    text = f"`{place[0].code(items[0])}` ({where.place}: `{where.code}`) was computed from another tensor, and an optimizer can only change tensors that were not computed (leaves)."
-    return Explanation(text, "Make it a leaf last: `torch.randn(..., device=device, requires_grad=True)`, or `x = x.detach().to(device).requires_grad_()`; `nn.Parameter(...)` inside of a module.")
+    text = (
+        f"`{place[0].code(items[0])}` ({where.place}: `{where.code}`) was computed from another tensor, and an "
+        "optimizer can only change tensors that were not computed (leaves)."
+    )
+    return Explanation(
+        text,
+        "Make it a leaf last: `torch.randn(..., device=device, requires_grad=True)`, or `x = "
+        "x.detach().to(device).requires_grad_()`; `nn.Parameter(...)` inside of a module.",
+    )
 
 
 @explains("to_numpy")
@@ -337,14 +630,24 @@ def tensor_to_numpy(fact: Fact, failure: Failure) -> Explanation | None:
     frame = failure.frame
     if frame is None:
         return None
-    place = failing_call(failure, frame, "array", "asarray", "numpy", "append", "plot", "scatter", "concatenate", "stack", "mean") or failing_call(failure, frame)
+    place = failing_call(
+        failure, frame, "array", "asarray", "numpy", "append", "plot", "scatter", "concatenate", "stack", "mean"
+    ) or failing_call(failure, frame)
     code = place[0].code(place[1]) if place else frame.code
     operand = None
     if place is not None:
-        operand = place[1].func.value if isinstance(place[1].func, ast.Attribute) and place[1].func.attr == "numpy" else next(iter(place[1].args), None)
+        operand = (
+            place[1].func.value
+            if isinstance(place[1].func, ast.Attribute) and place[1].func.attr == "numpy"
+            else next(iter(place[1].args), None)
+        )
     if fact.device or "CUDA" in failure.message or "cuda" in failure.message:
         name = place[0].code(operand) if place and operand is not None else "x"
-        return Explanation(f"`{code}` ({frame.place}) reads a tensor that lies on {fact.device or 'the GPU'}; numpy can only read host memory.", f"Copy it first: `{name}.detach().cpu().numpy()`.")
+        return Explanation(
+            f"`{code}` ({frame.place}) reads a tensor that lies on {fact.device or 'the GPU'}; numpy can only read "
+            "host memory.",
+            f"Copy it first: `{name}.detach().cpu().numpy()`.",
+        )
     name = place[0].code(operand) if place is not None and operand is not None else ""
     where = origin(failure, place[0], operand, frame) if place is not None and operand is not None else None
     stored = _appended(failure, where.name if where is not None and where.name else name)
@@ -352,9 +655,15 @@ def tensor_to_numpy(fact: Fact, failure: Failure) -> Explanation | None:
         source, call = stored
         before, tensor = source.code(call), source.code(call.args[0])
         after = before.replace(f"({tensor})", f"({tensor}.item())", 1)
-        text = f"`{before}` ({source.place(call)}) stores tensors that still have their graph, and `{code}` ({frame.place}) cannot turn them into numbers. They also keep every step's graph in memory."
+        text = (
+            f"`{before}` ({source.place(call)}) stores tensors that still have their graph, and `{code}` "
+            f"({frame.place}) cannot turn them into numbers. They also keep every step's graph in memory."
+        )
         return Explanation(text, f"Store numbers: `{after}`.", replaced(source, call.lineno, before, after))
-    return Explanation(f"`{code}` ({frame.place}) reads a tensor that still has its graph.", f"Cut the graph first: `{name or 'x'}.detach().numpy()`, or run this part under `torch.no_grad()`.")
+    return Explanation(
+        f"`{code}` ({frame.place}) reads a tensor that still has its graph.",
+        f"Cut the graph first: `{name or 'x'}.detach().numpy()`, or run this part under `torch.no_grad()`.",
+    )
 
 
 def _appended(failure: Failure, name: str) -> tuple[Source, ast.Call] | None:
@@ -362,7 +671,13 @@ def _appended(failure: Failure, name: str) -> tuple[Source, ast.Call] | None:
     last = name.rpartition(".")[2]
     for source in failure.all_sources():
         for call in source.calls("append"):
-            if isinstance(call.func, ast.Attribute) and last and last_name(call.func.value) == last and call.args and dotted(call.args[0]):
+            if (
+                isinstance(call.func, ast.Attribute)
+                and last
+                and last_name(call.func.value) == last
+                and call.args
+                and dotted(call.args[0])
+            ):
                 return source, call
     return None
 

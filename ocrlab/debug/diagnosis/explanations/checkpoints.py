@@ -13,7 +13,10 @@ from ocrlab.debug.diagnosis.explanations.source import dotted, last_name
 WRAPPERS = {
     "module.": ("`nn.DataParallel` or `DistributedDataParallel`", "model.module.state_dict()"),
     "_orig_mod.": ("`torch.compile`", "model._orig_mod.state_dict()"),
-    "model.": ("a module that holds the network as `self.model` (a LightningModule, a wrapper)", "wrapper.model.state_dict()"),
+    "model.": (
+        "a module that holds the network as `self.model` (a LightningModule, a wrapper)",
+        "wrapper.model.state_dict()",
+    ),
     "net.": ("a module that holds the network as `self.net`", "wrapper.net.state_dict()"),
     "backbone.": ("a module that holds the network as `self.backbone`", "wrapper.backbone.state_dict()"),
     "encoder.": ("a module that holds the network as `self.encoder`", "wrapper.encoder.state_dict()"),
@@ -30,7 +33,9 @@ def prefix_of(longer: list[str], shorter: list[str]) -> str:
         parts = key.split(".")
         for cut in range(1, len(parts)):
             prefix = ".".join(parts[:cut]) + "."
-            if key.removeprefix(prefix) in wanted and sum(k.startswith(prefix) and k.removeprefix(prefix) in wanted for k in longer) >= max(1, len(longer) * 3 // 4):
+            if key.removeprefix(prefix) in wanted and sum(
+                k.startswith(prefix) and k.removeprefix(prefix) in wanted for k in longer
+            ) >= max(1, len(longer) * 3 // 4):
                 return prefix
     return ""
 
@@ -44,41 +49,123 @@ def keys_do_not_fit(fact: Fact, failure: Failure) -> Explanation | None:
     state = place[0].code(place[1].args[0]) if place and place[1].args else "state"
     saved_prefix, model_prefix = prefix_of(unexpected, missing), prefix_of(missing, unexpected)
     if saved_prefix:
-        wrapper, save = WRAPPERS.get(saved_prefix, (f"a module that holds the network as `self.{saved_prefix.rstrip('.')}`", ""))
-        text = f"The saved weights have the names of the model with `{saved_prefix}` in front ({count(len(unexpected), 'key')}): they were saved from {wrapper}, and `{model}` is the bare model."
+        wrapper, save = WRAPPERS.get(
+            saved_prefix, (f"a module that holds the network as `self.{saved_prefix.rstrip('.')}`", "")
+        )
+        text = (
+            f"The saved weights have the names of the model with `{saved_prefix}` in front "
+            f"({count(len(unexpected), 'key')}): they were saved from {wrapper}, and `{model}` is the bare "
+            "model."
+        )
         after = f"{{k.removeprefix({saved_prefix!r}): v for k, v in {state}.items()}}"
-        edit = replaced(failure.source(failure.frame), failure.frame.line, f"load_state_dict({state}", f"load_state_dict({after}") if failure.frame else None
-        return Explanation(text, f"Strip the prefix when loading: `{model}.load_state_dict({after})`" + (f", or save without it: `{save}`." if save else "."), edit)
+        edit = (
+            replaced(
+                failure.source(failure.frame),
+                failure.frame.line,
+                f"load_state_dict({state}",
+                f"load_state_dict({after}",
+            )
+            if failure.frame
+            else None
+        )
+        return Explanation(
+            text,
+            f"Strip the prefix when loading: `{model}.load_state_dict({after})`"
+            + (f", or save without it: `{save}`." if save else "."),
+            edit,
+        )
     if model_prefix:
-        wrapper = WRAPPERS.get(model_prefix, (f"a module that holds the network as `self.{model_prefix.rstrip('.')}`", ""))[0]
+        wrapper = WRAPPERS.get(
+            model_prefix, (f"a module that holds the network as `self.{model_prefix.rstrip('.')}`", "")
+        )[0]
         inner = model_prefix.rstrip(".")
-        text = f"The model's names begin with `{model_prefix}`, those of the saved weights do not ({count(len(unexpected), 'key')}): `{model}` is {wrapper}, and the weights were saved from the bare model."
-        return Explanation(text, f"Load before the model is wrapped, or into the inner one: `{model}.{inner}.load_state_dict({state})`.")
-    if unexpected and missing and any(key in unexpected for key in (*WEIGHTS, "epoch", "optimizer", "optimizer_state_dict")):
+        text = (
+            f"The model's names begin with `{model_prefix}`, those of the saved weights do not "
+            f"({count(len(unexpected), 'key')}): `{model}` is {wrapper}, and the weights were saved from the "
+            "bare model."
+        )
+        return Explanation(
+            text,
+            f"Load before the model is wrapped, or into the inner one: `{model}.{inner}.load_state_dict({state})`.",
+        )
+    if (
+        unexpected
+        and missing
+        and any(key in unexpected for key in (*WEIGHTS, "epoch", "optimizer", "optimizer_state_dict"))
+    ):
         key = next((k for k in WEIGHTS if k in unexpected), "state_dict")
-        text = f"`{state}` is a whole checkpoint with the entries {listed([f'`{k}`' for k in unexpected], 6)}; the weights are one of them."
-        return Explanation(text, f"`{model}.load_state_dict({state}[{key!r}])`.", replaced(failure.source(failure.frame), failure.frame.line, f"load_state_dict({state})", f"load_state_dict({state}[{key!r}])") if failure.frame else None)
+        text = (
+            f"`{state}` is a whole checkpoint with the entries {listed([f'`{k}`' for k in unexpected], 6)}; the "
+            "weights are one of them."
+        )
+        return Explanation(
+            text,
+            f"`{model}.load_state_dict({state}[{key!r}])`.",
+            replaced(
+                failure.source(failure.frame),
+                failure.frame.line,
+                f"load_state_dict({state})",
+                f"load_state_dict({state}[{key!r}])",
+            )
+            if failure.frame
+            else None,
+        )
     if mismatched:
         heads = [entry for entry in mismatched if any(part in HEADS for part in entry[0].split("."))] or mismatched
         key, saved, now = heads[0]
-        text = f"{count(len(mismatched), 'parameter')} of the checkpoint {'has' if len(mismatched) == 1 else 'have'} another size: `{key}` was saved as ({saved}) and the model has ({now})."
+        text = (
+            f"{count(len(mismatched), 'parameter')} of the checkpoint "
+            f"{'has' if len(mismatched) == 1 else 'have'} another size: `{key}` was saved as ({saved}) and the "
+            f"model has ({now})."
+        )
         first = [part.split(",")[0].strip() for part in (saved, now)]
         if len(mismatched) <= 4 and not missing and first[0] != first[1]:
-            text += f" It is the last layer: the checkpoint was trained for {first[0]} outputs, this model has {first[1]}."
+            text += (
+                f" It is the last layer: the checkpoint was trained for {first[0]} outputs, this model has {first[1]}."
+            )
             names = listed([f"`{entry[0]}`" for entry in mismatched])
             if "." not in key:
                 return Explanation(text, f"Build the model with {first[0]} outputs, load, and then replace the layer.")
-            return Explanation(text, f"Build the model with {first[0]} outputs, load, and then replace the layer; or leave it out: `state = {{k: v for k, v in {state}.items() if not k.startswith({key.rpartition('.')[0]!r})}}` and `load_state_dict(state, strict=False)` (leaves out {names}).")
-        return Explanation(f"{text} Checkpoint and model have another architecture or another width.", "Build the model with the settings of the training that saved the checkpoint.")
+            return Explanation(
+                text,
+                f"Build the model with {first[0]} outputs, load, and then replace the layer; or leave it out: "
+                f"`state = {{k: v for k, v in {state}.items() if not "
+                f"k.startswith({key.rpartition('.')[0]!r})}}` and `load_state_dict(state, strict=False)` "
+                f"(leaves out {names}).",
+            )
+        return Explanation(
+            f"{text} Checkpoint and model have another architecture or another width.",
+            "Build the model with the settings of the training that saved the checkpoint.",
+        )
     if missing and not unexpected:
-        text = f"The checkpoint lacks {count(len(missing), 'parameter')} of `{model}`: {listed([f'`{k}`' for k in missing])}."
-        return Explanation(text, "If these layers are new, load with `strict=False` and check that only they are missing; otherwise build the model as it was when it was saved.")
+        text = (
+            f"The checkpoint lacks {count(len(missing), 'parameter')} of `{model}`: "
+            f"{listed([f'`{k}`' for k in missing])}."
+        )
+        return Explanation(
+            text,
+            "If these layers are new, load with `strict=False` and check that only they are missing; otherwise "
+            "build the model as it was when it was saved.",
+        )
     if unexpected and not missing:
-        text = f"The checkpoint has {count(len(unexpected), 'parameter')} that `{model}` does not have: {listed([f'`{k}`' for k in unexpected])}."
-        return Explanation(text, "Build the model with these layers, or drop the keys: `load_state_dict(state, strict=False)` ignores them.")
+        text = (
+            f"The checkpoint has {count(len(unexpected), 'parameter')} that `{model}` does not have: "
+            f"{listed([f'`{k}`' for k in unexpected])}."
+        )
+        return Explanation(
+            text,
+            "Build the model with these layers, or drop the keys: `load_state_dict(state, strict=False)` ignores them.",
+        )
     if missing and unexpected:
-        text = f"Checkpoint and `{model}` have different layers: the model's {listed([f'`{k}`' for k in missing], 2)} and the checkpoint's {listed([f'`{k}`' for k in unexpected], 2)} have no counterpart."
-        return Explanation(text, "Build the model with the class and the settings that the checkpoint was saved with, or rename the keys.")
+        text = (
+            f"Checkpoint and `{model}` have different layers: the model's "
+            f"{listed([f'`{k}`' for k in missing], 2)} and the checkpoint's "
+            f"{listed([f'`{k}`' for k in unexpected], 2)} have no counterpart."
+        )
+        return Explanation(
+            text,
+            "Build the model with the class and the settings that the checkpoint was saved with, or rename the keys.",
+        )
     return None
 
 
@@ -97,20 +184,53 @@ def optimizer_groups_differ(fact: Fact, failure: Failure) -> Explanation | None:
     ]
     source = failure.source(failure.frame)
     function = source.function_at(failure.frame.line) if source and failure.frame else None
-    here = next(((s, c) for s, c in builds if s is source and source is not None and source.function_at(c.lineno) is function), None)
+    here = next(
+        ((s, c) for s, c in builds if s is source and source is not None and source.function_at(c.lineno) is function),
+        None,
+    )
     other = next(((s, c) for s, c in builds if here is None or c is not here[1]), None)
-    grouped = [len(call.args[0].elts) for _, call in builds if call.args and isinstance(call.args[0], ast.List) and call is not (here[1] if here else None)]
+    grouped = [
+        len(call.args[0].elts)
+        for _, call in builds
+        if call.args and isinstance(call.args[0], ast.List) and call is not (here[1] if here else None)
+    ]
     saved_count = saved.length if saved is not None else grouped[0] if grouped else None
-    now_count = now.length if now is not None else (len(here[1].args[0].elts) if here and here[1].args and isinstance(here[1].args[0], ast.List) else 1 if here else None)
+    now_count = (
+        now.length
+        if now is not None
+        else (
+            len(here[1].args[0].elts)
+            if here and here[1].args and isinstance(here[1].args[0], ast.List)
+            else 1
+            if here
+            else None
+        )
+    )
     if "size of optimizer's group" in failure.message:
         text = f"`{name}` holds another number of parameters in a group than the saved optimizer."
-        return Explanation(text, "Build the optimizer from the same model (and the same frozen parameters) as when it was saved, or start with a fresh optimizer and load the weights only.")
+        return Explanation(
+            text,
+            "Build the optimizer from the same model (and the same frozen parameters) as when it was saved, or "
+            "start with a fresh optimizer and load the weights only.",
+        )
     if saved_count is None or now_count is None:
-        return Explanation(f"The saved optimizer has another number of parameter groups than `{name}`.", "Build the optimizer with the same parameter groups as when it was saved, or start with a fresh one and load the weights only.")
-    text = f"The checkpoint holds an optimizer with {count(saved_count, 'parameter group')}, but `{name}`" + (f" (`{here[0].code(here[1])}`, {here[0].place(here[1])})" if here else "") + f" has {now_count}."
+        return Explanation(
+            f"The saved optimizer has another number of parameter groups than `{name}`.",
+            "Build the optimizer with the same parameter groups as when it was saved, or start with a fresh one and "
+            "load the weights only.",
+        )
+    text = (
+        f"The checkpoint holds an optimizer with {count(saved_count, 'parameter group')}, but `{name}`"
+        + (f" (`{here[0].code(here[1])}`, {here[0].place(here[1])})" if here else "")
+        + f" has {now_count}."
+    )
     if other is not None and other[1].args and isinstance(other[1].args[0], ast.List):
         text += f" The groups were made at {other[0].place(other[1])}."
-    return Explanation(text, "Build the optimizer with the same parameter groups before `load_state_dict`, or start with a fresh optimizer and load the weights only.")
+    return Explanation(
+        text,
+        "Build the optimizer with the same parameter groups before `load_state_dict`, or start with a fresh "
+        "optimizer and load the weights only.",
+    )
 
 
 @explains("weights_only")
@@ -120,10 +240,25 @@ def class_not_allowed(fact: Fact, failure: Failure) -> Explanation | None:
     code = place[0].code(place[1]) if place else "torch.load(...)"
     name = str(fact.object)
     if fact.module is not None:
-        text = f"The file holds a whole model of the class `{name}`, which was defined in the script that saved it (`{fact.module}`); this program does not define it there."
-        return Explanation(text, f"Import or define `{name}` in this script before loading; better, save `model.state_dict()` and build the model from its class.")
-    text = f"The file holds an object of the class `{name}`, not only tensors, and `{code}` reads tensors only (`weights_only=True`, the default since torch 2.6), since a pickle can run code."
-    return Explanation(text, f"If you trust the file: allow the class, `torch.serialization.add_safe_globals([{name.rpartition('.')[2]}])`, or load with `weights_only=False`; for the next time save `model.state_dict()` and plain numbers.")
+        text = (
+            f"The file holds a whole model of the class `{name}`, which was defined in the script that saved it "
+            f"(`{fact.module}`); this program does not define it there."
+        )
+        return Explanation(
+            text,
+            f"Import or define `{name}` in this script before loading; better, save `model.state_dict()` and build "
+            "the model from its class.",
+        )
+    text = (
+        f"The file holds an object of the class `{name}`, not only tensors, and `{code}` reads tensors only "
+        "(`weights_only=True`, the default since torch 2.6), since a pickle can run code."
+    )
+    return Explanation(
+        text,
+        "If you trust the file: allow the class, "
+        f"`torch.serialization.add_safe_globals([{name.rpartition('.')[2]}])`, or load with "
+        "`weights_only=False`; for the next time save `model.state_dict()` and plain numbers.",
+    )
 
 
 @explains("cuda_checkpoint")
@@ -133,20 +268,47 @@ def saved_on_a_gpu(fact: Fact, failure: Failure) -> Explanation | None:
     if place is None:
         return None
     before = place[0].code(place[1])
-    after = f"{before[:-1]}, map_location=\"cpu\")"
-    why = f"cuda:{fact.device}, and this machine has {count(fact.count, 'GPU')}" if fact.device is not None else "a GPU, and this machine (or this torch) has none"
-    return Explanation(f"`{before}` ({failure.frame.place if failure.frame else ''}) restores tensors to {why}.", f"Load to the CPU and move the model after that: `{after}`.", replaced(failure.source(failure.frame), failure.frame.line, before, after) if failure.frame else None)
+    after = f'{before[:-1]}, map_location="cpu")'
+    why = (
+        f"cuda:{fact.device}, and this machine has {count(fact.count, 'GPU')}"
+        if fact.device is not None
+        else "a GPU, and this machine (or this torch) has none"
+    )
+    return Explanation(
+        f"`{before}` ({failure.frame.place if failure.frame else ''}) restores tensors to {why}.",
+        f"Load to the CPU and move the model after that: `{after}`.",
+        replaced(failure.source(failure.frame), failure.frame.line, before, after) if failure.frame else None,
+    )
 
 
 @explains("no_attribute")
 def loaded_dict_is_no_model(fact: Fact, failure: Failure) -> Explanation | None:
     """A state dict that is used like a model."""
-    if str(fact.type).rpartition(".")[2] not in ("OrderedDict", "dict") or fact.attribute not in ("eval", "train", "to", "cuda", "parameters", "state_dict", "forward", "load_state_dict", "half", "zero_grad"):
+    if str(fact.type).rpartition(".")[2] not in ("OrderedDict", "dict") or fact.attribute not in (
+        "eval",
+        "train",
+        "to",
+        "cuda",
+        "parameters",
+        "state_dict",
+        "forward",
+        "load_state_dict",
+        "half",
+        "zero_grad",
+    ):
         return None
     frame = failure.frame
     code = f"`{frame.expression or frame.code}` ({frame.place})" if frame else "The program"
-    owner = dotted(ast.parse(frame.expression or "x", mode="eval").body) if frame and frame.expression.isidentifier() else "state"
-    return Explanation(f"{code} treats a dict of weights as a model: `torch.load` returned what was saved, a state dict.", f"Build the model first and load the weights into it: `model = Net(...); model.load_state_dict({owner or 'state'}); model.{fact.attribute}()`.")
+    owner = (
+        dotted(ast.parse(frame.expression or "x", mode="eval").body)
+        if frame and frame.expression.isidentifier()
+        else "state"
+    )
+    return Explanation(
+        f"{code} treats a dict of weights as a model: `torch.load` returned what was saved, a state dict.",
+        "Build the model first and load the weights into it: `model = Net(...); "
+        f"model.load_state_dict({owner or 'state'}); model.{fact.attribute}()`.",
+    )
 
 
 __all__ = ["last_name"]

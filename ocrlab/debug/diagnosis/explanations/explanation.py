@@ -27,7 +27,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The fault in the program's own names, numbers and lines (one to three sentences), and the change that fixes it."""
+    """The fault in the program's own names, numbers and lines (one to three sentences), and its fix."""
 
     text: str
     fix: str

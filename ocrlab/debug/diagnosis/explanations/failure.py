@@ -6,6 +6,7 @@ Explanations read these facts only. What a fact cannot support is not said.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,25 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.debug.diagnosis.explanations.source import Source
+from ocrlab.debug.diagnosis.log_records import LoggedFrame, read_records
+from ocrlab.debug.diagnosis.log_text import clean_lines
 
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<(?!ipython|stdin)|^<frozen|/torch/|^/usr/lib/")
-FRAME = re.compile(r'^\s*(?:\|\s*)*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
-CELL_FRAME = re.compile(r"^(?:Cell|Input) In ?\[(?P<cell>\d+)\](?:, line (?P<line>\d+)|, in <)?(?:.*?in (?P<function>[\w.<>]+)\()?")
-IPYTHON_FRAME = re.compile(r"^File (?P<file>[^\n:]+?):(?P<line>\d+)(?:, in (?P<function>[\w.<>]+)\()?")
-ARROW = re.compile(r"^-+> ?(?P<line>\d+) ?(?P<code>.*)$")
-CARETS = re.compile(r"^[\s~^]*\^[\s~^]*$")
-RAISED = re.compile(r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:: (?P<message>.*))?$")
-KNOWN_ENDING = re.compile(r"(?:Error|Exception|Warning|Exit|Interrupt|Iteration|Failure)$|^(?:KeyError|StopIteration|Empty)$")
-HEADER = re.compile(r"^(?P<indent>\s*)(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):?\s*$|^-{20,}$")
-CHAINED = re.compile(r"^(?:The above exception was the direct cause|During handling of the above exception)")
-WORKER = re.compile(r"Caught (?P<type>\w+) in DataLoader worker process (?P<worker>\d+)\.\s*Original Traceback")
-TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+WORKER = re.compile(r"Caught (?P<type>\w+) in DataLoader worker process (?P<worker>\d+)")
+CELL = re.compile(r"^cell (\d+)$")
+MESSAGE_LINES = 60
 MAX_SOURCE = 1 << 20  # bytes of a source file that is read
 
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of a value in a frame: its kind, its type, and by kind the rest (`ocrlab.debug.watch.failing_values`)."""
+    """What is known of a value: its kind, its type, and by kind the rest, as `failing_values.py` writes it."""
 
     name: str
     facts: Mapping[str, Any]
@@ -49,7 +44,11 @@ class Value:
     def number(self) -> float | int | None:
         """The value of a plain number."""
         text = self.facts.get("text", "") if self.kind == "plain" else ""
-        return (float(text) if "." in text or "e" in text else int(text)) if re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", text) else None
+        return (
+            (float(text) if "." in text or "e" in text else int(text))
+            if re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", text)
+            else None
+        )
 
     @property
     def is_integer(self) -> bool:
@@ -175,73 +174,49 @@ def from_values(failure: Failure, frames: Sequence[Mapping[str, Any]]) -> Failur
         values = {name: Value(name, facts) for name, facts in dict(record.get("values") or {}).items()}
         same = next((f for f in failure.frames if f.line == line and f.file == file), None)
         described.append(
-            Frame(file, line, str(record.get("function")), same.code if same else "", str(record.get("expression") or ""), values)
+            Frame(
+                file,
+                line,
+                str(record.get("function")),
+                same.code if same else "",
+                str(record.get("expression") or ""),
+                values,
+            )
         )
     return replace(failure, frames=described) if described else failure
 
 
 def from_log(log: str) -> Failure | None:
     """Return the last exception that a log shows, the one of a data worker where it was passed on."""
-    lines = TERMINAL.sub("", log).replace("\r", "").splitlines()
-    starts = [number for number, line in enumerate(lines) if HEADER.match(line)]
-    failures = [failure for start in starts if (failure := _parse(lines, start)) is not None]
-    if not failures:
-        ending = next((match for line in reversed(lines) if (match := RAISED.match(line)) and match["message"] and KNOWN_ENDING.search(match["type"])), None)
-        return Failure(ending["type"], ending["message"], log=log) if ending else None
-    last = failures[-1]
-    worker = next((match for failure in failures[-2:] if (match := WORKER.search(failure.message))), None)
-    if worker and last.type.rpartition(".")[2] == worker["type"]:
-        last = replace(last, worker=int(worker["worker"]))
-    return replace(last, log=log)
+    lines = clean_lines(log)
+    exceptions = [exception for exception in read_records(lines).exceptions if exception.type]
+    if not exceptions:
+        return None
+    last = exceptions[-1]
+    relayed = next((m for e in exceptions[-2:] if (m := WORKER.search(e.message)) and m["type"] == last.type), None)
+    following = [line.text for line in lines if last.number < line.number <= last.number + MESSAGE_LINES]
+    message = "\n".join([last.message, *itertools.takewhile(_continues, following)]).strip()
+    frames = [_frame(frame) for frame in last.frames]
+    return Failure(
+        last.text.partition(":")[0].strip(), message, frames, int(relayed["worker"]) if relayed else None, log=log
+    )
 
 
-def _parse(lines: Sequence[str], start: int) -> Failure | None:
-    """Parse one traceback of Python or IPython, from its header to the end of its message."""
-    frames: list[Frame] = []
-    number = start + 1
-    indent = len(lines[start]) - len(lines[start].lstrip(" |+"))
-    while number < len(lines):
-        text = lines[number]
-        bare = text[indent:] if indent and not text[:indent].strip(" |") else text
-        frame = FRAME.match(bare)
-        cell = CELL_FRAME.match(bare)
-        file = IPYTHON_FRAME.match(bare)
-        if frame:
-            code = lines[number + 1].strip() if number + 1 < len(lines) and lines[number + 1].startswith("    ") else ""
-            code = "" if FRAME.match(code) else code
-            carets = lines[number + 2] if code and number + 2 < len(lines) and CARETS.match(lines[number + 2]) else ""
-            expression = _marked(lines[number + 1], carets) if carets else ""
-            frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or "", code, expression))
-        elif cell or file:
-            match = cell or file
-            assert match is not None
-            frames.append(
-                Frame(file["file"] if file else f"In [{match['cell']}]" if cell else "", int(match["line"] or 0), match["function"] or "", cell=int(cell["cell"]) if cell else None)
-            )
-        elif (arrow := ARROW.match(bare)) and frames:
-            frames[-1] = replace(frames[-1], line=int(arrow["line"]), code=arrow["code"].strip())
-        elif (raised := RAISED.match(bare)) and (frames or KNOWN_ENDING.search(raised["type"])) and "Traceback" not in bare:
-            return Failure(raised["type"], _message(lines, number, raised["message"] or "", indent), frames)
-        elif HEADER.match(text) or CHAINED.match(bare):
-            return None
-        number += 1
-    return None
+def _continues(text: str) -> bool:
+    return not text.strip() or (text[0] in " \t" and 'File "' not in text)
 
 
-def _message(lines: Sequence[str], start: int, first: str, indent: int) -> str:
-    """Return the message with its further lines, which end at a blank line before another paragraph or a traceback."""
-    parts = [first]
-    for text in lines[start + 1 : start + 60]:
-        if HEADER.match(text) or FRAME.match(text) or CHAINED.match(text.strip()) or re.match(r"\[W|\d{4}-\d\d-\d\d|\[rank", text):
-            break
-        parts.append(text)
-    return "\n".join(parts).strip()
-
-
-def _marked(code: str, carets: str) -> str:
-    """Return the part of a source line above its carets."""
-    first = min((at for at in (carets.find("^"), carets.find("~")) if at >= 0), default=0)
-    return code[first : len(carets.rstrip())].strip()
+def _frame(frame: LoggedFrame) -> Frame:
+    cell = CELL.match(frame.file)
+    code = frame.source.strip()
+    return Frame(
+        frame.file,
+        frame.line,
+        frame.function,
+        code,
+        frame.code if frame.marks else "",
+        cell=int(cell[1]) if cell else None,
+    )
 
 
 def from_notebook(cells: Sequence[Mapping[str, Any]]) -> Failure | None:
@@ -280,7 +255,9 @@ def with_sources(failure: Failure) -> Failure:
         if frame.cell is None and frame.file not in sources and (source := _read(frame)):
             sources[frame.file] = source
     frames = [
-        replace(frame, code=sources[frame.file].line(frame.line).strip()) if not frame.code and frame.file in sources else frame
+        replace(frame, code=sources[frame.file].line(frame.line).strip())
+        if not frame.code and frame.file in sources
+        else frame
         for frame in failure.frames
     ]
     return replace(failure, sources=sources, frames=frames)

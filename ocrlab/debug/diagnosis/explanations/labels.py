@@ -35,19 +35,38 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
     output, target = loss_tensors(failure)
     if fact.bound or failure.in_library("one_hot"):
         return _one_hot_range(fact, failure)
-    classes = output.shape[1] if output is not None and output.shape and len(output.shape) > 1 else _output_count(failure)
+    classes = (
+        output.shape[1] if output is not None and output.shape and len(output.shape) > 1 else _output_count(failure)
+    )
     low, high = (target.min, target.max) if target is not None else (None, None)
     label = fact.label if fact.label is not None else high
-    labels = target.distinct if target is not None and target.distinct and target.distinct_count == len(target.distinct) else None
+    labels = (
+        target.distinct
+        if target is not None and target.distinct and target.distinct_count == len(target.distinct)
+        else None
+    )
     name = _target_name(failure)
-    values = f" (labels in this batch: {', '.join(map(str, labels))})" if labels else f" (labels in this batch: {low} to {high})" if low is not None else ""
-    model = f"the model has {count(classes, 'output')}, for the labels 0 to {classes - 1}" if classes else "the model has too few outputs"
+    values = (
+        f" (labels in this batch: {', '.join(map(str, labels))})"
+        if labels
+        else f" (labels in this batch: {low} to {high})"
+        if low is not None
+        else ""
+    )
+    model = (
+        f"the model has {count(classes, 'output')}, for the labels 0 to {classes - 1}"
+        if classes
+        else "the model has too few outputs"
+    )
     if label is None:
         return None
     text = f"{name} holds the label {label}{values}, but {model}."
     definition = loss_definition(failure)
     if label in IGNORED or label < 0:
-        text += f" {label} is not a class here: it marks pixels or samples without a label (void, border, padding), which the loss has to leave out."
+        text += (
+            f" {label} is not a class here: it marks pixels or samples without a label (void, border, padding), "
+            "which the loss has to leave out."
+        )
         fix, edit = f"`ignore_index={label}` in the loss.", None
         if definition is not None:
             before = definition[0].code(definition[1])
@@ -58,7 +77,10 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
             fix = f"Tell the loss to ignore it: `F.cross_entropy(outputs, targets, ignore_index={label})`."
         return Explanation(text, fix, edit)
     if classes and label == classes and low is not None and low >= 1:
-        return Explanation(f"{text} No label is 0: the labels are counted from 1.", f"Count from 0: pass `{name.strip('`')} - 1` to the loss.")
+        return Explanation(
+            f"{text} No label is 0: the labels are counted from 1.",
+            f"Count from 0: pass `{name.strip('`')} - 1` to the loss.",
+        )
     last = _last_layer(failure, classes) if classes else None
     if classes and last is not None:
         source, call = last
@@ -66,8 +88,17 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
         needed = max(label, high or 0) + 1
         after = _with_size(before, classes, needed)
         text += f" The last layer is `{before}` ({source.place(call)})."
-        return Explanation(text, f"With {needed} classes: `{after}`. If label {label} should not occur, look at how the labels are numbered.", replaced(source, call.lineno, before, after))
-    return Explanation(text, f"Give the last layer {label + 1} outputs, or renumber the labels to 0 ... {classes - 1 if classes else 'C - 1'}.")
+        return Explanation(
+            text,
+            f"With {needed} classes: `{after}`. If label {label} should not occur, look at how the labels are "
+            "numbered.",
+            replaced(source, call.lineno, before, after),
+        )
+    return Explanation(
+        text,
+        f"Give the last layer {label + 1} outputs, or renumber the labels to 0 ... "
+        f"{classes - 1 if classes else 'C - 1'}.",
+    )
 
 
 def _with_size(code: str, before: int, after: int) -> str:
@@ -109,8 +140,16 @@ def _one_hot_range(fact: Fact, failure: Failure) -> Explanation | None:
     inside = f" They go from {value.min} to {value.max}." if value is not None and value.min is not None else ""
     text = f"`{place[0].code(place[1])}`: the labels in `{name}` do not fit into this number of classes.{inside}"
     if value is not None and value.min is not None and value.min < 0:
-        return Explanation(f"{text} A negative label marks what has no label.", f"Leave those out first (`{name}[{name} >= 0]`), or give them a class of their own.")
-    return Explanation(text, f"Pass `num_classes` of at least {value.max + 1}." if value is not None and value.max is not None else "Pass `num_classes` of at least the largest label plus one.")
+        return Explanation(
+            f"{text} A negative label marks what has no label.",
+            f"Leave those out first (`{name}[{name} >= 0]`), or give them a class of their own.",
+        )
+    return Explanation(
+        text,
+        f"Pass `num_classes` of at least {value.max + 1}."
+        if value is not None and value.max is not None
+        else "Pass `num_classes` of at least the largest label plus one.",
+    )
 
 
 @explains("table_index")
@@ -129,9 +168,16 @@ def embedding_index(fact: Fact, failure: Failure) -> Explanation | None:
     text = f"{layer} has {count(rows, 'row')}, for the ids 0 to {rows - 1}"
     text += f" (`{owner.text}`)" if owner is not None and owner.text else ""
     if low is not None and low < 0:
-        return Explanation(f"{text}, but its input holds the id {low}.", "Ids have to be 0 or more: look for -1 or -100 as padding, and use `padding_idx` with an id inside the table.")
+        return Explanation(
+            f"{text}, but its input holds the id {low}.",
+            "Ids have to be 0 or more: look for -1 or -100 as padding, and use `padding_idx` with an id inside the "
+            "table.",
+        )
     if high is None:
-        return Explanation(f"{text}, and its input holds an id that is larger.", f"Build it with the largest id plus one, or look at how the ids are made.")
+        return Explanation(
+            f"{text}, and its input holds an id that is larger.",
+            "Build it with the largest id plus one, or look at how the ids are made.",
+        )
     text += f", but its input holds the id {high}."
     needed = high + 1
     sized = _size_expression(failure, definition)
@@ -142,11 +188,20 @@ def embedding_index(fact: Fact, failure: Failure) -> Explanation | None:
         reserved = _reserved(failure, extra)
         text += f", which leaves out {reserved}." if reserved else "."
         after = f"{code} + {extra}" if code.isidentifier() or code.endswith(")") or "." in code else str(needed)
-        edit = replaced(where.source, where.node.lineno, f"({code})", f"({after})") or replaced(where.source, where.node.lineno, f"({code},", f"({after},")
+        edit = replaced(where.source, where.node.lineno, f"({code})", f"({after})") or replaced(
+            where.source, where.node.lineno, f"({code},", f"({after},"
+        )
         return Explanation(text, f"Make it {needed} rows: `{after}`.", edit)
     if frame is not None and _is_position(failure, frame):
-        return Explanation(f"{text} The ids are positions: the sequence is longer than the table.", f"Build the table for the longest sequence ({needed} or more), or cut the sequences to {rows}.")
-    return Explanation(text, f"Build it with at least {needed} rows, and make sure that special tokens (padding, unknown, begin, end) are counted.")
+        return Explanation(
+            f"{text} The ids are positions: the sequence is longer than the table.",
+            f"Build the table for the longest sequence ({needed} or more), or cut the sequences to {rows}.",
+        )
+    return Explanation(
+        text,
+        f"Build it with at least {needed} rows, and make sure that special tokens (padding, unknown, begin, end) "
+        "are counted.",
+    )
 
 
 def _first_number(text: str) -> int | None:
@@ -182,12 +237,20 @@ def _reserved(failure: Failure, extra: int) -> str:
         for node in source.tree.body:
             if isinstance(node, ast.Assign):
                 targets = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else [node.targets[0]]
-                names += [t.id for t in targets if isinstance(t, ast.Name) and t.id.strip("_").upper().removesuffix("_ID").removesuffix("_IDX") in SPECIAL]
+                names += [
+                    t.id
+                    for t in targets
+                    if isinstance(t, ast.Name)
+                    and t.id.strip("_").upper().removesuffix("_ID").removesuffix("_IDX") in SPECIAL
+                ]
         offset = next(
             (
                 node
                 for node in source.nodes
-                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and constant(node.right) == extra and isinstance(node.left, ast.Name)
+                if isinstance(node, ast.BinOp)
+                and isinstance(node.op, ast.Add)
+                and constant(node.right) == extra
+                and isinstance(node.left, ast.Name)
             ),
             None,
         )
@@ -222,18 +285,31 @@ def empty_sequence(fact: Fact, failure: Failure) -> Explanation | None:
         value = frame.values.get("lengths") if frame else None
     at = value.argmin if value is not None and value.min == 0 else None
     name = f"`{dotted(lengths)}`" if lengths is not None and dotted(lengths) else "the lengths"
-    text = f"A sequence in the batch is empty: {name} holds 0" + (f" for sample {at} of the batch" if at is not None else "") + ", and an empty sequence cannot be packed."
+    text = (
+        f"A sequence in the batch is empty: {name} holds 0"
+        + (f" for sample {at} of the batch" if at is not None else "")
+        + ", and an empty sequence cannot be packed."
+    )
     condition = _filter(failure)
     if condition:
         text += f" {condition}"
-    return Explanation(text, "Drop the samples that end up empty before the batch is made, keep at least one token for them (an unknown-word id), or clamp: `lengths.clamp(min=1)` with padding in their place.")
+    return Explanation(
+        text,
+        "Drop the samples that end up empty before the batch is made, keep at least one token for them (an "
+        "unknown-word id), or clamp: `lengths.clamp(min=1)` with padding in their place.",
+    )
 
 
 def _filter(failure: Failure) -> str:
     """Name the comprehension that filters tokens away."""
     for source in failure.all_sources():
         for node in source.nodes:
-            if isinstance(node, ast.ListComp) and node.generators[0].ifs and isinstance(node.generators[0].iter, ast.Call) and last_name(node.generators[0].iter.func) in ("split", "findall", "tokenize"):
+            if (
+                isinstance(node, ast.ListComp)
+                and node.generators[0].ifs
+                and isinstance(node.generators[0].iter, ast.Call)
+                and last_name(node.generators[0].iter.func) in ("split", "findall", "tokenize")
+            ):
                 return f"`if {source.code(node.generators[0].ifs[0])}` ({source.place(node)}) removes every word of it."
     return ""
 
@@ -246,11 +322,31 @@ def not_probabilities(fact: Fact, failure: Failure) -> Explanation | None:
     span = f": it goes from {value.min} to {value.max}" if value is not None and value.min is not None else ""
     definition = loss_definition(failure)
     if fact.operand == "target":
-        return Explanation(f"The target of the binary cross entropy has to lie between 0 and 1{span}.", "Labels of several classes need `nn.CrossEntropyLoss`; masks that are stored as 0 and 255 have to be divided by 255.")
-    text = f"`{definition[0].code(definition[1])}` ({definition[0].place(definition[1])})" if definition else "Binary cross entropy"
-    text += f" takes probabilities from 0 to 1, but the model's output is not limited to them{span}: there is no sigmoid (or the values are NaN)."
-    edit = replaced(definition[0], definition[1].lineno, "BCELoss", "BCEWithLogitsLoss") if definition and "Logits" not in definition[0].code(definition[1]) else None
-    return Explanation(text, "Use `nn.BCEWithLogitsLoss()`, which applies the sigmoid itself and is stable, or call `torch.sigmoid` on the output.", edit)
+        return Explanation(
+            f"The target of the binary cross entropy has to lie between 0 and 1{span}.",
+            "Labels of several classes need `nn.CrossEntropyLoss`; masks that are stored as 0 and 255 have to be "
+            "divided by 255.",
+        )
+    text = (
+        f"`{definition[0].code(definition[1])}` ({definition[0].place(definition[1])})"
+        if definition
+        else "Binary cross entropy"
+    )
+    text += (
+        f" takes probabilities from 0 to 1, but the model's output is not limited to them{span}: there is no "
+        "sigmoid (or the values are NaN)."
+    )
+    edit = (
+        replaced(definition[0], definition[1].lineno, "BCELoss", "BCEWithLogitsLoss")
+        if definition and "Logits" not in definition[0].code(definition[1])
+        else None
+    )
+    return Explanation(
+        text,
+        "Use `nn.BCEWithLogitsLoss()`, which applies the sigmoid itself and is stable, or call `torch.sigmoid` on "
+        "the output.",
+        edit,
+    )
 
 
 @explains("target_dimensions")
@@ -265,28 +361,58 @@ def wrong_target_form(fact: Fact, failure: Failure) -> Explanation | None:
     outputs = output.shape if output is not None else None
     bare = name.strip("`") if name.startswith("`") else "target"
     if fact.dtype is not None:
-        text = f"{name}{f' {sizes(shape)}' if shape else ''} has the shape of class probabilities but holds whole numbers ({fact.dtype}): it is one-hot."
-        return Explanation(text, f"Pass class indices: `{bare}.argmax(1)`; or make it floating point: `{bare}.float()`.")
+        text = (
+            f"{name}{f' {sizes(shape)}' if shape else ''} has the shape of class probabilities but holds whole "
+            f"numbers ({fact.dtype}): it is one-hot."
+        )
+        return Explanation(
+            text, f"Pass class indices: `{bare}.argmax(1)`; or make it floating point: `{bare}.float()`."
+        )
     if shape and len(shape) == 2 and shape[1] == 1:
-        return Explanation(f"{text}: one class index for each sample, with an extra axis.", f"Remove the axis: `{bare}.squeeze(1)`.")
+        return Explanation(
+            f"{text}: one class index for each sample, with an extra axis.", f"Remove the axis: `{bare}.squeeze(1)`."
+        )
     if shape and outputs and shape == outputs:
-        return Explanation(f"{text}, the same as the outputs: it is one-hot, and the loss takes one class index for each sample.", f"Pass `{bare}.argmax(1)`, or floating-point probabilities (`{bare}.float()`).")
+        return Explanation(
+            f"{text}, the same as the outputs: it is one-hot, and the loss takes one class index for each sample.",
+            f"Pass `{bare}.argmax(1)`, or floating-point probabilities (`{bare}.float()`).",
+        )
     if shape and len(shape) == 4:
         axis = 1 if shape[1] in (1, 3, 4) else 3
         if shape[axis] == 1:
-            return Explanation(f"{text}: a mask has one class index for each pixel, (N, H, W), without a channel axis.", f"Remove the axis: `{bare}.squeeze({axis})`.")
-        return Explanation(f"{text}: the masks were read as colour images, and the loss takes one class index for each pixel, (N, H, W).", "Read the masks as class indices (mode `L` or `P`), or map the colours to indices in `__getitem__`.")
-    return Explanation(f"{text}, but the loss takes one class index for each sample or pixel" + (f" of outputs {sizes(outputs)}" if outputs else "") + ".", f"Pass class indices: `{bare}.argmax(1)` for one-hot targets, `{bare}.squeeze(1)` for an extra axis.")
+            return Explanation(
+                f"{text}: a mask has one class index for each pixel, (N, H, W), without a channel axis.",
+                f"Remove the axis: `{bare}.squeeze({axis})`.",
+            )
+        return Explanation(
+            f"{text}: the masks were read as colour images, and the loss takes one class index for each pixel, (N, "
+            "H, W).",
+            "Read the masks as class indices (mode `L` or `P`), or map the colours to indices in `__getitem__`.",
+        )
+    return Explanation(
+        f"{text}, but the loss takes one class index for each sample or pixel"
+        + (f" of outputs {sizes(outputs)}" if outputs else "")
+        + ".",
+        f"Pass class indices: `{bare}.argmax(1)` for one-hot targets, `{bare}.squeeze(1)` for an extra axis.",
+    )
 
 
 @explains("class_weights")
 def wrong_class_weights(fact: Fact, failure: Failure) -> Explanation | None:
     """Class weights for another number of classes than the model has outputs."""
     output, _ = loss_tensors(failure)
-    classes = fact.classes or (output.shape[1] if output is not None and output.shape and len(output.shape) > 1 else None)
+    classes = fact.classes or (
+        output.shape[1] if output is not None and output.shape and len(output.shape) > 1 else None
+    )
     definition = loss_definition(failure)
     weights = fact.weight[0] if fact.weight else None
-    text = "The loss" + (f" `{definition[0].code(definition[1])}` ({definition[0].place(definition[1])})" if definition else "")
+    text = "The loss" + (
+        f" `{definition[0].code(definition[1])}` ({definition[0].place(definition[1])})" if definition else ""
+    )
     text += f" has {count(weights, 'class weight')}" if weights else " has class weights of another number"
     text += f", but the model has {count(classes, 'output')}." if classes else " than the model has outputs."
-    return Explanation(text, f"Give one weight for each of the {classes or ''} outputs, or correct the number of outputs of the last layer.".replace("  ", " "))
+    return Explanation(
+        text,
+        f"Give one weight for each of the {classes or ''} outputs, or correct the number of outputs of the last "
+        "layer.".replace("  ", " "),
+    )

@@ -33,61 +33,81 @@ def shape(name: str) -> str:
 PATTERNS: dict[str, tuple[str, ...]] = {
     # shapes
     "matmul": (
-        r"mat1 and mat2 shapes cannot be multiplied \((?P<rows>\d+)x(?P<features>\d+) and (?P<expected>\d+)x(?P<outputs>\d+)\)",
+        r"mat1 and mat2 shapes cannot be multiplied \((?P<rows>\d+)x(?P<features>\d+) and "
+        r"(?P<expected>\d+)x(?P<outputs>\d+)\)",
         r"size mismatch, m1: \[(?P<rows>\d+) x (?P<features>\d+)\], m2: \[(?P<expected>\d+) x (?P<outputs>\d+)\]",
         r"size mismatch, got (?P<rows>\d+), \d+x(?P<expected>\d+),(?P<features>\d+)",
         rf"shapes {shape('left')} and {shape('right')} not aligned",
         r"mismatch in its core dimension 0.*\(size (?P<expected>\d+) is different from (?P<features>\d+)\)",
-        r"size mismatch, got input \((?P<rows>\d+)\), mat \((?P<expected_rows>\d+)x(?P<features>\d+)\), vec \((?P<expected>\d+)\)",
+        r"size mismatch, got input \((?P<rows>\d+)\), mat \((?P<expected_rows>\d+)x(?P<features>\d+)\), vec "
+        r"\((?P<expected>\d+)\)",
     ),
     "batched_matmul": (
-        rf"Expected size for first two dimensions of batch2 tensor to be: {shape('expected')} but got: {shape('actual')}",
+        rf"Expected size for first two dimensions of batch2 tensor to be: {shape('expected')} but got: "
+        rf"{shape('actual')}",
         rf"batch1 and batch2 must have same number of batches, got {shape('left')} and {shape('right')}",
     ),
     "conv_channels": (
-        rf"Given (?:groups=(?P<groups>\d+)|transposed=1), weight of size {shape('weight')}, expected input{shape('input')} to have (?P<expected>\d+) channels, but got (?P<channels>\d+) channels",
-        rf"Given groups=(?P<groups>\d+), weight{shape('weight')}, so expected input{shape('input')} to have (?P<expected>\d+) channels, but got (?P<channels>\d+) channels",
+        rf"Given (?:groups=(?P<groups>\d+)|transposed=1), weight of size {shape('weight')}, expected "
+        rf"input{shape('input')} to have (?P<expected>\d+) channels, but got (?P<channels>\d+) channels",
+        rf"Given groups=(?P<groups>\d+), weight{shape('weight')}, so expected input{shape('input')} to have "
+        r"(?P<expected>\d+) channels, but got (?P<channels>\d+) channels",
         r"running_mean should contain (?P<channels>\d+) elements not (?P<expected>\d+)",
-        rf"Expected weight to be a vector of size equal to the number of channels in input, but got weight of shape {shape('weight')} and input of shape {shape('input')}",
+        r"Expected weight to be a vector of size equal to the number of channels in input, but got weight of shape "
+        rf"{shape('weight')} and input of shape {shape('input')}",
     ),
     "conv_dimensions": (
-        rf"Expected (?P<unbatched>\d)D \(unbatched\) or (?P<batched>\d)D \(batched\) input to (?P<operator>\w+), but got input of size: {shape('input')}",
-        rf"Expected (?P<batched>\d)-dimensional input for \d-dimensional weight {shape('weight')}, but got \d-dimensional input of size {shape('input')} instead",
+        r"Expected (?P<unbatched>\d)D \(unbatched\) or (?P<batched>\d)D \(batched\) input to (?P<operator>\w+), "
+        rf"but got input of size: {shape('input')}",
+        rf"Expected (?P<batched>\d)-dimensional input for \d-dimensional weight {shape('weight')}, but got "
+        rf"\d-dimensional input of size {shape('input')} instead",
         r"expected (?P<unbatched>\d)D or (?P<batched>\d)D input \(got (?P<actual>\d)D input\)",
         r"expected (?P<batched>\d)D input \(got (?P<actual>\d)D input\)",
     ),
     "concatenate": (
-        r"Sizes of tensors must match except in dimension (?P<axis>\d+)\. Expected size (?P<first>\d+) but got size (?P<second>\d+) for tensor number (?P<position>\d+) in the list",
-        r"Sizes of tensors must match except in dimension (?P<axis>\d+)\. Got (?P<first>\d+) and (?P<second>\d+) in dimension (?P<differing_axis>\d+)",
-        r"all the input array dimensions except for the concatenation axis must match exactly, but along dimension (?P<differing_axis>\d+), the array at index \d+ has size (?P<first>\d+) and the array at index (?P<position>\d+) has size (?P<second>\d+)",
+        r"Sizes of tensors must match except in dimension (?P<axis>\d+)\. Expected size (?P<first>\d+) but got size "
+        r"(?P<second>\d+) for tensor number (?P<position>\d+) in the list",
+        r"Sizes of tensors must match except in dimension (?P<axis>\d+)\. Got (?P<first>\d+) and (?P<second>\d+) in "
+        r"dimension (?P<differing_axis>\d+)",
+        r"all the input array dimensions except for the concatenation axis must match exactly, but along dimension "
+        r"(?P<differing_axis>\d+), the array at index \d+ has size (?P<first>\d+) and the array at index "
+        r"(?P<position>\d+) has size (?P<second>\d+)",
     ),
     "stack": (
-        rf"stack expects each tensor to be equal size, but got {shape('first')} at entry 0 and {shape('second')} at entry (?P<position>\d+)",
+        rf"stack expects each tensor to be equal size, but got {shape('first')} at entry 0 and {shape('second')} at "
+        r"entry (?P<position>\d+)",
         r"(?P<arrays>all input arrays must have the same shape)",
-        r"invalid argument 0: Sizes of tensors must match except in dimension 0\. Got (?P<first_size>\d+) and (?P<second_size>\d+) in dimension (?P<axis>\d+)",
+        r"invalid argument 0: Sizes of tensors must match except in dimension 0\. Got (?P<first_size>\d+) and "
+        r"(?P<second_size>\d+) in dimension (?P<axis>\d+)",
         r"(?P<lists>each element in list of batch should be of equal size)",
         r"(?P<resize>Trying to resize storage that is not resizable)",
     ),
     "normalize": (
-        r"(?P<normalize>output with shape \[(?P<left>[\d, ]+)\] doesn't match the broadcast shape \[(?P<right>[\d, ]+)\])",
+        r"(?P<normalize>output with shape \[(?P<left>[\d, ]+)\] doesn't match the broadcast shape \[(?P<right>[\d, "
+        r"]+)\])",
     ),
     "broadcast": (
-        r"The size of tensor a \((?P<first>\d+)\) must match the size of tensor b \((?P<second>\d+)\) at non-singleton dimension (?P<axis>\d+)",
+        r"The size of tensor a \((?P<first>\d+)\) must match the size of tensor b \((?P<second>\d+)\) at "
+        r"non-singleton dimension (?P<axis>\d+)",
         rf"operands could not be broadcast together with shapes {shape('left')} {shape('right')}",
         rf"output with shape {shape('left')} doesn't match the broadcast shape {shape('right')}",
-        rf"The expanded size of the tensor \((?P<first>\d+)\) must match the existing size \((?P<second>\d+)\) at non-singleton dimension (?P<axis>\d+)",
+        r"The expanded size of the tensor \((?P<first>\d+)\) must match the existing size \((?P<second>\d+)\) at "
+        r"non-singleton dimension (?P<axis>\d+)",
     ),
     "mask_shape": (
-        rf"The shape of the mask {shape('mask')} at index (?P<axis>\d+) does not match the shape of the indexed tensor {shape('indexed')}",
+        rf"The shape of the mask {shape('mask')} at index (?P<axis>\d+) does not match the shape of the indexed "
+        rf"tensor {shape('indexed')}",
     ),
     "divisible": (
         r"embed_dim must be divisible by num_heads",
         r"num_channels \((?P<total>\d+)\) must be divisible by num_groups \((?P<parts>\d+)\)",
-        r"Expected number of channels in input to be divisible by num_groups, but got input of shape \[\d+, (?P<total>\d+)[^\]]*\] and num_groups=(?P<parts>\d+)",
+        r"Expected number of channels in input to be divisible by num_groups, but got input of shape \[\d+, "
+        r"(?P<total>\d+)[^\]]*\] and num_groups=(?P<parts>\d+)",
         r"(?P<name>\w+) must be divisible by groups",
     ),
     "einsum": (
-        r"einsum\(\): subscript (?P<letter>\w) has size (?P<second>\d+) for operand \d+ which does not broadcast with previously seen size (?P<first>\d+)",
+        r"einsum\(\): subscript (?P<letter>\w) has size (?P<second>\d+) for operand \d+ which does not broadcast "
+        r"with previously seen size (?P<first>\d+)",
     ),
     "empty_list": (
         r"stack expects a non-empty TensorList",
@@ -98,16 +118,15 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "view": (
         rf"shape '{shape('target')}' is invalid for input of size (?P<size>\d+)",
         r"cannot reshape array of size (?P<size>\d+) into shape \((?P<target>[\d, -]+)\)",
-        rf"(?P<strides>view size is not compatible with input tensor's size and stride)",
+        r"(?P<strides>view size is not compatible with input tensor's size and stride)",
         r"shape '\[(?P<target>[-\d, ]+)\]' is invalid for input of size (?P<size>\d+)",
     ),
-    "batch_size": (
-        r"Expected input batch_size \((?P<outputs>\d+)\) to match target batch_size \((?P<targets>\d+)\)",
-    ),
+    "batch_size": (r"Expected input batch_size \((?P<outputs>\d+)\) to match target batch_size \((?P<targets>\d+)\)",),
     "target_size": (
         rf"Target size \({shape('target')}\) must be the same as input size \({shape('output')}\)",
         rf"Using a target size \({shape('target')}\) that is different to the input size \({shape('output')}\)",
-        rf"Using a target size \({shape('target')}\) that is different to the input size \({shape('output')}\) is deprecated",
+        rf"Using a target size \({shape('target')}\) that is different to the input size \({shape('output')}\) is "
+        r"deprecated",
     ),
     "batch_norm_single": (
         rf"Expected more than 1 (?:value per channel|spatial element) when training, got input size {shape('input')}",
@@ -117,16 +136,20 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         rf"Expected hidden(?:\[(?P<part>\d)\])? size {shape('expected_shape')}, got {shape('actual_shape')}",
     ),
     "dimension_range": (
-        r"Dimension out of range \(expected to be in range of \[(?P<low>-?\d+), (?P<high>-?\d+)\], but got (?P<axis>-?\d+)\)",
+        r"Dimension out of range \(expected to be in range of \[(?P<low>-?\d+), (?P<high>-?\d+)\], but got "
+        r"(?P<axis>-?\d+)\)",
         r"axis (?P<axis>-?\d+) is out of bounds for array of dimension (?P<dimensions>\d+)",
     ),
     "normalized_shape": (
-        rf"Given normalized_shape=\[(?P<expected>[\d, ]+)\], expected input with shape \[\*, [\d, ]+\], but got input of size{shape('input')}",
+        r"Given normalized_shape=\[(?P<expected>[\d, ]+)\], expected input with shape \[\*, [\d, ]+\], but got "
+        rf"input of size{shape('input')}",
         r"was expecting embedding dimension of (?P<expected>\d+), but got (?P<features>\d+)",
     ),
     "kernel_too_large": (
-        r"Calculated padded input size per channel: \((?P<input>[\d x]+)\)\. Kernel size: \((?P<kernel>[\d x]+)\)\. Kernel size can't be greater than actual input size",
-        r"Given input size: \((?P<input>[\d x]+)\)\. Calculated output size: \((?P<output>[-\d x]+)\)\. Output size is too small",
+        r"Calculated padded input size per channel: \((?P<input>[\d x]+)\)\. Kernel size: \((?P<kernel>[\d x]+)\)\. "
+        r"Kernel size can't be greater than actual input size",
+        r"Given input size: \((?P<input>[\d x]+)\)\. Calculated output size: \((?P<output>[-\d x]+)\)\. Output size "
+        r"is too small",
     ),
     "unpack": (
         r"too many values to unpack \(expected (?P<expected>\d+)(?:, got (?P<actual>\d+))?\)",
@@ -145,8 +168,14 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"could not convert string to float: '?(?P<text>[^'\n]*)'?",
         r"can't convert np\.ndarray of type numpy\.(?P<type>object_|str_)",
     ),
-    "ragged_array": (r"setting an array element with a sequence", r"expected sequence of length (?P<first>\d+) at dim \d+ \(got (?P<second>\d+)\)"),
-    "zero_division": (r"^ZeroDivisionError", r"(?:float|integer|integer modulo|division|float floor)(?: division| or modulo)? by zero"),
+    "ragged_array": (
+        r"setting an array element with a sequence",
+        r"expected sequence of length (?P<first>\d+) at dim \d+ \(got (?P<second>\d+)\)",
+    ),
+    "zero_division": (
+        r"^ZeroDivisionError",
+        r"(?:float|integer|integer modulo|division|float floor)(?: division| or modulo)? by zero",
+    ),
     "table_index": (
         r"^index out of range in self",
         r"index out of range: Tried to access index (?P<index>-?\d+) out of table with (?P<rows>\d+) rows",
@@ -169,22 +198,26 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "target_dimensions": (
         r"0D or 1D target tensor expected, multi-target not supported",
         r"multi-target not supported at",
-        rf"only batches of spatial targets supported \((?P<expected>\d)D tensors\) but got targets of (?:size|dimension): (?:: )?(?P<actual>\d)",
+        r"only batches of spatial targets supported \((?P<expected>\d)D tensors\) but got targets of "
+        r"(?:size|dimension): (?:: )?(?P<actual>\d)",
         r"Expected floating point type for target with class probabilities, got (?P<dtype>\w+)",
         rf"Expected target size {shape('expected_shape')}, got {shape('actual_shape')}",
     ),
     "class_weights": (
-        rf"weight tensor should be defined either for all (?P<classes>\d+) classes or no classes but got weight tensor of shape: {shape('weight')}",
+        r"weight tensor should be defined either for all (?P<classes>\d+) classes or no classes but got weight "
+        rf"tensor of shape: {shape('weight')}",
         r"weight tensor should be defined either for all or no classes",
     ),
     # dtype and device
     "unsupported_dtype": (
         r"\"?(?P<operator>[\w:]+)\"? not implemented for '(?P<dtype>\w+)'",
-        r"(?P<operator>\w+)\(\): could not infer output dtype\. Input dtype must be either a floating point or complex dtype\. Got: (?P<dtype>\w+)",
+        r"(?P<operator>\w+)\(\): could not infer output dtype\. Input dtype must be either a floating point or "
+        r"complex dtype\. Got: (?P<dtype>\w+)",
         r"(?P<operator>\w+)\(\): input dtype should be either floating point or complex dtypes\. Got (?P<dtype>\w+)",
     ),
     "index_dtype": (
-        r"Expected tensor for argument #\d+ '(?P<operand>\w+)' to have one of the following scalar types: Long, Int; but got (?P<dtype>[\w.]+) instead",
+        r"Expected tensor for argument #\d+ '(?P<operand>\w+)' to have one of the following scalar types: Long, "
+        r"Int; but got (?P<dtype>[\w.]+) instead",
         r"tensors used as indices must be long, (?:int, )?byte or bool tensors",
         r"(?:scatter|gather|index)\w*\(\): Expected dtype int64 for index",
         r"arrays used as indices must be of integer \(or boolean\) type",
@@ -195,18 +228,27 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"expected scalar type (?P<expected>\w+) but found (?P<actual>\w+)",
         r"expected m1 and m2 to have the same dtype, but got: (?P<actual>\w+) != (?P<expected>\w+)",
         r"mat1 and mat2 must have the same dtype, but got (?P<actual>\w+) and (?P<expected>\w+)",
-        r"Input type \((?P<actual>[a-z][\w :]*)\) and (?P<parameter>bias|weight) type \((?P<expected>[a-z][\w :]*)\) should be the same",
+        r"Input type \((?P<actual>[a-z][\w :]*)\) and (?P<parameter>bias|weight) type \((?P<expected>[a-z][\w "
+        r":]*)\) should be the same",
         r"expected target dtype to be (?P<expected>Long) or Byte, but got (?P<actual>\w+)",
-        r"Expected object of (?:scalar type|type|data type) (?P<expected>[\w.]+) but (?:got scalar type|found type|got data type) (?P<actual>[\w.]+)",
+        r"Expected object of (?:scalar type|type|data type) (?P<expected>[\w.]+) but (?:got scalar type|found "
+        r"type|got data type) (?P<actual>[\w.]+)",
         r"Found dtype (?P<actual>\w+) but expected (?P<expected>\w+)",
         r"result type (?P<actual>\w+) can't be cast to the desired output type (?P<expected>\w+)",
-        r"Input type \((?:torch\.)?(?P<actual>(?!cuda)\w+Tensor)\) and (?P<parameter>bias|weight) type \((?:torch\.)?(?P<expected>(?!cuda)\w+Tensor)\) should be the same",
+        r"Input type \((?:torch\.)?(?P<actual>(?!cuda)\w+Tensor)\) and (?P<parameter>bias|weight) type "
+        r"\((?:torch\.)?(?P<expected>(?!cuda)\w+Tensor)\) should be the same",
     ),
     "device": (
-        r"Input type \(torch\.(?P<actual>(?:cuda\.)?\w+)\) and (?P<parameter>weight|bias) type \(torch\.(?P<expected>(?:cuda\.)?\w+)\) should be the same",
-        r"Expected all tensors to be on the same device, but (?:found at least two devices, (?P<first>[\w:]+) and (?P<second>[\w:]+)!|got (?P<operand>\w+) is on (?P<actual>[\w:]+), different from other tensors on (?P<expected>[\w:]+))(?: \(when checking argument (?:for argument (?P<argument>\w+) )?in method (?P<method>\w+)\))?",
-        r"Expected object of device type (?P<expected>\w+) but got device type (?P<actual>\w+) for argument #\d+ '(?P<argument>\w+)' in call to (?P<method>\w+)",
-        r"Tensor for argument #\d+ '(?P<argument>\w+)' is on (?P<actual>\w+), but expected (?:it|them) to be on (?P<expected>\w+)",
+        r"Input type \(torch\.(?P<actual>(?:cuda\.)?\w+)\) and (?P<parameter>weight|bias) type "
+        r"\(torch\.(?P<expected>(?:cuda\.)?\w+)\) should be the same",
+        r"Expected all tensors to be on the same device, but (?:found at least two devices, (?P<first>[\w:]+) and "
+        r"(?P<second>[\w:]+)!|got (?P<operand>\w+) is on (?P<actual>[\w:]+), different from other tensors "
+        r"on (?P<expected>[\w:]+))(?: \(when checking argument (?:for argument (?P<argument>\w+) )?in "
+        r"method (?P<method>\w+)\))?",
+        r"Expected object of device type (?P<expected>\w+) but got device type (?P<actual>\w+) for argument #\d+ "
+        r"'(?P<argument>\w+)' in call to (?P<method>\w+)",
+        r"Tensor for argument #\d+ '(?P<argument>\w+)' is on (?P<actual>\w+), but expected (?:it|them) to be on "
+        r"(?P<expected>\w+)",
         r"Input, output and indices must be on the current device",
         r"indices should be either on cpu or on the same device as the indexed tensor \((?P<expected>[\w:]+)\)",
     ),
@@ -228,22 +270,26 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "no_gradient": (
         r"element 0 of tensors does not require grad and does not have a grad_fn",
-        r"(?:you can only change requires_grad|cannot call .backward|One of the differentiated Tensors does not require grad)",
+        r"(?:you can only change requires_grad|cannot call .backward|One of the differentiated Tensors does not "
+        r"require grad)",
     ),
     "second_backward": (
         r"Trying to backward through the graph a second time",
         r"Trying to access directly saved tensors after they have already been freed",
     ),
     "in_place": (
-        rf"one of the variables needed for gradient computation has been modified by an inplace operation: \[(?P<type>[\w.]+)(?: \[(?P<shape>[\d, ]*)\])?\](?:, which is output \d+ of (?P<made_by>\w+),)?",
+        r"one of the variables needed for gradient computation has been modified by an inplace operation: "
+        r"\[(?P<type>[\w.]+)(?: \[(?P<shape>[\d, ]*)\])?\](?:, which is output \d+ of (?P<made_by>\w+),)?",
         r"a leaf Variable that requires grad (?:is being|has been) used in an in-place operation",
-        r"Output \d+ of (?P<made_by>\w+) is a view and (?:is being|its base or another view of its base has been) modified inplace",
+        r"Output \d+ of (?P<made_by>\w+) is a view and (?:is being|its base or another view of its base has been) "
+        r"modified inplace",
     ),
     "empty_parameters": (r"optimizer got an empty parameter list",),
     "non_leaf": (r"can't optimize a non-leaf Tensor",),
     # data sets
     "collate_type": (
-        r"default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found (?:<class '(?P<type>[\w.]+)'>|(?P<object>\w+))",
+        r"default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found (?:<class "
+        r"'(?P<type>[\w.]+)'>|(?P<object>\w+))",
         r"batch must contain tensors, numbers, dicts or lists; found <class '(?P<type>[\w.]+)'>",
     ),
     "sample_none": (
@@ -277,7 +323,8 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"can't pickle (?P<type>[\w.]+) objects",
     ),
     "main_guard": (
-        r"An attempt has been made to start a new process before the\s+current process has finished its bootstrapping phase",
+        r"An attempt has been made to start a new process before the\s+current process has finished its "
+        r"bootstrapping phase",
         r"freeze_support\(\)",
     ),
     "missing_file": (
@@ -298,12 +345,15 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "cuda_checkpoint": (
         r"Attempting to deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False",
-        r"Attempting to deserialize object on CUDA device (?P<device>\d+) but torch\.cuda\.device_count\(\) is (?P<count>\d+)",
+        r"Attempting to deserialize object on CUDA device (?P<device>\d+) but torch\.cuda\.device_count\(\) is "
+        r"(?P<count>\d+)",
     ),
     # model code
     "no_super_init": (
-        r"cannot assign (?P<what>module|parameters?|buffers?)[^\n]{0,60} before (?:Module|super\(\))\.__init__\(\) call",
-        r"'(?P<owner>\w+)' object has no attribute '_(?:modules|parameters|buffers|backward_hooks|forward_hooks|non_persistent_buffers_set)'",
+        r"cannot assign (?P<what>module|parameters?|buffers?)[^\n]{0,60} before (?:Module|super\(\))\.__init__\(\) "
+        r"call",
+        r"'(?P<owner>\w+)' object has no attribute "
+        r"'_(?:modules|parameters|buffers|backward_hooks|forward_hooks|non_persistent_buffers_set)'",
         r"super\(\) call is required|__init__\(\) call missing",
     ),
     "no_forward": (
@@ -312,9 +362,13 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     ),
     "not_callable": (r"'(?P<type>[\w.]+)' object is not callable",),
     "wrong_argument": (
-        r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' \(position (?P<position>\d+)\) must be (?P<expected>[\w ]+), not (?P<actual>[\w.]+)",
-        r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' (?:\(position (?P<position>\d+)\) )?(?:failed to unpack the object at pos \d+ with error \"type )?must be (?P<expected>tuple of ints), but (?:found element of type |got )(?P<actual>\w+)",
-        r"(?P<function>\w+)\(\)(?: received)? an invalid combination of arguments - got \((?P<actual>[^\n]*?)\), but expected",
+        r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' \(position (?P<position>\d+)\) must be "
+        r"(?P<expected>[\w ]+), not (?P<actual>[\w.]+)",
+        r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' (?:\(position (?P<position>\d+)\) )?(?:failed to "
+        r"unpack the object at pos \d+ with error \"type )?must be (?P<expected>tuple of ints), but "
+        r"(?:found element of type |got )(?P<actual>\w+)",
+        r"(?P<function>\w+)\(\)(?: received)? an invalid combination of arguments - got \((?P<actual>[^\n]*?)\), "
+        r"but expected",
     ),
     "no_attribute": (
         r"'(?P<type>[\w.]+)' object has no attribute '(?P<attribute>\w+)'",
@@ -329,11 +383,17 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "unexpected_keyword": (
         r"(?P<function>[\w.]+)\(\) got an unexpected keyword argument '(?P<argument>\w+)'",
         r"(?P<function>[\w.]+)\(\) got multiple values for argument '(?P<argument>\w+)'",
-        r"(?P<function>[\w.]+)\(\) missing (?P<count>\d+) required (?:positional|keyword-only) arguments?: (?P<missing>.+)",
-        r"(?P<function>[\w.]+)\(\) takes (?:from \d+ to )?(?P<expected>\d+) positional arguments? but (?P<actual>\d+) (?:was|were) given",
+        r"(?P<function>[\w.]+)\(\) missing (?P<count>\d+) required (?:positional|keyword-only) arguments?: "
+        r"(?P<missing>.+)",
+        r"(?P<function>[\w.]+)\(\) takes (?:from \d+ to )?(?P<expected>\d+) positional arguments? but "
+        r"(?P<actual>\d+) (?:was|were) given",
     ),
     "key": (r"^KeyError",),
-    "name": (r"name '(?P<name>\w+)' is not defined", r"cannot access local variable '(?P<name>\w+)'", r"local variable '(?P<name>\w+)' referenced before assignment"),
+    "name": (
+        r"name '(?P<name>\w+)' is not defined",
+        r"cannot access local variable '(?P<name>\w+)'",
+        r"local variable '(?P<name>\w+)' referenced before assignment",
+    ),
 }
 COMPILED = {kind: tuple(re.compile(pattern) for pattern in patterns) for kind, patterns in PATTERNS.items()}
 SHAPE_TEXT = re.compile(r"-?\d+(?:(?:, ?| x |x)-?\d+)+,?|\d+,")
@@ -345,7 +405,9 @@ def facts(type_name: str, message: str) -> Iterator[Fact]:
         for pattern in patterns:
             match = pattern.search(message) or pattern.search(f"{type_name}: {message}")
             if match:
-                yield Fact(kind, {name: _typed(name, text) for name, text in match.groupdict().items() if text is not None})
+                yield Fact(
+                    kind, {name: _typed(name, text) for name, text in match.groupdict().items() if text is not None}
+                )
                 break
 
 
@@ -358,16 +420,33 @@ def _typed(name: str, text: str) -> Any:
     return text
 
 
-SHAPE_NAMES = ("left", "right", "weight", "input", "target", "output", "expected_shape", "actual_shape", "kernel", "shape", "mask", "indexed")
+SHAPE_NAMES = (
+    "left",
+    "right",
+    "weight",
+    "input",
+    "target",
+    "output",
+    "expected_shape",
+    "actual_shape",
+    "kernel",
+    "shape",
+    "mask",
+    "indexed",
+)
 MISSING_KEYS = re.compile(r"Missing key\(s\) in state_dict: (?P<keys>[^\n]*)")
 UNEXPECTED_KEYS = re.compile(r"Unexpected key\(s\) in state_dict: (?P<keys>[^\n]*)")
 SIZE_MISMATCH = re.compile(
-    r"size mismatch for (?P<key>[\w.]+): copying a param with shape torch\.Size\(\[(?P<saved>[\d, ]*)\]\) from checkpoint,"
+    r"size mismatch for (?P<key>[\w.]+): copying a param with shape torch\.Size\(\[(?P<saved>[\d, ]*)\]\) from "
+    r"checkpoint,"
     r"\s+the shape in current model is torch\.Size\(\[(?P<model>[\d, ]*)\]\)"
 )
 
 
 def state_dict_keys(message: str) -> tuple[list[str], list[str], list[tuple[str, str, str]]]:
     """Return missing keys, unexpected keys, and (key, saved shape, model shape) of those of another size."""
-    lists = [re.findall(r'"([^"]+)"', match["keys"]) if (match := pattern.search(message)) else [] for pattern in (MISSING_KEYS, UNEXPECTED_KEYS)]
+    lists = [
+        re.findall(r'"([^"]+)"', match["keys"]) if (match := pattern.search(message)) else []
+        for pattern in (MISSING_KEYS, UNEXPECTED_KEYS)
+    ]
     return lists[0], lists[1], [(m["key"], m["saved"], m["model"]) for m in SIZE_MISMATCH.finditer(message)]

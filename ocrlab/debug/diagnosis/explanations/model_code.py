@@ -1,4 +1,4 @@
-"""Errors in the program's own model code: calls that are no calls, missing returns, wrong arguments, removed functions."""
+"""Errors in model code: layers that are not called, missing returns, wrong arguments, removed functions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,32 @@ from ocrlab.debug.diagnosis.explanations.explanation import Explanation, count, 
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin
-from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name, own_nodes, parameters
+from ocrlab.debug.diagnosis.explanations.source import (
+    Source,
+    argument,
+    constant,
+    dotted,
+    last_name,
+    own_nodes,
+    parameters,
+)
 
-LAYERS = ("ReLU", "Dropout", "Softmax", "Sigmoid", "Tanh", "GELU", "Flatten", "MaxPool2d", "LayerNorm", "Linear", "Conv2d", "BatchNorm2d", "LeakyReLU", "LogSoftmax")
+LAYERS = (
+    "ReLU",
+    "Dropout",
+    "Softmax",
+    "Sigmoid",
+    "Tanh",
+    "GELU",
+    "Flatten",
+    "MaxPool2d",
+    "LayerNorm",
+    "Linear",
+    "Conv2d",
+    "BatchNorm2d",
+    "LeakyReLU",
+    "LogSoftmax",
+)
 # Names that libraries have removed: (module, name) -> what replaces it, since when.
 REMOVED = {
     ("numpy", "float"): ("float (or np.float64)", "numpy 1.24"),
@@ -43,7 +66,10 @@ REMOVED = {
     ("torch.utils.data._utils.collate", "string_classes"): ("(str, bytes)", "torch 2.0"),
     ("torch.utils.data._utils.collate", "int_classes"): ("int", "torch 1.8"),
     ("torch.optim.lr_scheduler", "_LRScheduler"): ("LRScheduler", "torch 2.0"),
-    ("torchvision.models.utils", "load_state_dict_from_url"): ("torch.hub.load_state_dict_from_url", "torchvision 0.13"),
+    ("torchvision.models.utils", "load_state_dict_from_url"): (
+        "torch.hub.load_state_dict_from_url",
+        "torchvision 0.13",
+    ),
     ("torchvision.transforms.functional_tensor", ""): ("torchvision.transforms.functional", "torchvision 0.17"),
     ("torchvision.models", "utils"): ("torch.hub", "torchvision 0.13"),
     ("torchtext.data", "Field"): ("a vocabulary and a collate_fn of your own", "torchtext 0.12"),
@@ -87,13 +113,29 @@ def no_super_call(fact: Fact, failure: Failure) -> Explanation | None:
     """A module whose `__init__` assigns a layer before torch has set it up."""
     frame, source = failure.frame, failure.source(failure.frame)
     owner = source.class_at(frame.line) if source and frame else None
-    name = owner.name if owner else str(fact.owner or "the class")
-    init = next((node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None) if owner else None
+    name = owner.name if owner else str(fact.owner or "")
+    init = (
+        next((node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
+        if owner
+        else None
+    )
     first = f"`{frame.code}` ({frame.place})" if frame and frame.code else "A layer is assigned"
     late = next((call for call in (source.calls("__init__", inside=init) if source and init else ())), None)
     if late is not None and source is not None:
-        return Explanation(f"`{name}.__init__` assigns `{frame.code if frame else 'a layer'}` before it calls `{source.code(late)}` ({source.place(late)}).", "Make `super().__init__()` the first line of `__init__`.")
-    return Explanation(f"`{name}.__init__` never calls `super().__init__()`, so {first} has no place to register a layer.", f"Put `super().__init__()` as the first line of `{name}.__init__`, before any layer is assigned.", None)
+        return Explanation(
+            f"`{name}.__init__` assigns `{frame.code if frame else 'a layer'}` before it calls "
+            f"`{source.code(late)}` ({source.place(late)}).",
+            "Make `super().__init__()` the first line of `__init__`.",
+        )
+    if not name:
+        return Explanation(
+            f"{first} comes before `super().__init__()` in this class, so there is no place to register a layer.",
+            "Put `super().__init__()` as the first line of `__init__`, before any layer is assigned.",
+        )
+    return Explanation(
+        f"`{name}.__init__` never calls `super().__init__()`, so {first} has no place to register a layer.",
+        f"Put `super().__init__()` as the first line of `{name}.__init__`, before any layer is assigned.",
+    )
 
 
 @explains("no_forward")
@@ -105,19 +147,45 @@ def container_called(fact: Fact, failure: Failure) -> Explanation | None:
     if kind in ("ModuleList", "ModuleDict", "ParameterList"):
         name = place[0].code(place[1].func) if place else "self.layers"
         variable = place[0].code(place[1].args[0]) if place and place[1].args else "x"
-        text = f"`{name}` is an `nn.{kind}`, a container that only holds layers and has no forward of its own, but `{code}` ({failure.frame.place if failure.frame else ''}) calls it like a layer."
-        return Explanation(text, f"Loop over it: `for layer in {name}: {variable} = layer({variable})`, or build an `nn.Sequential` instead.")
+        text = (
+            f"`{name}` is an `nn.{kind}`, a container that only holds layers and has no forward of its own, but "
+            f"`{code}` ({failure.frame.place if failure.frame else ''}) calls it like a layer."
+        )
+        return Explanation(
+            text,
+            f"Loop over it: `for layer in {name}: {variable} = layer({variable})`, or build an `nn.Sequential` "
+            "instead.",
+        )
     for source in failure.all_sources():
         for owner in source.classes(kind):
             methods = [node.name for node in owner.body if isinstance(node, ast.FunctionDef)]
             near = difflib.get_close_matches("forward", [m for m in methods if m != "forward"], 1, 0.6)
-            init = next((node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None)
-            nested = next((node for node in (ast.walk(init) if init else ()) if isinstance(node, ast.FunctionDef) and node.name == "forward"), None)
+            init = next(
+                (node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"), None
+            )
+            nested = next(
+                (
+                    node
+                    for node in (ast.walk(init) if init else ())
+                    if isinstance(node, ast.FunctionDef) and node.name == "forward"
+                ),
+                None,
+            )
             if nested is not None:
-                return Explanation(f"`forward` of `{kind}` ({source.place(nested)}) is indented into `__init__`, so the class has none.", "Move it one level to the left.")
+                return Explanation(
+                    f"`forward` of `{kind}` ({source.place(nested)}) is indented into `__init__`, so the class has "
+                    "none.",
+                    "Move it one level to the left.",
+                )
             if near:
-                return Explanation(f"`{kind}` ({source.place(owner)}) has no `forward`, but a method `{near[0]}`.", f"Rename `{near[0]}` to `forward`.")
-            return Explanation(f"`{kind}` ({source.place(owner)}) has no `forward`; it defines {listed([f'`{m}`' for m in methods])}.", "Define `forward(self, x)`.")
+                return Explanation(
+                    f"`{kind}` ({source.place(owner)}) has no `forward`, but a method `{near[0]}`.",
+                    f"Rename `{near[0]}` to `forward`.",
+                )
+            return Explanation(
+                f"`{kind}` ({source.place(owner)}) has no `forward`; it defines {listed([f'`{m}`' for m in methods])}.",
+                "Define `forward(self, x)`.",
+            )
     return None
 
 
@@ -133,17 +201,27 @@ def object_called(fact: Fact, failure: Failure) -> Explanation | None:
     if not name:
         return None
     if kind == "module":
-        return Explanation(f"`{name}` is a module (a file), and `{place[0].code(place[1])}` calls it like a function or a class.", f"Call the function or class inside of it: `{name}.{name.rpartition('.')[2]}(...)`.")
+        return Explanation(
+            f"`{name}` is a module (a file), and `{place[0].code(place[1])}` calls it like a function or a class.",
+            f"Call the function or class inside of it: `{name}.{name.rpartition('.')[2]}(...)`.",
+        )
     hidden = hasattr(builtins, name)
     binding = source.binding(name, frame.line) if source and "." not in name else None
     made = f" `{source.line(binding.line).strip()}` ({source.place(binding.line)})" if source and binding else ""
     if hidden and binding:
-        return Explanation(f"`{name}` is no longer Python's `{name}`:{made} gave the name to a {kind}.", "Use another name for that variable.")
+        return Explanation(
+            f"`{name}` is no longer Python's `{name}`:{made} gave the name to a {kind}.",
+            "Use another name for that variable.",
+        )
     where = origin(failure, place[0], place[1].func, frame) if source else None
     text = f"`{name}` is a {kind}, and `{place[0].code(place[1])}` ({frame.place}) calls it."
     if where is not None and where.node is not place[1].func:
         text += f" It was made by `{where.code}` ({where.place})."
-    return Explanation(text, "Remove the parentheses (an index needs square brackets), or use another name for the value: a function of that name may have been overwritten.")
+    return Explanation(
+        text,
+        "Remove the parentheses (an index needs square brackets), or use another name for the value: a function of "
+        "that name may have been overwritten.",
+    )
 
 
 @explains("wrong_argument")
@@ -156,43 +234,101 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     code = place[0].code(place[1])
     actual = str(fact.actual).rpartition(".")[2] if fact.expected else str(fact.actual)
     name = last_name(place[1].func)
-    if name in LAYERS and "Tensor" in actual and (dotted(place[1].func).startswith(("nn.", "torch.nn.")) or "." not in dotted(place[1].func)):
+    if (
+        name in LAYERS
+        and "Tensor" in actual
+        and (dotted(place[1].func).startswith(("nn.", "torch.nn.")) or "." not in dotted(place[1].func))
+    ):
         built = dotted(place[1].func)
         arguments = ", ".join(place[0].code(value) for value in place[1].args)
         after = f"{built}()({arguments})"
-        return Explanation(f"`{code}` ({frame.place}) builds a layer and gives it the tensor as a setting; `{built}` is a class.", f"Make the layer first and call it: `{after}`, or use the function: `F.{name.lower()}({arguments})`.", replaced(source, frame.line, code, after))
+        return Explanation(
+            f"`{code}` ({frame.place}) builds a layer and gives it the tensor as a setting; `{built}` is a class.",
+            f"Make the layer first and call it: `{after}`, or use the function: `F.{name.lower()}({arguments})`.",
+            replaced(source, frame.line, code, after),
+        )
     if actual in LAYERS:
-        return Explanation(f"`{code}` ({frame.place}) passes a layer (`{actual}`) where a tensor belongs: a layer was built with the tensor as a setting, but not called.", f"Call it: `nn.{actual}()(x)`.")
-    value = next((node for node in place[1].args if _type_of(failure, node) == actual), place[1].args[0] if place[1].args else None)
+        return Explanation(
+            f"`{code}` ({frame.place}) passes a layer (`{actual}`) where a tensor belongs: a layer was built with "
+            "the tensor as a setting, but not called.",
+            f"Call it: `nn.{actual}()(x)`.",
+        )
+    value = next(
+        (node for node in place[1].args if _type_of(failure, node) == actual),
+        place[1].args[0] if place[1].args else None,
+    )
     operand = place[0].code(value) if value is not None else str(fact.argument)
     where = origin(failure, place[0], value, frame) if value is not None and source is not None else None
     made = f" It comes from `{where.code}` ({where.place})." if where is not None and where.node is not value else ""
     if actual == "NoneType":
         missing = _no_return(failure, where)
-        return Explanation(f"`{operand}` is None in `{code}` ({frame.place}).{made}{missing}", "Return the tensor from that function (`return x` at the end of `forward`), and check what is returned on every path.")
+        return Explanation(
+            f"`{operand}` is None in `{code}` ({frame.place}).{made}{missing}",
+            "Return the tensor from that function (`return x` at the end of `forward`), and check what is returned "
+            "on every path.",
+        )
     if fact.expected and "int" in str(fact.expected) and (actual == "float" or "float" in failure.message):
-        return Explanation(f"`{code}` ({frame.place}) gets a float where a size (a whole number) belongs.{made}", "Use `//` in place of `/`, or `int(...)`.")
+        return Explanation(
+            f"`{code}` ({frame.place}) gets a float where a size (a whole number) belongs.{made}",
+            "Use `//` in place of `/`, or `int(...)`.",
+        )
     fixes = {
-        "list": (f"`{operand}` is a list of tensors.", f"Make one tensor of it: `torch.stack({operand})` (equal sizes) or `torch.cat({operand})`."),
-        "tuple": (f"`{operand}` is a tuple: the call that made it returns several values (an LSTM or GRU returns output and state, a data set sample and label).", f"Take the one that you need: `{operand}[0]`, or unpack it: `{operand}, state = ...`."),
+        "list": (
+            f"`{operand}` is a list of tensors.",
+            f"Make one tensor of it: `torch.stack({operand})` (equal sizes) or `torch.cat({operand})`.",
+        ),
+        "tuple": (
+            f"`{operand}` is a tuple: the call that made it returns several values (an LSTM or GRU returns output "
+            "and state, a data set sample and label).",
+            f"Take the one that you need: `{operand}[0]`, or unpack it: `{operand}, state = ...`.",
+        ),
         "ndarray": (f"`{operand}` is a numpy array.", f"Convert it: `torch.from_numpy({operand}).float()`."),
         "Image": (f"`{operand}` is a PIL image.", "Convert it in the transform: `transforms.ToTensor()`."),
-        "str": (f"`{operand}` is a text.", "Encode it as numbers first; iterating over a dict gives its keys: use `.values()` or `batch[\"image\"]`."),
-        "float": (f"`{operand}` is a float, and a size has to be a whole number.", "Use `//` in place of `/`, or `int(...)`."),
-        "DataFrame": (f"`{operand}` is a pandas table.", f"Convert it: `torch.tensor({operand}.to_numpy(), dtype=torch.float32)`."),
-        "Series": (f"`{operand}` is a pandas column.", f"Convert it: `torch.tensor({operand}.to_numpy(), dtype=torch.float32)`."),
-        "dict": (f"`{operand}` is a dict.", f"Take the tensor out of it: `{operand}[\"...\"]`."),
-        "BatchEncoding": (f"`{operand}` is the output of a tokenizer, a dict.", f"Pass its parts: `model(**{operand})`."),
+        "str": (
+            f"`{operand}` is a text.",
+            'Encode it as numbers first; iterating over a dict gives its keys: use `.values()` or `batch["image"]`.',
+        ),
+        "float": (
+            f"`{operand}` is a float, and a size has to be a whole number.",
+            "Use `//` in place of `/`, or `int(...)`.",
+        ),
+        "DataFrame": (
+            f"`{operand}` is a pandas table.",
+            f"Convert it: `torch.tensor({operand}.to_numpy(), dtype=torch.float32)`.",
+        ),
+        "Series": (
+            f"`{operand}` is a pandas column.",
+            f"Convert it: `torch.tensor({operand}.to_numpy(), dtype=torch.float32)`.",
+        ),
+        "dict": (f"`{operand}` is a dict.", f'Take the tensor out of it: `{operand}["..."]`.'),
+        "BatchEncoding": (
+            f"`{operand}` is the output of a tokenizer, a dict.",
+            f"Pass its parts: `model(**{operand})`.",
+        ),
         "int": (f"`{operand}` is a number.", f"Make a tensor of it: `torch.tensor({operand})`."),
     }
     if actual in fixes:
         what, fix = fixes[actual]
-        return Explanation(f"{what} `{code}` ({frame.place}) takes a tensor.{made}" if actual != "float" else f"{what} `{code}` ({frame.place}).{made}", fix)
+        return Explanation(
+            f"{what} `{code}` ({frame.place}) takes a tensor.{made}"
+            if actual != "float"
+            else f"{what} `{code}` ({frame.place}).{made}",
+            fix,
+        )
     if fact.expected is None and "float" in actual:
-        return Explanation(f"`{code}` ({frame.place}) gets a float where a size (a whole number) belongs: ({actual}).{made}", "Use `//` in place of `/`, or `int(...)`.")
+        return Explanation(
+            f"`{code}` ({frame.place}) gets a float where a size (a whole number) belongs: ({actual}).{made}",
+            "Use `//` in place of `/`, or `int(...)`.",
+        )
     if fact.expected is None and "NoneType" in actual:
-        return Explanation(f"An argument of `{code}` ({frame.place}) is None: ({actual}).{made}", "Check which one is None and where it should have been set.")
-    return Explanation(f"`{code}` ({frame.place}) got ({actual}), which none of its forms takes.{made}", "Compare the order and the types of the arguments with the forms that the message lists.")
+        return Explanation(
+            f"An argument of `{code}` ({frame.place}) is None: ({actual}).{made}",
+            "Check which one is None and where it should have been set.",
+        )
+    return Explanation(
+        f"`{code}` ({frame.place}) got ({actual}), which none of its forms takes.{made}",
+        "Compare the order and the types of the arguments with the forms that the message lists.",
+    )
 
 
 @explains("operands")
@@ -216,14 +352,32 @@ def operands_of_wrong_types(fact: Fact, failure: Failure) -> Explanation | None:
             if call is not None:
                 before, built = place[0].code(call), place[0].code(call.func)
                 after = before.replace(built, f"{built}()", 1)
-                return Explanation(f"`{before}` ({frame.place}) builds a layer and gives it the tensor as a setting; `{built}` is a class.", f"Make the layer first and call it: `{after}`.", replaced(source, frame.line, before, after))
-            return Explanation(f"`{text}` is a layer ({kind}) in `{code}` ({frame.place}), not its output.", f"Call it: `{text}(x)`.")
+                return Explanation(
+                    f"`{before}` ({frame.place}) builds a layer and gives it the tensor as a setting; `{built}` is "
+                    "a class.",
+                    f"Make the layer first and call it: `{after}`.",
+                    replaced(source, frame.line, before, after),
+                )
+            return Explanation(
+                f"`{text}` is a layer ({kind}) in `{code}` ({frame.place}), not its output.", f"Call it: `{text}(x)`."
+            )
         if kind == "NoneType":
             where = origin(failure, place[0], node, frame) if source is not None else None
-            made = f" It comes from `{where.code}` ({where.place})." if where is not None and where.node is not node else ""
-            return Explanation(f"`{text}` is None in `{code}` ({frame.place}).{made}{_no_return(failure, where)}", "Return a value from that function on every path, or check for None before this line.")
+            made = (
+                f" It comes from `{where.code}` ({where.place})."
+                if where is not None and where.node is not node
+                else ""
+            )
+            return Explanation(
+                f"`{text}` is None in `{code}` ({frame.place}).{made}{_no_return(failure, where)}",
+                "Return a value from that function on every path, or check for None before this line.",
+            )
         if kind == "str" and "str" not in (types[0] if kind == types[1] else types[1]):
-            return Explanation(f"`{text}` is a text in `{code}` ({frame.place}), the other side is not.", f"Convert it: `float({text})`; values from a command line, a CSV file or an environment variable are texts.")
+            return Explanation(
+                f"`{text}` is a text in `{code}` ({frame.place}), the other side is not.",
+                f"Convert it: `float({text})`; values from a command line, a CSV file or an environment variable "
+                "are texts.",
+            )
     return None
 
 
@@ -239,12 +393,17 @@ def _no_return(failure: Failure, where: Origin | None) -> str:
         functions = [f for name in names for f in source.functions(name)]
         for name in names:
             for owner in source.classes(name):
-                functions += [f for f in owner.body if isinstance(f, ast.FunctionDef) and f.name in ("forward", "__call__")]
+                functions += [
+                    f for f in owner.body if isinstance(f, ast.FunctionDef) and f.name in ("forward", "__call__")
+                ]
         functions += [node for node in source.nodes if isinstance(node, ast.FunctionDef) and node.name == "forward"]
         for function in functions:
             if not any(isinstance(node, ast.Return) and node.value is not None for node in own_nodes(function)):
-                owner = source.class_at(function.lineno)
-                return f" `{owner.name + '.' if owner else ''}{function.name}` ({source.place(function)}) ends without `return`."
+                outer = source.class_at(function.lineno)
+                return (
+                    f" `{outer.name + '.' if outer else ''}{function.name}` ({source.place(function)}) ends "
+                    "without `return`."
+                )
     return ""
 
 
@@ -255,28 +414,63 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
     kind, attribute = str(fact.type).rpartition(".")[2], str(fact.attribute)
     removed = REMOVED_METHODS.get((kind, attribute))
     if removed is not None:
-        return Explanation(f"`{kind}.{attribute}` was removed in {removed[1]}" + (f" ({frame.place}: `{frame.code}`)." if frame else "."), f"Use `{removed[0]}`.")
+        return Explanation(
+            f"`{kind}.{attribute}` was removed in {removed[1]}"
+            + (f" ({frame.place}: `{frame.code}`)." if frame else "."),
+            f"Use `{removed[0]}`.",
+        )
     if frame is None:
         return None
     place = failing_expression(failure, frame, ast.Attribute)
     matching = None
     if place is not None:
-        statement_nodes = [node for node in ast.walk(place[0].statement_at(frame.line) or place[1]) if isinstance(node, ast.Attribute) and node.attr == attribute] if source else [place[1]]
+        statement_nodes = (
+            [
+                node
+                for node in ast.walk(place[0].statement_at(frame.line) or place[1])
+                if isinstance(node, ast.Attribute) and node.attr == attribute
+            ]
+            if source
+            else [place[1]]
+        )
         matching = next(iter(statement_nodes), None)
     base = place[0].code(matching.value) if place and isinstance(matching, ast.Attribute) else ""
     if kind == "NoneType":
-        where = origin(failure, place[0], matching.value, frame) if source is not None and place and isinstance(matching, ast.Attribute) else None
+        where = (
+            origin(failure, place[0], matching.value, frame)
+            if source is not None and place and isinstance(matching, ast.Attribute)
+            else None
+        )
         if attribute in ("data", "zero_", "norm", "abs", "clone", "detach") and base.endswith(".grad"):
-            return Explanation(f"`{base}` is None ({frame.place}): this parameter has got no gradient, as it was not used by the loss, is frozen, or `backward()` was not called yet.", f"Skip it: `if {base} is not None:`, or find out why the loss does not depend on it.")
+            return Explanation(
+                f"`{base}` is None ({frame.place}): this parameter has got no gradient, as it was not used by the "
+                "loss, is frozen, or `backward()` was not called yet.",
+                f"Skip it: `if {base} is not None:`, or find out why the loss does not depend on it.",
+            )
         missing = _no_return(failure, where)
-        made = f" It comes from `{where.code}` ({where.place})." if where is not None and where.node is not getattr(matching, "value", None) else ""
+        made = (
+            f" It comes from `{where.code}` ({where.place})."
+            if where is not None and where.node is not getattr(matching, "value", None)
+            else ""
+        )
         reads = "imread" in (where.code if where else "")
-        text = f"`{base or 'a value'}` is None ({frame.place}).{made}{missing}" + (" `cv2.imread` returns None for a file that it cannot read." if reads else "")
-        return Explanation(text, "Check the path and the file." if reads else "Return a value from that function on every path, or check for None before this line.")
+        text = f"`{base or 'a value'}` is None ({frame.place}).{made}{missing}" + (
+            " `cv2.imread` returns None for a file that it cannot read." if reads else ""
+        )
+        return Explanation(
+            text,
+            "Check the path and the file."
+            if reads
+            else "Return a value from that function on every path, or check for None before this line.",
+        )
     names = _defined_attributes(failure, kind)
     near = difflib.get_close_matches(attribute, names, 1, 0.7)
     if near and base:
-        return Explanation(f"`{base}` is a `{kind}`, which has no `{attribute}` ({frame.place}); it defines `{near[0]}`.", f"Write `{base}.{near[0]}`.", replaced(source, frame.line, f"{base}.{attribute}", f"{base}.{near[0]}"))
+        return Explanation(
+            f"`{base}` is a `{kind}`, which has no `{attribute}` ({frame.place}); it defines `{near[0]}`.",
+            f"Write `{base}.{near[0]}`.",
+            replaced(source, frame.line, f"{base}.{attribute}", f"{base}.{near[0]}"),
+        )
     known = {
         ("list", "to"): "Move each element: `[t.to(device) for t in batch]`.",
         ("list", "cuda"): "Move each element: `[t.to(device) for t in batch]`.",
@@ -286,7 +480,10 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
         ("tuple", "shape"): "The call returns several values: unpack them, or take `[0]`.",
         ("int", "item"): "It is a number already: drop `.item()`.",
         ("float", "item"): "It is a number already: drop `.item()`.",
-        ("float", "backward"): "The loss is a Python number: `.item()` or `float(...)` was called on it too early. Keep the tensor.",
+        (
+            "float",
+            "backward",
+        ): "The loss is a Python number: `.item()` or `float(...)` was called on it too early. Keep the tensor.",
         ("ndarray", "to"): "Convert it: `torch.from_numpy(x).to(device)`.",
         ("ndarray", "cuda"): "Convert it: `torch.from_numpy(x).cuda()`.",
         ("ndarray", "unsqueeze"): "Convert it first: `torch.from_numpy(x)`, or use `x[None]`.",
@@ -295,7 +492,10 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
         ("Tensor", "copy"): "torch calls it `.clone()`.",
         ("DataParallel", attribute): f"The model is wrapped: `model.module.{attribute}`.",
         ("DistributedDataParallel", attribute): f"The model is wrapped: `model.module.{attribute}`.",
-        ("Subset", attribute): f"A split is a `Subset`; the data set itself is `.dataset`: `subset.dataset.{attribute}`.",
+        (
+            "Subset",
+            attribute,
+        ): f"A split is a `Subset`; the data set itself is `.dataset`: `subset.dataset.{attribute}`.",
         ("DataLoader", attribute): f"The loader has a data set: `loader.dataset.{attribute}`.",
     }
     if (kind, attribute) in known and base:
@@ -305,8 +505,15 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
         if owner is not None and owner.name == kind:
             later = source.attribute(owner, attribute)
             if later is not None:
-                return Explanation(f"`self.{attribute}` is set at {source.place(later.line)}, which has not run when {frame.place} reads it.", f"Set `self.{attribute}` in `__init__`, before it is used.")
-            return Explanation(f"`{kind}` never assigns `self.{attribute}`, and {frame.place} reads it.", f"Assign it in `__init__`, or correct the name.")
+                return Explanation(
+                    f"`self.{attribute}` is set at {source.place(later.line)}, which has not run when {frame.place} "
+                    "reads it.",
+                    f"Set `self.{attribute}` in `__init__`, before it is used.",
+                )
+            return Explanation(
+                f"`{kind}` never assigns `self.{attribute}`, and {frame.place} reads it.",
+                "Assign it in `__init__`, or correct the name.",
+            )
     return None
 
 
@@ -329,7 +536,10 @@ def removed_function(fact: Fact, failure: Failure) -> Explanation | None:
     frame = failure.frame
     shadow = _shadowing_file(failure, module)
     if shadow:
-        return Explanation(f"`import {module.partition('.')[0]}` finds the file {shadow} of this program and not the library.", f"Rename {Path(shadow).name} (and remove its `__pycache__`).")
+        return Explanation(
+            f"`import {module.partition('.')[0]}` finds the file {shadow} of this program and not the library.",
+            f"Rename {Path(shadow).name} (and remove its `__pycache__`).",
+        )
     known = REMOVED.get((module, attribute)) or REMOVED.get((module, "")) or REMOVED.get((f"{module}.{attribute}", ""))
     if known is None and "." in module:
         parent, _, last = module.rpartition(".")
@@ -339,7 +549,15 @@ def removed_function(fact: Fact, failure: Failure) -> Explanation | None:
         where = f" ({frame.place}: `{frame.code}`)" if frame and frame.code else ""
         inside = _library_of(failure)
         who = f" It is called by the installed package {inside}." if inside else ""
-        return Explanation(f"`{name}` was removed in {known[1]}{where}.{who}", f"Use `{known[0]}`" + (f", update {inside}, or install an older {known[1].split()[0]}." if inside else f", or install a version before {known[1]}."))
+        return Explanation(
+            f"`{name}` was removed in {known[1]}{where}.{who}",
+            f"Use `{known[0]}`"
+            + (
+                f", update {inside}, or install an older {known[1].split()[0]}."
+                if inside
+                else f", or install a version before {known[1]}."
+            ),
+        )
     return None
 
 
@@ -350,7 +568,7 @@ def _shadowing_file(failure: Failure, module: str) -> str:
         path = Path(frame.file)
         if frame.is_library or frame.cell is not None:
             continue
-        if path.stem == name or path.parent.name == name and path.name == "__init__.py":
+        if path.stem == name or (path.parent.name == name and path.name == "__init__.py"):
             return frame.file
         if path.is_file() and (path.parent / f"{name}.py").is_file():
             return str(path.parent / f"{name}.py")
@@ -377,28 +595,65 @@ def wrong_call(fact: Fact, failure: Failure) -> Explanation | None:
     code = place[0].code(place[1]) if place else frame.code
     owner = outer[-1] if outer else ""
     callee = owner if name == "__init__" else name
-    definitions = [(s, f) for s in failure.all_sources() for f in s.functions(name) if not owner or (c := s.class_at(f.lineno)) is None or c.name == owner]
+    definitions = [
+        (s, f)
+        for s in failure.all_sources()
+        for f in s.functions(name)
+        if not owner or (c := s.class_at(f.lineno)) is None or c.name == owner
+    ]
     if definitions:
         where, function = definitions[0]
-        signature = f"`{owner + '.' if owner else ''}{name}({', '.join(parameters(function))})` ({where.place(function)})"
+        signature = (
+            f"`{owner + '.' if owner else ''}{name}({', '.join(parameters(function))})` ({where.place(function)})"
+        )
         if fact.argument is not None:
             near = difflib.get_close_matches(str(fact.argument), parameters(function), 1, 0.5)
-            return Explanation(f"`{code}` passes `{fact.argument}`, but {signature} has no such parameter." if "unexpected" in failure.message else f"`{code}` passes `{fact.argument}` twice, once by position: {signature}.", f"Write `{near[0]}=`." if near else "Remove the argument, or add the parameter to the function.", replaced(source, frame.line, f"{fact.argument}=", f"{near[0]}=") if near else None)
+            return Explanation(
+                f"`{code}` passes `{fact.argument}`, but {signature} has no such parameter."
+                if "unexpected" in failure.message
+                else f"`{code}` passes `{fact.argument}` twice, once by position: {signature}.",
+                f"Write `{near[0]}=`." if near else "Remove the argument, or add the parameter to the function.",
+                replaced(source, frame.line, f"{fact.argument}=", f"{near[0]}=") if near else None,
+            )
         if fact.missing is not None:
             text = f"`{code}` lacks {fact.missing}: {signature}."
             first = parameters(function)[:1] == ["self"]
-            on_class = place is not None and isinstance(place[1].func, ast.Attribute) and owner and last_name(place[1].func.value) == owner
+            on_class = (
+                place is not None
+                and isinstance(place[1].func, ast.Attribute)
+                and owner
+                and last_name(place[1].func.value) == owner
+            )
             if first and ("self" in str(fact.missing) or on_class):
-                return Explanation(f"{text} It is called on the class, not on an instance.", f"Make an instance first: `{owner or 'Model'}(...)`.")
+                return Explanation(
+                    f"{text} It is called on the class, not on an instance.",
+                    f"Make an instance first: `{owner or 'Model'}(...)`.",
+                )
             return Explanation(text, "Pass the missing argument, or give the parameter a default.")
         if fact.expected is not None:
             has_self = parameters(function)[:1] == ["self"] or name == "__init__"
             if where.class_at(function.lineno) is not None and parameters(function)[:1] != ["self"]:
                 return Explanation(f"`{code}`: {signature} lacks `self` as its first parameter.", "Add `self`.")
-            return Explanation(f"`{code}` passes {count(fact.actual - has_self, 'argument')}, but {signature} takes {fact.expected - has_self}.", "Pass as many as the function takes, or add a parameter.")
+            return Explanation(
+                f"`{code}` passes {count(fact.actual - has_self, 'argument')}, but {signature} takes "
+                f"{fact.expected - has_self}.",
+                "Pass as many as the function takes, or add a parameter.",
+            )
     if name == "forward" and fact.missing is not None:
-        return Explanation(f"`{code}` ({frame.place}) calls `forward` without {fact.missing}: the class was called and not an instance, or an argument is missing.", "Make an instance first (`model = Net()`), then call it: `model(x)`.")
-    return Explanation(f"`{code}` ({frame.place}): the installed version of `{callee}` does not take `{fact.argument}`.", "Look up its parameters in the documentation of the installed version; the argument was renamed or removed, or came with a newer one.") if fact.argument is not None else None
+        return Explanation(
+            f"`{code}` ({frame.place}) calls `forward` without {fact.missing}: the class was called and not an "
+            "instance, or an argument is missing.",
+            "Make an instance first (`model = Net()`), then call it: `model(x)`.",
+        )
+    return (
+        Explanation(
+            f"`{code}` ({frame.place}): the installed version of `{callee}` does not take `{fact.argument}`.",
+            "Look up its parameters in the documentation of the installed version; the argument was renamed or "
+            "removed, or came with a newer one.",
+        )
+        if fact.argument is not None
+        else None
+    )
 
 
 __all__ = ["Frame", "Source", "argument", "constant"]

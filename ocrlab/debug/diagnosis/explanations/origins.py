@@ -1,4 +1,4 @@
-"""Where a value comes from, followed through assignments, arguments, attributes and DataLoaders of the user's source."""
+"""Where a value comes from: through assignments, arguments, attributes and DataLoaders of the user's source."""
 
 from __future__ import annotations
 
@@ -118,7 +118,11 @@ def _other_scope(here: Origin, line: int) -> bool:
 
 def _earlier_cell(failure: Failure, here: Origin, name: str) -> Origin | None:
     for cell in reversed(failure.cells):
-        if cell.source is not here.source and (binding := cell.source.binding(name, 10**9)) and binding.value is not None:
+        if (
+            cell.source is not here.source
+            and (binding := cell.source.binding(name, 10**9))
+            and binding.value is not None
+        ):
             return Origin(cell.source, binding.value, None, name)
     return None
 
@@ -144,11 +148,17 @@ def _argument(failure: Failure, here: Origin, name: str, line: int) -> Origin | 
     callee = owner.name if owner is not None and function.name == "__init__" else function.name
     caller = _caller(failure, here.frame)
     if caller is not None:
-        call = failing_call(failure, caller, callee) or (failing_call(failure, caller) if function.name == "forward" else None)
+        call = failing_call(failure, caller, callee) or (
+            failing_call(failure, caller) if function.name == "forward" else None
+        )
         if call is not None and (value := argument(call[1], position, name)) is not None:
             return Origin(call[0], value, caller, name)
     calls = [(source, call) for source in failure.all_sources() for call in source.calls(callee)]
-    values = {ast.dump(value): (source, value) for source, call in calls if (value := argument(call, position, name)) is not None}
+    values = {
+        ast.dump(value): (source, value)
+        for source, call in calls
+        if (value := argument(call, position, name)) is not None
+    }
     if len(values) == 1:
         source, value = next(iter(values.values()))
         return Origin(source, value, None, name)
@@ -193,7 +203,10 @@ def _sample(failure: Failure, loader: Origin, index: int | None) -> Origin | Non
                 tensor = argument(where.node, index)
                 return Origin(where.source, tensor, where.frame, dotted(tensor)) if tensor is not None else None
             functions = [
-                (s, f) for s in failure.all_sources() for c in s.classes(name) for f in c.body
+                (s, f)
+                for s in failure.all_sources()
+                for c in s.classes(name)
+                for f in c.body
                 if isinstance(f, ast.FunctionDef) and f.name == "__getitem__"
             ]
     for where_, function in functions:
@@ -217,9 +230,9 @@ def loader_of(failure: Failure, place: Origin) -> Origin | None:
     if isinstance(where.node, ast.Call):  # a function that builds and returns it
         for source in failure.all_sources():
             for function in source.functions(last_name(where.node.func)):
-                for node in own_nodes(function):
-                    if isinstance(node, ast.Return) and isinstance(node.value, ast.Call) and last_name(node.value.func) == "DataLoader":
-                        return Origin(source, node.value, None, place.name)
+                for result in (part.value for part in own_nodes(function) if isinstance(part, ast.Return)):
+                    if isinstance(result, ast.Call) and last_name(result.func) == "DataLoader":
+                        return Origin(source, result, None, place.name)
     return None
 
 

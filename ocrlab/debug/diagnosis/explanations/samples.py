@@ -6,18 +6,30 @@ import ast
 import difflib
 from pathlib import Path
 
-from ocrlab.debug.diagnosis.explanations.explanation import Explanation, count, explains, listed, replaced
+from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, count, explains, listed, replaced
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact
-from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin
-from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name, own_nodes, parameters
+from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_expression, origin
+from ocrlab.debug.diagnosis.explanations.source import (
+    Source,
+    argument,
+    constant,
+    dotted,
+    last_name,
+    own_nodes,
+    parameters,
+)
 
 MAX_FILES = 2000  # that are looked at in a folder
 
 
 def method(source: Source, owner: ast.ClassDef | None, name: str) -> ast.FunctionDef | None:
     """Return a method of a class."""
-    return next((node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == name), None) if owner else None
+    return (
+        next((node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == name), None)
+        if owner
+        else None
+    )
 
 
 def returned(function: ast.FunctionDef | None) -> ast.expr | None:
@@ -39,37 +51,95 @@ def index_past_the_end(fact: Fact, failure: Failure) -> Explanation | None:
     base = place[1].value if place and isinstance(place[1], ast.Subscript) else None
     name = place[0].code(base) if place and base is not None else ""
     value = failure.value(name) if name else None
-    size = fact.size if fact.size is not None else value.length if value and value.length is not None else (value.shape[0] if value and value.shape else None)
+    size = (
+        fact.size
+        if fact.size is not None
+        else value.length
+        if value and value.length is not None
+        else (value.shape[0] if value and value.shape else None)
+    )
     if dataset is not None and length is not None and source is not None:
         body = returned(length)
-        index = next((frame.values[p].number for p in parameters(method(source, dataset, "__getitem__") or length)[1:2] if p in frame.values), None)
+        index = next(
+            (
+                frame.values[p].number
+                for p in parameters(method(source, dataset, "__getitem__") or length)[1:2]
+                if p in frame.values
+            ),
+            None,
+        )
         inner = place[1].slice if place and isinstance(place[1], ast.Subscript) else None
         offset = inner.right if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add) else None
-        text = f"`{code}` ({frame.place}) reads element {fact.index if fact.index is not None else 'after the last one'} of {f'`{name}`' if name else 'a list'}"
+        text = (
+            f"`{code}` ({frame.place}) reads element "
+            f"{fact.index if fact.index is not None else 'after the last one'} of "
+            f"{f'`{name}`' if name else 'a list'}"
+        )
         text += f", which has {size}." if size is not None else "."
-        text += f" `{dataset.name}.__len__` returns `{source.code(body)}`" + (f" = {size}" if body is not None and size is not None and name and name in source.code(body) else "")
+        text += f" `{dataset.name}.__len__` returns `{source.code(body)}`" + (
+            f" = {size}" if body is not None and size is not None and name and name in source.code(body) else ""
+        )
         if offset is not None and body is not None:
             step = failure.value(dotted(offset)) if dotted(offset) else None
             number = constant(offset) if constant(offset) is not None else step.number if step else None
-            text += f", but a sample at index i also needs element i + {number if number is not None else source.code(offset)}"
-            text += f", so only {int(size) - int(number)} indices are valid." if size is not None and isinstance(number, int | float) else "."
+            text += (
+                ", but a sample at index i also needs element i + "
+                f"{number if number is not None else source.code(offset)}"
+            )
+            text += (
+                f", so only {int(size) - int(number)} indices are valid."
+                if size is not None and isinstance(number, int | float)
+                else "."
+            )
             after = f"{source.code(body)} - {source.code(offset)}"
-            return Explanation(text, f"Make it shorter: `return {after}` in `__len__`.", replaced(source, body.lineno, source.code(body), after))
+            return Explanation(
+                text,
+                f"Make it shorter: `return {after}` in `__len__`.",
+                replaced(source, body.lineno, source.code(body), after),
+            )
         other = source.code(body) if body is not None else "another number"
-        text += "." if name and body is not None and name in source.code(body) else f", which is not the length of `{name}`." if name else "."
+        text += (
+            "."
+            if name and body is not None and name in source.code(body)
+            else f", which is not the length of `{name}`."
+            if name
+            else "."
+        )
         text += f" Index {index} was asked for." if index is not None else ""
-        return Explanation(text, f"Let `__len__` return the number of samples that exist: `return len({name})`." if name and name not in other else "Let `__len__` count only indices for which `__getitem__` finds everything it reads.")
+        return Explanation(
+            text,
+            f"Let `__len__` return the number of samples that exist: `return len({name})`."
+            if name and name not in other
+            else "Let `__len__` count only indices for which `__getitem__` finds everything it reads.",
+        )
     if fact.empty or fact.container == "pop":
-        return Explanation(f"`{code}` takes an element of an empty list.", "Check that there is one, or look at why the list is empty here.")
+        return Explanation(
+            f"`{code}` takes an element of an empty list.",
+            "Check that there is one, or look at why the list is empty here.",
+        )
     if size == 0:
-        return Explanation(f"`{code}` ({frame.place}): `{name}` is empty.", "Look at what fills it: a filter or a search that matches nothing, or a loop that did not run.")
+        return Explanation(
+            f"`{code}` ({frame.place}): `{name}` is empty.",
+            "Look at what fills it: a filter or a search that matches nothing, or a loop that did not run.",
+        )
     if name and size is not None:
         used = fact.index if fact.index is not None else _index_value(failure, place)
-        text = f"`{code}` ({frame.place}): `{name}` has {count(size, 'element')} in axis {fact.axis}" if fact.axis is not None and fact.axis > 0 else f"`{code}` ({frame.place}): `{name}` has {count(size, 'element')}"
+        text = (
+            f"`{code}` ({frame.place}): `{name}` has {count(size, 'element')} in axis {fact.axis}"
+            if fact.axis is not None and fact.axis > 0
+            else f"`{code}` ({frame.place}): `{name}` has {count(size, 'element')}"
+        )
         text += f", so the last index is {size - 1}" + (f", but {used} was asked for." if used is not None else ".")
         if used == size:
-            return Explanation(f"{text} Counting from 1, or one step too many, gives exactly this.", "Count from 0 to the length minus one; check `range` and `+ 1` in the index.")
-        return Explanation(text, "Look at where the index comes from: another list, an index of the whole data set, or labels that do not start at 0.")
+            return Explanation(
+                f"{text} Counting from 1, or one step too many, gives exactly this.",
+                "Count from 0 to the length minus one; check `range` and `+ 1` in the index.",
+            )
+        return Explanation(
+            text,
+            "Look at where the index comes from: another list, an index of the whole data set, or labels that do "
+            "not start at 0.",
+        )
     return None
 
 
@@ -92,15 +162,26 @@ def division_by_nothing(fact: Fact, failure: Failure) -> Explanation | None:
     node = place[1]
     divisor = node.right if isinstance(node, ast.BinOp) else node.value if isinstance(node, ast.AugAssign) else None
     code = place[0].code(divisor)
-    loader = next((v for _, v in failure.values() if v.kind == "loader" and (v.name in code or isinstance(divisor, ast.Name))), None)
+    loader = next(
+        (v for _, v in failure.values() if v.kind == "loader" and (v.name in code or isinstance(divisor, ast.Name))),
+        None,
+    )
     text = f"`{code}` is 0 in `{place[0].code(node)}` ({frame.place})."
     if loader is not None:
         from ocrlab.debug.diagnosis.explanations.shapes import dataset_length
 
         length = dataset_length(loader)
         if loader.drop_last and length is not None and length < (loader.batch_size or 1):
-            return Explanation(f"{text} `{loader.name}` gives no batch: `drop_last=True` leaves out the last batch, and {count(length, 'sample')} do not fill one of {loader.batch_size}.", "Use a smaller batch size, or `drop_last=False` for validation.")
-        return Explanation(f"{text} `{loader.name}` gives no batch" + (f": its data set has {count(length, 'sample')}." if length is not None else "."), "Look at why the data set is empty: the folder, the filter or the split.")
+            return Explanation(
+                f"{text} `{loader.name}` gives no batch: `drop_last=True` leaves out the last batch, and "
+                f"{count(length, 'sample')} do not fill one of {loader.batch_size}.",
+                "Use a smaller batch size, or `drop_last=False` for validation.",
+            )
+        return Explanation(
+            f"{text} `{loader.name}` gives no batch"
+            + (f": its data set has {count(length, 'sample')}." if length is not None else "."),
+            "Look at why the data set is empty: the folder, the filter or the split.",
+        )
     return Explanation(text, "Look at why nothing was counted, or guard the division: `x / max(n, 1)`.")
 
 
@@ -117,7 +198,15 @@ def sample_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
         if where is not None:
             source, _, function = where
             handler = next((node for node in own_nodes(function) if isinstance(node, ast.ExceptHandler)), None)
-            bare = next((node for node in own_nodes(function) if isinstance(node, ast.Return) and (node.value is None or constant(node.value) is None and isinstance(node.value, ast.Constant))), None)
+            bare = next(
+                (
+                    node
+                    for node in own_nodes(function)
+                    if isinstance(node, ast.Return)
+                    and (node.value is None or (constant(node.value) is None and isinstance(node.value, ast.Constant)))
+                ),
+                None,
+            )
             if bare is not None:
                 text += f": `{source.code(bare)}` ({source.place(bare)})"
             elif handler is not None:
@@ -126,15 +215,32 @@ def sample_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
                 text += ": it has no `return`"
             elif not isinstance(function.body[-1], ast.Return):
                 text += ": a path through it ends without `return`"
-        return Explanation(f"{text}, and None cannot be put into a batch.", "Return a sample on every path; to skip bad samples, drop them in a `collate_fn`: `default_collate([s for s in batch if s is not None])`, or remove them from the data set's list at the start.")
+        return Explanation(
+            f"{text}, and None cannot be put into a batch.",
+            "Return a sample on every path; to skip bad samples, drop them in a `collate_fn`: `default_collate([s "
+            "for s in batch if s is not None])`, or remove them from the data set's list at the start.",
+        )
     if "PIL" in kind or kind == "object" or "Image" in kind:
         text = f"{name} returns a PIL image, and a batch is made of tensors."
         edit = None
         transform = next(((s, c) for s in failure.all_sources() for c in s.calls("Compose")), None)
-        if transform is not None and not list(transform[0].calls("ToTensor", "PILToTensor", "to_tensor", "pil_to_tensor")):
-            text += f" `{transform[0].code(transform[1])[:80]}` ({transform[0].place(transform[1])}) has no `ToTensor()`."
-        return Explanation(text, "End the transform with `transforms.ToTensor()` (or `v2.ToImage(), v2.ToDtype(torch.float32, scale=True)`).", edit)
-    return Explanation(f"{name} returns an object of the type {kind}, which cannot be put into a batch.", "Return tensors, arrays, numbers or texts (or dicts and tuples of them), or pass a `collate_fn` that knows this type.")
+        if transform is not None and not list(
+            transform[0].calls("ToTensor", "PILToTensor", "to_tensor", "pil_to_tensor")
+        ):
+            text += (
+                f" `{transform[0].code(transform[1])[:80]}` ({transform[0].place(transform[1])}) has no `ToTensor()`."
+            )
+        return Explanation(
+            text,
+            "End the transform with `transforms.ToTensor()` (or `v2.ToImage(), v2.ToDtype(torch.float32, "
+            "scale=True)`).",
+            edit,
+        )
+    return Explanation(
+        f"{name} returns an object of the type {kind}, which cannot be put into a batch.",
+        "Return tensors, arrays, numbers or texts (or dicts and tuples of them), or pass a `collate_fn` that knows "
+        "this type.",
+    )
 
 
 @explains("already_converted")
@@ -142,14 +248,29 @@ def transform_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     """A transform that gets a tensor where it takes an image, or the other way round."""
     kind = str(fact.type).rpartition(".")[2]
     frame = failure.frame
-    transform = next((f for f in reversed(failure.frames) if f.is_library and f.function in ("__call__", "forward") and "self" in f.values), None)
+    transform = next(
+        (
+            f
+            for f in reversed(failure.frames)
+            if f.is_library and f.function in ("__call__", "forward") and "self" in f.values
+        ),
+        None,
+    )
     name = f"`{transform.values['self'].type}`" if transform else "The transform"
     where = f" ({frame.place}: `{frame.expression or frame.code}`)" if frame else ""
     compose = next(((s, c) for s in failure.all_sources() for c in s.calls("Compose")), None)
-    listed_ = f" The transform is `{compose[0].code(compose[1])[:120]}` ({compose[0].place(compose[1])})." if compose else ""
+    listed_ = (
+        f" The transform is `{compose[0].code(compose[1])[:120]}` ({compose[0].place(compose[1])})." if compose else ""
+    )
     if kind == "Tensor":
-        return Explanation(f"{name} takes a PIL image or an array, but got a tensor{where}: the image was converted before.{listed_}", "Apply `ToTensor()` once, and put the transforms that need a PIL image before it.")
-    return Explanation(f"{name} takes a tensor, but got {'a PIL image' if 'Image' in kind else f'a {kind}'}{where}.{listed_}", "Put `ToTensor()` before it (`Normalize` comes after `ToTensor`).")
+        return Explanation(
+            f"{name} takes a PIL image or an array, but got a tensor{where}: the image was converted before.{listed_}",
+            "Apply `ToTensor()` once, and put the transforms that need a PIL image before it.",
+        )
+    return Explanation(
+        f"{name} takes a tensor, but got {'a PIL image' if 'Image' in kind else f'a {kind}'}{where}.{listed_}",
+        "Put `ToTensor()` before it (`Normalize` comes after `ToTensor`).",
+    )
 
 
 def _getitem(failure: Failure) -> tuple[Source, ast.ClassDef, ast.FunctionDef] | None:
@@ -168,29 +289,56 @@ def nothing_to_load(fact: Fact, failure: Failure) -> Explanation | None:
     frame = failure.frame
     search = _search(failure)
     if search is None:
-        text = "The data set has no samples" + (f": no file was found in {fact.folder}" if fact.folder else "") + (f" ({frame.place})." if frame else ".")
-        return Explanation(text, "Check the folder and the filter that makes the list of samples: print its length before the DataLoader is built.")
+        text = (
+            "The data set has no samples"
+            + (f": no file was found in {fact.folder}" if fact.folder else "")
+            + (f" ({frame.place})." if frame else ".")
+        )
+        return Explanation(
+            text,
+            "Check the folder and the filter that makes the list of samples: print its length before the DataLoader "
+            "is built.",
+        )
     source, call, pattern, folder = search
     code = source.code(call)
     text = f"The data set is empty: `{code}` ({source.place(call)}) matches no file"
     if folder is None:
-        return Explanation(f"{text}.", "Print the folder and what lies in it; files in subfolders need `rglob` or a pattern such as `*/*" + Path(pattern).suffix + "`, and a relative path depends on where the program was started.")
+        return Explanation(
+            f"{text}.",
+            "Print the folder and what lies in it; files in subfolders need `rglob` or a pattern such as `*/*"
+            + Path(pattern).suffix
+            + "`, and a relative path depends on where the program was started.",
+        )
     if not folder.is_dir():
         near = nearest_path(folder)
-        return Explanation(f"{text}, as the folder {folder} does not exist{f'; {near} does' if near else ''}.", "Correct the path; a relative path is looked up in the folder where the program was started.")
+        return Explanation(
+            f"{text}, as the folder {folder} does not exist{f'; {near} does' if near else ''}.",
+            "Correct the path; a relative path is looked up in the folder where the program was started.",
+        )
     suffix = Path(pattern).suffix
     below = _below(folder, suffix)
     if below:
         folders = sorted({path.parent.name for path in below})
         deeper = f"*/*{suffix}" if all(path.parent.parent == folder for path in below) else f"**/*{suffix}"
-        text += f" in {folder.name}/: its {count(len(below), 'file')} ({suffix}) lie one level deeper, in {listed(folders)}." if deeper.startswith("*/") else f" in {folder.name}/: {count(len(below), 'file')} ({suffix}) lie in deeper folders."
+        text += (
+            f" in {folder.name}/: its {count(len(below), 'file')} ({suffix}) lie one level deeper, in "
+            f"{listed(folders)}."
+            if deeper.startswith("*/")
+            else f" in {folder.name}/: {count(len(below), 'file')} ({suffix}) lie in deeper folders."
+        )
         after = code.replace(pattern, deeper, 1)
         return Explanation(text, f"Search the subfolders: `{after}`.", replaced(source, call.lineno, pattern, deeper))
     others = sorted({path.suffix for path in _below(folder, "") if path.suffix and path.suffix != suffix})
     same = [other for other in others if other.lower() == suffix.lower()]
     if same:
-        return Explanation(f"{text} in {folder.name}/: the files end in {listed(same)}, and upper and lower case count.", f"Look for {same[0]} as well.")
-    return Explanation(f"{text} in {folder.name}/, which holds {'files that end in ' + listed(others) if others else 'no files'}.", "Correct the pattern or the folder.")
+        return Explanation(
+            f"{text} in {folder.name}/: the files end in {listed(same)}, and upper and lower case count.",
+            f"Look for {same[0]} as well.",
+        )
+    return Explanation(
+        f"{text} in {folder.name}/, which holds {'files that end in ' + listed(others) if others else 'no files'}.",
+        "Correct the pattern or the folder.",
+    )
 
 
 def _search(failure: Failure) -> tuple[Source, ast.Call, str, Path | None] | None:
@@ -210,7 +358,10 @@ def _path(failure: Failure, where: Origin, steps: int) -> Path | None:
     if isinstance(literal, str):
         return Path(literal)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        left, right = _path(failure, Origin(where.source, node.left, where.frame), steps), _path(failure, Origin(where.source, node.right, where.frame), steps)
+        left, right = (
+            _path(failure, Origin(where.source, node.left, where.frame), steps),
+            _path(failure, Origin(where.source, node.right, where.frame), steps),
+        )
         return left / right if left is not None and right is not None else None
     if isinstance(node, ast.Call) and last_name(node.func) in ("Path", "str", "sorted", "list") and node.args:
         return _path(failure, Origin(where.source, node.args[0], where.frame), steps)
@@ -225,7 +376,11 @@ def _path(failure: Failure, where: Origin, steps: int) -> Path | None:
     following = origin(failure, where.source, node, where.frame, 1)
     if following.node is node:
         return None
-    return _path(failure, following if following.frame else Origin(following.source, following.node, None, following.name), steps - 1)
+    return _path(
+        failure,
+        following if following.frame else Origin(following.source, following.node, None, following.name),
+        steps - 1,
+    )
 
 
 def _below(folder: Path, suffix: str) -> list[Path]:
@@ -261,7 +416,12 @@ WRITERS = ("save", "dump", "to_csv", "to_", "write", "mkdir", "SummaryWriter", "
 
 def re_write(code: str) -> bool:
     """Whether a call of `open` names a mode that writes."""
-    return "open(" in code and any(f"{quote}{mode}" in code for quote in "'\"" for mode in ("w", "a", "x") if f"{quote}{mode}{quote}" in code or f"{quote}{mode}b{quote}" in code)
+    return "open(" in code and any(
+        f"{quote}{mode}" in code
+        for quote in "'\""
+        for mode in ("w", "a", "x")
+        if f"{quote}{mode}{quote}" in code or f"{quote}{mode}b{quote}" in code
+    )
 
 
 @explains("missing_file")
@@ -279,13 +439,21 @@ def file_not_there(fact: Fact, failure: Failure) -> Explanation | None:
     script = Path(frame.file).parent
     if not path.is_absolute() and frame.cell is None and script.is_dir():
         if (script / path).exists():
-            return Explanation(f"{text} A relative path is looked up in the folder where the program was started; the file lies beside the script, as {script / path}.", f"Make it independent of the start: `Path(__file__).parent / \"{path}\"`, or start the program in {script}.")
+            return Explanation(
+                f"{text} A relative path is looked up in the folder where the program was started; the file lies "
+                f"beside the script, as {script / path}.",
+                f'Make it independent of the start: `Path(__file__).parent / "{path}"`, or start the program in '
+                f"{script}.",
+            )
         near = nearest_path(script / path)
         text += " A relative path is looked up in the folder where the program was started."
     else:
         near = nearest_path(path)
     if near:
-        return Explanation(f"{text} The nearest path that exists is {near}.", f"Use `{near}`, or correct the name in the list that it comes from.")
+        return Explanation(
+            f"{text} The nearest path that exists is {near}.",
+            f"Use `{near}`, or correct the name in the list that it comes from.",
+        )
     return Explanation(text, "Correct the path, or start the program in the folder that it is relative to.")
 
 
@@ -296,7 +464,11 @@ def cannot_be_pickled(fact: Fact, failure: Failure) -> Explanation | None:
     local = "<locals>" in name or "<lambda>" in name or "lambda" in failure.message
     loader = next(((s, c) for s in failure.all_sources() for c in s.calls("DataLoader")), None)
     spawn = loader is not None and "spawn" in loader[0].code(loader[1])
-    how = "With the spawn start method a data worker receives the data set by pickle" if spawn else "A new process receives its objects by pickle (spawn, forkserver, or a queue)"
+    how = (
+        "With the spawn start method a data worker receives the data set by pickle"
+        if spawn
+        else "A new process receives its objects by pickle (spawn, forkserver, or a queue)"
+    )
     if local or name:
         outer, inner = name.split(".<locals>.")[0].rpartition(".")[2], name.rpartition(".")[2]
         for source in failure.all_sources():
@@ -304,30 +476,91 @@ def cannot_be_pickled(fact: Fact, failure: Failure) -> Explanation | None:
                 for node in ast.walk(function):
                     if inner == "<lambda>" and isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
                         variable = source.code(node.targets[0])
-                        user = next((source.code(c) for c in ast.walk(function) if isinstance(c, ast.Call) and any(dotted(a) == variable for a in c.args)), "")
+                        user = next(
+                            (
+                                source.code(c)
+                                for c in ast.walk(function)
+                                if isinstance(c, ast.Call) and any(dotted(a) == variable for a in c.args)
+                            ),
+                            "",
+                        )
                         holder = f" `{user}` holds it." if user else ""
-                        text = f"`{variable}` ({source.place(node)}) is a lambda inside of `{outer}`.{holder} {how}, and pickle stores a function by its name, which a lambda lacks."
-                        return Explanation(text, f"Write it as a named function (or a class with `__call__`) at the top level of the module, with its settings bound by `functools.partial`; or use `num_workers=0`.")
+                        text = (
+                            f"`{variable}` ({source.place(node)}) is a lambda inside of `{outer}`.{holder} "
+                            f"{how}, and pickle stores a function by its name, which a lambda lacks."
+                        )
+                        return Explanation(
+                            text,
+                            "Write it as a named function (or a class with `__call__`) at the top level of the "
+                            "module, with its settings bound by `functools.partial`; or use "
+                            "`num_workers=0`.",
+                        )
                     if inner != "<lambda>" and isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == inner:
-                        text = f"`{inner}` ({source.place(node)}) is defined inside of `{outer}`. {how}, and pickle stores functions and classes by their name in the module, where a local one is not found."
+                        text = (
+                            f"`{inner}` ({source.place(node)}) is defined inside of `{outer}`. {how}, and pickle "
+                            "stores functions and classes by their name in the module, where a local one is "
+                            "not found."
+                        )
                         return Explanation(text, "Move it to the top level of the module, or use `num_workers=0`.")
         for source in failure.all_sources():
             for node in source.nodes:
                 if isinstance(node, ast.Lambda) and ("lambda" in name or "lambda" in failure.message):
                     statement = source.statement_at(node.lineno)
-                    text = f"`{source.code(node)}` ({source.place(node)}) is a lambda. {how}, and pickle stores a function by its name, which a lambda lacks."
-                    return Explanation(text, "Write it as a named function (or a class with `__call__`) at the top level of the module; or use `num_workers=0`.") if statement else None
-        what = f"A lambda inside of `{outer}`" if inner == "<lambda>" else f"`{inner}`, which is defined inside of `{outer}`," if outer else f"`{name}`"
-        return Explanation(f"{what} cannot be pickled. {how}, and pickle stores functions and classes by their name at the top level of a module.", "Move it to the top level of the module as a named function or class, or use `num_workers=0`.") if name else None
+                    text = (
+                        f"`{source.code(node)}` ({source.place(node)}) is a lambda. {how}, and pickle stores a "
+                        "function by its name, which a lambda lacks."
+                    )
+                    return (
+                        Explanation(
+                            text,
+                            "Write it as a named function (or a class with `__call__`) at the top level of the "
+                            "module; or use `num_workers=0`.",
+                        )
+                        if statement
+                        else None
+                    )
+        what = (
+            f"A lambda inside of `{outer}`"
+            if inner == "<lambda>"
+            else f"`{inner}`, which is defined inside of `{outer}`,"
+            if outer
+            else f"`{name}`"
+        )
+        return (
+            Explanation(
+                f"{what} cannot be pickled. {how}, and pickle stores functions and classes by their name at the top "
+                "level of a module.",
+                "Move it to the top level of the module as a named function or class, or use `num_workers=0`.",
+            )
+            if name
+            else None
+        )
     kind = str(fact.type or "")
-    opened = {"h5py": "an open HDF5 file", "_io.TextIOWrapper": "an open file", "_io.BufferedReader": "an open file", "_thread.lock": "a lock (of a logger, a queue, a database or a client)", "generator": "a generator", "sqlite3.Connection": "an open database", "module": "a module"}
+    opened = {
+        "h5py": "an open HDF5 file",
+        "_io.TextIOWrapper": "an open file",
+        "_io.BufferedReader": "an open file",
+        "_thread.lock": "a lock (of a logger, a queue, a database or a client)",
+        "generator": "a generator",
+        "sqlite3.Connection": "an open database",
+        "module": "a module",
+    }
     what = opened.get(kind, f"an object of the type {kind}")
     for source in failure.all_sources():
         for call in source.calls("File", "open", "Environment", "connect", "Lock", "Session", "Client"):
             statement = source.statement_at(call.lineno)
             if isinstance(statement, ast.Assign) and dotted(statement.targets[0]).startswith("self."):
-                return Explanation(f"`{source.code(statement)}` ({source.place(statement)}) keeps {what} in the object. {how}, and it cannot be sent to another process.", "Open it in each worker at the first access: keep the path in `__init__`, and open in `__getitem__` if it is not open yet.")
-    return Explanation(f"The data set holds {what}. {how}, and it cannot be sent to another process.", "Open it in each worker at the first access (in `__getitem__`), and keep only the path in `__init__`; or use `num_workers=0`.")
+                return Explanation(
+                    f"`{source.code(statement)}` ({source.place(statement)}) keeps {what} in the object. {how}, and "
+                    "it cannot be sent to another process.",
+                    "Open it in each worker at the first access: keep the path in `__init__`, and open in "
+                    "`__getitem__` if it is not open yet.",
+                )
+    return Explanation(
+        f"The data set holds {what}. {how}, and it cannot be sent to another process.",
+        "Open it in each worker at the first access (in `__getitem__`), and keep only the path in `__init__`; or "
+        "use `num_workers=0`.",
+    )
 
 
 @explains("main_guard")
@@ -335,7 +568,12 @@ def no_main_guard(fact: Fact, failure: Failure) -> Explanation | None:
     """A script that starts processes at import."""
     frame = next((f for f in failure.own_frames if f.function == "<module>"), failure.frame)
     where = f"`{frame.code}` ({frame.place})" if frame and frame.code else "A line at the top level of the script"
-    return Explanation(f"{where} starts worker processes when the script is imported. With the spawn start method each worker imports the script again, and would start workers itself.", "Put what the script does under `if __name__ == \"__main__\":` (best: `main()`), and keep functions and classes above it.")
+    return Explanation(
+        f"{where} starts worker processes when the script is imported. With the spawn start method each worker "
+        "imports the script again, and would start workers itself.",
+        'Put what the script does under `if __name__ == "__main__":` (best: `main()`), and keep functions and '
+        "classes above it.",
+    )
 
 
 @explains("key")
@@ -357,23 +595,39 @@ def missing_key(fact: Fact, failure: Failure) -> Explanation | None:
     if in_pandas and numeric:
         text = f"`{code}` ({frame.place}) looks for the row labelled {key}, and the table has no such label"
         index = table.index if table is not None and isinstance(table.facts.get("index"), dict) else None
-        text += f" (its {table.shape[0]} rows are labelled {index['first']} to {index['last']})." if index and table and table.shape else "."
+        text += (
+            f" (its {table.shape[0]} rows are labelled {index['first']} to {index['last']})."
+            if index and table and table.shape
+            else "."
+        )
         filtered = _filtered(failure, name)
-        text += f" `{filtered}` has removed rows and kept the labels of the others." if filtered else " A filter, a split or a `dropna` removes rows and keeps the labels of the others."
+        text += (
+            f" `{filtered}` has removed rows and kept the labels of the others."
+            if filtered
+            else " A filter, a split or a `dropna` removes rows and keeps the labels of the others."
+        )
         before = place[0].code(place[1]) if place else ""
-        return Explanation(text, "Take rows by position: `.iloc[i]`, or renumber them once: `df = df.reset_index(drop=True)`.", _iloc(failure, source, frame, before))
+        return Explanation(
+            text,
+            "Take rows by position: `.iloc[i]`, or renumber them once: `df = df.reset_index(drop=True)`.",
+            _iloc(failure, source, frame, before),
+        )
     keys = list(value.keys or []) if value is not None and value.kind == "container" else []
     keys = list(table.columns or []) if not keys and table is not None and table.kind == "table" else keys
     near = difflib.get_close_matches(key, keys, 1, 0.5) or [k for k in keys if k.strip().lower() == key.strip().lower()]
     if not name or not keys:
         return None
-    text = f"`{name}` ({frame.place}) has no {'column' if table is not None and table.kind == 'table' and not (value and value.kind == 'container') else 'key'} {key!r}. It has {listed([repr(k) for k in keys], 8)}."
+    text = (
+        f"`{name}` ({frame.place}) has no "
+        f"{'column' if table is not None and table.kind == 'table' else 'key'} "
+        f"{key!r}. It has {listed([repr(k) for k in keys], 8)}."
+    )
     if near:
         return Explanation(text, f"Use {near[0]!r}.", replaced(source, frame.line, key, near[0]))
     return Explanation(text, "Use one of these, or look at where it should have been added.")
 
 
-def _iloc(failure: Failure, source: Source | None, frame: Frame, code: str) -> object:
+def _iloc(failure: Failure, source: Source | None, frame: Frame, code: str) -> Edit | None:
     return replaced(source, frame.line, ".loc[", ".iloc[") if ".loc[" in code else None
 
 
@@ -381,9 +635,17 @@ def _filtered(failure: Failure, name: str) -> str:
     """Return the statement that filtered a table."""
     for source in failure.all_sources():
         for node in source.nodes:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and last_name(node.value.func) in ("dropna", "query", "sample", "drop_duplicates", "train_test_split"):
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Call)
+                and last_name(node.value.func) in ("dropna", "query", "sample", "drop_duplicates", "train_test_split")
+            ):
                 return source.code(node)
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript) and isinstance(node.value.slice, ast.Compare):
+            if (
+                isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Subscript)
+                and isinstance(node.value.slice, ast.Compare)
+            ):
                 return source.code(node)
     return ""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, count, explains, replaced, sizes, times
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact
-from ocrlab.debug.diagnosis.explanations.origins import failing_call, failing_expression, loader_of, origin, Origin
+from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, loader_of, origin
 from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name
 
 CHANNELS = {1: "grayscale", 2: "grayscale with alpha", 3: "RGB", 4: "RGBA"}
@@ -25,7 +25,9 @@ def layer_definitions(failure: Failure, *kinds: str) -> Iterator[tuple[Source, a
             yield source, call, dotted(target) if direct else ""
 
 
-def layer_definition(failure: Failure, kind: str, position: int, keyword: str, size: int) -> tuple[Source, ast.Call, str] | None:
+def layer_definition(
+    failure: Failure, kind: str, position: int, keyword: str, size: int
+) -> tuple[Source, ast.Call, str] | None:
     """Return the only call that builds a layer with a literal size, or the one that the failing module's name has."""
     path = str(failure.module.path or "") if failure.module else ""
     name = path.rpartition(".")[2]
@@ -72,23 +74,51 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
     label = target.removeprefix("self.") or failing_layer(failure)
     name = f"`{label}`" if label else "The Linear layer"
     place = f" ({source.place(call)})" if source and call else ""
-    code = f"`{source.code(call)}`" if source and call else f"`{module.text}`" if linear and module and module.text else f"built for {count(expected, 'feature')}"
+    code = (
+        f"`{source.code(call)}`"
+        if source and call
+        else f"`{module.text}`"
+        if linear and module and module.text
+        else f"built for {count(expected, 'feature')}"
+    )
     tensor = _layer_input(failure)
     origin_text = _flattened_from(failure, features)
     if tensor is not None and len(tensor) > 2 and tensor[-1] == features:
         flat = math.prod(tensor[1:])
         if flat == expected:
-            text = f"{name}{place} is {code}, but its input has the shape {sizes(tensor)} and a Linear layer works on the last axis only ({features}). Flattened per sample it has {times(tensor[1:])} = {flat} features, which is what the layer expects."
+            text = (
+                f"{name}{place} is {code}, but its input has the shape {sizes(tensor)} and a Linear layer works "
+                f"on the last axis only ({features}). Flattened per sample it has {times(tensor[1:])} = {flat} "
+                "features, which is what the layer expects."
+            )
             return Explanation(text, "Flatten before the layer: `x = torch.flatten(x, 1)`.")
-        text = f"{name}{place} is {code}, but its input {sizes(tensor)} is not flattened: a Linear layer works on the last axis only, which has {features} values."
+        text = (
+            f"{name}{place} is {code}, but its input {sizes(tensor)} is not flattened: a Linear layer works on "
+            f"the last axis only, which has {features} values."
+        )
         return Explanation(text, f"Call `torch.flatten(x, 1)` before the layer and set `in_features={flat}`.")
     if rows is not None and expected and rows * features % expected == 0 and features != expected and rows == expected:
-        text = f"{name}{place} expects {expected} features in the last axis, but its input is {sizes((rows, features))}: {expected} stands in the first axis, so the input is transposed."
+        text = (
+            f"{name}{place} expects {expected} features in the last axis, but its input is "
+            f"{sizes((rows, features))}: {expected} stands in the first axis, so the input is transposed."
+        )
         return Explanation(text, "Transpose the input (`x.T`), or build it with samples in the first axis.")
-    text = f"{name}{place} is {code}, but its input has {features} features for each of {count(rows, 'row')}{origin_text}." if rows else f"{name}{place} is {code}, but its input has {features} features{origin_text}."
+    text = (
+        f"{name}{place} is {code}, but its input has {features} features for each of {count(rows, 'row')}{origin_text}."
+        if rows
+        else f"{name}{place} is {code}, but its input has {features} features{origin_text}."
+    )
     advice = f"Set `in_features={features}`, or use `nn.LazyLinear` so that it is read off the first batch"
-    advice += ", or put `nn.AdaptiveAvgPool2d` before the flattening so that the image size does not matter." if origin_text else "."
-    edit = replaced(source, call.lineno, source.code(call), source.code(call).replace(str(expected), str(features), 1)) if source and call else None
+    advice += (
+        ", or put `nn.AdaptiveAvgPool2d` before the flattening so that the image size does not matter."
+        if origin_text
+        else "."
+    )
+    edit = (
+        replaced(source, call.lineno, source.code(call), source.code(call).replace(str(expected), str(features), 1))
+        if source and call
+        else None
+    )
     return Explanation(text, advice, edit)
 
 
@@ -100,16 +130,20 @@ def _layer_input(failure: Failure) -> tuple[int, ...] | None:
 
 
 def _flattened_from(failure: Failure, features: int) -> str:
-    """Say which feature map has so many values: one in the frame, else the last convolution's channels times a square."""
+    """Say which feature map has so many values: one of the frame, else the last convolution's."""
     for value in named_inputs(failure):
         if value.shape and len(value.shape) == 4 and math.prod(value.shape[1:]) == features:
             return f" (`{value.name}` is {sizes(value.shape)}: {times(value.shape[1:])} = {features})"
-    for source, call, target in reversed(list(layer_definitions(failure, "Conv2d"))):
+    for _, call, target in reversed(list(layer_definitions(failure, "Conv2d"))):
         channels = constant(argument(call, 1, "out_channels"))
         if isinstance(channels, int) and channels > 0 and features % channels == 0:
             side = math.isqrt(features // channels)
             if side > 1 and side * side == features // channels:
-                made_by = f"the flattened output of `{target.removeprefix('self.')}`" if target else "the flattened feature map"
+                made_by = (
+                    f"the flattened output of `{target.removeprefix('self.')}`"
+                    if target
+                    else "the flattened feature map"
+                )
                 return f" (= {channels} x {side} x {side}, {made_by})"
     return ""
 
@@ -125,19 +159,32 @@ def _plain_product(fact: Fact, failure: Failure) -> Explanation | None:
     if len(names) < 2:
         return None
     a, b = names[:2]
-    text = f"`{source.code(node)}` multiplies `{a}` {sizes(left)} by `{b}` {sizes(right)}: the {left[1]} columns of `{a}` have to equal the {right[0]} rows of `{b}`."  # type: ignore[arg-type]
+    text = (
+        f"`{source.code(node)}` multiplies `{a}` {sizes(left)} by `{b}` {sizes(right)}: the {left[1]} columns of "
+        f"`{a}` have to equal the {right[0]} rows of `{b}`."
+    )  # type: ignore[arg-type]
     if left[1] == right[1]:
-        return Explanation(f"{text} `{b}` has them in its second axis, so it is the wrong way round.", f"Transpose it: `{a} @ {b}.T`.")
+        return Explanation(
+            f"{text} `{b}` has them in its second axis, so it is the wrong way round.", f"Transpose it: `{a} @ {b}.T`."
+        )
     if left[0] == right[0]:
-        return Explanation(f"{text} They agree in their first axes, so `{a}` is the wrong way round.", f"Transpose it: `{a}.T @ {b}`.")
-    return Explanation(text, f"Make the two sizes agree: change the layer or the array that makes `{b}` to {left[1]} rows.")
+        return Explanation(
+            f"{text} They agree in their first axes, so `{a}` is the wrong way round.", f"Transpose it: `{a}.T @ {b}`."
+        )
+    return Explanation(
+        text, f"Make the two sizes agree: change the layer or the array that makes `{b}` to {left[1]} rows."
+    )
 
 
 def _operands(source: Source, node: ast.AST) -> list[str]:
     if isinstance(node, ast.BinOp):
         return [source.code(node.left), source.code(node.right)]
     if isinstance(node, ast.Call):
-        method = [source.code(node.func.value)] if isinstance(node.func, ast.Attribute) and dotted(node.func.value) not in ("torch", "np", "numpy", "F") else []
+        method = (
+            [source.code(node.func.value)]
+            if isinstance(node.func, ast.Attribute) and dotted(node.func.value) not in ("torch", "np", "numpy", "F")
+            else []
+        )
         return method + [source.code(value) for value in node.args]
     return []
 
@@ -154,18 +201,32 @@ def wrong_batched_product(fact: Fact, failure: Failure) -> Explanation | None:
     shapes = (left.shape, right.shape) if left and right else (None, None)
     if fact.expected and fact.actual and not all(shapes):
         right_start = fact.actual
-        text = f"`{b}` has to be {sizes((*fact.expected, '...'))} to follow `{a}` in a batched product, but it begins with {sizes(right_start)}."  # type: ignore[arg-type]
+        text = (
+            f"`{b}` has to begin with {sizes(fact.expected)} to follow `{a}` in a batched product, but it begins with "
+            f"{sizes(right_start)}."
+        )
         return Explanation(text, f"Transpose its last two axes: `{b}.transpose(1, 2)`.")
     if not all(shapes) or left is None or right is None:
         return None
     first, second = shapes
     assert first is not None and second is not None
-    text = f"`{source_code(place)}` multiplies `{a}` {sizes(first)} by `{b}` {sizes(second)}: the last axis of `{a}` ({first[-1]}) has to equal the second axis of `{b}` ({second[-2]})."
+    text = (
+        f"`{source_code(place)}` multiplies `{a}` {sizes(first)} by `{b}` {sizes(second)}: the last axis of "
+        f"`{a}` ({first[-1]}) has to equal the second axis of `{b}` ({second[-2]})."
+    )
     if first[-1] == second[-1]:
         after = (*second[:-2], second[-1], second[-2])
-        fix = f"Transpose `{b}`: `{b}.transpose(1, 2)` is {sizes(after)}, and the product is {sizes((*first[:-1], second[-2]))}."
+        fix = (
+            f"Transpose `{b}`: `{b}.transpose(1, 2)` is {sizes(after)}, and the product is "
+            f"{sizes((*first[:-1], second[-2]))}."
+        )
         edit = None
-        if place is not None and failure.frame is not None and isinstance(place[1], ast.Call) and failure.source(failure.frame):
+        if (
+            place is not None
+            and failure.frame is not None
+            and isinstance(place[1], ast.Call)
+            and failure.source(failure.frame)
+        ):
             before = place[0].code(place[1])
             edit = replaced(place[0], failure.frame.line, before, before.replace(f", {b}", f", {b}.transpose(1, 2)", 1))
         return Explanation(f"{text} `{b}` was not transposed.", fix, edit)
@@ -180,7 +241,8 @@ def source_code(place: tuple[Source, ast.AST] | None) -> str:
 @explains("conv_channels")
 def wrong_channels(fact: Fact, failure: Failure) -> Explanation | None:
     """A convolution that gets another number of channels than it was built for."""
-    channels, expected, shape = fact.channels, fact.expected, fact.input or ()
+    channels, expected = fact.channels, fact.expected
+    shape: tuple[int, ...] = fact.input or ()
     if channels is None or expected is None:
         return None
     layer = failing_layer(failure)
@@ -190,16 +252,31 @@ def wrong_channels(fact: Fact, failure: Failure) -> Explanation | None:
     definition = layer_definition(failure, module.partition("(")[0] or "Conv2d", 0, "in_channels", expected)
     place = f" ({definition[0].place(definition[1])})" if definition else ""
     name = (f"`{layer}`" if layer else "The convolution") + place
-    built = f"`{module}`" if module else f"built for {count(expected, 'channel')}" + (f" (weight {sizes(weight)})" if weight else "")
+    built = (
+        f"`{module}`"
+        if module
+        else f"built for {count(expected, 'channel')}" + (f" (weight {sizes(weight)})" if weight else "")
+    )
     text = f"{name} is {built}, but its input {sizes(shape)} has {count(channels, 'channel')} in axis 1."
     if len(shape) >= 4 and shape[-1] == expected and shape[1] != expected:
-        return Explanation(f"{text} The {expected} channels stand last: the batch is in N H W C order, as images are read.", "Move them to axis 1: `x = x.permute(0, 3, 1, 2)`; for a single image `.permute(2, 0, 1)`, which `transforms.ToTensor()` does.")
+        return Explanation(
+            f"{text} The {expected} channels stand last: the batch is in N H W C order, as images are read.",
+            "Move them to axis 1: `x = x.permute(0, 3, 1, 2)`; for a single image `.permute(2, 0, 1)`, which "
+            "`transforms.ToTensor()` does.",
+        )
     if len(shape) == 3 and shape[0] == expected:
-        return Explanation(f"{text} {sizes(shape)} is a single sample: its first axis has the {expected} channels and was taken for the batch.", "Add the batch axis: `x.unsqueeze(0)`.")
+        return Explanation(
+            f"{text} {sizes(shape)} is a single sample: its first axis has the {expected} channels and was taken "
+            "for the batch.",
+            "Add the batch axis: `x.unsqueeze(0)`.",
+        )
     first = not layer or failure.module is None or _is_first_layer(failure, layer)
     if first and channels in CHANNELS and expected in (1, 3) and len(shape) >= 3:
         return _image_mode(failure, text, channels, expected, outputs)
-    fix = f"Set `in_channels={channels}` of this layer, or change the layer before it to {count(expected, 'output channel')}."
+    fix = (
+        f"Set `in_channels={channels}` of this layer, or change the layer before it to "
+        f"{count(expected, 'output channel')}."
+    )
     edit = _number_edit(definition, expected, channels)
     return Explanation(text, fix, edit)
 
@@ -225,8 +302,13 @@ def _image_mode(failure: Failure, text: str, channels: int, expected: int, outpu
                 before = source.code(call)
                 edit = replaced(source, call.lineno, before, f'{before}.convert("{mode}")')
                 fix = f'Convert each image when it is opened: `{before}.convert("{mode}")` ({source.place(call)}).'
-                return Explanation(f"{text} Four channels are RGBA: {reason}." if channels == 4 else f"{text} So {reason}.", fix, edit)
-    fix = f'Convert the images when they are read (`Image.open(path).convert("{mode}")`), or build the layer for {kind} input: `in_channels={channels}`.'
+                return Explanation(
+                    f"{text} Four channels are RGBA: {reason}." if channels == 4 else f"{text} So {reason}.", fix, edit
+                )
+    fix = (
+        f'Convert the images when they are read (`Image.open(path).convert("{mode}")`), or build the layer for '
+        f"{kind} input: `in_channels={channels}`."
+    )
     return Explanation(f"{text} So {reason}.", fix)
 
 
@@ -251,12 +333,26 @@ def missing_axis(fact: Fact, failure: Failure) -> Explanation | None:
     wanted = {3: "(N, C, L)", 4: "(N, C, H, W)", 5: "(N, C, D, H, W)", 2: "(N, C)"}.get(batched, f"{batched} axes")
     text = f"{name} takes input of the form {wanted}, but it got {sizes(shape)}."
     if len(shape) == batched - 1:
-        return Explanation(f"{text} The batch axis is missing." if shape[0] in (1, 3) or module_size(failure) == shape[0] else f"{text} One axis is missing: the channels, or the batch.", "Add it: `x.unsqueeze(0)` for a batch of one sample, `x.unsqueeze(1)` for one channel.")
+        return Explanation(
+            f"{text} The batch axis is missing."
+            if shape[0] in (1, 3) or module_size(failure) == shape[0]
+            else f"{text} One axis is missing: the channels, or the batch.",
+            "Add it: `x.unsqueeze(0)` for a batch of one sample, `x.unsqueeze(1)` for one channel.",
+        )
     if len(shape) == batched - 2:
         return Explanation(f"{text} Batch and channel axes are missing.", "Add them: `x[None, None]`.")
     if len(shape) == 2 and batched == 4:
-        return Explanation(f"{text} The images were flattened.", "Reshape them before the first convolution: `x.view(-1, channels, height, width)`.")
-    return Explanation(text, f"Reshape or permute the input to {wanted}; there are {len(shape) - batched} axes too many: `x.flatten(0, {len(shape) - batched})`." if len(shape) > batched else f"Reshape the input to {wanted}.")
+        return Explanation(
+            f"{text} The images were flattened.",
+            "Reshape them before the first convolution: `x.view(-1, channels, height, width)`.",
+        )
+    return Explanation(
+        text,
+        f"Reshape or permute the input to {wanted}; there are {len(shape) - batched} axes too many: `x.flatten(0, "
+        f"{len(shape) - batched})`."
+        if len(shape) > batched
+        else f"Reshape the input to {wanted}.",
+    )
 
 
 @explains("concatenate")
@@ -271,7 +367,10 @@ def wrong_concatenation(fact: Fact, failure: Failure) -> Explanation | None:
     a = f"`{parts[0]}`" if parts else "the first tensor"
     b = f"`{parts[position]}`" if position < len(parts) else "the other one"
     where = f" ({failure.frame.place})" if failure.frame else ""
-    text = f"{a} has {first} rows or columns and {b} has {second}, so that they cannot be joined along axis {fact.axis if fact.axis is not None else 1}{where}."
+    text = (
+        f"{a} has {first} rows or columns and {b} has {second}, so that they cannot be joined along axis "
+        f"{fact.axis if fact.axis is not None else 1}{where}."
+    )
     if abs(first - second) > 4 or first < 3:
         return Explanation(text, "Make the other axes equal first, or join along the axis that differs.")
     image = _image_size(failure, max(first, second))
@@ -279,12 +378,27 @@ def wrong_concatenation(fact: Fact, failure: Failure) -> Explanation | None:
     if image is not None:
         height, path, multiple = image
         low, high = height // multiple * multiple, -(-height // multiple) * multiple
-        text += f" The input has {height} rows or columns, and is halved to {', '.join(map(str, path))}: an odd size is rounded down, so the way back up gives {small}."
-        fix = f"Use sizes that are divisible by {multiple}: pad or resize the input from {height} to {high}" + (f" or {low}" if low else "") + f", or bring the upsampled map to the size of {b} before joining: `F.interpolate(x, size=skip.shape[-2:])`."
+        text += (
+            f" The input has {height} rows or columns, and is halved to {', '.join(map(str, path))}: an odd "
+            f"size is rounded down, so the way back up gives {small}."
+        )
+        fix = (
+            f"Use sizes that are divisible by {multiple}: pad or resize the input from {height} to {high}"
+            + (f" or {low}" if low else "")
+            + f", or bring the upsampled map to the size of {b} before joining: `F.interpolate(x, "
+            "size=skip.shape[-2:])`."
+        )
         return Explanation(text, fix)
     odd = max(first, second)
-    text += f" {odd} is odd: halving rounds down, so the way back up gives {small}." if odd % 2 and small % 2 == 0 else ""
-    return Explanation(text, "Pad or resize the input to a size that is divisible by 2 for each halving (usually by 32), or interpolate the upsampled map to the size of the skip connection before joining: `F.interpolate(x, size=skip.shape[-2:])`.")
+    text += (
+        f" {odd} is odd: halving rounds down, so the way back up gives {small}." if odd % 2 and small % 2 == 0 else ""
+    )
+    return Explanation(
+        text,
+        "Pad or resize the input to a size that is divisible by 2 for each halving (usually by 32), or interpolate "
+        "the upsampled map to the size of the skip connection before joining: `F.interpolate(x, "
+        "size=skip.shape[-2:])`.",
+    )
 
 
 def _image_size(failure: Failure, skip: int) -> tuple[int, list[int], int] | None:
@@ -313,21 +427,36 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
             names = [place[0].code(node.target), place[0].code(node.value)]
         else:
             names = _operands(place[0], node)
-    shapes = [(name, value.shape) for name in names if (value := failure.value(name)) is not None and value.shape is not None]
+    shapes = [
+        (name, value.shape) for name in names if (value := failure.value(name)) is not None and value.shape is not None
+    ]
     batch = _batch_rest(failure, fact.first, fact.second)
     if len(shapes) >= 2:
         (a, left), (b, right) = shapes[:2]
         text = f"`{source_code(place)}` combines `{a}` {sizes(left)} with `{b}` {sizes(right)}"
     elif fact.left and fact.right:
         left, right = fact.left, fact.right
-        a, b = (names + ["the left operand", "the right operand"])[:2] if len(names) >= 2 else ("the left operand", "the right operand")
-        text = f"{f'`{source_code(place)}` combines' if place else 'The operation combines'} {sizes(left)} with {sizes(right)}"
+        a, b = (
+            ([*names, "the left operand", "the right operand"])[:2]
+            if len(names) >= 2
+            else ("the left operand", "the right operand")
+        )
+        text = (
+            f"{f'`{source_code(place)}` combines' if place else 'The operation combines'} {sizes(left)} with "
+            f"{sizes(right)}"
+        )
     elif fact.first is not None and batch:
         return batch
     elif fact.first is not None and place is not None and len(names) >= 2 and failure.frame is not None:
         shown = "".join(f" `{name}` is {sizes(shape)}." for name, shape in shapes)
-        text = f"`{source_code(place)}` ({failure.frame.place}) combines `{names[0]}` with `{names[1]}`, which have the sizes {fact.first} and {fact.second} in axis {fact.axis}; only equal sizes or 1 can be combined.{shown}"
-        return Explanation(text, "Make both the same size: look for a slice, a filter or a batch that only one of them went through.")
+        text = (
+            f"`{source_code(place)}` ({failure.frame.place}) combines `{names[0]}` with `{names[1]}`, which have "
+            f"the sizes {fact.first} and {fact.second} in axis {fact.axis}; only equal sizes or 1 can be "
+            f"combined.{shown}"
+        )
+        return Explanation(
+            text, "Make both the same size: look for a slice, a filter or a batch that only one of them went through."
+        )
     else:
         return None
     aligned = [(x, y) for x, y in zip(reversed(left), reversed(right), strict=False)]
@@ -341,11 +470,21 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
     if len(left) == len(right) == 2 and left == right[::-1]:
         return Explanation(f"{text} One of the two is transposed.", f"Transpose it: `{b}.T`.")
     if len(left) == 2 and len(right) == 1 and left[0] == right[0]:
-        return Explanation(f"{text} `{b}` has one value for each row of `{a}`.", f"Give it a second axis: `{b}.unsqueeze(1)` (numpy: `{b}[:, None]`).")
+        return Explanation(
+            f"{text} `{b}` has one value for each row of `{a}`.",
+            f"Give it a second axis: `{b}.unsqueeze(1)` (numpy: `{b}[:, None]`).",
+        )
     if len(right) == 2 and len(left) == 1 and right[0] == left[0]:
-        return Explanation(f"{text} `{a}` has one value for each row of `{b}`.", f"Give it a second axis: `{a}.unsqueeze(1)` (numpy: `{a}[:, None]`).")
+        return Explanation(
+            f"{text} `{a}` has one value for each row of `{b}`.",
+            f"Give it a second axis: `{a}.unsqueeze(1)` (numpy: `{a}[:, None]`).",
+        )
     if abs(x - y) == 1 and max(x, y) > 3:
-        return Explanation(f"{text} They differ by one: a convolution or a pooling rounded an odd size, or one sequence has an extra element (a start, an end or a class token).", "Make both sides equal: pad the input to an even size, or cut one element off the longer side.")
+        return Explanation(
+            f"{text} They differ by one: a convolution or a pooling rounded an odd size, or one sequence has an "
+            "extra element (a start, an end or a class token).",
+            "Make both sides equal: pad the input to an even size, or cut one element off the longer side.",
+        )
     return Explanation(text, f"Reshape one side so that axis {index} from the end agrees, or slice the longer one.")
 
 
@@ -356,7 +495,10 @@ def wrong_mask(fact: Fact, failure: Failure) -> Explanation | None:
     if place is None or not isinstance(place[1], ast.Subscript):
         return None
     base, mask = place[0].code(place[1].value), place[0].code(place[1].slice)
-    text = f"`{place[0].code(place[1])}`: the mask `{mask}` is {sizes(fact.mask)}, but `{base}` is {sizes(fact.indexed)}, and they differ in axis {fact.axis}."
+    text = (
+        f"`{place[0].code(place[1])}`: the mask `{mask}` is {sizes(fact.mask)}, but `{base}` is "
+        f"{sizes(fact.indexed)}, and they differ in axis {fact.axis}."
+    )
     if fact.mask and len(fact.mask) == 1 and fact.mask[0] in fact.indexed:
         axis = fact.indexed.index(fact.mask[0])
         return Explanation(f"{text} It fits axis {axis}.", f"Select along that axis: `{base}[{':, ' * axis}{mask}]`.")
@@ -378,7 +520,10 @@ def not_divisible(fact: Fact, failure: Failure) -> Explanation | None:
     near = [n for n in range(1, total + 1) if total % n == 0]
     lower, upper = max((n for n in near if n <= parts), default=1), min((n for n in near if n >= parts), default=total)
     rounded = -(-total // parts) * parts
-    return Explanation(f"{code}: {total} is split into {parts} equal parts, and {total} / {parts} is not a whole number.", f"Use {lower if lower == upper else f'{lower} or {upper}'} parts, or a size that {parts} divides ({rounded}).")
+    return Explanation(
+        f"{code}: {total} is split into {parts} equal parts, and {total} / {parts} is not a whole number.",
+        f"Use {lower if lower == upper else f'{lower} or {upper}'} parts, or a size that {parts} divides ({rounded}).",
+    )
 
 
 @explains("empty_list")
@@ -388,7 +533,11 @@ def nothing_to_join(fact: Fact, failure: Failure) -> Explanation | None:
     if place is None or not place[1].args or failure.frame is None:
         return None
     name = place[0].code(place[1].args[0])
-    return Explanation(f"`{name}` is empty in `{place[0].code(place[1])}` ({failure.frame.place}): nothing was added to it.", "Look at the loop or the filter that fills it: a loader without batches (`drop_last=True` with fewer samples than a batch), or a condition that nothing meets.")
+    return Explanation(
+        f"`{name}` is empty in `{place[0].code(place[1])}` ({failure.frame.place}): nothing was added to it.",
+        "Look at the loop or the filter that fills it: a loader without batches (`drop_last=True` with fewer "
+        "samples than a batch), or a condition that nothing meets.",
+    )
 
 
 @explains("normalize")
@@ -400,7 +549,12 @@ def wrong_normalisation(fact: Fact, failure: Failure) -> Explanation | None:
             mean = argument(call, 0, "mean")
             number = len(mean.elts) if isinstance(mean, ast.List | ast.Tuple) else None
             if channels is not None and number is not None and channels != number:
-                return Explanation(f"`{source.code(call)}` ({source.place(call)}) has {number} means, but the image has {count(channels, 'channel')} ({CHANNELS.get(channels, 'another kind')}).", "Convert every image to one mode when it is opened (`convert(\"RGB\")`), or give one mean and deviation for each channel.")
+                return Explanation(
+                    f"`{source.code(call)}` ({source.place(call)}) has {number} means, but the image has "
+                    f"{count(channels, 'channel')} ({CHANNELS.get(channels, 'another kind')}).",
+                    'Convert every image to one mode when it is opened (`convert("RGB")`), or give one mean and '
+                    "deviation for each channel.",
+                )
     return None
 
 
@@ -412,9 +566,21 @@ def wrong_subscripts(fact: Fact, failure: Failure) -> Explanation | None:
         return None
     equation = constant(place[1].args[0])
     operands = [place[0].code(value) for value in place[1].args[1:]]
-    shapes = [f"`{name}` {sizes(value.shape)}" for name in operands if (value := failure.value(name)) is not None and value.shape]
-    text = f"In `{place[0].code(place[1])}` the letter `{fact.letter}` stands for {fact.first} in one operand and {fact.second} in another" + (f" ({' and '.join(shapes)})." if shapes else ".")
-    return Explanation(text, f"Check the order of the letters against the shapes, or transpose an operand." if equation else "Check the letters against the shapes.")
+    shapes = [
+        f"`{name}` {sizes(value.shape)}"
+        for name in operands
+        if (value := failure.value(name)) is not None and value.shape
+    ]
+    text = (
+        f"In `{place[0].code(place[1])}` the letter `{fact.letter}` stands for {fact.first} in one operand and "
+        f"{fact.second} in another" + (f" ({' and '.join(shapes)})." if shapes else ".")
+    )
+    return Explanation(
+        text,
+        "Check the order of the letters against the shapes, or transpose an operand."
+        if equation
+        else "Check the letters against the shapes.",
+    )
 
 
 def _batch_rest(failure: Failure, first: int | None, second: int | None) -> Explanation | None:
@@ -426,8 +592,15 @@ def _batch_rest(failure: Failure, first: int | None, second: int | None) -> Expl
     rest = second if loader.batch_size == first else first
     if length is None or length % loader.batch_size != rest or rest == loader.batch_size:
         return None
-    text = f"{loader.batch_size} is the batch size and {rest} the rest: {length} samples in batches of {loader.batch_size} leave a last batch of {rest}."
-    return Explanation(text, f"Use `drop_last=True` in `{loader.name}`, or take the size from the batch (`x.size(0)`) where the state is made.")
+    text = (
+        f"{loader.batch_size} is the batch size and {rest} the rest: {length} samples in batches of "
+        f"{loader.batch_size} leave a last batch of {rest}."
+    )
+    return Explanation(
+        text,
+        f"Use `drop_last=True` in `{loader.name}`, or take the size from the batch (`x.size(0)`) where the state is "
+        "made.",
+    )
 
 
 def dataset_length(loader: Value) -> int | None:
@@ -451,7 +624,12 @@ def wrong_view(fact: Fact, failure: Failure) -> Explanation | None:
     place = failing_call(failure, failure.frame, "view", "reshape", "view_as", "unflatten")
     code = f"`{source_code(place)}`" if place else "The view"
     if fact.strides:
-        return Explanation(f"{code} needs a tensor that lies in memory in the order of its axes; after `transpose`, `permute`, `.T` or a slice it does not.", "Use `.reshape(...)`, or `.contiguous()` before `.view(...)`.", _reshape_edit(failure, place))
+        return Explanation(
+            f"{code} needs a tensor that lies in memory in the order of its axes; after `transpose`, `permute`, "
+            "`.T` or a slice it does not.",
+            "Use `.reshape(...)`, or `.contiguous()` before `.view(...)`.",
+            _reshape_edit(failure, place),
+        )
     target, size = fact.target, fact.size
     if not target or not size:
         return None
@@ -464,16 +642,29 @@ def wrong_view(fact: Fact, failure: Failure) -> Explanation | None:
         text = f"{code}: {stated}, which is not a multiple of {times([n for n in target if n > 0])} = {fixed}."
         if shape and len(shape) > 1 and target[0] == -1:
             per_sample = math.prod(shape[1:])
-            return Explanation(f"{text} Each of the {shape[0]} samples has {times(shape[1:])} = {per_sample}.", f"Keep the batch axis and flatten the rest: `torch.flatten({name}, 1)`, which gives {sizes((shape[0], per_sample))}; the next layer then takes {per_sample} features.")
+            return Explanation(
+                f"{text} Each of the {shape[0]} samples has {times(shape[1:])} = {per_sample}.",
+                f"Keep the batch axis and flatten the rest: `torch.flatten({name}, 1)`, which gives "
+                f"{sizes((shape[0], per_sample))}; the next layer then takes {per_sample} features.",
+            )
         return Explanation(text, "Correct the sizes in the view, or the layer before it.")
     text = f"{code}: {stated}, but {times(target)} = {fixed}."
-    batch = _batch_rest(failure, target[0], size * target[0] // fixed if fixed and size * target[0] % fixed == 0 else None)
+    batch = _batch_rest(
+        failure, target[0], size * target[0] // fixed if fixed and size * target[0] % fixed == 0 else None
+    )
     if batch:
         return Explanation(f"{text} {batch.text}", batch.fix.replace("where the state is made", "in the view"))
     if fixed and size * target[0] % fixed == 0 and size < fixed and target[0] > 1:
         rows = size * target[0] // fixed
-        return Explanation(f"{text} With {count(rows, 'sample')} in place of {target[0]} it would fit: the batch size is written into the view, and this batch (the last one of an epoch?) is smaller.", "Take it from the tensor: `x.view(x.size(0), ...)`, or use `drop_last=True` in the DataLoader.")
-    return Explanation(text, "Write -1 for one of the sizes so that it is calculated, and check the others against the shape of the tensor.")
+        return Explanation(
+            f"{text} With {count(rows, 'sample')} in place of {target[0]} it would fit: the batch size is written "
+            "into the view, and this batch (the last one of an epoch?) is smaller.",
+            "Take it from the tensor: `x.view(x.size(0), ...)`, or use `drop_last=True` in the DataLoader.",
+        )
+    return Explanation(
+        text,
+        "Write -1 for one of the sizes so that it is calculated, and check the others against the shape of the tensor.",
+    )
 
 
 def _reshape_edit(failure: Failure, place: tuple[Source, ast.Call] | None) -> Edit | None:
@@ -493,21 +684,50 @@ def rows_of_outputs_and_targets(fact: Fact, failure: Failure) -> Explanation | N
                 arguments = [constant(value) for value in call.args]
                 output = _loss_operand(failure, "input")
                 classes = output.shape[-1] if output is not None and output.shape else None
-                if len(arguments) == 2 and arguments[0] == -1 and isinstance(arguments[1], int) and arguments[1] != classes:
+                if (
+                    len(arguments) == 2
+                    and arguments[0] == -1
+                    and isinstance(arguments[1], int)
+                    and arguments[1] != classes
+                ):
                     wide = arguments[1]
                     name = source.code(call.func.value) if isinstance(call.func, ast.Attribute) else "x"
-                    text += f" `{source.code(call)}` ({source.place(call)}) makes them: each sample has {wide * factor} = {factor} x {wide} values there, which the view spreads over {factor} rows, so that {count(targets, 'sample')} become {outputs}."
-                    fix = f"Keep the batch axis: `torch.flatten({name}, 1)`, and build the next layer for {wide * factor} features."
+                    text += (
+                        f" `{source.code(call)}` ({source.place(call)}) makes them: each sample has "
+                        f"{wide * factor} = {factor} x {wide} values there, which the view spreads over "
+                        f"{factor} rows, so that {count(targets, 'sample')} become {outputs}."
+                    )
+                    fix = (
+                        f"Keep the batch axis: `torch.flatten({name}, 1)`, and build the next layer for "
+                        f"{wide * factor} features."
+                    )
                     after = f"torch.flatten({name}, 1)"
                     return Explanation(text, fix, replaced(source, call.lineno, source.code(call), after))
-        text += f" There are {factor} rows for each sample: an axis (time steps, crops, pixels) was folded into the batch."
-        return Explanation(text, f"Fold the targets in the same way, or unfold the outputs before the loss: `outputs.view({targets}, {factor}, -1)`.")
+        text += (
+            f" There are {factor} rows for each sample: an axis (time steps, crops, pixels) was folded into the batch."
+        )
+        return Explanation(
+            text,
+            f"Fold the targets in the same way, or unfold the outputs before the loss: `outputs.view({targets}, "
+            f"{factor}, -1)`.",
+        )
     output = _loss_operand(failure, "input")
     if output is not None and len(output.shape or ()) == 2 and output.shape and output.shape[1] == targets:
-        return Explanation(f"{text} The outputs are {sizes(output.shape)}: samples stand in the second axis.", "Transpose the outputs: `outputs.T`.")
+        return Explanation(
+            f"{text} The outputs are {sizes(output.shape)}: samples stand in the second axis.",
+            "Transpose the outputs: `outputs.T`.",
+        )
     if targets > outputs and targets % max(outputs, 1) == 0:
-        return Explanation(f"{text} There are {targets // outputs} targets for each output row: the targets are one-hot or were flattened over a sequence.", "Give the loss one class index for each output row: `targets.argmax(1)` for one-hot targets.")
-    return Explanation(text, "Both have to come from the same batch: look for a slice, a filter or a `drop_last` that is applied to one of them only.")
+        return Explanation(
+            f"{text} There are {targets // outputs} targets for each output row: the targets are one-hot or were "
+            "flattened over a sequence.",
+            "Give the loss one class index for each output row: `targets.argmax(1)` for one-hot targets.",
+        )
+    return Explanation(
+        text,
+        "Both have to come from the same batch: look for a slice, a filter or a `drop_last` that is applied to one "
+        "of them only.",
+    )
 
 
 def _loss_operand(failure: Failure, name: str) -> Value | None:
@@ -527,32 +747,69 @@ def shape_of_target(fact: Fact, failure: Failure) -> Explanation | None:
     t, o = (f"`{names[1]}`", f"`{names[0]}`") if names else ("The target", "the output")
     text = f"{t} is {sizes(target)} and {o} {sizes(output)}."
     if len(output) == len(target) + 1 and output[-1] == 1 and output[:-1] == target:
-        return Explanation(f"{text} The output has an extra axis of size 1.", f"Remove it: `{names[0] if names else 'output'}.squeeze(-1)`, or give the target one: `{names[1] if names else 'target'}.unsqueeze(-1)`.")
+        return Explanation(
+            f"{text} The output has an extra axis of size 1.",
+            f"Remove it: `{names[0] if names else 'output'}.squeeze(-1)`, or give the target one: "
+            f"`{names[1] if names else 'target'}.unsqueeze(-1)`.",
+        )
     if len(target) == len(output) + 1 and target[-1] == 1 and target[:-1] == output:
-        return Explanation(f"{text} The target has an extra axis of size 1.", f"Remove it: `{names[1] if names else 'target'}.squeeze(-1)`.")
+        return Explanation(
+            f"{text} The target has an extra axis of size 1.",
+            f"Remove it: `{names[1] if names else 'target'}.squeeze(-1)`.",
+        )
     if len(target) == len(output) == 2 and target[0] == output[0] and target[1] < output[1]:
         for source in failure.all_sources():
             for call in source.calls("one_hot"):
                 if argument(call, 1, "num_classes") is None:
                     before = source.code(call)
                     after = f"{before[:-1]}, num_classes={_class_count(failure, output[1])})"
-                    text += f" `{before}` ({source.place(call)}) has no `num_classes`, so its width is the largest label of the batch plus one: this batch has no label {output[1] - 1}."
-                    return Explanation(text, f"Give the number of classes: `{after}`.", replaced(source, call.lineno, before, after))
-        return Explanation(f"{text} The targets have fewer classes than the model has outputs.", f"Encode the targets with all {output[1]} classes (`F.one_hot(labels, num_classes={output[1]})`).")
+                    text += (
+                        f" `{before}` ({source.place(call)}) has no `num_classes`, so its width is the largest "
+                        f"label of the batch plus one: this batch has no label {output[1] - 1}."
+                    )
+                    return Explanation(
+                        text, f"Give the number of classes: `{after}`.", replaced(source, call.lineno, before, after)
+                    )
+        return Explanation(
+            f"{text} The targets have fewer classes than the model has outputs.",
+            f"Encode the targets with all {output[1]} classes (`F.one_hot(labels, num_classes={output[1]})`).",
+        )
     if len(target) == 1 and len(output) == 2 and target[0] == output[0]:
-        return Explanation(f"{text} The target has one class index for each sample, the output one value for each of {output[1]} classes.", "Use `nn.CrossEntropyLoss` for one class per sample, or one-hot targets (`F.one_hot(target, num_classes=...).float()`) for this loss.")
+        return Explanation(
+            f"{text} The target has one class index for each sample, the output one value for each of {output[1]} "
+            "classes.",
+            "Use `nn.CrossEntropyLoss` for one class per sample, or one-hot targets (`F.one_hot(target, "
+            "num_classes=...).float()`) for this loss.",
+        )
     if len(target) == len(output) and target[0] != output[0] and target[1:] == output[1:]:
-        return Explanation(f"{text} They have another number of samples.", "Both have to come from the same batch: look for a filter or a slice that is applied to one of them only.")
+        return Explanation(
+            f"{text} They have another number of samples.",
+            "Both have to come from the same batch: look for a filter or a slice that is applied to one of them only.",
+        )
     if math.prod(target) == math.prod(output):
-        return Explanation(f"{text} Both have {math.prod(output)} values in another arrangement.", f"Bring the target into the output's shape: `target.view_as(output)`, if the order is the same, else `permute` it.")
-    return Explanation(text, f"Resize the output or the target so that both are {sizes(target)}: for images `F.interpolate(output, size={sizes(target[-2:])})`." if len(target) == 4 else "Make both the same shape before the loss.")
+        return Explanation(
+            f"{text} Both have {math.prod(output)} values in another arrangement.",
+            "Bring the target into the output's shape: `target.view_as(output)`, if the order is the same, else "
+            "`permute` it.",
+        )
+    return Explanation(
+        text,
+        f"Resize the output or the target so that both are {sizes(target)}: for images `F.interpolate(output, "
+        f"size={sizes(target[-2:])})`."
+        if len(target) == 4
+        else "Make both the same shape before the loss.",
+    )
 
 
 def _class_count(failure: Failure, number: int) -> str:
     """Return the name of the program's constant with this value, or the number."""
     for source in failure.all_sources():
         for node in source.tree.body:
-            if isinstance(node, ast.Assign) and constant(node.value) == number and isinstance(node.targets[0], ast.Name):
+            if (
+                isinstance(node, ast.Assign)
+                and constant(node.value) == number
+                and isinstance(node.targets[0], ast.Name)
+            ):
                 return node.targets[0].id
     return str(number)
 
@@ -572,21 +829,44 @@ def batch_of_one(fact: Fact, failure: Failure) -> Explanation | None:
     layer = failing_layer(failure)
     name = f"`{layer}` ({failure.module.type})" if layer and failure.module else "BatchNorm"
     text = f"{name} got {sizes(shape)}: a single value for each channel, from which no variance can be computed."
-    loader = next((value for _, value in failure.values() if value.kind == "loader" and (dataset_length(value) or 0) % max(value.batch_size or 1, 1) == 1), None)
+    loader = next(
+        (
+            value
+            for _, value in failure.values()
+            if value.kind == "loader" and (dataset_length(value) or 0) % max(value.batch_size or 1, 1) == 1
+        ),
+        None,
+    )
     if loader is not None:
         length = dataset_length(loader) or 0
-        text += f" `{loader.name}` has {length} samples in batches of {loader.batch_size}: the last batch has {length % loader.batch_size}."
+        text += (
+            f" `{loader.name}` has {length} samples in batches of {loader.batch_size}: the last batch has "
+            f"{length % loader.batch_size}."
+        )
         edit = _drop_last(failure, loader.name)
-        return Explanation(text, f"Use `drop_last=True` in `{loader.name}`, or another batch size that leaves no single sample.", edit)
+        return Explanation(
+            text, f"Use `drop_last=True` in `{loader.name}`, or another batch size that leaves no single sample.", edit
+        )
     if shape[0] == 1:
-        return Explanation(f"{text} The batch has one sample: the last batch of an epoch, or a test with a single input.", "Use `drop_last=True` in the training DataLoader, call `model.eval()` before you try a single sample, or use GroupNorm.")
-    return Explanation(text, "Use larger inputs, or GroupNorm or LayerNorm in place of BatchNorm where a map shrinks to 1 x 1.")
+        return Explanation(
+            f"{text} The batch has one sample: the last batch of an epoch, or a test with a single input.",
+            "Use `drop_last=True` in the training DataLoader, call `model.eval()` before you try a single sample, "
+            "or use GroupNorm.",
+        )
+    return Explanation(
+        text, "Use larger inputs, or GroupNorm or LayerNorm in place of BatchNorm where a map shrinks to 1 x 1."
+    )
 
 
 def _drop_last(failure: Failure, name: str) -> Edit | None:
     for source in failure.all_sources():
         for node in source.nodes:
-            if isinstance(node, ast.Assign) and dotted(node.targets[0]) == name and isinstance(node.value, ast.Call) and last_name(node.value.func) == "DataLoader":
+            if (
+                isinstance(node, ast.Assign)
+                and dotted(node.targets[0]) == name
+                and isinstance(node.value, ast.Call)
+                and last_name(node.value.func) == "DataLoader"
+            ):
                 code = source.code(node.value)
                 return replaced(source, node.lineno, code, f"{code[:-1]}, drop_last=True)")
     return None
@@ -601,19 +881,47 @@ def recurrent_layer(fact: Fact, failure: Failure) -> Explanation | None:
     built = f" (`{module.text}`)" if module and module.text else ""
     tensor = _layer_input(failure)
     if fact.expected is not None:
-        text = f"{name}{built} takes {fact.expected} features in the last axis, but its input{f' {sizes(tensor)}' if tensor else ''} has {fact.features}."
+        text = (
+            f"{name}{built} takes {fact.expected} features in the last axis, but its "
+            f"input{f' {sizes(tensor)}' if tensor else ''} has {fact.features}."
+        )
         if tensor and fact.expected in tensor[:-1]:
-            return Explanation(f"{text} {fact.expected} stands in axis {tensor.index(fact.expected)}.", f"Swap the axes: `x.transpose({tensor.index(fact.expected)}, {len(tensor) - 1})`.")
-        return Explanation(text, f"Set `input_size={fact.features}`, or change what makes the input to {fact.expected} features.", _number_edit(layer_definition(failure, module.type if module else "LSTM", 0, "input_size", fact.expected), fact.expected, fact.features))
+            return Explanation(
+                f"{text} {fact.expected} stands in axis {tensor.index(fact.expected)}.",
+                f"Swap the axes: `x.transpose({tensor.index(fact.expected)}, {len(tensor) - 1})`.",
+            )
+        return Explanation(
+            text,
+            f"Set `input_size={fact.features}`, or change what makes the input to {fact.expected} features.",
+            _number_edit(
+                layer_definition(failure, module.type if module else "LSTM", 0, "input_size", fact.expected),
+                fact.expected,
+                fact.features,
+            ),
+        )
     expected, actual = fact.expected_shape, fact.actual_shape
     if not expected or not actual:
         return None
-    text = f"{name}{built} needs a hidden state of {sizes(expected)} (layers, batch, hidden size), but got {sizes(actual)}."
+    text = (
+        f"{name}{built} needs a hidden state of {sizes(expected)} (layers, batch, hidden size), but got "
+        f"{sizes(actual)}."
+    )
     if len(expected) == len(actual) == 3 and expected[1] != actual[1] and expected[::2] == actual[::2]:
         rest = _batch_rest(failure, actual[1], expected[1])
-        text += f" {rest.text}" if rest else f" This batch has {count(expected[1], 'sample')}, the state was made for {actual[1]}."
-        return Explanation(text, "Make the state from the batch: `torch.zeros(layers, x.size(0), hidden)`, or use `drop_last=True` in the DataLoader.")
-    return Explanation(text, "Build the state with these sizes; with `batch_first=True` the state still has the batch in its second axis.")
+        text += (
+            f" {rest.text}"
+            if rest
+            else f" This batch has {count(expected[1], 'sample')}, the state was made for {actual[1]}."
+        )
+        return Explanation(
+            text,
+            "Make the state from the batch: `torch.zeros(layers, x.size(0), hidden)`, or use `drop_last=True` in "
+            "the DataLoader.",
+        )
+    return Explanation(
+        text,
+        "Build the state with these sizes; with `batch_first=True` the state still has the batch in its second axis.",
+    )
 
 
 @explains("dimension_range")
@@ -625,9 +933,17 @@ def axis_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
     value = next((v for name in operands if (v := failure.value(name)) is not None and v.shape is not None), None)
     what = f"`{value.name}` is {sizes(value.shape or ())}" if value else "The tensor"
     where = f" in `{source_code(place)}`" if place else ""
-    text = f"{what}{':' if value else ' has'} {count(dimensions, 'axis', 'axes')}, so that axis {fact.axis} does not exist{where}."
+    text = (
+        f"{what}{':' if value else ' has'} {count(dimensions, 'axis', 'axes')}, so that axis {fact.axis} does "
+        f"not exist{where}."
+    )
     if dimensions == 1:
-        return Explanation(f"{text} It is one-dimensional: a `squeeze()` or an index has removed the batch axis, or the model returns one value per sample.", "Keep the batch axis: `squeeze(-1)` in place of `squeeze()`, `x.unsqueeze(0)` for a single sample; for class scores the output has to be (batch, classes).")
+        return Explanation(
+            f"{text} It is one-dimensional: a `squeeze()` or an index has removed the batch axis, or the model "
+            "returns one value per sample.",
+            "Keep the batch axis: `squeeze(-1)` in place of `squeeze()`, `x.unsqueeze(0)` for a single sample; for "
+            "class scores the output has to be (batch, classes).",
+        )
     return Explanation(text, f"Use an axis from {-dimensions} to {dimensions - 1}.")
 
 
@@ -641,9 +957,16 @@ def wrong_normalized_shape(fact: Fact, failure: Failure) -> Explanation | None:
     layer = failing_layer(failure)
     name = f"`{layer}`" if layer else "The layer"
     built = f" (`{failure.module.text}`)" if failure.module and failure.module.text else ""
-    text = f"{name}{built} was built for {expected} features in the last axis, but its input{f' {sizes(shape)}' if shape else ''} has {features}."
+    text = (
+        f"{name}{built} was built for {expected} features in the last axis, but its "
+        f"input{f' {sizes(shape)}' if shape else ''} has {features}."
+    )
     if shape and expected in shape[:-1]:
-        return Explanation(f"{text} {expected} stands in axis {shape.index(expected)}: channels come before the last axis here.", f"Move them last: `x.transpose({shape.index(expected)}, -1)`, normalise, and move them back; for images `nn.GroupNorm(1, {expected})` does the same.")
+        return Explanation(
+            f"{text} {expected} stands in axis {shape.index(expected)}: channels come before the last axis here.",
+            f"Move them last: `x.transpose({shape.index(expected)}, -1)`, normalise, and move them back; for images "
+            f"`nn.GroupNorm(1, {expected})` does the same.",
+        )
     return Explanation(text, f"Build it for {features} features, or project the input to {expected}.")
 
 
@@ -655,7 +978,11 @@ def input_too_small(fact: Fact, failure: Failure) -> Explanation | None:
     built = f" (`{failure.module.text}`)" if failure.module and failure.module.text else ""
     images = [value for _, value in failure.values() if value.kind == "tensor" and len(value.shape or ()) == 4]
     start = max(images, key=lambda value: (value.shape or (0,))[-1], default=None)
-    begin = f" The model's input is {sizes(start.shape or ())}: strides and poolings before this layer shrink it too far." if start is not None else " Strides and poolings before it have shrunk the input too far."
+    begin = (
+        f" The model's input is {sizes(start.shape or ())}: strides and poolings before this layer shrink it too far."
+        if start is not None
+        else " Strides and poolings before it have shrunk the input too far."
+    )
     text = f"{name}{built} gets a map of {times(fact.input)}, too small for it.{begin}"
     return Explanation(text, "Use larger images, remove a pooling or a stride, or give the layer padding.")
 
@@ -667,8 +994,20 @@ def wrong_unpacking(fact: Fact, failure: Failure) -> Explanation | None:
     if frame is None:
         return None
     statement = source.statement_at(frame.line) if source else None
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target if isinstance(statement, ast.For) else None
-    value = statement.value if isinstance(statement, ast.Assign) else statement.iter if isinstance(statement, ast.For) else None
+    target = (
+        statement.targets[0]
+        if isinstance(statement, ast.Assign)
+        else statement.target
+        if isinstance(statement, ast.For)
+        else None
+    )
+    value = (
+        statement.value
+        if isinstance(statement, ast.Assign)
+        else statement.iter
+        if isinstance(statement, ast.For)
+        else None
+    )
     if source is None or target is None or value is None:
         return None
     names, code = source.code(target), source.code(value)
@@ -684,18 +1023,42 @@ def wrong_unpacking(fact: Fact, failure: Failure) -> Explanation | None:
                     if isinstance(function, ast.FunctionDef) and function.name == "__getitem__":
                         returned = next((node for node in ast.walk(function) if isinstance(node, ast.Return)), None)
             if dataset and returned is not None and returned.value is not None:
-                number = len(returned.value.elts) if isinstance(returned.value, ast.Tuple) else 1
-                text = f"`{names}` takes {fact.expected} values from each batch, but `{dataset[1].name}.__getitem__` returns {number} (`{dataset[0].code(returned.value)}`, {dataset[0].place(returned)})."
-                return Explanation(text, f"Write as many names on the left as the data set returns ({number}), or return {fact.expected} values from `__getitem__`.")
+                width = len(returned.value.elts) if isinstance(returned.value, ast.Tuple) else 1
+                text = (
+                    f"`{names}` takes {fact.expected} values from each batch, but "
+                    f"`{dataset[1].name}.__getitem__` returns {width} (`{dataset[0].code(returned.value)}`, "
+                    f"{dataset[0].place(returned)})."
+                )
+                return Explanation(
+                    text,
+                    f"Write as many names on the left as the data set returns ({width}), or return {fact.expected} "
+                    "values from `__getitem__`.",
+                )
     made = failure.value(dotted(value)) if dotted(value) else None
-    if isinstance(value, ast.Attribute) and value.attr == "shape" or (isinstance(value, ast.Call) and last_name(value.func) in ("size", "shape")):
-        tensor = failure.value(source.code(value.value if isinstance(value, ast.Attribute) else value.func.value))  # type: ignore[attr-defined]
+    if (isinstance(value, ast.Attribute) and value.attr == "shape") or (
+        isinstance(value, ast.Call) and last_name(value.func) in ("size", "shape")
+    ):
+        owner = value if isinstance(value, ast.Attribute) else value.func if isinstance(value, ast.Call) else None
+        tensor = failure.value(source.code(owner.value)) if isinstance(owner, ast.Attribute) else None
         if tensor is not None and tensor.shape is not None:
-            text = f"`{tensor.name}` is {sizes(tensor.shape)}, {count(len(tensor.shape), 'axis', 'axes')}, but `{names}` takes {fact.expected}."
-            return Explanation(text, "Reshape the input to the axes that this line expects (a missing batch or channel axis: `unsqueeze`), or unpack what is there.")
-    number = fact.actual if fact.actual is not None else made.length if made else None
-    text = f"`{code}` gives {count(number, 'value') if number is not None else f'another number of values than {fact.expected}'}, but `{names}` takes {fact.expected}."
-    return Explanation(text, "Write as many names on the left as there are values on the right; `*rest` takes the remaining ones.")
+            text = (
+                f"`{tensor.name}` is {sizes(tensor.shape)}, {count(len(tensor.shape), 'axis', 'axes')}, but "
+                f"`{names}` takes {fact.expected}."
+            )
+            return Explanation(
+                text,
+                "Reshape the input to the axes that this line expects (a missing batch or channel axis: "
+                "`unsqueeze`), or unpack what is there.",
+            )
+    number: int | None = fact.actual if fact.actual is not None else made.length if made else None
+    text = (
+        f"`{code}` gives "
+        f"{count(number, 'value') if number is not None else f'another number of values than {fact.expected}'}, "
+        f"but `{names}` takes {fact.expected}."
+    )
+    return Explanation(
+        text, "Write as many names on the left as there are values on the right; `*rest` takes the remaining ones."
+    )
 
 
 @explains("stack")
@@ -705,11 +1068,18 @@ def unequal_samples(fact: Fact, failure: Failure) -> Explanation | None:
     indices = failure.in_library("fetch")
     batch = indices.values.get("possibly_batched_index") if indices else None
     numbers = batch.numbers if batch is not None else None
-    in_collate = any("collate" in frame.file or "collate" in frame.function for frame in failure.frames) or failure.worker is not None
+    in_collate = (
+        any("collate" in frame.file or "collate" in frame.function for frame in failure.frames)
+        or failure.worker is not None
+    )
     if not first or not second:
         return _ragged(fact, failure)
     position = fact.position
-    pair = f" (samples {numbers[0]} and {numbers[position]})" if numbers and isinstance(position, int) and position < len(numbers) else ""
+    pair = (
+        f" (samples {numbers[0]} and {numbers[position]})"
+        if numbers and isinstance(position, int) and position < len(numbers)
+        else ""
+    )
     text = f"The samples of one batch have different sizes: {sizes(first)} and {sizes(second)}{pair}."
     if not in_collate:
         text = f"The tensors to be stacked have different sizes: {sizes(first)} and {sizes(second)}."
@@ -720,34 +1090,93 @@ def unequal_samples(fact: Fact, failure: Failure) -> Explanation | None:
                 if isinstance(size, ast.Constant) and isinstance(size.value, int):
                     n, before = size.value, source.code(call)
                     after = before.replace(str(n), f"({n}, {n})", 1)
-                    text += f" `{before}` ({source.place(call)}) has a single number: it brings the shorter edge to {n} and keeps the aspect ratio, so the other edge depends on the picture."
-                    return Explanation(text, f"Give both edges: `{after}`, or add `CenterCrop({n})` after it.", replaced(source, call.lineno, before, after))
-        return Explanation(f"{text} The images have different heights and widths, and a batch is one tensor.", "Resize or crop all to one size in the transform (`transforms.Resize((height, width))`), or pad them in a `collate_fn`.")
+                    text += (
+                        f" `{before}` ({source.place(call)}) has a single number: it brings the shorter edge to "
+                        f"{n} and keeps the aspect ratio, so the other edge depends on the picture."
+                    )
+                    return Explanation(
+                        text,
+                        f"Give both edges: `{after}`, or add `CenterCrop({n})` after it.",
+                        replaced(source, call.lineno, before, after),
+                    )
+        return Explanation(
+            f"{text} The images have different heights and widths, and a batch is one tensor.",
+            "Resize or crop all to one size in the transform (`transforms.Resize((height, width))`), or pad them in "
+            "a `collate_fn`.",
+        )
     if len(first) == len(second) >= 3 and first[0] != second[0] and first[1:] == second[1:]:
         kinds = [CHANNELS.get(n, f"{n}-channel") for n in (first[0], second[0])]
-        return Explanation(f"{text} Axis 0 differs: {kinds[0]} and {kinds[1]} images.", 'Convert every image when it is opened: `Image.open(path).convert("RGB")`.')
+        return Explanation(
+            f"{text} Axis 0 differs: {kinds[0]} and {kinds[1]} images.",
+            'Convert every image when it is opened: `Image.open(path).convert("RGB")`.',
+        )
     if len(first) != len(second):
-        return Explanation(f"{text} They do not even have the same number of axes.", "Return tensors of the same number of axes from `__getitem__` (grayscale images lack a channel axis: `unsqueeze(0)`, or `convert(\"RGB\")`).")
+        return Explanation(
+            f"{text} They do not even have the same number of axes.",
+            "Return tensors of the same number of axes from `__getitem__` (grayscale images lack a channel axis: "
+            '`unsqueeze(0)`, or `convert("RGB")`).',
+        )
     if first[1:] == second[1:]:
         boxes = len(first) == 2 and first[1] in (4, 5)
-        text += f" They have different lengths ({first[0]} and {second[0]}), and `default_collate` can stack tensors of one size only."
+        text += (
+            f" They have different lengths ({first[0]} and {second[0]}), and `default_collate` can stack "
+            "tensors of one size only."
+        )
         if boxes:
-            return Explanation(f"{text} Images have different numbers of boxes.", "Keep them as a list: `DataLoader(..., collate_fn=lambda batch: tuple(zip(*batch)))`, as torchvision's detectors expect.")
-        return Explanation(text, "Pad them in a `collate_fn`: `torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)`, and return the lengths beside them; or cut all samples to one length in `__getitem__`.")
+            return Explanation(
+                f"{text} Images have different numbers of boxes.",
+                "Keep them as a list: `DataLoader(..., collate_fn=lambda batch: tuple(zip(*batch)))`, as "
+                "torchvision's detectors expect.",
+            )
+        return Explanation(
+            text,
+            "Pad them in a `collate_fn`: `torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)`, and return "
+            "the lengths beside them; or cut all samples to one length in `__getitem__`.",
+        )
     return Explanation(text, "Bring all samples to one size in `__getitem__`, or write a `collate_fn` that pads them.")
 
 
 def _ragged(fact: Fact, failure: Failure) -> Explanation | None:
     if fact.first_size is not None and fact.axis:
-        text = f"The samples of one batch have different sizes: {fact.first_size} and {fact.second_size} in axis {fact.axis} of the batch."
-        return Explanation(text, "Bring all samples to one size in `__getitem__` (for images `transforms.Resize((height, width))`), or pad them in a `collate_fn`.")
+        text = (
+            f"The samples of one batch have different sizes: {fact.first_size} and {fact.second_size} in axis "
+            f"{fact.axis} of the batch."
+        )
+        return Explanation(
+            text,
+            "Bring all samples to one size in `__getitem__` (for images `transforms.Resize((height, width))`), or "
+            "pad them in a `collate_fn`.",
+        )
     if fact.lists:
-        batch = next((value for frame, value in failure.values(library=True) if value.name in ("batch", "elem") and value.length), None)
-        detail = f" (the first one has {batch.items[0].get('length')} elements)" if batch is not None and batch.items and batch.items[0].get("length") else ""
-        return Explanation(f"The data set returns lists whose lengths differ from sample to sample{detail}; `default_collate` can only combine lists of one length.", "Return padded tensors of one size, or pass a `collate_fn` that pads or keeps the lists: `collate_fn=lambda batch: tuple(zip(*batch))`.")
+        batch = next(
+            (
+                value
+                for frame, value in failure.values(library=True)
+                if value.name in ("batch", "elem") and value.length
+            ),
+            None,
+        )
+        detail = (
+            f" (the first one has {batch.items[0].get('length')} elements)"
+            if batch is not None and batch.items and batch.items[0].get("length")
+            else ""
+        )
+        return Explanation(
+            f"The data set returns lists whose lengths differ from sample to sample{detail}; `default_collate` can "
+            "only combine lists of one length.",
+            "Return padded tensors of one size, or pass a `collate_fn` that pads or keeps the lists: "
+            "`collate_fn=lambda batch: tuple(zip(*batch))`.",
+        )
     if fact.resize:
-        return Explanation("A data worker wrote samples of different sizes into one shared tensor.", "Bring all samples to one size in `__getitem__`, or write a `collate_fn` that pads them; with `num_workers=0` the message names the sizes.")
-    return Explanation("The arrays to be stacked have different shapes.", "Bring all of them to one shape first, or keep them in a list.")
+        return Explanation(
+            "A data worker wrote samples of different sizes into one shared tensor.",
+            "Bring all samples to one size in `__getitem__`, or write a `collate_fn` that pads them; with "
+            "`num_workers=0` the message names the sizes.",
+        )
+    return Explanation(
+        "The arrays to be stacked have different shapes.",
+        "Bring all of them to one shape first, or keep them in a list.",
+    )
 
 
 __all__ = ["origin"]

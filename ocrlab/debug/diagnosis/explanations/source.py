@@ -110,16 +110,12 @@ class Source:
     def attribute(self, owner: ast.ClassDef, name: str) -> Binding | None:
         """Return where a class assigns `self.<name>`; the first place."""
         for node in ast.walk(owner):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-            for target in targets:
-                value = node.value  # type: ignore[union-attr]
-                pairs = [(target, value, None)]
-                if isinstance(target, ast.Tuple):
-                    values = value.elts if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts) else [value] * len(target.elts)
-                    pairs = [(t, v, None if isinstance(value, ast.Tuple) else i) for i, (t, v) in enumerate(zip(target.elts, values, strict=True))]
-                for part, passed, index in pairs:
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+                continue
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for part in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
                     if dotted(part) == f"self.{name}":
-                        return Binding("assign", passed, node.lineno, index)  # type: ignore[attr-defined]
+                        return _attribute_binding(target, part, node.value, node.lineno)
         return None
 
     def binding(self, name: str, line: int) -> Binding | None:
@@ -132,7 +128,9 @@ class Source:
                 return max(before or inside, key=lambda binding: binding.line)
             if name in parameters(function):
                 return Binding("parameter", None, function.lineno, None)
-        outside = [b for b in self._bindings(self.tree, name) if function is not None or b.line < line or b.kind == "for"]
+        outside = [
+            b for b in self._bindings(self.tree, name) if function is not None or b.line < line or b.kind == "for"
+        ]
         return max(outside, key=lambda binding: binding.line, default=None)
 
     def _bindings(self, scope: ast.AST, name: str) -> list[Binding]:
@@ -156,6 +154,15 @@ class Source:
         return bindings
 
 
+def _attribute_binding(target: ast.expr, part: ast.expr, value: ast.expr, line: int) -> Binding:
+    if not isinstance(target, ast.Tuple | ast.List):
+        return Binding("assign", value, line)
+    index = target.elts.index(part)
+    if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
+        return Binding("assign", value.elts[index], line)
+    return Binding("assign", value, line, index)
+
+
 def _targets(target: ast.expr, value: ast.expr, name: str, kind: str, line: int) -> list[Binding]:
     if isinstance(target, ast.Name):
         return [Binding(kind, value, line)] if target.id == name else []
@@ -164,10 +171,12 @@ def _targets(target: ast.expr, value: ast.expr, name: str, kind: str, line: int)
     pairs = enumerate(target.elts)
     if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts) and kind == "assign":
         return [b for index, part in pairs for b in _targets(part, value.elts[index], name, kind, line)]
-    enumerated = kind == "for" and isinstance(value, ast.Call) and last_name(value.func) == "enumerate" and value.args
-    if enumerated and len(target.elts) == 2:
-        return _targets(target.elts[1], value.args[0], name, kind, line)  # type: ignore[union-attr]
-    return [Binding(kind, value, line, index) for index, part in pairs if isinstance(part, ast.Name) and part.id == name]
+    enumerated = value if isinstance(value, ast.Call) and last_name(value.func) == "enumerate" else None
+    if kind == "for" and enumerated is not None and enumerated.args and len(target.elts) == 2:
+        return _targets(target.elts[1], enumerated.args[0], name, kind, line)
+    return [
+        Binding(kind, value, line, index) for index, part in pairs if isinstance(part, ast.Name) and part.id == name
+    ]
 
 
 def own_nodes(scope: ast.AST) -> Iterator[ast.AST]:

@@ -12,9 +12,39 @@ from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, fa
 from ocrlab.debug.diagnosis.explanations.shapes import failing_layer
 from ocrlab.debug.diagnosis.explanations.source import Source, argument, dotted, last_name
 
-TORCH_NAMES = {"long": "int64", "int": "int32", "short": "int16", "byte": "uint8", "char": "int8", "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "bool": "bool", "unsigned char": "uint8", "c10::half": "float16", "c10::bfloat16": "bfloat16", "signed char": "int8"}
-METHODS = {"int64": "long()", "float32": "float()", "float64": "double()", "float16": "half()", "bool": "bool()", "int32": "int()"}
-LOSS_KERNELS = ("log_softmax_lastdim_kernel_impl", "log_softmax_kernel_impl", "nll_loss_forward_reduce_cuda_kernel_2d", "host_softmax", "softmax_lastdim_kernel_impl", "softmax", "nll_loss_out_frame")
+TORCH_NAMES = {
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "byte": "uint8",
+    "char": "int8",
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+    "bool": "bool",
+    "unsigned char": "uint8",
+    "c10::half": "float16",
+    "c10::bfloat16": "bfloat16",
+    "signed char": "int8",
+}
+METHODS = {
+    "int64": "long()",
+    "float32": "float()",
+    "float64": "double()",
+    "float16": "half()",
+    "bool": "bool()",
+    "int32": "int()",
+}
+LOSS_KERNELS = (
+    "log_softmax_lastdim_kernel_impl",
+    "log_softmax_kernel_impl",
+    "nll_loss_forward_reduce_cuda_kernel_2d",
+    "host_softmax",
+    "softmax_lastdim_kernel_impl",
+    "softmax",
+    "nll_loss_out_frame",
+)
 FACTORIES = {"zeros", "ones", "empty", "full", "rand", "randn", "linspace", "Tensor", "FloatTensor"}
 
 
@@ -34,7 +64,11 @@ def operator_without_kernel(fact: Fact, failure: Failure) -> Explanation | None:
     """An operator that has no code for a type, mostly since an argument is not the one that was meant."""
     operator, dtype = str(fact.operator), type_name(fact.dtype)
     output, target = loss_tensors(failure)
-    loss = any(kernel in operator for kernel in LOSS_KERNELS) and failure.in_library("forward", "loss.py") or "cross_entropy" in failure.message or failure.in_library("cross_entropy")
+    loss = (
+        (any(kernel in operator for kernel in LOSS_KERNELS) and failure.in_library("forward", "loss.py"))
+        or "cross_entropy" in failure.message
+        or failure.in_library("cross_entropy")
+    )
     if dtype.startswith(("int", "uint")) and loss:
         swapped = _swapped_arguments(failure, output, target)
         if swapped is not None:
@@ -44,11 +78,21 @@ def operator_without_kernel(fact: Fact, failure: Failure) -> Explanation | None:
     if dtype in ("float16", "bfloat16"):
         half = _half_origin(failure)
         text = f"{code} runs on the CPU with {dtype} (half precision), for which this operator has no CPU kernel."
-        text += f" `{half[0].code(half[1])}` ({half[0].place(half[1])}) makes it half precision whatever the device is." if half else ""
-        return Explanation(text, "Use half precision on the GPU only and keep float32 on the CPU: drop `.half()` there, or convert for this call (`x.float()`); `torch.autocast` picks the type for each operator.")
+        text += (
+            f" `{half[0].code(half[1])}` ({half[0].place(half[1])}) makes it half precision whatever the device is."
+            if half
+            else ""
+        )
+        return Explanation(
+            text,
+            "Use half precision on the GPU only and keep float32 on the CPU: drop `.half()` there, or convert for "
+            "this call (`x.float()`); `torch.autocast` picks the type for each operator.",
+        )
     operand = _operand(failure, place, dtype)
     name = operand.name if operand is not None else ""
-    text = f"{code}: the operator works on floating-point numbers, but " + (f"`{name}` is {dtype}." if name else f"its input is {dtype}.")
+    text = f"{code}: the operator works on floating-point numbers, but " + (
+        f"`{name}` is {dtype}." if name else f"its input is {dtype}."
+    )
     made = _made(failure, name)
     text += f" It is made by `{made.code}` ({made.place})." if made else ""
     wanted = "float()"
@@ -73,8 +117,15 @@ def _swapped_arguments(failure: Failure, output: Value | None, target: Value | N
         before = call[0].code(call[1])
         after = f"{call[0].code(call[1].func)}({names[1]}, {names[0]})"
         first = f"`{names[0]}` (whole numbers{f', {sizes(values[0].shape or ())}' if values[0] else ''})"
-        text = f"The arguments of `{before}` ({frame.place}) are in the wrong order: {first} stands first, where the loss takes the predictions; `{names[1]}` is the prediction."
-        return Explanation(text, f"Swap them: `{after}`, prediction first, then target.", replaced(failure.source(frame), frame.line, before, after))
+        text = (
+            f"The arguments of `{before}` ({frame.place}) are in the wrong order: {first} stands first, where "
+            f"the loss takes the predictions; `{names[1]}` is the prediction."
+        )
+        return Explanation(
+            text,
+            f"Swap them: `{after}`, prediction first, then target.",
+            replaced(failure.source(frame), frame.line, before, after),
+        )
     return None
 
 
@@ -98,7 +149,11 @@ def _made(failure: Failure, name: str) -> Origin | None:
     if source is None or frame is None or not name:
         return None
     statement = source.statement_at(frame.line)
-    node = next((n for n in ast.walk(statement) if isinstance(n, ast.Name | ast.Attribute) and dotted(n) == name), None) if statement else None
+    node = (
+        next((n for n in ast.walk(statement) if isinstance(n, ast.Name | ast.Attribute) and dotted(n) == name), None)
+        if statement
+        else None
+    )
     if node is None:
         return None
     where = origin(failure, source, node, frame)
@@ -112,8 +167,13 @@ def arithmetic_with_booleans(fact: Fact, failure: Failure) -> Explanation | None
     if place is None or not isinstance(place[1], ast.BinOp):
         return None
     names = [dotted(side) for side in (place[1].left, place[1].right) if dotted(side)]
-    name = next((n for n in names if (v := failure.value(n)) is not None and v.dtype == "bool"), names[0] if names else "mask")
-    return Explanation(f"`{place[0].code(place[1])}` subtracts with `{name}`, which is a boolean tensor.", f"Invert a mask with `~{name}`, or convert it: `{name}.float()`.")
+    name = next(
+        (n for n in names if (v := failure.value(n)) is not None and v.dtype == "bool"), names[0] if names else "mask"
+    )
+    return Explanation(
+        f"`{place[0].code(place[1])}` subtracts with `{name}`, which is a boolean tensor.",
+        f"Invert a mask with `~{name}`, or convert it: `{name}.float()`.",
+    )
 
 
 @explains("text_to_tensor")
@@ -125,7 +185,11 @@ def text_in_a_tensor(fact: Fact, failure: Failure) -> Explanation | None:
         return None
     operand = place[0].code(place[1].args[0])
     detail = f" (the text {fact.text!r})" if fact.text else ""
-    return Explanation(f"`{place[0].code(place[1])}` ({frame.place}) makes numbers of `{operand}`, which holds texts{detail}.", "Map class names to numbers first (`{name: i for i, name in enumerate(sorted(set(names)))}`); a column of a CSV file with other signs in it needs `pd.to_numeric(column, errors=\"coerce\")`.")
+    return Explanation(
+        f"`{place[0].code(place[1])}` ({frame.place}) makes numbers of `{operand}`, which holds texts{detail}.",
+        "Map class names to numbers first (`{name: i for i, name in enumerate(sorted(set(names)))}`); a column of a "
+        'CSV file with other signs in it needs `pd.to_numeric(column, errors="coerce")`.',
+    )
 
 
 @explains("ragged_array")
@@ -138,8 +202,18 @@ def rows_of_different_lengths(fact: Fact, failure: Failure) -> Explanation | Non
     operand = place[0].code(place[1].args[0])
     value = failure.value(operand)
     lengths = [item.get("length") for item in value.items or []] if value is not None else []
-    detail = f" ({', '.join(str(n) for n in lengths if n is not None)}, ...)" if any(lengths) else f" ({fact.first} and {fact.second})" if fact.first else ""
-    return Explanation(f"`{operand}` holds rows of different lengths{detail}, and `{place[0].code(place[1])}` ({frame.place}) needs rows of one length.", "Pad them (`torch.nn.utils.rnn.pad_sequence`), cut them to one length, or keep them in a list.")
+    detail = (
+        f" ({', '.join(str(n) for n in lengths if n is not None)}, ...)"
+        if any(lengths)
+        else f" ({fact.first} and {fact.second})"
+        if fact.first
+        else ""
+    )
+    return Explanation(
+        f"`{operand}` holds rows of different lengths{detail}, and `{place[0].code(place[1])}` ({frame.place}) "
+        "needs rows of one length.",
+        "Pad them (`torch.nn.utils.rnn.pad_sequence`), cut them to one length, or keep them in a list.",
+    )
 
 
 @explains("index_dtype")
@@ -151,8 +225,18 @@ def index_of_another_type(fact: Fact, failure: Failure) -> Explanation | None:
     place = failing_call(failure, failure.frame)
     name = place[0].code(place[1].args[0]) if place and place[1].args else ""
     layer = failing_layer(failure)
-    what = f"`{layer}` looks up ids" if layer else f"`{place[0].code(place[1])}` takes indices" if place else "Ids and indices"
-    text = f"{what}, which have to be whole numbers (int64), but " + (f"`{name}`" if name else "the input") + f" is {dtype}."
+    what = (
+        f"`{layer}` looks up ids"
+        if layer
+        else f"`{place[0].code(place[1])}` takes indices"
+        if place
+        else "Ids and indices"
+    )
+    text = (
+        f"{what}, which have to be whole numbers (int64), but "
+        + (f"`{name}`" if name else "the input")
+        + f" is {dtype}."
+    )
     made = _made(failure, name)
     if made is not None and isinstance(made.node, ast.Call):
         text += f" It is made by `{made.code}` ({made.place})"
@@ -170,32 +254,70 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
     expected, actual = type_name(fact.expected), type_name(fact.actual)
     output, target = loss_tensors(failure)
     if "backward" in (failure.frame.code if failure.frame else "") and "Found dtype" in failure.message:
-        return Explanation(f"The loss is {actual}, but its gradient has to be {expected}: the target (or a constant in the loss) has another type than the model's output.", f"Convert the target before the loss: `target.{METHODS.get(expected, 'float()')}`.")
-    if target is not None and output is not None and (target.is_integer or target.dtype in ("float64", "bool", "uint8")) and failure.in_library("forward", "loss.py"):
+        return Explanation(
+            f"The loss is {actual}, but its gradient has to be {expected}: the target (or a constant in the loss) "
+            "has another type than the model's output.",
+            f"Convert the target before the loss: `target.{METHODS.get(expected, 'float()')}`.",
+        )
+    if (
+        target is not None
+        and output is not None
+        and (target.is_integer or target.dtype in ("float64", "bool", "uint8"))
+        and failure.in_library("forward", "loss.py")
+    ):
         name = _second_argument(failure)
         if expected == "int64":
-            return Explanation(f"{name} is {actual}, but this loss takes class indices (int64).", f"Convert it: `{name.strip('`')}.long()`.")
-        return Explanation(f"{name} is {target.dtype}, but this loss takes numbers of the type of the model's output ({output.dtype}).", f"Convert it: `{name.strip('`')}.float()`.")
-    if expected == "int64" and actual.startswith("float") and (failure.in_library("cross_entropy") or "target" in failure.message):
+            return Explanation(
+                f"{name} is {actual}, but this loss takes class indices (int64).",
+                f"Convert it: `{name.strip('`')}.long()`.",
+            )
+        return Explanation(
+            f"{name} is {target.dtype}, but this loss takes numbers of the type of the model's output "
+            f"({output.dtype}).",
+            f"Convert it: `{name.strip('`')}.float()`.",
+        )
+    if (
+        expected == "int64"
+        and actual.startswith("float")
+        and (failure.in_library("cross_entropy") or "target" in failure.message)
+    ):
         name = _second_argument(failure)
-        return Explanation(f"{name} is {actual}, but this loss takes class indices (int64).", f"Convert it: `{name.strip('`')}.long()`.")
+        return Explanation(
+            f"{name} is {actual}, but this loss takes class indices (int64).",
+            f"Convert it: `{name.strip('`')}.long()`.",
+        )
     layer = failing_layer(failure)
     place = failing_call(failure, failure.frame)
     operands = [place[0].code(value) for value in place[1].args] if place else []
-    wrong = next((value for _, value in tensors(failure) if value.dtype == actual), None) or next((value for _, value in tensors(failure) if value.dtype == expected and expected in ("float64", "uint8")), None)
+    wrong = next((value for _, value in tensors(failure) if value.dtype == actual), None) or next(
+        (value for _, value in tensors(failure) if value.dtype == expected and expected in ("float64", "uint8")), None
+    )
     double = "float64" in (expected, actual)
     culprit = wrong.name if wrong is not None else operands[0] if operands else ""
     subject = f"`{layer}`" if layer else f"`{place[0].code(place[1])}`" if place else "The operation"
     dtype = "float64" if double else actual
-    text = f"{subject} mixes {expected} and {actual}" + (f": `{culprit}` is {dtype}" if culprit else "") + ("; the model's weights are float32." if "float32" in (expected, actual) and layer else ".")
+    text = (
+        f"{subject} mixes {expected} and {actual}"
+        + (f": `{culprit}` is {dtype}" if culprit else "")
+        + ("; the model's weights are float32." if "float32" in (expected, actual) and layer else ".")
+    )
     made = _made(failure, culprit)
     text += f" It is made by `{made.code}` ({made.place})." if made else ""
     if double:
-        return Explanation(f"{text} numpy and Python's own numbers make float64 arrays.", f"Convert it once where the data are read: `torch.from_numpy(x).float()` or `{culprit or 'x'}.float()`.")
+        return Explanation(
+            f"{text} numpy and Python's own numbers make float64 arrays.",
+            f"Convert it once where the data are read: `torch.from_numpy(x).float()` or `{culprit or 'x'}.float()`.",
+        )
     if dtype == "uint8":
-        return Explanation(f"{text} It is an image as it was read (0 ... 255).", f"Convert and scale it: `{culprit or 'x'}.float() / 255` (`transforms.ToTensor()` does that).")
+        return Explanation(
+            f"{text} It is an image as it was read (0 ... 255).",
+            f"Convert and scale it: `{culprit or 'x'}.float() / 255` (`transforms.ToTensor()` does that).",
+        )
     if "float16" in (expected, actual) or "bfloat16" in (expected, actual):
-        return Explanation(f"{text} One side was converted to half precision, the other was not.", "Convert both or none: run the forward pass under `torch.autocast`, and do not call `.half()` yourself.")
+        return Explanation(
+            f"{text} One side was converted to half precision, the other was not.",
+            "Convert both or none: run the forward pass under `torch.autocast`, and do not call `.half()` yourself.",
+        )
     return Explanation(text, f"Convert it: `{culprit or 'x'}.{METHODS.get(expected, 'float()')}`.")
 
 
@@ -213,25 +335,52 @@ def devices_differ(fact: Fact, failure: Failure) -> Explanation | None:
     if fact.parameter:
         call = _model_call(failure)
         name = call[1] if call else "the input"
-        text = f"The model's weights are on {expected}, but its input is on {actual}" + (f": `{name}` ({call[0]}) was not moved." if call else ".")
+        text = f"The model's weights are on {expected}, but its input is on {actual}" + (
+            f": `{name}` ({call[0]}) was not moved." if call else "."
+        )
         if expected == "the CPU":
-            return Explanation(text, "Move the model once before the training: `model.to(device)`, and build the optimizer after that.")
+            return Explanation(
+                text, "Move the model once before the training: `model.to(device)`, and build the optimizer after that."
+            )
         moved = f"`{name} = {name}.to(device)`" if call else "`images = images.to(device)`"
         return Explanation(text, f"Move every batch to the device of the model: {moved} (and the targets).")
     moved_by_device = [value for _, value in tensors(failure) if value.device == "cpu"]
     on_gpu = [value for _, value in tensors(failure) if str(value.device).startswith("cuda")]
-    where = f" ({frame.place}: `{frame.expression or frame.code}`)" if frame and (frame.expression or frame.code) else ""
+    where = (
+        f" ({frame.place}: `{frame.expression or frame.code}`)" if frame and (frame.expression or frame.code) else ""
+    )
     argument_name = fact.argument or fact.operand
-    hint = f" The one on the CPU is the argument `{argument_name}` of the operator `{str(fact.method or '').removeprefix('wrapper_CUDA_').strip('_')}`." if argument_name and fact.method else f" `{fact.operand}` is the one." if fact.operand else ""
+    hint = (
+        f" The one on the CPU is the argument `{argument_name}` of the operator "
+        f"`{str(fact.method or '').removeprefix('wrapper_CUDA_').strip('_')}`."
+        if argument_name and fact.method
+        else f" `{fact.operand}` is the one."
+        if fact.operand
+        else ""
+    )
     text = f"Tensors of two devices meet{where}: {first or actual} and {second or expected}.{hint}"
     if moved_by_device and on_gpu:
-        text = f"Tensors of two devices meet{where}: `{moved_by_device[0].name}` is on the CPU, `{on_gpu[0].name}` on {on_gpu[0].device}."
+        text = (
+            f"Tensors of two devices meet{where}: `{moved_by_device[0].name}` is on the CPU, `{on_gpu[0].name}` "
+            f"on {on_gpu[0].device}."
+        )
     layer = failing_layer(failure)
     if moved_by_device:
-        return Explanation(text, f"Move it: `{moved_by_device[0].name}.to({on_gpu[0].name if on_gpu else 'device'}.device)`." if on_gpu else f"Move it: `{moved_by_device[0].name}.to(device)`.")
-    made = "a tensor that is made inside of `forward` (`torch.zeros(...)`, `torch.arange(...)`) needs `device=x.device`; a constant of the module belongs into `register_buffer`, so that `model.to(device)` moves it"
+        return Explanation(
+            text,
+            f"Move it: `{moved_by_device[0].name}.to({on_gpu[0].name if on_gpu else 'device'}.device)`."
+            if on_gpu
+            else f"Move it: `{moved_by_device[0].name}.to(device)`.",
+        )
+    made = (
+        "a tensor that is made inside of `forward` (`torch.zeros(...)`, `torch.arange(...)`) needs "
+        "`device=x.device`; a constant of the module belongs into `register_buffer`, so that "
+        "`model.to(device)` moves it"
+    )
     if argument_name in ("weight", "mat2", "bias") or (layer and argument_name == "mat1"):
-        return Explanation(text, "Move model and batch to the same device: `model.to(device)` once, `x.to(device)` for each batch.")
+        return Explanation(
+            text, "Move model and batch to the same device: `model.to(device)` once, `x.to(device)` for each batch."
+        )
     return Explanation(text, f"Move both to one device: batches with `.to(device)`; {made}.")
 
 

@@ -12,7 +12,8 @@ torch.manual_seed(0)
 """
 # name -> (program, words of the explanation or its fix, line of the edit after HEAD or None)
 PROGRAMS: dict[str, tuple[str, list[str]]] = {
-    "linear_after_conv": ("""
+    "linear_after_conv": (
+        """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -24,34 +25,55 @@ class Net(nn.Module):
         return self.fc1(x.flatten(1))
 
 Net()(torch.rand(64, 3, 100, 100))
-""", ["`fc1`", "27648", "4500", "48 x 24 x 24", "in_features=27648"]),
-    "linear_not_flattened": ("""
+""",
+        ["`fc1`", "27648", "4500", "48 x 24 x 24", "in_features=27648"],
+    ),
+    "linear_not_flattened": (
+        """
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(4), nn.Linear(128, 10))
 model(torch.rand(2, 3, 16, 16))
-""", ["(2, 8, 4, 4)", "flatten", "128"]),
-    "linear_sequential_width": ("""
+""",
+        ["(2, 8, 4, 4)", "flatten", "128"],
+    ),
+    "linear_sequential_width": (
+        """
 model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(32, 10))
 model(torch.randn(5, 20))
-""", ["`2`", "64 features", "in_features=64"]),
-    "product_transposed": ("""
+""",
+        ["`2`", "64 features", "in_features=64"],
+    ),
+    "product_transposed": (
+        """
 a = torch.randn(4, 8)
 w = torch.randn(3, 8)
 y = a @ w
-""", ["`a @ w`", "(4, 8)", "(3, 8)", "w.T"]),
-    "nhwc": ("""
+""",
+        ["`a @ w`", "(4, 8)", "(3, 8)", "w.T"],
+    ),
+    "nhwc": (
+        """
 images = torch.rand(4, 64, 48, 3)
 conv = nn.Conv2d(3, 8, 3)
 conv(images)
-""", ["permute(0, 3, 1, 2)", "channels stand last"]),
-    "single_image": ("""
+""",
+        ["permute(0, 3, 1, 2)", "channels stand last"],
+    ),
+    "single_image": (
+        """
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
 model(torch.rand(3, 32, 32))
-""", ["batch axis", "unsqueeze(0)"]),
-    "grayscale": ("""
+""",
+        ["batch axis", "unsqueeze(0)"],
+    ),
+    "grayscale": (
+        """
 net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
 net(torch.rand(4, 1, 28, 28))
-""", ["grayscale", "RGB", "in_channels=1"]),
-    "channels_between_layers": ("""
+""",
+        ["grayscale", "RGB", "in_channels=1"],
+    ),
+    "channels_between_layers": (
+        """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -62,59 +84,95 @@ class Net(nn.Module):
         return self.mid(self.down(x))
 
 Net()(torch.rand(2, 3, 20, 20))
-""", ["`mid`", "16 channels", "in_channels=16"]),
-    "broadcast_column": ("""
+""",
+        ["`mid`", "16 channels", "in_channels=16"],
+    ),
+    "broadcast_column": (
+        """
 prediction = torch.randn(16, 3)
 weights = torch.rand(16)
 loss = (prediction * weights).mean()
-""", ["`weights`", "(16, 3)", "unsqueeze(1)"]),
-    "last_batch_state": ("""
+""",
+        ["`weights`", "(16, 3)", "unsqueeze(1)"],
+    ),
+    "last_batch_state": (
+        """
 data = TensorDataset(torch.randn(50, 7, 5), torch.zeros(50))
 loader = DataLoader(data, batch_size=16)
 rnn = nn.GRU(5, 8, batch_first=True)
 h = torch.zeros(1, 16, 8)
 for x, y in loader:
     out, _ = rnn(x, h)
-""", ["(1, 2, 8)", "drop_last=True", "last batch"]),
-    "view_of_last_batch": ("""
+""",
+        ["(1, 2, 8)", "drop_last=True", "last batch"],
+    ),
+    "view_of_last_batch": (
+        """
 loader = DataLoader(TensorDataset(torch.randn(50, 4, 4)), batch_size=16)
 for (x,) in loader:
     y = x.view(16, 16)
-""", ["(2, 4, 4)", "drop_last"]),
-    "view_wrong_size": ("""
+""",
+        ["(2, 4, 4)", "drop_last"],
+    ),
+    "view_wrong_size": (
+        """
 x = torch.randn(8, 16, 5, 5)
 y = x.view(-1, 16 * 6 * 6)
-""", ["(8, 16, 5, 5)", "400", "flatten"]),
-    "view_strides": ("""
+""",
+        ["(8, 16, 5, 5)", "400", "flatten"],
+    ),
+    "view_strides": (
+        """
 x = torch.randn(8, 16, 5).transpose(1, 2)
 y = x.view(8, -1)
-""", ["reshape"]),
-    "bce_shape": ("""
+""",
+        ["reshape"],
+    ),
+    "bce_shape": (
+        """
 model = nn.Linear(4, 1)
 loss = nn.BCEWithLogitsLoss()(model(torch.randn(8, 4)), torch.ones(8))
-""", ["(8, 1)", "squeeze", "unsqueeze"]),
-    "cat_axes": ("""
+""",
+        ["(8, 1)", "squeeze", "unsqueeze"],
+    ),
+    "cat_axes": (
+        """
 a = torch.randn(4, 10)
 b = torch.randn(6, 8)
 torch.cat([a, b], dim=1)
-""", ["`a`", "`b`"]),
-    "lstm_features": ("""
+""",
+        ["`a`", "`b`"],
+    ),
+    "lstm_features": (
+        """
 lstm = nn.LSTM(10, 20, batch_first=True)
 lstm(torch.randn(4, 7, 12))
-""", ["LSTM(10, 20", "12", "input_size=12"]),
-    "dimension": ("""
+""",
+        ["LSTM(10, 20", "12", "input_size=12"],
+    ),
+    "dimension": (
+        """
 scores = torch.randn(5)
 F.softmax(scores, dim=1)
-""", ["`scores` is (5,)", "unsqueeze"]),
-    "layer_norm": ("""
+""",
+        ["`scores` is (5,)", "unsqueeze"],
+    ),
+    "layer_norm": (
+        """
 norm = nn.LayerNorm(64)
 norm(torch.randn(2, 64, 10))
-""", ["64", "transpose", "axis 1"]),
-    "small_image": ("""
+""",
+        ["64", "transpose", "axis 1"],
+    ),
+    "small_image": (
+        """
 model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3), nn.MaxPool2d(2), nn.Conv2d(8, 8, 5))
 model(torch.rand(1, 1, 14, 14))
-""", ["2 x 2", "larger images"]),
-    "unpack_dataset": ("""
+""",
+        ["2 x 2", "larger images"],
+    ),
+    "unpack_dataset": (
+        """
 class Faces(Dataset):
     def __len__(self):
         return 8
@@ -124,8 +182,11 @@ class Faces(Dataset):
 
 for image, label in DataLoader(Faces(), batch_size=4):
     pass
-""", ["`Faces.__getitem__` returns 3"]),
-    "gray_and_rgb": ("""
+""",
+        ["`Faces.__getitem__` returns 3"],
+    ),
+    "gray_and_rgb": (
+        """
 samples = [torch.zeros(3, 8, 8), torch.zeros(1, 8, 8)]
 class Set(Dataset):
     def __len__(self):
@@ -135,8 +196,11 @@ class Set(Dataset):
         return samples[i]
 
 next(iter(DataLoader(Set(), batch_size=2)))
-""", ["grayscale", 'convert("RGB")']),
-    "boxes": ("""
+""",
+        ["grayscale", 'convert("RGB")'],
+    ),
+    "boxes": (
+        """
 class Set(Dataset):
     def __len__(self):
         return 2
@@ -145,43 +209,70 @@ class Set(Dataset):
         return torch.zeros(3, 8, 8), torch.zeros(i + 1, 4)
 
 next(iter(DataLoader(Set(), batch_size=2)))
-""", ["boxes", "tuple(zip(*batch))"]),
-    "labels_from_one": ("""
+""",
+        ["boxes", "tuple(zip(*batch))"],
+    ),
+    "labels_from_one": (
+        """
 model = nn.Linear(6, 4)
 labels = torch.tensor([1, 2, 3, 4])
 F.cross_entropy(model(torch.randn(4, 6)), labels)
-""", ["counted from 1", "labels - 1"]),
-    "too_few_outputs": ("""
+""",
+        ["counted from 1", "labels - 1"],
+    ),
+    "too_few_outputs": (
+        """
 head = nn.Linear(6, 4)
 labels = torch.tensor([0, 2, 6, 1])
 F.cross_entropy(head(torch.randn(4, 6)), labels)
-""", ["label 6", "nn.Linear(6, 7)"]),
-    "minus_one": ("""
+""",
+        ["label 6", "nn.Linear(6, 7)"],
+    ),
+    "minus_one": (
+        """
 criterion = nn.CrossEntropyLoss()
 target = torch.tensor([0, -1, 2, 1])
 criterion(torch.randn(4, 3), target)
-""", ["-1", "ignore_index=-1"]),
-    "one_hot_integers": ("""
+""",
+        ["-1", "ignore_index=-1"],
+    ),
+    "one_hot_integers": (
+        """
 target = F.one_hot(torch.tensor([0, 1, 2]), 3)
 F.cross_entropy(torch.randn(3, 3), target)
-""", ["one-hot", "argmax(1)", ".float()"]),
-    "target_column": ("""
+""",
+        ["one-hot", "argmax(1)", ".float()"],
+    ),
+    "target_column": (
+        """
 target = torch.randint(0, 3, (5, 1))
 F.cross_entropy(torch.randn(5, 3), target)
-""", ["(5, 1)", "squeeze(1)"]),
-    "mask_channel": ("""
+""",
+        ["(5, 1)", "squeeze(1)"],
+    ),
+    "mask_channel": (
+        """
 mask = torch.randint(0, 3, (2, 1, 8, 8))
 F.cross_entropy(torch.randn(2, 3, 8, 8), mask)
-""", ["(2, 1, 8, 8)", "squeeze(1)"]),
-    "class_weights": ("""
+""",
+        ["(2, 1, 8, 8)", "squeeze(1)"],
+    ),
+    "class_weights": (
+        """
 criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0]))
 criterion(torch.randn(4, 3), torch.tensor([0, 1, 2, 0]))
-""", ["2 class weights", "3 outputs"]),
-    "bce_without_sigmoid": ("""
+""",
+        ["2 class weights", "3 outputs"],
+    ),
+    "bce_without_sigmoid": (
+        """
 criterion = nn.BCELoss()
 criterion(torch.randn(8, 1) * 5, torch.ones(8, 1))
-""", ["sigmoid", "BCEWithLogitsLoss"]),
-    "positions": ("""
+""",
+        ["sigmoid", "BCEWithLogitsLoss"],
+    ),
+    "positions": (
+        """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -191,51 +282,78 @@ class Net(nn.Module):
         return self.position(torch.arange(tokens.shape[1]))
 
 Net()(torch.zeros(2, 20, dtype=torch.long))
-""", ["`position` has 16 rows", "19", "positions"]),
-    "double": ("""
+""",
+        ["`position` has 16 rows", "19", "positions"],
+    ),
+    "double": (
+        """
 x = torch.from_numpy(np.random.rand(4, 3))
 nn.Linear(3, 2)(x)
-""", ["`x` is float64", ".float()"]),
-    "uint8": ("""
+""",
+        ["`x` is float64", ".float()"],
+    ),
+    "uint8": (
+        """
 images = torch.randint(0, 255, (2, 3, 8, 8), dtype=torch.uint8)
 nn.Conv2d(3, 4, 3)(images)
-""", ["uint8", "/ 255"]),
-    "mean_of_integers": ("""
+""",
+        ["uint8", "/ 255"],
+    ),
+    "mean_of_integers": (
+        """
 hits = torch.tensor([1, 0, 1])
 accuracy = hits.mean()
-""", ["`hits` is int64", "hits.float()"]),
-    "float_target": ("""
+""",
+        ["`hits` is int64", "hits.float()"],
+    ),
+    "float_target": (
+        """
 target = torch.tensor([0.0, 1.0, 2.0])
 F.cross_entropy(torch.randn(3, 3), target)
-""", ["`target`", ".long()"]),
-    "loss_of_item": ("""
+""",
+        ["`target`", ".long()"],
+    ),
+    "loss_of_item": (
+        """
 model = nn.Linear(3, 1)
 loss = torch.tensor(F.mse_loss(model(torch.randn(4, 3)), torch.zeros(4, 1)).item())
 loss.backward()
-""", ["`loss`", "item"]),
-    "no_grad_block": ("""
+""",
+        ["`loss`", "item"],
+    ),
+    "no_grad_block": (
+        """
 model = nn.Linear(3, 1)
 with torch.no_grad():
     loss = model(torch.randn(4, 3)).mean()
 loss.backward()
-""", ["torch.no_grad()"]),
-    "hidden_carried": ("""
+""",
+        ["torch.no_grad()"],
+    ),
+    "hidden_carried": (
+        """
 cell = nn.GRUCell(3, 4)
 h = torch.zeros(2, 4)
 for step in range(3):
     h = cell(torch.randn(2, 3), h)
     loss = h.mean()
     loss.backward()
-""", ["`h`", "h = h.detach()"]),
-    "two_backward": ("""
+""",
+        ["`h`", "h = h.detach()"],
+    ),
+    "two_backward": (
+        """
 model = nn.Linear(3, 2)
 out = model(torch.randn(4, 3)).tanh()
 a = out.mean()
 b = (out * out).mean()
 a.backward()
 b.backward()
-""", ["`a.backward()`", "retain_graph"]),
-    "gan_step": ("""
+""",
+        ["`a.backward()`", "retain_graph"],
+    ),
+    "gan_step": (
+        """
 net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 out = net(torch.randn(4, 3))
@@ -244,16 +362,22 @@ second = (out ** 2).mean()
 first.backward(retain_graph=True)
 optimizer.step()
 second.backward()
-""", ["`optimizer.step()`", "before the first `step()`"]),
-    "plain_list": ("""
+""",
+        ["`optimizer.step()`", "before the first `step()`"],
+    ),
+    "plain_list": (
+        """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = [nn.Linear(3, 3) for _ in range(2)]
 
 torch.optim.SGD(Net().parameters(), lr=0.1)
-""", ["plain Python list", "nn.ModuleList"]),
-    "none_sample": ("""
+""",
+        ["plain Python list", "nn.ModuleList"],
+    ),
+    "none_sample": (
+        """
 class Set(Dataset):
     def __len__(self):
         return 4
@@ -264,8 +388,11 @@ class Set(Dataset):
         return torch.zeros(2)
 
 next(iter(DataLoader(Set(), batch_size=4)))
-""", ["returned None", "`return None`", "collate_fn"]),
-    "pil_sample": ("""
+""",
+        ["returned None", "`return None`", "collate_fn"],
+    ),
+    "pil_sample": (
+        """
 from PIL import Image
 class Set(Dataset):
     def __len__(self):
@@ -275,42 +402,66 @@ class Set(Dataset):
         return Image.new("RGB", (4, 4)), 1
 
 next(iter(DataLoader(Set(), batch_size=4)))
-""", ["PIL image", "ToTensor()"]),
-    "pandas_index": ("""
+""",
+        ["PIL image", "ToTensor()"],
+    ),
+    "pandas_index": (
+        """
 import pandas as pd
 table = pd.DataFrame({"label": range(10)})
 train = table[table.label > 3]
 for i in range(3):
     train["label"][i]
-""", ["labelled 0", "reset_index(drop=True)"]),
-    "column": ("""
+""",
+        ["labelled 0", "reset_index(drop=True)"],
+    ),
+    "column": (
+        """
 import pandas as pd
 table = pd.DataFrame({"Label": range(10), "path": "a"})
 table["label"]
-""", ["'Label'", "has no column"]),
-    "head_of_another_size": ("""
+""",
+        ["'Label'", "has no column"],
+    ),
+    "head_of_another_size": (
+        """
 saved = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 10)).state_dict()
 model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
 model.load_state_dict(saved)
-""", ["10 outputs", "strict=False", "last layer"]),
-    "whole_checkpoint": ("""
+""",
+        ["10 outputs", "strict=False", "last layer"],
+    ),
+    "whole_checkpoint": (
+        """
 model = nn.Linear(3, 4)
 checkpoint = {"epoch": 3, "model_state_dict": model.state_dict(), "optimizer_state_dict": {}}
 model.load_state_dict(checkpoint)
-""", ["whole checkpoint", "checkpoint['model_state_dict']"]),
-    "dict_is_no_model": ("""
+""",
+        ["whole checkpoint", "checkpoint['model_state_dict']"],
+    ),
+    "dict_is_no_model": (
+        """
 model = nn.Linear(3, 4).state_dict()
 model.eval()
-""", ["state dict", "load_state_dict"]),
-    "layer_class_called": ("""
+""",
+        ["state dict", "load_state_dict"],
+    ),
+    "layer_class_called": (
+        """
 x = torch.randn(4, 3)
 y = nn.ReLU(x) + 1
-""", ["ReLU", "()"]),
-    "loss_class_called": ("""
+""",
+        ["ReLU", "()"],
+    ),
+    "loss_class_called": (
+        """
 output, target = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
 loss = nn.CrossEntropyLoss(output, target)
-""", ["nn.CrossEntropyLoss()(output, target)"]),
-    "forward_without_return": ("""
+""",
+        ["nn.CrossEntropyLoss()(output, target)"],
+    ),
+    "forward_without_return": (
+        """
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
@@ -321,53 +472,83 @@ class Block(nn.Module):
 
 block, head = Block(), nn.Linear(3, 1)
 head(block(torch.randn(2, 3)))
-""", ["None", "`Block.forward`", "return"]),
-    "lstm_tuple": ("""
+""",
+        ["None", "`Block.forward`", "return"],
+    ),
+    "lstm_tuple": (
+        """
 lstm, head = nn.LSTM(3, 4), nn.Linear(4, 1)
 out = lstm(torch.randn(5, 2, 3))
 head(out)
-""", ["tuple", "out[0]"]),
-    "forward_misspelled": ("""
+""",
+        ["tuple", "out[0]"],
+    ),
+    "forward_misspelled": (
+        """
 class Net(nn.Module):
     def foward(self, x):
         return x
 
 Net()(torch.zeros(1))
-""", ["`foward`", "Rename"]),
-    "numpy_float": ("""
+""",
+        ["`foward`", "Rename"],
+    ),
+    "numpy_float": (
+        """
 x = np.zeros(3, dtype=np.float)
-""", ["numpy 1.24", "np.float64"]),
-    "keyword": ("""
+""",
+        ["numpy 1.24", "np.float64"],
+    ),
+    "keyword": (
+        """
 def build(width, depth=2):
     return nn.Linear(width, depth)
 
 build(width=3, depht=4)
-""", ["`depth=`", "no such parameter"]),
-    "undefined_name": ("""
+""",
+        ["`depth=`", "no such parameter"],
+    ),
+    "undefined_name": (
+        """
 model = nn.Linear(3, 1)
 optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
 optimizer.step()
-""", ["`optimiser`"]),
-    "relative_path": ("""
+""",
+        ["`optimiser`"],
+    ),
+    "relative_path": (
+        """
 open("data/trian.csv")
-""", ["relative path", "started"]),
-    "numpy_of_graph": ("""
+""",
+        ["relative path", "started"],
+    ),
+    "numpy_of_graph": (
+        """
 model = nn.Linear(3, 1)
 out = model(torch.randn(4, 3))
 out.numpy()
-""", ["out.detach().numpy()"]),
-    "grad_none": ("""
+""",
+        ["out.detach().numpy()"],
+    ),
+    "grad_none": (
+        """
 model = nn.Linear(3, 1)
 norm = model.weight.grad.norm()
-""", ["no gradient", "is not None"]),
-    "not_enough_in_list": ("""
+""",
+        ["no gradient", "is not None"],
+    ),
+    "not_enough_in_list": (
+        """
 names = ["a", "b", "c"]
 for i in range(1, 4):
     print(names[i])
-""", ["3 elements", "last index is 2"]),
+""",
+        ["3 elements", "last index is 2"],
+    ),
 }
 PROGRAMS |= {
-    "training_function": ("""
+    "training_function": (
+        """
 class Classifier(nn.Module):
     def __init__(self, features, classes):
         super().__init__()
@@ -383,8 +564,11 @@ def train(model, loader):
         loss.backward()
 
 train(Classifier(8, 3), DataLoader(TensorDataset(torch.randn(20, 8), torch.randint(0, 3, (20,))), batch_size=5))
-""", ["`head`", "nn.Linear(64, classes)", "32 features"]),
-    "encoder_decoder": ("""
+""",
+        ["`head`", "nn.Linear(64, classes)", "32 features"],
+    ),
+    "encoder_decoder": (
+        """
 class UNet(nn.Module):
     def __init__(self):
         super().__init__()
@@ -397,13 +581,19 @@ class UNet(nn.Module):
         return torch.cat((skip, self.up(deep)), 1)
 
 UNet()(torch.rand(1, 1, 33, 33))
-""", ["`self.up(deep)`", "33", "32", "divisible by 2"]),
-    "attention_heads": ("""
+""",
+        ["`self.up(deep)`", "33", "32", "divisible by 2"],
+    ),
+    "attention_heads": (
+        """
 q = torch.randn(2, 4, 10, 16)
 k = torch.randn(2, 4, 10, 16)
 scores = torch.matmul(q, k)
-""", ["`k`", "transpose"]),
-    "time_series_target": ("""
+""",
+        ["`k`", "transpose"],
+    ),
+    "time_series_target": (
+        """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -415,22 +605,34 @@ class Net(nn.Module):
 
 x, y = torch.randn(4, 7, 3), torch.randint(0, 5, (4,))
 F.cross_entropy(Net()(x), y)
-""", ["28 rows", "4 targets", "7 rows for each sample"]),
-    "segmentation_size": ("""
+""",
+        ["28 rows", "4 targets", "7 rows for each sample"],
+    ),
+    "segmentation_size": (
+        """
 logits = torch.randn(2, 3, 16, 16)
 mask = torch.rand(2, 3, 32, 32)
 F.binary_cross_entropy_with_logits(logits, mask)
-""", ["(2, 3, 32, 32)", "interpolate"]),
-    "accuracy_shapes": ("""
+""",
+        ["(2, 3, 32, 32)", "interpolate"],
+    ),
+    "accuracy_shapes": (
+        """
 prediction = torch.randint(0, 2, (10, 1))
 label = torch.randint(0, 2, (9,))
 correct = (prediction.squeeze() == label).sum()
-""", ["10", "9"]),
-    "embedding_negative": ("""
+""",
+        ["10", "9"],
+    ),
+    "embedding_negative": (
+        """
 table = nn.Embedding(10, 4)
 table(torch.tensor([1, 2, -1]))
-""", ["-1", "0 or more"]),
-    "vocabulary_from_max": ("""
+""",
+        ["-1", "0 or more"],
+    ),
+    "vocabulary_from_max": (
+        """
 ids = torch.tensor([[3, 9, 12]])
 class Text(nn.Module):
     def __init__(self, size):
@@ -441,56 +643,86 @@ class Text(nn.Module):
         return self.emb(x)
 
 Text(len(set(ids.flatten().tolist())))(ids)
-""", ["`emb` has 3 rows", "12", "13 rows"]),
-    "one_hot_negative": ("""
+""",
+        ["`emb` has 3 rows", "12", "13 rows"],
+    ),
+    "one_hot_negative": (
+        """
 labels = torch.tensor([0, 1, -1])
 F.one_hot(labels, 3)
-""", ["-1", "labels"]),
-    "numpy_weights_device": ("""
+""",
+        ["-1", "labels"],
+    ),
+    "numpy_weights_device": (
+        """
 x = torch.randn(4, 3).double()
 model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
 model(x)
-""", ["`x` is float64", ".float()"]),
-    "mask_subtraction": ("""
+""",
+        ["`x` is float64", ".float()"],
+    ),
+    "mask_subtraction": (
+        """
 mask = torch.tensor([True, False])
 inverse = 1 - mask
-""", ["mask"]),
-    "argmax_loss": ("""
+""",
+        ["mask"],
+    ),
+    "argmax_loss": (
+        """
 model = nn.Linear(3, 4)
 guess = model(torch.randn(5, 3)).argmax(1).float()
 loss = F.mse_loss(guess, torch.zeros(5))
 loss.backward()
-""", ["argmax"]),
-    "frozen": ("""
+""",
+        ["argmax"],
+    ),
+    "frozen": (
+        """
 model = nn.Linear(3, 4)
 for p in model.parameters():
     p.requires_grad = False
 loss = model(torch.randn(5, 3)).mean()
 loss.backward()
-""", ["p.requires_grad = False", "freezes"]),
-    "leaf_in_place": ("""
+""",
+        ["p.requires_grad = False", "freezes"],
+    ),
+    "leaf_in_place": (
+        """
 w = torch.ones(3, requires_grad=True)
 w += 1
-""", ["w"]),
-    "relu_in_place": ("""
+""",
+        ["w"],
+    ),
+    "relu_in_place": (
+        """
 x = torch.randn(4, 3, requires_grad=True)
 y = torch.sigmoid(x)
 y[:, 0] = 0
 y.sum().backward()
-""", ["y[:, 0] = 0"]),
-    "retain_loss_list": ("""
+""",
+        ["y[:, 0] = 0"],
+    ),
+    "retain_loss_list": (
+        """
 model = nn.Linear(3, 1)
 total = 0
 for step in range(3):
     loss = model(torch.randn(4, 3)).pow(2).mean()
     total += loss
     total.backward()
-""", ["`total`", "one iteration to the next"]),
-    "non_leaf": ("""
+""",
+        ["`total`", "one iteration to the next"],
+    ),
+    "non_leaf": (
+        """
 w = torch.randn(3, requires_grad=True) * 0.1
 torch.optim.SGD([w], lr=0.1)
-""", ["`w`", "computed from another tensor", "leaf"]),
-    "label_list": ("""
+""",
+        ["`w`", "computed from another tensor", "leaf"],
+    ),
+    "label_list": (
+        """
 class Set(Dataset):
     def __len__(self):
         return 3
@@ -499,54 +731,87 @@ class Set(Dataset):
         return torch.zeros(2), list(range(i + 1))
 
 next(iter(DataLoader(Set(), batch_size=3)))
-""", ["lists whose lengths differ", "collate_fn"]),
-    "wrong_key": ("""
+""",
+        ["lists whose lengths differ", "collate_fn"],
+    ),
+    "wrong_key": (
+        """
 config = {"learning_rate": 0.1, "epochs": 3}
 lr = config["learning-rate"]
-""", ["'learning_rate'"]),
-    "missing_layers": ("""
+""",
+        ["'learning_rate'"],
+    ),
+    "missing_layers": (
+        """
 saved = nn.Sequential(nn.Linear(3, 4)).state_dict()
 model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
 model.load_state_dict(saved)
-""", ["lacks 2 parameters", "`1.weight`"]),
-    "compiled_prefix": ("""
+""",
+        ["lacks 2 parameters", "`1.weight`"],
+    ),
+    "compiled_prefix": (
+        """
 model = nn.Linear(3, 4)
 saved = {f"_orig_mod.{k}": v for k, v in model.state_dict().items()}
 model.load_state_dict(saved)
-""", ["_orig_mod.", "torch.compile", "removeprefix"]),
-    "loaded_into_wrapper": ("""
+""",
+        ["_orig_mod.", "torch.compile", "removeprefix"],
+    ),
+    "loaded_into_wrapper": (
+        """
 model = nn.DataParallel(nn.Linear(3, 4))
 model.load_state_dict(nn.Linear(3, 4).state_dict())
-""", ["`module.`", "model.module.load_state_dict"]),
-    "float_size": ("""
+""",
+        ["`module.`", "model.module.load_state_dict"],
+    ),
+    "float_size": (
+        """
 layer = nn.Linear(10, 10 / 2)
-""", ["float", "//"]),
-    "list_to_layer": ("""
+""",
+        ["float", "//"],
+    ),
+    "list_to_layer": (
+        """
 features = [torch.randn(3), torch.randn(3)]
 nn.Linear(3, 2)(features)
-""", ["list of tensors", "torch.stack(features)"]),
-    "numpy_to_layer": ("""
+""",
+        ["list of tensors", "torch.stack(features)"],
+    ),
+    "numpy_to_layer": (
+        """
 x = np.zeros((4, 3), dtype=np.float32)
 nn.Linear(3, 2)(x)
-""", ["numpy array", "torch.from_numpy(x)"]),
-    "class_not_made": ("""
+""",
+        ["numpy array", "torch.from_numpy(x)"],
+    ),
+    "class_not_made": (
+        """
 class Net(nn.Module):
     def forward(self, x):
         return x
 
 Net.forward(torch.zeros(1))
-""", ["instance"]),
-    "module_called": ("""
+""",
+        ["instance"],
+    ),
+    "module_called": (
+        """
 import tqdm
 for i in tqdm(range(3)):
     pass
-""", ["module", "tqdm.tqdm"]),
-    "float_backward": ("""
+""",
+        ["module", "tqdm.tqdm"],
+    ),
+    "float_backward": (
+        """
 model = nn.Linear(3, 1)
 loss = model(torch.randn(4, 3)).mean().item()
 loss.backward()
-""", [".item()", "Keep the tensor"]),
-    "method_typo": ("""
+""",
+        [".item()", "Keep the tensor"],
+    ),
+    "method_typo": (
+        """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -556,8 +821,11 @@ class Net(nn.Module):
         return self.encodr(x)
 
 Net()(torch.zeros(1, 3))
-""", ["encodr", "encoder"]),
-    "wrapped_attribute": ("""
+""",
+        ["encodr", "encoder"],
+    ),
+    "wrapped_attribute": (
+        """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -565,80 +833,133 @@ class Net(nn.Module):
 
 model = nn.DataParallel(Net())
 model.encoder
-""", ["model.module.encoder"]),
-    "list_on_device": ("""
+""",
+        ["model.module.encoder"],
+    ),
+    "list_on_device": (
+        """
 batch = [torch.zeros(2), torch.zeros(3)]
 batch.to("cpu")
-""", ["list", "for t in batch"]),
-    "pandas_append": ("""
+""",
+        ["list", "for t in batch"],
+    ),
+    "pandas_append": (
+        """
 import pandas as pd
 log = pd.DataFrame()
 log = log.append({"loss": 1.0}, ignore_index=True)
-""", ["pandas 2.0", "pd.concat"]),
-    "pillow": ("""
+""",
+        ["pandas 2.0", "pd.concat"],
+    ),
+    "pillow": (
+        """
 from PIL import Image
 Image.new("RGB", (4, 4)).resize((2, 2), Image.ANTIALIAS)
-""", ["Pillow 10", "LANCZOS"]),
-    "save_folder": ("""
+""",
+        ["Pillow 10", "LANCZOS"],
+    ),
+    "save_folder": (
+        """
 torch.save(nn.Linear(2, 2).state_dict(), "checkpoints/best.pt")
-""", ["`checkpoints`", "makedirs"]),
-    "unbound": ("""
+""",
+        ["`checkpoints`", "makedirs"],
+    ),
+    "unbound": (
+        """
 def run(n):
     for i in range(n):
         loss = i
     return loss
 
 run(0)
-""", ["`loss`", "local"]),
-    "scalar_of_many": ("""
+""",
+        ["`loss`", "local"],
+    ),
+    "scalar_of_many": (
+        """
 losses = torch.rand(4)
 print(losses.item())
-""", ["`losses`", "(4,)", "mean().item()"]),
-    "if_tensor": ("""
+""",
+        ["`losses`", "(4,)", "mean().item()"],
+    ),
+    "if_tensor": (
+        """
 x = torch.randn(3)
 if x > 0:
     pass
-""", ["x > 0", ".any()"]),
-    "group_norm": ("""
+""",
+        ["x > 0", ".any()"],
+    ),
+    "group_norm": (
+        """
 nn.GroupNorm(32, 48)
-""", ["48", "32"]),
-    "heads": ("""
+""",
+        ["48", "32"],
+    ),
+    "heads": (
+        """
 nn.MultiheadAttention(30, 4)
-""", ["30", "4"]),
-    "normalize_gray": ("""
+""",
+        ["30", "4"],
+    ),
+    "normalize_gray": (
+        """
 from torchvision import transforms
 transforms.Normalize([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])(torch.rand(1, 8, 8))
-""", ["1", "3"]),
-    "einsum": ("""
+""",
+        ["1", "3"],
+    ),
+    "einsum": (
+        """
 a, b = torch.randn(3, 4), torch.randn(5, 6)
 torch.einsum("ij,jk->ik", a, b)
-""", ["j"]),
-    "mask_index": ("""
+""",
+        ["j"],
+    ),
+    "mask_index": (
+        """
 x = torch.randn(4, 5)
 keep = torch.ones(5, dtype=torch.bool)
 x[keep]
-""", ["(5,)", "`keep`"]),
-    "numpy_ragged": ("""
+""",
+        ["(5,)", "`keep`"],
+    ),
+    "numpy_ragged": (
+        """
 rows = [[1, 2, 3], [4, 5]]
 np.array(rows, dtype=np.float32)
-""", ["rows"]),
-    "value_of_string": ("""
+""",
+        ["rows"],
+    ),
+    "value_of_string": (
+        """
 label = "cat"
 torch.tensor([label])
-""", ["label"]),
-    "empty_stack": ("""
+""",
+        ["label"],
+    ),
+    "empty_stack": (
+        """
 losses = []
 torch.stack(losses)
-""", ["losses", "empty"]),
-    "empty_cat": ("""
+""",
+        ["losses", "empty"],
+    ),
+    "empty_cat": (
+        """
 outputs = []
 torch.cat(outputs)
-""", ["outputs", "empty"]),
-    "lr_zero_division": ("""
+""",
+        ["outputs", "empty"],
+    ),
+    "lr_zero_division": (
+        """
 loader = DataLoader(TensorDataset(torch.zeros(3, 2)), batch_size=8, drop_last=True)
 total = 0.0
 for (x,) in loader:
     total += 1
 mean = total / len(loader)
-""", ["drop_last", "3"]),
+""",
+        ["drop_last", "3"],
+    ),
 }
