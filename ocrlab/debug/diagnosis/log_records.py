@@ -29,7 +29,8 @@ UNMET = re.compile(r"^(?:\w+\.){0,6}AssertionError:?\s*$")  # only the line abov
 NOTEBOOK = re.compile(r"^(?!Original )([A-Z]\w{1,60}) +Traceback \(most recent call last\)")
 CELL = re.compile(
     r"^(?:(?:Cell |Input )?In ?\[(?P<cell>\d+)\]|<ipython-input-(?P<old>\d+)-\w+>"
-    r"|File (?P<file>[^\"\s].{0,500}?)(?=[:,]))"
+    r"|File (?P<file>[^\"\s].{0,500}?)(?=[:,])"
+    r"|(?P<path>(?:/|~/|[A-Z]:\\)[^\s:]{1,500}\.py)(?= in ))"  # IPython 7
     r"(?:(?:, line |:)(?P<line>\d+))?(?:,? in (?P<function>[\w.<>]+))?"
 )
 NOTEBOOK_CODE = re.compile(r"^(?:(?P<arrow>-+>) *|\s+)(?P<line>\d+)(?:\s(?P<code>.*)|$)")
@@ -229,7 +230,7 @@ class _Reader:
         if code is None:
             cell = CELL.match(line.text) if self.listing is NOTEBOOK_CODE and self.open else None
             if cell:
-                file = cell["file"] or f"cell {cell['cell'] or cell['old']}"
+                file = cell["file"] or cell["path"] or f"cell {cell['cell'] or cell['old']}"
                 function, number = cell["function"] or "<module>", int(cell["line"] or 0)
                 frame = LoggedFrame(function, file, number, number=line.number, text=line.text.strip(), listed=True)
                 self._add(frame)

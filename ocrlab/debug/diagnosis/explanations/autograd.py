@@ -380,8 +380,16 @@ def changed_in_place(fact: Fact, failure: Failure) -> Explanation | None:
         + ", but they were changed in place."
     )
     changes = list(_in_place(failure, made))
-    if made in ("AsStrided", "T", "Transpose") or (not changes and _steps(failure)):
+    weight = made in ("AsStrided", "T", "Transpose")  # of a linear layer, as its product reads it
+    if weight or not changes:
         step = _steps(failure)
+        if weight and step is None:
+            return Explanation(
+                f"The backward pass needs the old values of {what}, which is a weight (`{fact.made_by}`): an optimizer's "
+                "`step()` has changed it between the forward and the backward pass.",
+                "Call all `backward()` before the first `step()`; where states are carried from one step to the next, "
+                "`.detach()` them first.",
+            )
         if step is not None:
             return Explanation(
                 f"The backward pass needs the old values of {what}, which is a weight: `{step[0].code(step[1])}` "
@@ -416,6 +424,7 @@ def changed_in_place(fact: Fact, failure: Failure) -> Explanation | None:
 def _in_place(failure: Failure, made_by: str) -> list[tuple[Source, ast.stmt | ast.expr, str]]:
     """Return what the program's functions change in place, what the named operator made first."""
     changes: list[tuple[bool, Source, ast.stmt | ast.expr, str]] = []
+    line = failure.frame.line if failure.frame else 0
     counters = ("loss", "total", "running", "correct", "count", "step", "epoch", "n", "i", "hits", "seen", "num", "acc")
     for source in failure.all_sources():
         for node in (part for part in source.nodes if isinstance(part, ast.stmt)):
@@ -437,7 +446,7 @@ def _in_place(failure: Failure, made_by: str) -> list[tuple[Source, ast.stmt | a
             elif (
                 isinstance(node, ast.Assign)
                 and isinstance(node.targets[0], ast.Subscript)
-                and (forward or isinstance(node.targets[0].slice, ast.Tuple | ast.Slice))
+                and (forward or (scope is None and source.function_at(line) is None))
             ):
                 target = node.targets[0].value
             elif (

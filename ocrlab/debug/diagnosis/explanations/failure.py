@@ -243,8 +243,10 @@ def with_cells(failure: Failure, cells: Sequence[Cell]) -> Failure:
     frames = []
     for frame in failure.frames:
         same = [cell for cell in cells if cell.count == frame.cell and frame.cell is not None]
+        if frame.cell is None and not frame.is_library and frame.code:  # older kernels name a file of their own
+            same = [cell for cell in cells if cell.source.line(frame.line).strip() == frame.code]
         here = next((cell for cell in same if cell is failed), same[-1] if same else None)
-        frames.append(replace(frame, file=f"cell {here.number}") if here else frame)
+        frames.append(replace(frame, file=f"cell {here.number}", cell=here.count or 0) if here else frame)
     return replace(failure, frames=frames, cells=cells)
 
 

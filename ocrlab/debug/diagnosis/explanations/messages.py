@@ -74,7 +74,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?P<position>\d+) has size (?P<second>\d+)",
     ),
     "stack": (
-        rf"stack expects each tensor to be equal size, but got {shape('first')} at entry 0 and {shape('second')} at "
+        rf"stack expects each tensor to be equal size, but got {shape('first_shape')} at entry 0 and {shape('second_shape')} at "
         r"entry (?P<position>\d+)",
         r"(?P<arrays>all input arrays must have the same shape)",
         r"invalid argument 0: Sizes of tensors must match except in dimension 0\. Got (?P<first_size>\d+) and "
@@ -161,6 +161,12 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"Assertion `?(?:t|cur_target|target_val|\w*target\w*) ?>= ?0 ?&& ?\w+ ?< ?n_classes`? failed",
         r"Class values must be (?P<bound>smaller than num_classes|non-negative)",
     ),
+    "array_index": (
+        r"only integers, slices \(`:`\), ellipsis",
+        r"(?:list|tuple) indices must be integers or slices, not (?P<type>\w+)",
+        r"string indices must be integers",
+        r"(?:too many indices|invalid index).*(?:string|str)",
+    ),
     "boolean_arithmetic": (r"Subtraction, the `-` operator, with (?:a bool tensor|two bool tensors) is not supported",),
     "text_to_tensor": (
         r"too many dimensions '(?P<type>str)'",
@@ -222,7 +228,6 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?:scatter|gather|index)\w*\(\): Expected dtype int64 for index",
         r"arrays used as indices must be of integer \(or boolean\) type",
         r"one_hot is only applicable to index tensor",
-        r"(?:only integers, slices|slice indices must be integers)",
     ),
     "dtype": (
         r"expected scalar type (?P<expected>\w+) but found (?P<actual>\w+)",
@@ -433,6 +438,8 @@ SHAPE_NAMES = (
     "shape",
     "mask",
     "indexed",
+    "first_shape",
+    "second_shape",
 )
 MISSING_KEYS = re.compile(r"Missing key\(s\) in state_dict: (?P<keys>[^\n]*)")
 UNEXPECTED_KEYS = re.compile(r"Unexpected key\(s\) in state_dict: (?P<keys>[^\n]*)")

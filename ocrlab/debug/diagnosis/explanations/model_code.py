@@ -253,6 +253,18 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
             "the tensor as a setting, but not called.",
             f"Call it: `nn.{actual}()(x)`.",
         )
+    if not fact.expected:
+        types = [part.strip() for part in actual.split(",")]
+        actual = types[0].rpartition(".")[2] if types else ""
+        if actual == "tuple":
+            return Explanation(
+                f"`{code}` ({frame.place}) needs whole numbers as sizes, and one of them is something else (None, a float, "
+                f"a tensor): ({fact.actual}).",
+                "Print the arguments of this line; a setting that was never filled in is None.",
+            )
+    innermost = _innermost(place[1])
+    if innermost is not place[1] and any(frame_.is_library for frame_ in failure.frames[-1:]):
+        place, code = (place[0], innermost), place[0].code(innermost)
     value = next(
         (node for node in place[1].args if _type_of(failure, node) == actual),
         place[1].args[0] if place[1].args else None,
@@ -265,7 +277,9 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
         return Explanation(
             f"`{operand}` is None in `{code}` ({frame.place}).{made}{missing}",
             "Return the tensor from that function (`return x` at the end of `forward`), and check what is returned "
-            "on every path.",
+            "on every path."
+            if missing or made
+            else f"Set `{operand}` before this line.",
         )
     if fact.expected and "int" in str(fact.expected) and (actual == "float" or "float" in failure.message):
         return Explanation(
@@ -273,6 +287,11 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
             "Use `//` in place of `/`, or `int(...)`.",
         )
     fixes = {
+        "device": (
+            f"`{operand}` is a `torch.device`: the name was given to the device, or the device was passed in place of the "
+            "batch.",
+            "Pass the batch (`model(images.to(device))`), and keep the device under a name of its own.",
+        ),
         "list": (
             f"`{operand}` is a list of tensors.",
             f"Make one tensor of it: `torch.stack({operand})` (equal sizes) or `torch.cat({operand})`.",
@@ -315,18 +334,13 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
             else f"{what} `{code}` ({frame.place}).{made}",
             fix,
         )
-    if fact.expected is None and "float" in actual:
+    if fact.expected is None and "float" in str(fact.actual):
         return Explanation(
             f"`{code}` ({frame.place}) gets a float where a size (a whole number) belongs: ({actual}).{made}",
             "Use `//` in place of `/`, or `int(...)`.",
         )
-    if fact.expected is None and "NoneType" in actual:
-        return Explanation(
-            f"An argument of `{code}` ({frame.place}) is None: ({actual}).{made}",
-            "Check which one is None and where it should have been set.",
-        )
     return Explanation(
-        f"`{code}` ({frame.place}) got ({actual}), which none of its forms takes.{made}",
+        f"`{code}` ({frame.place}) got ({fact.actual}), which none of its forms takes.{made}",
         "Compare the order and the types of the arguments with the forms that the message lists.",
     )
 
@@ -379,6 +393,13 @@ def operands_of_wrong_types(fact: Fact, failure: Failure) -> Explanation | None:
                 "are texts.",
             )
     return None
+
+
+def _innermost(call: ast.Call) -> ast.Call:
+    """Return the call that runs first in `f(g(h(x)))`."""
+    while call.args and isinstance(call.args[0], ast.Call):
+        call = call.args[0]
+    return call
 
 
 def _type_of(failure: Failure, node: ast.expr) -> str:

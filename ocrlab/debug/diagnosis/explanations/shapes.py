@@ -264,6 +264,14 @@ def wrong_channels(fact: Fact, failure: Failure) -> Explanation | None:
             "Move them to axis 1: `x = x.permute(0, 3, 1, 2)`; for a single image `.permute(2, 0, 1)`, which "
             "`transforms.ToTensor()` does.",
         )
+    if len(shape) == 4 and shape[-1] in CHANNELS and shape[1] > max(CHANNELS) and expected in (1, 3):
+        mode = "RGB" if expected == 3 else "L"
+        return Explanation(
+            f"{text} The batch is in N H W C order, and its images are {CHANNELS[shape[-1]]} "
+            f"({shape[-1]} in the last axis).",
+            f"Move the channels to axis 1 (`x.permute(0, 3, 1, 2)`), and give the images {count(expected, 'channel')}: "
+            f'`Image.open(path).convert("{mode}")`.',
+        )
     if len(shape) == 3 and shape[0] == expected:
         return Explanation(
             f"{text} {sizes(shape)} is a single sample: its first axis has the {expected} channels and was taken "
@@ -719,9 +727,9 @@ def rows_of_outputs_and_targets(fact: Fact, failure: Failure) -> Explanation | N
         )
     if targets > outputs and targets % max(outputs, 1) == 0:
         return Explanation(
-            f"{text} There are {targets // outputs} targets for each output row: the targets are one-hot or were "
-            "flattened over a sequence.",
-            "Give the loss one class index for each output row: `targets.argmax(1)` for one-hot targets.",
+            f"{text} There are {targets // outputs} targets for each output row: the model returns one row where the "
+            "targets have several.",
+            "Make the model return a row for each target; if the targets are one-hot, pass `targets.argmax(1)`.",
         )
     return Explanation(
         text,
@@ -1064,7 +1072,7 @@ def wrong_unpacking(fact: Fact, failure: Failure) -> Explanation | None:
 @explains("stack")
 def unequal_samples(fact: Fact, failure: Failure) -> Explanation | None:
     """Samples of a batch whose sizes differ."""
-    first, second = fact.first, fact.second
+    first, second = fact.first_shape, fact.second_shape
     indices = failure.in_library("fetch")
     batch = indices.values.get("possibly_batched_index") if indices else None
     numbers = batch.numbers if batch is not None else None

@@ -216,6 +216,30 @@ def rows_of_different_lengths(fact: Fact, failure: Failure) -> Explanation | Non
     )
 
 
+@explains("array_index")
+def index_of_no_number(fact: Fact, failure: Failure) -> Explanation | None:
+    """A list or an array that is indexed by a text or a float, mostly since it should have been a table or a dict."""
+    frame = failure.frame
+    place = failing_expression(failure, frame, ast.Subscript)
+    if place is None or frame is None or not isinstance(place[1], ast.Subscript):
+        return None
+    base, index = place[0].code(place[1].value), place[1].slice
+    value = failure.value(base)
+    kind = f"a {value.type}" if value is not None else "a list or an array"
+    if isinstance(index, ast.Constant) and isinstance(index.value, str):
+        return Explanation(
+            f"`{place[0].code(place[1])}` ({frame.place}) asks for {index.value!r}, but `{base}` is {kind}, which knows "
+            "positions and no names.",
+            "Keep the table or the dict (a scaler, `.values` or `to_numpy` returns an array without column names), or use "
+            "the number of the column.",
+        )
+    code = place[0].code(index)
+    return Explanation(
+        f"`{place[0].code(place[1])}` ({frame.place}) indexes {kind} with `{code}`, which is not a whole number.",
+        f"Convert it: `int({code})`; `//` in place of `/` keeps a whole number.",
+    )
+
+
 @explains("index_dtype")
 def index_of_another_type(fact: Fact, failure: Failure) -> Explanation | None:
     """Ids or indices that are floating-point numbers."""
