@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ocrlab.debug.diagnosis.explanations.explanation import Explanation, count, explains, listed, replaced, sizes
+from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains, listed, replaced, sizes
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import failing_call, origin
@@ -385,9 +385,11 @@ def changed_in_place(fact: Fact, failure: Failure) -> Explanation | None:
         step = _steps(failure)
         if weight and step is None:
             return Explanation(
-                f"The backward pass needs the old values of {what}, which is a weight (`{fact.made_by}`): an optimizer's "
+                f"The backward pass needs the old values of {what}, which is a weight (`{fact.made_by}`): an "
+                "optimizer's "
                 "`step()` has changed it between the forward and the backward pass.",
-                "Call all `backward()` before the first `step()`; where states are carried from one step to the next, "
+                "Call all `backward()` before the first `step()`; where states are carried from one step to the "
+                "next, "
                 "`.detach()` them first.",
             )
         if step is not None:
@@ -689,6 +691,3 @@ def _appended(failure: Failure, name: str) -> tuple[Source, ast.Call] | None:
             ):
                 return source, call
     return None
-
-
-__all__ = ["count"]

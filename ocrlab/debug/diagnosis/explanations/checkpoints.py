@@ -8,7 +8,7 @@ from ocrlab.debug.diagnosis.explanations.explanation import Explanation, count, 
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact, state_dict_keys
 from ocrlab.debug.diagnosis.explanations.origins import failing_call
-from ocrlab.debug.diagnosis.explanations.source import dotted, last_name
+from ocrlab.debug.diagnosis.explanations.source import dotted
 
 WRAPPERS = {
     "module.": ("`nn.DataParallel` or `DistributedDataParallel`", "model.module.state_dict()"),
@@ -309,6 +309,3 @@ def loaded_dict_is_no_model(fact: Fact, failure: Failure) -> Explanation | None:
         "Build the model first and load the weights into it: `model = Net(...); "
         f"model.load_state_dict({owner or 'state'}); model.{fact.attribute}()`.",
     )
-
-
-__all__ = ["last_name"]

@@ -74,7 +74,8 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?P<position>\d+) has size (?P<second>\d+)",
     ),
     "stack": (
-        rf"stack expects each tensor to be equal size, but got {shape('first_shape')} at entry 0 and {shape('second_shape')} at "
+        rf"stack expects each tensor to be equal size, but got {shape('first_shape')} at entry 0 and "
+        rf"{shape('second_shape')} at "
         r"entry (?P<position>\d+)",
         r"(?P<arrays>all input arrays must have the same shape)",
         r"invalid argument 0: Sizes of tensors must match except in dimension 0\. Got (?P<first_size>\d+) and "
@@ -167,6 +168,33 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"string indices must be integers",
         r"(?:too many indices|invalid index).*(?:string|str)",
     ),
+    "image_axes": (
+        r"Invalid shape \((?P<shape>[\d, ]+)\) for image data",
+        r"Cannot handle this data type: "
+        r"\((?P<shape>[\d, ]+)\)",
+    ),
+    "not_iterable": (
+        r"'(?P<type>[\w.]+)' object is not (?:iterable|subscriptable)",
+        r"argument of type '(?P<type>[\w.]+)' is not iterable",
+        r"cannot unpack non-iterable (?P<type>[\w.]+) object",
+        r"iteration over a (?P<type>0-d) tensor",
+        r"invalid index of a (?P<type>0-dim) tensor",
+        r"slice\(\) cannot be applied to a (?P<type>0-dim) tensor",
+        r"len\(\) of a (?P<type>0-d) tensor",
+        r"object of type '(?P<type>[\w.]+)' has no len\(\)",
+    ),
+    "optimizer_argument": (
+        r"params argument given to the optimizer should be an iterable of Tensors or dicts, but got (?P<type>[\w.]+)",
+        r"optimizer can only optimize Tensors, but one of the params is (?P<type>[\w.]+)",
+    ),
+    "loader_option": (
+        r"(?P<option>prefetch_factor) option could only be specified in multiprocessing",
+        r"(?P<option>persistent_workers) option needs num_workers > 0",
+        r"(?P<option>sampler) option is mutually exclusive with shuffle",
+        r"(?P<option>batch_sampler) option is mutually exclusive with",
+    ),
+    "integer_gradient": (r"[Oo]nly Tensors of floating point and complex dtype can require gradients",),
+    "array_expected": (r"expected np\.ndarray \(got (?P<type>\w+)\)",),
     "boolean_arithmetic": (r"Subtraction, the `-` operator, with (?:a bool tensor|two bool tensors) is not supported",),
     "text_to_tensor": (
         r"too many dimensions '(?P<type>str)'",
@@ -239,6 +267,10 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"Expected object of (?:scalar type|type|data type) (?P<expected>[\w.]+) but (?:got scalar type|found "
         r"type|got data type) (?P<actual>[\w.]+)",
         r"Found dtype (?P<actual>\w+) but expected (?P<expected>\w+)",
+        r"Index put requires the source and destination dtypes match, got (?P<expected>\w+) for the destination and "
+        r"(?P<actual>\w+) for the source",
+        r"self and source expected to have the same dtype, but got \(self\) (?P<expected>\w+) and \(source\) "
+        r"(?P<actual>\w+)",
         r"result type (?P<actual>\w+) can't be cast to the desired output type (?P<expected>\w+)",
         r"Input type \((?:torch\.)?(?P<actual>(?!cuda)\w+Tensor)\) and (?P<parameter>bias|weight) type "
         r"\((?:torch\.)?(?P<expected>(?!cuda)\w+Tensor)\) should be the same",

@@ -8,13 +8,16 @@ import difflib
 from pathlib import Path
 
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation, count, explains, listed, replaced
-from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame
+from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact
-from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin
+from ocrlab.debug.diagnosis.explanations.origins import (
+    Origin,
+    failing_call,
+    failing_expression,
+    origin,
+    own_statement_nodes,
+)
 from ocrlab.debug.diagnosis.explanations.source import (
-    Source,
-    argument,
-    constant,
     dotted,
     last_name,
     own_nodes,
@@ -193,11 +196,13 @@ def container_called(fact: Fact, failure: Failure) -> Explanation | None:
 def object_called(fact: Fact, failure: Failure) -> Explanation | None:
     """A value that is called: None, a number, a list, a tensor."""
     frame, source = failure.frame, failure.source(failure.frame)
+    kind = str(fact.type)
+    if kind == "module" and failure.frames and failure.frames[-1].is_library:
+        return _module_as_argument(failure)
     place = failing_call(failure, frame)
     if place is None or frame is None or frame.cell is not None:
         return None
     name = dotted(place[1].func)
-    kind = str(fact.type)
     if not name:
         return None
     if kind == "module":
@@ -222,6 +227,31 @@ def object_called(fact: Fact, failure: Failure) -> Explanation | None:
         "Remove the parentheses (an index needs square brackets), or use another name for the value: a function of "
         "that name may have been overwritten.",
     )
+
+
+def _module_as_argument(failure: Failure) -> Explanation | None:
+    """Explain a module (a file) that was passed where a library calls a function: `transform=transforms`."""
+    for source in failure.all_sources():
+        imported = {
+            alias.asname or alias.name
+            for node in source.nodes
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        for call in (node for node in source.nodes if isinstance(node, ast.Call)):
+            for keyword in call.keywords:
+                name = dotted(keyword.value)
+                used = any(isinstance(n, ast.Attribute) and dotted(n.value) == name for n in source.nodes)
+                if name in imported and used:
+                    return Explanation(
+                        f"`{keyword.arg}={name}` ({source.place(call)}) passes the module `{name}` itself, and a "
+                        "library "
+                        "calls it for each sample.",
+                        f"Pass what was built from it: `{keyword.arg}={name}.Compose([...])`, or the variable that "
+                        "holds "
+                        "it.",
+                    )
+    return None
 
 
 @explains("wrong_argument")
@@ -258,7 +288,8 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
         actual = types[0].rpartition(".")[2] if types else ""
         if actual == "tuple":
             return Explanation(
-                f"`{code}` ({frame.place}) needs whole numbers as sizes, and one of them is something else (None, a float, "
+                f"`{code}` ({frame.place}) needs whole numbers as sizes, and one of them is something else (None, a "
+                "float, "
                 f"a tensor): ({fact.actual}).",
                 "Print the arguments of this line; a setting that was never filled in is None.",
             )
@@ -288,7 +319,8 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
         )
     fixes = {
         "device": (
-            f"`{operand}` is a `torch.device`: the name was given to the device, or the device was passed in place of the "
+            f"`{operand}` is a `torch.device`: the name was given to the device, or the device was passed in place "
+            "of the "
             "batch.",
             "Pass the batch (`model(images.to(device))`), and keep the device under a name of its own.",
         ),
@@ -343,6 +375,117 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
         f"`{code}` ({frame.place}) got ({fact.actual}), which none of its forms takes.{made}",
         "Compare the order and the types of the arguments with the forms that the message lists.",
     )
+
+
+@explains("not_iterable")
+def nothing_to_iterate(fact: Fact, failure: Failure) -> Explanation | None:
+    """A method that was not called, None, a number or a module where a sequence belongs."""
+    frame, source = failure.frame, failure.source(failure.frame)
+    if frame is None or (frame.cell is not None and source is None):
+        return None
+    kind = str(fact.type)
+    statement = source.statement_at(frame.line) if source else None
+    nodes = list(own_statement_nodes(statement)) if statement is not None else []
+    if source is None or not nodes:
+        return None
+    operand: ast.expr | None = None
+    if "subscriptable" in failure.message or "index" in failure.message or "slice" in failure.message:
+        operand = next(
+            (
+                node.value
+                for node in nodes
+                if isinstance(node, ast.Subscript) and _kind(failure, node.value) in ("", kind)
+            ),
+            None,
+        )
+    elif isinstance(statement, ast.For):
+        operand = statement.iter
+    elif isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple):
+        operand = statement.value
+    else:
+        operand = next(
+            (a for node in nodes if isinstance(node, ast.Call) for a in node.args if _kind(failure, a) in ("", kind)),
+            None,
+        )
+    if operand is None:
+        return None
+    name = source.code(operand)
+    if kind in ("method", "builtin_function_or_method", "function"):
+        return Explanation(
+            f"`{name}` ({frame.place}) is a {'method' if kind != 'function' else 'function'} and was not called.",
+            f"Call it: `{name}()`.",
+            replaced(source, frame.line, name, f"{name}()"),
+        )
+    where = origin(failure, source, operand, frame)
+    made = f" It comes from `{where.code}` ({where.place})." if where.node is not operand else ""
+    if kind == "NoneType":
+        missing = _no_return(failure, where)
+        return Explanation(
+            f"`{name}` is None ({frame.place}).{made}{missing}",
+            "Return a value from that function on every path (methods that work in place, such as `list.sort`, "
+            "return None).",
+        )
+    if kind.startswith("0-d"):
+        return Explanation(
+            f"`{name}` is a tensor without axes, a single number ({frame.place}).{made}",
+            "Use it as a number (`.item()`), or keep the batch axis: `squeeze(-1)` in place of `squeeze()`, `[0]` "
+            "only once.",
+        )
+    if kind in ("int", "float"):
+        looped = isinstance(statement, ast.For)
+        return Explanation(
+            f"`{name}` is a single number ({kind}) ({frame.place}).{made}",
+            f"Loop over `range({name})`." if looped else "Pass a list, or take the number itself without an index.",
+            replaced(source, frame.line, f"in {name}:", f"in range({name}):") if looped else None,
+        )
+    if kind in ("DataLoader", "generator", "dict_keys", "dict_values", "map", "filter", "zip", "odict_keys"):
+        return Explanation(
+            f"`{name}` is a {kind}, which can be looped over but not indexed ({frame.place}).{made}",
+            f"Take a batch with `next(iter({name}))`, one sample with `{name}.dataset[0]`."
+            if kind == "DataLoader"
+            else f"Make a list of it: `list({name})`.",
+        )
+    return Explanation(
+        f"`{name}` is a {kind}, which is not a sequence ({frame.place}).{made}",
+        f"Pass its parameters: `{name}.parameters()`."
+        if kind in _own_modules(failure) or "optim" in source.line(frame.line)
+        else "Take the part of it that holds the values.",
+    )
+
+
+def _own_modules(failure: Failure) -> set[str]:
+    """Return the names of the program's classes that are modules of torch."""
+    return {
+        node.name
+        for source in failure.all_sources()
+        for node in source.nodes
+        if isinstance(node, ast.ClassDef) and any(last_name(base) == "Module" for base in node.bases)
+    }
+
+
+def _kind(failure: Failure, node: ast.expr) -> str:
+    value = failure.value(dotted(node)) if dotted(node) else None
+    return str(value.type) if value is not None else ""
+
+
+@explains("optimizer_argument")
+def optimizer_without_list(fact: Fact, failure: Failure) -> Explanation | None:
+    """An optimizer that gets a tensor, names or a module in place of an iterable of parameters."""
+    frame, source = failure.frame, failure.source(failure.frame)
+    place = failing_call(failure, frame)
+    if place is None or not place[1].args or frame is None:
+        return None
+    name, kind = place[0].code(place[1].args[0]), str(fact.type).rpartition(".")[2]
+    text = f"`{name}` ({frame.place}) holds {kind} objects, and an optimizer takes a list of tensors."
+    if "named_parameters" in name or kind in ("tuple", "str"):
+        return Explanation(text, "Pass the parameters without their names: `model.parameters()`.")
+    if "Tensor" in kind:
+        return Explanation(
+            f"`{name}` ({frame.place}) is a single tensor, and an optimizer takes a list of them.",
+            f"Pass `[{name}]`.",
+            replaced(source, frame.line, f"({name}", f"([{name}]"),
+        )
+    return Explanation(text, "Pass `model.parameters()`.")
 
 
 @explains("operands")
@@ -675,6 +818,3 @@ def wrong_call(fact: Fact, failure: Failure) -> Explanation | None:
         if fact.argument is not None
         else None
     )
-
-
-__all__ = ["Frame", "Source", "argument", "constant"]

@@ -7,9 +7,9 @@ import difflib
 from pathlib import Path
 
 from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, count, explains, listed, replaced
-from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
+from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame
 from ocrlab.debug.diagnosis.explanations.messages import Fact
-from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_expression, origin
+from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin
 from ocrlab.debug.diagnosis.explanations.source import (
     Source,
     argument,
@@ -150,6 +150,23 @@ def _index_value(failure: Failure, place: tuple[Source, ast.AST] | None) -> floa
         return literal
     value = failure.value(dotted(inner)) if inner is not None and dotted(inner) else None
     return value.number if value else None
+
+
+@explains("loader_option")
+def options_that_exclude_each_other(fact: Fact, failure: Failure) -> Explanation | None:
+    """Options of a DataLoader that need workers, or that exclude each other."""
+    place = failing_call(failure, failure.frame, "DataLoader")
+    code = f"`{place[0].code(place[1])}` ({place[0].place(place[1])})" if place else "The DataLoader"
+    option = str(fact.option)
+    if option in ("prefetch_factor", "persistent_workers"):
+        return Explanation(
+            f"{code} sets `{option}`, which concerns worker processes, but has none (`num_workers=0`).",
+            f"Set `num_workers` to 1 or more, or leave `{option}` out.",
+        )
+    return Explanation(
+        f"{code} has `{option}` beside an option that it replaces (`shuffle`, `batch_size`, `sampler`, `drop_last`).",
+        f"Keep `{option}` and remove the others; a sampler decides the order itself (`RandomSampler` shuffles).",
+    )
 
 
 @explains("zero_division")
@@ -648,6 +665,3 @@ def _filtered(failure: Failure, name: str) -> str:
             ):
                 return source.code(node)
     return ""
-
-
-__all__ = ["Value"]

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, count, explains, replaced, sizes, times
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact
-from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, loader_of, origin
+from ocrlab.debug.diagnosis.explanations.origins import (
+    Origin,
+    dataset_class,
+    failing_call,
+    failing_expression,
+    loader_of,
+    own_statement_nodes,
+)
 from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name
 
 CHANNELS = {1: "grayscale", 2: "grayscale with alpha", 3: "RGB", 4: "RGBA"}
@@ -202,7 +209,8 @@ def wrong_batched_product(fact: Fact, failure: Failure) -> Explanation | None:
     if fact.expected and fact.actual and not all(shapes):
         right_start = fact.actual
         text = (
-            f"`{b}` has to begin with {sizes(fact.expected)} to follow `{a}` in a batched product, but it begins with "
+            f"`{b}` has to begin with {sizes(fact.expected)} to follow `{a}` in a batched product, but it begins "
+            "with "
             f"{sizes(right_start)}."
         )
         return Explanation(text, f"Transpose its last two axes: `{b}.transpose(1, 2)`.")
@@ -269,7 +277,8 @@ def wrong_channels(fact: Fact, failure: Failure) -> Explanation | None:
         return Explanation(
             f"{text} The batch is in N H W C order, and its images are {CHANNELS[shape[-1]]} "
             f"({shape[-1]} in the last axis).",
-            f"Move the channels to axis 1 (`x.permute(0, 3, 1, 2)`), and give the images {count(expected, 'channel')}: "
+            "Move the channels to axis 1 (`x.permute(0, 3, 1, 2)`), and give the images "
+            f"{count(expected, 'channel')}: "
             f'`Image.open(path).convert("{mode}")`.',
         )
     if len(shape) == 3 and shape[0] == expected:
@@ -425,7 +434,9 @@ def _image_size(failure: Failure, skip: int) -> tuple[int, list[int], int] | Non
 @explains("broadcast")
 def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
     """Two operands whose axes do not fit."""
-    place = failing_expression(failure, failure.frame, ast.BinOp, ast.Compare, ast.AugAssign, ast.Call)
+    place = _two_operands(failure) or failing_expression(
+        failure, failure.frame, ast.BinOp, ast.Compare, ast.AugAssign, ast.Call
+    )
     names: list[str] = []
     if place is not None:
         node = place[1]
@@ -494,6 +505,21 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
             "Make both sides equal: pad the input to an even size, or cut one element off the longer side.",
         )
     return Explanation(text, f"Reshape one side so that axis {index} from the end agrees, or slice the longer one.")
+
+
+def _two_operands(failure: Failure) -> tuple[Source, ast.AST] | None:
+    """Return the only operation of the failing line between two names."""
+    source, frame = failure.source(failure.frame), failure.frame
+    statement = source.statement_at(frame.line) if source and frame else None
+    if source is None or statement is None or frame is None or frame.expression:
+        return None
+    nodes = [
+        node
+        for node in own_statement_nodes(statement)
+        if (isinstance(node, ast.BinOp) and dotted(node.left) and dotted(node.right))
+        or (isinstance(node, ast.Compare) and dotted(node.left) and dotted(node.comparators[0]))
+    ]
+    return (source, nodes[0]) if len(nodes) == 1 else None
 
 
 @explains("mask_shape")
@@ -1022,8 +1048,6 @@ def wrong_unpacking(fact: Fact, failure: Failure) -> Explanation | None:
     if isinstance(statement, ast.For):
         loader = loader_of(failure, Origin(source, value, frame, code))
         if loader is not None:
-            from ocrlab.debug.diagnosis.explanations.origins import dataset_class
-
             dataset = dataset_class(failure, loader)
             returned = None
             if dataset is not None:
@@ -1185,6 +1209,3 @@ def _ragged(fact: Fact, failure: Failure) -> Explanation | None:
         "The arrays to be stacked have different shapes.",
         "Bring all of them to one shape first, or keep them in a list.",
     )
-
-
-__all__ = ["origin"]

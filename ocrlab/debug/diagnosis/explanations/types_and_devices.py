@@ -216,6 +216,61 @@ def rows_of_different_lengths(fact: Fact, failure: Failure) -> Explanation | Non
     )
 
 
+@explains("image_axes")
+def image_with_channels_first(fact: Fact, failure: Failure) -> Explanation | None:
+    """An image whose channels stand first, for matplotlib or Pillow."""
+    shape: tuple[int, ...] = fact.shape or ()
+    place = failing_call(failure, failure.frame)
+    if place is None or failure.frame is None or not place[1].args:
+        return None
+    name = place[0].code(place[1].args[0])
+    text = (
+        f"`{place[0].code(place[1])}` ({failure.frame.place}) takes an image as (height, width, channels), but "
+        f"`{name}` is {sizes(shape)}."
+    )
+    if len(shape) == 3 and shape[0] in (1, 3, 4):
+        return Explanation(
+            f"{text} The channels stand first, as torch has them.",
+            f"Move them last: `{name}.permute(1, 2, 0)` (numpy: `{name}.transpose(1, 2, 0)`)."
+            if shape[0] != 1
+            else f"Drop the channel axis: `{name}.squeeze(0)`.",
+        )
+    if len(shape) == 4:
+        return Explanation(f"{text} It is a batch.", f"Take one image: `{name}[0]`.")
+    return Explanation(text, f"Reshape it to two or three axes; with one channel `{name}.squeeze()`.")
+
+
+@explains("integer_gradient")
+def gradient_of_integers(fact: Fact, failure: Failure) -> Explanation | None:
+    """A tensor of whole numbers that should be trained."""
+    place = failing_call(failure, failure.frame)
+    if place is None or failure.frame is None:
+        return None
+    return Explanation(
+        f"`{place[0].code(place[1])}` ({failure.frame.place}) asks for a gradient of whole numbers, which have none.",
+        "Make them floating point: `torch.tensor([1.0, 2.0], requires_grad=True)`, or `dtype=torch.float32`.",
+    )
+
+
+@explains("array_expected")
+def list_to_from_numpy(fact: Fact, failure: Failure) -> Explanation | None:
+    """torch.from_numpy of something that is no array."""
+    place = failing_call(failure, failure.frame, "from_numpy")
+    if place is None or not place[1].args or failure.frame is None:
+        return None
+    before, name = place[0].code(place[1]), place[0].code(place[1].args[0])
+    after = (
+        f"torch.tensor({name})"
+        if fact.type in ("list", "tuple", "int", "float")
+        else f"torch.from_numpy({name}.to_numpy())"
+    )
+    return Explanation(
+        f"`{before}` ({failure.frame.place}) takes a numpy array, but `{name}` is a {fact.type}.",
+        f"`{after}`.",
+        replaced(failure.source(failure.frame), failure.frame.line, before, after),
+    )
+
+
 @explains("array_index")
 def index_of_no_number(fact: Fact, failure: Failure) -> Explanation | None:
     """A list or an array that is indexed by a text or a float, mostly since it should have been a table or a dict."""
@@ -228,9 +283,11 @@ def index_of_no_number(fact: Fact, failure: Failure) -> Explanation | None:
     kind = f"a {value.type}" if value is not None else "a list or an array"
     if isinstance(index, ast.Constant) and isinstance(index.value, str):
         return Explanation(
-            f"`{place[0].code(place[1])}` ({frame.place}) asks for {index.value!r}, but `{base}` is {kind}, which knows "
+            f"`{place[0].code(place[1])}` ({frame.place}) asks for {index.value!r}, but `{base}` is {kind}, which "
+            "knows "
             "positions and no names.",
-            "Keep the table or the dict (a scaler, `.values` or `to_numpy` returns an array without column names), or use "
+            "Keep the table or the dict (a scaler, `.values` or `to_numpy` returns an array without column names), "
+            "or use "
             "the number of the column.",
         )
     code = place[0].code(index)
@@ -309,6 +366,14 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
         return Explanation(
             f"{name} is {actual}, but this loss takes class indices (int64).",
             f"Convert it: `{name.strip('`')}.long()`.",
+        )
+    stored = failing_expression(failure, failure.frame, ast.AugAssign)
+    if "cast to the desired output type" in failure.message and stored is not None:
+        written, code = stored[0].code(getattr(stored[1], "target", None)), stored[0].code(stored[1])
+        return Explanation(
+            f"`{code}` writes {actual} values into `{written}`, which is {expected} and cannot hold them.",
+            f"Make `{written}` {actual} where it is made, or write a new tensor: "
+            f"`{written} = {code.replace('=', '', 1)}`.",
         )
     layer = failing_layer(failure)
     place = failing_call(failure, failure.frame)

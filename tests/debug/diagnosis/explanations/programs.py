@@ -963,3 +963,201 @@ mean = total / len(loader)
         ["drop_last", "3"],
     ),
 }
+PROGRAMS |= {
+    "parameters_not_called": (
+        """
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters, lr=0.1)
+""",
+        ["`model.parameters`", "not called", "model.parameters()"],
+    ),
+    "state_dict_not_called": (
+        """
+model = nn.Linear(3, 1)
+weight = model.state_dict["weight"]
+""",
+        ["`model.state_dict`", "not called"],
+    ),
+    "model_to_optimizer": (
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(2, 2)
+
+model = Net()
+optimizer = torch.optim.Adam(model)
+""",
+        ["`model`", "parameters()"],
+    ),
+    "tensor_to_optimizer": (
+        """
+w = torch.zeros(3, requires_grad=True)
+optimizer = torch.optim.SGD(w, lr=0.1)
+""",
+        ["single tensor", "[w]"],
+    ),
+    "epochs_as_number": (
+        """
+epochs = 3
+for epoch in epochs:
+    pass
+""",
+        ["`epochs`", "range(epochs)"],
+    ),
+    "loader_index": (
+        """
+loader = DataLoader(TensorDataset(torch.zeros(4, 2)), batch_size=2)
+first = loader[0]
+""",
+        ["`loader`", "next(iter(loader))"],
+    ),
+    "loader_next": (
+        """
+loader = DataLoader(TensorDataset(torch.zeros(4, 2)), batch_size=2)
+batch = iter(loader).next()
+""",
+        ["next(iterator)"],
+    ),
+    "prefetch": (
+        """
+DataLoader(TensorDataset(torch.zeros(4, 2)), prefetch_factor=2)
+""",
+        ["prefetch_factor", "num_workers"],
+    ),
+    "integer_parameter": (
+        """
+w = torch.tensor([1, 2], requires_grad=True)
+""",
+        ["whole numbers", "float32"],
+    ),
+    "from_list": (
+        """
+x = torch.from_numpy([1.0, 2.0])
+""",
+        ["torch.tensor([1.0, 2.0])"],
+    ),
+    "index_put": (
+        """
+table = torch.zeros(4)
+table[torch.tensor([0, 1])] = torch.tensor([1, 2])
+""",
+        ["int64"],
+    ),
+    "in_place_cast": (
+        """
+counts = torch.zeros(3, dtype=torch.long)
+weights = torch.rand(3)
+counts += weights
+""",
+        ["`counts", "float"],
+    ),
+    "verbose_scheduler": (
+        """
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.optim.lr_scheduler.StepLR(optimizer, 3, verbose=True)
+""",
+        ["verbose"],
+    ),
+    "zero_dimensional": (
+        """
+out = torch.randn(1, 1).squeeze()
+for value in out:
+    pass
+""",
+        ["`out`", "without axes"],
+    ),
+    "transform_module": (
+        """
+from torchvision import transforms, datasets
+from PIL import Image
+import os
+os.makedirs("data/a", exist_ok=True)
+Image.new("RGB", (4, 4)).save("data/a/1.png")
+tensor = transforms.ToTensor()
+train = datasets.ImageFolder("data", transform=transforms)
+train[0]
+""",
+        ["transform=transforms", "module"],
+    ),
+    "imshow": (
+        """
+import matplotlib
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+image = torch.rand(3, 8, 8)
+plt.imshow(image)
+""",
+        ["channels stand first", "permute(1, 2, 0)"],
+    ),
+    "sort_returns_none": (
+        """
+scores = [3, 1, 2]
+ordered = scores.sort()
+print(ordered[0])
+""",
+        ["`ordered` is None", "in place"],
+    ),
+    "difference_of_names": (
+        """
+y_test = np.zeros(68)
+y_fit = np.zeros(272)
+error = sum((y_test - y_fit) ** 2)
+""",
+        ["`y_test - y_fit`", "68", "272"],
+    ),
+    "dict_batch": (
+        """
+class Set(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return {"image": torch.zeros(3, 4, 4), "label": 1}
+
+conv = nn.Conv2d(3, 4, 3)
+for batch in DataLoader(Set(), batch_size=2):
+    conv(batch)
+""",
+        ["dict"],
+    ),
+    "string_batch": (
+        """
+class Set(Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, i):
+        return {"image": torch.zeros(3, 4, 4), "label": 1}
+
+conv = nn.Conv2d(3, 4, 3)
+for image, label in DataLoader(Set(), batch_size=2):
+    conv(image)
+""",
+        ["`image` is a text", "dict"],
+    ),
+    "embedding_in_layers": (
+        """
+class Encoder(nn.Module):
+    def __init__(self, vocabulary, dim):
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, dim)
+
+    def forward(self, ids):
+        return self.tokens(ids)
+
+class Model(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.encoder = Encoder(config["vocabulary"], 8)
+
+    def forward(self, ids):
+        return self.encoder(ids).sum()
+
+model = Model({"vocabulary": 100})
+model(torch.tensor([[5, 100]]))
+""",
+        ["`encoder.tokens`", "100", "101 rows"],
+    ),
+}
