@@ -38,11 +38,13 @@ def explain_verdict(verdict: Verdict, incident: Incident) -> Verdict:
     module, explanation = result
     fitting = CAUSES[module]
     edit = explanation.edit.to_json() if explanation.edit else None
+    own = [text for text in verdict.missing if text.startswith((next_steps.OWN, next_steps.UNEXPLAINED))]
     if not verdict.causes:
+        if incident.facts.get("silent") or not any(failure.type.rpartition(".")[2] in text for text in own):
+            return verdict  # the program went on after it, or it is the consequence of an error that was hidden
         line = next((e for e in _evidence(incident, failure)), Evidence("log_tail.txt", None, failure.message))
         new = Cause(fitting[0], NEW, [line], catalogue.load().entries[fitting[0]].experiment)
-        own = (next_steps.OWN, next_steps.UNEXPLAINED)
-        verdict = replace(verdict, causes=[new], missing=[text for text in verdict.missing if not text.startswith(own)])
+        verdict = replace(verdict, causes=[new], missing=[text for text in verdict.missing if text not in own])
     at = next((index for index, cause in enumerate(verdict.causes) if cause.id in fitting), None)
     if at is None:
         return verdict

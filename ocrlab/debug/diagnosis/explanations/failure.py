@@ -224,15 +224,17 @@ def from_notebook(cells: Sequence[Mapping[str, Any]]) -> Failure | None:
     parsed: list[Cell] = []
     failure: Failure | None = None
     for cell in cells:
-        if cell.get("cell_type") != "code":
+        if not isinstance(cell, Mapping) or cell.get("cell_type") != "code":
             continue
-        source, outputs = cell.get("source") or "", cell.get("outputs") or []
+        source, outputs = cell.get("source") or "", cell.get("outputs")
+        outputs = outputs if isinstance(outputs, list) else []
         errors = [output for output in outputs if isinstance(output, Mapping) and output.get("output_type") == "error"]
         count = cell.get("execution_count")
         text = "".join(map(str, source)) if isinstance(source, list) else str(source)
         parsed.append(Cell(len(parsed) + 1, count if isinstance(count, int) else None, text, bool(errors)))
         for error in errors:
-            failure = from_log("\n".join(map(str, error.get("traceback") or ())))
+            lines = error.get("traceback")
+            failure = from_log("\n".join(map(str, lines)) if isinstance(lines, list) else str(lines))
             failure = failure or Failure(str(error.get("ename")), str(error.get("evalue")))
     return with_cells(failure, parsed) if failure else None
 
