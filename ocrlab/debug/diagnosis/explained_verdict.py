@@ -10,7 +10,7 @@ from ocrlab.records import Cause, Evidence, Incident, Verdict
 
 TEXTS = ("traceback.txt", "log_tail.txt")
 ENDED = ("failed", "log")
-# Of each module of explanations: the causes that its explanations can belong to; the first where no cause is known.
+# Of each module of explanations: the causes that its explanations can belong to.
 CAUSES = {
     "shapes": ("user.shape", "user.code", "data.sample", "ckpt.mismatch"),
     "labels": ("user.code", "data.index_range", "data.annotation", "data.sample", "user.shape", "user.dtype"),
@@ -21,7 +21,7 @@ CAUSES = {
     "model_code": ("user.code", "user.dtype", "user.shape", "user.autograd", "data.sample", "build.abi"),
     "notebook_state": ("user.code", "user.shape", "user.dtype", "data.index_range", "data.sample", "build.abi"),
 }
-NEW = 0.82  # confidence where the explanation is all that is known
+OWN_CODE, NEW = "user.code", 0.82  # the cause where the explanation is all that is known, and its confidence
 
 
 def explain_verdict(verdict: Verdict, incident: Incident) -> Verdict:
@@ -43,7 +43,7 @@ def explain_verdict(verdict: Verdict, incident: Incident) -> Verdict:
         if incident.facts.get("silent") or not any(failure.type.rpartition(".")[2] in text for text in own):
             return verdict  # the program went on after it, or it is the consequence of an error that was hidden
         line = next((e for e in _evidence(incident, failure)), Evidence("log_tail.txt", None, failure.message))
-        new = Cause(fitting[0], NEW, [line], catalogue.load().entries[fitting[0]].experiment)
+        new = Cause(OWN_CODE, NEW, [line], catalogue.load().entries[OWN_CODE].experiment)
         verdict = replace(verdict, causes=[new], missing=[text for text in verdict.missing if text not in own])
     at = next((index for index, cause in enumerate(verdict.causes) if cause.id in fitting), None)
     if at is None:

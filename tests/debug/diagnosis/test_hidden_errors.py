@@ -143,7 +143,7 @@ def test_the_swallowed_error_is_the_cause_of_a_missing_value(tmp_path: Path, las
     end = record("uncaught", link(last, says, (file, line, "main")), at=3.0, hears=True)
     log = f'Traceback (most recent call last):\n  File "{file}", line {line}, in main\n{last}: {says}\n'
     alone = judge([end], log)
-    assert [cause.id for cause in alone.causes] == (["io.missing"] if "File" in last else [])
+    assert [cause.id for cause in alone.causes] == ["io.missing" if "File" in last else "user.code"]
     verdict = judge([record("handled", link("RuntimeError", DEVICE, (file, 4, "main"))), end], log)
     assert [cause.id for cause in verdict.causes] == ["user.device"]
     assert any("train.py:7 and went on" in ruled.why for ruled in verdict.ruled_out)
