@@ -54,6 +54,9 @@ def text(verdict: Verdict) -> str:
     words = _title(cause.id)
     lines = [f"{'Cause' if cause.confidence >= SURE else 'Probable cause'}: {words or cause.id}"]
     lines[0] += f" ({cause.id}, {100 * cause.confidence:.0f} % sure)"
+    if cause.explanation:
+        edit = [f"  edit: {cause.edit['file']}:{cause.edit['line']}: {cause.edit['after']}"] if cause.edit else []
+        return "\n".join([cause.explanation, f"  fix: {cause.fix}", *edit, f"  {lines[0][0].lower()}{lines[0][1:]}"])
     lines += [f"  because {_place(line)}: {line.text}" for line in cause.evidence[:3]]
     lines += [f"  fix: {cause.fix}"] if cause.fix else []
     lines += [f"  to be sure: {cause.experiment}"] if cause.experiment else []
@@ -67,8 +70,9 @@ def _head(first: list[Cause], own: str) -> str:
         return "<h4>The cause is not known</h4><p>Nothing observed decides it.</p>"
     cause = first[0]
     words = escape(_title(cause.id))
+    explained = f"<p>{inline(ticked(cause.explanation))}</p>" if cause.explanation else ""
     return (
-        f"<h4>{words or f'<code>{escape(cause.id)}</code>'}</h4>"
+        f"{explained}<h4>{words or f'<code>{escape(cause.id)}</code>'}</h4>"
         f'<p><span class="sure" aria-hidden="true"><i style="width:{100 * cause.confidence:.0f}%"></i></span>'
         f"{'the cause' if cause.confidence >= SURE else 'the most probable cause'}, "
         f"{100 * cause.confidence:.0f} % sure" + (f" · <code>{escape(cause.id)}</code>" if words else "") + "</p>"
@@ -81,9 +85,17 @@ def _title(name: str) -> str:
     return entry.title if entry else ""
 
 
+def _edit(edit: Mapping[str, object]) -> str:
+    place = f"{escape(str(edit['file']))}, line {edit['line']}"
+    return f"{place}<pre>- {escape(str(edit['before']))}\n+ {escape(str(edit['after']))}</pre>"
+
+
 def _rows(cause: Cause) -> list[tuple[str, str]]:
     lines = [(_place(line), line.text, "") for line in cause.evidence[:EVIDENCE]]
     rows = [("because", _list(lines))] if lines else []
+    if cause.explanation:
+        fix = [("fix", inline(ticked(cause.fix)))]
+        return fix + ([("edit", _edit(cause.edit))] if cause.edit else []) + rows
     rows += [("fix", escape(cause.fix))] if cause.fix else []
     command, _, tells = cause.experiment.partition("    ")
     rows += [("to be sure", f"<code>{escape(command)}</code> {inline(ticked(tells))}".rstrip())] if command else []
