@@ -34,7 +34,8 @@ __getattr__, __dir__ = lazy_exports(
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Add the cell magic `%%isolated` to a notebook: `%load_ext ocrlab`."""
-    from ocrlab.notebook import register
+    """Add the cell magic `%%isolated`, and explanations below the tracebacks of cells: `%load_ext ocrlab`."""
+    from ocrlab.notebook import explained_errors, register
 
     register(shell)
+    explained_errors.register(shell)

@@ -240,6 +240,7 @@ class Reader:
         line = trace.tb_lineno or 0
         result: dict[str, Any] = {"file": code.co_filename, "line": line, "function": code.co_name, "own": own}
         local = dict(frame.f_locals)
+        result["code"] = linecache.getline(code.co_filename, line).strip()[:1000] if own else ""
         values: dict[str, Any] = {}
         if own:
             text, result["expression"] = failing_text(trace)

@@ -172,17 +172,8 @@ def from_values(failure: Failure, frames: Sequence[Mapping[str, Any]]) -> Failur
     for record in frames:
         file, line = str(record.get("file")), int(record.get("line") or 0)
         values = {name: Value(name, facts) for name, facts in dict(record.get("values") or {}).items()}
-        same = next((f for f in failure.frames if f.line == line and f.file == file), None)
-        described.append(
-            Frame(
-                file,
-                line,
-                str(record.get("function")),
-                same.code if same else "",
-                str(record.get("expression") or ""),
-                values,
-            )
-        )
+        code, expression = str(record.get("code") or ""), str(record.get("expression") or "")
+        described.append(Frame(file, line, str(record.get("function")), code, expression, values))
     return replace(failure, frames=described) if described else failure
 
 

@@ -81,7 +81,7 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
             f"{text} No label is 0: the labels are counted from 1.",
             f"Count from 0: pass `{name.strip('`')} - 1` to the loss.",
         )
-    last = _last_layer(failure, classes) if classes else None
+    last = _last_layer(failure, classes) if classes and not _made_by_hand(failure) else None
     if classes and last is not None:
         source, call = last
         before = source.code(call)
@@ -99,6 +99,15 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
         f"Give the last layer {label + 1} outputs, or renumber the labels to 0 ... "
         f"{classes - 1 if classes else 'C - 1'}.",
     )
+
+
+def _made_by_hand(failure: Failure) -> bool:
+    """Whether the outputs come from a function of torch or numpy and not from a model."""
+    place = failing_call(failure, failure.frame)
+    if place is None or not place[1].args:
+        return False
+    made = origin(failure, place[0], place[1].args[0], failure.frame).node
+    return isinstance(made, ast.Call) and dotted(made.func).startswith(("torch.", "np.", "numpy."))
 
 
 def _with_size(code: str, before: int, after: int) -> str:

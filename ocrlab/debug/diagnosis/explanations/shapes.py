@@ -60,6 +60,11 @@ def failing_layer(failure: Failure) -> str:
     return str(failure.module.path) if failure.module and failure.module.path else ""
 
 
+def named_layer(path: str) -> str:
+    """Return how a sentence begins with a layer: `fc1`, or `Layer `3`` for a number; empty without a path."""
+    return f"Layer `{path}`" if path.rpartition(".")[2].isdigit() else f"`{path}`" if path else ""
+
+
 def named_inputs(failure: Failure) -> list[Value]:
     """Return the tensors of the program's innermost frame."""
     return [value for value in (failure.frame.values.values() if failure.frame else ()) if value.kind == "tensor"]
@@ -79,7 +84,7 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
         return _plain_product(fact, failure)
     source, call, target = definition or (None, None, "")
     label = target.removeprefix("self.") or failing_layer(failure)
-    name = f"`{label}`" if label else "The Linear layer"
+    name = named_layer(label) or "The Linear layer"
     place = f" ({source.place(call)})" if source and call else ""
     code = (
         f"`{source.code(call)}`"
@@ -259,7 +264,7 @@ def wrong_channels(fact: Fact, failure: Failure) -> Explanation | None:
     outputs = weight[0] if weight else None
     definition = layer_definition(failure, module.partition("(")[0] or "Conv2d", 0, "in_channels", expected)
     place = f" ({definition[0].place(definition[1])})" if definition else ""
-    name = (f"`{layer}`" if layer else "The convolution") + place
+    name = (named_layer(layer) or "The convolution") + place
     built = (
         f"`{module}`"
         if module
