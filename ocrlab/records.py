@@ -121,7 +121,8 @@ class Incident:
       record (where its flight record ends, a sentence that decides no cause),
       memory_limit_bytes, memory_peak_bytes, shm_free_bytes, disk_free_bytes, fd_limit, platform ("wsl2" or "linux"),
       memory ({"seconds", "tree", "shm"}: bytes of all its processes over time; "group", "processes"),
-      values (the last frames of the exception that ended it, with the values that their lines used),
+      values (the last frames of the exception that ended it, with the values that their lines used; never stored),
+      explained (its explanation, as it was made while the values were there), cells (of a notebook, never stored),
       silent (which handler may have taken the first error, by the source),
       gpus ({"cards"} at its first out-of-memory message), address_space_bytes (RLIMIT_AS),
       cpu_flags (list), gpu ({"name", "capability", "driver"}), torch ({"version", "cuda", "arch_list"}).

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ocrlab.debug.diagnosis import catalogue, explanations, next_steps
 from ocrlab.debug.diagnosis.explanations import failure as failures
@@ -32,25 +34,58 @@ def explain_verdict(verdict: Verdict, incident: Incident) -> Verdict:
     if incident.status not in ENDED or incident.signal:
         return verdict
     failure = failure_of(incident)
-    result = explanations.explain(failure) if failure is not None else None
-    if failure is None or result is None:
+    if failure is None:
         return verdict
-    module, explanation = result
-    fitting = CAUSES[module]
-    edit = explanation.edit.to_json() if explanation.edit else None
-    own = [text for text in verdict.missing if text.startswith((next_steps.OWN, next_steps.UNEXPLAINED))]
+    stored = incident.facts.get("explained")
+    if isinstance(stored, Mapping):  # made when the values were there
+        fitting: tuple[str, ...] = (str(stored.get("cause")), OWN_CODE)
+        explained: dict[str, Any] = {name: stored.get(name) for name in ("explanation", "fix", "edit")}
+    else:
+        result = explanations.explain(failure)
+        if result is None:
+            return verdict
+        module, explanation = result
+        fitting, edit = CAUSES[module], explanation.edit.to_json() if explanation.edit else None
+        explained = {"explanation": explanation.text, "fix": explanation.fix, "edit": edit}
     if not verdict.causes:
-        if incident.facts.get("silent") or not any(failure.type.rpartition(".")[2] in text for text in own):
-            return verdict  # the program went on after it, or it is the consequence of an error that was hidden
-        line = next((e for e in _evidence(incident, failure)), Evidence("log_tail.txt", None, failure.message))
-        new = Cause(OWN_CODE, NEW, [line], catalogue.load().entries[OWN_CODE].experiment)
-        verdict = replace(verdict, causes=[new], missing=[text for text in verdict.missing if text not in own])
+        verdict = _own_error(verdict, incident, failure)
     at = next((index for index, cause in enumerate(verdict.causes) if cause.id in fitting), None)
     if at is None:
         return verdict
     causes = list(verdict.causes)
-    causes[at] = replace(causes[at], explanation=explanation.text, fix=explanation.fix, edit=edit)
+    causes[at] = replace(causes[at], **explained)
     return replace(verdict, causes=causes)
+
+
+def _own_error(verdict: Verdict, incident: Incident, failure: failures.Failure) -> Verdict:
+    """Return the verdict with the program's own error as its cause, if that is what ended the program."""
+    own = [text for text in verdict.missing if text.startswith((next_steps.OWN, next_steps.UNEXPLAINED))]
+    if incident.facts.get("silent") or not any(failure.type.rpartition(".")[2] in text for text in own):
+        return verdict  # the program went on after it, or it is the consequence of an error that was hidden
+    first = failure.message.partition("\n")[0]
+    lines = [
+        Evidence(name, number, text.strip())
+        for name, whole in incident.texts.items()
+        for number, text in enumerate(whole.splitlines(), 1)
+        if first and first in text and failure.type in text
+    ]
+    evidence = lines[-1:] or [Evidence("log_tail.txt", None, failure.message)]
+    new = Cause(OWN_CODE, NEW, evidence, catalogue.load().entries[OWN_CODE].experiment)
+    return replace(verdict, causes=[new], missing=[text for text in verdict.missing if text not in own])
+
+
+def stored_facts(verdict: Verdict, incident: Incident) -> dict[str, Any]:
+    """Return the facts of an incident as its folder keeps them: with the explanation, without the values it rests on.
+
+    Values may hold anything that a program knows, and a folder may be shared.
+    """
+    facts = {name: value for name, value in incident.facts.items() if name not in ("values", "cells")}
+    for cause in verdict.causes:
+        if cause.explanation:
+            named = {"cause": cause.id, "explanation": cause.explanation, "fix": cause.fix, "edit": cause.edit}
+            facts["explained"] = named
+            break
+    return facts
 
 
 def failure_of(incident: Incident) -> failures.Failure | None:
@@ -65,14 +100,3 @@ def failure_of(incident: Incident) -> failures.Failure | None:
     if isinstance(values, list) and all(isinstance(frame, dict) for frame in values):
         failure = failures.from_values(failure, values)
     return failures.with_sources(failure)
-
-
-def _evidence(incident: Incident, failure: failures.Failure) -> list[Evidence]:
-    """Return the line of the message."""
-    first = failure.message.partition("\n")[0]
-    return [
-        Evidence(name, number, text.strip())
-        for name, whole in incident.texts.items()
-        for number, text in enumerate(whole.splitlines(), 1)
-        if first and first in text and failure.type in text
-    ][-1:]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import redaction, run_folder
-from ocrlab.debug.diagnosis import catalogue, failure_place, first_failed_rank, next_steps
+from ocrlab.debug.diagnosis import catalogue, explained_verdict, failure_place, first_failed_rank, next_steps
 from ocrlab.records import SCHEMA, Cause, Incident, Verdict, finite, to_json
 
 ENDED = {
@@ -161,7 +161,8 @@ def write_verdict(folder: Path | str, verdict: Verdict, incident: Incident) -> N
             run_folder.write_text(place / name, redacted)
             count += replaced
     if incident.facts:  # with them `ocrlab diagnose` of the folder says the same again
-        run_folder.write_json(place / FACTS, redaction.clean_record({"schema": SCHEMA, **finite(dict(incident.facts))}))
+        facts = explained_verdict.stored_facts(verdict, incident)
+        run_folder.write_json(place / FACTS, redaction.clean_record({"schema": SCHEMA, **finite(facts)}))
     redacted, replaced = redaction.clean_and_count(markdown(verdict, incident.facts))
     count += replaced
     places = "place was" if count == 1 else "places were"

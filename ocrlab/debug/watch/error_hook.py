@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab.hardware.processes import exit_codes
+from ocrlab.redaction import clean
 from ocrlab.run_folder import fail_safe
 
 INSIDE = Path(__file__).with_name("injected_error_hook.py")
@@ -108,7 +109,18 @@ def failing_values(records: Sequence[dict[str, Any]], log: str, main: int) -> di
     ended = [record for record in shown if record["kind"] == "uncaught" and record["pid"] == main]
     ended += [record for record in shown if record["kind"] == "uncaught"]
     chosen = worker[-1:] or ended[:1]
-    return {"values": chosen[0]["values"]} if chosen else {}
+    return {"values": _without_secrets(chosen[0]["values"])} if chosen else {}
+
+
+def _without_secrets(value: Any, name: str = "") -> Any:
+    """Return described values without the texts that redaction would change, by their own name or by their form."""
+    if isinstance(value, dict):
+        return {key: _without_secrets(item, name if key == "text" else str(key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(item, name) for item in value]
+    if isinstance(value, str) and name and clean(f"{name}={value}") != f"{name}={value}":
+        return ""
+    return value
 
 
 def hid(incident: Path) -> str:

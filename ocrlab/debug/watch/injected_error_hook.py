@@ -138,9 +138,12 @@ def on_handled(code: CodeType, offset: int, error: BaseException) -> None:
 
 
 def values_of(error: BaseException) -> list[Any]:
-    """Return the values that the failing lines of an exception used; of a few exceptions of a process."""
+    """Return the values that the failing lines of an exception used; of a few exceptions of a process.
+
+    Not of a KeyboardInterrupt: an import that evaluates a text (of linecache, say) would change the exit status.
+    """
     described[0] += 1
-    if described[0] > DESCRIBED:
+    if described[0] > DESCRIBED or not isinstance(error, Exception):
         return []
     try:
         namespace = described[1]
