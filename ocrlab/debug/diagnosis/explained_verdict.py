@@ -15,7 +15,15 @@ ENDED = ("failed", "log")
 # Of each module of explanations: the causes that its explanations can belong to.
 CAUSES = {
     "shapes": ("user.shape", "user.code", "data.sample", "ckpt.mismatch"),
-    "labels": ("user.code", "data.index_range", "data.annotation", "data.sample", "user.shape", "user.dtype"),
+    "labels": (
+        "user.code",
+        "data.index_range",
+        "data.annotation",
+        "data.sample",
+        "user.shape",
+        "user.dtype",
+        "num.nonfinite",
+    ),
     "types_and_devices": ("user.dtype", "user.device", "user.code", "data.annotation", "data.sample"),
     "autograd": ("user.autograd", "user.code", "user.device", "user.dtype"),
     "samples": ("data.sample", "data.index_range", "data.annotation", "loader.pickling", "io.missing", "user.code"),

@@ -7,8 +7,16 @@ import ast
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains, listed, replaced, sizes
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact
-from ocrlab.debug.diagnosis.explanations.origins import failing_call, origin
-from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name, own_nodes
+from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, origin
+from ocrlab.debug.diagnosis.explanations.source import (
+    Source,
+    argument,
+    constant,
+    default_value,
+    dotted,
+    last_name,
+    own_nodes,
+)
 
 CUTS = {
     "item": "`.item()` returns a number",
@@ -53,9 +61,7 @@ def loss_is_no_scalar(fact: Fact, failure: Failure) -> Explanation | None:
     text += "; a backward pass starts from a single number."
     where = origin(failure, source, node, failure.frame)
     reduced = _unreduced(failure, where.source, where.node)
-    if reduced is not None:
-        place, code = reduced
-        text += f" The loss is not reduced: `{code}` ({place})."
+    text += f" {reduced}" if reduced else ""
     fix = f"Average it first: `{name}.mean().backward()`"
     fix += ', or build a second loss without `reduction="none"` for training.' if reduced else " (or `.sum()`)."
     frame = failure.frame
@@ -65,17 +71,24 @@ def loss_is_no_scalar(fact: Fact, failure: Failure) -> Explanation | None:
     return Explanation(text, fix, edit)
 
 
-def _unreduced(failure: Failure, source: Source, node: ast.expr) -> tuple[str, str] | None:
-    """Return where a loss is built with `reduction="none"`."""
-    calls = [(source, node)] if isinstance(node, ast.Call) else []
-    for where, call in calls:
-        assert isinstance(call, ast.Call)
-        if constant(argument(call, -1, "reduction")) == "none":
-            return where.place(call), where.code(call)
-        made = origin(failure, where, call.func, failure.frame)
-        if isinstance(made.node, ast.Call) and constant(argument(made.node, -1, "reduction")) == "none":
-            return made.place, made.code
-    return None
+def _unreduced(failure: Failure, source: Source, node: ast.expr) -> str:
+    """Say where a loss is built that returns one value for each sample; empty where none is."""
+    if not isinstance(node, ast.Call):
+        return ""
+    maker = origin(failure, source, node.func, failure.frame)
+    for where, call in ((source, node), (maker.source, maker.node)):
+        if isinstance(call, ast.Call) and constant(argument(call, -1, "reduction")) == "none":
+            return f"The loss is not reduced: `{where.code(call)}` ({where.place(call)})."
+    if isinstance(maker.node, ast.Call):
+        for owner in (c for s in failure.all_sources() for c in s.classes(last_name(maker.node.func))):
+            init = next((f for f in owner.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"), None)
+            if init is not None and constant(default_value(init, "reduction")) == "none":
+                return (
+                    f'`{owner.name}` has `reduction="none"` by default, and `{maker.code}` ({maker.place}) does not '
+                    "change "
+                    "it: it returns one loss for each sample."
+                )
+    return ""
 
 
 def _to_number(fact: Fact, failure: Failure) -> Explanation | None:
@@ -162,13 +175,18 @@ def loss_without_graph(fact: Fact, failure: Failure) -> Explanation | None:
                 if isinstance(call, ast.Attribute) and call.attr == "data"
                 else ""
             )
-            if (cut in CUTS and cut not in ("long", "int", "tensor")) or (
-                cut in ("tensor", "long", "int") and call is candidate
+            copied = isinstance(call, ast.Call) and dotted(call.func) == "torch.tensor"
+            if (
+                copied
+                or (cut in CUTS and cut not in ("long", "int", "tensor"))
+                or (cut in ("tensor", "long", "int") and call is candidate)
             ):
-                code = where.source.code(call)
+                source_of = next((s for s in failure.all_sources() if call in s.nodes), where.source)
+                code = source_of.code(call)
                 return Explanation(
-                    f"{text} `{code}` ({where.source.place(call)}): {CUTS[cut]}.",
-                    "Compute the loss from the model's output itself; use `.item()`, `.detach()` and the like for "
+                    f"{text} `{code}` ({source_of.place(call)}): {CUTS[cut]}.",
+                    "Compute the loss from the model's output itself (add its terms with `sum(terms)` or "
+                    "`torch.stack(terms).sum()`); use `.item()`, `.detach()` and the like for "
                     "printing only.",
                 )
     block = next(
@@ -230,15 +248,40 @@ def loss_without_graph(fact: Fact, failure: Failure) -> Explanation | None:
     )
 
 
-def _made_from(failure: Failure, where: object) -> list[ast.expr]:
-    from ocrlab.debug.diagnosis.explanations.origins import Origin
-
-    assert isinstance(where, Origin)
+def _made_from(failure: Failure, where: Origin) -> list[ast.expr]:
+    returned = [value for _, value in _returns(failure, where)]
+    if returned:
+        return returned
     names = [node for node in ast.walk(where.node) if isinstance(node, ast.Name)]
     return [
-        made.node
+        maker.node
         for node in names[:6]
-        if (made := origin(failure, where.source, node, where.frame)).node is not node and made.source is where.source
+        if (maker := origin(failure, where.source, node, where.frame)).node is not node and maker.source is where.source
+    ]
+
+
+def _returns(failure: Failure, where: Origin) -> list[tuple[Source, ast.expr]]:
+    """Return what the program's own function or class returns that a call stands for."""
+    if not isinstance(where.node, ast.Call):
+        return []
+    names = [last_name(where.node.func)]
+    maker = origin(failure, where.source, where.node.func, where.frame).node
+    names += [last_name(maker.func)] if isinstance(maker, ast.Call) else []
+    functions = [
+        (source, function)
+        for source in failure.all_sources()
+        for name in names
+        for function in [
+            *source.functions(name),
+            *(f for c in source.classes(name) for f in c.body if isinstance(f, ast.FunctionDef)),
+        ]
+        if function.name in (name, "forward", "__call__")
+    ]
+    return [
+        (source, node.value)
+        for source, function in functions
+        for node in own_nodes(function)
+        if isinstance(node, ast.Return) and node.value is not None
     ]
 
 
@@ -254,6 +297,10 @@ def graph_used_twice(fact: Fact, failure: Failure) -> Explanation | None:
     text = f"The backward pass of {name} ({frame.place}) reaches a graph that an earlier one has freed."
     backward = [call for call in source.calls("backward") if _same_scope(source, call.lineno, frame.line)]
     carried = _carried(source, loop) if loop is not None else None
+    function = source.function_at(frame.line)
+    if carried is None and function is not None:  # a state that an object keeps from call to call
+        carried = _carried(source, function)
+        carried = carried if carried and carried[0].startswith("self.") else None
     if carried:
         variable, line = carried
         text += (
@@ -288,8 +335,8 @@ def graph_used_twice(fact: Fact, failure: Failure) -> Explanation | None:
     )
 
 
-def _same_scope(source: Source, one: int, other: int) -> bool:
-    return source.function_at(one) is source.function_at(other)
+def _same_scope(source: Source, first: int, other: int) -> bool:
+    return source.function_at(first) is source.function_at(other)
 
 
 def _carried(source: Source, loop: ast.AST) -> tuple[str, int] | None:
@@ -331,7 +378,7 @@ def _computed_before(source: Source, loop: ast.AST, loss: ast.expr | None) -> tu
     """Return a name that the loop reads and that a call before the loop has computed from a model."""
     start = getattr(loop, "lineno", 0)
     inside = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    made = {
+    maker = {
         name
         for node in own_nodes(loop)
         if isinstance(node, ast.Assign)
@@ -339,7 +386,7 @@ def _computed_before(source: Source, loop: ast.AST, loss: ast.expr | None) -> tu
         for part in ast.walk(target)
         if (name := dotted(part))
     }
-    for name in sorted(inside - made):
+    for name in sorted(inside - maker):
         binding = source.binding(name, start)
         if binding is not None and binding.kind == "assign" and isinstance(binding.value, ast.Call):
             callee = dotted(binding.value.func)
@@ -371,16 +418,18 @@ def _computed_before(source: Source, loop: ast.AST, loss: ast.expr | None) -> tu
 @explains("in_place")
 def changed_in_place(fact: Fact, failure: Failure) -> Explanation | None:
     """A value that the backward pass needs and that was overwritten."""
+    if "leaf Variable" in failure.message:
+        return _leaf_changed(failure)
     shape = fact.shape
     what = f"a tensor of shape {sizes(shape)}" if shape else "a tensor"
-    made = str(fact.made_by or "").removesuffix("0").removesuffix("1").removesuffix("Backward")
+    maker = str(fact.made_by or "").removesuffix("0").removesuffix("1").removesuffix("Backward")
     text = (
         f"The backward pass needs the old values of {what}"
-        + (f", the output of `{made}`" if made and made not in ("AsStrided", "T") else "")
+        + (f", the output of `{maker}`" if maker and maker not in ("AsStrided", "T") else "")
         + ", but they were changed in place."
     )
-    changes = list(_in_place(failure, made))
-    weight = made in ("AsStrided", "T", "Transpose")  # of a linear layer, as its product reads it
+    changes = list(_in_place(failure, maker))
+    weight = maker in ("AsStrided", "T", "Transpose")  # of a linear layer, as its product reads it
     if weight or not changes:
         step = _steps(failure)
         if weight and step is None:
@@ -421,6 +470,20 @@ def changed_in_place(fact: Fact, failure: Failure) -> Explanation | None:
     if len(changes) > 1:
         fix += f" The same holds for {listed([f'`{c}` ({s.place(n)})' for s, n, c in changes[1:4]])}."
     return Explanation(text, fix, edit)
+
+
+def _leaf_changed(failure: Failure) -> Explanation | None:
+    """Explain a parameter that is changed in place while autograd records."""
+    frame = failure.frame
+    if frame is None or not frame.code:
+        return None
+    return Explanation(
+        f"`{frame.code}` ({frame.place}) changes a parameter (a leaf that requires a gradient) in place while "
+        "autograd "
+        "records.",
+        f"Update parameters without recording: `with torch.no_grad(): {frame.code}`, or let an optimizer of "
+        "`torch.optim` do it. A new tensor (`p = p - ...`) would not update the model.",
+    )
 
 
 def _in_place(failure: Failure, made_by: str) -> list[tuple[Source, ast.stmt | ast.expr, str]]:
@@ -479,9 +542,9 @@ def _in_place(failure: Failure, made_by: str) -> list[tuple[Source, ast.stmt | a
                 continue
             name = dotted(target) or dotted(target.value) if isinstance(target, ast.Subscript) else dotted(target)
             binding = source.binding(name, node.lineno) if name and "." not in name else None
-            made = source.code(binding.value).lower() if binding and binding.value is not None else ""
+            maker = source.code(binding.value).lower() if binding and binding.value is not None else ""
             same = bool(made_by) and (
-                made_by.lower() in made or ("act" in made and made_by.lower() in ("relu", "sigmoid", "tanh", "gelu"))
+                made_by.lower() in maker or ("act" in maker and made_by.lower() in ("relu", "sigmoid", "tanh", "gelu"))
             )
             changes.append((same, source, node, source.code(node)))
     best = [change[1:] for change in changes if change[0]]
@@ -599,19 +662,20 @@ def optimizer_without_parameters(fact: Fact, failure: Failure) -> Explanation | 
 
 
 def _plain_list(failure: Failure) -> tuple[Source, str, str, int] | None:
-    for source in failure.all_sources():
-        for owner in [node for node in source.nodes if isinstance(node, ast.ClassDef)]:
-            for node in ast.walk(owner):
-                if (
-                    isinstance(node, ast.Assign)
-                    and dotted(node.targets[0]).startswith("self.")
-                    and isinstance(node.value, ast.List | ast.ListComp)
-                ) and any(
-                    isinstance(call, ast.Call)
-                    and last_name(call.func) in ("Linear", "Conv2d", "Conv1d", "Sequential", "LSTM", "GRU", "Embedding")
-                    for call in ast.walk(node.value)
-                ):
-                    return source, owner.name, node.targets[0].attr, node.lineno  # type: ignore[attr-defined]
+    """Return a class that keeps its layers in a plain list: its source, its name, the attribute and the line."""
+    classes = [(s, node) for s in failure.all_sources() for node in s.nodes if isinstance(node, ast.ClassDef)]
+    layers = {
+        owner.name for _, owner in classes if any(last_name(base) in ("Module", "Sequential") for base in owner.bases)
+    }
+    layers |= {"Linear", "Conv2d", "Conv1d", "Sequential", "LSTM", "GRU", "Embedding"}
+    for source, owner in classes:
+        for node in ast.walk(owner):
+            target = node.targets[0] if isinstance(node, ast.Assign) else None
+            if not isinstance(target, ast.Attribute) or not isinstance(node.value, ast.List | ast.ListComp):  # type: ignore[union-attr,attr-defined]
+                continue
+            calls = [call for call in ast.walk(node) if isinstance(call, ast.Call)]
+            if any(last_name(call.func) in layers for call in calls):
+                return source, owner.name, target.attr, target.lineno
     return None
 
 

@@ -8,7 +8,7 @@ from ocrlab.debug.diagnosis.explanations.explanation import Explanation, count, 
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact, state_dict_keys
 from ocrlab.debug.diagnosis.explanations.origins import failing_call
-from ocrlab.debug.diagnosis.explanations.source import dotted
+from ocrlab.debug.diagnosis.explanations.source import Source, dotted
 
 WRAPPERS = {
     "module.": ("`nn.DataParallel` or `DistributedDataParallel`", "model.module.state_dict()"),
@@ -119,6 +119,16 @@ def keys_do_not_fit(fact: Fact, failure: Failure) -> Explanation | None:
             f"model has ({now})."
         )
         first = [part.split(",")[0].strip() for part in (saved, now)]
+        table = any(word in heads[0][0].lower() for word in ("emb", "table", "token", "lookup", "vocab", "wte"))
+        if table and first[0] != first[1]:
+            return Explanation(
+                f"{text} It is an embedding: the vocabulary had {first[0]} entries when the checkpoint was saved, "
+                "and this "
+                f"program builds one of {first[1]}.",
+                "Save the vocabulary with the checkpoint and load both; a vocabulary that is built anew from other "
+                "data "
+                "gives the ids other meanings, even where the size fits.",
+            )
         if len(mismatched) <= 4 and not missing and first[0] != first[1]:
             text += (
                 f" It is the last layer: the checkpoint was trained for {first[0]} outputs, this model has {first[1]}."
@@ -253,12 +263,29 @@ def class_not_allowed(fact: Fact, failure: Failure) -> Explanation | None:
         f"The file holds an object of the class `{name}`, not only tensors, and `{code}` reads tensors only "
         "(`weights_only=True`, the default since torch 2.6), since a pickle can run code."
     )
+    saved = _saved_object(failure, name.rpartition(".")[2])
+    text += f" `{saved[0].code(saved[1])}` ({saved[0].place(saved[1])}) saves it." if saved else ""
     return Explanation(
         text,
         "If you trust the file: allow the class, "
         f"`torch.serialization.add_safe_globals([{name.rpartition('.')[2]}])`, or load with "
         "`weights_only=False`; for the next time save `model.state_dict()` and plain numbers.",
     )
+
+
+def _saved_object(failure: Failure, name: str) -> tuple[Source, ast.expr] | None:
+    """Return the entry of a saved dict that holds more than tensors and plain numbers."""
+    words = {"Namespace": ("args", "opts", "opt", "config", "options", "hparams")}.get(name, (name.lower(), "model"))
+    for source in failure.all_sources():
+        for call in source.calls("save"):
+            for entry in call.args[:1]:
+                if isinstance(entry, ast.Dict):
+                    for value in entry.values:
+                        if isinstance(value, ast.Name) and value.id in words:
+                            return source, value
+                if isinstance(entry, ast.Name) and entry.id in words:
+                    return source, entry
+    return None
 
 
 @explains("cuda_checkpoint")

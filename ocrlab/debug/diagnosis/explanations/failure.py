@@ -20,6 +20,7 @@ from ocrlab.debug.diagnosis.log_text import clean_lines
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<(?!ipython|stdin)|^<frozen|/torch/|^/usr/lib/")
 WORKER = re.compile(r"Caught (?P<type>\w+) in DataLoader worker process (?P<worker>\d+)")
 CELL = re.compile(r"^cell (\d+)$")
+CHAIN = 6  # exceptions back from the last one, among which is the one that passed it on
 MESSAGE_LINES = 60
 MAX_SOURCE = 1 << 20  # bytes of a source file that is read
 
@@ -174,7 +175,14 @@ def from_values(failure: Failure, frames: Sequence[Mapping[str, Any]]) -> Failur
         values = {name: Value(name, facts) for name, facts in dict(record.get("values") or {}).items()}
         code, expression = str(record.get("code") or ""), str(record.get("expression") or "")
         described.append(Frame(file, line, str(record.get("function")), code, expression, values))
-    return replace(failure, frames=described) if described else failure
+    if not described:
+        return failure
+    ends = [(frame.file, frame.line) for frame in (described[-1], *failure.frames[-1:])]
+    if failure.worker is None or len(set(ends)) == 1:
+        return replace(failure, frames=described)
+    # The worker's frames are those of the log; what was described is the main process, which got the exception.
+    places = {(frame.file, frame.line) for frame in described}
+    return replace(failure, frames=[*described, *(f for f in failure.frames if (f.file, f.line) not in places)])
 
 
 def from_log(log: str) -> Failure | None:
@@ -184,10 +192,11 @@ def from_log(log: str) -> Failure | None:
     if not exceptions:
         return None
     last = exceptions[-1]
-    relayed = next((m for e in exceptions[-2:] if (m := WORKER.search(e.message)) and m["type"] == last.type), None)
+    relays = [(e, m) for e in exceptions[-CHAIN:] if (m := WORKER.search(e.message)) and m["type"] == last.type]
+    relay, relayed = relays[-1] if relays else (last, None)
     following = [line.text for line in lines if last.number < line.number <= last.number + MESSAGE_LINES]
     message = "\n".join([last.message, *itertools.takewhile(_continues, following)]).strip()
-    frames = [_frame(frame) for frame in last.frames]
+    frames = [_frame(frame) for frame in [*(relay.frames if relay is not last else []), *last.frames]]
     return Failure(
         last.text.partition(":")[0].strip(), message, frames, int(relayed["worker"]) if relayed else None, log=log
     )

@@ -106,8 +106,8 @@ def _made_by_hand(failure: Failure) -> bool:
     place = failing_call(failure, failure.frame)
     if place is None or not place[1].args:
         return False
-    made = origin(failure, place[0], place[1].args[0], failure.frame).node
-    return isinstance(made, ast.Call) and dotted(made.func).startswith(("torch.", "np.", "numpy."))
+    maker = origin(failure, place[0], place[1].args[0], failure.frame).node
+    return isinstance(maker, ast.Call) and dotted(maker.func).startswith(("torch.", "np.", "numpy."))
 
 
 def _with_size(code: str, before: int, after: int) -> str:
@@ -148,6 +148,19 @@ def _one_hot_range(fact: Fact, failure: Failure) -> Explanation | None:
     value = failure.value(name)
     inside = f" They go from {value.min} to {value.max}." if value is not None and value.min is not None else ""
     text = f"`{place[0].code(place[1])}`: the labels in `{name}` do not fit into this number of classes.{inside}"
+    codes = next(((s, n) for s in failure.all_sources() for n in s.nodes if _category_codes(n)), None)
+    if fact.bound == "non-negative" and codes is not None:
+        return Explanation(
+            f"`{place[0].code(place[1])}` gets a negative label: `{codes[0].code(codes[1])}` "
+            f"({codes[0].place(codes[1])}) "
+            "gives -1 to missing values (None, NaN).",
+            'Fill them first (`column.fillna("unknown")`), drop those rows (`dropna`), or add 1 to the codes.',
+        )
+    if fact.bound == "non-negative" and (value is None or value.min is None):
+        return Explanation(
+            f"`{place[0].code(place[1])}` gets a negative label (-1 mostly marks what has no label).",
+            f"Leave those out first (`{name}[{name} >= 0]`), or give them a class of their own.",
+        )
     if value is not None and value.min is not None and value.min < 0:
         return Explanation(
             f"{text} A negative label marks what has no label.",
@@ -159,6 +172,12 @@ def _one_hot_range(fact: Fact, failure: Failure) -> Explanation | None:
         if value is not None and value.max is not None
         else "Pass `num_classes` of at least the largest label plus one.",
     )
+
+
+def _category_codes(node: ast.AST) -> bool:
+    """Whether a node takes the codes of a pandas category, or factorizes a column."""
+    codes = isinstance(node, ast.Attribute) and node.attr == "codes"
+    return codes or (isinstance(node, ast.Call) and last_name(node.func) == "factorize")
 
 
 @explains("table_index")
@@ -268,6 +287,20 @@ def _reserved(failure: Failure, extra: int) -> str:
             return f"the offset of `{source.code(offset)}` ({source.place(offset)}): the ids start at {extra}{special}"
         if len(names) >= extra > 0:
             return f"the special tokens {listed(names)}"
+        unknown = next(
+            (
+                node
+                for node in source.nodes
+                if isinstance(node, ast.Assign)
+                and isinstance(node.value, ast.Call)
+                and last_name(node.value.func) == "len"
+                and any(word in dotted(node.targets[0]).lower() for word in ("unk", "oov", "pad", "missing", "other"))
+            ),
+            None,
+        )
+        if unknown is not None:
+            code = source.code(unknown)
+            return f"the id of unknown words, which are not in the vocabulary: `{code}` ({source.place(unknown)})"
     return ""
 
 

@@ -136,6 +136,12 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"input\.size\(-1\) must be equal to input_size\. Expected (?P<expected>\d+), got (?P<features>\d+)",
         rf"Expected hidden(?:\[(?P<part>\d)\])? size {shape('expected_shape')}, got {shape('actual_shape')}",
     ),
+    "attention_mask": (
+        r"Expected key_padd(?:ed|ing)_mask\.shape\[0\] to be (?P<expected>\d+), but got (?P<actual>\d+)",
+        rf"expecting key_padding_mask shape of {shape('expected_shape')}, but got {shape('actual_shape')}",
+        rf"The shape of the 2D attn_mask is {shape('actual_shape')}, but should be {shape('expected_shape')}",
+        rf"key shape {shape('left')} does not match value shape {shape('right')}",
+    ),
     "dimension_range": (
         r"Dimension out of range \(expected to be in range of \[(?P<low>-?\d+), (?P<high>-?\d+)\], but got "
         r"(?P<axis>-?\d+)\)",
@@ -206,6 +212,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"setting an array element with a sequence",
         r"expected sequence of length (?P<first>\d+) at dim \d+ \(got (?P<second>\d+)\)",
     ),
+    "split_lengths": (r"Sum of input lengths does not equal the length of the input dataset",),
     "zero_division": (
         r"^ZeroDivisionError",
         r"(?:float|integer|integer modulo|division|float floor)(?: division| or modulo)? by zero",
@@ -288,6 +295,10 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?P<expected>\w+)",
         r"Input, output and indices must be on the current device",
         r"indices should be either on cpu or on the same device as the indexed tensor \((?P<expected>[\w:]+)\)",
+    ),
+    "meta": (
+        r"Tensor on device meta is not on the expected device",
+        r"Cannot copy out of meta tensor; no data",
     ),
     "to_numpy": (
         r"Can't call numpy\(\) on Tensor that requires grad",

@@ -17,6 +17,7 @@ from ocrlab.debug.diagnosis.explanations.origins import (
     origin,
     own_statement_nodes,
 )
+from ocrlab.debug.diagnosis.explanations.samples import sample_of_wrong_type
 from ocrlab.debug.diagnosis.explanations.source import (
     dotted,
     last_name,
@@ -109,6 +110,29 @@ REMOVED_METHODS = {
     ("_SingleProcessDataLoaderIter", "next"): ("next(iterator)", "torch 1.13"),
     ("Index", "is_all_dates"): ("isinstance(index, pd.DatetimeIndex)", "pandas 2.0"),
 }
+
+
+# Arguments that libraries have removed: name -> (since when, what to do instead).
+REMOVED_ARGUMENTS = {
+    "verbose": ("torch 2.7 (learning-rate schedulers)", "print `scheduler.get_last_lr()` yourself"),
+    "squared": ("scikit-learn 1.6 (mean_squared_error)", "use `root_mean_squared_error`"),
+    "error_bad_lines": ("pandas 2.0", 'use `on_bad_lines="skip"`'),
+    "line_terminator": ("pandas 2.0", "it is called `lineterminator`"),
+    "use_auth_token": ("transformers 5", "it is called `token`"),
+    "evaluation_strategy": ("transformers 4.46", "it is called `eval_strategy`"),
+    "gpus": ("Lightning 2.0", 'use `accelerator="gpu", devices=N`'),
+    "progress_bar_refresh_rate": ("Lightning 1.7", "use `enable_progress_bar` or a TQDMProgressBar callback"),
+    "fillcolor": ("torchvision 0.12", "it is called `fill`"),
+    "resample": ("torchvision 0.12", "it is called `interpolation`"),
+    "size_average": ("a coming torch", 'use `reduction="mean"` or `"sum"`'),
+}
+
+
+def _names_argument(node: ast.AST, name: str) -> bool:
+    """Whether a node passes an argument of a name, as a keyword or as the key of a dict of settings."""
+    if isinstance(node, ast.keyword):
+        return node.arg == name
+    return isinstance(node, ast.Constant) and node.value == name
 
 
 @explains("no_super_init")
@@ -212,10 +236,10 @@ def object_called(fact: Fact, failure: Failure) -> Explanation | None:
         )
     hidden = hasattr(builtins, name)
     binding = source.binding(name, frame.line) if source and "." not in name else None
-    made = f" `{source.line(binding.line).strip()}` ({source.place(binding.line)})" if source and binding else ""
+    source_of = f" `{source.line(binding.line).strip()}` ({source.place(binding.line)})" if source and binding else ""
     if hidden and binding:
         return Explanation(
-            f"`{name}` is no longer Python's `{name}`:{made} gave the name to a {kind}.",
+            f"`{name}` is no longer Python's `{name}`:{source_of} gave the name to a {kind}.",
             "Use another name for that variable.",
         )
     where = origin(failure, place[0], place[1].func, frame) if source else None
@@ -302,19 +326,21 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     )
     operand = place[0].code(value) if value is not None else str(fact.argument)
     where = origin(failure, place[0], value, frame) if value is not None and source is not None else None
-    made = f" It comes from `{where.code}` ({where.place})." if where is not None and where.node is not value else ""
+    source_of = (
+        f" It comes from `{where.code}` ({where.place})." if where is not None and where.node is not value else ""
+    )
     if actual == "NoneType":
         missing = _no_return(failure, where)
         return Explanation(
-            f"`{operand}` is None in `{code}` ({frame.place}).{made}{missing}",
+            f"`{operand}` is None in `{code}` ({frame.place}).{source_of}{missing}",
             "Return the tensor from that function (`return x` at the end of `forward`), and check what is returned "
             "on every path."
-            if missing or made
+            if missing or source_of
             else f"Set `{operand}` before this line.",
         )
     if fact.expected and "int" in str(fact.expected) and (actual == "float" or "float" in failure.message):
         return Explanation(
-            f"`{code}` ({frame.place}) gets a float where a size (a whole number) belongs.{made}",
+            f"`{code}` ({frame.place}) gets a float where a size (a whole number) belongs.{source_of}",
             "Use `//` in place of `/`, or `int(...)`.",
         )
     fixes = {
@@ -361,18 +387,18 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     if actual in fixes:
         what, fix = fixes[actual]
         return Explanation(
-            f"{what} `{code}` ({frame.place}) takes a tensor.{made}"
+            f"{what} `{code}` ({frame.place}) takes a tensor.{source_of}"
             if actual != "float"
-            else f"{what} `{code}` ({frame.place}).{made}",
+            else f"{what} `{code}` ({frame.place}).{source_of}",
             fix,
         )
     if fact.expected is None and "float" in str(fact.actual):
         return Explanation(
-            f"`{code}` ({frame.place}) gets a float where a size (a whole number) belongs: ({actual}).{made}",
+            f"`{code}` ({frame.place}) gets a float where a size (a whole number) belongs: ({actual}).{source_of}",
             "Use `//` in place of `/`, or `int(...)`.",
         )
     return Explanation(
-        f"`{code}` ({frame.place}) got ({fact.actual}), which none of its forms takes.{made}",
+        f"`{code}` ({frame.place}) got ({fact.actual}), which none of its forms takes.{source_of}",
         "Compare the order and the types of the arguments with the forms that the message lists.",
     )
 
@@ -417,36 +443,36 @@ def nothing_to_iterate(fact: Fact, failure: Failure) -> Explanation | None:
             replaced(source, frame.line, name, f"{name}()"),
         )
     where = origin(failure, source, operand, frame)
-    made = f" It comes from `{where.code}` ({where.place})." if where.node is not operand else ""
+    source_of = f" It comes from `{where.code}` ({where.place})." if where.node is not operand else ""
     if kind == "NoneType":
         missing = _no_return(failure, where)
         return Explanation(
-            f"`{name}` is None ({frame.place}).{made}{missing}",
+            f"`{name}` is None ({frame.place}).{source_of}{missing}",
             "Return a value from that function on every path (methods that work in place, such as `list.sort`, "
             "return None).",
         )
     if kind.startswith("0-d"):
         return Explanation(
-            f"`{name}` is a tensor without axes, a single number ({frame.place}).{made}",
+            f"`{name}` is a tensor without axes, a single number ({frame.place}).{source_of}",
             "Use it as a number (`.item()`), or keep the batch axis: `squeeze(-1)` in place of `squeeze()`, `[0]` "
             "only once.",
         )
     if kind in ("int", "float"):
         looped = isinstance(statement, ast.For)
         return Explanation(
-            f"`{name}` is a single number ({kind}) ({frame.place}).{made}",
+            f"`{name}` is a single number ({kind}) ({frame.place}).{source_of}",
             f"Loop over `range({name})`." if looped else "Pass a list, or take the number itself without an index.",
             replaced(source, frame.line, f"in {name}:", f"in range({name}):") if looped else None,
         )
     if kind in ("DataLoader", "generator", "dict_keys", "dict_values", "map", "filter", "zip", "odict_keys"):
         return Explanation(
-            f"`{name}` is a {kind}, which can be looped over but not indexed ({frame.place}).{made}",
+            f"`{name}` is a {kind}, which can be looped over but not indexed ({frame.place}).{source_of}",
             f"Take a batch with `next(iter({name}))`, one sample with `{name}.dataset[0]`."
             if kind == "DataLoader"
             else f"Make a list of it: `list({name})`.",
         )
     return Explanation(
-        f"`{name}` is a {kind}, which is not a sequence ({frame.place}).{made}",
+        f"`{name}` is a {kind}, which is not a sequence ({frame.place}).{source_of}",
         f"Pass its parameters: `{name}.parameters()`."
         if kind in _own_modules(failure) or "optim" in source.line(frame.line)
         else "Take the part of it that holds the values.",
@@ -506,27 +532,32 @@ def operands_of_wrong_types(fact: Fact, failure: Failure) -> Explanation | None:
         text = place[0].code(node)
         if kind in LAYERS or kind.endswith("Loss"):
             call = next((part for part in ast.walk(node) if isinstance(part, ast.Call)), None)
+            where = origin(failure, place[0], node, frame) if call is None and source is not None else None
+            call = where.node if where is not None and isinstance(where.node, ast.Call) else call
             if call is not None:
-                before, built = place[0].code(call), place[0].code(call.func)
+                maker = where.source if where is not None else place[0]
+                before, built = maker.code(call), maker.code(call.func)
                 after = before.replace(built, f"{built}()", 1)
                 return Explanation(
-                    f"`{before}` ({frame.place}) builds a layer and gives it the tensor as a setting; `{built}` is "
+                    f"`{before}` ({maker.place(call)}) builds a layer and gives it the tensor as a setting; "
+                    f"`{built}` is "
                     "a class.",
-                    f"Make the layer first and call it: `{after}`.",
-                    replaced(source, frame.line, before, after),
+                    f"Make the layer first and call it: `{after}`, or use the function: "
+                    f"`torch.{last_name(call.func).lower()}(...)`.",
+                    replaced(maker, call.lineno, before, after),
                 )
             return Explanation(
                 f"`{text}` is a layer ({kind}) in `{code}` ({frame.place}), not its output.", f"Call it: `{text}(x)`."
             )
         if kind == "NoneType":
             where = origin(failure, place[0], node, frame) if source is not None else None
-            made = (
+            source_of = (
                 f" It comes from `{where.code}` ({where.place})."
                 if where is not None and where.node is not node
                 else ""
             )
             return Explanation(
-                f"`{text}` is None in `{code}` ({frame.place}).{made}{_no_return(failure, where)}",
+                f"`{text}` is None in `{code}` ({frame.place}).{source_of}{_no_return(failure, where)}",
                 "Return a value from that function on every path, or check for None before this line.",
             )
         if kind == "str" and "str" not in (types[0] if kind == types[1] else types[1]):
@@ -576,6 +607,8 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
     """An attribute of None, of a removed method, or with a typing error."""
     frame, source = failure.frame, failure.source(failure.frame)
     kind, attribute = str(fact.type).rpartition(".")[2], str(fact.attribute)
+    if kind == "NoneType" and failure.frames and "collate" in failure.frames[-1].file:
+        return sample_of_wrong_type(fact, failure)
     removed = REMOVED_METHODS.get((kind, attribute))
     if removed is not None:
         return Explanation(
@@ -605,20 +638,31 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
             if source is not None and place and isinstance(matching, ast.Attribute)
             else None
         )
-        if attribute in ("data", "zero_", "norm", "abs", "clone", "detach") and base.endswith(".grad"):
+        if base.endswith(".grad"):
+            owner = base.removesuffix(".grad")
+            value = failure.value(owner)
+            if value is not None and value.made_by:
+                return Explanation(
+                    f"`{base}` is None ({frame.place}): `{owner}` is the result of an operation ({value.made_by}), "
+                    "and "
+                    "`backward()` keeps the gradients of leaves only.",
+                    f"Make it a leaf: call `.requires_grad_()` last, after every operation that makes `{owner}` "
+                    "(with "
+                    f"`.detach()` before it), or call `{owner}.retain_grad()`.",
+                )
             return Explanation(
                 f"`{base}` is None ({frame.place}): this parameter has got no gradient, as it was not used by the "
                 "loss, is frozen, or `backward()` was not called yet.",
                 f"Skip it: `if {base} is not None:`, or find out why the loss does not depend on it.",
             )
         missing = _no_return(failure, where)
-        made = (
+        source_of = (
             f" It comes from `{where.code}` ({where.place})."
             if where is not None and where.node is not getattr(matching, "value", None)
             else ""
         )
         reads = "imread" in (where.code if where else "")
-        text = f"`{base or 'a value'}` is None ({frame.place}).{made}{missing}" + (
+        text = f"`{base or 'a value'}` is None ({frame.place}).{source_of}{missing}" + (
             " `cv2.imread` returns None for a file that it cannot read." if reads else ""
         )
         return Explanation(
@@ -635,7 +679,7 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
             f"Write `{base}.{near[0]}`.",
             replaced(source, frame.line, f"{base}.{attribute}", f"{base}.{near[0]}"),
         )
-    known = {
+    replacement = {
         ("list", "to"): "Move each element: `[t.to(device) for t in batch]`.",
         ("list", "cuda"): "Move each element: `[t.to(device) for t in batch]`.",
         ("dict", "to"): "Move each value: `{k: v.to(device) for k, v in batch.items()}`.",
@@ -662,12 +706,14 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
         ): f"A split is a `Subset`; the data set itself is `.dataset`: `subset.dataset.{attribute}`.",
         ("DataLoader", attribute): f"The loader has a data set: `loader.dataset.{attribute}`.",
     }
-    if (kind, attribute) in known and base:
-        return Explanation(f"`{base}` is a {kind}, which has no `{attribute}` ({frame.place}).", known[kind, attribute])
+    if (kind, attribute) in replacement and base:
+        return Explanation(
+            f"`{base}` is a {kind}, which has no `{attribute}` ({frame.place}).", replacement[kind, attribute]
+        )
     if base.startswith("self") and names is not None and source is not None:
-        owner = source.class_at(frame.line)
-        if owner is not None and owner.name == kind:
-            later = source.attribute(owner, attribute)
+        own_class = source.class_at(frame.line)
+        if own_class is not None and own_class.name == kind:
+            later = source.attribute(own_class, attribute)
             if later is not None:
                 return Explanation(
                     f"`self.{attribute}` is set at {source.place(later.line)}, which has not run when {frame.place} "
@@ -704,22 +750,24 @@ def removed_function(fact: Fact, failure: Failure) -> Explanation | None:
             f"`import {module.partition('.')[0]}` finds the file {shadow} of this program and not the library.",
             f"Rename {Path(shadow).name} (and remove its `__pycache__`).",
         )
-    known = REMOVED.get((module, attribute)) or REMOVED.get((module, "")) or REMOVED.get((f"{module}.{attribute}", ""))
-    if known is None and "." in module:
+    replacement = (
+        REMOVED.get((module, attribute)) or REMOVED.get((module, "")) or REMOVED.get((f"{module}.{attribute}", ""))
+    )
+    if replacement is None and "." in module:
         parent, _, last = module.rpartition(".")
-        known = REMOVED.get((parent, last)) or REMOVED.get((parent, ""))
-    if known is not None:
+        replacement = REMOVED.get((parent, last)) or REMOVED.get((parent, ""))
+    if replacement is not None:
         name = f"{module}.{attribute}".rstrip(".")
         where = f" ({frame.place}: `{frame.code}`)" if frame and frame.code else ""
         inside = _library_of(failure)
         who = f" It is called by the installed package {inside}." if inside else ""
         return Explanation(
-            f"`{name}` was removed in {known[1]}{where}.{who}",
-            f"Use `{known[0]}`"
+            f"`{name}` was removed in {replacement[1]}{where}.{who}",
+            f"Use `{replacement[0]}`"
             + (
-                f", update {inside}, or install an older {known[1].split()[0]}."
+                f", update {inside}, or install an older {replacement[1].split()[0]}."
                 if inside
-                else f", or install a version before {known[1]}."
+                else f", or install a version before {replacement[1]}."
             ),
         )
     return None
@@ -808,6 +856,22 @@ def wrong_call(fact: Fact, failure: Failure) -> Explanation | None:
             f"`{code}` ({frame.place}) calls `forward` without {fact.missing}: the class was called and not an "
             "instance, or an argument is missing.",
             "Make an instance first (`model = Net()`), then call it: `model(x)`.",
+        )
+    gone = REMOVED_ARGUMENTS.get(str(fact.argument))
+    if gone is not None:
+        passed = next(
+            (
+                f" ({s.place(n)})"
+                for s in failure.all_sources()
+                for n in s.nodes
+                if _names_argument(n, str(fact.argument))
+            ),
+            "",
+        )
+        return Explanation(
+            f"`{callee}` takes no `{fact.argument}` any more: it was removed in {gone[0]}. This program passes "
+            f"it{passed}.",
+            f"Remove `{fact.argument}`; {gone[1]}.",
         )
     return (
         Explanation(

@@ -350,8 +350,9 @@ def cell_run_twice(fact: Fact, failure: Failure) -> Explanation | None:
     if cell is None or cell.count is None or failure.frame is None:
         return None
     counts = {c.count for c in failure.cells}
-    if cell.count - 1 in counts or cell.count == 1:
-        return None  # no run of a cell is missing before this one
+    missing = [number for number in range(1, cell.count) if number not in counts]
+    if not missing:
+        return None  # every run belongs to a cell: none has run twice
     for node in ast.walk(cell.source.tree):
         if (
             not isinstance(node, ast.stmt)
@@ -382,9 +383,9 @@ def cell_run_twice(fact: Fact, failure: Failure) -> Explanation | None:
         makers = [c for c in run_before(failure, cell) if definitions(c, name)] if name else []
         if makers and isinstance(node, ast.Assign | ast.AugAssign | ast.Delete | ast.Expr):
             text = (
-                f"`{cell.source.code(node)}` changes `{name}` each time that cell {cell.number} runs. The "
-                f"execution count before In [{cell.count}] belongs to no cell any more, so a cell has run "
-                "twice: this run finds what the first one left."
+                f"`{cell.source.code(node)}` changes `{name}` in place each time that cell {cell.number} runs. The "
+                f"execution count In [{missing[-1]}] belongs to no cell any more, so a cell has run twice: this run "
+                "finds what the first one left."
             )
             return Explanation(
                 text,

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame
-from ocrlab.debug.diagnosis.explanations.source import Source, argument, dotted, last_name, own_nodes, parameters
+from ocrlab.debug.diagnosis.explanations.source import (
+    Source,
+    argument,
+    default_value,
+    dotted,
+    last_name,
+    own_nodes,
+    parameters,
+)
 
 MAX_STEPS = 12
 
@@ -162,6 +170,9 @@ def _argument(failure: Failure, here: Origin, name: str, line: int) -> Origin | 
     if len(values) == 1:
         source, value = next(iter(values.values()))
         return Origin(source, value, None, name)
+    default = default_value(function, name)
+    if not values and default is not None:
+        return Origin(here.source, default, None, name)
     return None
 
 
@@ -185,10 +196,10 @@ def _returned(failure: Failure, here: Origin, value: ast.expr, index: int) -> Or
 
 def _sample(failure: Failure, loader: Origin, index: int | None) -> Origin | None:
     """Follow a variable of `for x, y in loader` into the `collate_fn` or the data set that makes it."""
-    made = loader_of(failure, loader)
-    if made is None:
+    maker = loader_of(failure, loader)
+    if maker is None:
         return None
-    call, source = made.node, made.source
+    call, source = maker.node, maker.source
     assert isinstance(call, ast.Call)
     collate = argument(call, 6, "collate_fn")
     functions = []
@@ -197,7 +208,7 @@ def _sample(failure: Failure, loader: Origin, index: int | None) -> Origin | Non
     else:
         dataset = argument(call, 0, "dataset")
         if dataset is not None:
-            where = origin(failure, source, dataset, made.frame)
+            where = origin(failure, source, dataset, maker.frame)
             name = last_name(where.node.func) if isinstance(where.node, ast.Call) else ""
             if name == "TensorDataset" and isinstance(where.node, ast.Call) and index is not None:
                 tensor = argument(where.node, index)

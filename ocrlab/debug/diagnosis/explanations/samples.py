@@ -152,6 +152,22 @@ def _index_value(failure: Failure, place: tuple[Source, ast.AST] | None) -> floa
     return value.number if value else None
 
 
+@explains("split_lengths")
+def split_that_loses_samples(fact: Fact, failure: Failure) -> Explanation | None:
+    """Lengths for random_split that do not add up, mostly from rounding."""
+    place = failing_call(failure, failure.frame, "random_split")
+    code = f"`{place[0].code(place[1])}` ({place[0].place(place[1])})" if place else "`random_split`"
+    dataset = place[0].code(place[1].args[0]) if place and place[1].args else "dataset"
+    return Explanation(
+        f"The lengths of {code} do not add up to the length of the data set: shares that are cut to whole numbers "
+        "with "
+        "`int(...)` lose a sample or two by rounding.",
+        f"Give shares, which it rounds itself: `random_split({dataset}, [0.8, 0.2])`; or take the rest for the last "
+        "part: "
+        f"`len({dataset}) - n_train`.",
+    )
+
+
 @explains("loader_option")
 def options_that_exclude_each_other(fact: Fact, failure: Failure) -> Explanation | None:
     """Options of a DataLoader that need workers, or that exclude each other."""
@@ -232,6 +248,8 @@ def sample_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
                 text += ": it has no `return`"
             elif not isinstance(function.body[-1], ast.Return):
                 text += ": a path through it ends without `return`"
+            elif (helper := _returns_none(source, where[1])) is not None:
+                text += f": `{helper.name}` ({source.place(helper)}) returns None for it"
         return Explanation(
             f"{text}, and None cannot be put into a batch.",
             "Return a sample on every path; to skip bad samples, drop them in a `collate_fn`: `default_collate([s "
@@ -257,6 +275,21 @@ def sample_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
         f"{name} returns an object of the type {kind}, which cannot be put into a batch.",
         "Return tensors, arrays, numbers or texts (or dicts and tuples of them), or pass a `collate_fn` that knows "
         "this type.",
+    )
+
+
+def _returns_none(source: Source, owner: ast.ClassDef) -> ast.FunctionDef | None:
+    """Return a method of a class that returns None on some path."""
+    methods = [node for node in owner.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("__")]
+    return next(
+        (
+            method_
+            for method_ in methods
+            for node in own_nodes(method_)
+            if isinstance(node, ast.Return)
+            and (node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None))
+        ),
+        None,
     )
 
 
@@ -361,7 +394,8 @@ def nothing_to_load(fact: Fact, failure: Failure) -> Explanation | None:
 def _search(failure: Failure) -> tuple[Source, ast.Call, str, Path | None] | None:
     for source in failure.all_sources():
         for call in source.calls("glob", "rglob", "iglob"):
-            pattern = constant(argument(call, 0, "pattern", "pathname"))
+            wanted = argument(call, 0, "pattern", "pathname")
+            pattern = constant(origin(failure, source, wanted, None).node) if wanted is not None else None
             base = call.func.value if isinstance(call.func, ast.Attribute) else None
             if isinstance(pattern, str) and base is not None and dotted(base) != "glob":
                 return source, call, pattern, _path(failure, Origin(source, base, None), 6)

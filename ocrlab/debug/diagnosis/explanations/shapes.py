@@ -15,6 +15,7 @@ from ocrlab.debug.diagnosis.explanations.origins import (
     failing_call,
     failing_expression,
     loader_of,
+    origin,
     own_statement_nodes,
 )
 from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name
@@ -95,7 +96,14 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
     )
     tensor = _layer_input(failure)
     origin_text = _flattened_from(failure, features)
-    if tensor is not None and len(tensor) > 2 and tensor[-1] == features:
+    recurrent = _bidirectional(failure) if features == 2 * expected else ""
+    if recurrent:
+        return Explanation(
+            f"{name}{place} is {code}, but its input has {features} = 2 x {expected} features: {recurrent}.",
+            f"Build the layer for both directions: `in_features={features}` (2 x the hidden size), or use one "
+            "direction.",
+        )
+    if tensor is not None and len(tensor) == 4 and tensor[-1] == features:
         flat = math.prod(tensor[1:])
         if flat == expected:
             text = (
@@ -134,6 +142,20 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
     return Explanation(text, advice, edit)
 
 
+def _bidirectional(failure: Failure) -> str:
+    """Say which recurrent layer has two directions."""
+    for source, call, target in layer_definitions(failure, "LSTM", "GRU", "RNN"):
+        both = argument(call, -1, "bidirectional")
+        if both is not None and _literal(failure, source, both) is not False:
+            label = target.removeprefix("self.") or last_name(call.func)
+            return (
+                f"`{label}` (`{source.code(call)}`, {source.place(call)}) is bidirectional and returns the forward "
+                "and "
+                "the backward states side by side"
+            )
+    return ""
+
+
 def _layer_input(failure: Failure) -> tuple[int, ...] | None:
     for frame in reversed(failure.frames):
         if frame.is_library and (value := frame.values.get("input")) is not None and value.shape:
@@ -146,6 +168,16 @@ def _flattened_from(failure: Failure, features: int) -> str:
     for value in named_inputs(failure):
         if value.shape and len(value.shape) == 4 and math.prod(value.shape[1:]) == features:
             return f" (`{value.name}` is {sizes(value.shape)}: {times(value.shape[1:])} = {features})"
+    images = [value.shape for _, value in failure.values(library=False) if value.kind == "tensor" and value.shape]
+    for *_, height, width in (shape for shape in images if len(shape) == 4):
+        for halvings in range(1, 7):
+            area = (height >> halvings) * (width >> halvings)
+            if area > 1 and features % area == 0 and features // area in _widths(failure):
+                return (
+                    f" (= {features // area} x {height >> halvings} x {width >> halvings}: the image of {height} x "
+                    f"{width}, "
+                    f"halved {halvings} times and flattened)"
+                )
     for _, call, target in reversed(list(layer_definitions(failure, "Conv2d"))):
         channels = constant(argument(call, 1, "out_channels"))
         if isinstance(channels, int) and channels > 0 and features % channels == 0:
@@ -158,6 +190,16 @@ def _flattened_from(failure: Failure, features: int) -> str:
                 )
                 return f" (= {channels} x {side} x {side}, {made_by})"
     return ""
+
+
+def _widths(failure: Failure) -> set[object]:
+    """Return the whole numbers from 4 on that the sources name: possible numbers of channels."""
+    return {
+        node.value
+        for source in failure.all_sources()
+        for node in source.nodes
+        if isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value >= 4
+    }
 
 
 def _plain_product(fact: Fact, failure: Failure) -> Explanation | None:
@@ -183,9 +225,35 @@ def _plain_product(fact: Fact, failure: Failure) -> Explanation | None:
         return Explanation(
             f"{text} They agree in their first axes, so `{a}` is the wrong way round.", f"Transpose it: `{a}.T @ {b}`."
         )
+    for name in (a, b):
+        counted = _counted_from_data(failure, name)
+        if counted:
+            return Explanation(
+                f"{text} `{name}` takes its size from {counted}, so that what does not occur there has no row.",
+                "Pass the size that is meant (the number of items), and do not take it from the data.",
+            )
     return Explanation(
         text, f"Make the two sizes agree: change the layer or the array that makes `{b}` to {left[1]} rows."
     )
+
+
+def _counted_from_data(failure: Failure, name: str) -> str:
+    """Say where a size is taken from the largest value of some data, in the function that makes a tensor."""
+    source = failure.source(failure.frame)
+    statement = source.statement_at(failure.frame.line) if source and failure.frame else None
+    node = (
+        next((n for n in ast.walk(statement) if isinstance(n, ast.Name) and n.id == name), None) if statement else None
+    )
+    if source is None or node is None:
+        return ""
+    maker = origin(failure, source, node, failure.frame)
+    if not isinstance(maker.node, ast.Call):
+        return ""
+    for where in failure.all_sources():
+        for function in where.functions(last_name(maker.node.func)):
+            for call in where.calls("max", "unique", inside=function):
+                return f"the largest value in `{where.code(call)}` ({where.place(call)})"
+    return ""
 
 
 def _operands(source: Source, node: ast.AST) -> list[str]:
@@ -270,7 +338,14 @@ def wrong_channels(fact: Fact, failure: Failure) -> Explanation | None:
         if module
         else f"built for {count(expected, 'channel')}" + (f" (weight {sizes(weight)})" if weight else "")
     )
+    shape = shape or _layer_input(failure) or ()
     text = f"{name} is {built}, but its input {sizes(shape)} has {count(channels, 'channel')} in axis 1."
+    if len(shape) == 3 and shape[-1] == expected and "Norm" in module:
+        return Explanation(
+            f"{text} The {expected} features stand in the last axis: (batch, length, features).",
+            f"Swap the axes around it: `{layer.rpartition('.')[2]}(x.transpose(1, 2)).transpose(1, 2)`, or use "
+            f"`nn.LayerNorm({expected})`, which works on the last axis.",
+        )
     if len(shape) >= 4 and shape[-1] == expected and shape[1] != expected:
         return Explanation(
             f"{text} The {expected} channels stand last: the batch is in N H W C order, as images are read.",
@@ -503,6 +578,17 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
             f"{text} `{a}` has one value for each row of `{b}`.",
             f"Give it a second axis: `{a}.unsqueeze(1)` (numpy: `{a}[:, None]`).",
         )
+    if len(left) == len(right) == 4 and left[:2] == right[:2] and place is not None and isinstance(place[1], ast.Call):
+        return Explanation(
+            f"`{a}` is {sizes(left)} and `{b}` {sizes(right)}: both are maps of {left[1]} channels, but {left[2]} x "
+            f"{left[3]} "
+            f"against {right[2]} x {right[3]} pixels. Strides round an odd size down, and a transposed convolution "
+            "does not "
+            "know the size that it should give back.",
+            "Give `nn.ConvTranspose2d` an `output_padding` (or other kernel and padding) that leads to the size of "
+            "the "
+            f"target, or resize: `F.interpolate({a}, size={b}.shape[-2:])`.",
+        )
     if abs(x - y) == 1 and max(x, y) > 3:
         return Explanation(
             f"{text} They differ by one: a convolution or a pooling rounded an odd size, or one sequence has an "
@@ -582,11 +668,13 @@ def nothing_to_join(fact: Fact, failure: Failure) -> Explanation | None:
 @explains("normalize")
 def wrong_normalisation(fact: Fact, failure: Failure) -> Explanation | None:
     """Mean and standard deviation for another number of channels than the image has."""
+    if not any(frame.function == "normalize" for frame in failure.frames):
+        return None
     for source in failure.all_sources():
         for call in source.calls("Normalize", "normalize"):
             channels = fact.left[0] if fact.left else None
             mean = argument(call, 0, "mean")
-            number = len(mean.elts) if isinstance(mean, ast.List | ast.Tuple) else None
+            number = len(mean.elts) if isinstance(mean, ast.List | ast.Tuple) else fact.right[0] if fact.right else None
             if channels is not None and number is not None and channels != number:
                 return Explanation(
                     f"`{source.code(call)}` ({source.place(call)}) has {number} means, but the image has "
@@ -963,6 +1051,37 @@ def recurrent_layer(fact: Fact, failure: Failure) -> Explanation | None:
     )
 
 
+@explains("attention_mask")
+def wrong_attention_mask(fact: Fact, failure: Failure) -> Explanation | None:
+    """Attention whose mask has the batch first while its input has the sequence first."""
+    definition = next(
+        iter(layer_definitions(failure, "MultiheadAttention", "TransformerEncoderLayer", "Transformer")), None
+    )
+    layer = named_layer(failing_layer(failure)) or "The attention"
+    expected = fact.expected if fact.expected is not None else (fact.expected_shape or (None,))[0]
+    actual = fact.actual if fact.actual is not None else (fact.actual_shape or (None,))[0]
+    text = f"{layer} expects a mask for {expected} in its first axis, but the mask has {actual}."
+    if definition is None:
+        return Explanation(
+            text, "Give the mask the form (batch, sequence length), or (length, length) for `attn_mask`."
+        )
+    source, call, _ = definition
+    before = source.code(call)
+    if argument(call, -1, "batch_first") is None:
+        after = f"{before[:-1]}, batch_first=True)"
+        text += (
+            f" `{before}` ({source.place(call)}) is built without `batch_first=True`, so it reads its input as "
+            "(length, "
+            "batch, features), while the mask is (batch, length)."
+        )
+        return Explanation(
+            text, f"Build it with the batch first: `{after}`.", replaced(source, call.lineno, before, after)
+        )
+    return Explanation(
+        text, "Make the mask from the same batch as the input: (batch, sequence length), True for padding."
+    )
+
+
 @explains("dimension_range")
 def axis_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
     """An axis that a tensor does not have."""
@@ -1071,7 +1190,7 @@ def wrong_unpacking(fact: Fact, failure: Failure) -> Explanation | None:
                     f"Write as many names on the left as the data set returns ({width}), or return {fact.expected} "
                     "values from `__getitem__`.",
                 )
-    made = failure.value(dotted(value)) if dotted(value) else None
+    maker = failure.value(dotted(value)) if dotted(value) else None
     if (isinstance(value, ast.Attribute) and value.attr == "shape") or (
         isinstance(value, ast.Call) and last_name(value.func) in ("size", "shape")
     ):
@@ -1087,7 +1206,7 @@ def wrong_unpacking(fact: Fact, failure: Failure) -> Explanation | None:
                 "Reshape the input to the axes that this line expects (a missing batch or channel axis: "
                 "`unsqueeze`), or unpack what is there.",
             )
-    number: int | None = fact.actual if fact.actual is not None else made.length if made else None
+    number: int | None = fact.actual if fact.actual is not None else maker.length if maker else None
     text = (
         f"`{code}` gives "
         f"{count(number, 'value') if number is not None else f'another number of values than {fact.expected}'}, "
@@ -1096,6 +1215,11 @@ def wrong_unpacking(fact: Fact, failure: Failure) -> Explanation | None:
     return Explanation(
         text, "Write as many names on the left as there are values on the right; `*rest` takes the remaining ones."
     )
+
+
+def _literal(failure: Failure, source: Source, node: ast.expr) -> object:
+    """Return the number or text that an expression stands for, also through names and default values."""
+    return constant(origin(failure, source, node, None).node)
 
 
 @explains("stack")
@@ -1111,6 +1235,11 @@ def unequal_samples(fact: Fact, failure: Failure) -> Explanation | None:
     )
     if not first or not second:
         return _ragged(fact, failure)
+    window = _window_past_the_end(failure) if len(first) == len(second) and first[1:] == second[1:] else None
+    if window is not None:
+        return Explanation(
+            f"The samples of one batch have different sizes: {sizes(first)} and {sizes(second)}. {window[0]}", window[1]
+        )
     position = fact.position
     pair = (
         f" (samples {numbers[0]} and {numbers[position]})"
@@ -1124,9 +1253,10 @@ def unequal_samples(fact: Fact, failure: Failure) -> Explanation | None:
         for source in failure.all_sources():
             for call in source.calls("Resize", "SmallestMaxSize", "RandomResize"):
                 size = argument(call, 0, "size")
-                if isinstance(size, ast.Constant) and isinstance(size.value, int):
-                    n, before = size.value, source.code(call)
-                    after = before.replace(str(n), f"({n}, {n})", 1)
+                single = size is not None and not isinstance(size, ast.Tuple | ast.List)
+                if size is not None and single and isinstance(_literal(failure, source, size), int):
+                    n, before = source.code(size), source.code(call)
+                    after = before.replace(f"({n}", f"(({n}, {n})", 1)
                     text += (
                         f" `{before}` ({source.place(call)}) has a single number: it brings the shorter edge to "
                         f"{n} and keeps the aspect ratio, so the other edge depends on the picture."
@@ -1171,6 +1301,38 @@ def unequal_samples(fact: Fact, failure: Failure) -> Explanation | None:
             "the lengths beside them; or cut all samples to one length in `__getitem__`.",
         )
     return Explanation(text, "Bring all samples to one size in `__getitem__`, or write a `collate_fn` that pads them.")
+
+
+def _window_past_the_end(failure: Failure) -> tuple[str, str] | None:
+    """Explain windows of a series of which the last ones run past its end: text and fix."""
+    for source in failure.all_sources():
+        for owner in (node for node in source.nodes if isinstance(node, ast.ClassDef)):
+            methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
+            item, length = methods.get("__getitem__"), methods.get("__len__")
+            if item is None or length is None:
+                continue
+            ends = [
+                node.slice.upper
+                for node in ast.walk(item)
+                if isinstance(node, ast.Subscript)
+                and isinstance(node.slice, ast.Slice)
+                and isinstance(node.slice.upper, ast.BinOp)
+            ]
+            counted = next(
+                (n.value for n in ast.walk(length) if isinstance(n, ast.Return) and n.value is not None), None
+            )
+            extra = [
+                source.code(end.right) for end in ends if isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add)
+            ]
+            code = source.code(counted)
+            lacking = [name for name in extra if name.startswith("self.") and name not in code]
+            if lacking and code:
+                text = (
+                    f"`{owner.name}.__len__` returns `{code}` ({source.place(length)}), but a sample also reads "
+                    f"`{lacking[0]}` values after that: the last windows run past the end and are shorter."
+                )
+                return text, f"Count only whole windows: `return {code} - {lacking[0]} + 1` in `__len__`."
+    return None
 
 
 def _ragged(fact: Fact, failure: Failure) -> Explanation | None:

@@ -210,6 +210,17 @@ def parameters(function: Function) -> list[str]:
     return [argument.arg for argument in [*passed.posonlyargs, *passed.args, *passed.kwonlyargs]]
 
 
+def default_value(function: ast.FunctionDef, name: str) -> ast.expr | None:
+    """Return the default of a parameter."""
+    passed = function.args
+    positional = [*passed.posonlyargs, *passed.args]
+    defaults: dict[str, ast.expr | None] = dict(
+        zip([a.arg for a in positional[len(positional) - len(passed.defaults) :]], passed.defaults, strict=True)
+    )
+    defaults |= {a.arg: value for a, value in zip(passed.kwonlyargs, passed.kw_defaults, strict=True)}
+    return defaults.get(name)
+
+
 def argument(call: ast.Call, position: int, *keywords: str) -> ast.expr | None:
     """Return an argument of a call, by its position or by one of its names."""
     for keyword in call.keywords:

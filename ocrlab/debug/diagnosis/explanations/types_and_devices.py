@@ -93,8 +93,8 @@ def operator_without_kernel(fact: Fact, failure: Failure) -> Explanation | None:
     text = f"{code}: the operator works on floating-point numbers, but " + (
         f"`{name}` is {dtype}." if name else f"its input is {dtype}."
     )
-    made = _made(failure, name)
-    text += f" It is made by `{made.code}` ({made.place})." if made else ""
+    maker = _made(failure, name)
+    text += f" It is made by `{maker.code}` ({maker.place})." if maker else ""
     wanted = "float()"
     if dtype == "bool":
         return Explanation(text, f"Convert it: `{name or 'x'}.float()` (or `~mask` and `&` for logic).")
@@ -185,6 +185,24 @@ def text_in_a_tensor(fact: Fact, failure: Failure) -> Explanation | None:
         return None
     operand = place[0].code(place[1].args[0])
     detail = f" (the text {fact.text!r})" if fact.text else ""
+    if fact.type == "object_":
+        dummies = next(((s, c) for s in failure.all_sources() for c in s.calls("get_dummies")), None)
+        where = (
+            f" `{dummies[0].code(dummies[1])}` ({dummies[0].place(dummies[1])}) makes boolean columns."
+            if dummies
+            else ""
+        )
+        return Explanation(
+            f"`{operand}` ({frame.place}) is an array of Python objects (dtype object): its columns have different "
+            "types "
+            f"(boolean, text or missing values beside numbers).{where}",
+            f'Give all of them one type: `{operand.removesuffix(".values")}.astype("float32").to_numpy()`'
+            + (
+                ", or `get_dummies(..., dtype=float)`."
+                if dummies
+                else "; text columns have to be encoded as numbers first."
+            ),
+        )
     return Explanation(
         f"`{place[0].code(place[1])}` ({frame.place}) makes numbers of `{operand}`, which holds texts{detail}.",
         "Map class names to numbers first (`{name: i for i, name in enumerate(sorted(set(names)))}`); a column of a "
@@ -318,13 +336,13 @@ def index_of_another_type(fact: Fact, failure: Failure) -> Explanation | None:
         + (f"`{name}`" if name else "the input")
         + f" is {dtype}."
     )
-    made = _made(failure, name)
-    if made is not None and isinstance(made.node, ast.Call):
-        text += f" It is made by `{made.code}` ({made.place})"
-        if last_name(made.node.func) in FACTORIES and argument(made.node, -1, "dtype") is None:
-            after = f"{made.code[:-1]}, dtype=torch.long)"
+    maker = _made(failure, name)
+    if maker is not None and isinstance(maker.node, ast.Call):
+        text += f" It is made by `{maker.code}` ({maker.place})"
+        if last_name(maker.node.func) in FACTORIES and argument(maker.node, -1, "dtype") is None:
+            after = f"{maker.code[:-1]}, dtype=torch.long)"
             text += ", which makes float32 by default."
-            return Explanation(text, f"`{after}`.", replaced(made.source, made.node.lineno, made.code, after))
+            return Explanation(text, f"`{after}`.", replaced(maker.source, maker.node.lineno, maker.code, after))
         text += "."
     return Explanation(text, f"Convert it: `{name or 'ids'}.long()`, or make it with `dtype=torch.long`.")
 
@@ -390,12 +408,25 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
         + (f": `{culprit}` is {dtype}" if culprit else "")
         + ("; the model's weights are float32." if "float32" in (expected, actual) and layer else ".")
     )
-    made = _made(failure, culprit)
-    text += f" It is made by `{made.code}` ({made.place})." if made else ""
+    maker = _made(failure, culprit)
+    text += f" It is made by `{maker.code}` ({maker.place})." if maker else ""
     if double:
         return Explanation(
             f"{text} numpy and Python's own numbers make float64 arrays.",
             f"Convert it once where the data are read: `torch.from_numpy(x).float()` or `{culprit or 'x'}.float()`.",
+        )
+    transform = next(
+        ((s, c) for s in failure.all_sources() for c in s.calls("PILToTensor", "pil_to_tensor", "read_image")), None
+    )
+    if dtype == "uint8" and transform is not None:
+        before = transform[0].code(transform[1])
+        after = before.replace("PILToTensor", "ToTensor").replace("pil_to_tensor", "to_tensor")
+        return Explanation(
+            f"{text} `{before}` ({transform[0].place(transform[1])}) keeps the pixels as uint8 (0 ... 255) and does "
+            "not scale "
+            "them.",
+            f"Use `{after}`, which makes float32 from 0 to 1, or convert the batch: `{culprit or 'x'}.float() / 255`.",
+            replaced(transform[0], transform[1].lineno, before, after) if after != before else None,
         )
     if dtype == "uint8":
         return Explanation(
@@ -413,6 +444,23 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
 def _second_argument(failure: Failure) -> str:
     place = failing_call(failure, failure.frame)
     return f"`{place[0].code(place[1].args[1])}`" if place and len(place[1].args) > 1 else "The target"
+
+
+@explains("meta")
+def weights_without_values(fact: Fact, failure: Failure) -> Explanation | None:
+    """A model that was built on the meta device and never got its values."""
+    place = next(
+        ((s, n) for s in failure.all_sources() for n in s.nodes if isinstance(n, ast.Constant) and n.value == "meta"),
+        None,
+    )
+    where = f" (`{place[0].line(place[1].lineno).strip()}`, {place[0].place(place[1])})" if place else ""
+    return Explanation(
+        f"The model was built on the meta device{where}, where tensors have a shape and no values; copying into "
+        "them with "
+        "`load_state_dict` is a no-op, so its weights are still on meta.",
+        "Load with `model.load_state_dict(state, assign=True)`, or give the model memory before: "
+        '`model.to_empty(device="cpu")`.',
+    )
 
 
 @explains("device")
@@ -461,7 +509,7 @@ def devices_differ(fact: Fact, failure: Failure) -> Explanation | None:
             if on_gpu
             else f"Move it: `{moved_by_device[0].name}.to(device)`.",
         )
-    made = (
+    maker = (
         "a tensor that is made inside of `forward` (`torch.zeros(...)`, `torch.arange(...)`) needs "
         "`device=x.device`; a constant of the module belongs into `register_buffer`, so that "
         "`model.to(device)` moves it"
@@ -470,7 +518,7 @@ def devices_differ(fact: Fact, failure: Failure) -> Explanation | None:
         return Explanation(
             text, "Move model and batch to the same device: `model.to(device)` once, `x.to(device)` for each batch."
         )
-    return Explanation(text, f"Move both to one device: batches with `.to(device)`; {made}.")
+    return Explanation(text, f"Move both to one device: batches with `.to(device)`; {maker}.")
 
 
 def _device(text: object) -> str:

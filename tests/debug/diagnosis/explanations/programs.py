@@ -1161,3 +1161,156 @@ model(torch.tensor([[5, 100]]))
         ["`encoder.tokens`", "100", "101 rows"],
     ),
 }
+PROGRAMS |= {
+    "bidirectional": (
+        """
+class Tagger(nn.Module):
+    def __init__(self, hidden=6):
+        super().__init__()
+        self.lstm = nn.LSTM(4, hidden, batch_first=True, bidirectional=True)
+        self.out = nn.Linear(hidden, 3)
+
+    def forward(self, x):
+        return self.out(self.lstm(x)[0])
+
+Tagger()(torch.randn(2, 5, 4))
+""",
+        ["bidirectional", "2 x 6", "12"],
+    ),
+    "image_size_in_a_config": (
+        """
+CONFIG = {"widths": [8, 16], "features": 64, "side": 32}
+layers, last = [], 3
+for width in CONFIG["widths"]:
+    layers += [nn.Conv2d(last, width, 3, padding=1), nn.MaxPool2d(2)]
+    last = width
+model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(CONFIG["features"], 2))
+pages = torch.rand(2, 3, CONFIG["side"], CONFIG["side"])
+model(pages)
+""",
+        ["16 x 8 x 8", "32 x 32", "1024"],
+    ),
+    "norm_of_sequences": (
+        """
+norm = nn.BatchNorm1d(6)
+norm(torch.randn(3, 9, 6))
+""",
+        ["last axis", "transpose(1, 2)", "LayerNorm(6)"],
+    ),
+    "padding_mask": (
+        """
+attention = nn.MultiheadAttention(8, 2)
+x = torch.randn(3, 5, 8)
+attention(x, x, x, key_padding_mask=torch.zeros(3, 5, dtype=torch.bool))
+""",
+        ["batch_first=True", "(length, batch, features)"],
+    ),
+    "size_from_the_data": (
+        """
+def adjacency(pairs):
+    n = int(pairs.max()) + 1
+    return torch.zeros(n, n)
+
+links = adjacency(torch.tensor([[0, 3]]))
+nodes = torch.randn(6, 2)
+out = links @ nodes
+""",
+        ["pairs.max()", "`links`"],
+    ),
+    "missing_category": (
+        """
+import pandas as pd
+column = pd.Series(["a", None, "b"]).astype("category")
+codes = torch.tensor(column.cat.codes.to_numpy(), dtype=torch.long)
+F.one_hot(codes)
+""",
+        ["cat.codes", "missing values", "fillna"],
+    ),
+    "parameter_in_place": (
+        """
+weights = [torch.ones(2, requires_grad=True)]
+weights[0].sum().backward()
+for w in weights:
+    w -= 0.1 * w.grad
+""",
+        ["torch.no_grad()", "would not update"],
+    ),
+    "state_of_an_object": (
+        """
+class Runner:
+    def __init__(self):
+        self.cell, self.state = nn.GRUCell(2, 3), None
+
+    def step(self, x):
+        self.state = self.cell(x, self.state)
+        self.state.mean().backward()
+
+runner = Runner()
+for _ in range(2):
+    runner.step(torch.randn(1, 2))
+""",
+        ["`self.state`", "self.state.detach()"],
+    ),
+    "windows_past_the_end": (
+        """
+class Windows(Dataset):
+    def __init__(self, values, past=4, ahead=3):
+        self.values, self.past, self.ahead = values, past, ahead
+
+    def __len__(self):
+        return len(self.values) - self.past
+
+    def __getitem__(self, i):
+        middle = i + self.past
+        return self.values[i:middle], self.values[middle : middle + self.ahead]
+
+for past, future in DataLoader(Windows(torch.arange(12.0)), batch_size=8):
+    pass
+""",
+        ["`Windows.__len__`", "- self.ahead + 1"],
+    ),
+    "meta_weights": (
+        """
+state = nn.Linear(2, 2).state_dict()
+with torch.device("meta"):
+    model = nn.Linear(2, 2)
+import warnings
+warnings.simplefilter("ignore")
+model.load_state_dict(state)
+model(torch.zeros(1, 2))
+""",
+        ["meta", "assign=True"],
+    ),
+    "modules_in_a_list": (
+        """
+class Expert(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+
+class Committee(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.experts = [Expert() for _ in range(3)]
+
+torch.optim.SGD(Committee().parameters(), lr=0.1)
+""",
+        ["`self.experts`", "plain Python list", "nn.ModuleList"],
+    ),
+    "gradient_of_a_result": (
+        """
+noise = torch.rand(3).requires_grad_(True) * 0.1
+noise.sum().backward()
+step = noise.grad.sign()
+""",
+        ["result of an operation", "requires_grad_()"],
+    ),
+    "split_by_rounding": (
+        """
+from torch.utils.data import random_split
+data = TensorDataset(torch.zeros(11))
+random_split(data, [int(0.8 * len(data)), int(0.2 * len(data))])
+""",
+        ["rounding", "[0.8, 0.2]"],
+    ),
+}
