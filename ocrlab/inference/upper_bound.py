@@ -80,13 +80,13 @@ class Row:
 class Tally:
     """Counts of one page with one setting: (T, 3) matched, truths, detections by threshold, perfect and coarse.
 
-    `boxes` counts those of the ground truth by size bin, `found` those of them that are found at AIM.
+    `boxes` counts those of the ground truth by size bin, `matched` those of them that are found at AIM.
     """
 
     perfect: NDArray[np.int64]
     coarse: NDArray[np.int64]
     boxes: Counter[str]
-    found: Counter[str]
+    matched: Counter[str]
 
 
 @dataclass(frozen=True)
@@ -132,17 +132,17 @@ def sweep(
     for pages, variants in zip(zip(*done, strict=True), grid, strict=True):
         for number, variant in enumerate(variants):
             tallies = [page.tallies[number] for page in pages]
-            boxes, found = Counter[str](), Counter[str]()
+            boxes, matched = Counter[str](), Counter[str]()
             for tally in tallies:
                 boxes.update(tally.boxes)
-                found.update(tally.found)
+                matched.update(tally.matched)
             row = Row(
                 long_side=variant.evaluate.long_side,
                 shrink_ratio=variant.targets.shrink_ratio,
                 unclip=variant.post.unclip,
                 hmean=_hmeans(sum(tally.perfect for tally in tallies)),
                 coarse=_hmeans(sum(tally.coarse for tally in tallies)),
-                bins={name: (boxes[name], found[name]) for name in BINS if boxes[name]},
+                bins={name: (boxes[name], matched[name]) for name in BINS if boxes[name]},
                 vanished=tuple(box for page in pages for box in page.vanished),
                 thin=tuple(box for page in pages for box in page.thin),
                 merged=tuple(group for page in pages for group in page.merged),
@@ -213,8 +213,8 @@ def _page(sample: Sample, variants: Sequence[Config]) -> PageLosses:
         )
         counted = np.flatnonzero(matches[0].truth_counts).tolist()
         hits = {truth for truth, _ in matches[0].pairs[AIM]}
-        boxes, found = (Counter(bin_of(shorts[i]) for i in places) for places in (counted, hits & set(counted)))
-        tallies.append(Tally(full, coarse, boxes, found))
+        boxes, matched = (Counter(bin_of(shorts[i]) for i in places) for places in (counted, hits & set(counted)))
+        tallies.append(Tally(full, coarse, boxes, matched))
     lost = [Box(sample.name, i, round(short, 1)) for i, short in enumerate(shorts)]
     inner = {i: shrunk(moved[i], chosen.targets.shrink_ratio) for i in np.flatnonzero(~targets.ignored).tolist()}
     return PageLosses(

@@ -103,7 +103,7 @@ def run_bisect(job: BisectJob, report: Callable[[dict[str, Any]], None]) -> tupl
                 job.proofs += 1
             except FlakyFailure:
                 job.proofs, job.settled_after, answer = 0, 0, Answer("undecided")
-                search.error = search.doubt = search.error / 4  # it had deceived the search
+                search.error = search.passing_error = search.error / 4  # it had deceived the search
                 answer = search.find_factors()
                 break
     return answer, search

@@ -43,8 +43,8 @@ class Answer:
     @property
     def kind(self) -> str:
         """The same in one word for the record: all, any, always, never or other."""
-        found = "any" if self.each_alone else "all"
-        return {"found": found, "none": "always", "never": "never"}.get(self.status, "other")
+        culprit = "any" if self.each_alone else "all"
+        return {"found": culprit, "none": "always", "never": "never"}.get(self.status, "other")
 
 
 class FlakyFailure(Exception):
@@ -68,7 +68,9 @@ class Search:
         return (1 << self.count) - 1
 
     def __post_init__(self) -> None:
-        self.doubt = self.error  # probability that a set which counts as passing can fail; less after a contradiction
+        self.passing_error = (
+            self.error
+        )  # probability that a set counted as passing can fail; less after a contradiction
 
     def ended(self, end: bool | None) -> list[int]:
         """Return the runs that failed (True), passed (False) or ended otherwise (None)."""
@@ -93,7 +95,9 @@ class Search:
         """How many runs of a set must pass before it counts as one that cannot fail."""
         if not self.is_flaky:
             return 1
-        return max(2, min(MOST_TRIES, math.ceil(math.log(self.doubt) / math.log(1 - min(self.failure_rate, 0.99)))))
+        return max(
+            2, min(MOST_TRIES, math.ceil(math.log(self.passing_error) / math.log(1 - min(self.failure_rate, 0.99))))
+        )
 
     def run(self, items: int) -> bool | None:
         """Make a run; raises FlakyFailure where it is the first to show that the failure is flaky."""
@@ -181,7 +185,7 @@ class Search:
             with contextlib.suppress(FlakyFailure):
                 answer = self._answer()
                 if answer.status == "misfit" and self.is_flaky and self.tries < MOST_TRIES:
-                    self.doubt /= 4
+                    self.passing_error /= 4
                 elif (run := self._find_next_proof(answer)) is None:
                     return answer
                 else:
@@ -192,9 +196,11 @@ class Search:
 
         One factor that always fails is proved by the search. Several that do need (k + 1)(log2(n) + 1) runs.
         """
-        made = [run for run, _ in self.runs]
+        past_runs = [run for run, _ in self.runs]
         if answer.status == "misfit" and not self.is_flaky:  # a flaky failure may have contradicted itself
-            return next((run for run, end in reversed(self.runs) if end is not None and made.count(run) == 1), None)
+            return next(
+                (run for run, end in reversed(self.runs) if end is not None and past_runs.count(run) == 1), None
+            )
         if answer.status != "found" or answer.unproved:
             return None
         chances, size = self.chances(answer), len(answer.items)
@@ -205,11 +211,11 @@ class Search:
             slack = SLACK / 10 if answer.each_alone else SLACK
             return weakest if sum(chances.values()) > slack * self.error else None
         enough = size < 3 or sum(chances.values()) <= self.error
-        if size == 1 or (enough and len(made) >= (size + 1) * (math.log2(self.count) + 1)):
+        if size == 1 or (enough and len(past_runs) >= (size + 1) * (math.log2(self.count) + 1)):
             return None
         items = [1 << index for index in answer.items]
         failing = items if answer.each_alone else [union(items) | union(1 << index for index in answer.unproved)]
-        return min([*failing, weakest], key=made.count)
+        return min([*failing, weakest], key=past_runs.count)
 
     def _answer(self) -> Answer:
         whole = self.whole

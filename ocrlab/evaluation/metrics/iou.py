@@ -168,9 +168,9 @@ def harmonic_mean(precision: float, recall: float) -> float:
     return 2.0 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def page_recall(found: float, truth: float) -> float:
+def page_recall(matched: float, truth: float) -> float:
     """Return the share that was found of the ground truth of one page; 1 where there is none."""
-    return found / truth if truth else 1.0
+    return matched / truth if truth else 1.0
 
 
 def page_precision(right: float, detections: float, truth: float) -> float:

@@ -50,8 +50,8 @@ class PageScores:
         n, m = len(self.truth_size), len(self.detection_size)
         letters, areas = self.cleval, self.deteval
         pairs = [np.array(self.iou.pairs[t], dtype=np.intp).reshape(-1, 2) for t in THRESHOLDS]
-        found, right = ([np.bincount(p[:, side], minlength=count) for p in pairs] for side, count in ((0, n), (1, m)))
-        truth = [self.iou.truth_counts, *found, areas.truth]
+        matched, right = ([np.bincount(p[:, side], minlength=count) for p in pairs] for side, count in ((0, n), (1, m)))
+        truth = [self.iou.truth_counts, *matched, areas.truth]
         truth += [letters.truth, letters.detected, letters.cuts, letters.cuts > 0]
         detected = [self.iou.detection_counts, *right, areas.detection_counts, areas.detections]
         detected += [letters.taken, letters.right, letters.false, letters.merges, letters.merges > 0]

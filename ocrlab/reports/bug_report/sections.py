@@ -146,8 +146,8 @@ def environment(sources: Sources) -> list[Block]:
         "open files allowed": facts.get("fd_limit"),
     }
     rows = [[name, code(value) if value else UNKNOWN] for name, value in values.items()]
-    known = origin if recorded else "Only what was measured at the failure is known."
-    blocks: list[Block] = [known, Table(["what", "value"], rows)]
+    basis = origin if recorded else "Only what was measured at the failure is known."
+    blocks: list[Block] = [basis, Table(["what", "value"], rows)]
     if installed:
         packages = "\n".join(f"{name}=={version}" for name, version in installed.items())
         blocks.append(Code(packages, "text", f"All {len(installed)} packages"))

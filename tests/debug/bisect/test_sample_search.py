@@ -125,8 +125,8 @@ def smallest(count: int, *groups: set[int], hint: set[int] = frozenset()) -> tup
 
 @pytest.mark.parametrize("bad", [{0}, {7}, {63}, {3, 40}, {0, 63}, {10, 11, 50}])
 def test_what_fails_alone_or_together_remains(bad: set[int]) -> None:
-    found, runs = smallest(64, bad)
-    assert set(found) == bad
+    culprits, runs = smallest(64, bad)
+    assert set(culprits) == bad
     assert runs <= 8 + 8 * (len(bad) - 1) * 2
 
 
@@ -134,8 +134,8 @@ def test_a_culprit_of_a_thousand_takes_eleven_runs_and_less_with_a_right_hint() 
     assert smallest(1000, {617})[0] == [617]
     assert smallest(1000, {617})[1] <= 11
     assert smallest(1000, {617}, hint={615, 616, 617, 618})[1] <= 4
-    found, runs = smallest(64, {3}, hint={40, 41})
-    assert found == [3] and runs <= 8
+    culprits, runs = smallest(64, {3}, hint={40, 41})
+    assert culprits == [3] and runs <= 8
 
 
 def test_a_single_item_needs_no_run() -> None:

@@ -134,10 +134,10 @@ class Census:
             _, holder, tensor_blocks = by_holder.get(holder.text, ("", holder, []))
             by_holder[holder.text] = ("graph", holder, tensor_blocks + graph_blocks)
         candidates = []
-        for kind, holder, held in by_holder.values():
-            if sizes := self._bytes_by_step(held, steps):
-                largest = max(held, key=lambda block: block.bytes)
-                stack = largest.stack or next((block.stack for block in held if block.stack), ())
+        for kind, holder, lasting in by_holder.values():
+            if sizes := self._bytes_by_step(lasting, steps):
+                largest = max(lasting, key=lambda block: block.bytes)
+                stack = largest.stack or next((block.stack for block in lasting if block.stack), ())
                 evaluation = largest.phase == GRADIENTS_IN_EVALUATION
                 candidates.append(Candidate(kind, sizes, holder, stack, evaluation))
         return candidates
