@@ -106,7 +106,9 @@ def summary(sources: Sources) -> list[Block]:
     if sources.kind in ("run", "notebook"):
         rows.append(["left in", code(sources.path.name)])
     judged = sources.verdict.status != "log" or sources.verdict.causes
-    return [ticked(sentence(sources.verdict)) if judged else ending(sources), Table(["", ""], rows)]
+    explanation = next((cause.explanation for cause in sources.verdict.causes[:1] if cause.explanation), None)
+    explained: list[Block] = [ticked(explanation)] if judged and explanation else []
+    return [*explained, ticked(sentence(sources.verdict)) if judged else ending(sources), Table(["", ""], rows)]
 
 
 def environment(sources: Sources) -> list[Block]:
