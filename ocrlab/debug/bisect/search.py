@@ -228,7 +228,7 @@ class Search:
         item = self.halve(whole)
         others = whole ^ item
         if item and ((others and not others & ~self.cleared()) or (not self.fails(others) and self.passes(others))):
-            return self._found([item])
+            return self._answer_for([item])
         group = self.find_smallest(whole)
         if self.fails(0):
             return Answer("none")
@@ -238,7 +238,7 @@ class Search:
             needed = {item: self._is_needed(item, group) for item in self.in_order(group)}
             if False not in needed.values():
                 proved = [item for item, how in needed.items() if how]
-                return self._found(proved, group) if proved else Answer("otherwise")
+                return self._answer_for(proved, group) if proved else Answer("otherwise")
             needless = next(item for item, how in needed.items() if how is False)
             other = self.find_smallest(whole ^ needless)
             if other & ~group or other == group:
@@ -252,9 +252,9 @@ class Search:
             items.append(group)
         if len(items) == 1 and not self._is_needed(items[0], items[0]):
             return Answer("otherwise")
-        return self._found(items)
+        return self._answer_for(items)
 
-    def _found(self, items: Sequence[int], group: int = 0) -> Answer:
+    def _answer_for(self, items: Sequence[int], group: int = 0) -> Answer:
         indices = tuple(sorted(item.bit_length() - 1 for item in items))
         unproved = self.in_order(group & ~union(items))
         return Answer("found", indices, not group and len(items) > 1, tuple(i.bit_length() - 1 for i in unproved))

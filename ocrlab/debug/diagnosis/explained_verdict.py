@@ -41,13 +41,21 @@ def explain_verdict(verdict: Verdict, incident: Incident) -> Verdict:
     """
     if incident.status not in ENDED or incident.signal:
         return verdict
+    try:
+        return _explain(verdict, incident)
+    except Exception:  # a verdict without an explanation is better than none: logs and facts may be a stranger's
+        return verdict
+
+
+def _explain(verdict: Verdict, incident: Incident) -> Verdict:
     failure = failure_of(incident)
     if failure is None:
         return verdict
     stored = incident.facts.get("explained")
     if isinstance(stored, Mapping):  # made when the values were there
         fitting: tuple[str, ...] = (str(stored.get("cause")), OWN_CODE)
-        explained: dict[str, Any] = {name: stored.get(name) for name in ("explanation", "fix", "edit")}
+        explained: dict[str, Any] = {name: str(stored[name]) for name in ("explanation", "fix")}
+        explained["edit"] = read_edit(stored.get("edit"))
     else:
         result = explanations.explain(failure)
         if result is None:
@@ -80,6 +88,12 @@ def _own_error(verdict: Verdict, incident: Incident, failure: failures.Failure) 
     evidence = lines[-1:] or [Evidence("log_tail.txt", None, failure.message)]
     new = Cause(OWN_CODE, NEW, evidence, catalogue.load().entries[OWN_CODE].experiment)
     return replace(verdict, causes=[new], missing=[text for text in verdict.missing if text not in own])
+
+
+def read_edit(stored: object) -> dict[str, Any] | None:
+    """Return a stored edit; None for anything that lacks its file, line and texts."""
+    whole = isinstance(stored, Mapping) and {"file", "line", "before", "after"} <= set(stored)
+    return {name: stored[name] for name in ("file", "line", "before", "after")} if whole else None  # type: ignore[index]
 
 
 def stored_facts(verdict: Verdict, incident: Incident) -> dict[str, Any]:

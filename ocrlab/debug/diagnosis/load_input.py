@@ -80,7 +80,7 @@ def _cause(row: object) -> Cause | None:
         entry.experiment,
         str(row.get("fix") or entry.fix) if explanation else entry.fix,
         explanation if isinstance(explanation, str) else None,
-        edit if isinstance(edit, dict) else None,
+        edit if isinstance(edit, dict) and {"file", "line", "before", "after"} <= set(edit) else None,
     )
 
 

@@ -38,7 +38,7 @@ def batch_size(batch: Any, names: Sequence[str] = ()) -> int | None:
         return len(names)
     if not counts:
         return next((len(part) for part in inner if isinstance(part, list)), None)
-    votes: Counter[int] = Counter()  # a tensor speaks for its first dimension, a list for its length and for that of
+    votes: Counter[int] = Counter()  # a tensor counts for its first dimension, a list for its length and for that of
     for part in inner:  # all that is in it
         if isinstance(part, Tensor):
             votes.update({part.shape[0]} if part.dim() else ())

@@ -458,7 +458,9 @@ def changed_in_place(fact: Fact, failure: Failure) -> Explanation | None:
     place = source.place(node)
     scope = source.class_at(node.lineno)
     owner = f" in `{scope.name}.forward`" if scope is not None else ""
-    text += f" `{code}`{owner} ({place}) does that."
+    text += (
+        f" `{code}`{owner} ({place}) does that." if len(changes) == 1 else f" Most likely by `{code}`{owner} ({place})."
+    )
     after = _out_of_place(source, node)
     edit = replaced(source, node.lineno, code, after) if after else None
     fix = (

@@ -116,7 +116,6 @@ class Failure:
     worker: int | None = None  # of a DataLoader
     cells: Sequence[Cell] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
-    log: str = ""
 
     @functools.cached_property
     def own_frames(self) -> list[Frame]:
@@ -197,9 +196,7 @@ def from_log(log: str) -> Failure | None:
     following = [line.text for line in lines if last.number < line.number <= last.number + MESSAGE_LINES]
     message = "\n".join([last.message, *itertools.takewhile(_continues, following)]).strip()
     frames = [_frame(frame) for frame in [*(relay.frames if relay is not last else []), *last.frames]]
-    return Failure(
-        last.text.partition(":")[0].strip(), message, frames, int(relayed["worker"]) if relayed else None, log=log
-    )
+    return Failure(last.text.partition(":")[0].strip(), message, frames, int(relayed["worker"]) if relayed else None)
 
 
 def _continues(text: str) -> bool:

@@ -35,9 +35,7 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
     output, target = loss_tensors(failure)
     if fact.bound or failure.in_library("one_hot"):
         return _one_hot_range(fact, failure)
-    classes = (
-        output.shape[1] if output is not None and output.shape and len(output.shape) > 1 else _output_count(failure)
-    )
+    classes = output.shape[1] if output is not None and output.shape and len(output.shape) > 1 else None
     low, high = (target.min, target.max) if target is not None else (None, None)
     label = fact.label if fact.label is not None else high
     labels = (
@@ -115,15 +113,6 @@ def _with_size(code: str, before: int, after: int) -> str:
     return f"{head}{after}{tail}" if head else code
 
 
-def _output_count(failure: Failure) -> int | None:
-    for source, call, _ in layer_definitions(failure, "Linear"):
-        size = constant(argument(call, 1, "out_features"))
-        last = size if isinstance(size, int) else None
-        if last is not None and source is not None:
-            return last
-    return None
-
-
 def _last_layer(failure: Failure, classes: int) -> tuple[Source, ast.Call] | None:
     matches = [
         (source, call)
@@ -176,7 +165,7 @@ def _one_hot_range(fact: Fact, failure: Failure) -> Explanation | None:
 
 def _category_codes(node: ast.AST) -> bool:
     """Whether a node takes the codes of a pandas category, or factorizes a column."""
-    codes = isinstance(node, ast.Attribute) and node.attr == "codes"
+    codes = isinstance(node, ast.Attribute) and node.attr == "codes" and last_name(node.value) == "cat"
     return codes or (isinstance(node, ast.Call) and last_name(node.func) == "factorize")
 
 
@@ -274,7 +263,9 @@ def _reserved(failure: Failure, extra: int) -> str:
         offset = next(
             (
                 node
-                for node in source.nodes
+                for table in source.nodes
+                if isinstance(table, ast.DictComp)  # which gives each word its id
+                for node in ast.walk(table.value)
                 if isinstance(node, ast.BinOp)
                 and isinstance(node.op, ast.Add)
                 and constant(node.right) == extra
@@ -352,7 +343,9 @@ def _filter(failure: Failure) -> str:
                 and isinstance(node.generators[0].iter, ast.Call)
                 and last_name(node.generators[0].iter.func) in ("split", "findall", "tokenize")
             ):
-                return f"`if {source.code(node.generators[0].ifs[0])}` ({source.place(node)}) removes every word of it."
+                return (
+                    f"`if {source.code(node.generators[0].ifs[0])}` ({source.place(node)}) can remove every word of it."
+                )
     return ""
 
 

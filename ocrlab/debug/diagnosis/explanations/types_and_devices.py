@@ -93,7 +93,7 @@ def operator_without_kernel(fact: Fact, failure: Failure) -> Explanation | None:
     text = f"{code}: the operator works on floating-point numbers, but " + (
         f"`{name}` is {dtype}." if name else f"its input is {dtype}."
     )
-    maker = _made(failure, name)
+    maker = _maker(failure, name)
     text += f" It is made by `{maker.code}` ({maker.place})." if maker else ""
     wanted = "float()"
     if dtype == "bool":
@@ -142,7 +142,7 @@ def _operand(failure: Failure, place: tuple[Source, ast.AST] | None, dtype: str)
     return next((value for name in names if (value := failure.value(name)) is not None and value.dtype == dtype), None)
 
 
-def _made(failure: Failure, name: str) -> Origin | None:
+def _maker(failure: Failure, name: str) -> Origin | None:
     """Return the call that made a variable of the innermost frame."""
     frame = failure.frame
     source = failure.source(frame)
@@ -336,7 +336,7 @@ def index_of_another_type(fact: Fact, failure: Failure) -> Explanation | None:
         + (f"`{name}`" if name else "the input")
         + f" is {dtype}."
     )
-    maker = _made(failure, name)
+    maker = _maker(failure, name)
     if maker is not None and isinstance(maker.node, ast.Call):
         text += f" It is made by `{maker.code}` ({maker.place})"
         if last_name(maker.node.func) in FACTORIES and argument(maker.node, -1, "dtype") is None:
@@ -408,7 +408,7 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
         + (f": `{culprit}` is {dtype}" if culprit else "")
         + ("; the model's weights are float32." if "float32" in (expected, actual) and layer else ".")
     )
-    maker = _made(failure, culprit)
+    maker = _maker(failure, culprit)
     text += f" It is made by `{maker.code}` ({maker.place})." if maker else ""
     if double:
         return Explanation(

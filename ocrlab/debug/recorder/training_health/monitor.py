@@ -83,7 +83,7 @@ class TrainingMonitor:
         self.close()
 
     def give_up(self, error: Exception) -> None:
-        """Stop after an error of ours."""
+        """Stop after an error in ocrlab's own code."""
         self.stop()
         self.on_error(error)
         report(error, "training checks disabled")

@@ -1314,3 +1314,31 @@ random_split(data, [int(0.8 * len(data)), int(0.2 * len(data))])
         ["rounding", "[0.8, 0.2]"],
     ),
 }
+# name -> (program, words that would be wrong): facts that look alike and do not support the usual explanation.
+FALSE_FRIENDS: dict[str, tuple[str, list[str]]] = {
+    "a_sum_elsewhere_is_no_offset_of_ids": (
+        """
+words = ["a", "b", "c"]
+for epoch in range(1):
+    shown = epoch + 1
+class Text(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.emb = nn.Embedding(size, 4)
+
+    def forward(self, x):
+        return self.emb(x)
+
+Text(len(words))(torch.tensor([3]))
+""",
+        ["epoch + 1", "the ids start at"],
+    ),
+    "a_hidden_layer_is_not_the_number_of_classes": (
+        """
+hidden = nn.Linear(4, 128)
+scores = torch.randn(2, 3)
+F.cross_entropy(scores, torch.tensor([0, 5]))
+""",
+        ["128"],
+    ),
+}

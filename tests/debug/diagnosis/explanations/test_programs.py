@@ -11,7 +11,7 @@ import pytest
 from ocrlab.debug.diagnosis import explanations
 from ocrlab.debug.diagnosis.explanations import failure as failures
 from ocrlab.debug.watch import failing_values
-from tests.debug.diagnosis.explanations.programs import HEAD, PROGRAMS
+from tests.debug.diagnosis.explanations.programs import FALSE_FRIENDS, HEAD, PROGRAMS
 
 
 def fail(text: str, folder: Path) -> failures.Failure:
@@ -41,3 +41,12 @@ def test_a_failing_program_is_explained(name: str, tmp_path: Path, monkeypatch: 
     text = f"{explanation.text} {explanation.fix} {explanation.edit.after if explanation.edit else ''}"
     missing = [word for word in words if word not in text]
     assert not missing, text
+
+
+@pytest.mark.parametrize("name", FALSE_FRIENDS)
+def test_facts_that_do_not_belong_together_are_not_combined(name: str, tmp_path: Path) -> None:
+    program, words = FALSE_FRIENDS[name]
+    result = explanations.explain(fail(program, Path(os.path.realpath(tmp_path))))
+    assert result is not None
+    text = f"{result[1].text} {result[1].fix}"
+    assert not [word for word in words if word in text], text
