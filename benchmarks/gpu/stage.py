@@ -103,15 +103,6 @@ class Stage:
         return Done(status, out, err, time.monotonic() - began)
 
 
-def run_tests(stage: Stage, *names: str) -> None:
-    """Run files of tests/gpu, slow tests included; in a dry run they would only skip."""
-    for name in names if not stage.dry_run else ():
-        path = ROOT / "tests" / "gpu" / name
-        done = stage.child(["-m", "pytest", path, "-q", "-m", "slow or not slow", "-p", "no:cacheprovider"], 60)
-        last = (done.out.strip().splitlines() or ["no output"])[-1]
-        stage.row(f"pytest tests/gpu/{name}", last, "all pass", done.status == 0)
-
-
 def environment(**variables: str) -> dict[str, str]:
     """Return the environment of a child: this tree comes first on the path, and trackers are off."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

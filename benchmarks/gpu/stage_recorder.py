@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from stage import Stage, run_tests
+from stage import Stage
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -53,7 +53,6 @@ def run(stage: Stage) -> None:
     waits(stage)
     for deterministic in (True,) if stage.dry_run else (True, False):
         replayed(stage, deterministic)
-    run_tests(stage, "test_flight.py")
 
 
 def cost(stage: Stage, target: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from detector_step import FULL, SLIM, batch, training_step
-from stage import ROOT, Stage, run_tests
+from stage import ROOT, Stage
 from torch.utils.flop_counter import FlopCounterMode
 
 from ocrlab.losses.db_loss import TargetMaps, db_loss
@@ -47,7 +47,6 @@ def run(stage: Stage) -> None:
             del step
     loss_in_a_graph(stage, data)
     loader(stage, fastest)
-    run_tests(stage, "test_step.py", "test_layers.py", "test_profile.py")
 
 
 def timed(step: Callable[[], Any], stage: Stage) -> float:
