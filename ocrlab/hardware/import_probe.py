@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 FAMILIES = re.compile(
-    r"/lib(cudnn|cublas|cublasLt|nccl|cudart|cufft|cusolver|cusparse|nvrtc|cuda|nvidia-ml|gomp|iomp5|omp|stdc\+\+)"
+    r"/lib(cudnn|cublas|cublasLt|nccl|cudart|cufft|cusolver|cusparse|cusparseLt|nvrtc|cuda|nvidia-ml|gomp|iomp5|omp|stdc\+\+)"
     r"(?=[_.-])[^/]*\.so[^/]*$"
 )
 

@@ -13,6 +13,7 @@ from ocrlab.debug.diagnosis import catalogue, cuda_compatibility, oom_message
 from ocrlab.debug.diagnosis.catalogue import Level, Role
 from ocrlab.debug.diagnosis.log_text import HEAD, TAIL, LogText, by_person, clean_lines, clean_log, read_excerpt
 from ocrlab.hardware.processes import exit_codes
+from ocrlab.hardware.processes.kernel_log import xid_owners
 from ocrlab.records import Evidence, Incident
 
 CONTEXT, KERNEL_LOG = "context", "kernel_log.txt"
@@ -59,7 +60,7 @@ KERNEL_LINES = {
     "oom": re.compile(r"(?:Kill(?:ed)? process |oom-kill:[^\n]{0,300},pid=|reaped process )(?P<pid>\d+)"),
     "trap": re.compile(r"\[(?P<pid>\d+)\] trap invalid opcode ip:\S+ sp:\S+ error:\S+(?: in (?P<what>[^\s\[]+))?"),
     "fault": re.compile(r"\[(?P<pid>\d+)\]: segfault at \S+ ip \S+ sp \S+ error \d+(?: in (?P<what>[^\s\[]+))?"),
-    "xid": re.compile(r"Xid \([^)\n]{1,40}\): (?P<what>\d+), pid='?(?P<pid>\d+)"),
+    "xid": re.compile(r"Xid \([^)\n]{1,40}\): (?P<what>\d+)(?:, pid='?(?P<pid>\d+))?"),
 }
 OOM_HEADER = re.compile(r"invoked oom-killer|\bmemory: usage \d")  # names who asked for memory, not who was killed
 
@@ -99,12 +100,16 @@ def own_pids(facts: Mapping[str, Any]) -> set[int]:
 def process_lines(text: str) -> list[KernelLine]:
     """Return every line that names a process."""
     named = []
-    for line in clean_lines(text):
+    lines = list(clean_lines(text))
+    owners = xid_owners([line.text for line in lines])
+    for place, line in enumerate(lines):
         matches = ((kind, pattern.search(line.text)) for kind, pattern in KERNEL_LINES.items())
         kind, match = next(((kind, match) for kind, match in matches if match), ("", None))
         if match:
             what = match.groupdict().get("what") or "unmapped code"
-            named.append(KernelLine(kind, int(match["pid"]), what, line.number, line.text.strip()))
+            pid = match["pid"] or owners.get(place)  # an Xid may name none
+            if pid:
+                named.append(KernelLine(kind, int(pid), what, line.number, line.text.strip()))
     return named
 
 
@@ -236,8 +241,10 @@ def _kernel_hit(line: KernelLine) -> Hit:
         "fault": ("native.segv", Level.STRONG, f"segmentation fault in {line.what}", None),
         "xid": ("hw.gpu", Level.STRONG, f"Xid {line.what} names our process {line.pid}", None),
     }[line.kind]
-    cause = "hw.xid_app" if line.kind == "xid" and line.what in APPLICATION_XIDS else cause
-    return Hit(cause, level, Evidence(KERNEL_LOG, line.number, line.text[:300]), why, place)
+    quoted = Evidence(KERNEL_LOG, line.number, line.text[:300])
+    if line.kind == "xid" and line.what in APPLICATION_XIDS:  # what the program prints says which of its errors
+        return Hit("hw.xid_app", level, quoted, why, place, Role.WRAPPER)
+    return Hit(cause, level, quoted, why, place)
 
 
 def _end_hits(incident: Incident) -> list[Hit]:

@@ -39,6 +39,7 @@ TRIES = {"OSError", "LookupError", "ImportError"}
 # They end a task, a generator or a loop: the error is what was raised after them.
 CONTROL_FLOW = {"CancelledError", "GeneratorExit", "StopIteration", "StopAsyncIteration"}
 SYNTAX = re.compile(r" \([^()\n]*, line \d+\)$")  # in the text of a SyntaxError, and not in what Python prints of it
+UNREAD = re.compile(r"\(\w+(?:, \w+)*\)")  # the types of its arguments, in place of a message
 INSTEAD = "its handler raised another one"
 
 
@@ -344,6 +345,8 @@ def _error_line(link: Link) -> str:
 
 def _shows(log: str, link: Link) -> bool:
     words = _error_line(link).partition("\n")[0]
+    if UNREAD.fullmatch(str(link["says"])):  # its own __str__ was not called
+        words = f"{link['type']}:"
     return (SYNTAX.sub("", words) if "SyntaxError" in link["kinds"] else words) in log
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 from ocrlab.hardware.processes import kernel_log
@@ -34,7 +35,11 @@ def lines(
     log_lines = kernel_log.lines(since).value
     if log_lines is None:
         return None
-    parsed = [(line, next(iter(kernel_log.events([line])), None)) for line in log_lines]
+    owners = kernel_log.xid_owners(log_lines)
+    parsed = []
+    for number, line in enumerate(log_lines):
+        event = next(iter(kernel_log.events([line])), None)
+        parsed.append((line, event and replace(event, pid=owners.get(number, event.pid))))
     main, reports_kill = min(pids, default=0), STARTED.search(log) is not None
 
     def is_relative(line: str, event: kernel_log.Event) -> bool:

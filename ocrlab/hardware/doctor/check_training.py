@@ -16,7 +16,7 @@ from ocrlab.hardware.doctor.check_spec import PROBES, Answer, Facts, Options, Pr
 from ocrlab.hardware.system_files import read_text
 from ocrlab.records import Check
 
-FAMILY = re.compile(r"^lib(cudnn|cublas|nccl|cudart|cufft|cusolver|cusparse|nvrtc)")
+FAMILY = re.compile(r"^lib(cudnn|cublas|nccl|cudart|cufft|cusolver|cusparse(?!Lt)|nvrtc)")
 OPENMP = re.compile(r"^(libgomp|libiomp5|libomp)[.-]")
 SEARCHED = ("cudnn", "cublas", "nccl", "cudart")  # found in a folder of LD_LIBRARY_PATH they come before the wheel's
 RUNG_CAUSES = (  # what a rung says when it fails -> cause, what to do; the first that is found

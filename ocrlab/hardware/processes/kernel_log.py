@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ KMSG = Path("/dev/kmsg")
 RECORD_BYTES = 8192  # the kernel never gives more at once, and refuses to give less than a whole record
 COMMAND_SECONDS = 3.0
 JOURNAL = ["journalctl", "--dmesg", "--boot", "--no-pager", "--quiet", "--output=short-monotonic"]
+XID_SECONDS = 0.5  # between the first line of an exception and the one that names the process
 DRIFT = 2e-5  # of an uncorrected clock
 RESTRICTED = "the kernel log is closed to this user: sysctl kernel.dmesg_restrict=0, or run as root"
 TELLING = re.compile(
@@ -88,6 +89,28 @@ def events(log: Iterable[str]) -> list[Event]:
             file = library[1] if library else ""
             records.append(Event(kind, int(pid) if pid else None, name, detail, file, seconds, text.strip()))
     return records
+
+
+def xid_owners(log: Sequence[str]) -> dict[int, int]:
+    """Return whose each Xid of a kernel log is: number of the line, from 0, and process.
+
+    Most lines of an exception name no process; the driver adds one that does, milliseconds later. Measured on an H200
+    with driver 580, 2026-11-27.
+    """
+    owners: dict[int, int] = {}
+    named: Event | None = None
+    for number in range(len(log) - 1, -1, -1):
+        for event in (event for event in events([log[number]]) if event.kind == "xid"):
+            named = event if event.pid is not None else named
+            if named is not None and named.pid is not None and _is_same_exception(event, named):
+                owners[number] = named.pid
+    return owners
+
+
+def _is_same_exception(event: Event, named: Event) -> bool:
+    if event.seconds is None or named.seconds is None:
+        return event.detail == named.detail
+    return event.detail == named.detail and 0 <= named.seconds - event.seconds <= XID_SECONDS
 
 
 def match(event: Event, pid: int, name: str, ended_monotonic_s: float | None = None, slack_s: float = 5.0) -> float:

@@ -28,9 +28,10 @@ SHOWN_LOCALS = (  # code whose local variables are recorded, and which; all othe
 
 @functools.cache
 def program() -> str | None:
-    """Return the path of py-spy: beside this Python, else on PATH; None where it is not installed."""
+    """Return the path of py-spy: beside this Python, on PATH, or where `pip install --target` put it; None for none."""
     beside = Path(sys.executable).parent / "py-spy"
-    return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+    targets = (Path(entry) / "bin" / "py-spy" for entry in sys.path)
+    return next((str(path) for path in (beside, *targets) if os.access(path, os.X_OK)), None) or shutil.which("py-spy")
 
 
 def dump(process: process_tree.Process, end: float, *, native: bool = False) -> tuple[list[Thread], str]:

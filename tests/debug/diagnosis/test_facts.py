@@ -54,6 +54,29 @@ def test_kernel_lines_count_where_they_name_us(line: str, cause: str) -> None:
     assert hits(kernel=line, pids=[8]) == []
 
 
+EXCEPTION = (  # of process 1035, from an H200; only its last line names a process
+    "[84.843956] NVRM: Xid (PCI:0000:00:06): 13, Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned Address",
+    "[84.845468] NVRM: Xid (PCI:0000:00:06): 13, Graphics Exception: ESR 0x519730=0x500000f 0x519734=0x0",
+    "[84.847022] NVRM: Xid (PCI:0000:00:06): 13, pid=1035, name=python3, Graphics Exception: channel 0x0000006e",
+)
+
+
+def test_an_xid_says_what_the_kernel_did_and_not_only_that_it_failed() -> None:
+    message = "torch.AcceleratorError: CUDA error: {}"
+    for error, xid, cause in (
+        ("misaligned address", "\n".join(EXCEPTION), "kernel.misaligned"),
+        ("unspecified launch failure", "[83.4] NVRM: Xid (PCI:0000:00:06): 43, pid=1035, name=python3, channel 0x46",
+         "kernel.launch_failure"),
+        ("an illegal memory access was encountered", "[87.1] NVRM: Xid (PCI:0000:00:06): 31, pid=1035, name=python3,"
+         " channel 0x5a, intr 0. MMU Fault: ENGINE GRAPHICS GPC1 faulted @ 0x8013_5bea7000.", "kernel.illegal_address"),
+    ):  # fmt: skip
+        texts = {"log_tail.txt": message.format(error), "kernel_log.txt": xid}
+        verdict = classify(Incident("failed", 1, texts=texts, facts={"pids": [1035]}))
+        assert verdict.causes[0].id == cause, error
+        others = classify(Incident("failed", 1, texts=texts, facts={"pids": [7]}))
+        assert all(line.file != "kernel_log.txt" for cause in others.causes for line in cause.evidence), error
+
+
 def test_a_kill_in_the_group_counts_only_if_our_process_was_killed() -> None:
     assert not hits(code=1, oom_kills=3)
     assert hits("SIGKILL", oom_kills=1)[0].level is Level.DECISIVE

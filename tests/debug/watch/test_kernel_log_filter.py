@@ -76,3 +76,16 @@ def test_an_unreadable_log_differs_from_an_empty_log(monkeypatch):
     assert kernel_log_filter.lines(0, 1, {7}, {"python"}, "") is None
     monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", []))
     assert kernel_log_filter.lines(0, 1, {7}, {"python"}, "") == ""
+
+
+def test_the_first_lines_of_an_exception_belong_to_the_process_that_its_last_line_names(monkeypatch):
+    exception = [
+        "[84.843956] NVRM: Xid (PCI:0000:00:06): 13, Graphics SM Warp Exception on (GPC 1, TPC 4): Misaligned Address",
+        "[84.845468] NVRM: Xid (PCI:0000:00:06): 13, Graphics Exception: ESR 0x519730=0x500000f 0x519734=0x0",
+        "[84.847022] NVRM: Xid (PCI:0000:00:06): 13, pid=71, name=python, Graphics Exception: channel 0x0000006e",
+    ]
+    lost = "[90.0] NVRM: Xid (PCI:0000:00:06): 79, GPU has fallen off the bus."
+    monkeypatch.setattr(kernel_log, "lines", lambda since: Reading("kernel_log", [*exception, lost]))
+    monkeypatch.setattr(kernel_log_filter, "_number_is_real", lambda: True)
+    assert kernel_log_filter.lines(0, 100, {71}, {"python"}, "").splitlines() == [*exception, lost]
+    assert kernel_log_filter.lines(0, 100, {70}, {"python"}, "").splitlines() == [lost]

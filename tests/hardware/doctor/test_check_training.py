@@ -28,6 +28,8 @@ def test_two_folders_are_mixed() -> None:
 
 def test_two_major_versions_in_the_same_folder_are_mixed() -> None:
     assert check_training.judge_families({"/usr/lib/libcublas.so.11", "/usr/lib/libcublasLt.so.12"}).judgement == "fail"
+    sparse = {"/site/nvidia/cu13/lib/libcusparse.so.12", "/site/nvidia/cusparselt/lib/libcusparseLt.so.0"}
+    assert check_training.judge_families(sparse).judgement == "ok", "two libraries, each in its own wheel"
 
 
 def test_openmp() -> None:
