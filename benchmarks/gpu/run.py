@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib
+import itertools
 import json
 import os
 import platform
@@ -32,14 +33,15 @@ from stage import ROOT, Row, Stage, end_group, environment
 STAGES = {  # name: seconds on a card, at most; most stages end long before
     "doctor": 90,
     "faults": 150,
-    "recorder": 100,
-    "training": 150,
     "memory": 150,
     "tests": 120,
+    "recorder": 100,
+    "training": 150,
     "blocking": 60,
     "inference": 60,
     "accuracy": 420,
 }
+TOGETHER = ("faults", "memory", "tests")  # none measures speed: they share the card
 TOTAL = 480  # seconds of a whole run
 DRY_RUN_SECONDS = 150  # of each stage: a busy CPU is no typo
 BY_NAME_ONLY = ("accuracy",)
@@ -65,10 +67,11 @@ def main() -> int:
             return [Row(name, f"stage {name}", "not begun: no time left", "", False)]
         return run_stage(name, seconds, out, options)
 
-    with ThreadPoolExecutor(2 if options.dry_run else 1) as pool:  # a card is for one stage at a time
-        for measured in pool.map(run, names):
-            rows += measured
-            write(out, about, rows)
+    for _, group in itertools.groupby(names, lambda name: "" if options.dry_run or name in TOGETHER else name):
+        with ThreadPoolExecutor(2 if options.dry_run else len(TOGETHER)) as pool:
+            for measured in pool.map(run, group):
+                rows += measured
+                write(out, about, rows)
     print((out / "gpu.md").read_text(encoding="utf-8"))
     return int(any(row.met is False for row in rows))
 

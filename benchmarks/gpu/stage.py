@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+FREE = 1500  # MiB that are in use on a card that nobody uses
 
 
 @dataclass
@@ -101,6 +103,20 @@ class Stage:
             out = err = ""
         print(f"$ {' '.join(command)}\n{out[-4000:]}\n{err[-4000:]}", flush=True)
         return Done(status, out, err, time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def whole_card(stage: Stage) -> Iterator[None]:
+    """Wait until no other stage uses the card, and keep it for this one; in a dry run there is nothing to wait for."""
+    ask = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    with (stage.rows_file.parent / "card.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        while not stage.dry_run and stage.seconds_left > 30:
+            used = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=False).stdout.split()
+            if not used or int(used[0]) < FREE:
+                break
+            time.sleep(0.5)
+        yield
 
 
 def environment(**variables: str) -> dict[str, str]:

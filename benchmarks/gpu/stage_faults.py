@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stage import Done, Stage
+from stage import Done, Stage, whole_card
 
 HERE = Path(__file__).parent
 SILENCE = 15.0  # seconds without progress that are a hang
@@ -51,9 +51,10 @@ def run(stage: Stage) -> None:
     shared = [
         fault for fault in FAULTS if not fault.alone and (library or fault.name not in NEED_NVCC or stage.dry_run)
     ]
-    with ThreadPoolExecutor(2 if stage.dry_run else 6) as pool:
+    with ThreadPoolExecutor(2 if stage.dry_run else 5) as pool:
         results = list(pool.map(lambda fault: watch(stage, fault, library), shared))
-    results += [watch(stage, fault, library) for fault in FAULTS if fault.alone]
+    with whole_card(stage):
+        results += [watch(stage, fault, library) for fault in FAULTS if fault.alone]
     right = sum(result is True for result, _ in results)
     sure = sum(result is False and confidence >= SURE for result, confidence in results)
     stage.row("first cause right", f"{right} of {len(results)}", "10 of 12", right >= 10)

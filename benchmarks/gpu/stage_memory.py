@@ -28,7 +28,7 @@ SETTINGS = (
 def run(stage: Stage) -> None:
     """Predict and measure each setting, some at a time; then look for the largest batch."""
     settings = SETTINGS[:1] if stage.dry_run else SETTINGS
-    with ThreadPoolExecutor(1 if stage.dry_run else 8) as pool:
+    with ThreadPoolExecutor(1 if stage.dry_run else 6) as pool:
         near = list(pool.map(lambda setting: compare(stage, setting), settings))
     within = sum(ratio is not None and abs(ratio - 1) <= 0.1 for ratio in near)
     stage.row("peak predicted within 10 %", f"{within} of {len(near)}", "10 of 12", within >= 10)

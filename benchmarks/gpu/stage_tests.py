@@ -6,7 +6,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from stage import ROOT, Stage
+from stage import ROOT, Stage, whole_card
 
 TESTS = ROOT / "tests" / "gpu"
 ALONE = TESTS / "test_oom.py"  # it needs the whole memory of the card
@@ -14,9 +14,10 @@ ALONE = TESTS / "test_oom.py"  # it needs the whole memory of the card
 
 def run(stage: Stage) -> None:
     """Run them, slow tests included; each that fails has a row. A dry run sees them skip."""
-    spread = ["-n", "2" if stage.dry_run else "6"] if importlib.util.find_spec("xdist") else []
+    spread = ["-n", "2" if stage.dry_run else "5"] if importlib.util.find_spec("xdist") else []
     run_tests(stage, TESTS, f"--ignore={ALONE}", *spread)
-    run_tests(stage, ALONE)
+    with whole_card(stage):
+        run_tests(stage, ALONE)
 
 
 def run_tests(stage: Stage, path: Path, *words: str) -> None:
