@@ -1,4 +1,4 @@
-"""The command `ocrlab`: one file a command, imported only when it is the one that runs."""
+"""The command `ocrlab`: one file for each command, imported only when that command runs."""
 
 from __future__ import annotations
 
@@ -8,42 +8,71 @@ import json
 import os
 import signal
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from ocrlab._version import __version__
-from ocrlab.cli.parser import Answer, Parser, escape_control
+from ocrlab.cli.parser import Answer, Parser, escape_control, list_commands, table
 from ocrlab.cli.streams_and_signals import is_answering_process, outputs_to_stderr, prepare_streams, stop_signals
 from ocrlab.errors import ConfigError, OcrlabError
 from ocrlab.hardware import openmp
 from ocrlab.records import SCHEMA, finite
 
-COMMANDS = {
-    "train": "train a detector; everything about it stays in one run folder",
-    "evaluate": "score a checkpoint or predictions on annotated pages",
-    "predict": "find the text of images: JSON, ICDAR text, overlay pictures",
-    "export": "write a detector as ONNX, compared with torch before it is kept",
-    "samples": "make pages, look at them, check them, convert them between formats",
-    "doctor": "check this machine: what torch needs, what is broken, and the command that fixes it",
-    "watch": "run any program, and name the cause when it crashes or hangs",
-    "diagnose": "read a log, a run folder or a notebook, and name the cause",
-    "replay": "run the step that failed again: which module, operator and sample it was, and what makes it go away",
-    "bisect": "run short trials with one setting after the other flipped, and name what makes it fail",
-    "memory": "what fits into memory, why it ran out, and who holds it now",
-    "kernel": "check a CUDA launch against the limits of a device, or put a profile into words",
-    "run": "run a notebook so that its report tells the truth, also when its kernel dies (`runs` lists trainings)",
-    "runs": "list the runs of a folder: how they ended, how they differ, what fails again (`run` executes a notebook)",
-    "report": "hand on what happened: a notebook as one HTML file, a bug report of a run",
+GROUPS = {
+    "train and use": {
+        "train": "train a detector; everything about the run goes to one folder",
+        "evaluate": "score a detector, or predictions of any detector, on annotated pages",
+        "predict": "find the text in images: JSON, ICDAR text, pictures",
+        "export": "write a detector as ONNX, after comparing it with torch",
+        "run": "execute a notebook; its report stays true when the kernel dies",
+        "runs": "list trainings: how they ended, in which settings they differ",
+    },
+    "something failed": {
+        "watch": "run any program; when it crashes or hangs, name the cause and the fix",
+        "diagnose": "name the cause in a log, a run folder or an executed notebook",
+        "replay": "run the failed step again: which module, operator and sample?",
+        "bisect": "run short trials: which setting, pair of settings or sample?",
+        "memory": "why memory ran out, what fits, who uses it now",
+        "kernel": "check a CUDA kernel launch against the limits of a device",
+    },
+    "before you train": {
+        "doctor": "check this machine, and print the command that fixes each problem",
+        "samples": "make, show, check and convert annotated pages",
+    },
+    "share": {"report": "write a bug report of a run, or one HTML file of a notebook; secrets are replaced"},
 }
-EXAMPLES = "  ocrlab train data=DIR\n\n`ocrlab COMMAND --help` says more."
+COMMANDS = {name: purpose for group in GROUPS.values() for name, purpose in group.items()}
+WHICH = (  # symptom, first command, second command, seconds until the answer, whether code must change
+    ("a program crashes", "watch -- COMMAND", "replay RUN", "1", "no"),
+    ("a program hangs", "watch -- COMMAND", "diagnose stacks.txt", "300", "no"),
+    ("only a log is left", "diagnose LOG", "watch -- COMMAND", "1", "no"),
+    ("a CUDA error", "watch --debug-cuda -- COMMAND", "doctor", "1", "no"),
+    ("out of memory, or Killed", "memory why RUN|LOG", "memory fit data=DIR", "1", "no"),
+    ("NaN, or one bad sample", "replay RUN", "bisect --samples ...", "60", "yes, 4 edits"),
+    ("only some settings fail", "bisect --factor ... -- COMMAND", "replay RUN", "trials", "no"),
+    ("it learns nothing", "check_step(...), in Python", "diagnose RUN", "60", "yes, 1 line"),
+    ("labels may be wrong", "samples check DIR", "evaluate --oracle DIR", "10", "no"),
+    ("nothing starts here", "doctor", "doctor --python PATH", "15", "no"),
+    ("others should see it", "report bug RUN|LOG", "report html NOTEBOOK", "5", "no"),
+)
+HEADINGS = ("what you see", "first: ocrlab ...", "then: ocrlab ...", "seconds", "edit your code?")
+EXAMPLES = """
+  ocrlab train data=DIR
+  ocrlab watch -- python train.py
+  ocrlab diagnose train.log
+
+`ocrlab COMMAND --help` describes one command. Exit status: 0 = done, 1 = failed, 2 = usage error, 124 = a hang was
+terminated, 128 + N = signal N; `watch` and `train` return that of the program.
+"""
 LEARN = ("train", "evaluate", "predict", "export", "replay", "bisect", "memory")  # they or a child import torch
 EXTRAS = {"run": "notebooks", "report": "notebooks"}  # what a command needs beyond the base, where that is not `train`
 ALONE = ("numpy",)  # all that bisect lacks beside somebody's torch, which `ocrlab[train]` would replace
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # these errors do not name the file
-SPACE = " Needed: a disk with space (df -h shows it). Free some, or write to another one."
+SPACE = " Needed: free disk space (see df -h). Delete something, or write to another disk."
 
 DONE, FAILED, WRONG_USE, BROKEN_PIPE = 0, 1, 2, 141
 
@@ -73,7 +102,12 @@ def perform(words: list[str]) -> Answer:
     """Run the command, or the subcommand, that the first words name; raises ConfigError if there is none."""
     name = words[0] if words else "--help"
     if name not in COMMANDS:
-        parser = Parser("ocrlab", "Train a text detector, and know why training failed.", EXAMPLES, COMMANDS)
+        groups = [f"{heading}:\n{list_commands(commands)}" for heading, commands in GROUPS.items()]
+        which = f"which command?\n{textwrap.indent(table([HEADINGS, *WHICH]), '  ')}"
+        parser = Parser(
+            "ocrlab", "train a text detector, and explain why a PyTorch training failed", EXAMPLES, "\n\n".join(groups)
+        )
+        parser.description = f"{parser.description}\n\n{which}"
         parser.add_argument("--version", action="version", version=f"ocrlab {__version__}")
         parser.add_argument("command", metavar="COMMAND", help="one of the commands below, followed by its arguments")
         name = parser.parse_known_args(words or ["--help"])[0].command
@@ -83,7 +117,7 @@ def perform(words: list[str]) -> Answer:
     command: Any = importlib.import_module(f"ocrlab.cli.{name}")
     prog, what, words = f"ocrlab {name}", COMMANDS[name], words[1:]
     if subcommands := getattr(command, "WORDS", None):
-        parser = Parser(prog, what, command.EXAMPLES, subcommands)
+        parser = Parser(prog, what, command.EXAMPLES, f"commands:\n{list_commands(subcommands)}")
         parser.add_argument("word", metavar="WORD", choices=subcommands, help="one of the commands below")
         word = parser.parse_args(words[:1]).word
         command = importlib.import_module(f"ocrlab.cli.{name}_{word}")

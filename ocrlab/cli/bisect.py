@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 TAKES_PROGRAM = True  # the words after -- are a command of the user
 FOLDER, RECORD = "bisect", "bisect.json"
 EXAMPLES = """
-  ocrlab bisect runs/20250101-120000-receipts             what made this run fail: everything that can be flipped
-  ocrlab bisect config.yaml batch_size=16 --steps 30      a config, and settings over it; 30 steps a run
-  ocrlab bisect runs/bad --against runtime.workers=0 optim.lr=1e-4     only these, and to these values
+  ocrlab bisect runs/20250101-120000-receipts         what made this run fail? tries all that can be changed
+  ocrlab bisect config.yaml batch_size=16 --steps 30  a config with one override; 30 steps for each run
+  ocrlab bisect runs/bad --against runtime.workers=0 optim.lr=1e-4
   ocrlab bisect --factor workers=8:0 --factor amp=1:0 -- python train.py --workers {workers} --amp {amp}
-  ocrlab bisect --factor OMP_NUM_THREADS=8:1 --factor PYTORCH_JIT=1:0 -- python train.py      as environment variables
-  ocrlab bisect --factor config=bad.yaml:good.yaml -- python train.py {config}      each key in which two files differ
-  ocrlab bisect --samples list=train.txt -- python train.py --list {list}     the line, or file of a folder, that fails
+  ocrlab bisect --factor OMP_NUM_THREADS=8:1 -- python train.py             an environment variable
+  ocrlab bisect --factor config=bad.yaml:good.yaml -- python train.py {config}    keys that differ between two files
+  ocrlab bisect --samples list=train.txt -- python train.py --list {list}   one line of a list, one file of a folder
+
+exit status: 0 = an answer; 1 = no answer; 2 = usage error
 """
 
 
@@ -40,43 +42,57 @@ def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     parser.usage = "ocrlab bisect RUN|CONFIG.yaml [key=value ...] [options] [-- COMMAND...]"
     parser.add_argument(
-        "what", nargs="*", metavar="RUN|CONFIG.yaml|key=value", help="what fails, and settings over its config"
+        "what",
+        nargs="*",
+        metavar="RUN|CONFIG.yaml|key=value",
+        help="the failing run or config, and settings that override it",
     )
     parser.add_argument(
-        "--against", nargs="+", action="extend", default=[], metavar="key=value", help="flip these, and nothing else"
+        "--against",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="key=value",
+        help="values to try instead of the failing ones (default: everything that can be changed)",
     )
     parser.add_argument(
         "--factor",
         action="append",
         default=[],
         metavar="NAME=BAD:GOOD",
-        help="of any program: {NAME} in its command, else the environment variable NAME; may be empty on one side; "
-        "BAD::GOOD where a value holds a colon; of two JSON, YAML or TOML files each key in which they differ is one",
+        help="a setting of COMMAND with its failing and its working value: replaces {NAME} in COMMAND, else sets the "
+        "environment variable NAME. Write BAD::GOOD if a value contains a colon. Two JSON, YAML or TOML files are "
+        "compared key by key",
     )
     parser.add_argument(
         "--samples",
         metavar="NAME=PATH",
-        help="of any program: a folder of files, a list of lines or a JSON list, given as {NAME}, is halved",
+        help="find the failing sample in a folder, a list of lines, CSV or JSON, which COMMAND gets as {NAME}",
     )
-    parser.add_argument("--runs", type=int, default=60, metavar="N", help="most runs (default: 60)")
+    parser.add_argument("--runs", type=int, default=60, metavar="N", help="maximum number of runs (default: 60)")
     parser.add_argument(
         "--error", type=float, default=0.05, metavar="P", help="accepted probability of a wrong answer (default: 0.05)"
     )
-    parser.add_argument("--rate", type=float, metavar="P", help="how often it fails, if known: 0.3 is 3 of 10 runs")
+    parser.add_argument(
+        "--rate",
+        type=float,
+        metavar="P",
+        help="how often it fails, if you know: 0.3 = 3 of 10 runs (default: estimated)",
+    )
     parser.add_argument(
         "--again",
         type=int,
         default=3,
         metavar="N",
-        help="more runs to confirm an answer of several factors, or of any where a run takes under 20 s (default: 3)",
+        help="repeat the decisive runs N times, for several factors or runs under 20 s (default: 3)",
     )
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="optimiser steps of a run (default: up to the step that failed)"
+        "--steps", type=int, metavar="N", help="optimizer steps of each run (default: up to the step that failed)"
     )
     parser.add_argument(
-        "--timeout", type=float, default=300.0, metavar="S", help="most seconds of a run (default: 300)"
+        "--timeout", type=float, default=300.0, metavar="S", help="maximum seconds for each run (default: 300)"
     )
-    parser.add_argument("--minutes", type=float, metavar="M", help="most minutes of all runs together")
+    parser.add_argument("--minutes", type=float, metavar="M", help="maximum minutes for all runs (default: no limit)")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ocrlab.inference import Detector
 
 OPEN = ("post.", "evaluate.", "exif", "runs", "trainer.accelerator", "runtime.threads")
-NEWEST = "a .ckpt file, or receipts for the shipped one; without it the newest run's best, else the shipped one"
+NEWEST = "checkpoint file, or `receipts` for the included detector (default: best of the newest run, else receipts)"
 
 
 def check(words: Sequence[str], also: Sequence[str] = ()) -> Config:

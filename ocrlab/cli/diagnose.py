@@ -23,17 +23,23 @@ EXAMPLES = """
   python train.py 2>&1 | tee train.log; ocrlab diagnose train.log --json
   ocrlab diagnose --jsonl reports.jsonl > verdicts.jsonl
   ocrlab diagnose --explain kernel.illegal_address
+
+exit status: 0 = a verdict, `unknown` included; 1 = the input cannot be read; 2 = usage error
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add what the command takes."""
+    parser.add_argument("path", nargs="?", metavar="PATH", help="log, run folder or executed notebook; - reads stdin")
     parser.add_argument(
-        "path", nargs="?", metavar="PATH", help="a log, a run folder, an executed notebook; - reads stdin"
+        "--jsonl", metavar="FILE", help="diagnose many logs: one object with id, log and optional context on each line"
     )
-    parser.add_argument("--jsonl", metavar="FILE", help="objects with id, log and perhaps context; one verdict a line")
     parser.add_argument(
-        "--explain", nargs="?", const="", metavar="ID", help="all that is known of a cause; without ID the list"
+        "--explain",
+        nargs="?",
+        const="",
+        metavar="ID",
+        help="describe a cause and its look-alikes; without ID list all causes",
     )
 
 

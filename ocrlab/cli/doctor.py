@@ -21,16 +21,25 @@ EXAMPLES = """
   ocrlab doctor                                      this machine and this Python, in ten steps
   ocrlab doctor --python ~/project/.venv/bin/python  another Python; ocrlab need not be installed there
   ocrlab doctor --json > doctor.json                 for a program, or for a bug report
+
+exit status: 0 = ok or warnings; 1 = at least one check failed; 2 = usage error
 """
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     parser.add_argument(
-        "--python", default=sys.executable, metavar="PATH", help="the interpreter to look at (the one that runs this)"
+        "--python",
+        default=sys.executable,
+        metavar="PATH",
+        help="Python interpreter to check (default: the current one)",
     )
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder for runs, whose disk is tried (runs)"
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="folder for runs; its disk is tested (default: runs)",
     )
 
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ocrlab.evaluation.metrics.page_scores import DatasetScores
 
 EXAMPLES = """
-  ocrlab evaluate data=receipts                           the newest run's detector, else the shipped one
+  ocrlab evaluate data=receipts                           the newest run's best detector, else the included one
   ocrlab evaluate --checkpoint runs/NAME/checkpoints/last.ckpt data=receipts
   ocrlab evaluate --checkpoint best.ckpt data=receipts split=test --json
   ocrlab evaluate --checkpoint best.ckpt data=receipts post.threshold=0.4 evaluate.long_side=960
   ocrlab evaluate --predictions found data=receipts --per-image pages.csv
-  ocrlab evaluate --oracle receipts
+  ocrlab evaluate --oracle receipts                       before training: what can these settings reach at best?
 """
 FIGURES = ("hmean", "precision", "recall")
 WORST = 5
@@ -32,12 +32,16 @@ NOTHING = "WARNING: no box of these pages counts: recall and hmean mean nothing,
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    what = parser.add_argument_group("what is scored, at most one of these")
+    what = parser.add_argument_group("what to score (at most one of these)")
     what.add_argument("--checkpoint", type="path", metavar="CKPT", help=detector_options.NEWEST)
-    help_text = "what ocrlab predict wrote, or a folder of ICDAR .txt or prediction .json, one a page, or a .jsonl"
+    help_text = (
+        "predictions: output of ocrlab predict, a folder with one ICDAR .txt or .json for each page, or a .jsonl"
+    )
     what.add_argument("--predictions", type="path", metavar="PATH", help=help_text)
-    parser.add_argument("--per-image", type="path", metavar="FILE", help="write one line a page, .jsonl or .csv")
-    help_text = "data=DIR (needed), split=NAME (val), and settings under post. and evaluate."
+    parser.add_argument(
+        "--per-image", type="path", metavar="FILE", help="write one line for each page to this new .jsonl or .csv file"
+    )
+    help_text = "data=DIR (required), split=NAME (default: val), and settings that start with post. or evaluate."
     parser.add_argument("settings", nargs="*", metavar="key=value", help=help_text)
     upper_bound.arguments(parser)
 

@@ -9,17 +9,25 @@ from ocrlab.cli.parser import Answer, Parser
 from ocrlab.records import SCHEMA
 
 EXAMPLES = """
-  ocrlab export onnx --out receipts.onnx                  the newest run's detector, else the shipped one
+  ocrlab export onnx --out receipts.onnx                  the newest run's best detector, else the included one
   ocrlab export onnx --checkpoint best.ckpt --out model.onnx post.threshold=0.4
+  ocrlab export onnx --checkpoint receipts --out receipts.onnx --json
 """
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    parser.add_argument("form", choices=("onnx",), help="images (B, 3, H, W) uint8 RGB in, probability map out")
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="kept in the file's metadata, such as post.*")
+    parser.add_argument(
+        "form", choices=("onnx",), help="ONNX: input images (B, 3, H, W) uint8 RGB, output probability maps"
+    )
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="key=value",
+        help="settings to store in the file's metadata, such as post.threshold=0.4",
+    )
     parser.add_argument("--checkpoint", type="path", metavar="CKPT", help=detector_options.NEWEST)
-    parser.add_argument("--out", type="path", required=True, metavar="FILE", help="a new file")
+    parser.add_argument("--out", type="path", required=True, metavar="FILE", help="new file to write (required)")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -13,26 +13,36 @@ from ocrlab.hardware.cuda_device_limits import device_limits
 from ocrlab.records import SCHEMA, Check, check_record
 
 EXAMPLES = """
-  ocrlab kernel                                                 what the device here allows, asked of its driver
-  ocrlab kernel --grid 1000 --block 32,32 --shared 65536        which limit does this launch break?
-  ocrlab kernel --block 1024 --ptxas build.log --capability 8.6 registers and shared memory as the compiler printed them
-  ocrlab kernel --ncu profile.csv                               Nsight Compute's memory metrics in words
+  ocrlab kernel                                                 the limits of the device in this machine
+  ocrlab kernel --grid 1000 --block 32,32 --shared 65536        which limit does this launch exceed?
+  ocrlab kernel --block 1024 --ptxas build.log --capability 8.6 registers and shared memory from the compiler's output
+  ocrlab kernel --ncu profile.csv                               explain Nsight Compute's memory metrics
+
+exit status: 0 = within the limits; 1 = a limit is exceeded; 2 = usage error
 """
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    parser.add_argument("--grid", type=triple, metavar="X,Y,Z", help="blocks of the launch")
-    parser.add_argument("--block", type=triple, metavar="X,Y,Z", help="threads of a block")
-    parser.add_argument("--shared", type=natural, default=0, metavar="BYTES", help="dynamic shared memory of a block")
-    parser.add_argument("--registers", type=natural, default=0, metavar="N", help="registers of a thread")
-    parser.add_argument("--cooperative", action="store_true", help="all blocks must be resident at once")
+    parser.add_argument("--grid", type=triple, metavar="X,Y,Z", help="grid size in blocks")
+    parser.add_argument("--block", type=triple, metavar="X,Y,Z", help="block size in threads")
     parser.add_argument(
-        "--ptxas", type=Path, metavar="FILE", help="output of nvcc -Xptxas -v, checked kernel by kernel"
+        "--shared", type=natural, default=0, metavar="BYTES", help="dynamic shared memory for each block (default: 0)"
     )
-    parser.add_argument("--capability", metavar="8.6", help="of another device than the one here")
-    parser.add_argument("--device", type=natural, default=0, metavar="N", help="which device, as the driver counts")
-    parser.add_argument("--ncu", type=Path, metavar="FILE", help="ncu --csv --page raw (or details)")
+    parser.add_argument(
+        "--registers", type=natural, default=0, metavar="N", help="registers for each thread (default: unknown)"
+    )
+    parser.add_argument(
+        "--cooperative", action="store_true", help="cooperative launch: all blocks must be resident at once"
+    )
+    parser.add_argument("--ptxas", type=Path, metavar="FILE", help="check each kernel in the output of nvcc -Xptxas -v")
+    parser.add_argument(
+        "--capability", metavar="8.6", help="compute capability of another device (default: that of the device here)"
+    )
+    parser.add_argument(
+        "--device", type=natural, default=0, metavar="N", help="device number of the driver (default: 0)"
+    )
+    parser.add_argument("--ncu", type=Path, metavar="FILE", help="output of ncu --csv --page raw (or details)")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -17,7 +17,8 @@ from ocrlab.records import SCHEMA
 
 SECONDS = 120.0
 EXAMPLES = """
-  ocrlab memory estimate                                  the defaults
+  ocrlab memory estimate                                  the default settings
+  ocrlab memory estimate data=receipts batch_size=16
   ocrlab memory estimate crop=640 batch_size=16 trainer.precision=bf16
 """
 

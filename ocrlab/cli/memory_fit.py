@@ -24,24 +24,30 @@ if TYPE_CHECKING:
 
 MIB = memory_limit.MIB
 EXAMPLES = """
-  ocrlab memory fit                                       the defaults, on this machine
-  ocrlab memory fit data=receipts crop=640 --limit 8      your pages, with 8 GB
-  ocrlab memory fit experiment.yaml batch_size=32         the batch to reach; the answer accumulates up to it
+  ocrlab memory fit                                       the default settings on this machine
+  ocrlab memory fit data=receipts crop=640 --limit 8      your pages, within 8 GB
+  ocrlab memory fit experiment.yaml batch_size=32         reach an effective batch of 32, by accumulation if needed
 """
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     add_settings(parser)
-    parser.add_argument("--limit", type=float, metavar="GB", help="10^9 bytes; by default what this process may have")
-    parser.add_argument("--margin", type=float, default=0.1, metavar="P", help="part of it to leave free (0.1)")
-    parser.add_argument("--minutes", type=float, default=5.0, metavar="M", help="to be done in (5)")
+    parser.add_argument(
+        "--limit", type=float, metavar="GB", help="memory limit in GB, 10^9 bytes (default: what this process may use)"
+    )
+    parser.add_argument(
+        "--margin", type=float, default=0.1, metavar="P", help="fraction of the limit to leave free (default: 0.1)"
+    )
+    parser.add_argument("--minutes", type=float, default=5.0, metavar="M", help="maximum minutes (default: 5)")
 
 
 def add_settings(parser: Parser) -> None:
     """Add the words that describe a config."""
-    parser.add_argument("settings", nargs="*", metavar="CONFIG.yaml|key=value", help="as for ocrlab train")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the config file, where its name has a = in it")
+    parser.add_argument(
+        "settings", nargs="*", metavar="CONFIG.yaml|key=value", help="config file and settings, as for ocrlab train"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="config file; needed if its name contains =")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -21,17 +21,23 @@ RUNS = "runs"
 FASTEST = 0.1  # seconds between two samples
 PROCESSES = 6  # named
 EXAMPLES = """
-  ocrlab memory watch                       the newest run that lives, else the whole machine
-  ocrlab memory watch 4242                  one process with all that it started
+  ocrlab memory watch                       the newest run that is alive, else the whole machine
+  ocrlab memory watch 4242                  one process and everything it started
   ocrlab memory watch 4242 --seconds 5 --json > memory.jsonl
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("pid", nargs="?", type=int, metavar="PID", help="process; default the newest run that lives")
-    parser.add_argument("--seconds", type=float, default=1.0, metavar="N", help="between two samples (1)")
-    parser.add_argument("--count", type=int, metavar="N", help="samples; default until the process ends or Ctrl-C")
+    parser.add_argument(
+        "pid", nargs="?", type=int, metavar="PID", help="process id (default: the newest run that is alive)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, metavar="N", help="seconds between two samples (default: 1)"
+    )
+    parser.add_argument(
+        "--count", type=int, metavar="N", help="number of samples (default: until the process ends, or Ctrl-C)"
+    )
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -10,14 +10,15 @@ from ocrlab.errors import ConfigError
 from ocrlab.redaction import clean
 
 EXAMPLES = """
-  ocrlab memory why runs/20260102-030405-receipts            a run folder, of ocrlab train or ocrlab watch
-  ocrlab memory why train.log                                a log is enough
+  ocrlab memory why runs/20260102-030405-receipts            a run folder of ocrlab train or ocrlab watch
+  ocrlab memory why train.log                                a log
+  python train.py 2>&1 | ocrlab memory why -                 stdin
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("path", metavar="RUN|LOG", help="run folder, log, or executed notebook; - reads stdin")
+    parser.add_argument("path", metavar="RUN|LOG", help="run folder, log or executed notebook; - reads stdin")
     parser.add_argument("--try", dest="attempt", action="store_true", help=argparse.SUPPRESS)
 
 

@@ -1,4 +1,4 @@
-"""What every command shares: its answer, its argument parser, and tables of text."""
+"""Shared by every command: its answer, its argument parser, and text tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u20
 
 @dataclass
 class Answer:
-    """What a command has to say: a JSON-ready record, the same as text for people, and the exit status."""
+    """The result of a command: a JSON-ready record, the same as text for people, and the exit status."""
 
     record: dict[str, Any]
     text: str = ""
@@ -27,21 +27,21 @@ class Answer:
 class Parser(argparse.ArgumentParser):
     """argparse with examples under the help, no guessed abbreviations, and wrong use as ConfigError."""
 
-    def __init__(self, prog: str, what: str, examples: str, commands: Mapping[str, str] | None = None) -> None:
-        epilog = "examples:\n" + examples.strip("\n")
-        if commands:
-            listing = "\n".join(f"  {name:<10} {purpose}" for name, purpose in commands.items())
-            epilog = f"commands:\n{listing}\n\n{epilog}"
+    def __init__(self, prog: str, what: str, examples: str, commands: str = "") -> None:
+        """Set up a parser; `commands` is the text that lists the subcommands, empty for a command without any."""
+        epilog = "\n\n".join(filter(None, [commands, "examples:\n" + examples.strip("\n")]))
         super().__init__(
             prog=prog,
-            description=what[0].upper() + what[1:],
+            description=f"{what[0].upper()}{what[1:]}" + ("" if what.endswith("?") else "."),
             epilog=epilog,
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
         self.register("type", "path", _path)
-        if commands is None:
-            self.add_argument("--json", action="store_true", help="print one JSON object, everything else to stderr")
+        self._positionals.title = "arguments"
+        if not commands:
+            help_text = "print one JSON object on stdout, and everything else on stderr"
+            self.add_argument("--json", action="store_true", help=help_text)
 
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError with what argparse found wrong, and the nearest option for one that there is not."""
@@ -66,6 +66,11 @@ def _path(text: str) -> Path:
 def escape_control(text: str) -> str:
     """Return a text for a terminal: a control character, in a stranger's file name, is shown and not obeyed."""
     return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def list_commands(commands: Mapping[str, str]) -> str:
+    """Return one line for each command: its name and its purpose."""
+    return "\n".join(f"  {name:<10} {purpose}" for name, purpose in commands.items())
 
 
 def table(rows: Sequence[Sequence[object]]) -> str:

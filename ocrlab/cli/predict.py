@@ -25,28 +25,28 @@ FORMATS = ("json", "icdar", "overlay")
 OUT = Path("found")
 TAKES_PATHS = True  # words after -- are paths, whatever they look like
 EXAMPLES = """
-  ocrlab predict page.jpg                                 the newest run's detector, else the shipped one; into found/
+  ocrlab predict page.jpg                                 results go to found/
   ocrlab predict scans more/page.png --out found --checkpoint best.ckpt
-  ocrlab predict scans --jsonl - | jq .detections         one line of JSON a page, as soon as it is done
+  ocrlab predict scans --jsonl - | jq .detections         one line of JSON for each page, as soon as it is done
   find scans -name '*.tif' | ocrlab predict - --checkpoint receipts --format json overlay
   ocrlab predict scans post.threshold=0.4 evaluate.long_side=960 --json
 
-A word that names no file is an error before anything is done. A page that cannot be read, or a line on stdin that
-names no file, is reported and left out.
+An argument that is not a file is an error before anything runs. A page that cannot be read, or a line on stdin that
+names no file, is reported and left out. Exit status: 0 = at least one page predicted; 1 = none; 2 = usage error.
 """
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
-    what = "images, folders, - for a list of them on stdin, settings such as post.threshold=0.4; after -- only paths"
+    what = "images, folders, - for a list on stdin, settings such as post.threshold=0.4; after -- only paths"
     parser.add_argument("words", nargs="*", metavar="PATH|key=value", help=what)
     parser.add_argument("--checkpoint", type="path", metavar="CKPT", help=detector_options.NEWEST)
-    parser.add_argument("--out", type="path", metavar="DIR", help=f"folder for what is found ({OUT})")
+    parser.add_argument("--out", type="path", metavar="DIR", help=f"folder for the results (default: {OUT})")
     shown = f"{{{','.join(FORMATS)}}}"
-    parser.add_argument("--format", nargs="+", metavar=shown, help="what to write into it (all three)")
-    what = "one JSON object a page into a new file, - is stdout; then no other file unless --out or --format is given"
+    parser.add_argument("--format", nargs="+", metavar=shown, help="what to write into DIR (default: all three)")
+    what = "write one JSON object for each page to a new file, or - for stdout; DIR then needs --out"
     parser.add_argument("--jsonl", metavar="FILE", help=what)
-    what = "auto takes the GPU when it passes a smoke test (auto)"
+    what = "device; auto uses a GPU that passes a smoke test (default: auto)"
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help=what)
 
 

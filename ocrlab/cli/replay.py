@@ -11,9 +11,9 @@ from ocrlab.debug.replay.replay_job import TIMEOUT, replay
 from ocrlab.redaction import clean
 
 EXAMPLES = """
-  ocrlab replay runs/20260102-030405-receipts               the step that was being made when the run ended
-  ocrlab replay runs/20260102-030405-receipts --step 212    another one that is still in the record
-  ocrlab replay runs/mine --timeout 120 --json              two minutes for all of it; one JSON object
+  ocrlab replay runs/20260102-030405-receipts               the step in which the run ended
+  ocrlab replay runs/20260102-030405-receipts --step 212    another step of the record
+  ocrlab replay runs/mine --timeout 120 --json              at most two minutes; one JSON object
 
 It starts the program that the run folder names, and unpickles batches that were kept raw: replay only runs that you
 trust.
@@ -22,11 +22,16 @@ trust.
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="run folder with a flight record")
-    parser.add_argument("--step", type=int, metavar="N", help="optimiser step, from 0; default the one that failed")
-    parser.add_argument("--rank", type=int, metavar="N", help="of several ranks; default the one that failed first")
     parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT, metavar="S", help=f"seconds for all of it ({TIMEOUT:g})"
+        "run",
+        type=Path,
+        metavar="RUN",
+        help="run folder with a flight record: of ocrlab train, ocrlab.record or ocrlab.Recorder",
+    )
+    parser.add_argument("--step", type=int, metavar="N", help="optimizer step, from 0 (default: the one that failed)")
+    parser.add_argument("--rank", type=int, metavar="N", help="rank to replay (default: the one that failed first)")
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT, metavar="S", help=f"seconds for everything (default: {TIMEOUT:g})"
     )
 
 

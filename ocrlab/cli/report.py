@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 WORDS = {
-    "html": "write an executed notebook as one HTML file that needs no network and no script",
-    "bug": "write a bug report of a run that fills itself in",
+    "html": "write an executed notebook as one HTML file without scripts or network requests",
+    "bug": "write a bug report of a run, an incident, a notebook or a log",
 }
 EXAMPLES = """
-  ocrlab report html reports/20260102-030405-03_train.ipynb      beside it, as .html
-  ocrlab report bug runs/20260102-030405-receipts                what failed, why, and how to see it again
+  ocrlab report bug runs/20260102-030405-receipts                what failed, why, and how to reproduce it
+  ocrlab report bug train.log                                    the same from a log
+  ocrlab report html reports/20260102-030405-03_train.ipynb      writes the .html beside it
 
-`ocrlab report WORD --help` says more; each WORD takes --json.
+`ocrlab report WORD --help` describes one of them; each takes --json. Secrets and names are replaced: review the file
+before you share it.
 """

@@ -18,22 +18,27 @@ from ocrlab.reports.bug_report.sources import Sources, collect
 
 TIMEOUT = 300.0
 EXAMPLES = """
-  ocrlab report bug runs/20260102-030405-receipts            into its incident/, as Markdown and as HTML
-  ocrlab report bug runs/20260102-030405-receipts --verify   run it again first: does the same failure come?
-  ocrlab report bug reports/mine.ipynb --out bug.md          of a notebook that failed; bug.md and bug.html
-  ocrlab report bug train.log                                of a log, which says less
+  ocrlab report bug runs/20260102-030405-receipts            writes Markdown and HTML to its incident/
+  ocrlab report bug runs/20260102-030405-receipts --verify   run it again first: is it the same failure?
+  ocrlab report bug reports/mine.ipynb --out bug.md          a failed notebook; writes bug.md and bug.html
+  ocrlab report bug train.log                                a log, which contains less
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
     add = parser.add_argument
-    add("path", type="path", metavar="RUN|INCIDENT|NOTEBOOK|LOG", help="what failed; nothing in it is changed")
-    what = "run the command again N times (1), under watch, and say whether the same failure came"
+    add("path", type="path", metavar="RUN|INCIDENT|NOTEBOOK|LOG", help="what failed; it is not changed")
+    what = "run the recorded command again N times under watch, and report whether it fails in the same way (N: 1)"
     add("--verify", nargs="?", const=1, default=0, type=int, metavar="N", help=what)
-    what = f"seconds for each run of --verify ({TIMEOUT:g})"
+    what = f"seconds for each run of --verify (default: {TIMEOUT:g})"
     add("--timeout", type=float, default=TIMEOUT, metavar="S", help=what)
-    add("--out", type="path", metavar="FILE", help="a new file; .md and .html are written")
+    add(
+        "--out",
+        type="path",
+        metavar="FILE",
+        help="new file; .md and .html are written (default: in the incident folder)",
+    )
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -11,21 +11,21 @@ from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import SCHEMA
 
 EXAMPLES = """
-  ocrlab report html reports/20260102-030405-03_train.ipynb      beside it, as .html
-  ocrlab report html mine.ipynb --out mine-to-share.html         anybody's executed notebook
-  ocrlab report html mine.ipynb --most 300                       for a place that takes 300 kB
-  ocrlab report html mine.ipynb --overwrite                      again, after it was executed again
+  ocrlab report html reports/20260102-030405-03_train.ipynb      writes the .html beside it
+  ocrlab report html mine.ipynb --out mine-to-share.html         any executed notebook
+  ocrlab report html mine.ipynb --most 300                       at most 300 kB
+  ocrlab report html mine.ipynb --overwrite                      replace the earlier file
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
     add = parser.add_argument
-    add("notebook", type="path", metavar="NOTEBOOK", help="an executed notebook; it stays as it is")
-    add("--out", type="path", metavar="FILE", help="a new file (beside the notebook, as .html)")
-    what = "the largest that the file may be; pictures shrink (2000)"
+    add("notebook", type="path", metavar="NOTEBOOK", help="executed notebook; it is not changed")
+    add("--out", type="path", metavar="FILE", help="new file (default: beside the notebook, as .html)")
+    what = "maximum size of the file; pictures are shrunk to fit (default: 2000)"
     add("--most", type=int, default=2000, metavar="KB", help=what)
-    add("--overwrite", action="store_true", help="write over FILE if it is there")
+    add("--overwrite", action="store_true", help="replace FILE if it exists")
 
 
 def run(args: argparse.Namespace) -> Answer:

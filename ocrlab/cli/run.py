@@ -14,31 +14,32 @@ from ocrlab.cli.parser import Answer, Parser, table
 from ocrlab.errors import ConfigError
 
 EXAMPLES = """
-  ocrlab run notebooks/03_train.ipynb                          with the defaults of its parameters cell
+  ocrlab run notebooks/03_train.ipynb                          with its default parameters
   ocrlab run notebooks/03_train.ipynb -p max_steps 600 -p lr 1e-3
-  ocrlab run notebooks/03_train.ipynb --cell-timeout 3600      a cell that runs longer is STUCK: stacks, verdict, end
+  ocrlab run notebooks/03_train.ipynb --cell-timeout 3600      a slower cell is STUCK: stacks, verdict, end
   ocrlab run mine.ipynb --out elsewhere --no-html
 
-`ocrlab runs` is another command: it lists trainings.
+To list trainings, use `ocrlab runs`.
 """
 EXIT_STATUS = """\
-exit status: 0 for PASS, WARN, or a notebook of yours without an outcome; 1 for FAIL, an error, or an ocrlab
-notebook without an outcome; 2 for wrong use; 124 for STUCK; 128+n where signal n killed the kernel or
-stopped the command"""
+exit status: 0 = PASS, WARN, or your own notebook without an outcome; 1 = FAIL, error, or an ocrlab notebook without an
+outcome; 2 = usage error; 124 = STUCK; 128 + N = signal N ended the kernel or the command"""
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     parser.epilog = f"{parser.epilog}\n\n{EXIT_STATUS}"
-    parser.add_argument("notebook", type=Path, help="the notebook to execute; it stays as it is")
-    what = "a parameter: its name and type are checked against the parameters cell before a kernel starts"
+    parser.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="notebook to execute; the file is not changed")
+    what = "set a parameter; name and type are checked against the parameters cell first"
     pair = ("NAME", "VALUE")
     parser.add_argument("-p", dest="parameters", nargs=2, action="append", default=[], metavar=pair, help=what)
-    parser.add_argument("--out", type=Path, default=Path("reports"), metavar="DIR", help="where it goes (reports)")
-    parser.add_argument("--timeout", metavar="S", help="seconds for the whole notebook (no limit)")
-    parser.add_argument("--cell-timeout", metavar="S", help="seconds for one cell (86400)")
+    parser.add_argument(
+        "--out", type=Path, default=Path("reports"), metavar="DIR", help="folder for the results (default: reports)"
+    )
+    parser.add_argument("--timeout", metavar="S", help="seconds for the whole notebook (default: no limit)")
+    parser.add_argument("--cell-timeout", metavar="S", help="seconds for one cell (default: 86400)")
     switch = argparse.BooleanOptionalAction
-    parser.add_argument("--html", action=switch, default=True, help="write a report as HTML too")
+    parser.add_argument("--html", action=switch, default=True, help="also write an HTML report (default: yes)")
 
 
 def run(args: argparse.Namespace) -> Answer:

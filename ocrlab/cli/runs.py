@@ -20,33 +20,39 @@ from ocrlab.reports.run_history.run_list import Run
 DEFAULT = "runs"
 SCREEN = 20  # runs on a terminal; a pipe and --json get all
 EXAMPLES = """
-  ocrlab runs                                             the newest runs of runs/, then the failures by fingerprint
-  ocrlab runs elsewhere 'hmean>0.9' encoder=resnet18      only those; a key is a setting or a figure
-  ocrlab runs --status failure --since 3d                 what failed since three days ago
-  ocrlab runs --cause host                                a cause, a group of causes, or words of why it failed
+  ocrlab runs                                             the newest runs in runs/, then failures by fingerprint
+  ocrlab runs elsewhere 'hmean>0.9' encoder=resnet18      filter by a setting or a metric
+  ocrlab runs --status failure --since 3d                 what failed in the last three days
+  ocrlab runs --cause host                                a cause, a group of causes, or words of the failure
   ocrlab runs --failure 9b2f10                            every run with this fingerprint
   ocrlab runs --sort hmean --limit 5                      the five best
   ocrlab runs runs/A runs/B                               two runs and the settings in which they differ
   ocrlab runs --json | jq '.runs[] | select(.hmean > 0.9) | .run'
 
-`ocrlab run NOTEBOOK` is another command: it executes a notebook.
+To execute a notebook, use `ocrlab run NOTEBOOK`.
 """
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     add = parser.add_argument
-    what = "folders with run folders, or run folders (runs); conditions: =, != with * and ?; <, <=, >, >= in quotes"
+    what = (
+        "run folders or folders that contain them (default: runs), and conditions with = != < <= > >= (quote < and >)"
+    )
     add("words", nargs="*", metavar="DIR | key=value", help=what)
-    add("--status", action="append", default=[], help=f"{', '.join(run_list.STATUSES)}; or failure")
-    add("--cause", metavar="CAUSE", help="an id, a group as gpumem, a pattern, or words of the failure")
-    add("--failure", metavar="ID", help="the fingerprint of a failure, or its beginning")
-    add("--name", metavar="TEXT", help="part of the folder's name, or a pattern with * and ?")
-    add("--since", metavar="WHEN", help="started then or later: 90m, 12h, 3d, 2w, 2026-11-20")
-    what = "started, name, status, cause, hmean, time, a setting, a figure"
+    add("--status", action="append", default=[], help=f"only this status: {', '.join(run_list.STATUSES)} or failure")
+    add(
+        "--cause",
+        metavar="CAUSE",
+        help="only this cause: an id, a group such as gpumem, a pattern, or words of the failure",
+    )
+    add("--failure", metavar="ID", help="only failures with this fingerprint, or its first characters")
+    add("--name", metavar="TEXT", help="only folders whose name contains TEXT, or matches a pattern with * and ?")
+    add("--since", metavar="WHEN", help="only runs started since then: 90m, 12h, 3d, 2w or 2026-11-20")
+    what = "sort by started, name, status, cause, hmean, time, a setting or a metric (default: started)"
     add("--sort", metavar="KEY", default="started", help=what)
-    add("--reverse", action="store_true", help="the other way round: oldest or smallest first")
-    add("--limit", metavar="N", help=f"at most so many runs; 0 for all ({SCREEN} on a terminal, else 0)")
+    add("--reverse", action="store_true", help="reverse the order: oldest or smallest first")
+    add("--limit", metavar="N", help=f"show at most N runs, 0 = all (default: {SCREEN} on a terminal, else 0)")
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 WORDS = {
-    "make": "write synthetic receipts, with exact polygons",
-    "show": "look at annotated pages as one contact sheet",
+    "make": "write synthetic receipts with exact polygons",
+    "show": "draw annotated pages on one contact sheet",
     "check": "find boxes and pages that are probably wrong",
-    "convert": "write annotated pages in another format, into a new folder",
+    "convert": "convert annotated pages to another format, in a new folder",
 }
 EXAMPLES = """
-  ocrlab samples make receipts                            48 pages to learn from, 16 to measure on
+  ocrlab samples make receipts                            48 training pages and 16 validation pages
   ocrlab samples show receipts --split val --out sheet.png
   ocrlab samples check receipts                           boxes and pages that are probably wrong
   ocrlab samples convert receipts receipts-coco --to coco
 
-`ocrlab samples WORD --help` says more; each WORD takes --json.
+`ocrlab samples WORD --help` describes one of them; each takes --json.
 """

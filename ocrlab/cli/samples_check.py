@@ -20,18 +20,24 @@ if TYPE_CHECKING:
 SHOWN = 6  # examples of a kind in the table
 SEVERITIES = ("error", "warn", "note")
 EXAMPLES = """
-  ocrlab samples check receipts                           all splits; the sheets go to reports/check-receipts
+  ocrlab samples check receipts                           all splits; contact sheets in reports/check-receipts
   ocrlab samples check receipts --split val --out sheets
-  ocrlab samples check receipts --clean receipts-clean    also write a copy without what is certainly wrong
+  ocrlab samples check receipts --clean receipts-clean    also write a copy without the certain errors
+
+exit status: 0 = nothing suspicious; 1 = at least one error or warning; 2 = usage error
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("data", type=Path, metavar="DATA", help="data folder, or one annotation file")
-    parser.add_argument("--split", nargs="+", metavar="NAME", help="splits to look at (all)")
-    parser.add_argument("--out", type="path", metavar="DIR", help="where contact sheets go (reports/check-DATA)")
-    parser.add_argument("--clean", type="path", metavar="DIR", help="write a cleaned copy to this new folder")
+    parser.add_argument("data", type=Path, metavar="DATA", help="data folder or annotation file")
+    parser.add_argument("--split", nargs="+", metavar="NAME", help="splits to check (default: all)")
+    parser.add_argument(
+        "--out", type="path", metavar="DIR", help="folder for contact sheets (default: reports/check-DATA)"
+    )
+    parser.add_argument(
+        "--clean", type="path", metavar="DIR", help="also write a copy without the certain errors to this new folder"
+    )
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -13,23 +13,25 @@ EXAMPLES = """
   ocrlab samples convert cord cord-icdar --to icdar
   ocrlab samples convert totaltext totaltext-coco --to coco --images link
   ocrlab samples convert cocotext.v2.json street --to jsonl --split train val
-  ocrlab samples convert street street-shards --to shards   tars for millions of pages
+  ocrlab samples convert street street-shards --to shards   tar shards, for millions of pages
   ocrlab samples convert ctw1500 ctw-quads --to icdar --quads
 
-Image, polygon, transcription and the ignore flag are carried over exactly; what the new format cannot hold is counted.
-The source is only read, nothing is overwritten, and the new folder is there whole or not at all.
+Images, polygons, transcriptions and ignore flags are copied exactly. What the new format cannot hold is counted. The
+source is never changed, nothing is overwritten, and the new folder appears only when it is complete.
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("source", type="path", metavar="SRC", help="data folder, or one annotation file")
-    parser.add_argument("target", type="path", metavar="DST", help="a new folder")
-    parser.add_argument("--to", required=True, choices=TO, help="format to write")
-    parser.add_argument("--split", nargs="+", default=[], metavar="NAME", help="splits to take (all)")
-    how = "copy (default), link (hard links) or none: annotations only"
+    parser.add_argument("source", type="path", metavar="SRC", help="data folder or annotation file")
+    parser.add_argument("target", type="path", metavar="DST", help="new folder to write")
+    parser.add_argument("--to", required=True, choices=TO, help="format to write (required)")
+    parser.add_argument("--split", nargs="+", default=[], metavar="NAME", help="splits to convert (default: all)")
+    how = "copy images, hard-link them, or write annotations only (default: copy)"
     parser.add_argument("--images", choices=("copy", "link", "none"), default="copy", help=how)
-    parser.add_argument("--quads", action="store_true", help="polygons of other than 4 points as smallest rectangles")
+    parser.add_argument(
+        "--quads", action="store_true", help="replace polygons that do not have 4 points by their smallest rectangle"
+    )
 
 
 def run(args: argparse.Namespace) -> Answer:

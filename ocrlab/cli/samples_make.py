@@ -10,17 +10,18 @@ from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 
 EXAMPLES = """
-  ocrlab samples make receipts                            48 pages to learn from, 16 to measure on
-  ocrlab samples make receipts --train 500 --val 50 --seed 7
+  ocrlab samples make receipts                            48 training pages and 16 validation pages
+  ocrlab samples make receipts --train 500 --val 50
+  ocrlab samples make receipts-2 --seed 7                 other pages
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("folder", type="path", metavar="DIR", help="data folder to write into")
-    parser.add_argument("--train", type=int, default=48, metavar="N", help="pages to learn from (48)")
-    parser.add_argument("--val", type=int, default=16, metavar="N", help="pages to measure on (16)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another seed, other pages (0)")
+    parser.add_argument("folder", type="path", metavar="DIR", help="data folder to write")
+    parser.add_argument("--train", type=int, default=48, metavar="N", help="number of training pages (default: 48)")
+    parser.add_argument("--val", type=int, default=16, metavar="N", help="number of validation pages (default: 16)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: 0)")
 
 
 def run(args: argparse.Namespace) -> Answer:

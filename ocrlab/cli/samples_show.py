@@ -21,16 +21,20 @@ if TYPE_CHECKING:
 CELL, COLUMNS, GAP = 400, 4, 8  # pixels, pages in a row, pixels
 COUNTED, IGNORED = (40, 160, 40), (200, 40, 40)  # RGB
 EXAMPLES = """
+  ocrlab samples show receipts                            12 pages of the train split
   ocrlab samples show receipts --split val --out sheet.png
+  ocrlab samples show coco/train.json --pages 40
 """
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
-    parser.add_argument("folder", type="path", metavar="DIR", help="data folder, or one annotation file")
-    parser.add_argument("--split", default="train", metavar="NAME", help="split to look at (train)")
-    parser.add_argument("--pages", type=int, default=12, metavar="N", help="pages on the sheet (12)")
-    parser.add_argument("--out", type="path", metavar="PNG", help="a new file (reports/samples-DIR-SPLIT.png)")
+    parser.add_argument("folder", type="path", metavar="DIR", help="data folder or annotation file")
+    parser.add_argument("--split", default="train", metavar="NAME", help="split to show (default: train)")
+    parser.add_argument("--pages", type=int, default=12, metavar="N", help="number of pages on the sheet (default: 12)")
+    parser.add_argument(
+        "--out", type="path", metavar="PNG", help="new file to write (default: reports/samples-DIR-SPLIT.png)"
+    )
 
 
 def run(args: argparse.Namespace) -> Answer:

@@ -1,4 +1,4 @@
-"""`ocrlab train`: train a detector, in a child under watch; what learns is imported only there."""
+"""`ocrlab train`: train a detector in a watched child process, which alone imports torch."""
 
 from __future__ import annotations
 
@@ -28,32 +28,39 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
   ocrlab train                                            in a checkout: the synthetic receipts in data_samples/
-  ocrlab train data=receipts trainer.max_steps=800        a folder with train/images, train/gts, val/...
+  ocrlab train data=receipts trainer.max_minutes=30       your pages in receipts/train and receipts/val, in 30 minutes
+  ocrlab train data=receipts weights=receipts             start from the included detector: best for few pages
   ocrlab train +hardware=rtx3060_12gb_i5_16core batch_size=4
-  ocrlab train trainer.accumulate_grad_batches=4          the effect of a batch of 16 with the memory of 4
+  ocrlab train trainer.accumulate_grad_batches=4          an effective batch of 16 in the memory of 4
   ocrlab train experiment.yaml optim.lr=1e-3 tracking=offline
-  ocrlab train runtime.debug_cuda=true                    CUDA errors where they were made (DEBUG_CUDA=1 does it too)
-  ocrlab train --resume runs/20250101-120000-receipts     go on where that run stopped
+  ocrlab train runtime.debug_cuda=true                    raise CUDA errors where they happen (also DEBUG_CUDA=1)
+  ocrlab train --resume runs/20250101-120000-receipts     continue where that run stopped
   ocrlab train --nproc 2                                  two ranks on this machine, each with batch_size crops
   torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint HOST:29500 -m ocrlab train
   srun --ntasks-per-node 8 ocrlab train                   SLURM; `ocrlab watch -- torchrun ...` names a rank that fails
-  ocrlab train --keys                                     every setting: default, what it takes, what it does
+  ocrlab train --keys                                     list all settings
+
+exit status: 0 = done; 1 = failed; 2 = usage error; 124 = a hang was terminated; 128 + N = signal N
 """
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     presets = "\n".join(f"  {name}\n      {preset.why}" for name, preset in PRESETS.items())
-    presets = f"presets, as +hardware=NAME; a YAML file and key=value win over them:\n{presets}"
+    presets = f"presets, used as +hardware=NAME; a YAML file and key=value override them:\n{presets}"
     parser.epilog = f"{parser.epilog}\n\n{presets}"
     add = parser.add_argument
-    what = "a config file, and settings that win over it; the last one of two wins"
+    what = "a config file, and settings that override it; of two equal keys the last one counts"
     add("settings", nargs="*", metavar="CONFIG.yaml|key=value", help=what)
-    add("--config", type=Path, metavar="FILE", help="the config file, where its name has a = in it")
-    add("--resume", type=Path, metavar="RUN", help="run folder to go on with; its config is used")
-    add("--nproc", metavar="N", help="train in N processes, one for each GPU (or on CPUs): see below")
-    add("--keys", action="store_true", help="list every setting and end")
-    add("--in-process", action="store_true", help="train in this process, without a watcher around it")
+    add("--config", type=Path, metavar="FILE", help="config file; needed if its name contains =")
+    add("--resume", type=Path, metavar="RUN", help="continue the run in this folder, with its config")
+    add(
+        "--nproc",
+        metavar="N",
+        help="train in N processes, one for each GPU or each share of the CPU cores (default: 1)",
+    )
+    add("--keys", action="store_true", help="list every setting with its default, and exit")
+    add("--in-process", action="store_true", help="train in this process, without a watching parent process")
 
 
 def run(args: argparse.Namespace) -> Answer:

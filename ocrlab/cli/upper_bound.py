@@ -27,14 +27,30 @@ def unclip(text: str) -> Literal["exact"] | float:
 
 def arguments(parser: Parser) -> None:
     """Add the words of the oracle to those of evaluate."""
-    group = parser.add_argument_group("oracle", "perfect maps through post-processing: what the settings alone lose")
-    group.add_argument("--oracle", type="path", metavar="DATA", help="a data folder; no checkpoint is needed")
-    group.add_argument("--split", default="val", help="of DATA (default val)")
-    group.add_argument("--config", type="path", metavar="YAML", help="judge these settings, not the defaults")
-    group.add_argument("--long-side", type=int, nargs="+", metavar="PX", help="(640 960 1280)")
-    group.add_argument("--shrink", type=float, nargs="+", metavar="R", help="(0.4 0.5 0.6 0.7)")
-    group.add_argument("--unclip", type=unclip, nargs="+", metavar="U", help="(exact 1.5 2.0)")
-    group.add_argument("--shape", choices=("quad", "polygon"), help="of a detection (default: as configured)")
+    group = parser.add_argument_group(
+        "upper bound", "post-process perfect maps: the best score that these settings allow any network"
+    )
+    group.add_argument("--oracle", type="path", metavar="DATA", help="data folder; no checkpoint is needed")
+    group.add_argument("--split", default="val", help="split of DATA (default: val)")
+    group.add_argument(
+        "--config", type="path", metavar="YAML", help="test the settings of this file (default: the default settings)"
+    )
+    group.add_argument(
+        "--long-side",
+        type=int,
+        nargs="+",
+        metavar="PX",
+        help="page sizes to test, long side in pixels (default: 640 960 1280)",
+    )
+    group.add_argument(
+        "--shrink", type=float, nargs="+", metavar="R", help="shrink ratios to test (default: 0.4 0.5 0.6 0.7)"
+    )
+    group.add_argument(
+        "--unclip", type=unclip, nargs="+", metavar="U", help="unclip ratios to test (default: exact 1.5 2.0)"
+    )
+    group.add_argument(
+        "--shape", choices=("quad", "polygon"), help="shape of a detection (default: post.shape of the config)"
+    )
 
 
 def last_split(args: argparse.Namespace) -> str:

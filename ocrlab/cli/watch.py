@@ -15,10 +15,12 @@ from ocrlab.records import SCHEMA, to_json
 USAGE = "ocrlab watch [options] -- COMMAND"
 TAKES_PROGRAM = True  # what comes after -- is the command
 EXAMPLES = """
-  ocrlab watch -- python train.py --epochs 3              its output, its exit status; a verdict when it fails
+  ocrlab watch -- python train.py --epochs 3              output and exit status stay those of the program
   ocrlab watch --run-dir out/run7 -- torchrun train.py    the verdict goes to out/run7/incident/verdict.md
-  ocrlab watch --silence 60 --on-hang kill -- python x.py end it after a minute without progress: status 124
-  ocrlab watch --debug-cuda -- python train.py            CUDA errors where they happen, and the driver's log
+  ocrlab watch --silence 60 --on-hang kill -- python x.py terminate after a minute without progress
+  ocrlab watch --debug-cuda -- python train.py            raise CUDA errors where they happen
+
+exit status: that of the program; 124 = a hang was terminated; 127 = command not found; 128 + N = signal N
 """
 
 
@@ -26,7 +28,7 @@ def arguments(parser: Parser) -> None:
     """Add the arguments of this command."""
     parser.usage = "ocrlab watch [options] -- COMMAND..."
     parser.error = _wrong  # type: ignore[method-assign]  # its words are a command, not settings
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="run folder; default runs/<time>-<program>")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="run folder (default: runs/<time>-<program>)")
     parser.add_argument(
         "--silence",
         type=float,
@@ -34,8 +36,14 @@ def arguments(parser: Parser) -> None:
         metavar="S",
         help="treat S seconds without progress as a hang (default: 300)",
     )
-    parser.add_argument("--timeout", type=float, metavar="S", help="end the command after S seconds in any case")
-    parser.add_argument("--debug-cuda", action="store_true", help="raise CUDA errors where they happen (slower)")
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="terminate the program after S seconds (default: no limit)"
+    )
+    parser.add_argument(
+        "--debug-cuda",
+        action="store_true",
+        help="run CUDA synchronously, so errors are raised where they happen (slower)",
+    )
     parser.add_argument(
         "--on-hang",
         choices=("report", "kill"),
@@ -44,7 +52,7 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--outside",
         action="store_true",
-        help="don't inject the error hook. By default every Python process reports exceptions that handlers swallow",
+        help="do not inject the error hook (it reports swallowed exceptions and values at the failing line)",
     )
 
 

@@ -9,19 +9,24 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from ocrlab import __version__
-from ocrlab.cli import COMMANDS, main
+from ocrlab.cli import COMMANDS, WHICH, main
 from ocrlab.errors import DataError
 
 
-def test_help_names_every_command(capsys):
+def test_help_begins_with_symptoms_and_groups_every_command(capsys):
     assert main(["--help"]) == 0
     stdout = capsys.readouterr().out
-    assert all(f"  {name} " in stdout for name in COMMANDS)
+    assert all(f"\n  {name} " in stdout for name in COMMANDS)
+    headings = ["which command?", "train and use:", "something failed:", "before you train:", "share:", "examples:"]
+    places = [stdout.index(f"\n{heading}\n") for heading in headings]
+    assert places == sorted(places)
+    assert all(row[1].split()[0] in COMMANDS or row[1].startswith("check_step") for row in WHICH)
     assert main([]) == 0
     assert capsys.readouterr().out == stdout
 
@@ -30,8 +35,13 @@ def test_help_names_every_command(capsys):
 def test_every_command_has_help_with_examples(name, capsys):
     assert main([name, "--help"]) == 0
     stdout = capsys.readouterr().out
+    words = [[name, word] for word in getattr(import_module(f"ocrlab.cli.{name}"), "WORDS", {})] or [[name]]
     assert f"examples:\n  ocrlab {name} " in stdout
-    assert "--json" in stdout
+    for command in words:
+        assert main([*command, "--help"]) == 0
+        stdout = capsys.readouterr().out
+        assert "--json" in stdout
+        assert stdout.partition("\nexamples:\n")[2].count(" ".join(["ocrlab", *command])) >= 3
 
 
 def test_version(capsys):
