@@ -11,6 +11,7 @@ from typing import Any
 
 from ocrlab import redaction
 from ocrlab.cli.parser import Answer
+from ocrlab.cli.streams_and_signals import answer_line
 from ocrlab.debug.diagnosis import catalogue, classify, load_input, verdict_files
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import SCHEMA, Incident, Verdict, to_json
@@ -24,7 +25,7 @@ EXAMPLES = """
   ocrlab diagnose --jsonl reports.jsonl > verdicts.jsonl
   ocrlab diagnose --explain kernel.illegal_address
 
-exit status: 0 = a verdict, `unknown` included; 1 = the input cannot be read; 2 = usage error
+exit status: 0 = a verdict, `unknown` included; 1 = the input, or a line of it, cannot be read; 2 = usage error
 """
 
 
@@ -108,16 +109,23 @@ def _explain(name: str) -> Answer:
 
 
 def _many(path: str, whole: bool) -> Answer:
-    """Print one verdict a line as it is made, or with `--json` all in one object."""
-    if whole:
-        return Answer({"schema": SCHEMA, "verdicts": list(verdicts(path))})
-    for record in verdicts(path):
-        print(json.dumps(record, ensure_ascii=False), flush=True)
-    return Answer({"schema": SCHEMA})
+    """Print one verdict a line as it is made, or with `--json` all in one object; 1 where a line is not a report."""
+    records: list[dict[str, Any]] = []
+    unread = 0
+    for record, good in verdicts(path):
+        unread += not good
+        if whole:
+            records.append(record)
+        else:
+            answer_line(record)
+    return Answer({"schema": SCHEMA, "verdicts": records}, status=1 if unread else 0)
 
 
-def verdicts(path: str) -> Iterator[dict[str, Any]]:
-    """Yield the verdict of each line of a JSON-lines file; a line that is no report says so. Raises DataError."""
+def verdicts(path: str) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Yield the verdict of each line of a JSON-lines file, and False for one that says that a line is not a report.
+
+    Raises DataError for a file that cannot be read.
+    """
     try:
         with sys.stdin.buffer if path == "-" else Path(path).open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -129,17 +137,19 @@ def verdicts(path: str) -> Iterator[dict[str, Any]]:
         raise DataError(f"{path} cannot be read", got=error.strerror, need=need, missing=gone) from error
 
 
-def _line(line: bytes, number: int) -> dict[str, Any]:
+def _line(line: bytes, number: int) -> tuple[dict[str, Any], bool]:
     row: Any = None
+    good = False
     try:
         row = json.loads(line)
         if not isinstance(row, dict) or not isinstance(row.get("log"), str):
             raise ValueError("an object with a text `log` is needed")
-    except (ValueError, RecursionError) as error:
-        record = to_json(Verdict(missing=[f"line {number} is not a report: {error}"]))
-    else:
         context = row.get("context")
         texts = {"log_tail.txt": row["log"]} if row.get("log") else {}
         incident = Incident(texts=texts, context=context if isinstance(context, str) else "")
-        record = redaction.clean(to_json(classify.classify(incident)))
-    return {**record, "id": row.get("id") if isinstance(row, dict) else None}
+        record, good = to_json(classify.classify(incident)), True
+    except (ValueError, RecursionError) as error:
+        record = to_json(Verdict(missing=[f"line {number} is not a report: {error}"]))
+    except Exception as error:  # nobody foresaw it, and the next line may be a good one
+        record = to_json(Verdict(missing=[f"the diagnosis of line {number} failed: {error!r}"]))
+    return {**redaction.clean(record), "id": row.get("id") if isinstance(row, dict) else None}, good

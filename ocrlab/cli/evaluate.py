@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ocrlab.cli import detector_options, output_paths, progress, upper_bound
-from ocrlab.cli.parser import Answer, Parser, table
+from ocrlab.cli.parser import Answer, Parser, json_line, table
 from ocrlab.errors import ConfigError
-from ocrlab.records import SCHEMA, finite
+from ocrlab.records import SCHEMA
 
 if TYPE_CHECKING:
     from ocrlab.evaluation.metrics.page_scores import DatasetScores
@@ -24,6 +23,8 @@ EXAMPLES = """
   ocrlab evaluate --checkpoint best.ckpt data=receipts post.threshold=0.4 evaluate.long_side=960
   ocrlab evaluate --predictions found data=receipts --per-image pages.csv
   ocrlab evaluate --oracle receipts                       before training: what can these settings reach at best?
+
+exit status: 0 = every page scored; 1 = pages left out; 2 = usage error
 """
 FIGURES = ("hmean", "precision", "recall")
 WORST = 5
@@ -82,10 +83,10 @@ def run(args: argparse.Namespace) -> Answer:
             writer.writeheader()
             writer.writerows(rows)
         else:
-            text.writelines(json.dumps(finite({"schema": SCHEMA, **row}), ensure_ascii=False) + "\n" for row in rows)
-        with rows_file.open("x", encoding="utf-8", newline="") as file:
+            text.writelines(json_line({"schema": SCHEMA, **row}).decode() for row in rows)
+        with rows_file.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
             file.write(text.getvalue())
-    return Answer(record, scores_text(scored, figures))
+    return Answer(record, scores_text(scored, figures), 1 if scored.skipped else 0)
 
 
 def score_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tuple[DatasetScores, dict[str, str]]:

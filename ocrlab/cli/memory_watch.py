@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import time
 from typing import Any
@@ -15,7 +14,6 @@ from ocrlab.debug.diagnosis.oom_message import size_text
 from ocrlab.debug.memory.monitor_log import Monitor, limits, newest
 from ocrlab.errors import ConfigError
 from ocrlab.hardware.processes import process_tree
-from ocrlab.records import finite
 
 RUNS = "runs"
 FASTEST = 0.1  # seconds between two samples
@@ -90,7 +88,7 @@ class Screen:
     def show(self, sample: dict[str, Any], what: str) -> None:
         """Write a sample."""
         if self.as_json:
-            answer_line(json.dumps(finite(sample), allow_nan=False, ensure_ascii=False))
+            answer_line(sample)
         elif self.terminal:
             self.clear()
             block = text(sample, what)

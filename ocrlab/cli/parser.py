@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ocrlab.errors import ConfigError
+from ocrlab.records import finite
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -54,6 +56,12 @@ class Parser(argparse.ArgumentParser):
         if near:
             hint = f"The nearest is --{near[0]}; see {self.prog} --help"
         raise ConfigError(f"{self.prog.removeprefix('ocrlab ')}: {message}", do=hint)
+
+
+def json_line(record: Any) -> bytes:
+    """Return a record as one line of UTF-8; NaN becomes null, and half of a surrogate pair its JSON escape."""
+    text = json.dumps(finite(record), allow_nan=False, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _path(text: str) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import time
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab.cli import detector_options, output_paths, progress
-from ocrlab.cli.parser import Answer, Parser, escape_control
+from ocrlab.cli.parser import Answer, Parser, escape_control, json_line
 from ocrlab.config.overrides import is_override
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import SCHEMA, Prediction
@@ -32,7 +31,9 @@ EXAMPLES = """
   ocrlab predict scans post.threshold=0.4 evaluate.long_side=960 --json
 
 An argument that is not a file is an error before anything runs. A page that cannot be read, or a line on stdin that
-names no file, is reported and left out. Exit status: 0 = at least one page predicted; 1 = none; 2 = usage error.
+names no file, is reported and left out.
+
+exit status: 0 = every page predicted; 1 = pages left out; 2 = usage error
 """
 
 
@@ -51,7 +52,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    """Predict, and answer with what was found and the pages that were left out; fails when no page is left.
+    """Predict, and answer with what was found and the pages that were left out; the exit status is 1 if there are such.
 
     With `--json` the answer holds every page's detections; without it no page stays in memory.
     """
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> Answer:
     if args.jsonl == "-":
         print(text, file=sys.stderr)
         text = ""
-    return Answer(record, text, 0 if record["pages"] else 1)
+    return Answer(record, text, 1 if record["left_out"] or not record["pages"] else 0)
 
 
 def _check(args: argparse.Namespace, paths: list[str], out: Path | None) -> None:
@@ -110,9 +111,8 @@ def _files(paths: list[str]) -> list[Path]:
     named = [Path(path) for path in paths if path != "-"]
     files = prediction_files.collect(named) if named else []
     if "-" in paths:
-        for line in os.fsdecode(sys.stdin.buffer.read()).split("\n"):
-            if line:
-                files += prediction_files.collect([Path(line)]) if Path(line).is_dir() else [Path(line)]
+        for line in filter(None, os.fsdecode(sys.stdin.buffer.read()).split("\n")):
+            files += (sorted(prediction_files.walk(Path(line))) if os.path.isdir(line) else []) or [Path(line)]
     if not files:
         raise DataError("No image was found", got="an empty list on stdin", need="one path a line")
     return files
@@ -186,8 +186,7 @@ def _open_lines(target: str | None) -> Iterator[Callable[[Any], None]]:
         raise ConfigError(f"--jsonl {target} cannot be written", got=error.strerror, need="a new file") from error
 
     def write(record: Any) -> None:
-        text = json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n"
-        data = memoryview(text.encode(errors="backslashreplace"))
+        data = memoryview(json_line(record))
         while data:
             data = data[os.write(place, data) :]
 

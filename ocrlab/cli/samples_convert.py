@@ -18,6 +18,8 @@ EXAMPLES = """
 
 Images, polygons, transcriptions and ignore flags are copied exactly. What the new format cannot hold is counted. The
 source is never changed, nothing is overwritten, and the new folder appears only when it is complete.
+
+exit status: 0 = every page converted; 1 = pages left out; 2 = usage error
 """
 
 
@@ -36,7 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Answer:
     """Convert, and answer with what was written, what was lost and what was left out."""
-    from ocrlab.data.formats.convert import convert
+    from ocrlab.data.formats.convert import convert, pages_lost
 
     with progress.page_progress("converting") as tick:
         options = {"splits": args.split, "images": args.images, "quads": args.quads}
@@ -54,4 +56,5 @@ def run(args: argparse.Namespace) -> Answer:
     }
     shown = [(name, value) for name, value in record.items() if name not in ("schema", "lost", "problems")]
     lines = [f"lost: {count} {what}" for what, count in lost.items()] or ["lost: nothing"]
-    return Answer(record, "\n".join([table(shown), *lines, *map(str, converted.problems)]))
+    text = "\n".join([table(shown), *lines, *map(str, converted.problems)])
+    return Answer(record, text, 1 if pages_lost(converted) else 0)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ocrlab.data.annotations import Problem
     from ocrlab.data.formats.reader import Sample
 
 CELL, COLUMNS, GAP = 400, 4, 8  # pixels, pages in a row, pixels
@@ -51,7 +52,10 @@ def run(args: argparse.Namespace) -> Answer:
 
     index = reader.load(args.folder, args.split)
     output_paths.make(picture.parent, "--out")
-    output_paths.write_png(picture, sheet(index.samples[: args.pages]))
+    drawn, unread = sheet(index.samples[: args.pages])
+    output_paths.write_png(picture, drawn)
+    problems = index.problems + unread
+    left_out = index.left_out + len(unread)
     boxes = sorted(len(sample.polygons) for sample in index.samples)
     record = {
         "schema": SCHEMA,
@@ -62,25 +66,36 @@ def run(args: argparse.Namespace) -> Answer:
         "ignored": sum(int(sample.ignored.sum()) for sample in index.samples),
         "boxes_per_page": {"least": boxes[0], "median": boxes[len(boxes) // 2], "most": boxes[-1]},
         "dropped": dict(index.dropped),
-        "problems": [str(problem) for problem in index.problems],
+        "problems": [str(problem) for problem in problems],
         "picture": str(picture),
     }
     shown = [(name, value) for name, value in record.items() if name not in ("schema", "problems")]
-    return Answer(record, "\n".join([table(shown), *map(str, index.problems)]))
+    return Answer(record, "\n".join([table(shown), *map(str, problems)]), 1 if left_out else 0)
 
 
-def sheet(samples: Sequence[Sample]) -> NDArray[np.uint8]:
-    """Return pages (H, W, 3) RGB beside and below each other; boxes that count are green, ignored ones red."""
+def sheet(samples: Sequence[Sample]) -> tuple[NDArray[np.uint8], list[Problem]]:
+    """Return pages (H, W, 3) RGB beside and below each other, and what is wrong with those whose place is empty.
+
+    Boxes that count are green, ignored ones red.
+    """
     import numpy as np
+
+    from ocrlab.data.annotations import PageError, one_page
 
     rows = -(-len(samples) // COLUMNS)
     columns = min(COLUMNS, len(samples))
     whole = np.full((rows * (CELL + GAP) - GAP, columns * (CELL + GAP) - GAP, 3), 255, np.uint8)
+    problems = []
     for number, sample in enumerate(samples):
-        page = draw_page(sample)
+        try:
+            with one_page(sample.image):
+                page = draw_page(sample)
+        except PageError as error:
+            problems.append(error.problem)
+            continue
         y, x = (CELL + GAP) * (number // COLUMNS), (CELL + GAP) * (number % COLUMNS)
         whole[y : y + page.shape[0], x : x + page.shape[1]] = page
-    return whole
+    return whole, problems
 
 
 def draw_page(sample: Sample) -> NDArray[np.uint8]:

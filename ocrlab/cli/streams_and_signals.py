@@ -9,6 +9,9 @@ import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
+
+from ocrlab.cli.parser import json_line
 
 
 @contextlib.contextmanager
@@ -61,9 +64,9 @@ def is_answering_process() -> bool:
 _answers: list[int] = []  # descriptors of the stdout that `outputs_to_stderr` has put aside
 
 
-def answer_line(text: str) -> None:
-    """Write a line to the stdout that is kept for answers, for a command that has many of them; raises OSError."""
-    data = memoryview(f"{text}\n".encode(errors="backslashreplace"))
+def answer_line(record: Any) -> None:
+    """Write a line of JSON to the stdout that is kept for answers, for a command that has many; raises OSError."""
+    data = memoryview(json_line(record))
     sys.stdout.flush()
     while data:
         data = data[os.write(_answers[-1] if _answers else 1, data) :]

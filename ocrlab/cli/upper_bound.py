@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> Answer:
         "shape": shape,
         "pages": len(index.samples),
         "boxes": boxes,
-        "skipped": len(index.problems),
+        "skipped": index.left_out,
         "best": row_record(best),
         "config": {**row_record(mine), "bins": mine.bins, **alone, "merged": merged},
         "warning": warning,
@@ -101,7 +101,9 @@ def run(args: argparse.Namespace) -> Answer:
         "rows": [row_record(row) for row in rows],
     }
     about = f"{len(index.samples)} pages, {boxes} boxes that count, shape {shape}: what perfect maps reach"
-    return Answer(record, "\n\n".join([about, rows_table(rows, best, mine), "\n".join(lines)]))
+    about += f"; {index.left_out} pages left out" if index.left_out else ""
+    text = "\n\n".join([about, rows_table(rows, best, mine), "\n".join(lines)])
+    return Answer(record, text, 1 if index.left_out else 0)
 
 
 def row_record(row: Row) -> dict[str, Any]:

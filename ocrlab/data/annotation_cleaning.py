@@ -44,6 +44,11 @@ class Index:
     source: Path  # what was loaded
     split: str
 
+    @property
+    def left_out(self) -> int:
+        """How many pages the problems cost; a shard that is cut off counts as one, as nobody knows how many it held."""
+        return sum(problem.lost for problem in self.problems)
+
 
 def judge(page: Page, header: Header, exif: bool, dropped: Counter[str]) -> Sample:
     """Make a Sample of a page and add to `dropped`; raises PageError if the boxes fit only the turned image."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ocrlab.data.shards.tar_member import Member
-from ocrlab.errors import DataError
+from ocrlab.errors import DataError, OcrlabError
 from ocrlab.geometry import Polygon
 
 IGNORED = "###"  # the transcription that means "do not count" (ICDAR 2015)
+TOO_LARGE = "is too large for the memory that is left"
 LIMIT = 1e6  # pixels; a coordinate beyond it is a mistake
 
 BoxReader = Callable[[Any], tuple[Polygon | None, str, bool]]  # polygon, transcription and ignore flag of one item
@@ -20,11 +21,15 @@ BoxReader = Callable[[Any], tuple[Polygon | None, str, bool]]  # polygon, transc
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with the data: in which file, at which line (from 1) if that is known, and what to do."""
+    """Something wrong with the data: in which file, at which line (from 1) if that is known, and what to do.
+
+    `lost` is how many pages it costs: none where it is a note.
+    """
 
     file: Path | None
     line: int | None
     message: str
+    lost: int = 1
 
     def __str__(self) -> str:
         return _place(self.file, self.line) + self.message
@@ -57,6 +62,27 @@ class PageError(DataError):
     def within(self, what: str = "", file: Path | Member | None = None, line: int | None = None) -> PageError:
         """Return this error with `what`, the part of the file that it is about, in front, and with its place."""
         return PageError(what + self.problem.message.rstrip("."), file=file or self.file, line=line or self.line)
+
+
+@contextlib.contextmanager
+def one_page(file: Path | Member | None, line: int | None = None) -> Iterator[None]:
+    """Raise PageError for whatever is raised while one page is read or judged, so that it costs no other page.
+
+    A parser of a stranger's file raises what nobody foresaw; an error of ocrlab keeps its words.
+    """
+    try:
+        yield
+    except PageError:
+        raise
+    except OcrlabError as error:
+        raise PageError(error.what, file=file, line=line, got=error.got, need=error.need, do=error.do) from error
+    except MemoryError as error:
+        raise PageError(TOO_LARGE, file=file, line=line) from error
+    except Exception as error:
+        known = error.strerror if isinstance(error, OSError) else None
+        got = known or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        what = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "cannot be read"
+        raise PageError(what, file=file, line=line, got=got) from error
 
 
 def _place(file: Path | Member | None, line: int | None) -> str:

@@ -28,7 +28,7 @@ from torch.utils.data import Dataset, Sampler
 
 from ocrlab.config.schema import Config
 from ocrlab.data import target_maps, transforms
-from ocrlab.data.annotations import PageError, Problem
+from ocrlab.data.annotations import PageError, Problem, one_page
 from ocrlab.data.formats.reader import Sample
 from ocrlab.data.image_cache import Cache
 from ocrlab.data.image_io import read_image
@@ -223,7 +223,8 @@ def readable_pages(
     for place in range(len(samples)):
         try:
             sample = samples[place]
-            read(sample, config, keeper)
+            with one_page(sample.image):
+                read(sample, config, keeper)
             good.append(place)
         except DataError as error:
             if config.runtime.strict:

@@ -77,7 +77,7 @@ def score(index: Index, predictions: dict[str, PagePrediction]) -> DatasetScores
         judged[sample.name] = judge(sample.polygons, sample.ignored, sample.texts, page.polygons, page.texts)
     if not judged:
         raise DataError("No page was predicted", got="an error for each page", need="one page with detections or none")
-    return DatasetScores(judged, len(index.problems) + len(samples) - len(judged), time.perf_counter() - start)
+    return DatasetScores(judged, index.left_out + len(samples) - len(judged), time.perf_counter() - start)
 
 
 def read(path: Path) -> dict[str, PagePrediction]:

@@ -8,6 +8,7 @@ Shapes: B batch, H W canvas pixels.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,14 +17,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab.config.schema import Config
 from ocrlab.data import image_io, transforms
-from ocrlab.data.annotations import Problem
-from ocrlab.errors import DataError, ShapeError
+from ocrlab.data.annotations import TOO_LARGE, PageError, Problem, one_page
+from ocrlab.errors import ShapeError
 from ocrlab.evaluation import postprocess
 from ocrlab.hardware import host
 from ocrlab.inference import page_inference
@@ -35,6 +35,7 @@ Source = Image | Path | str
 T = TypeVar("T")
 
 THREADS = 4  # that read and post-process; one GPU is fed by as many
+OUT_OF_MEMORY = re.compile(r"out of memory|(?:can't|could not|failed to) allocate", re.IGNORECASE)  # in torch's words
 BATCH = 8  # pages on a GPU; on a CPU one page fills the cores, and more only take memory
 
 
@@ -80,9 +81,9 @@ def stream_pages(
     ahead: int | None = None,
     batch: int | None = None,
 ) -> Generator[T | Problem, None, None]:
-    """Yield `finish(page, regions)` of every source in order, or why it could not be read.
+    """Yield `finish(page, regions)` of every source in order, or why there is no result.
 
-    `finish` runs in a thread. Ending the iteration early ends the threads.
+    `finish` runs in a thread; what it raises costs its page only. Ending the iteration early ends the threads.
     """
     batch = batch or (BATCH if next(detector.model.parameters()).is_cuda else 1)
     ahead = max(1, ahead or 2 * batch + THREADS)
@@ -109,17 +110,21 @@ def stream_pages(
 def read(source: Source, config: Config, keep_image: bool) -> Page | Problem:
     """Return a page on its canvas, or why it cannot be had."""
     try:
-        if isinstance(source, Path | str):
-            image = image_io.read_image(source, exif=config.exif)
-        else:
-            image = check_image(source)
-        size = (image.shape[1], image.shape[0])
-        warp, canvas = transforms.letterbox(size, config.evaluate)
-        return Page(source, size, image if keep_image else None, transforms.warp_image(image, warp, canvas), warp)
-    except (DataError, ShapeError, MemoryError, cv2.error) as error:
-        file = Path(source) if isinstance(source, Path | str) else None
-        problem = getattr(error, "problem", None)
-        return problem or Problem(file, None, str(error) or "is too large for the memory that is left")
+        with one_page(_file(source)):
+            if isinstance(source, Path | str):
+                image = image_io.read_image(source, exif=config.exif)
+            else:
+                image = check_image(source)
+            size = (image.shape[1], image.shape[0])
+            warp, canvas = transforms.letterbox(size, config.evaluate)
+            return Page(source, size, image if keep_image else None, transforms.warp_image(image, warp, canvas), warp)
+    except PageError as error:
+        return error.problem
+
+
+def _file(source: Source) -> Path | None:
+    """Return the file that a page comes from; an array has none."""
+    return Path(source) if isinstance(source, Path | str) else None
 
 
 def check_image(image: Image) -> Image:
@@ -150,13 +155,27 @@ def _compute(
         page = flight.page.result() if len(chosen) < batch and flight.page.done() else None
         if isinstance(page, Page) and page.canvas.shape == first.canvas.shape:
             chosen.append((flight, page))
-    canvases = np.stack([page.canvas for _, page in chosen])  # (B, H, W, 3)
-    heats = page_inference.probabilities(detector.model, canvases, bf16=detector.bf16)  # (B, H, W)
+    try:
+        canvases = np.stack([page.canvas for _, page in chosen])  # (B, H, W, 3)
+        heats = page_inference.probabilities(detector.model, canvases, bf16=detector.bf16)  # (B, H, W)
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not OUT_OF_MEMORY.search(str(error)):
+            raise  # the network or the device, not the page
+        if len(chosen) > 1:
+            _compute(detector, waiting, 1, pool, finish)
+        else:
+            waiting[0].result = Future()
+            waiting[0].result.set_result(Problem(_file(first.source), None, f"{TOO_LARGE}."))
+        return
     config = detector.config
 
-    def finished(page: Page, heat: NDArray[np.float32]) -> T:
+    def finished(page: Page, heat: NDArray[np.float32]) -> T | Problem:
         ratio = config.targets.shrink_ratio
-        return finish(page, page_inference.regions(heat, page.warp, page.size, config.post, ratio))
+        try:
+            with one_page(_file(page.source)):
+                return finish(page, page_inference.regions(heat, page.warp, page.size, config.post, ratio))
+        except PageError as error:
+            return error.problem
 
     for (flight, page), heat in zip(chosen, heats, strict=True):
         flight.result = pool.submit(finished, page, heat)

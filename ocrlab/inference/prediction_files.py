@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -27,6 +28,8 @@ from ocrlab.records import SCHEMA, Prediction, to_json
 
 ENDINGS = {"json": ".json", "icdar": ".txt", "overlay": ".overlay.jpg"}
 FORMATS = tuple(ENDINGS)
+OF_ONE_FILE = (errno.EFBIG, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL)  # others are of the disk or the folder
+LONGEST_SIDE = 65_500  # pixels of a JPEG: libjpeg writes no more; a longer page has a smaller overlay
 LONGEST = 220  # bytes of a name that leave room for a number and the longest ending, of the 255 that disks allow
 # What a person takes for a page, too: GIF can be read; for the others the result says why not.
 ALSO = frozenset({".gif", ".pdf", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".djvu"})
@@ -127,7 +130,15 @@ def predict_files(
                 yield PageResult(result.file, result)
             else:
                 file, prediction, writes = result
-                yield PageResult(file, prediction, place(writes, out, file.stem) if out and writes else ())
+                try:
+                    written = place(writes, out, file.stem) if out and writes else ()
+                except OSError as error:
+                    if error.errno not in OF_ONE_FILE:
+                        raise
+                    why = f"what was found on it cannot be written. Given: {error.strerror}."
+                    yield PageResult(file, Problem(file, None, why))
+                else:
+                    yield PageResult(file, prediction, written)
 
 
 def writer(form: str, file: Path, page: Page, prediction: Prediction, regions: postprocess.Regions) -> Write:
@@ -141,7 +152,15 @@ def writer(form: str, file: Path, page: Page, prediction: Prediction, regions: p
         assert page.image is not None, "stored for this"
         picture = overlay(page.image, regions.polygons)
         picture = np.asarray(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR, dst=picture), np.uint8)
-        data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes()
+        scale = LONGEST_SIDE / max(picture.shape[:2])
+        if scale < 1:
+            size = (max(1, int(picture.shape[1] * scale)), max(1, int(picture.shape[0] * scale)))
+            picture = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)
+        made, encoded = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])
+        if not made:
+            got = f"{picture.shape[1]} x {picture.shape[0]} pixels"
+            raise DataError("The overlay cannot be written as JPEG", got=got, do="Leave it out: --format json icdar")
+        data = encoded.tobytes()
     return lambda path: path.write_bytes(data)
 
 

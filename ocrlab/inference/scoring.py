@@ -31,4 +31,4 @@ def score(
         judged[sample.name] = page_inference.judge(detector.model, pages.page(i), plain, bf16=detector.bf16)
         if tick:
             tick(i + 1, len(pages))
-    return DatasetScores(judged, len(index.problems) + len(unreadable), time.perf_counter() - start)
+    return DatasetScores(judged, index.left_out + len(unreadable), time.perf_counter() - start)

@@ -44,7 +44,7 @@ def pages(config: Config, split: str | None = None, count: int = 3) -> View:
     boxes = sum(len(sample.polygons) for sample in index.samples)
     left_out = sum(count for reason, count in index.dropped.items() if reason != "none")
     finding = f"{len(index.samples)} pages in split {split}, {boxes / len(index.samples):.0f} boxes a page on average"
-    note = f"{left_out} boxes and {len(index.problems)} pages could not be used." if left_out or index.problems else ""
+    note = f"{left_out} boxes and {index.left_out} pages could not be used." if left_out or index.left_out else ""
     return page_images.row(finding, pictures, page_images.legend(every), note)
 
 

@@ -30,7 +30,7 @@ def pages(tmp_path, monkeypatch) -> Path:
 
 
 def test_predictions_are_the_answer(pages, calls, capsys):
-    assert main(["predict", "a.jpg", "b.bad", "--out", "here", "--json"]) == 0
+    assert main(["predict", "a.jpg", "b.bad", "--out", "here", "--json"]) == 1
     output = capsys.readouterr()
     record = json.loads(output.out)
     assert (record["schema"], record["pages"], record["regions"], record["out"]) == (1, 1, 1, "here")
@@ -44,7 +44,7 @@ def test_predictions_are_the_answer(pages, calls, capsys):
 def test_later_pages_of_a_file_are_left_out_and_reported(pages, calls, capsys):
     sheets = [Image.new("L", (8, 8), grey) for grey in (0, 255)]
     sheets[0].save("two.tif", save_all=True, append_images=sheets[1:])
-    assert main(["predict", "a.jpg", "two.tif", "--out", "here"]) == 0
+    assert main(["predict", "a.jpg", "two.tif", "--out", "here"]) == 1
     output = capsys.readouterr()
     assert "two.tif: all but the first of its 2 pages" in output.err and "1 left out" in output.out
 
@@ -66,7 +66,7 @@ def test_words_in_any_order(pages, calls):
 
 
 def test_lines_go_to_stdout_and_nothing_else_does(pages, calls, capfd):
-    assert main(["predict", "a.jpg", "b.bad", "--jsonl", "-"]) == 0
+    assert main(["predict", "a.jpg", "b.bad", "--jsonl", "-"]) == 1
     output = capfd.readouterr()
     assert [json.loads(line) for line in output.out.splitlines()] == [LINE, {"image": "b.bad"}]
     assert "1 page, 1 text region; 1 left out" in output.err
@@ -108,7 +108,7 @@ def test_a_list_on_stdin(pages, calls, monkeypatch, capsys):
     Path("a b\u2028.jpg").touch()
     lines = "a.jpg\na b\u2028.jpg\n\nnot-there.bad\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
-    assert main(["predict", "-", "--format", "json"]) == 0
+    assert main(["predict", "-", "--format", "json"]) == 1
     assert [path.name for path in calls.files.paths] == ["a.jpg", "a b\u2028.jpg", "not-there.bad"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert main(["predict", "-"]) == 1

@@ -40,6 +40,16 @@ def test_show_counts_and_draws(folder, tmp_path, capsys):
         assert distance < 120, f"row {y}, column {x}, at half the size of the page"
 
 
+def test_a_page_that_cannot_be_decoded_costs_its_place_only(folder, tmp_path, capsys):
+    page = folder / "train" / "images" / "p1.png"
+    page.write_bytes(page.read_bytes()[:200])
+    assert main(["samples", "show", str(folder), "--out", str(tmp_path / "sheet.png"), "--json"]) == 1
+    record = json.loads(capsys.readouterr().out)
+    assert record["pages"] == 5 and "p1.png: is damaged" in record["problems"][0]
+    sheet = cv2.imread(str(tmp_path / "sheet.png"))
+    assert (sheet[:CELL, CELL + GAP : 2 * CELL + GAP] == 255).all() and (sheet[:CELL, :CELL] != 255).any()
+
+
 def test_show_without_out_keeps_to_reports(folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["samples", "show", "data", "--pages", "1"]) == 0

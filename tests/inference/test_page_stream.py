@@ -87,4 +87,4 @@ def test_a_page_too_large_for_the_memory_is_a_bad_page(detector, monkeypatch):
 
     monkeypatch.setattr(page_stream.image_io, "read_image", read)
     (results,) = detector.stream(["page.png"])
-    assert results == Problem(Path("page.png"), None, "is too large for the memory that is left")
+    assert results == Problem(Path("page.png"), None, "is too large for the memory that is left.")

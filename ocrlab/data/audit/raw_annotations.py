@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ocrlab.data.annotations import IGNORED, Boxes, Page, PageError, read_text
+from ocrlab.data.annotations import IGNORED, Boxes, Page, PageError, one_page, read_text
 from ocrlab.data.audit.finding import Finding
 from ocrlab.data.folder_layouts import SUFFIXES
 from ocrlab.data.formats import reader as format_reader
@@ -143,7 +143,8 @@ def _boxes(lines: Iterable[int], boxes: Boxes) -> list[Box]:
 
 def _from_page(read: Callable[[], Page], split: str, image: Path | None, file: Path | None) -> Raw:
     try:
-        page = read()
+        with one_page(file):
+            page = read()
     except PageError as error:
         file = file or Path(str(error.file or "unknown"))
         return Raw(image.stem if image else file.stem, split, image, file, faults=[(error.line, _message(error))])

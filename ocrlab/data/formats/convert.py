@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ocrlab.data.annotations import Page, PageError, Problem
+from ocrlab.data.annotations import Page, PageError, Problem, one_page
 from ocrlab.data.formats import reader, writers
 from ocrlab.data.image_io import read_header
 from ocrlab.data.shards import writer
@@ -27,6 +27,7 @@ Images = Literal["copy", "link", "none"]
 WRITERS = writers.FORMATS | {"shards": writer.to_shards}
 PLACES = writers.PLACES | {"shards": "{split}"}
 LEFT_OUT = "pages, left out for a problem named below"
+CUT_OFF = "shards with an end that cannot be read; nobody knows how many pages that held"
 
 
 @dataclass
@@ -63,7 +64,9 @@ def convert(
         for split in list(splits) or reader.splits(source) or ["train"]:
             readers, errors, notes = reader.open_pages(source, split)
             result.problems += [*notes, *(error.problem for error in errors)]
-            result.lost[LEFT_OUT] += len(errors)
+            result.lost[LEFT_OUT] += sum(note.lost for note in notes)
+            for error in errors:
+                result.lost[CUT_OFF if error.file is not None and error.file.suffix == ".tar" else LEFT_OUT] += 1
             place = folder / PLACES[to].format(split=split)
             place.mkdir(parents=True, exist_ok=True)
             result.pages[split] = 0
@@ -91,6 +94,11 @@ def _check(source: Path, target: Path, to: str, images: Images) -> None:
     home = (source if source.is_dir() else source.parent).resolve()
     if target.resolve().is_relative_to(home):
         raise DataError(f"{target} lies inside {home}", need="a folder outside the source, which stays as it is")
+
+
+def pages_lost(result: Conversion) -> bool:
+    """Tell whether pages of the source are missing in what was written."""
+    return bool(result.lost[LEFT_OUT] or result.lost[CUT_OFF])
 
 
 @contextmanager
@@ -130,10 +138,12 @@ def _records(
     names: set[str] = set()
     for number, read in enumerate(readers, 1):
         try:
-            page = read()
+            with one_page(None):
+                page = read()
             if page.name in names:
                 raise PageError(f"page {page.name!r} is here twice", file=page.annotation, need="one entry")
-            header = read_header(page.image)
+            with one_page(page.image):
+                header = read_header(page.image)
             names.add(page.name)
             file = page.name + page.image.suffix
             _place_image(page.image, place / file, images)
@@ -153,10 +163,9 @@ def _place_image(image: Path | Member, place: Path, how: Images) -> None:
         return
     place.parent.mkdir(parents=True, exist_ok=True)
     if how == "copy":
-        if isinstance(image, Member):
-            place.write_bytes(image.read_bytes())
-        else:
-            shutil.copyfile(image, place)
+        with one_page(image):
+            data = image.read_bytes()
+        place.write_bytes(data)
         return
     do = "Use --images copy"
     if isinstance(image, Member):

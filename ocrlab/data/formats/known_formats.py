@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ocrlab.data.annotations import Boxes, Entry, Page, PageError, read_text
+from ocrlab.data.annotations import Boxes, Entry, Page, PageError, one_page, read_text
 from ocrlab.data.field_parsing import kind, line_of, parse
 from ocrlab.data.folder_layouts import Source
 from ocrlab.data.formats import coco, curved_text, icdar, json_pages
@@ -58,10 +58,12 @@ class FileReader:
         if file.suffix.lower() != ".json":
             start = text.lstrip("\ufeff \t\n")
             read = next((read for prefix, read in TEXTS.items() if start.startswith(prefix)), icdar.icdar)
-            boxes = read(text, file)
+            with one_page(file):
+                boxes = read(text, file)
         else:
             try:
-                name, boxes = single_page(parse(text))
+                with one_page(file):
+                    name, boxes = single_page(parse(text))
             except PageError as error:
                 raise error.within(file=file) from None
         if image and isinstance(name, str) and PurePosixPath(name.replace("\\", "/")).name == image.name:
@@ -96,7 +98,8 @@ def pages(source: Source, split: str) -> tuple[list[Reader], list[PageError], li
     if isinstance(data, list) or (_fitting(PAGES, data) and not _fitting(SETS, data)):
         return [partial(_row, source, None, row) for row in (data if isinstance(data, list) else [data])], [], []
     try:
-        entries, notes = _recognised(SETS, data)(data, text)
+        with one_page(file):
+            entries, notes = _recognised(SETS, data)(data, text)
     except PageError as error:
         raise error.within(file=file) from None
     chosen = [entry for entry in entries if entry.split == split]
@@ -136,7 +139,8 @@ def _folder(source: Source) -> tuple[list[Reader], list[PageError]]:
 def _row(source: Source, number: int | None, row: Any) -> Page:
     """Read a page that is a line of JSON lines, or an object in a list, which has no number."""
     try:
-        name, boxes = single_page(row if number is None else parse(row))
+        with one_page(source.annotations, number):
+            name, boxes = single_page(row if number is None else parse(row))
     except PageError as error:
         raise error.within(file=source.annotations, line=number) from None
     image = locate(name, source, number, beside=source.annotations.parent)
@@ -150,7 +154,8 @@ def _entry(source: Source, text: str, entry: Entry) -> Page:
     except PageError as error:
         raise error.within(file=file, line=line_of(text, name) if isinstance(name, str) else None) from None
     try:
-        return Page(_page_name(name, image, source), image, file, None, entry.read())
+        with one_page(file):
+            return Page(_page_name(name, image, source), image, file, None, entry.read())
     except PageError as error:
         raise error.within(f"page {name!r}: ", file=file) from None
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ocrlab.data import folder_layouts
 from ocrlab.data.annotation_cleaning import Index, Sample, judge
-from ocrlab.data.annotations import Boxes, PageError, Problem
+from ocrlab.data.annotations import Boxes, PageError, Problem, one_page
 from ocrlab.data.formats import known_formats
 from ocrlab.data.formats.icdar import read_icdar, write_icdar
 from ocrlab.data.image_io import read_header, read_image
@@ -49,11 +49,13 @@ def load(
     dropped: Counter[str] = Counter()
     for number, read in enumerate(readers, 1):
         try:
-            page = read()
+            with one_page(path):
+                page = read()
             if page.name in samples:
                 what = f"page {page.name!r} is here twice"
                 raise PageError(what, file=page.annotation, line=page.line, need="one entry")
-            samples[page.name] = judge(page, read_header(page.image), exif, dropped)
+            with one_page(page.image):
+                samples[page.name] = judge(page, read_header(page.image), exif, dropped)
         except PageError as error:
             errors.append(error)
         if strict and errors:
@@ -77,7 +79,7 @@ def open_pages(path: Path, split: str) -> tuple[Sequence[known_formats.Reader], 
     except OSError as error:
         raise DataError(f"{error.filename or path} cannot be read", got=error.strerror) from error
     notes = [source.note, *notes] if source.note else notes
-    return readers, errors, [Problem(source.annotations, None, note) for note in notes]
+    return readers, errors, [Problem(source.annotations, None, note, lost=0) for note in notes]
 
 
 def splits(path: Path) -> list[str]:

@@ -42,7 +42,7 @@ class ShardFiles:
     @property
     def notes(self) -> list[Problem]:
         """The note as a list, which is empty without one."""
-        return [Problem(self.tars[0], None, self.note)] if self.note else []
+        return [Problem(self.tars[0], None, self.note, lost=0)] if self.note else []
 
 
 def find(path: Path, split: str) -> ShardFiles | None:
@@ -88,8 +88,9 @@ def load(path: Path, split: str, shards: ShardFiles, exif: bool, strict: bool, p
 def open_readers(shards: ShardFiles) -> tuple[Readers, list[PageError], list[Problem]]:
     """Return one function a page, the errors known already, and notes, as `reader.open_pages` does."""
     index = shard_index.open_index(shards.tars, shards.index)
-    errors = [PageError(problem.message.rstrip("."), file=problem.file) for problem in index.problems(exif=False)]
-    return Readers(index), errors, shards.notes
+    problems = index.problems(exif=False)
+    errors = [PageError(p.message.rstrip("."), file=p.file) for p in problems if p.lost == 1]
+    return Readers(index), errors, shards.notes + [problem for problem in problems if problem.lost > 1]
 
 
 class Readers(Sequence[Reader]):

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab.data.annotation_cleaning import judge
-from ocrlab.data.annotations import Page, PageError, Problem
+from ocrlab.data.annotations import Page, PageError, Problem, one_page
 from ocrlab.data.field_parsing import parse
 from ocrlab.data.folder_layouts import SUFFIXES
 from ocrlab.data.formats.known_formats import single_page
@@ -83,21 +83,18 @@ class ShardIndex:
         bit, folder = TURNED if exif else UPRIGHT, self.tars[0].parent
         problems = [Problem(folder / file, None, why) for file, why, bits in self.about["problems"] if bits & bit]
         more = self.about["left_out"][exif] - len(problems)
-        return problems + ([Problem(self.file, None, f"{more} more pages are left out")] if more > 0 else [])
+        return problems + ([Problem(self.file, None, f"{more} more pages are left out", more)] if more > 0 else [])
 
 
 def read(image: Member, annotation: Member, name: str) -> Page:
     """Read one page; raises PageError."""
     file = Path(str(annotation))
     try:
-        data = parse(annotation.read_bytes().decode("utf-8-sig"))
-        if isinstance(data, dict) and "image" not in data:
-            data["image"] = image.name  # the tar says which one it is
-        return Page(name, image, file, None, single_page(data)[1])
-    except OSError as error:
-        raise PageError("cannot be read", file=file, got=error.strerror or str(error)) from error
-    except UnicodeDecodeError as error:
-        raise PageError("is not UTF-8", file=file, got=str(error), need="UTF-8") from error
+        with one_page(file):
+            data = parse(annotation.read_bytes().decode("utf-8-sig"))
+            if isinstance(data, dict) and "image" not in data:
+                data["image"] = image.name  # the tar says which one it is
+            return Page(name, image, file, None, single_page(data)[1])
     except PageError as error:
         raise error.within(file=file) from None
 
@@ -208,7 +205,8 @@ class _Builder:
             return
         try:
             page = read(image, annotation, tar_scan.name_of(pair.key))
-            header = _header(image)
+            with one_page(image):
+                header = _header(image)
         except PageError as error:
             self.leave_out(place, error.problem.message)
             return
@@ -216,7 +214,8 @@ class _Builder:
         for exif, bit in ((False, UPRIGHT), (True, TURNED)):
             dropped: Counter[str] = Counter()
             try:
-                judge(page, header, exif, dropped)
+                with one_page(image):
+                    judge(page, header, exif, dropped)
             except PageError as error:
                 self.leave_out(place, error.problem.message, bit)
                 continue
@@ -239,7 +238,7 @@ def _header(image: Member) -> Header:
 
 
 def build(files: Sequence[Path], out: Path, progress: Progress | None = None) -> None:
-    """Walk over tars and write their index, whole or not at all; raises OSError, and DataError for what is no tar."""
+    """Walk over tars and write their index, whole or not at all; raises OSError, DataError where none is a tar."""
     pages, shards = _Builder(), describe_shards(files)
     for number, tar in enumerate(files):
         try:
@@ -248,6 +247,10 @@ def build(files: Sequence[Path], out: Path, progress: Progress | None = None) ->
                 heartbeat.beat(phase="load", sample=pair.key)
         except PageError as error:
             pages.leave_out(tar.name, error.problem.message)
+        except DataError as error:
+            if len(files) == 1:
+                raise
+            pages.leave_out(tar.name, str(error))
         if progress:
             progress(number + 1, len(files))
     about = {"schema": SCHEMA, "id": secrets.token_hex(8), "shards": shards, "pages": len(pages.keys)}

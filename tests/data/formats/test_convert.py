@@ -119,7 +119,7 @@ def test_nothing_is_overwritten_and_nothing_is_half_there(source: Path, tmp_path
     with pytest.raises(DataError, match="no split 'test'"):
         convert(source, tmp_path / "new", "coco", splits=["train", "test"])
     with monkeypatch.context() as patch:
-        patch.setattr(converting.shutil, "copyfile", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+        patch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
         with pytest.raises(DataError, match="cannot be written. Given: No space left"):
             convert(source, tmp_path / "new", "coco")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "there"]
