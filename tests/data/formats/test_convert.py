@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from ocrlab.data.annotations import Page
-from ocrlab.data.formats import convert as converting
 from ocrlab.data.formats import reader, writers
 from ocrlab.data.formats.convert import convert
 from ocrlab.errors import DataError
