@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ EXAMPLES = """
   ocrlab watch -- python train.py --epochs 3              output and exit status stay those of the program
   ocrlab watch --run-dir out/run7 -- torchrun train.py    the verdict goes to out/run7/incident/verdict.md
   ocrlab watch --silence 60 --on-hang kill -- python x.py terminate after a minute without progress
+  ocrlab watch --record -- python train.py                run it with the flight recorder in it
   ocrlab watch --debug-cuda -- python train.py            raise CUDA errors where they happen
 
 exit status: that of the program; 124 = a hang was terminated; 127 = command not found; 128 + N = signal N
@@ -50,6 +52,12 @@ def arguments(parser: Parser) -> None:
         help="what to do on a hang (default: kill only programs whose heartbeat stopped)",
     )
     parser.add_argument(
+        "--record",
+        action="store_true",
+        help="run a Python script with the flight recorder in it, so that a crash names step and sample; the file "
+        "stays as it is, and so does a script whose model, optimizer and loop are not clear",
+    )
+    parser.add_argument(
         "--outside",
         action="store_true",
         help="do not inject the error hook (it reports swallowed exceptions and values at the failing line)",
@@ -60,7 +68,8 @@ def run(args: argparse.Namespace) -> Answer:
     """Run the program to its end; the answer has its exit status, and no text unless JSON is asked for."""
     if not args.program:
         raise ConfigError("watch: there is no command", need=USAGE)
-    options = Options(args.run_dir, args.silence, args.timeout, args.debug_cuda, args.on_hang, inside=not args.outside)
+    options = Options(args.run_dir, args.silence, args.timeout, args.debug_cuda, args.on_hang)
+    options = replace(options, inside=not args.outside, record=args.record)
     try:
         ended = watch(args.program, options)
     except RunError as error:

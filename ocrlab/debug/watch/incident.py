@@ -56,10 +56,11 @@ def write(place: Path, verdict: Verdict, incident: Incident) -> None:
         run_folder.write_text(place / "verdict.md", clean(f"# {_cause(verdict)}\n\n{type(error).__name__}: {error}\n"))
 
 
-def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None) -> str:
+def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None, command: Sequence[str] = ()) -> str:
     """Return the lines on the screen: what happened, why, where the verdict is, what to do next.
 
-    `record` is the folder of the program's flight record, where that is not the run folder.
+    `record` is the folder of the program's flight record, where that is not the run folder. A training of `command`
+    that has none gets the edits that would add it.
     """
     home, best = place.parent, verdict.causes[0] if verdict.causes else None
     recorded = find_recorded(home, record)
@@ -78,12 +79,27 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
         "verdict": lambda: short(verdict_file) if verdict_file.is_file() else "",
         "next": lambda: _next(best) if best and not best.explanation else "",
         "replay": lambda: f"ocrlab replay {shlex.quote(short(recorded))}" if recorded else "",
+        "next run": lambda: "" if recorded else _recording(place, command),
     }
     for label, text in parts.items():
         with guarded(home, f"watch: the line `{label}`"):  # a line that fails takes no other one with it
             line = text()
             lines += [f"  {label:<9}{line}"] if line else []
     return clean("\n".join(lines))
+
+
+def _recording(place: Path, command: Sequence[str]) -> str:
+    """Return how a crash of this training would name its step and sample; '' for what is no training."""
+    from ocrlab.debug.diagnosis.explanations.failure import from_log
+    from ocrlab.debug.watch import recording_edits
+
+    failure = from_log((place / LOG).read_text(encoding="utf-8", errors="replace"))
+    frames = [(frame.file, frame.line) for frame in failure.own_frames] if failure is not None else []
+    edits, by_watch = recording_edits.advice(command, frames)
+    if not edits:
+        return ""
+    itself = f"`ocrlab watch --record -- {shlex.join(command)}` names step and sample, as do " if by_watch else ""
+    return "\n            ".join([f"{itself or 'step and sample are named by '}these lines:", *edits])
 
 
 def _rank(verdict: Verdict) -> str:

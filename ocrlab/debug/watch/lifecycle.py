@@ -41,6 +41,7 @@ class Options:
     `run_dir` None makes `runs/<time>-<program>`; with `own_folder` the program makes its own, as `ocrlab train` does.
     Until it reports where, that one is looked for below `runs`.
     With `inside` each Python of the program reports errors that it hides: see `injected_error_hook.py`.
+    With `record` a Python script runs with the flight recorder in it, where its model, optimizer and loop are clear.
     `on_hang` kill ends a program that hangs, report lets it go on; None ends it only where a heartbeat has stopped.
     """
 
@@ -52,6 +53,7 @@ class Options:
     own_folder: bool = False
     runs: Path = Path(incident_folder.RUNS)
     inside: bool = True
+    record: bool = False
 
 
 @dataclass(frozen=True)
@@ -271,7 +273,8 @@ class WatchedRun:
         return verdict, self._write(folder, verdict, case)
 
     def _write_summary(self, what: str, verdict: Verdict, place: Path) -> None:
-        self.session.write_message(incident.summary(what, verdict, place, watcher_link.read_record(self.scratch)))
+        record = watcher_link.read_record(self.scratch)
+        self.session.write_message(incident.summary(what, verdict, place, record, self.command))
 
     def _write(self, folder: run_folder.RunFolder, verdict: Verdict, case: Incident) -> Path:
         """Write an incident into the run folder, or elsewhere where that cannot be written; returns where."""

@@ -20,7 +20,7 @@ from ocrlab.debug.watch.hang_detector import HangDetector
 from ocrlab.debug.watch.io_loop import Session
 from ocrlab.debug.watch.lifecycle import Ended, Options, WatchedRun
 from ocrlab.errors import ConfigError, RunError
-from ocrlab.run_folder import heartbeat, watcher_link
+from ocrlab.run_folder import RunFolder, heartbeat, watcher_link
 
 __all__ = ["Ended", "Options", "watch"]
 
@@ -55,7 +55,7 @@ def watch(
         flight = folder.flight if folder else Path(tempfile.gettempdir()).absolute()
         variables = _environment(dict(os.environ if env is None else env), options, scratch, flight)
         try:
-            session.start(list(command), variables, scratch)
+            session.start(_recorded(command, options, session, folder), variables, scratch)
         except CommandRefused as refused:
             return run.refused(refused)
         run.kills.note()
@@ -76,6 +76,20 @@ def watch(
     finally:
         session.close()
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _recorded(command: Sequence[str], options: Options, session: Session, folder: RunFolder | None) -> list[str]:
+    """Return the command, with the flight recorder in its script where that is asked for and its names are clear."""
+    if not options.record or folder is None:
+        return list(command)
+    from ocrlab.debug.watch import recording_edits  # the diagnosis, which a program that succeeds does without
+
+    recorded = recording_edits.recorded_command(command, folder.path)
+    if isinstance(recorded, str):
+        do = "add `rec = ocrlab.record(RUN, model, optimizer)` and `rec.batches(loader)` to it"
+        session.write_message(f"ocrlab watch: not recorded: {recorded}; {do}")
+        return list(command)
+    return recorded
 
 
 def _check(command: Sequence[str], options: Options) -> None:

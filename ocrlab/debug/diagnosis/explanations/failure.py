@@ -17,7 +17,9 @@ from ocrlab.debug.diagnosis.explanations.source import Source
 from ocrlab.debug.diagnosis.log_records import LoggedFrame, read_records
 from ocrlab.debug.diagnosis.log_text import clean_lines
 
-LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<(?!ipython|stdin)|^<frozen|/torch/|^/usr/lib/")
+LIBRARY = re.compile(
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<(?!ipython|stdin)|^<frozen|/torch/|^/usr/lib/|/ocrlab/debug/"
+)
 WORKER = re.compile(r"Caught (?P<type>\w+) in DataLoader worker process (?P<worker>\d+)")
 CELL = re.compile(r"^cell (\d+)$")
 CHAIN = 6  # exceptions back from the last one, among which is the one that passed it on
