@@ -21,3 +21,17 @@ LAUNCH(endless)
 extern "C" void launch_resources(float *x, int hit, void *stream) {
     resources<<<1, hit ? 2048 : 32, 4096 * sizeof(float), (cudaStream_t)stream>>>(x, hit);
 }
+
+// For stage_kernel.py: what the runtime answers to a launch, and how many blocks of it are resident at once.
+extern "C" int launch_status(float *x, unsigned gx, unsigned gy, unsigned bx, unsigned by, unsigned bz, size_t shared) {
+    resources<<<dim3(gx, gy), dim3(bx, by, bz), shared>>>(x, 0);
+    int status = (int)cudaGetLastError();
+    cudaDeviceSynchronize();
+    return status;
+}
+extern "C" int resident_blocks(int threads, size_t shared) {
+    int blocks = -1;
+    cudaFuncSetAttribute(resources, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, resources, threads, shared);
+    return blocks;
+}

@@ -33,6 +33,7 @@ from stage import ROOT, Row, Stage, end_group, environment
 STAGES = {  # name: seconds on a card, at most; most stages end long before
     "doctor": 90,
     "faults": 150,
+    "kernel": 60,
     "memory": 150,
     "tests": 120,
     "recorder": 100,
@@ -41,7 +42,7 @@ STAGES = {  # name: seconds on a card, at most; most stages end long before
     "inference": 60,
     "accuracy": 420,
 }
-TOGETHER = ("faults", "memory", "tests")  # none measures speed: they share the card
+TOGETHER = ("faults", "kernel", "memory", "tests")  # none measures speed: they share the card
 TOTAL = 480  # seconds of a whole run
 DRY_RUN_SECONDS = 150  # of each stage: a busy CPU is no typo
 BY_NAME_ONLY = ("accuracy",)

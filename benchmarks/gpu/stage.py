@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,7 +81,10 @@ class Stage:
 
     def child(self, words: Sequence[str | Path], seconds: float = 1e9, **variables: str) -> Done:
         """Run a Python child until it ends, or until `seconds` or the stage are over: then its whole group is ended."""
-        command = [sys.executable, *map(str, words)]
+        return self.program([sys.executable, *map(str, words)], seconds, **variables)
+
+    def program(self, command: Sequence[str], seconds: float = 1e9, **variables: str) -> Done:
+        """Run any program so."""
         began = time.monotonic()
         process = subprocess.Popen(
             command,
@@ -103,6 +107,23 @@ class Stage:
             out = err = ""
         print(f"$ {' '.join(command)}\n{out[-4000:]}\n{err[-4000:]}", flush=True)
         return Done(status, out, err, time.monotonic() - began)
+
+
+def build_kernels(stage: Stage, *words: str) -> str:
+    """Compile kernels.cu by nvcc; returns the library, an empty text where that failed. ptxas.txt is its report."""
+    compiler = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+    if stage.dry_run or compiler is None:
+        stage.row("nvcc", "not used in a dry run" if stage.dry_run else "not here: what needs its kernels cannot run")
+        return ""
+    library = stage.folder / "kernels.so"
+    command = [compiler, "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-arch=native", *words]
+    command += ["-o", str(library), str(Path(__file__).with_name("kernels.cu"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    (stage.folder / "ptxas.txt").write_text(done.stderr + done.stdout, encoding="utf-8")
+    if done.returncode != 0:
+        stage.row("nvcc", f"failed: {done.stderr.strip()[-300:]}", "", False)
+        return ""
+    return str(library)
 
 
 @contextlib.contextmanager

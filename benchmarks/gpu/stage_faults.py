@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stage import Done, Stage, whole_card
+from stage import Done, Stage, build_kernels, whole_card
 
 HERE = Path(__file__).parent
 SILENCE = 15.0  # seconds without progress that are a hang
@@ -59,21 +57,6 @@ def run(stage: Stage) -> None:
     sure = sum(result is False and confidence >= SURE for result, confidence in results)
     stage.row("first cause right", f"{right} of {len(results)}", "10 of 12", right >= 10)
     stage.row("wrong and sure (0.8 or more)", str(sure), "0", sure == 0)
-
-
-def build_kernels(stage: Stage) -> str:
-    """Compile kernels.cu by nvcc; returns the library, an empty text where that failed."""
-    compiler = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
-    if stage.dry_run or compiler is None:
-        stage.row("nvcc", "not used in a dry run" if stage.dry_run else "not here: five of the faults cannot run")
-        return ""
-    library = stage.folder / "kernels.so"
-    command = [compiler, "-shared", "-Xcompiler", "-fPIC", "-cudart", "shared", "-arch=native", "-o", str(library)]
-    done = subprocess.run([*command, str(HERE / "kernels.cu")], capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode != 0:
-        stage.row("nvcc", f"failed: {done.stderr.strip()[-300:]}", "", False)
-        return ""
-    return str(library)
 
 
 def watch(stage: Stage, fault: Fault, library: str) -> tuple[bool, float]:
