@@ -14,7 +14,7 @@ import torch
 
 DEAD = re.compile(
     r"CUDA (?:driver )?error|HIP error|Triton Error|cuDNN error|CUBLAS_STATUS|CUDNN_STATUS|CUDA_ERROR_|cudaError"
-    r"|unhandled cuda error|device-side assert|illegal memory access|misaligned address"
+    r"|cuFFT error|unhandled cuda error|device-side assert|illegal memory access|misaligned address"
 )
 DEEPEST = 10  # errors in a chain
 

@@ -17,11 +17,15 @@ OF_CUDA = {  # how a kernel ends, and what is said of it; the first that is foun
     "illegal instruction": r"CUDA.{0,40}illegal instruction|cudaErrorIllegalInstruction|CUDA_ERROR_ILLEGAL_INSTRUCTION",
     "illegal address": r"illegal (?:memory|address) access|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS",
     "launch failure": r"unspecified launch failure|cudaErrorLaunchFailure|CUDA_ERROR_LAUNCH_FAILED",
-    "invalid address": r"invalid program counter|global/shared address space|CUDA_ERROR_(?:HARDWARE_STACK|INVALID_)",
+    "invalid address": r"invalid program counter|global/shared address space"
+    r"|CUDA_ERROR_(?:HARDWARE_STACK|INVALID_(?:ADDRESS|PC))",
     "cuDNN status": r"CUDNN_STATUS_|cuDNN error",
     "cuBLAS status": r"CUBLAS_STATUS_",
+    "cuFFT status": r"CUFFT_(?:EXEC_FAILED|INTERNAL_ERROR)|cuFFT error",
+    "NCCL status": r"NCCL error|unhandled (?:cuda|system) error",
 }
-LIBRARY = ("cuDNN status", "cuBLAS status")
+VALUES = frozenset(("nonfinite", "target", "index", "exception"))  # kinds that may surface as an exception
+LIBRARY = ("cuDNN status", "cuBLAS status", "cuFFT status", "NCCL status")  # which say little of how a kernel ended
 WANTS_GPU = re.compile(
     r"No CUDA GPUs are available|not compiled with CUDA|no NVIDIA driver|object on a CUDA device|no CUDA-capable device"
     r"|No supported gpu backend|no GPUs? (?:is|are|were)|from the 'CPU' backend|CUDA tensor|'cuda' device type"
@@ -37,13 +41,23 @@ def of_cuda(fault: Fault) -> str:
     return next((kind for kind, pattern in OF_CUDA.items() if re.search(pattern, text)), "")
 
 
+def ends_context(fault: Fault) -> bool:
+    """Tell whether an error says that a kernel ended in a way after which its CUDA context is dead. What a library says
+    of it leaves that open.
+    """
+    return of_cuda(fault) not in ("", *LIBRARY)
+
+
 def same(fault: Fault, other: Fault, *, placed: bool = True) -> bool:
     """Tell whether two faults are one: of one kind, with one type of exception, which for CUDA is how the kernel ended,
-    and in one module where both are `placed`. A hang is seen in any module that its own calls.
+    and in one module where both are `placed`. A hang is seen in any module that its own calls. Where one is not traced,
+    a bad value is known there only by the exception that it surfaced as.
     """
     kinds = of_cuda(fault), of_cuda(other)
     if any(kinds):
         return kinds[0] == kinds[1] and (not placed or _path(fault) == _path(other))
+    if not placed and VALUES.issuperset({fault.get("kind"), other.get("kind")}) and fault.get("exception"):
+        return _surfaced(fault) == _surfaced(other)
     if fault.get("kind") != other.get("kind") or _type(fault) != _type(other):
         return False
     path, other_path = _path(fault), _path(other)
@@ -75,6 +89,10 @@ def _type(fault: Fault) -> str:
     if fault.get("kind") == "crash":
         return str(fault.get("signal") or "")
     return str(fault.get("exception") or "").partition(":")[0] if fault.get("kind") in ("exception", "data") else ""
+
+
+def _surfaced(fault: Fault) -> str:
+    return str(fault.get("exception") or "").partition(":")[0]
 
 
 def _path(fault: Fault) -> str:

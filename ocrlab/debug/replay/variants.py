@@ -20,6 +20,7 @@ LIBRARY_NODES = re.compile(r"^(?:Conv|Cudnn|\w*BatchNorm|\w*[Mm]mBackward|\w*Poo
 EARLIER = (8, 200)  # steps that are looked at before one that began with bad weights, at least and at most
 LOOKING = (20.0, 15.0)  # seconds for all of them, and times longer that a step takes when it is looked at
 AFTER_LOOP = "after the last batch"  # in place of a phase
+BEFORE_STEP = "before the step"  # the same, of a step that began in a dead CUDA context
 HALF = re.compile(r"\b(?:bf16|fp16)\b")
 
 
@@ -83,14 +84,14 @@ def per_sample(seconds: float, fault: Mapping[str, Any] | None = None) -> Varian
     return Variant(ALONE, "", options, {"OMP_NUM_THREADS": "1"})
 
 
-def earlier(number: int, seconds: float) -> Variant:
-    """Return the variant that looks for what had spoilt the weights before step `number`, and for exceptions that the
-    program has swallowed; a recorded step took `seconds`.
+def earlier(number: int, seconds: float, on_gpu: bool = False) -> Variant:
+    """Return the variant that looks for what had spoilt the weights or the CUDA context before step `number`, and for
+    exceptions that the program has swallowed; a recorded step took `seconds`.
     """
     (least, most), (whole, times) = EARLIER, LOOKING
     steps = min(most, max(least, int(whole / times / max(seconds, 1e-3))))
     options = {"trace": True, "trace_from": max(0, number - steps), "swallowed": True}
-    return Variant("steps before", "", options)
+    return Variant("steps before", "", options, BLOCKING.environment if on_gpu else {})
 
 
 def widened(before: Variant) -> Variant:
@@ -127,10 +128,10 @@ def is_carried_over(fault: Mapping[str, Any]) -> bool:
 
 
 def spoilt(fault: Mapping[str, Any]) -> bool:
-    """Tell whether weights or state were wrong already when the step began, or the program failed behind its loop: the
-    fault is an earlier one.
+    """Tell whether weights, state or the CUDA context were bad already when the step began, or the program failed
+    behind its loop: the fault is an earlier one.
     """
-    if fault.get("phase") == AFTER_LOOP:
+    if fault.get("phase") in (AFTER_LOOP, BEFORE_STEP):
         return True
     return bool(fault.get("before")) and str(fault.get("tensor", "")).startswith(("weight", "buffer", "optimiser"))
 
@@ -148,6 +149,8 @@ def contrasts(fault: Mapping[str, Any], on_gpu: bool) -> list[Variant]:
     if kind == "nonfinite":
         unplaced = fault.get("phase") == "backward" and not fault.get("line")  # else it has nothing to add
         first = [*([FP32] if half else []), *([ANOMALY] if unplaced else [])]
+        if on_gpu and is_placed(fault):  # races and wild accesses are not how an operator makes it
+            return [*first, CPU, CUDNN]
         return first + [variant for variant in _on_gpu(fault) if variant not in first] if on_gpu else first
     if on_gpu:
         return _on_gpu(fault)
@@ -172,6 +175,11 @@ def _on_gpu(fault: Mapping[str, Any]) -> list[Variant]:
     return [CPU, *precise, CUDNN, SYNC, CACHING, SANITIZER, *tools]
 
 
+def is_placed(fault: Mapping[str, Any]) -> bool:
+    """Tell whether a fault has its module, or the operator and its line."""
+    return bool(fault.get("path") or fault.get("module") or (fault.get("op") and fault.get("line")))
+
+
 def dies_on_gpu(fault: Mapping[str, Any]) -> bool:
     """Tell whether a fault is one that nearly always goes away on a CPU, so that this alone explains nothing."""
     return bool(fault_match.of_cuda(fault)) or fault.get("kind") == "crash"
@@ -183,7 +191,7 @@ def settles(variant: Variant, fault: Mapping[str, Any], fault_there: Mapping[str
         return True
     if variant.name == CPU.name and dies_on_gpu(fault):
         return fault_there is not None and bool(fault_match.of_cuda(fault)) and fault_match.names_value(fault_there)
-    return fault_there is None
+    return fault_there is None and says(variant, None, fault)
 
 
 def is_half(fault: Mapping[str, Any]) -> bool:
@@ -196,8 +204,9 @@ def says(variant: Variant, fault_there: Mapping[str, Any] | None, shown: Mapping
 
     A program that casts by itself computes in 16 bits with fp32 too, and one that asks for a GPU does nothing without.
     """
-    if fault_there is None:
-        return True
+    if fault_there is None:  # a bad value after which the program goes on is seen only by a trace
+        silent = shown is not None and shown.get("kind") == "nonfinite" and not shown.get("exception")
+        return not silent or bool(variant.options.get("trace"))
     if variant.name == CPU.name and fault_match.wants_gpu(fault_there):
         return False
     if variant.name in SLOW and fault_there.get("kind") == "hang" and shown is not None and shown.get("kind") != "hang":

@@ -15,6 +15,7 @@ DEAD = (
     "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa)`",
     "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
     "CUDA driver error: an illegal memory access was encountered",
+    "cuFFT error: CUFFT_EXEC_FAILED",
     "Triton Error [CUDA]: an illegal memory access was encountered",
     "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
     "NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error (run with NCCL_DEBUG=INFO for details)",

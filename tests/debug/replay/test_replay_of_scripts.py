@@ -125,3 +125,44 @@ def test_a_script_that_takes_longer_than_the_timeout_is_answered_with_what_would
     with pytest.raises(ConfigError, match=r"rec\.steps\(n\).*extra=") as refused:
         replay(run, timeout=1)
     assert "--timeout 63" in str(refused.value) and "runs from its beginning" in str(refused.value)
+
+
+SWALLOWS = """
+import sys
+import torch
+from torch import nn
+import ocrlab
+
+class Table(nn.Module):
+    is_dead = False
+    def forward(self, x):
+        Table.is_dead |= bool((x > 9).any())
+        if Table.is_dead:  # as on a card: every later call fails, too
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        return x
+
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(2, 2), Table(), nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+batches = [torch.rand(3, 2) for _ in range(6)]
+batches[3][1] = 1e6
+with ocrlab.record(sys.argv[2], model, optimizer) as rec:
+    failed = 0
+    for x in rec.batches(batches):
+        try:
+            rec.loss(model(x).sum()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        except RuntimeError:
+            failed += 1
+            if failed > int(sys.argv[1]):
+                raise
+"""
+
+
+def test_a_sticky_error_that_a_loop_swallows_is_the_fault_of_the_step_that_had_it(tmp_path: Path) -> None:
+    answer = replay(recorded(tmp_path, "1", text=SWALLOWS))
+    fault = answer.record["fault"]
+    assert (fault["step"], fault["path"], fault["kind"]) == (3, "1", "exception")
+    assert fault["swallowed"] and fault["names"] == ["sample 1 of the batch"]
+    assert "device-side assert triggered; the program went on after it; " in answer.sentence

@@ -23,6 +23,7 @@ from ocrlab.debug.replay.tracing.call_stack import Call, label
 from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, bad, pointer, root
 from ocrlab.debug.replay.tracing.operator_trace import innermost, is_of_package
 from ocrlab.debug.replay.tracing.step_trace import StepTrace
+from ocrlab.debug.replay.variants import BEFORE_STEP
 from ocrlab.run_folder.exception_record import describe
 
 Fault = dict[str, Any]
@@ -49,28 +50,39 @@ def exception_fault(
     latest = [step.values.latest] if step.values.latest else []
     values = [*step.raised_of, *([step.gradient[1]] if step.gradient else []), *latest, *step.values.order]
     values = [birth for birth in values if not birth.constant] or values
-    by_operator = step.raised_in is not None and _same(step.raised_in[0], error)
+    by_operator = step.died is not None or (step.raised_in is not None and _same(step.raised_in[0], error))
     message = f"{description['type']}: {description['message']}"
     first = _first(error)
     if first is not error:
         cause = describe(first)
         message = f"{cause['type']}: {cause['message']}".splitlines()[0] + f", raised again as {message}"
-    led = None if by_operator else _result_fault(step, loss, batch, count)  # bad before the program has noticed it
+    if step.died_of is not None and not _same(step.died_of, error):  # as a library has it, which noticed it later
+        died = describe(step.died_of)
+        message = f"{died['type']}: {died['message']}".splitlines()[0] + f", surfaced as {message}"
+    unread = by_operator or step.dead
+    led = None if unread else _result_fault(step, loss, batch, count)  # bad before the program has noticed it
     if step.outside is not None and by_operator and step.outside[1].get("op") == place.get("op"):
         fault = range_fault(step, batch)
     elif led is not None:
         fault = led
     elif (by_operator and step.raised_of) or (values and (_guards(step, error) or SPEAKS_OF_VALUES.search(message))):
         fault = _led_to(step, values[0], batch, count)
-    elif isinstance(error, SystemExit):
+    elif isinstance(error, SystemExit) and not step.dead:
         return None
     else:
         fault = {"kind": "exception", **{name: place[name] for name in PLACE_KEYS if place.get(name)}, "samples": None}
         fault["line"] = script_line or place.get("line") or _own_line(error) or description["where"]
         fault["changed"] = _changed_in_place(step) if "modified by an inplace operation" in message else ""
-        if not cuda_sticky_errors.is_cuda_error(error):
+        if not (step.dead or cuda_sticky_errors.is_cuda_error(error)):
             fault["samples"] = _alone(step, error, count)
     return {**fault, "exception": message[:2000], "surfaced": _own_line(error) or description["where"]}
+
+
+def death_before_step(error: BaseException) -> Fault:
+    """Return the fault of a step that began in a dead CUDA context: another one, of a step before it."""
+    description = describe(error)
+    message = f"{description['type']}: {description['message']}"[:2000]
+    return {"kind": "exception", "phase": BEFORE_STEP, "samples": None, "exception": message}
 
 
 def value_fault(step: StepTrace, loss: Tensor | None, batch: Any, count: int | None) -> Fault | None:
@@ -219,7 +231,11 @@ def _in_batch(tensor: Tensor, batch: Any) -> str | None:
 
 
 def _place(step: StepTrace, error: BaseException) -> Fault:
-    """Return where an exception was raised: in an operator, a module, a node of the graph, or between them."""
+    """Return where an exception was raised: in an operator, a module, a node of the graph, or between them. In a dead
+    CUDA context it is where that died, as every call after it fails.
+    """
+    if step.died is not None:
+        return step.died[1]
     if step.raised_in is not None and _same(step.raised_in[0], error):
         return step.raised_in[1]
     if step.backward.now is not None:
@@ -240,7 +256,7 @@ def _place(step: StepTrace, error: BaseException) -> Fault:
 def _owned(step: StepTrace, place: Fault, error: BaseException) -> Fault:
     """Return a place with the user's own operator as its op, where no operator of torch inside it has raised."""
     raised = step.functions.raised
-    if raised is not None and _same(raised[0], error):
+    if raised is not None and step.died is None and _same(raised[0], error):
         place = {**place, "function": raised[1]}
     return {**place, "op": place.get("op") or place["function"]} if place.get("function") else place
 

@@ -18,6 +18,7 @@ from ocrlab.debug.flight_record import replay_position
 from ocrlab.debug.instruments import batch_tree as traced_batch
 from ocrlab.debug.instruments import cuda_sticky_errors, tensor_tree
 from ocrlab.debug.replay.tracing import batch_rows as traced_rows
+from ocrlab.debug.replay.tracing import cuda_context
 from ocrlab.debug.replay.tracing import index_checks as traced_ranges
 from ocrlab.debug.replay.tracing.backward_trace import BackwardTrace
 from ocrlab.debug.replay.tracing.call_stack import AutogradFunctions, Call, ModuleStack, kind
@@ -64,6 +65,8 @@ class StepTrace:
         self.after_backward = self.blind = False
         self.evaluates = False  # an evaluation may come in the middle of it, of which the loop says nothing
         self.dead = False  # the CUDA context: nothing may be asked of it
+        self.died_of: BaseException | None = None  # as the device says it; the program may hear it in other words
+        self.died: tuple[BaseException, Place] | None = None  # where it died, if that is known
         self.raised_in: tuple[BaseException, Place] | None = None  # by an operator
         self.raised_of: list[NonFiniteOrigin] = []  # what its inputs held
         self.outside: tuple[traced_ranges.OutOfRange, Place] | None = None  # the first index or target out of range
@@ -151,10 +154,23 @@ class StepTrace:
 
     def swallowed(self) -> BaseException | None:
         """Return the exception that has ended this step before its backward, though the program went on."""
+        if self.died is not None:
+            return self.died[0]
         if self.after_backward:
             return None
         raised = (self.raised_in, self.functions.raised, self.modules.escaped)
         return next((item[0] for item in raised if item is not None), None)
+
+    def is_dead(self, error: BaseException | None = None) -> bool:
+        """Tell whether the CUDA context is dead after `error` was raised; the device is asked where that is open."""
+        if not self.dead and (found := cuda_context.cause_of_death(error)) is not None:
+            self.dead, self.died_of = True, found
+        return self.dead
+
+    def wait_for_last(self) -> None:
+        """Wait for the kernels of the step, at its end: one that fails is the fault of where the step is."""
+        with self.guarded():
+            self._wait()
 
     # Operators: see traced_ops.Told.
 
@@ -162,6 +178,7 @@ class StepTrace:
         if self.blind or self.dead:
             return
         with self.guarded():
+            self._wait()  # else the operator would be blamed for a launch before it that nobody has checked
             here = self.here(name)
             place = {**here, "op": name, "line": line() if here.get("function") else here.get("line") or line()}
             place["inputs"] = self.shapes(inputs)
@@ -189,6 +206,7 @@ class StepTrace:
         if self.blind or self.dead:
             return
         with self.guarded():
+            cuda_context.wait()
             self.page.leave()
             if changed and not _capturing():
                 self.values.result(name, inputs, changed, self.place, moves=self.moves)
@@ -204,6 +222,8 @@ class StepTrace:
                 return
             self.raised_in = (error, {**self.place, "given": self.sources(inputs)})
             self.raised_of = [birth for tensor in inputs if (birth := self.values.of(tensor)) is not None]
+            if self.is_dead(error):  # before the operator it was alive
+                self.died, self.blind = self.raised_in, True
 
     # Where the step is.
 
@@ -274,6 +294,7 @@ class StepTrace:
 
     def _entered(self, call: Call) -> None:
         with self.guarded():
+            self._wait()
             if len(self.modules.stack) == 1:
                 self.after_backward = False  # another forward pass begins
             place = {**self.here(), "op": "", "inputs": [kind(t) for t in _first(call)], "entered": True}
@@ -292,9 +313,15 @@ class StepTrace:
 
     def _wait(self) -> None:
         """Wait for kernels that torch's dispatcher has not seen: one that fails is the fault of where the step is."""
-        if torch.cuda.is_initialized() and not self.dead and not _capturing():
-            self.place = {name: value for name, value in self.place.items() if name not in ("op", "inputs", "line")}
-            torch.cuda.synchronize()
+        if self.dead or not cuda_context.can_wait():
+            return
+        ended = ("op", "inputs") if self.place.get("node") else ("op", "inputs", "line")  # a node has its forward's
+        self.place = {name: value for name, value in self.place.items() if name not in ended}
+        try:
+            cuda_context.wait()
+        except Exception:
+            self.place["line"] = self.place.get("line") or line()
+            raise
 
     def _own_op(self) -> None:
         with self.guarded():
@@ -309,6 +336,7 @@ class StepTrace:
     def _backward_began(self, tensors: Any) -> None:
         self.after_backward = False
         with self.guarded():
+            self._wait()
             for _, tensor in tensor_tree.tensors(tensors):
                 if self.loss is None and not self.dead and not _capturing() and bad(tensor):
                     self.loss = self.values.of(tensor)
@@ -316,11 +344,13 @@ class StepTrace:
     def _backward_ended(self, leaves: bool) -> None:
         self.after_backward = leaves
         with self.guarded():
+            self._wait()
             self._look_at_gradients()
             self._move_to({**self.here(), "op": "", "inputs": []})
 
     def _optimiser_began(self, *_: Any) -> None:
         with self.guarded():
+            self._wait()
             self._look_at_gradients()
             self._move_to({**self.here(), "op": "", "inputs": []})
 
@@ -340,11 +370,9 @@ class StepTrace:
         try:
             yield
         except Exception as error:
-            if cuda_sticky_errors.is_cuda_error(
-                error
-            ):  # by what ran last; the program will hear of it at its next call
-                self.raised_in = self.raised_in or (error, dict(self.place))
-                self.dead = True
+            if self.dead or cuda_sticky_errors.is_cuda_error(error):
+                if not self.dead:  # by what ran last; the program will hear of it at its next call
+                    self.dead, self.died_of, self.died = True, error, (error, dict(self.place))
             elif not self.blind:
                 fail_safe.report(error, "tracing stopped", name="ocrlab replay")
             self.blind = True

@@ -23,7 +23,7 @@ from ocrlab.debug.flight_record import replay_position
 from ocrlab.debug.instruments import batch_tree as traced_batch
 from ocrlab.debug.instruments import tensor_tree
 from ocrlab.debug.instruments.compiled_modules import is_compiled
-from ocrlab.debug.replay.tracing import batch_rows, nonfinite_tracker
+from ocrlab.debug.replay.tracing import batch_rows, cuda_context, nonfinite_tracker
 from ocrlab.debug.replay.tracing import fault_report as traced_faults
 from ocrlab.debug.replay.tracing import per_sample_forks as traced_alone
 from ocrlab.debug.replay.tracing.backward_trace import BackwardTrace
@@ -113,6 +113,10 @@ class Tracer:
                 used, batch = (self._narrow(used), batch) if self.ahead.lead else [self._narrow(used)] * 2
             self.batch, self.count = used, traced_batch.batch_size(used, self.names)
             self.about, self.phase = {"step": number, "micro": micro}, phase
+            if (error := cuda_context.cause_of_death()) is not None:
+                self.batch = None  # it may lie on the device
+                self._write("failed", traced_faults.death_before_step(error))
+                return batch
             if self.page is None:
                 self.out.mkdir(parents=True, exist_ok=True)
                 self.page = replay_position.Writer(self.out / "trail.bin")
@@ -181,7 +185,7 @@ class Tracer:
         the samples away where a sort has given them another order than their names have.
         """
         rows, count = fault.get("samples"), self.count
-        if not rows or not count or (self.step is not None and self.step.dead):
+        if not rows or not count or self._is_out_of_reach():
             return []
         way = self._again(self.batch)
         if self._is_reordered(way):
@@ -195,6 +199,11 @@ class Tracer:
             return [traced_batch.row_text(self.batch, "batch", row) or f"row {row} of the batch" for row in rows]
         return [traced_batch.name_of_part(name, str(fault.get("tensor") or "")) for name in origins or ()]
 
+    def _is_out_of_reach(self) -> bool:
+        """Tell whether the batch lies on a device that answers nothing any more."""
+        is_dead = self.step is not None and self.step.dead
+        return is_dead and any(tensor.is_cuda for _, tensor in tensor_tree.tensors(self.batch))
+
     def end(self, loss: Tensor | float | None = None) -> None:
         """End a micro-batch: decide what its first fault was, and write that down; a fork ends here."""
         step = self.step
@@ -202,14 +211,16 @@ class Tracer:
             return self._leave(0)
         step.stop()
         with _harmless(), torch.no_grad():
-            fault = traced_faults.value_fault(step, _value(loss), self.batch, self.count)
-            error = step.swallowed() if fault is None and self.swallowed else None
-            if error is not None:
+            step.wait_for_last()
+            error = step.swallowed()
+            is_dead = error is not None and step.is_dead(error)  # then each step after it fails, whoever catches that
+            fault = None if is_dead else traced_faults.value_fault(step, _value(loss), self.batch, self.count)
+            if error is not None and fault is None and (self.swallowed or is_dead):
                 fault = traced_faults.exception_fault(step, error, self.batch, self.count)
                 fault = fault and {**fault, "swallowed": True}
             if fault is None:
                 self.harmless |= step.values.signatures()
-            if self.about["step"] >= self.first:
+            if self.about["step"] >= self.first or is_dead:
                 self._write("done", fault)
         self._stop()
         self._leave(0)
@@ -222,7 +233,9 @@ class Tracer:
         if step is not None and not isinstance(error, KeyboardInterrupt | GeneratorExit):
             step.stop()
             with _harmless():
-                value = None if step.dead else _value(loss)
+                if cuda_context.named_cause(error) is None:
+                    step.wait_for_last()  # the program may have failed by what a kernel had left undone
+                value = None if step.is_dead(error) else _value(loss)
                 fault = traced_faults.exception_fault(step, error, self.batch, self.count, value)
                 if not self.is_behind or "batch_before" in (fault or {}):  # else it is no step's
                     self._write("failed", fault)
@@ -258,7 +271,8 @@ class Tracer:
                 with _harmless():
                     fault["made"] = nonfinite_tracker.find_loading_line(self.anew, str(fault.get("value")))
             of = before or {**self.about, "names": self.names, "phase": self.phase}
-            fault = {**of, **fault, "names": called or _names(of["names"], fault, None if before else self.batch)}
+            batch = None if before or self._is_out_of_reach() else self.batch
+            fault = {**of, **fault, "names": called or _names(of["names"], fault, batch)}
             fault |= {"phase": of["phase"]} if of["phase"] else {}
             fault |= {"ahead": True} if self.step is not None and self.ahead.is_unknown(self.step.storages) else {}
         content = {"schema": 1, "pid": os.getpid(), **self.about, "state": state, "samples": self.names, "fault": fault}
