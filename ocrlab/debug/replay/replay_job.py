@@ -112,8 +112,16 @@ class _Matrix:
         slug = "".join(letter if letter.isalnum() else "-" for letter in variant.name.lower())
         folder = self.place / f"{len(self.results)}-{slug}"
         result = run_variant(self.subject, tool_reports.with_log_file(variant, folder), folder, left)
-        self.results.append(tool_reports.add_forward_line(tool_reports.add_reports(result, folder), folder))
+        result = tool_reports.add_reports(result, folder, _folders(self.subject))
+        self.results.append(tool_reports.add_forward_line(result, folder))
         return self.results[-1]
+
+
+def _folders(subject: RecordedStep) -> list[Path]:
+    """Return the folders in which the program's own files lie: that of its script, and the one it was started in."""
+    folder = Path(str(subject.program.get("cwd") or "/nowhere"))
+    scripts = [str(word) for word in (subject.program.get("argv") or ())[1:4] if str(word).endswith(".py")]
+    return list(dict.fromkeys([*((folder / script).parent for script in scripts), folder]))
 
 
 def _check(subject: RecordedStep, timeout: float) -> None:
@@ -137,7 +145,7 @@ def _check(subject: RecordedStep, timeout: float) -> None:
 
 def _investigate(subject: RecordedStep, matrix: _Matrix) -> None:
     """Run variant after variant, each chosen by what those before have shown, until the question is answered."""
-    before = variants.earlier(subject.number, subject.seconds)
+    before = variants.earlier(subject.number, subject.seconds, subject.on_gpu)
     early = subject.began_earlier and not subject.on_gpu
     for variant in [variants.widened(before)] if early else variants.first(subject.on_gpu):
         traced = matrix.run(variants.begun(variant) if subject.from_start else variant)
@@ -169,8 +177,9 @@ def _investigate(subject: RecordedStep, matrix: _Matrix) -> None:
         if replay_summary.name_samples(fault, matrix.run(variants.per_sample(round(seconds, 1), fault))):
             return
     replay_summary.name_samples(fault, shown)
+    is_answered = not subject.on_gpu or (fault.get("kind") == "nonfinite" and variants.is_placed(fault))
     for variant in variants.contrasts(fault, subject.on_gpu):
-        if not subject.on_gpu and matrix.seconds + max(result.seconds for result in matrix.results) > ENOUGH:
+        if is_answered and matrix.seconds + max(result.seconds for result in matrix.results) > ENOUGH:
             return  # the fault has its place; what would make it go away is not worth a longer wait
         result = matrix.run(variant)
         if not result.error_text and variants.settles(variant, fault, result.fault):

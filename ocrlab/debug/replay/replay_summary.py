@@ -16,6 +16,7 @@ from ocrlab.debug.replay.trial import TrialResult
 from ocrlab.records import SCHEMA, finite
 
 NAMED = 4  # samples that a sentence names
+PLACE = ("phase", "path", "module", "call", "op", "node", "function", "inputs", "given", "drawn", "line", "micro")
 WIDEST = 160  # characters of a table cell
 RISEN = (3, 100.0)  # losses before a fault, and how many times larger than the least all of them are
 EVERY = "every sample of the batch does it alone, so that it is no one sample's"
@@ -29,13 +30,14 @@ MESSAGE = 240  # characters of an exception's first line
 
 def sentence(subject: RecordedStep, results: Sequence[TrialResult]) -> str:
     """Return the answer in one sentence: the first fault with place, sample and what makes it go away, or none."""
-    fault = decided(results)
+    fault = placed_fault(results)
     if fault is None:
         return _well(subject, results)
     where = (
         "a fault that comes again" if fault.get("ahead") else f"first fault at step {fault.get('step', subject.number)}"
     )
     parts = [f"{where}, {_place(fault)}", *_what(fault)]
+    parts += [f"the place is that of the replay {fault['placed']}"] if fault.get("placed") else []
     if fault.get("ahead"):
         return "; ".join([*parts, AHEAD]) + "."
     parts += _samples(fault, results)
@@ -46,7 +48,7 @@ def sentence(subject: RecordedStep, results: Sequence[TrialResult]) -> str:
 def _apart(results: Sequence[TrialResult]) -> list[str]:
     """Return what tells the fault apart: where it goes away, where it stays, and where another one comes."""
     shown, others = _shown(results), contrasting(results)
-    fault = shown.fault or {}
+    fault = placed_fault(results) or {}
     ways = [result.variant.label for result in others if result.fault is None and result.variant.label]
     words = [f"goes away {_joined(ways)}"] if ways else []
     words += [result.variant.remark for result in others if result.fault is None and result.variant.remark]
@@ -107,6 +109,43 @@ def decided(results: Sequence[TrialResult]) -> dict[str, Any] | None:
     faults = [(fault, strays) for fault, strays in faults if not strays] or faults
     order = lambda item: (int(item[0].get("step", 0)), variants.is_carried_over(item[0]))  # noqa: E731
     return min(faults, key=order, default=(None, False))[0]
+
+
+def placed_fault(results: Sequence[TrialResult]) -> dict[str, Any] | None:
+    """Return the decided fault with the most specific place that there is for it: its own; that of an altered variant
+    in which the same step fails, with `placed` saying which; and the line that a tool saw a kernel launched at.
+    """
+    fault = decided(results)
+    if fault is None:
+        return None
+    fault = dict(fault)
+    shown = _shown(results)
+    if shown.variant.options.get("trace") and not variants.is_placed(fault):
+        others = (result for result in contrasting(results) if result.fault is not None and result.variant.label)
+        other = next((result for result in others if _places(fault, result)), None)
+        if other is not None and other.fault is not None:
+            fault |= {name: other.fault[name] for name in PLACE if other.fault.get(name)}
+            fault |= {"placed": other.variant.label}
+    reports = [report for result in results for report in (result.fault or {}).get("report") or ()]
+    report: dict[str, Any] = next(iter(reports), {})
+    is_error = not str(report.get("what")).startswith("Warning")
+    if fault_match.of_cuda(fault) and fault.get("kind") == "exception" and is_error:
+        fault |= {"line": report["line"]} if report.get("line") else {}
+        fault |= {"op": report["kernel"]} if report.get("kernel") and not fault.get("op") else {}
+    return fault
+
+
+def _places(fault: Mapping[str, Any], result: TrialResult) -> bool:
+    """Tell whether a variant shows where a fault without a place is: the same step fails there, in the same way, or
+    with the end of a kernel of which a library has only said that it failed.
+    """
+    there, how = result.fault or {}, fault_match.of_cuda(fault)
+    if not variants.is_placed(there) or result.failed_elsewhere or there.get("step") != fault.get("step"):
+        return False
+    if how in fault_match.LIBRARY and fault_match.ends_context(there):
+        return True
+    refused = how == "device-side assert" and fault_match.names_value(there)
+    return refused or fault_match.same(fault, there, placed=False)
 
 
 def _shown(results: Sequence[TrialResult]) -> TrialResult:
@@ -189,7 +228,7 @@ def rows(results: Sequence[TrialResult]) -> list[tuple[str, str, str]]:
 
 def record(subject: RecordedStep, results: Sequence[TrialResult], answer: str, seconds: float) -> dict[str, Any]:
     """Return everything as a JSON-ready record."""
-    fault = decided(results)
+    fault = placed_fault(results)
     variant_rows = [
         {
             "cell": result.variant.name,
@@ -247,6 +286,7 @@ def _place(fault: Mapping[str, Any]) -> str:
 def _what(fault: Mapping[str, Any]) -> list[str]:
     """Return what went wrong there."""
     kind = fault.get("kind")
+    went_on = ["the program went on after it"] if fault.get("swallowed") else []
     if fault.get("report"):
         return [tool_reports.reports_text(fault["report"])]
     if kind == "nonfinite":
@@ -258,7 +298,7 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
         return [f"{fault.get('value', 'NaN')} in {fault.get('tensor')}{place}{by}{early}"]
     if kind in ("target", "index"):
         pixel = f" at pixel {tuple(fault['pixel'])}" if fault.get("pixel") else f" at {list(fault.get('index') or ())}"
-        return [f"{fault.get('tensor')} is {fault.get('value')}{pixel}, allowed {fault.get('allowed')}"]
+        return [f"{fault.get('tensor')} is {fault.get('value')}{pixel}, allowed {fault.get('allowed')}", *went_on]
     if kind == "crash":
         if fault.get("status") is not None:
             return [f"the process ended itself there, with status {fault['status']}{_surfaced(fault)}"]
@@ -272,7 +312,6 @@ def _what(fault: Mapping[str, Any]) -> list[str]:
     inputs = [text for text in fault.get("given") or () if " from " in text and not any(word in text for word in own)]
     shapes = [f"got {inputs[0]}"] if inputs and "shape" in str(fault.get("exception")).lower() + " size" else []
     changed = [f"changed in place by {short(str(fault['changed']))}"] if fault.get("changed") else []
-    went_on = ["the program went on after it"] if fault.get("swallowed") else []
     return [
         *([shorten(message[0].rstrip("."), MESSAGE, placeholder=" …")] if message else []),
         *changed,

@@ -6,8 +6,11 @@ torch.autograd.detect_anomaly, which warns with the stack of the forward call.
 
 from __future__ import annotations
 
+import ast
+import os
 import re
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
@@ -35,6 +38,8 @@ THREAD = re.compile(r"^by thread (?P<thread>\([\d, ]+\)) in block (?P<block>\([\
 ADDRESS = re.compile(r"^(?:Address|Access (?:at|to)) (?P<address>0x[0-9a-f]+(?: is .+?)?)\.?$")
 NEAREST = re.compile(r"^and is (?P<nearest>.+ the nearest allocation at 0x[0-9a-f]+ of size [\d,.]+ bytes)")
 IN_FILE = re.compile(r"^in (?P<file>[^\s:]+:\d+)$")
+HOST_FRAME = re.compile(r"^Host Frame: ?(?P<function>\S+) in (?P<file>[^\s:]+\.py):(?P<line>\d+)$")
+MOST_FILES = 20_000  # that are looked through for a file of the program
 OTHER = re.compile(r"^and (?:\w+ )+access at .+$")
 FAILED = re.compile(
     r"Device not supported|Internal Sanitizer Error|Unable to (?:attach|load|launch|find|init)|No attachable process",
@@ -43,6 +48,7 @@ FAILED = re.compile(
 NOTHING = "Target application terminated before first instrumented"
 
 Report = dict[str, Any]
+HostFrame = tuple[str, str, int]  # function, file without its folder, line
 DETECTED = re.compile(
     r"Error detected in (?P<node>\w+)\. +Traceback of forward call that caused the error:\n(?P<stack>(?: {2}.*\n)+)"
 )
@@ -57,9 +63,9 @@ def with_log_file(variant: Variant, place: Path) -> Variant:
     return replace(variant, wrapper=(program, *options, "--log-file", str(place.absolute() / LOGS.format("%p"))))
 
 
-def add_reports(result: TrialResult, place: Path) -> TrialResult:
-    """Take into an result what the tool has reported. A report is a fault, also where the program went on after it; a
-    tool that did not run says nothing.
+def add_reports(result: TrialResult, place: Path, folders: Sequence[Path] = ()) -> TrialResult:
+    """Take into a result what the tool has reported. A report is a fault, also where the program went on after it; a
+    tool that did not run says nothing. The program's own files are looked for in `folders`.
     """
     if result.variant.name != variants.MEMCHECK.name:
         return result
@@ -69,7 +75,10 @@ def add_reports(result: TrialResult, place: Path) -> TrialResult:
         reports.sort(key=lambda report: report["what"].startswith("Warning"))
         fault = result.fault or {}
         fault = {"kind": "report", "phase": "reported"} if fault.get("kind") in (None, "hang") else fault
-        result.fault, result.error_text = {**fault, "report": reports[:MOST]}, ""
+        for report in reports[:MOST]:
+            report |= {"line": line} if (line := launch_line(report.pop("frames", ()), folders)) else {}
+        launched = {"line": reports[0]["line"]} if reports[0].get("line") else {}
+        result.fault, result.error_text = {**fault, "report": reports[:MOST], **launched}, ""
         return result
     lines = [PREFIX.sub("", line).strip() for text in texts for line in text.splitlines()]
     failed = next((line for line in lines if FAILED.search(line)), "")
@@ -83,16 +92,20 @@ def add_reports(result: TrialResult, place: Path) -> TrialResult:
 def parse_reports(text: str) -> list[Report]:
     """Return the reports in a log, those of one kind at one line of one kernel once, with how many there were."""
     reports: list[Report] = []
-    is_open = False
+    is_open = in_stack = False
     for line in text.splitlines():
         if not PREFIX.match(line):
             continue  # the program's own
         content = PREFIX.sub("", line).strip()
         if HEAD.match(content):
             reports.append(_begun(content))
-            is_open = True
-        elif not content or content.startswith(("Saved host backtrace", "Program hit")):
-            is_open = False
+            is_open, in_stack = True, False
+        elif not content or content.startswith("Program hit"):
+            is_open = in_stack = False
+        elif content.startswith("Saved host backtrace"):
+            is_open, in_stack = False, is_open
+        elif in_stack and (frame := HOST_FRAME.match(content)):
+            reports[-1].setdefault("frames", []).append((frame["function"], frame["file"], int(frame["line"])))
         elif is_open:
             _note(reports[-1], content)
     merged: dict[tuple[str, ...], Report] = {}
@@ -112,10 +125,58 @@ def reports_text(reports: list[Report]) -> str:
     text += f", thread {report['thread']} of block {report['block']}" if report.get("thread") else ""
     text += f", address {report['address']}" if report.get("address") else ""
     text += f", {report['nearest']}" if report.get("nearest") else ""
+    text += f", launched at `{report['line']}`" if report.get("line") else ""
     more = int(report["times"]) - 1
     text += f", {more} more like it" if more else ""
     rest = len(reports) - 1
     return text + (f", and {rest} other report{'s' if rest > 1 else ''}" if rest else "")
+
+
+def launch_line(frames: Sequence[HostFrame], folders: Sequence[Path]) -> str:
+    """Return the line of the program's own that has launched a kernel: `file:line function`; empty where none has.
+
+    The tool gives a Python frame its file without its folder, so a file of the program has to have that function there.
+    """
+    wanted = {file for _, file, _ in frames if file.endswith(".py")}
+    files: dict[str, list[Path]] = {name: [] for name in wanted}
+    for path in _python_files(folders) if wanted else ():
+        if path.name in files and path not in files[path.name]:
+            files[path.name].append(path)
+    for function, name, number in frames:
+        for path in files.get(name, ()):
+            if _has_function(path, function, number):
+                return f"{path}:{number} {function}"
+    return ""
+
+
+def _python_files(folders: Sequence[Path]) -> Iterator[Path]:
+    """Yield Python files of some folders, without what was installed there, and only so many."""
+    left = MOST_FILES
+    for folder in folders:
+        for parent, names, files in os.walk(folder):
+            names[:] = [n for n in names if not n.startswith(".") and n not in ("site-packages", "node_modules")]
+            for file in files:
+                left -= 1
+                if left < 0:
+                    return
+                if file.endswith(".py"):
+                    yield Path(parent, file)
+
+
+def _has_function(path: Path, function: str, number: int) -> bool:
+    """Tell whether line `number` of a file lies in a function of that name."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    if function.startswith("<"):  # <module>, <lambda>
+        return True
+    return any(
+        isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name == function
+        and node.lineno <= number <= (node.end_lineno or 0)
+        for node in ast.walk(tree)
+    )
 
 
 def _begun(line: str) -> Report:

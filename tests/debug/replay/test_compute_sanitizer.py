@@ -129,6 +129,46 @@ def test_a_report_is_a_fault_and_is_reported_with_the_fault_that_it_explains(tmp
     assert trial_result(tmp_path, RACE).fault["report"][0]["what"].startswith("Error")  # type: ignore[index]
 
 
+STACK = """========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at illegal(float *, int)+0xb0
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Access to 0x8064a297a800 is out of bounds
+=========     and is 1,099,374,765,569 bytes after the nearest allocation at 0x7f64aac00000 of size 512 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: launch_illegal [0x145d] in kernels.so
+=========         Host Frame: forward in scan.py:4
+=========         Host Frame: apply in function.py:596
+=========         Host Frame: forward in train.py:3
+=========         Host Frame: <module> in train.py:6
+=========
+========= ERROR SUMMARY: 1 error
+"""
+
+
+def test_the_line_that_launched_a_kernel_is_the_innermost_of_the_program_itself(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    (program / "ops").mkdir(parents=True)
+    (program / "train.py").write_text("class Net:\n    def forward(self):\n        pass\n\n\nNet().forward()\n")
+    (program / "ops" / "function.py").write_text("def apply():\n    pass\n")
+    outcome = tool_reports.add_reports(_logged(tmp_path / "a", STACK), tmp_path / "a", [program])
+    line = f"{program / 'train.py'}:3 forward"
+    assert outcome.fault is not None and outcome.fault["line"] == line, "a namesake has no such function at that line"
+    assert tool_reports.reports_text(outcome.fault["report"]).endswith(f"of size 512 bytes, launched at `{line}`")
+    assert json.dumps(outcome.fault) and "frames" not in outcome.fault["report"][0]
+    (program / "ops" / "scan.py").write_text("class Scan:\n\n    def forward(x):\n        launch(x)\n")
+    outcome = tool_reports.add_reports(_logged(tmp_path / "b", STACK), tmp_path / "b", [program])
+    assert outcome.fault is not None and outcome.fault["line"] == f"{program / 'ops' / 'scan.py'}:4 forward"
+    outcome = tool_reports.add_reports(_logged(tmp_path / "c", STACK), tmp_path / "c", [tmp_path / "gone"])
+    assert outcome.fault is not None and "line" not in outcome.fault
+
+
+def _logged(place: Path, text: str) -> TrialResult:
+    place.mkdir()
+    (place / tool_reports.LOGS.format(7)).write_text(text)
+    return TrialResult(variants.MEMCHECK)
+
+
 def test_a_tool_that_reports_nothing_is_believed_only_where_it_ran(tmp_path: Path) -> None:
     shown = TrialResult(variants.BLOCKING, dict(ILLEGAL))
     clean = trial_result(tmp_path, CLEAN)

@@ -387,3 +387,53 @@ def test_what_hides_a_fault_is_reported_where_only_the_program_as_it_was_shows_i
     )
     outcomes[0] = outcome(None, variants.TRACED, steps=[step(212, 1.0, False)])
     assert "timing" not in replay_summary.sentence(subject(), outcomes), "it went another way than the run"
+
+
+LIBRARY: dict[str, Any] = {"step": 212, "kind": "exception", "phase": "loss", "line": "train.py:114 forward"}
+LIBRARY |= {"exception": "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"}
+KERNEL = {**ILLEGAL, "phase": "forward", "path": "fusion", "module": "Fusion", "op": "Kernel", "line": "train.py:113 f"}
+REPORT = {"what": "Invalid __global__ write of size 4 bytes", "times": 1, "kernel": "scan(float *)"}
+
+
+def test_a_fault_without_a_place_has_that_of_the_cell_that_shows_one() -> None:
+    outcomes = [outcome(dict(LIBRARY), variants.BLOCKING), outcome(dict(KERNEL), variants.CUDNN)]
+    sentence = replay_summary.sentence(subject(), outcomes)
+    assert sentence.startswith("first fault at step 212, forward, `fusion` (Fusion), op `Kernel`")
+    assert "CUDNN_STATUS_EXECUTION_FAILED; the place is that of the replay without cuDNN; " in sentence
+    assert sentence.endswith(
+        "fails otherwise without cuDNN: RuntimeError: CUDA error: an illegal memory access was encountered."
+    )
+    fault = replay_summary.record(subject(), outcomes, "", 1.0)["fault"]
+    assert (fault["path"], fault["op"], fault["placed"]) == ("fusion", "Kernel", "without cuDNN")
+    assert fault["exception"] == LIBRARY["exception"], "what the run has shown"
+    assert outcomes[0].fault == LIBRARY, "a cell is told as it was"
+
+
+def test_another_fault_gives_no_place() -> None:
+    for other in ({**KERNEL, "step": 211}, {**KERNEL, "exception": "ValueError: 3"}):
+        outcomes = [outcome(dict(LIBRARY), variants.BLOCKING), outcome(other, variants.CUDNN)]
+        assert "path" not in (replay_summary.placed_fault(outcomes) or {})
+
+
+def test_the_line_of_a_launch_is_that_of_the_fault() -> None:
+    crash = {"kind": "crash", "step": 212, "status": 86, "report": [{**REPORT, "line": "kernels.py:75 launch"}]}
+    outcomes = [outcome(dict(KERNEL), variants.BLOCKING), outcome(crash, variants.MEMCHECK)]
+    fault = replay_summary.placed_fault(outcomes) or {}
+    assert (fault["line"], fault["op"]) == ("kernels.py:75 launch", "Kernel")
+    assert " bf16, at `kernels.py:75 launch`; " in replay_summary.sentence(subject(), outcomes)
+    outcomes[0] = outcome({**LIBRARY, "exception": ILLEGAL["exception"]}, variants.BLOCKING)
+    fault = replay_summary.placed_fault(outcomes) or {}
+    assert (fault["line"], fault["op"]) == ("kernels.py:75 launch", "scan(float *)")
+    outcomes[0] = outcome({**CONV, "kind": "exception", "exception": "ValueError: 3"}, variants.BLOCKING)
+    assert replay_summary.placed_fault(outcomes) == outcomes[0].fault, "a report explains only an error of CUDA"
+
+
+def test_a_bad_value_stays_in_a_cell_that_only_sees_what_it_surfaced_as() -> None:
+    nan = {**CONV, "kind": "nonfinite", "tensor": "output", "exception": "FloatingPointError: loss is nan"}
+    surfaced = {"step": 212, "kind": "exception", "phase": "optimiser", "exception": "FloatingPointError: loss is inf"}
+    outcomes = [outcome(nan, variants.BLOCKING), outcome(surfaced, variants.SYNC)]
+    assert replay_summary._apart(outcomes) == ["stays with a synchronise after each module"]
+    outcomes[1] = outcome({**surfaced, "exception": "KeyError: 3"}, variants.SYNC)
+    assert replay_summary._apart(outcomes) == ["fails otherwise with a synchronise after each module: KeyError: 3"]
+    outcomes = [outcome({**nan, "exception": None}, variants.BLOCKING), outcome(None, variants.SYNC)]
+    assert replay_summary._apart(outcomes) == [], "nothing there looks at values"

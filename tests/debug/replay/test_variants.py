@@ -53,6 +53,26 @@ def test_nan_of_a_backward_pass_asks_for_anomaly_mode() -> None:
     assert len(set(names(half, on_gpu=True))) == len(names(half, on_gpu=True))
 
 
+def test_a_bad_value_with_its_operator_asks_for_no_cell_about_memory_or_races(tools: None) -> None:
+    nan = {**CONV, "kind": "nonfinite", "inputs": ["(4, 8) bf16 cuda:0"], "exception": "FloatingPointError: nan"}
+    assert names(nan, on_gpu=True) == ["fp32", "on the CPU", "cuDNN off"]
+    unplaced = {"kind": "nonfinite", "tensor": "loss", "exception": "FloatingPointError: nan"}
+    assert "stream sanitizer" in names(unplaced, on_gpu=True) and "compute-sanitizer" in names(unplaced, on_gpu=True)
+    assert len(asked(nan, {})) == 4
+    silent = {"kind": "nonfinite", "tensor": "loss"}
+    assert not variants.says(variants.SYNC, None, silent), "nobody looks at values there, and no exception tells of one"
+    assert not variants.settles(variants.SYNC, silent, None) and variants.settles(variants.FP32, silent, None)
+    assert variants.says(variants.SYNC, None, unplaced) and variants.settles(variants.SYNC, unplaced, None)
+
+
+def test_a_step_that_began_in_a_dead_context_asks_for_the_steps_before_it() -> None:
+    dead = {**ILLEGAL, "phase": variants.BEFORE_STEP, "path": None}
+    index = {"kind": "index", "step": 1, "micro": 1, "path": "table", "op": "aten::embedding", "swallowed": True}
+    results = asked(dead, {"steps before": index})
+    assert [result.variant.name for result in results] == ["CUDA_LAUNCH_BLOCKING=1", "steps before"]
+    assert replay_summary.placed_fault(results) == index
+
+
 def test_samples_alone_know_what_the_fault_of_all_is() -> None:
     options = variants.per_sample(6, {"kind": "hang", "path": "head", "micro": 3, "line": "x.py:1"}).options
     assert (options["like"], options["micro"]) == ({"kind": "hang", "path": "head"}, 3)
@@ -108,6 +128,8 @@ def test_what_a_slow_cell_or_a_program_that_wants_a_gpu_does_says_nothing() -> N
 def test_weights_that_were_bad_before_ask_for_the_steps_before() -> None:
     assert variants.spoilt({"kind": "nonfinite", "before": True, "tensor": "weight head.weight"})
     assert not variants.spoilt({"kind": "nonfinite", "before": True, "tensor": "input batch[0]"})
+    assert variants.spoilt({"kind": "exception", "phase": variants.BEFORE_STEP})
+    assert not variants.earlier(3, 1.0).environment and variants.earlier(3, 1.0, on_gpu=True).environment
     assert variants.earlier(3, 1.0).options["trace_from"] == 0
     assert variants.earlier(212, 1.0).options["trace_from"] == 204
     assert variants.earlier(212, 0.01).options["trace_from"] == 79  # quick steps cost little
@@ -176,7 +198,7 @@ def asked(shown: Mapping[str, Any], well: Mapping[str, Any]) -> list[TrialResult
         number=3, seconds=0.1, on_gpu=True, began_earlier=False, ended="failure", step=object()
     )
     about.flight, about.from_start = SimpleNamespace(steps=[]), False
-    matrix = replaying._Matrix(about, Path(), 0.0, print, began=0.0)
+    matrix = replaying._Matrix(about, Path(), 0.0, print)
 
     def run(variant: variants.Variant) -> TrialResult:
         matrix.results.append(TrialResult(variant, well.get(variant.name, dict(shown)), count=2))
