@@ -15,15 +15,15 @@ from ocrlab.debug.replay import fault_match
 DEEPEST = 8  # errors in a chain
 
 
-def can_wait() -> bool:
-    """Tell whether the device can be waited for: CUDA is in use, and no CUDA graph is being captured."""
-    return torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing()
+def wait() -> bool:
+    """Wait for all kernels and tell whether that could be done: CUDA is in use, and no CUDA graph is being captured.
 
-
-def wait() -> None:
-    """Wait for all kernels; raises what one of them has failed with since the last call."""
-    if can_wait():
-        torch.cuda.synchronize()
+    Raises what a kernel has failed with since the last call, which the question about the graph may already do.
+    """
+    if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
+        return False
+    torch.cuda.synchronize()
+    return True
 
 
 def named_cause(error: BaseException | None) -> BaseException | None:

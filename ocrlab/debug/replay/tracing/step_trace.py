@@ -313,12 +313,14 @@ class StepTrace:
 
     def _wait(self) -> None:
         """Wait for kernels that torch's dispatcher has not seen: one that fails is the fault of where the step is."""
-        if self.dead or not cuda_context.can_wait():
+        if self.dead or not torch.cuda.is_initialized():
             return
-        ended = ("op", "inputs") if self.place.get("node") else ("op", "inputs", "line")  # a node has its forward's
-        self.place = {name: value for name, value in self.place.items() if name not in ended}
+        before = self.place
+        ended = ("op", "inputs") if before.get("node") else ("op", "inputs", "line")  # a node has its forward's
+        self.place = {name: value for name, value in before.items() if name not in ended}
         try:
-            cuda_context.wait()
+            if not cuda_context.wait():
+                self.place = before
         except Exception:
             self.place["line"] = self.place.get("line") or line()
             raise

@@ -26,8 +26,14 @@ NAMES = ["a.png", "b.png"]
 class Device:
     """A device that says what a kernel did when it is next asked, once: more than that may not be asked of it."""
 
-    spoilt = reported = False
+    spoilt = reported = is_early = False
     text = ILLEGAL
+
+    def is_capturing(self) -> bool:
+        """Tell whether a graph is captured, or what a kernel did: CUDA says that at any call."""
+        if self.spoilt and self.is_early:
+            self.synchronize()
+        return False
 
     def synchronize(self) -> None:
         """Wait for all kernels."""
@@ -45,7 +51,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
     global DEVICE
     DEVICE = Device()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", DEVICE.is_capturing)
     monkeypatch.setattr(torch.cuda, "synchronize", DEVICE.synchronize)
     original = nonfinite_tracker.bad
 
@@ -108,16 +114,20 @@ def failed(out: Path, way: str) -> dict[str, Any]:
     return json.loads((out / "trace.json").read_text())["fault"]  # type: ignore[no-any-return]
 
 
+@pytest.mark.parametrize("early", [False, True])
 def test_a_kernel_that_nobody_checked_is_placed_in_its_function_and_not_in_the_operator_that_notices(
-    tmp_path: Path,
+    tmp_path: Path, early: bool
 ) -> None:
+    DEVICE.is_early = early  # as with CUDA_LAUNCH_BLOCKING=1
     fault = failed(tmp_path, "function")
     assert (fault["kind"], fault["path"], fault["op"], fault["function"]) == ("exception", "fusion", "Kernel", "Kernel")
     assert fault["exception"].startswith(f"torch.AcceleratorError: {ILLEGAL}, surfaced as RuntimeError: {CUDNN}")
     assert fault["line"].endswith(" forward") and fault["line"].startswith(__file__)
 
 
-def test_a_launch_between_two_operators_is_placed_in_its_module(tmp_path: Path) -> None:
+@pytest.mark.parametrize("early", [False, True])
+def test_a_launch_between_two_operators_is_placed_in_its_module(tmp_path: Path, early: bool) -> None:
+    DEVICE.is_early = early
     fault = failed(tmp_path, "launch")
     assert fault["path"] == "fusion" and not fault.get("op") and "illegal memory access" in fault["exception"]
 
