@@ -2,7 +2,9 @@
 
 An error is printed in one line on stderr, is appended with its traceback to a private log, and switches off the part
 that it comes from. An error that a signal handler raises belongs to the program and is passed on: torch's handler of
-SIGCHLD raises in the main thread, wherever it is, when a loader worker has died; so may a user's.
+SIGCHLD raises in the main thread, wherever it is, when a loader worker has died; so may a user's. An error of the
+program's own kernels, which CUDA reports to whoever calls it next, is written to the log and not printed: the program
+gets it, too.
 """
 
 from __future__ import annotations
@@ -24,11 +26,22 @@ MAX_BYTES = 1 << 20  # an error that comes back at each step must not fill a dis
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 _logs: list[Path] = []  # the log of this process
+_device_errors: list[Callable[[BaseException], bool]] = []  # what tells an error of the program's kernels
 
 
 def write_errors_to(log: Path) -> None:
     """Append the errors of this process to a log from now on."""
     _logs[:] = [log.absolute()]
+
+
+def recognize_device_errors(is_device_error: Callable[[BaseException], bool]) -> None:
+    """Take errors of which this is true for those of the program's kernels; asked without torch otherwise."""
+    _device_errors[:] = [is_device_error]
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Tell whether an error that ocrlab's code met is one of the program's kernels."""
+    return any(tells(error) for tells in _device_errors)
 
 
 def print_message(text: str, name: str = "ocrlab: flight recorder") -> None:
@@ -40,10 +53,11 @@ def print_message(text: str, name: str = "ocrlab: flight recorder") -> None:
 def report(error: BaseException, consequence: str, folder: Path | None = None, **name: str) -> None:
     """Print what follows from an error of ocrlab, and append it to the log in `folder`, by default that of the process.
 
-    Never raises.
+    An error of the program's kernels is only appended. Never raises.
     """
     text = f"{consequence}: {summary(error)}"
-    print_message(text, **name)
+    if name or not is_device_error(error):
+        print_message(text, **name)
     for log in [folder / NAME] if folder is not None else _logs:
         _append(log, text, error)
 
@@ -104,7 +118,8 @@ def guarded(run: Path | None, where: str) -> Iterator[None]:
 def guard(method: Method) -> Method:
     """Make a method do nothing once its object is off, and switch the object off instead of raising.
 
-    The object has `on`, and `give_up(error)`; or `failed`, and `close()`.
+    The object has `on`, and `give_up(error)`; or `failed`, `close()` and, where errors of the program's kernels matter
+    to others, `on_program_error(error)`.
     """
 
     @functools.wraps(method)
@@ -123,6 +138,9 @@ def guard(method: Method) -> Method:
                 report(error, f"{type(self).__name__} is switched off")
                 with contextlib.suppress(Exception):
                     self.close()
+                on_program_error = getattr(self, "on_program_error", None)
+                if on_program_error is not None and is_device_error(error):
+                    on_program_error(error)
             return None
 
     return guarded_method  # type: ignore[return-value]

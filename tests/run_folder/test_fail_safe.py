@@ -137,3 +137,29 @@ def test_the_first_error_of_an_instrument_is_printed_with_its_place_and_stops_it
     stderr = capsys.readouterr().err
     assert stderr.startswith("ocrlab: a test ended early, the program goes on: ValueError: first (test_fail_safe.py:")
     assert stderr.count("\n") == 1 and stopped == ["first\nof two lines"]
+
+
+def test_an_error_of_the_programs_kernels_is_logged_and_not_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fail_safe, "_logs", [tmp_path / NAME])
+    monkeypatch.setattr(fail_safe, "_device_errors", [lambda error: "CUDA error" in str(error)])
+    passed_on = list[Exception]()
+
+    class Look:
+        failed = False
+        on_program_error = staticmethod(passed_on.append)
+
+        def close(self) -> None:
+            self.closed = True
+
+        @fail_safe.guard
+        def note(self, text: str) -> None:
+            raise RuntimeError(text)
+
+    dead, own = Look(), Look()
+    dead.note("CUDA error: an illegal memory access was encountered")
+    assert capsys.readouterr().err == "" and dead.failed and dead.closed and len(passed_on) == 1
+    assert "illegal memory access" in (tmp_path / NAME).read_text()
+    own.note("of ocrlab")
+    assert "Look is switched off: RuntimeError: of ocrlab" in capsys.readouterr().err and len(passed_on) == 1

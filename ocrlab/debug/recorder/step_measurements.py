@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ocrlab.debug.recorder.figure_transfer import POLL
 
 # Seconds between two looks. The kernel takes 10 us for the resident memory, torch's allocator some 0.1 ms for its
 # statistics of one device; what that costs on a GPU was not measured.
@@ -83,9 +86,14 @@ class LossTransfer:
         self.pending.append((micro, place, scale))
         self.count += 1
 
-    def arrived(self) -> Iterator[tuple[int, float]]:
-        """Yield the losses that have arrived, with their micro-batches."""
-        while self.pending and self.buffer is not None and self.events[self.pending[0][1]].query():
+    def arrived(self, seconds: float = 0.0) -> Iterator[tuple[int, float]]:
+        """Yield micro-batch and loss of what has arrived, at the end of a training of what does within some seconds."""
+        deadline = time.monotonic() + seconds if seconds else 0.0
+        while self.pending and self.buffer is not None:
+            while not self.events[self.pending[0][1]].query():
+                if not seconds or time.monotonic() >= deadline:
+                    return
+                time.sleep(POLL)
             micro, place, scale = self.pending.popleft()
             yield micro, float(self.buffer[place]) * scale
 

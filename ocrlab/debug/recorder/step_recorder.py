@@ -26,12 +26,22 @@ from ocrlab.debug.recorder.sample_recorder import BatchOrigin, StatusLocation
 from ocrlab.debug.recorder.snapshots import Snapshots
 from ocrlab.debug.recorder.stage_hooks import StageHooks
 from ocrlab.debug.recorder.step_measurements import LossTransfer, MemoryReader
-from ocrlab.debug.recorder.training_health.monitor import TrainingMonitor
+from ocrlab.debug.recorder.training_health.monitor import AT_END, TrainingMonitor
 from ocrlab.debug.recorder.training_state import first_learning_rate
 from ocrlab.run_folder import launcher, watcher_link
-from ocrlab.run_folder.fail_safe import NAME, guard, print_message, report, worker_ended, write_errors_to
+from ocrlab.run_folder.fail_safe import (
+    NAME,
+    guard,
+    is_device_error,
+    print_message,
+    recognize_device_errors,
+    report,
+    worker_ended,
+    write_errors_to,
+)
 
 RECORDERS: weakref.WeakSet[StepRecorder] = weakref.WeakSet()  # of this process
+recognize_device_errors(cuda_sticky_errors.is_cuda_error)
 
 
 class StepRecorder:
@@ -191,15 +201,20 @@ class StepRecorder:
             value = float(value) * scale
             self.writer.loss(value)
             if self.monitor is not None:
-                self.monitor.loss(value)
+                self.monitor.loss(value, self.micro)
 
-    def write_arrived_losses(self) -> None:
-        """Record the losses that have arrived from the device."""
-        for micro, loss in self.transfer.arrived() if self.cuda and self.transfer else ():
+    def write_arrived_losses(self, seconds: float = 0.0) -> None:
+        """Record the losses that have arrived from the device, and use the figures of the training monitor.
+
+        The end of a training waits for them, for some seconds: a kernel may be endless.
+        """
+        if self.cuda and self.monitor is not None and self.monitor.transfer:
+            self.monitor.arrive()
+        for micro, loss in self.transfer.arrived(seconds) if self.cuda and self.transfer else ():
             self.arrived_loss = loss
             self.writer.loss(loss, micro)
             if self.monitor is not None:
-                self.monitor.loss(loss)
+                self.monitor.loss(loss, micro)
 
     def has_loss(self) -> bool:
         """Tell whether this micro-batch has a loss, or one on its way from a device."""
@@ -237,8 +252,8 @@ class StepRecorder:
 
     def stop_monitor(self, error: Exception) -> None:
         """Forget the training monitor, which has failed."""
-        self.monitor = None
         self.failed(error)
+        self.monitor = None
 
     def write_findings(self) -> None:
         """Print and write the findings of a training that ends."""
@@ -282,6 +297,7 @@ class StepRecorder:
             self.cuda = False
             if self.monitor is not None:
                 self.monitor.stop()  # its hooks query the stream
+                cuda_sticky_errors.never_free(self.monitor.abandon())
             cuda_sticky_errors.never_free([*self.transfer.abandon(), *self.snapshots.abandon()])
 
     def finish(self) -> None:
@@ -293,7 +309,7 @@ class StepRecorder:
             entry.stop()
         try:
             if self.on:
-                self.write_arrived_losses()
+                self.write_arrived_losses(AT_END)
                 self.write_findings()
             self.snapshots.close()
         except Exception as error:
@@ -315,6 +331,8 @@ class StepRecorder:
         self.stages.detach()
         for entry in self.loaders.values():
             entry.stop()
+        if is_device_error(error):
+            print_message("the CUDA context is dead since an error of the program: recording stops here")
         report(error, "off for the rest of this run, training goes on", self.folder)
 
 
@@ -324,6 +342,7 @@ def disable_in_fork() -> None:
         recorder.on = recorder.stages.on = recorder.cuda = False
         if recorder.monitor is not None:
             recorder.monitor.on = False
+            cuda_sticky_errors.never_free(recorder.monitor.abandon())
         abandoned = [*recorder.transfer.abandon(), *recorder.snapshots.abandon()]
         cuda_sticky_errors.never_free(abandoned)  # CUDA does not survive a fork
 

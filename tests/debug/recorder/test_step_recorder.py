@@ -165,7 +165,10 @@ def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, caps
     assert sys.getrefcount(buffer) == before + 1
     del recorder
     assert loss_buffer[0] == 1
-    assert ("illegal" in capsys.readouterr().err) == (how != "told")
+    err, log = capsys.readouterr().err, tmp_path / "flight" / "ocrlab-errors.log"
+    assert "illegal" not in err, "it is the program's error, which the program gets, too"
+    assert err.count("the CUDA context is dead") == (how == "found in a step")
+    assert (log.exists() and "illegal" in log.read_text()) == (how != "told")
 
 
 class Calls:

@@ -26,6 +26,8 @@ SAME = 1e-6  # of the largest answer: by less, two answers in float32 are one
 MIXES = 1e-4  # of the largest answer: by more, a sample changes the answer to another one
 CHANCE = 1e-6  # below it, a column of the input is not the target by chance
 MOSTLY = 0.9  # of the tokens that count: those that stand in the input as they are
+ORDERED: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool)
+ORDERED += (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # types that have amin and amax
 WIDE = 1 << 16  # values of a sample among which the target is looked for
 SIMPLE = (int, float, str, type(None))  # arguments of a call that hold no sample
 
@@ -84,8 +86,26 @@ def check_output_dependence(model: nn.Module, loss: Callable[[], Any], state: St
 
 
 def all_rows_equal(tensors: list[Tensor]) -> bool:
-    """Tell whether every row of some tensors is the same, as far as float32 can tell."""
-    return bool(tensors) and all(bool(((t - t[:1]).abs().max() <= SAME * t.abs().max()).all()) for t in tensors)
+    """Tell whether every row of some tensors is the same, as far as float32 can tell; of a device it waits."""
+    return bool(tensors) and all(bool(rows_equal(t)) for t in tensors)
+
+
+def rows_equal(tensor: Tensor) -> Tensor:
+    """Return whether every row of a tensor is the same, as far as float32 can tell, as a tensor where that one is.
+
+    The extremes of each column take one row of memory in place of a copy of all rows.
+    """
+    low, high, first = (part.float() if part.dtype != torch.float64 else part for part in _extremes(tensor))
+    largest = torch.maximum(high.abs(), low.abs()).max()
+    return torch.maximum(high - first, first - low).max() <= SAME * largest
+
+
+def _extremes(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the least and the largest value of each column, and the first row."""
+    values = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    if values.dtype not in ORDERED:
+        values = values.float()
+    return values.amin(0), values.amax(0), values[0]
 
 
 Compared = list[tuple[Any, Tensor, Tensor]]  # a loss function of torch, its input and target
@@ -251,7 +271,7 @@ def _blind(call: Call) -> Iterator[Finding]:
                 p.add_(torch.randn_like(p) * (0.5 * size + 0.05))
     if not all_rows_equal(call.again()):
         return
-    if all_rows_equal([t.float() for t in call.inputs]):
+    if all_rows_equal(call.inputs):
         got, do = (
             f"all {call.rows} samples that the model gets are equal",
             ("Look at an integer type that cuts 0.9 to 0, a vocabulary in which no word is found, an index not used"),

@@ -1,7 +1,9 @@
 """Are gradients brought back to their size before they are used? Of losses that a GradScaler made larger for backward.
 
 In inspected steps a hook on the loss tells by how much it was made larger, one on a weight with which
-gradient it came, and the optimiser's step with which it is used.
+gradient it came, and the optimiser's step with which it is used. On a device, where asking a scaler for its scale
+would wait, the scalers are looked for after the first large loss has been read, and their scales travel along: the
+first steps that are looked at do not count there.
 """
 
 from __future__ import annotations
@@ -9,13 +11,16 @@ from __future__ import annotations
 import gc
 import math
 import traceback
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ocrlab.debug.instruments.step_check.findings import stored_values
+from ocrlab.debug.recorder.figure_transfer import FigureTransfer, arrives_later
+from ocrlab.debug.recorder.training_health.tensor_figures import any_nonzero, can_read_gradient, norm
 
 LARGE = 256.0  # times: a sum in place of a mean, or the weight of a loss, is often less
 ENOUGH = 4  # looks
@@ -29,14 +34,17 @@ class GradScalerCheck:
     """One weight's gradient on its way from the loss to the step."""
 
     parameter: Tensor | None
+    transfer: FigureTransfer = field(default_factory=FigureTransfer)
     scale: Tensor | None = None  # of the loss, in the step at hand
     came: Tensor | None = None  # norm of the gradient, as it came
-    times: float = 1.0  # by which it may have grown until the step: gradients of other batches are added
+    old: list[Tensor] = field(default_factory=list)  # whether a gradient was there before: other batches are added
+    size: float | None = None  # by how much a scaler made the loss larger, in the newest step that was read
     direct: int = 0  # steps with a gradient that is still as large as backward made it
     looks: int = 0  # steps of a loss that was made larger
     limits: list[float] = field(default_factory=list)  # norm of all gradients in the scale of the loss, by step
     norms: list[float] = field(default_factory=list)
     largest: float = 0.0
+    scalers: list[Any] | None = None  # those that there are, weakly; None: not looked for
     handles: list[Any] = field(default_factory=list)
 
     def loss(self, loss: Any) -> None:
@@ -50,31 +58,57 @@ class GradScalerCheck:
         self.scale = gradient.detach()
 
     def _arrived(self, gradient: Tensor) -> None:
-        old = self.parameter.grad if self.parameter is not None else None
-        self.times = TIMES if old is not None and bool(stored_values(old).any()) else 1.0
-        self.came = stored_values(gradient).float().norm()
+        before = self.parameter.grad if self.parameter is not None else None
+        if not can_read_gradient(gradient):
+            return
+        self.old = any_nonzero([before]) if before is not None and can_read_gradient(before) else []
+        self.came = norm(gradient)
 
     def stepping(self) -> None:
         """Note that an optimiser is about to step."""
+        self.size = None
         p, scale, came = self.parameter, self.scale, self.came
-        if p is None or p.grad is None or scale is None or came is None:
+        if p is None or scale is None or came is None or p.grad is None or not can_read_gradient(p.grad):
             return
-        size = abs(float(scale))
-        if not math.isfinite(size) or size < LARGE or math.log2(size) % 1 or not _is_scale(size):
-            self.scale = None
+        later = arrives_later(scale) or arrives_later(came)
+        if not later and not _is_large(abs(float(scale))):
             return
+        is_by_scaler = _by_scaler()
+        scales = [t for scaler in self._alive() if isinstance(t := getattr(scaler, "_scale", None), Tensor)]
+        figures = [scale, came, norm(p.grad), *self.old]
+        ends = 3, len(figures)
+
+        def use(tensors: list[Tensor]) -> None:
+            size = abs(float(tensors[0]))
+            self.size = None
+            if not _is_large(size):
+                return
+            if later and self.scalers is None:
+                self.scalers = [weakref.ref(scaler) for scaler in _all_scalers()]
+            elif any(float(t) == size for t in tensors[ends[1] :]) if later else _is_scale(size):
+                before = any(map(bool, tensors[ends[0] : ends[1]]))
+                self._count(size, float(tensors[1]), float(tensors[2]), before, is_by_scaler)
+
+        self.transfer.send([*figures, *scales], use)
+
+    def _alive(self) -> Sequence[Any]:
+        there = (reference() for reference in self.scalers or ())
+        return [scaler for scaler in there if scaler is not None and scaler.is_enabled()]
+
+    def _count(self, size: float, came: float, used: float, before: bool, is_by_scaler: bool) -> None:
+        self.size = size
         self.looks += 1
         self.largest = max(self.largest, size)
-        used = float(stored_values(p.grad).float().norm())
-        self.direct += not _by_scaler() and used * size > 2 * self.times * float(came)
+        times = TIMES if before else 1.0  # by which it may have grown until the step
+        self.direct += not is_by_scaler and used * size > 2 * times * came
 
     def stepped(self, norms: dict[str, float]) -> None:
-        """Note the gradients of a step."""
-        if self.scale is not None and norms:
-            norm = math.hypot(*norms.values())
-            self.norms.append(norm)
-            self.limits.append(norm * abs(float(self.scale)))
-        self.close()
+        """Note the norms of the gradients of a step, when they are known."""
+        if self.size is not None and norms:
+            whole = math.hypot(*norms.values())
+            self.norms.append(whole)
+            self.limits.append(whole * self.size)
+        self.size = None
 
     def sentence(self) -> str:
         """Return the finding for gradients that were used in the scale of the loss, or clipped in it; else ''."""
@@ -98,6 +132,7 @@ class GradScalerCheck:
         while self.handles:
             self.handles.pop().remove()
         self.scale = self.came = None
+        self.old = []
 
 
 def _by_scaler() -> bool:
@@ -106,7 +141,15 @@ def _by_scaler() -> bool:
     return any(frame.f_code is torch.amp.GradScaler.step.__code__ for frame in frames)
 
 
+def _is_large(size: float) -> bool:
+    """Tell whether a loss was made larger as a GradScaler does it: by a power of two."""
+    return math.isfinite(size) and size >= LARGE and not math.log2(size) % 1
+
+
+def _all_scalers() -> list[Any]:
+    return [item for item in gc.get_objects() if issubclass(type(item), torch.amp.GradScaler)]
+
+
 def _is_scale(size: float) -> bool:
     """Tell whether there is a GradScaler with this scale; asked only where a loss was made larger."""
-    scalers = (item for item in gc.get_objects() if issubclass(type(item), torch.amp.GradScaler))
-    return any(scaler.is_enabled() and scaler.get_scale() == size for scaler in scalers)
+    return any(scaler.is_enabled() and scaler.get_scale() == size for scaler in _all_scalers())

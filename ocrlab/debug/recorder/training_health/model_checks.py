@@ -1,13 +1,14 @@
 """Checks of what models get and return: collapsed outputs, a constant answer, validation data of another scale.
 
-The training monitor passes the calls of the steps that it inspects to the first two.
+The training monitor passes the calls of the steps that it inspects to the first two. None waits for a device: figures
+are computed where the tensors are, and used when the transfer has brought them to the host.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +18,10 @@ from torch.nn import functional
 
 from ocrlab.debug.instruments.call_hook import CallHook
 from ocrlab.debug.instruments.step_check.findings import is_readable
-from ocrlab.debug.instruments.step_check.output_dependence import ROWS, all_rows_equal
+from ocrlab.debug.instruments.step_check.output_dependence import ROWS, rows_equal
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
+from ocrlab.debug.recorder.figure_transfer import FigureTransfer, arrives_later
+from ocrlab.debug.recorder.training_health.tensor_figures import flattened
 from ocrlab.run_folder.fail_safe import guard
 
 
@@ -26,6 +29,7 @@ class Check:
     """A check of the models of a training, which an error of its own ends."""
 
     failed = False
+    on_program_error: Callable[[Exception], Any] | None = None  # for an error of the program's kernels
 
     def close(self) -> None:
         """Remove every hook; most have none."""
@@ -40,7 +44,8 @@ ENOUGH = 4  # looks at the end of a training, one after the other
 class OutputCollapseCheck(Check):
     """Do models still answer differently to different samples?"""
 
-    def __init__(self) -> None:
+    def __init__(self, transfer: FigureTransfer | None = None) -> None:
+        self.transfer = FigureTransfer() if transfer is None else transfer
         self.looks = self.blind = self.equal = 0  # calls; the last ones with equal answers, and with equal samples too
         self.rows = 0
         self.spreads: list[float] = []  # of answers of several numbers, beside their size, in each look
@@ -55,15 +60,27 @@ class OutputCollapseCheck(Check):
             ours = [t for t in floats if t.ndim and len(t) == rows]
             if rows < ROWS or not ours or any(t.dtype not in EXACT for t in ours):
                 return
-            self.looks += 1
-            same = all_rows_equal(ours)
-            self.blind = self.blind + 1 if same else 0
-            equal = same and all(all_rows_equal([t.float()]) for t in inputs if len(t) == rows)
-            self.equal = self.equal + 1 if equal else 0
-            self.rows = rows
+            same = [rows_equal(t) for t in ours]
+            there = [t for t in inputs if len(t) == rows]
+            asked = any(map(arrives_later, same)) or all(map(bool, same))  # on the host only where the answer counts
+            equal = [rows_equal(t) for t in there] if asked else []
             wide = [t for t in ours if t.ndim == 2 and t.shape[1] >= WIDE]
-            if wide:
-                self.spreads.append(max(float((t - t.mean(0)).norm() / t.norm().clamp(min=1e-30)) for t in wide))
+            spreads = [(t - t.mean(0)).norm() / t.norm().clamp(min=1e-30) for t in wide]
+        ends = len(same), len(same) + len(equal)
+        self.transfer.send(
+            [*same, *equal, *spreads], lambda f: self._count(rows, f[: ends[0]], f[ends[0] : ends[1]], f[ends[1] :])
+        )
+
+    @guard
+    def _count(self, rows: int, same: list[Tensor], equal: list[Tensor], spreads: list[Tensor]) -> None:
+        """Count a call by its figures."""
+        self.looks += 1
+        self.rows = rows
+        is_blind = all(map(bool, same))
+        self.blind = self.blind + 1 if is_blind else 0
+        self.equal = self.equal + 1 if is_blind and all(map(bool, equal)) else 0
+        if spreads:
+            self.spreads.append(max(map(float, spreads)))
 
     def sentence(self) -> str:
         """Return the finding for answers that are equal in the last inspected steps, or have become so; else ''."""
@@ -94,50 +111,89 @@ TARGETS = 128  # that are needed for their frequencies
 COLUMNS = 256  # numbers of a target of one sample
 LAST = 50  # losses at the end
 BETTER = 0.97  # of the constant's loss: above it nothing was learned but how frequent each answer is
+LATEST = 64  # micro-batches after which a loss no longer comes from a device
 EQUAL = 1e-3  # share by which the noted loss may differ from the one that is computed here
+SENT = 1 << 18  # numbers of an answer and its targets that may travel from a device
+
+
+@dataclass
+class Answer:
+    """What a model returned for an inspected batch, with what may be its targets, and the loss; None: not there yet."""
+
+    later: bool = False  # it comes from a device, and so does the loss
+    tensors: list[Tensor] | None = None
+    value: float | None = None
 
 
 class ConstantBaseline(Check):
-    """Is the loss at the end below that of the best constant answer? For losses that can be computed here."""
+    """Is the loss at the end below that of the best constant answer? For losses that can be computed here.
 
-    def __init__(self) -> None:
-        self.output: Tensor | None = None
+    An answer on a device is copied to the host with its targets, if it is small, and compared there.
+    """
+
+    def __init__(self, transfer: FigureTransfer | None = None) -> None:
+        self.transfer = FigureTransfer() if transfer is None else transfer
+        self.micro = 0  # of the inspected batch
         self.tensors: Sequence[Tensor] = ()  # of the batch: one of them is the target
+        self.waiting: dict[int, Answer] = {}  # by micro-batch: its answer, until its loss is known
         self.kinds: set[str] = set()
         self.targets: list[Tensor] = []
         self.classes = 0
         self.last: deque[float] = deque(maxlen=LAST)
         self.count = 0
 
-    def begin(self, tensors: Sequence[Tensor]) -> None:
-        """Store the tensors of an inspected batch; none of another batch."""
-        self.output, self.tensors = None, tensors
+    def begin(self, tensors: Sequence[Tensor], micro: int = 0) -> None:
+        """Store the tensors of an inspected batch; none of another batch. A loss of a device may still be to come."""
+        self.tensors, self.micro = tensors, micro
+        self.waiting = {
+            number: answer for number, answer in self.waiting.items() if answer.later and micro - number < LATEST
+        }
 
     @guard
     def note(self, output: Any) -> None:
         """Note what the model returned for an inspected batch."""
         floats = (t.detach() for _, t in dotted_tensors(output) if t.is_floating_point() and is_readable(t))
-        self.output = next(floats, None)
+        first = next(floats, None)
+        if first is None or not self.tensors:
+            return
+        candidates = [t.detach() for t in self.tensors if t.ndim and _fits(first, t)]
+        answer = self.waiting[self.micro] = Answer(later=arrives_later(first))
+        if answer.later and sum(t.numel() for t in (first, *candidates)) > SENT:
+            candidates = []
+        self.transfer.send([first, *candidates] if candidates else [], lambda tensors: self._arrived(answer, tensors))
 
-    def loss(self, value: float) -> None:
-        """Note a loss, and of which kind it is."""
+    @guard
+    def _arrived(self, answer: Answer, tensors: list[Tensor]) -> None:
+        answer.tensors = tensors
+        self._compare(answer)
+
+    @guard
+    def loss(self, value: float, micro: int | None = None) -> None:
+        """Note a loss, by default that of the batch at hand, and of which kind it is."""
         self.count += 1
         self.last.append(value)
-        output, tensors, self.output = self.output, self.tensors, None
-        if output is None or not tensors or not math.isfinite(value):
+        answer = self.waiting.pop(self.micro if micro is None else micro, None)
+        if answer is not None and math.isfinite(value):
+            answer.value = value
+            self._compare(answer)
+
+    def _compare(self, answer: Answer) -> None:
+        """Find out which loss of an answer and a target its value is, once all are there."""
+        if answer.tensors is None or answer.value is None:
             return
+        kind = ""
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            there = [t.detach() for t in tensors if t.device == output.device and t.ndim]
-            kinds = ((_kind(output.float(), t, value), t) for t in there)
-            kind, target = next((pair for pair in kinds if pair[0]), ("", there[0] if there else output))
-            self.kinds.add(kind)
-            if kind == "classes":
-                self.classes = output.shape[1]
-                self.targets.append(torch.bincount(target.flatten(), minlength=self.classes).double().cpu())
-            elif kind and target.numel() > COLUMNS * len(target):
-                self.kinds.add("")  # an image: too much to keep, and no constant is what it is compared with
-            elif kind:
-                self.targets.append(target.detach().double().reshape(len(target), -1).cpu())
+            for target in answer.tensors[1:]:
+                output = answer.tensors[0]
+                kind = _kind(output.float(), target, answer.value)
+                if kind == "classes":
+                    self.classes = output.shape[1]
+                    self.targets.append(torch.bincount(target.flatten(), minlength=self.classes).double())
+                elif kind:
+                    self.targets.append(target.double().reshape(len(target), -1))
+                if kind:
+                    break
+        self.kinds.add(kind)
 
     def sentence(self, walks: int) -> str:
         """Return the finding for a last loss like that of a constant answer; else ''."""
@@ -153,6 +209,15 @@ class ConstantBaseline(Check):
             f" {constant:.3g}: nothing was learned but how frequent the targets are. Look whether the targets belong to"
             " their inputs (shuffled, sorted or filtered apart), whether the input holds what is asked, and at the rate"
         )
+
+
+def _fits(output: Tensor, target: Tensor) -> bool:
+    """Tell whether a tensor may be the targets of an output; one as large as an image is too much to keep."""
+    if not target.is_floating_point():
+        is_whole = target.dtype == torch.int64 and output.ndim == target.ndim + 1 and len(output) == len(target)
+        return is_whole and output.shape[2:] == target.shape[1:]
+    same = output.shape == target.shape or output.shape == (*target.shape, 1)
+    return same and is_readable(target) and target.numel() <= COLUMNS * len(target)
 
 
 def _kind(output: Tensor, target: Tensor, value: float) -> str:
@@ -206,16 +271,21 @@ class InputStats:
     squares: float = 0.0
     shapes: set[tuple[int, ...]] = field(default_factory=set)  # channels, or columns
 
-    def add(self, tensor: Tensor) -> None:
+    def add(self, tensor: Tensor, transfer: FigureTransfer | None = None) -> None:
         """Add the values of a batch."""
-        flat = tensor.detach().flatten()
+        flat = flattened(tensor.detach())
         values = flat[:: (flat.numel() // VALUES) | 1].double()
+        rows, count, shape = len(tensor), values.numel(), (tensor.ndim, tensor.shape[1])
         self.calls += 1
-        self.rows += len(tensor)
-        self.count += values.numel()
-        self.total += float(values.sum())
-        self.squares += float(values.square().sum())
-        self.shapes.add((tensor.ndim, tensor.shape[1]))
+
+        def use(sums: list[Tensor]) -> None:
+            self.rows += rows
+            self.count += count
+            self.total += float(sums[0])
+            self.squares += float(sums[1])
+            self.shapes.add(shape)
+
+        (FigureTransfer() if transfer is None else transfer).send([values.sum(), values.square().sum()], use)
 
     @property
     def mean(self) -> float:
@@ -231,7 +301,8 @@ class InputStats:
 class InputScaleCheck(Check):
     """Do validation samples look like training samples? `looking` is set in the training steps that are compared."""
 
-    def __init__(self, models: Sequence[nn.Module]) -> None:
+    def __init__(self, models: Sequence[nn.Module], transfer: FigureTransfer | None = None) -> None:
+        self.transfer = FigureTransfer() if transfer is None else transfer
         self.looking, self.stats = False, {id(model): (InputStats(), InputStats()) for model in models}
         hook = CallHook(self._hook)
         self.handles = [model.register_forward_pre_hook(hook, with_kwargs=True) for model in models]
@@ -257,7 +328,7 @@ class InputScaleCheck(Check):
         first = next((t for _, t in dotted_tensors((args, kwargs))), None)
         if first is not None and first.is_floating_point() and first.ndim >= 2 and is_readable(first):
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                stats.add(first)
+                stats.add(first, self.transfer)
 
     def sentence(self) -> str:
         """Return the finding for validation inputs of another scale than in training; else ''."""

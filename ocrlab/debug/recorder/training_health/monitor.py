@@ -2,7 +2,8 @@
 
 A look is taken at micro-batches 0 to 3 and at each power of two, so that it costs nothing in a long run; between looks
 some numbers are put down, and counted many at a time: code and data that are asked for once in a step have left the
-caches by the next one. Weights and batches are compared by the sum of their bits, gradients by their norm.
+caches by the next one. Weights and batches are compared by the sum of their bits, gradients by their norm. Nothing
+waits for a device: figures of what lies there are used when they have arrived, at the latest at the end.
 """
 
 from __future__ import annotations
@@ -18,19 +19,28 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ocrlab.debug.instruments.step_check import static_rules, step_rules
-from ocrlab.debug.instruments.step_check.findings import is_readable, stored_values
+from ocrlab.debug.instruments.step_check.findings import Finding, is_readable, stored_values
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
+from ocrlab.debug.recorder.figure_transfer import FigureTransfer, arrives_later
 from ocrlab.debug.recorder.training_health import pass_checks, rules
+from ocrlab.debug.recorder.training_health.batch_contents import BatchContents
 from ocrlab.debug.recorder.training_health.grad_scaler import GradScalerCheck
 from ocrlab.debug.recorder.training_health.model_checks import ConstantBaseline, InputScaleCheck, OutputCollapseCheck
 from ocrlab.debug.recorder.training_health.pass_checks import WeightResetCheck
 from ocrlab.debug.recorder.training_health.rules import InspectedStep, TrainingStats
+from ocrlab.debug.recorder.training_health.tensor_figures import (
+    any_nonzero,
+    bit_sums,
+    can_read_gradient,
+    norm,
+    sample,
+    total,
+)
 from ocrlab.run_folder.fail_safe import guard, report
 
-WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-SAMPLED = 64  # values of a tensor by which the size of its change is measured
 WATCHED = 1 << 16  # values of a gradient that may be held from one batch to the next
 LAST = 8  # losses at the beginning and at the end that are compared
+AT_END = 2.0  # seconds that the end of a training waits for figures of a device; a kernel may be endless
 MANY = 256  # losses, or steps, that are counted at a time
 CLOSELY, SOME = 64, 255  # so many first batches are compared with the one before, then two of so many
 compiling = torch.compiler.is_dynamo_compiling
@@ -49,38 +59,61 @@ class TrainingMonitor:
 
     def __post_init__(self) -> None:
         self.stats = TrainingStats(players=len(self.optimizers))
+        self.transfer = FigureTransfer()
         self.named = {name: p for name, p in self.model.named_parameters() if not is_lazy(p)}
         self.moving = any(isinstance(part, rules.MODES) for part in self.model.modules())
         self.looking = self.validating = False
-        self.before: dict[str, tuple[int, Tensor]] = {}
-        self.probes: dict[int, tuple[Any, list[tuple[bool, bool]]]] = {}  # by optimiser: a hook, what it saw
+        self.before: dict[str, tuple[Tensor, Tensor]] = {}
+        self.probes: dict[int, tuple[Any, list[tuple[list[Tensor], list[Tensor]]]]] = {}  # by optimiser: hook, arrivals
         whole = self.model if self.network is None else self.network
         self.models = [*whole] if isinstance(whole, nn.ModuleList) else [whole]  # members of a list are called
-        self.averages = {n: total for n, part in self.extra.items() if (total := self._averaged(part)) is not None}
+        self.averages = {n: sums for n, part in self.extra.items() if (sums := self._averaged(part)) is not None}
         self.handles: list[Any] = []
         self.call_handles: list[Any] = []  # of an inspected step
         self.answers, self.scales, self.baseline = (
-            OutputCollapseCheck(),
-            InputScaleCheck(self.models),
-            ConstantBaseline(),
+            OutputCollapseCheck(self.transfer),
+            InputScaleCheck(self.models, self.transfer),
+            ConstantBaseline(self.transfer),
         )
+        for check in (self.answers, self.scales, self.baseline):
+            check.on_program_error = self.give_up
+        self.contents = BatchContents(self.stats, self.transfer)
         self.coverage, self.weight_reset = pass_checks.SamplerCoverageCheck(), WeightResetCheck()
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
         small = [p for p in mine if not is_lazy(p) and p.numel() <= WATCHED]
         self.watched = min(small, key=torch.numel, default=None)
-        self.scaled = GradScalerCheck(max(small, key=torch.numel, default=None))
-        self.begun = list(static_rules.check_untrained_part(self.model))  # BatchNorm that counts hides it later
+        self.scaled = GradScalerCheck(max(small, key=torch.numel, default=None), self.transfer)
+        self.begun = self._untrained_parts()
         self.witness: dict[Any, Tensor | None] = {}  # by optimiser
         self.gradient: Tensor | None = None  # of what is watched, when the batch before came
         self.steps_then = self.batches_then = 0
         self.pass_number, self.due = -1, 0
-        self.losses: list[float] = []  # that are still to be counted
+        self.losses: list[tuple[float, int]] = []  # that are still to be counted, with their micro-batches
         self.steps: list[tuple[bool, float | None, bool, bool]] = []  # so are these: rate, modes, gradients
+
+    def _untrained_parts(self) -> list[Finding]:
+        """Return frozen parts that no checkpoint has reached; asked before the training, where a wait is harmless."""
+        try:
+            return list(static_rules.check_untrained_part(self.model))  # BatchNorm that counts hides it later
+        except RuntimeError as error:
+            if "synchronizing" not in str(error):  # torch.cuda.set_sync_debug_mode
+                raise
+            return []
 
     def stop(self) -> None:
         """Remove every hook and note nothing more; after a CUDA error nothing else may be called."""
-        self.on = False
+        self.on = self.looking = False
         self.close()
+
+    def abandon(self) -> list[Any]:
+        """Abandon figures under way, and return what must not be freed in a dead CUDA context."""
+        return self.transfer.abandon()
+
+    @guard
+    def arrive(self) -> None:
+        """Use the figures that have arrived from a device."""
+        if not capturing():
+            self.transfer.read()
 
     def give_up(self, error: Exception) -> None:
         """Stop after an error in ocrlab's own code."""
@@ -88,10 +121,10 @@ class TrainingMonitor:
         self.on_error(error)
         report(error, "training checks disabled")
 
-    def _averaged(self, part: Any) -> int | None:
-        """Return the sum of what may be an average of the weights: a module, or what has a state of their shapes."""
+    def _averaged(self, part: Any) -> list[Tensor] | None:
+        """Return the sums of what may be an average of the weights: a module, or what has a state of their shapes."""
         if isinstance(part, nn.Module):
-            return sums(part.parameters())
+            return bit_sums(list(part.parameters()))
         state = getattr(part, "state_dict", None)
         try:
             tensors = [t for _, t in dotted_tensors(state())] if callable(state) else []
@@ -99,7 +132,7 @@ class TrainingMonitor:
             return None
         shapes = Counter(t.shape for t in tensors if t.is_floating_point())
         alike = (Counter(p.shape for p in module.parameters() if not is_lazy(p)) for module in self.models)
-        return sums(tensors) if any(wanted and wanted <= shapes for wanted in alike) else None
+        return bit_sums(tensors) if any(wanted and wanted <= shapes for wanted in alike) else None
 
     @guard
     def validate(self, on: bool) -> None:
@@ -124,7 +157,8 @@ class TrainingMonitor:
         stats = self.stats
         if pass_number != self.pass_number and not capturing():
             self.pass_number = pass_number
-            self.weight_reset.begin(stats.steps, lambda: sums(self.named.values()))
+            if self.weight_reset.wants(stats.steps):
+                self.transfer.send(self._weight_sums().values(), lambda sums: self.weight_reset.note(total(sums)))
         if self.watched is not None:
             new, old = self.watched.grad, self.gradient
             if stats.batches == self.batches_then + 1:
@@ -145,7 +179,7 @@ class TrainingMonitor:
         if micro & (micro - 1) and micro != 3:  # neither a power of two nor one of the first four
             if self.looking:
                 self.looking = self.scales.looking = False
-                self.baseline.begin(())
+                self.baseline.begin((), micro)
                 self._unhook_calls()
             return
         self.count()  # of steps that were not inspected
@@ -153,13 +187,12 @@ class TrainingMonitor:
         self.looking = not capturing()
         tensors = [(name, t.detach()) for name, t in dotted_tensors(batch) if is_readable(t)] if self.looking else []
         self.scales.looking = self.looking
-        self.baseline.begin([t for _, t in tensors])
+        self.baseline.begin([t for _, t in tensors], micro)
         if self.looking:
             hook = self._note_call
             self.call_handles = [model.register_forward_hook(hook, with_kwargs=True) for model in self.models]
             stats.looks += 1
-            stats.contents.append(tuple(bits(t) for _, t in tensors))
-            stats.see_batch(tensors)
+            self.contents.look(tensors)
 
     def _unhook_calls(self) -> None:
         while self.call_handles:
@@ -172,11 +205,11 @@ class TrainingMonitor:
         if len(self.models) == 1:
             self.baseline.note(output)
 
-    def loss(self, value: float) -> None:
+    def loss(self, value: float, micro: int) -> None:
         """Note a loss; losses are counted many at a time, or up to here where it is not finite."""
         if self.on:
-            self.losses.append(value)
-            if self.looking or len(self.losses) >= MANY or value - value != 0:
+            self.losses.append((value, micro))
+            if self.looking or self.baseline.waiting or len(self.losses) >= MANY or value - value != 0:
                 self.count()
 
     @guard
@@ -190,13 +223,13 @@ class TrainingMonitor:
         """Count the losses and steps that were put down."""
         stats, losses, steps = self.stats, self.losses, self.steps
         self.losses, self.steps = [], []
-        for value in losses:
+        for value, micro in losses:
             stats.losses += 1
-            self.baseline.loss(value)
+            self.baseline.loss(value, micro)
             stats.same = stats.same + 1 if value == stats.last else 0
             stats.last = value
             if not stats.lost and not math.isfinite(value):
-                stats.lost = stats.batches
+                stats.lost = min(stats.batches, micro + 1)  # a device's loss arrives later
             if stats.losses <= LAST:
                 stats.first_losses.append(value)
             stats.last_losses.append(value)
@@ -218,7 +251,8 @@ class TrainingMonitor:
         if self.looking and not capturing():
             mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
             parameters = {name: p for name, p in self.named.items() if id(p) in mine and is_readable(p)}
-            self.before = {name: (bits(p), sample(p)) for name, p in parameters.items()}
+            sums = bit_sums(list(parameters.values()))
+            self.before = {n: (old, sample(parameters[n])) for n, old in zip(parameters, sums, strict=True)}
             self.scaled.stepping()
 
     @guard
@@ -247,37 +281,75 @@ class TrainingMonitor:
         hook, arrivals = self.probes.pop(id(optimizer), (None, [])) if self.probes else (None, [])
         if hook is not None:
             hook.remove()
-            is_stale = bool(arrivals) and all(old for old, _ in arrivals)
-            stats.stale += is_stale
-            stats.fresh += bool(arrivals) and not is_stale
-            if any(came for _, came in arrivals) and not capturing():
-                grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
-                stats.zeroed += bool(grads) and not any(bool(stored_values(grad).count_nonzero()) for grad in grads)
+            self._count_arrivals(optimizer, arrivals)
         if self.looking and not capturing():
+            sums = self._weight_sums()
             if rated:
-                self._look(optimizer)
-            stats.weights[micro] = sums(self.named.values())
+                self._look(optimizer, sums)
+            weights = stats.weights
+            self.transfer.send(sums.values(), lambda figures: weights.update({micro: total(figures)}))
             self._probe(optimizer)
             self.before = {}
 
-    def _look(self, optimizer: Any) -> None:
+    def _weight_sums(self) -> dict[str, Tensor]:
+        """Return the sum of the bits of each parameter."""
+        readable = {name: p for name, p in self.named.items() if is_readable(p)}
+        return dict(zip(readable, bit_sums(list(readable.values())), strict=True))
+
+    def _count_arrivals(self, optimizer: Any, arrivals: list[tuple[list[Tensor], list[Tensor]]]) -> None:
+        """Count what a probe saw until this step: gradients of the step before, and gradients that were set to 0."""
+        stats, figures = self.stats, [figure for pair in arrivals for part in pair for figure in part]
+        if not figures:
+            return
+        here = any(bool(figure) for _, came in arrivals for figure in came if not arrives_later(figure))
+        if (here or any(map(arrives_later, figures))) and not capturing():
+            grads = [p.grad for g in optimizer.param_groups for p in g["params"] if can_read_gradient(p.grad)]
+        else:
+            grads = []
+
+        def use(tensors: list[Tensor]) -> None:
+            values, seen = [bool(t) for t in tensors], list[tuple[bool, bool]]()
+            for old, came in arrivals:
+                seen.append((any(values[: len(old)]), any(values[len(old) : len(old) + len(came)])))
+                values = values[len(old) + len(came) :]
+            is_stale = all(old for old, _ in seen)
+            stats.stale += is_stale
+            stats.fresh += not is_stale
+            stats.zeroed += bool(grads) and any(came for _, came in seen) and not any(values)
+
+        self.transfer.send([*figures, *(any_nonzero(grads) if grads else [])], use)
+
+    def _look(self, optimizer: Any, sums: Mapping[str, Tensor]) -> None:
         """Note which weights this step moved, and which gradients it had."""
         mine = {id(p) for group in optimizer.param_groups for p in group["params"]}
         step = InspectedStep({n for n, p in self.named.items() if p.requires_grad})
         step.owned = {n for n, p in self.named.items() if id(p) in mine}
-        step.norms = gradient_norms(self.named)
-        moved = size = 0.0
-        for name, (old, values) in self.before.items():
-            now = sample(self.named[name])
-            moved, size = moved + float((now - values).square().sum()), size + float(values.square().sum())
-            if bits(self.named[name]) != old:
-                step.moved.add(name)
-        step.change = math.sqrt(moved / size) if size else math.inf
-        self.stats.inspected.append(step)
-        self.scaled.stepped({name: norm for name, norm in step.norms.items() if name in step.owned})
-        for finding in (*static_rules.check_modes(self.model), *static_rules.check_decay([optimizer])):
-            if finding.rule != "mode.eval" or self.moving:
-                self.stats.standing[finding] = self.stats.standing.get(finding, 0) + 1
+        names = [name for name in self.before if name in sums]
+        changes, sizes = [], []
+        for name in names:
+            values = self.before[name][1]
+            changes.append((sample(self.named[name]) - values).square().sum())
+            sizes.append(values.square().sum())
+        norms = gradient_norms(self.named)
+        found = [*static_rules.check_modes(self.model)]
+        found += [] if any(map(_is_remote, optimizer.param_groups)) else [*static_rules.check_decay([optimizer])]
+
+        def use(tensors: list[Tensor]) -> None:
+            parts = iter(tensors)
+            step.norms = {name: float(next(parts)) for name in norms}
+            old, new = ([int(next(parts)) for _ in names] for _ in range(2))
+            moved, size = (sum(float(next(parts)) for _ in names) for _ in range(2))
+            step.moved = {name for name, a, b in zip(names, old, new, strict=True) if a != b}
+            step.change = math.sqrt(moved / size) if size else math.inf
+            self.stats.inspected.append(step)
+            self.scaled.stepped({name: norm for name, norm in step.norms.items() if name in step.owned})
+            for finding in found:
+                if finding.rule != "mode.eval" or self.moving:
+                    self.stats.standing[finding] = self.stats.standing.get(finding, 0) + 1
+
+        old_sums = [self.before[name][0] for name in names]
+        self.transfer.send([*norms.values(), *old_sums, *(sums[name] for name in names), *changes, *sizes], use)
+        self.scaled.close()
 
     def _probe(self, optimizer: Any) -> None:
         """Watch, until the next step of this optimizer, whether its gradients were reset."""
@@ -285,12 +357,12 @@ class TrainingMonitor:
         p = next((p for p in mine if p.requires_grad and p.is_leaf and p.grad is not None), None)
         if p is None or id(optimizer) in self.probes:
             return
-        arrivals: list[tuple[bool, bool]] = []  # whether old gradients were there, whether what came was not 0
+        arrivals: list[tuple[list[Tensor], list[Tensor]]] = []  # whether there was a gradient before, and what came
 
         def arrives(gradient: Tensor) -> None:
-            if not capturing():
-                there = p.grad is not None and bool(stored_values(p.grad).count_nonzero())
-                arrivals.append((there, bool(stored_values(gradient).count_nonzero())))
+            if not capturing() and can_read_gradient(gradient):
+                old = any_nonzero([p.grad]) if can_read_gradient(p.grad) and p.grad is not None else []
+                arrivals.append((old, any_nonzero([gradient])))
 
         self.probes[id(optimizer)] = (p.register_hook(arrives), arrivals)
 
@@ -316,13 +388,18 @@ class TrainingMonitor:
 
     @guard
     def end(self) -> None:
-        """Look at what is there when a training ends."""
+        """Look at what is there when a training ends; here, and only here, figures of a device are waited for."""
+        norms, left = gradient_norms(self.named), self.stats.left
+        self.transfer.send(
+            norms.values(), lambda tensors: left.update({n: float(t) for n, t in zip(norms, tensors, strict=True)})
+        )
+        for name, old in self.averages.items():
+            self._compare_average(name, old)
+        self.transfer.read(AT_END)
         self.count()
         stats, groups = self.stats, [group for o in self.optimizers for group in o.param_groups]
         owned = {id(p) for group in groups for p in group["params"]}
         stats.owned = {name for name, p in self.named.items() if id(p) in owned} if self.optimizers else None
-        stats.left = gradient_norms(self.named)
-        stats.averages += [name for name, old in self.averages.items() if self._averaged(self.extra[name]) == old]
         stats.checks |= {
             "answers": self.answers.sentence(),
             "scales": self.scales.sentence(),
@@ -333,11 +410,30 @@ class TrainingMonitor:
         stats.hidden = [*self.begun, *step_rules.check_unlisted_weights(self.model, self.optimizers)]
         stats.initial = max((float(group.get("initial_lr", 0)) for group in groups), default=0.0)
 
+    def _compare_average(self, name: str, old: list[Tensor]) -> None:
+        """Note an average of the weights that never changed."""
+        new = self._averaged(self.extra[name])
+        if new is None:
+            return
+        count, averages = len(old), self.stats.averages
 
-def gradient_norms(named: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the norm of each gradient that is there, by the name of its parameter."""
-    gradients = {name: stored_values(p.grad) for name, p in named.items() if p.grad is not None}
-    return {name: float(grad.detach().float().norm()) for name, grad in gradients.items() if is_readable(grad)}
+        def use(tensors: list[Tensor]) -> None:
+            if total(tensors[:count]) == total(tensors[count:]):
+                averages.append(name)
+
+        self.transfer.send([*old, *new], use)
+
+
+def gradient_norms(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the norm of each gradient that is there and can be read, by the name of its parameter."""
+    gradients = {name: p.grad for name, p in named.items() if p.grad is not None and can_read_gradient(p.grad)}
+    stored = {name: stored_values(grad) for name, grad in gradients.items()}
+    return {name: norm(grad) for name, grad in stored.items() if is_readable(grad)}
+
+
+def _is_remote(group: Mapping[str, Any]) -> bool:
+    """Tell whether a group of an optimiser has its rate on a device, where it is not read."""
+    return any(isinstance(value := group.get(key), Tensor) and arrives_later(value) for key in ("lr", "weight_decay"))
 
 
 def capturing() -> bool:
@@ -345,31 +441,3 @@ def capturing() -> bool:
     if torch.compiler.is_compiling():
         return True
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def sums(tensors: Any) -> int:
-    """Return the sum of all bits of several tensors."""
-    return sum(bits(t) for t in tensors if is_readable(t))
-
-
-def bits(tensor: Tensor) -> int:
-    """Return the sum of a tensor's values taken as whole numbers: another one for every single value that changes."""
-    flat = flattened(tensor.detach())
-    if flat.is_complex():
-        flat = torch.view_as_real(flat)
-    if flat.is_floating_point():
-        flat = flat.view(WIDTHS[flat.element_size()])
-    return int(flat.sum(dtype=torch.int64))
-
-
-def sample(tensor: Tensor) -> Tensor:
-    """Return some values of a tensor, evenly spread."""
-    flat = flattened(tensor.detach())
-    return flat[:: max(1, flat.numel() // SAMPLED)][:SAMPLED].float().clone()
-
-
-def flattened(tensor: Tensor) -> Tensor:
-    """Return a tensor in one dimension, without a copy where its memory is dense (channels_last too)."""
-    if tensor.is_contiguous() or (tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last)):
-        return tensor.as_strided((tensor.numel(),), (1,))
-    return tensor.flatten()

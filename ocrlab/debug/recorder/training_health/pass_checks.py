@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,14 +19,16 @@ class WeightResetCheck:
         self.first: int | None = None
         self.steps = 0
         self.times = 0
-        self.over = False
+        self.begun = self.over = False
 
-    def begin(self, steps: int, weights: Callable[[], int]) -> None:
-        """Note that a pass begins after so many steps; `weights` computes the sum."""
+    def wants(self, steps: int) -> bool:
+        """Note that a pass begins after so many steps; return whether `note` is to get the sum."""
         new_steps, self.steps = steps - self.steps, steps
-        if self.over or (self.first is not None and not new_steps):
-            return
-        now = weights()
+        begun, self.begun = self.begun, True
+        return not self.over and (not begun or new_steps > 0)
+
+    def note(self, now: int) -> None:
+        """Note the sum at the beginning of a pass."""
         if self.first is None:
             self.first = now
         elif now == self.first:

@@ -6,12 +6,13 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from ocrlab.debug.instruments.step_check.findings import Finding, listing, not_finite, position_text, value_at
+from ocrlab.debug.instruments.step_check.findings import Finding, listing
 
 MODES = (_BatchNorm, _DropoutNd)  # what is another thing in eval mode
 ENOUGH = 4  # steps, or inspected steps, that are needed for a finding: fewer may be a test
@@ -23,7 +24,6 @@ NOTHING = 1e-7  # share by which weights change in a step that does nothing: flo
 ROSE = (3.0, 1.0)  # times, and by how much, the loss at the end is above that of the beginning
 FEW = 32  # samples whose targets may well be equal by chance: pages without text
 MOSTLY = 0.6  # of the looks: where sorted data passes to its next class, a batch holds two
-TARGETS = ("target", "label", "gt", "mask_gt", "y")
 REPLAY = "`ocrlab replay` on this folder names the operator"
 
 
@@ -71,7 +71,7 @@ class TrainingStats:
     first_losses: list[float] = field(default_factory=list)
     last_losses: deque[float] = field(default_factory=lambda: deque(maxlen=8))
     inspected: list[InspectedStep] = field(default_factory=list)
-    contents: list[tuple[int, ...]] = field(default_factory=list)
+    contents: list[tuple[Any, ...]] = field(default_factory=list)
     alike: int = 0  # looks in which all samples of the batch were the same
     rows: int = 0
     compared: int = 0  # samples of the looks whose targets were compared
@@ -88,25 +88,6 @@ class TrainingStats:
     walks: list[tuple[int, int | None]] = field(default_factory=list)  # batches that were taken, those that there are
     ended: str = ""  # where the program ended itself in the middle
     scaler: bool = False
-
-    def see_batch(self, tensors: Sequence[tuple[str, Tensor]]) -> None:
-        """Note whether the samples of a batch, or its targets, are all the same."""
-        first = tensors[0][1] if tensors else None
-        if first is not None and first.ndim >= 2 and first.shape[0] >= ENOUGH and first[0].numel() >= ENOUGH:
-            self.rows = first.shape[0]
-            self.alike += bool((first == first[:1]).all()) and not bool((first == first.flatten()[0]).all())
-        for name, tensor in tensors:
-            wrong = not_finite(tensor)
-            if wrong is not None and not self.broken:
-                self.broken = f"batch {self.batches} held {value_at(tensor, wrong)} in {name}, {position_text(wrong)}"
-        named = [t for name, t in tensors if name.rpartition(".")[2].lower().rstrip("s") in TARGETS]
-        if [name for name, _ in tensors] == ["0", "1"]:  # a pair without names: the second one is the target
-            named = [tensors[1][1]]
-        targets = named[0] if named else None
-        if targets is not None and targets.ndim:
-            value = targets.flatten()[0]
-            self.compared += len(targets)
-            self.constant.append(float(value) if bool((targets == value).all()) else None)
 
 
 def sentences(stats: TrainingStats, model: nn.Module) -> list[str]:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from ocrlab.debug.flight_record import training_findings
 from ocrlab.debug.recorder.loop_recorder import recording
-from ocrlab.debug.recorder.training_health.monitor import bits, flattened
+from ocrlab.debug.recorder.training_health.tensor_figures import bits, flattened
 
 Step = Callable[[nn.Module, Any, Any, Any], Any]
 

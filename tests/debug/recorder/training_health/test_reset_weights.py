@@ -48,11 +48,16 @@ def test_weights_that_go_on_are_no_finding(reset: str, tmp_path: Path, capsys: p
 
 def test_only_walks_behind_steps_count_and_only_weights_that_moved() -> None:
     check = WeightResetCheck()
+
+    def begin(steps: int, total: int) -> None:
+        if check.wants(steps):
+            check.note(total)
+
     for steps in (0, 0, 0, 4, 4):  # looks at the data before training
-        check.begin(steps, lambda: 7)
+        begin(steps, 7)
     assert check.times == 1
-    check.begin(8, lambda: 7)
+    begin(8, 7)
     assert "all 3 walks" in check.sentence({1: 8})
     assert check.sentence({1: 7}) == ""
-    check.begin(12, lambda: 9)
+    begin(12, 9)
     assert check.sentence({1: 8}) == ""

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ocrlab.debug.flight_record import training_findings
 from ocrlab.debug.recorder.loop_recorder import recording
+from ocrlab.debug.recorder.training_health.batch_contents import BatchContents
 from ocrlab.debug.recorder.training_health.rules import TrainingStats, sentences
 from tests.debug.recorder.training_health.test_monitor import data, net, report, right
 
@@ -62,9 +63,10 @@ def test_the_rate_is_not_to_blame_for_a_first_loss_that_is_not_finite(
 
 def test_targets_in_batches_of_any_form() -> None:
     stats = TrainingStats()
-    stats.see_batch([("images", torch.rand(4, 3)), ("labels", torch.ones(4))])
-    stats.see_batch([("0", torch.rand(4, 3)), ("1", torch.tensor([0.0, 1.0]))])
-    stats.see_batch([("images", torch.rand(4, 3)), ("mask", torch.ones(4))])
+    contents = BatchContents(stats)
+    contents.look([("images", torch.rand(4, 3)), ("labels", torch.ones(4))])
+    contents.look([("0", torch.rand(4, 3)), ("1", torch.tensor([0.0, 1.0]))])
+    contents.look([("images", torch.rand(4, 3)), ("mask", torch.ones(4))])
     assert stats.constant == [1.0, None]
     assert stats.compared == 6
     assert math.isnan(stats.last)
