@@ -55,7 +55,7 @@ def test_kernel_lines_count_where_they_name_us(line: str, cause: str) -> None:
 
 
 EXCEPTION = (  # of process 1035, from an H200; only its last line names a process
-    "[84.843956] NVRM: Xid (PCI:0000:00:06): 13, Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned Address",
+    "[84.843956] NVRM: Xid (PCI:0000:00:06): 13, Graphics SM Warp Exception on (GPC 1, TPC 4): Misaligned Address",
     "[84.845468] NVRM: Xid (PCI:0000:00:06): 13, Graphics Exception: ESR 0x519730=0x500000f 0x519734=0x0",
     "[84.847022] NVRM: Xid (PCI:0000:00:06): 13, pid=1035, name=python3, Graphics Exception: channel 0x0000006e",
 )

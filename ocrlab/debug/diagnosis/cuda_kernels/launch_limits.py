@@ -137,6 +137,7 @@ def of_capability(capability: str) -> Limits:
 
 
 INVALID = "cudaErrorInvalidConfiguration (9)"
+TOO_LARGE = f"{INVALID}, or cudaErrorInvalidValue (1)"  # the second one measured on H200 with CUDA 13, 2026-11-27
 RESOURCES = "cudaErrorLaunchOutOfResources (701), too many resources requested for launch"
 COOPERATIVE = "cudaErrorCooperativeLaunchTooLarge (720)"
 CAUSE = "kernel.launch_resources"
@@ -146,7 +147,7 @@ def check(launch: Launch, limits: Limits) -> list[Check]:
     """Return one check a limit; a fail names the limit, by how much it is broken, and the error that CUDA raises."""
     checks = [*_dimensions("grid", launch.grid, limits.grid), *_dimensions("block", launch.block, limits.block)]
     do = "Make the block smaller"
-    checks.append(_at_most("threads per block", launch.threads, limits.threads_per_block, INVALID, do))
+    checks.append(_at_most("threads per block", launch.threads, limits.threads_per_block, TOO_LARGE, do))
     checks += _registers(launch, limits) + _shared(launch, limits)
     if not any(check_.judgement == "fail" for check_ in checks):
         checks += _resident(launch, limits)
@@ -168,13 +169,14 @@ def resident_blocks(launch: Launch, limits: Limits) -> dict[str, int]:
 
 def _dimensions(name: str, size: tuple[int, int, int], limits: tuple[int, int, int]) -> list[Check]:
     checks = []
+    error = TOO_LARGE if name == "block" else INVALID
     for axis, value, limit in zip("xyz", size, limits, strict=True):
         if value < 1:
             do = "Return early where there is nothing to do: an empty tensor makes an empty grid"
             checks.append(Check(f"{name}.{axis}", "fail", f"{value}: {INVALID}", "at least 1", do, cause=CAUSE))
         else:
             do = "Use x for the long axis, or let each thread loop (grid-stride loop)"
-            checks.append(_at_most(f"{name}.{axis}", value, limit, INVALID, do))
+            checks.append(_at_most(f"{name}.{axis}", value, limit, error, do))
     return checks
 
 
