@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ocrlab import run_folder
+from ocrlab import run_folder, safe_read
 from ocrlab.cli.parser import Answer, Parser, table
 from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.records import Verdict
@@ -293,7 +293,7 @@ def _unfinished_folders(runs: Path) -> list[Path]:
     for place in sorted(runs.glob(f"*-{FOLDER}*/flight/{FOLDER}")):
         file = place.parent.parent / "incident" / RECORD
         try:
-            ended = json.loads(file.read_bytes())["status"] if file.exists() else "interrupted"
+            ended = json.loads(safe_read.read(file))["status"] if file.exists() else "interrupted"
         except (OSError, ValueError, LookupError, TypeError):
             continue
         if ended in ("interrupted", "undecided"):

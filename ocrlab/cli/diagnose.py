@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ocrlab import redaction
+from ocrlab import redaction, safe_read
 from ocrlab.cli.parser import Answer
 from ocrlab.cli.streams_and_signals import answer_line
 from ocrlab.debug.diagnosis import catalogue, classify, load_input, verdict_files
@@ -127,7 +127,7 @@ def verdicts(path: str) -> Iterator[tuple[dict[str, Any], bool]]:
     Raises DataError for a file that cannot be read.
     """
     try:
-        with sys.stdin.buffer if path == "-" else Path(path).open("rb") as file:
+        with sys.stdin.buffer if path == "-" else safe_read.open_file(path, descriptors=True) as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield _line(line, number)

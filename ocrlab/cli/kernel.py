@@ -6,6 +6,7 @@ import argparse
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from ocrlab import safe_read
 from ocrlab.cli.parser import Answer, Parser, table
 from ocrlab.debug.diagnosis.cuda_kernels import launch_limits, nsight
 from ocrlab.errors import ConfigError, DataError
@@ -101,7 +102,7 @@ def profile(path: Path) -> Answer:
 def read(path: Path) -> str:
     """Return the text of a file; raises DataError."""
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return safe_read.read_text(path)
     except OSError as error:
         gone = isinstance(error, FileNotFoundError)
         raise DataError(f"{path} cannot be read", got=error.strerror, missing=gone) from error

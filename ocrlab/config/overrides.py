@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ocrlab import safe_read
 from ocrlab.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def from_yaml(path: Path) -> list[Setting]:
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = safe_read.read(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         do = f"There is a {path / 'config.yaml'}" if (path / "config.yaml").is_file() else None
         reason = error.strerror if isinstance(error, OSError) else error

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ocrlab import safe_read
 from ocrlab.data.shards.tar_member import Member
 from ocrlab.errors import DataError, OcrlabError
 from ocrlab.geometry import Polygon
@@ -143,7 +144,7 @@ class Entry(NamedTuple):
 def read_text(path: Path) -> str:
     """Read UTF-8 text without byte-order mark and with plain line ends; raises PageError with the bad byte's line."""
     try:
-        data = path.read_bytes()
+        data = safe_read.read(path)
     except OSError as error:
         got = error.strerror or str(error)
         raise PageError("cannot be read", file=path, got=got, need="a readable file") from error

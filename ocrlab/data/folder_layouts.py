@@ -17,10 +17,12 @@ import os
 import re
 import unicodedata
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from ocrlab import safe_read
 from ocrlab.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp"})  # of images
@@ -28,6 +30,7 @@ JSON_SUFFIXES = (".json", ".jsonl")
 PAGE_SUFFIXES = (".txt", ".json", ".xml")
 SPLIT_NAMES = frozenset({"train", "val", "valid", "validation", "dev", "test"})  # never a JSON for another split
 IMAGES = ("images", "image", "img", "imgs", "text_image", "textdet_imgs")
+LEAVES = "is a link that leaves the data folder"
 TEXTS = (
     *("gts", "gt", "labels", "label", "annotations", "annotation", "ann", "json", "jsons", "xml"),
     *("groundtruth", "txt_format", "text_label_curve", "labelme"),
@@ -56,8 +59,13 @@ class Source:
 
     @cached_property
     def real_roots(self) -> list[str]:
-        """The real places of the image folders: a folder that is a link is the user's own choice."""
-        return [os.path.realpath(folder) for folder in (*self.images, self.root)]
+        """The real places of the data folder and its parts: a folder that is a link is the user's own choice."""
+        parts = (self.annotations,) if self.annotations.is_dir() else ()
+        return [os.path.realpath(folder) for folder in (*self.images, *parts, self.root)]
+
+    def is_left_by(self, file: Path) -> bool:
+        """Tell whether a file is, or lies behind, a link that leaves the data folder."""
+        return safe_read.leads_out(file, *self.real_roots)
 
     @cached_property
     def files_by_name(self) -> dict[str, list[Path]]:
@@ -105,7 +113,7 @@ def find(path: Path, split: str) -> Source:
         stem = file.stem.lower()  # instances_train2017 is for train and for train2017
         if split.lower() in re.findall(r"[a-z]+", stem) + re.findall(r"[a-z0-9]+", stem):
             annotations.append(file)
-    return _beside(_only(annotations, split), path, split) if annotations else _unsplit(path, split)
+    return _beside(_only(annotations, split, path), path, split) if annotations else _unsplit(path, split)
 
 
 def splits(path: Path) -> list[str]:
@@ -181,7 +189,7 @@ def _is_set(texts: Path, images: Path) -> bool:
 def _is_page(file: Path) -> bool:
     """Tell whether a lone JSON, which has the name of an image, is about that image alone."""
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(safe_read.read(file))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and bool({"shapes", "valid_line", "ground_truth", "image"} & content.keys())
@@ -198,7 +206,7 @@ def _unsplit(path: Path, split: str) -> Source:
         for folders in ([path], _folders(path)):
             jsons = [file for folder in folders for file in _jsons(folder) if file.stem not in SPLIT_NAMES]
             if jsons:
-                return _beside(_only(jsons, split), path, split, unsplit=True)
+                return _beside(_only(jsons, split, path), path, split, unsplit=True)
     half = _sub(path, split)
     images, texts = _named(half, IMAGES), _named(half, TEXTS)
     if images or texts:
@@ -235,12 +243,20 @@ def shared(path: Path, split: str) -> str | None:
     return f"has no splits, so {same}: a score on them shows no generalisation"
 
 
-def _only(candidates: list[Path], split: str) -> Path:
+def _only(candidates: list[Path], split: str, path: Path) -> Path:
     if len(candidates) > 1:
         got = ", ".join(map(str, candidates[:9])) + ", ..." * (len(candidates) > 9)
         do = f"Name it {split}.json, or give its path as the data folder"
         raise DataError(f"Several files could be the annotation of split {split!r}", got=got, need="one", do=do)
+    refuse_links_out(candidates, path)
     return candidates[0]
+
+
+def refuse_links_out(files: Iterable[Path], path: Path) -> None:
+    """Raise DataError for a file of a data folder that is a link out of it."""
+    for file in files:
+        if file.is_symlink() and safe_read.leads_out(file, path, file.parent):
+            raise DataError(f"{file} {LEAVES}", need="the file itself", do="Copy it there, or give its own path")
 
 
 def _named(folder: Path, names: tuple[str, ...]) -> Path | None:

@@ -24,6 +24,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from ocrlab.data.annotations import PageError
+from ocrlab.data.image_io import read_file
 from ocrlab.data.shards.tar_member import Member
 from ocrlab.errors import ConfigError, DataError
 
@@ -147,8 +149,8 @@ class Cache:
 def _key(path: Path | Member, loader_id: str) -> str | None:
     """Return the name of an entry, or None if the file cannot be read (the loader words that error)."""
     try:
-        digest = hashlib.sha256(path.read_bytes())
-    except OSError:
+        digest = hashlib.sha256(read_file(path))
+    except PageError:
         return None
     digest.update(loader_id.encode())
     return digest.hexdigest()[:40]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -18,16 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ocrlab import safe_read
 from ocrlab.data.annotations import PageError
 from ocrlab.data.folder_layouts import SUFFIXES
+from ocrlab.data.image_formats import BESIDES, BYTES_PER_PIXEL, MAX_PIXELS, TooManyPixels, open_image
 from ocrlab.data.shards.tar_member import Member
 
-# A3 at 1200 dpi is refused, A4 is not; above it Pillow takes a header for a decompression bomb.
-MAX_PIXELS = 178_000_000
 ORIENTATION_TAG = 274
 DEFLATE = 1032  # bytes at most that one compressed byte stands for (RFC 1951: 258 for each 2 bits)
 if "OPENCV_LOG_LEVEL" not in os.environ:  # what is wrong with a file is said here, not on stderr by a decoder
     (cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2).setLogLevel(0)  # OpenCV 5, and 4
+BAND = 512  # rows of a page that are converted at a time
 ALPHA_MODES = frozenset({"RGBA", "LA", "PA", "La", "RGBa"})
 PILLOW_MODES = frozenset({"CMYK", "LAB", "HSV"})  # OpenCV converts these by other formulas, or takes them for RGB
 
@@ -70,7 +70,7 @@ def read_header(path: Path | Member | str, first: int | None = None) -> Header:
     try:
         if isinstance(path, Member):
             return _header(io.BytesIO(path.head(path.size if first is None else first)), path)
-        with open(path, "rb") as file:
+        with safe_read.open_file(path) as file:
             return _header(file, path)
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -84,22 +84,25 @@ def read_image(path: Path | Member | str, *, exif: bool = False) -> NDArray[np.u
     or not an image.
     """
     path = _place(path)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    header = _header(io.BytesIO(data), path)
+    header, data = _read(path)
     rgb = _decode_opencv(data) if header.opencv and _is_whole(data, header) else None
     if rgb is None or rgb.shape[:2] != (header.height, header.width):
         rgb = _decode_pillow(data, path)
     return upright(rgb, header.orientation) if exif else rgb
 
 
+def read_file(path: Path | Member) -> bytes:
+    """Return the bytes of an image file, or of one in a tar; raises PageError where they cannot be read."""
+    try:
+        return path.read_bytes() if isinstance(path, Member) else safe_read.read(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
 def count(path: Path | Member | str) -> int:
     """Return how many pages (TIFF) or frames (GIF) a file holds; `read_image` reads the first. It never raises."""
     try:
-        with warnings.catch_warnings(), Image.open(io.BytesIO(_place(path).read_bytes())) as image:
-            warnings.simplefilter("ignore")
+        with open_image(io.BytesIO(_read(_place(path))[1])) as image:
             return int(getattr(image, "n_frames", 1))
     except Exception:  # see _header
         return 1
@@ -120,27 +123,39 @@ def _place(path: Path | Member | str) -> Path | Member:
     return path if isinstance(path, Member) else Path(path)
 
 
+def _read(path: Path | Member) -> tuple[Header, bytes]:
+    """Return header and bytes of an image; the header is looked at before a file is read whole."""
+    try:
+        if isinstance(path, Member):
+            data = path.read_bytes()
+            return _header(io.BytesIO(data), path), data
+        with safe_read.open_file(path) as file:
+            header = _header(file, path)
+            most = header.width * header.height * BYTES_PER_PIXEL + BESIDES
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            if size > most:
+                raise _too_large(path, f"{size:,} bytes for {header.width} x {header.height} pixels")
+            return header, file.read(size + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
 def _header(file: BinaryIO, path: Path | Member) -> Header:
     start = file.read(16)
     file.seek(0)
     if not start:
         raise PageError("is empty", file=path, got="0 bytes", need="an image", do="Copy it again, or remove the page")
     try:
-        # Pillow warns from 89 megapixels on, and about EXIF blocks that nobody reads; here both are answered below.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(file) as image:
-                header = _describe(image)
-    except Image.DecompressionBombError as error:
+        with open_image(file) as image:
+            return _describe(image)
+    except TooManyPixels as error:
         raise _too_large(path, str(error)) from error
     except Exception as error:  # for a broken file Pillow's parsers raise whatever they stumble over
         got = f"a file that starts with {start!r}"
         need = f"an intact {', '.join(sorted(suffix[1:] for suffix in SUFFIXES))} file"
         do = next((do for mark, do in FOREIGN.items() if mark in start), FOREIGN[b""])
         raise PageError("is not an image that can be read", file=path, got=got, need=need, do=do) from error
-    if header.width * header.height > MAX_PIXELS:
-        raise _too_large(path, f"{header.width} x {header.height} pixels")
-    return header
 
 
 def _describe(image: Image.Image) -> Header:
@@ -182,11 +197,8 @@ def _decode_opencv(data: bytes) -> NDArray[np.uint8] | None:
 
 def _decode_pillow(data: bytes, path: Path | Member) -> NDArray[np.uint8]:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data)) as image:
-                image.load()
-                return _to_rgb(image, path)
+        with open_image(io.BytesIO(data)) as image:
+            return _to_rgb(image, path)
     except PageError:
         raise
     except Exception as error:  # see _header
@@ -201,10 +213,14 @@ def _to_rgb(image: Image.Image, path: Path | Member) -> NDArray[np.uint8]:
     if image.mode.startswith("I;16"):
         grey = (np.asarray(image) >> 8).astype(np.uint8)
         return np.repeat(grey[:, :, None], 3, axis=2)
-    if image.mode in ALPHA_MODES or "transparency" in image.info:
-        paper = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(paper, image.convert("RGBA"))
-    return np.array(image.convert("RGB"), np.uint8)
+    width, height = image.size
+    rgb = np.empty((height, width, 3), np.uint8)
+    for top in range(0, height, BAND):  # so that a conversion never holds the whole page once more
+        part = image.crop((0, top, width, min(top + BAND, height)))
+        if part.mode in ALPHA_MODES or "transparency" in part.info:
+            part = Image.alpha_composite(Image.new("RGBA", part.size, "white"), part.convert("RGBA"))
+        rgb[top : top + BAND] = np.asarray(part.convert("RGB"))
+    return rgb
 
 
 def _unreadable(path: Path | Member, error: OSError) -> PageError:

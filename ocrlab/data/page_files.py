@@ -13,7 +13,7 @@ from collections import defaultdict
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from ocrlab.data.annotations import PageError
-from ocrlab.data.folder_layouts import PAGE_SUFFIXES, SUFFIXES, Source, files, folded, foreign
+from ocrlab.data.folder_layouts import LEAVES, PAGE_SUFFIXES, SUFFIXES, Source, files, folded, foreign
 from ocrlab.errors import DataError
 
 # The stem of an annotation by its image: ICDAR; the same; Total-Text; NAME.jpg.txt; the test part of CTW1500.
@@ -59,7 +59,9 @@ def pair(source: Source) -> tuple[list[tuple[Path, Path]], list[PageError], list
             got, do = ", ".join(image.name for image in claimed), "Rename or remove the others"
             errors.append(PageError("belongs to several images", file=group[0], got=got, need="one", do=do))
         else:
-            pairs.append((claimed[0], group[0]))
+            links = [file for file in (claimed[0], group[0]) if file.is_symlink() and source.is_left_by(file)]
+            errors += [PageError(LEAVES, file=link, need="the file itself", do=LINKED) for link in links]
+            pairs += [] if links else [(claimed[0], group[0])]
     return sorted(pairs), errors, alone
 
 
@@ -103,6 +105,7 @@ def _without_image(file: Path, stem: str, stems: dict[Path, list[str]], folder: 
     return PageError("belongs to no image", file=file, need=f"{need} (or png, ...)")
 
 
+LINKED = "Copy the file there, or link the whole folder"
 NEED = "a path relative to the annotation, inside the data folder"
 
 
@@ -135,9 +138,8 @@ def locate(name: object, source: Source, line: int | None = None, beside: Path |
     if len(matches) > 1:
         got = ", ".join(map(str, matches[:3]))
         raise error(f"image {name!r} could be one of several files", "its sub-folder too", got)
-    real = os.path.realpath(matches[0])
-    if not any(os.path.commonpath((real, root)) == root for root in source.real_roots):
-        raise error(f"image {name!r} is a link that leaves the data folder", "the file itself")
+    if source.is_left_by(matches[0]):
+        raise error(f"image {name!r} {LEAVES}", "the file itself")
     return matches[0]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ocrlab import plot_style
+from ocrlab import plot_style, safe_read
 from ocrlab.reports.view import ACCENT, BAD, GOOD, INK, MUTED, VIOLET, View
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def points(figure: Figure) -> int:
 
 def read_metrics(path: Path | str) -> list[dict[str, float]]:
     """Return the rows of `metrics.csv`, each with the figures that it has; raises OSError."""
-    with Path(path).open(encoding="utf-8", newline="") as file:
+    with safe_read.open_table(path) as file:
         return [{name: float(text) for name, text in row.items() if name and text} for row in csv.DictReader(file)]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.errors import DataError
 from ocrlab.records import finite, from_json
 
@@ -25,7 +26,7 @@ def write_json(path: Path | str, value: Any, *, private: bool = False) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Return a record that `write_json` wrote; empty where it is not there, cannot be read, or is newer than ocrlab."""
     with contextlib.suppress(OSError, DataError, ValueError):
-        return from_json(path.read_bytes(), source=str(path))
+        return from_json(safe_read.read(path), source=str(path))
     return {}
 
 
@@ -94,7 +95,7 @@ class Table:
 
     def _read(self) -> tuple[list[str], list[dict[str, str]], bool]:
         try:
-            with self.path.open(encoding="utf-8", errors="replace", newline="") as file:
+            with safe_read.open_table(self.path) as file:
                 text = file.read()
         except FileNotFoundError:
             return [], [], False

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.errors import RunError
 from ocrlab.records import RunRecord, to_json
 from ocrlab.run_folder.atomic_files import write_json, write_text
@@ -170,7 +171,7 @@ def _enter(folder: RunFolder, last: str | None = None) -> None:
     if last in SENTINELS:
         old = folder.path / SENTINELS[last]
         number = 1 + sum(1 for _ in folder.flight.glob(f"{last}-*.json"))
-        write_text(folder.flight / f"{last}-{number}.json", old.read_text(encoding="utf-8"), private=True)
+        write_text(folder.flight / f"{last}-{number}.json", safe_read.read_text(old), private=True)
         old.rename(folder.path / SENTINELS["running"])
     write_json(folder.flight / "process.json", identity(), private=True)
     write_json(folder.path / SENTINELS["running"], to_json(RunRecord("running", folder.started)), private=True)

@@ -12,6 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.errors import DataError, RunError
 from ocrlab.records import RunRecord, from_json, to_json
 from ocrlab.run_folder.atomic_files import read_json, write_json
@@ -28,7 +29,7 @@ def status(path: Path | str) -> RunRecord:
     path = Path(path)
     for name, file in SENTINELS.items():
         try:
-            text = (path / file).read_bytes()
+            text = safe_read.read(path / file)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

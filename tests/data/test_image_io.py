@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import ast
+import base64
+import contextlib
+import os
+import re
+import resource
 import struct
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import EpsImagePlugin, Image, ImageOps
 
 from ocrlab.data import image_io
 from ocrlab.data.annotations import PageError
 from ocrlab.data.image_io import read_header, read_image
+from ocrlab.errors import DataError
+from ocrlab.notebook.page_viewer.worker import read_upload
+from ocrlab.reports.html import cells
 
 
 @pytest.fixture
@@ -187,3 +197,76 @@ def test_decoders_print_nothing_by_themselves(tmp_path, capfd):
         with pytest.raises(PageError, match=name):
             image_io.read_image(tmp_path / name)
     assert capfd.readouterr() == ("", "")
+
+
+STRANGE = ("EPS", "PPM", "TGA", "PCX", "SGI", "ICO", "JPEG2000", "PDF")
+
+
+@pytest.mark.parametrize("form", STRANGE)
+def test_the_content_decides_which_decoder_starts_and_only_those_of_images_do(
+    tmp_path: Path, picture: NDArray[np.uint8], form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pillow starts Ghostscript for an EPS, whatever its name is."""
+    ghostscript = tmp_path / "bin" / "gs"
+    ghostscript.parent.mkdir()
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path}/PWNED\n", encoding="utf-8")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ghostscript.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
+    path = tmp_path / "x.png"
+    Image.fromarray(picture).save(path, form)
+    for read in (read_header, read_image):
+        with pytest.raises(PageError, match=r"x.png: is not an image"):
+            read(path)
+    assert image_io.count(path) == 1
+    with pytest.raises(DataError, match=r"x.png"):
+        read_upload(path)
+    code = base64.b64encode(path.read_bytes().ljust(60_000, b"\n")).decode()
+    assert cells.reduce_picture(f"data:image/png;base64,{code}", code, 10, 50) == f"data:image/png;base64,{code}"
+    assert not (tmp_path / "PWNED").exists()
+
+
+def test_only_one_module_opens_images_with_pillow(root: Path) -> None:
+    """And nothing reads one by OpenCV's own file readers, which know no limits."""
+    openers = re.compile(r"\b(Image|Pillow)\.open\(|\bimread")
+    allowed = {"ocrlab/data/image_formats.py"}
+    places = set()
+    for path in sorted((root / "ocrlab").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        calls = (ast.unparse(node.func) + "(" for node in ast.walk(tree) if isinstance(node, ast.Call))
+        places |= {path.relative_to(root).as_posix() for call in calls if openers.search(call)}
+    assert {place for place in places if "/fault_lab/" not in place} == allowed
+
+
+def test_a_picture_in_a_report_is_not_decoded_above_its_bound(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.png", Image.new("1", (7000, 7000)))
+    code = base64.b64encode(path.read_bytes()).decode()
+    address = f"data:image/png;base64,{code}"
+    with resident() as grown:
+        assert cells.reduce_picture(address, code, 20, 50) == address
+    assert grown() < 30e6, "49 megapixels"
+
+
+@contextlib.contextmanager
+def resident() -> Iterator[Callable[[], float]]:
+    """Yield what tells by how many bytes the peak of this process grew since."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield lambda: (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024.0
+
+
+def test_a_file_that_is_larger_than_its_picture_can_be_is_not_read(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.png", Image.new("RGB", (8, 8)))
+    os.truncate(path, 1 << 40)
+    assert read_header(path).size(False) == (8, 8)
+    with pytest.raises(PageError, match="is too large. Given: 1,099,511,627,776 bytes for 8 x 8 pixels"):
+        read_image(path)
+
+
+def test_what_is_no_regular_file_is_named_and_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "zero.jpg").symlink_to("/dev/zero")
+    for name, says in {"pipe.jpg": "a pipe", "zero.jpg": "a device"}.items():
+        for read in (read_header, read_image):
+            with pytest.raises(PageError, match=f"{name}: cannot be read. Given: it is {says}, not a regular file"):
+                read(tmp_path / name)
+        assert image_io.count(tmp_path / name) == 1

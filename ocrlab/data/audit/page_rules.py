@@ -22,7 +22,7 @@ from ocrlab.data.audit.box_alignment import Place, lies_well, look, settled
 from ocrlab.data.audit.finding import ERROR, NOTE, WARN, Finding
 from ocrlab.data.audit.page_image import Image, decode
 from ocrlab.data.audit.raw_annotations import Box, Raw
-from ocrlab.data.image_io import Header, upright
+from ocrlab.data.image_io import Header, read_file, upright
 from ocrlab.data.shards.tar_member import Member
 from ocrlab.geometry import Polygon
 
@@ -49,7 +49,7 @@ def fingerprint(raw: Raw, image: Image | None) -> PageFingerprint:
     texts = frozenset(box.text.strip() for box in raw.boxes if len(box.text.strip()) > 2 and not box.ignored)
     if raw.image is None or image is None:
         return PageFingerprint(raw.name, raw.split, None, None, None, None, texts)
-    digest = hashlib.sha256(raw.image.read_bytes()).hexdigest()
+    digest = hashlib.sha256(read_file(raw.image)).hexdigest()
     place = os.path.realpath(str(raw.image))
     return PageFingerprint(raw.name, raw.split, place, digest, *page_image.fingerprint(image), texts)
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ocrlab import safe_read
 from ocrlab.data.annotations import IGNORED, Boxes, Page, PageError, one_page, read_text
 from ocrlab.data.audit.finding import Finding
-from ocrlab.data.folder_layouts import SUFFIXES
+from ocrlab.data.folder_layouts import LEAVES, SUFFIXES
 from ocrlab.data.formats import reader as format_reader
 from ocrlab.data.formats.icdar import icdar, rows_of
 from ocrlab.data.formats.known_formats import FileReader
@@ -112,7 +113,7 @@ def _from_text(name: str, split: str, image: Path | None, text: Path) -> Raw:
 def read_lines(path: Path, raw: Raw) -> None:
     """Read an ICDAR text file into `raw`; in a file with bad lines the others are read, and each bad one is a fault."""
     try:
-        data, text = path.read_bytes(), read_text(path)
+        data, text = safe_read.read(path), read_text(path)
     except (PageError, OSError) as error:
         raw.faults.append((getattr(error, "line", None), _message(error)))
         return
@@ -166,6 +167,11 @@ def _loose(path: Path) -> list[Callable[[], Raw]]:
     around = [path / "images", *sorted(path.absolute().parent.glob("*/images"))]
     for place in (path, *sorted(entry for entry in path.iterdir() if entry.is_dir())):
         files = sorted(file for file in place.iterdir() if file.is_file())
+        linked = [file for file in files if file.is_symlink() and safe_read.leads_out(file, path, place)]
+        readers += [
+            partial(_unpaired, PageError(LEAVES, file=file, need="the file itself"), place.name) for file in linked
+        ]
+        files = [file for file in files if file not in linked]
         texts = {file: file.stem.removeprefix("gt_") for file in files if file.suffix.lower() in TEXTS}
         for file, name in texts.items():
             candidates = [

@@ -16,7 +16,7 @@ from ocrlab.data.audit.finding import ERROR, Finding
 from ocrlab.data.audit.raw_annotations import Raw, pages
 from ocrlab.data.formats.convert import write_whole
 from ocrlab.data.formats.icdar import write_icdar
-from ocrlab.data.image_io import read_header
+from ocrlab.data.image_io import read_file, read_header
 from ocrlab.errors import DataError
 
 GONE = ("unreadable_image", "unreadable_annotation", "wrong_size", "duplicate_page", "leak", "swapped", "exif")
@@ -99,7 +99,7 @@ def _write_page(raw: Raw, findings: list[Finding], folder: Path, done: CleanedCo
     text = place / "gts" / Path(raw.name).parent / f"gt_{Path(raw.name).name}.txt"
     for file in (image, text):
         file.parent.mkdir(parents=True, exist_ok=True)
-    image.write_bytes(raw.image.read_bytes())
+    image.write_bytes(read_file(raw.image))
     os.chmod(image, 0o644)
     exact = any((polygon != np.round(polygon)).any() for polygon in polygons)
     write_icdar(text, polygons, texts, decimals=2 if exact else 0)

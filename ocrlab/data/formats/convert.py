@@ -18,7 +18,7 @@ from typing import Literal
 
 from ocrlab.data.annotations import Page, PageError, Problem, one_page
 from ocrlab.data.formats import reader, writers
-from ocrlab.data.image_io import read_header
+from ocrlab.data.image_io import read_file, read_header
 from ocrlab.data.shards import writer
 from ocrlab.data.shards.tar_member import Member
 from ocrlab.errors import DataError
@@ -163,9 +163,7 @@ def _place_image(image: Path | Member, place: Path, how: Images) -> None:
         return
     place.parent.mkdir(parents=True, exist_ok=True)
     if how == "copy":
-        with one_page(image):
-            data = image.read_bytes()
-        place.write_bytes(data)
+        place.write_bytes(read_file(image))
         return
     do = "Use --images copy"
     if isinstance(image, Member):

@@ -54,9 +54,11 @@ def find(path: Path, split: str) -> ShardFiles | None:
         return ShardFiles([path], f"{path.name}.{INDEX}", folder_layouts.shared(path, split))
     inside = path / split
     if here := _tars(inside):
+        folder_layouts.refuse_links_out(here, path)
         return ShardFiles(here, INDEX)
     every = _tars(path)
     here = [tar for tar in every if _split_of(tar) == split or tar.stem == split]
+    folder_layouts.refuse_links_out(every, path)
     if here:
         return ShardFiles(here, f"{split}.{INDEX}")
     if every and not splits(path):

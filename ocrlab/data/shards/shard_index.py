@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrlab import safe_read
 from ocrlab.data.annotation_cleaning import judge
 from ocrlab.data.annotations import Page, PageError, Problem, one_page
 from ocrlab.data.field_parsing import parse
@@ -153,7 +154,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def load(file: Path, folder: Path) -> ShardIndex:
     """Map an index; raises OSError, ValueError or KeyError where it is of another program or is cut off."""
-    with open(file, "rb") as opened:
+    with safe_read.open_file(file) as opened:
         line = opened.readline(64 * 2**20)
     about = json.loads(line)
     if about["schema"] != SCHEMA or file.stat().st_size != len(line) + about["pages"] * ROW.itemsize + about["keys"]:

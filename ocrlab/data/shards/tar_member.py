@@ -10,6 +10,8 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from ocrlab import safe_read
+
 BLOCK = 512  # bytes of a tar header (POSIX.1-1988, ustar)
 SIZE = slice(124, 136)  # of the field that holds the member's size
 
@@ -52,7 +54,7 @@ class Member:
     def head(self, size: int) -> bytes:
         """Return its first `size` bytes at most; raises OSError as `read_bytes` does."""
         want = BLOCK + min(size, self.size)
-        with open(self.tar, "rb") as file:
+        with safe_read.open_file(self.tar) as file:
             file.seek(self.at - BLOCK)
             data = file.read(want)
         if len(data) < want:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from ocrlab import safe_read
 from ocrlab.data.annotations import PageError
 from ocrlab.data.folder_layouts import SUFFIXES
 from ocrlab.data.shards.tar_member import Member
@@ -67,7 +68,7 @@ def pairs(tar: Path) -> Iterator[Pair]:
 
 def refuse_packed(file: Path) -> None:
     """Raise DataError for a compressed tar, of which no page can be read without all before it."""
-    with open(file, "rb") as opened:
+    with safe_read.open_file(file) as opened:
         start = opened.read(8)
     kind = next((kind for magic, kind in PACKED.items() if start.startswith(magic)), None)
     if kind or file.name.lower().endswith(PACKED_NAMES):

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ocrlab.data.formats.writers import Record
+from ocrlab.data.image_io import read_file
 from ocrlab.data.shards import tar_scan
 
 LIMIT = 512 * 2**20  # bytes of a tar: a few thousand pages, enough to read at full speed, few enough to copy one
@@ -44,4 +45,4 @@ def to_shards(records: Iterable[Record], folder: Path, split: str, _lost: Counte
 def _files(page: Record) -> list[tuple[str, bytes]]:
     key = tar_scan.key_of(page.name)
     data = json.dumps(page.content(), ensure_ascii=False).encode("utf-8", "backslashreplace")
-    return [(key + page.image.suffix.lower(), page.image.read_bytes()), (f"{key}.json", data)]
+    return [(key + page.image.suffix.lower(), read_file(page.image)), (f"{key}.json", data)]

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.debug.bisect import factors
 from ocrlab.debug.bisect.factors import Factor
 from ocrlab.debug.bisect.search import Answer, FlakyFailure, Search
@@ -205,7 +206,7 @@ def read_ledger(job: BisectJob) -> list[dict[str, Any]]:
 
 def _rows(file: Path, wanted: str) -> list[dict[str, Any]]:
     rows = []
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else ():
+    for line in safe_read.read_text(file).splitlines() if file.exists() else ():
         try:
             row = json.loads(line)
         except ValueError:  # torn by what interrupted it

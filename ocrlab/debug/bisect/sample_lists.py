@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.errors import ConfigError
 
 LEAST = 2  # files of one ending that are samples; a single one is data.yaml, classes.txt, a list of labels
@@ -135,7 +136,7 @@ def _stem(path: Path, files: Sequence[Path]) -> str:
 
 
 def _lines(name: str, path: Path) -> Samples:
-    text = path.read_bytes().decode("utf-8", "surrogateescape")  # a byte that is no text may be what is looked for
+    text = safe_read.read(path).decode("utf-8", "surrogateescape")  # a byte that is no text may be what is looked for
     lines = list(io.StringIO(text, newline="\n"))  # what else splitlines() takes for a line's end stands in texts
     lines = [line if line.endswith("\n") else f"{line}\n" for line in lines]
     lines = _rows(lines) if path.suffix.lower() in HEADED else lines

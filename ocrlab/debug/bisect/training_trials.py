@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ocrlab import run_folder
+from ocrlab import run_folder, safe_read
 from ocrlab.config import schema as configs
 from ocrlab.config.fields import flat
 from ocrlab.config.schema import Config
@@ -112,7 +112,7 @@ def starter(config: Config, factors: Sequence[Factor], folder: Path, steps: int)
 def read_page_names(folder: Path) -> list[str]:
     """Return the names of the training pages, as the first run has written them down; none if it did not get so far."""
     try:
-        names_read = json.loads((folder / NAMES).read_bytes()).get("names")
+        names_read = json.loads(safe_read.read(folder / NAMES)).get("names")
     except (OSError, ValueError, AttributeError):
         return []
     return [str(name) for name in names_read or ()]

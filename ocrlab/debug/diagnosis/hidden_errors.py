@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.debug.diagnosis.final_exception import TRIED
 from ocrlab.debug.diagnosis.log_records import NOTE
 from ocrlab.debug.diagnosis.log_text import WRITES
@@ -157,7 +158,7 @@ def _tree(file: str) -> ast.Module:
 def _text(file: str) -> str:
     try:
         path = Path(file)
-        return path.read_text(encoding="utf-8", errors="replace") if path.stat().st_size < LARGEST else ""
+        return safe_read.read_text(path) if path.stat().st_size < LARGEST else ""
     except (OSError, ValueError):
         return ""
 

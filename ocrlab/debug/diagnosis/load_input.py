@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.debug.diagnosis import catalogue, final_exception
 from ocrlab.debug.diagnosis.log_text import HEAD, junk, read_excerpt
 from ocrlab.debug.flight_record import last_position, training_findings
@@ -96,7 +97,7 @@ def read_replay(run: Path) -> dict[str, Any] | None:
     places = [run / "incident", run / "flight"]  # the latter of a run of which nobody has said that it failed
     for path in sorted((path for place in places for path in place.glob("replay*.json")), key=age, reverse=True):
         try:
-            answer = json.loads(path.read_bytes())
+            answer = json.loads(safe_read.read(path))
         except (OSError, ValueError, RecursionError):
             continue
         if isinstance(answer, dict) and isinstance(answer.get("answer"), str):
@@ -138,7 +139,7 @@ def read_incident(path: str) -> Incident:
             return read_run_folder(place)
         if place.suffix == ".ipynb":
             return read_notebook(place)
-        with place.open("rb") as file:
+        with safe_read.open_file(place, descriptors=True) as file:
             return Incident(texts={place.name: _text(read_excerpt(file), path)})
     except OSError as error:
         need = "a log, a run folder or a notebook"
@@ -172,14 +173,14 @@ def read_run_folder(place: Path) -> Incident:
     for name in ("log_tail.txt", "traceback.txt", "stacks.txt", "kernel_log.txt", final_exception.ERRORS):
         source = next((file for file in (inside / name, place / name) if file.is_file()), None)
         if source:
-            with source.open("rb") as file:
+            with safe_read.open_file(source) as file:
                 texts[name] = read_excerpt(file)
     logs = list(dict.fromkeys(file for name in LOGS for file in sorted(place.glob(name)) if file.is_file()))
     if not (texts or old or inside.is_dir() or (place / "flight").is_dir()) and len({log.stem for log in logs}) > 1:
         got, need = ", ".join(log.name for log in logs[:4]), "one of them, or a run folder"
         raise DataError(f"{place} is no run folder and holds several logs", got=got, need=need)
     for file_ in [*logs, *sorted((place / "flight").glob("*stack*.txt"))][:8]:
-        with file_.open("rb") as file:
+        with safe_read.open_file(file_) as file:
             texts.setdefault("stacks.txt" if "stack" in file_.name else file_.name, read_excerpt(file))
     answer, noticed = read_replay(place), training_findings.read(place)
     incident_ = _with_status(inside / "verdict.json", texts, old)
@@ -245,7 +246,7 @@ def _ranks(run: Path) -> list[dict[str, Any]]:
 def _record(file: Path) -> dict[str, Any]:
     """Return a JSON file of a run; empty without one, or where a crash has torn it: the logs beside it still speak."""
     try:
-        return from_json(file.read_bytes(), source=str(file)) if file.is_file() else {}
+        return from_json(safe_read.read(file), source=str(file)) if file.is_file() else {}
     except DataError as error:
         if "newer" in error.what:
             raise
@@ -258,7 +259,7 @@ def read_notebook(place: Path) -> Incident:
     One that `ocrlab run` executed has stored its ending and verdict too.
     """
     try:
-        cells = json.loads(place.read_bytes()).get("cells", [])
+        cells = json.loads(safe_read.read(place)).get("cells", [])
     except (ValueError, AttributeError) as error:
         raise DataError(f"{place} is not a notebook", got=str(error), need="an executed .ipynb file") from error
     outputs: list[dict[str, Any]] = []

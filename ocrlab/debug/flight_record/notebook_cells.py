@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.records import SCHEMA, from_json
 from ocrlab.run_folder.atomic_files import write_json
 
@@ -65,7 +66,7 @@ def find_cells(run: Path, rank: int, pid: Any) -> tuple[Path, dict[str, Any]] | 
     folder = run / "flight" if (run / "flight").is_dir() else run
     path = (folder / f"cells-{rank}.json").absolute()
     try:
-        content = from_json(path.read_bytes(), source=str(path))
+        content = from_json(safe_read.read(path), source=str(path))
     except OSError:
         return None
     return (path, content) if content.get("pid") == pid else None

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.errors import DataError, RunError
 from ocrlab.records import SCHEMA, from_json
 from ocrlab.run_folder.atomic_files import write_json
@@ -118,7 +119,7 @@ def read(run: Path | str, rank: int = 0) -> dict[str, Any]:
     folder = Path(run, "flight") if Path(run, "flight").is_dir() else Path(run)
     path = folder / file_name(rank)
     try:
-        return from_json(path.read_bytes(), source=str(path))
+        return from_json(safe_read.read(path), source=str(path))
     except FileNotFoundError:
         need = "a run of ocrlab train, or of a program with ocrlab.record or ocrlab.Recorder"
         raise RunError(f"{run} has no record of how it was started", need=need) from None
@@ -129,7 +130,7 @@ def read(run: Path | str, rank: int = 0) -> dict[str, Any]:
 def job() -> dict[str, Any] | None:
     """Return the job of a replay where this process is one, None where it is not; raises DataError, OSError."""
     path = os.environ.get(REPLAY)
-    return from_json(Path(path).read_bytes(), source=path) if path else None
+    return from_json(safe_read.read(Path(path)), source=path) if path else None
 
 
 def is_secret(name: str, value: str = "") -> bool:

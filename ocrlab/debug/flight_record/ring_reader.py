@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ocrlab import safe_read
 from ocrlab.debug.flight_record import ring_format as ring
 from ocrlab.debug.flight_record.ring_format import Step, TornRecord
 from ocrlab.debug.flight_record.worker_status import WorkerStatus, read_workers
@@ -69,7 +70,7 @@ def read_ring(path: Path | str) -> Flight:
     """Read a ring, also while it is written; raises DataError for another file."""
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with safe_read.open_file(path) as file:
             head = file.read(ring.FIRST)
             flight, slots, size = _header(path, head)
             for _ in range(3):  # until two readings of the first pages agree; a living process may go on writing
@@ -151,7 +152,7 @@ def _text(value: bytes) -> str:
 def is_whole(path: Path) -> bool:
     """Tell, without torch, whether a snapshot is complete to its last byte; a zip file has an end of its own."""
     try:
-        with path.open("rb") as file:
+        with safe_read.open_file(path) as file:
             file.seek(-len(SEAL), 2)
             return file.read() == SEAL or zipfile.is_zipfile(path)
     except OSError:  # gone, or shorter than that

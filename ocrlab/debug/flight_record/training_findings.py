@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.errors import DataError
 from ocrlab.records import from_json
 from ocrlab.run_folder.atomic_files import write_json
@@ -64,7 +65,7 @@ def _ranks(run_folder: Path) -> dict[int, dict[str, Any]]:
     for file in sorted((run_folder / "flight").glob("learned-*.json")):
         match = NAME.fullmatch(file.name)
         try:
-            content = from_json(file.read_bytes(), source=str(file)) if match else {}
+            content = from_json(safe_read.read(file), source=str(file)) if match else {}
         except (OSError, DataError):
             continue
         if match and isinstance(content.get("lines"), list) and isinstance(content.get("weights"), dict):

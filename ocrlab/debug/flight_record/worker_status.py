@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.debug.flight_record.ring_format import ENCODE, States
 from ocrlab.run_folder import shared_file
 
@@ -101,7 +102,7 @@ def last_batch_failed(workers: Sequence[WorkerStatus], newest: float) -> bool:
 
 def read_page(path: Path) -> WorkerStatus:
     """Read a worker's page; raises ValueError for another file, OSError."""
-    data = path.read_bytes()
+    data = safe_read.read(path)
     magic, pid, number, loader, when = HEAD.unpack_from(data)
     if magic != MAGIC:
         raise ValueError(f"{path} is not a worker's page")

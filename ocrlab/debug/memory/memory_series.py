@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.debug.diagnosis.oom_message import UNITS
 from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.instruments.leaks import growth_slope
@@ -124,7 +125,7 @@ def _table(folder: Path | None) -> Iterable[Series]:
     if path is None or not path.is_file():
         return
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        with safe_read.open_table(path) as file:
             rows = [row for _, row in zip(range(100_000), csv.DictReader(file), strict=False)]
     except (OSError, csv.Error):
         return

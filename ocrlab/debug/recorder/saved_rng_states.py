@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from ocrlab import safe_read
 from ocrlab.debug.flight_record import notebook_cells, program_info
 from ocrlab.debug.recorder import replay_registration, rng_state
 from ocrlab.errors import DataError, OcrlabError
@@ -37,7 +38,7 @@ def load_states(folder: Path, rank: int, start: int, number: int) -> dict[str, b
     """Return the random states before a pass; raises DataError where they are not stored."""
     path = _file(folder, rank, number)
     try:
-        content = from_json(path.read_bytes(), source=str(path))
+        content = from_json(safe_read.read(path), source=str(path))
     except OSError as error:
         raise DataError(f"{path} cannot be read", got=str(error)) from error
     if (content["start"], content["walk"]) != (start, number):

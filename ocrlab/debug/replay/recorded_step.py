@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ocrlab import run_folder
+from ocrlab import run_folder, safe_read
 from ocrlab.debug.diagnosis import load_input
 from ocrlab.debug.diagnosis.first_failed_rank import find_failed_rank
 from ocrlab.debug.flight_record import notebook_cells, program_info, ring_reader, training_findings
@@ -475,7 +475,7 @@ def _data(run: Path, folder: Path) -> list[Path]:
 def _packages(run: Path) -> list[str]:
     """Return the packages of environment.json that have another version in this Python, or are gone."""
     try:
-        recorded = json.loads((run / "environment.json").read_bytes())["packages"]
+        recorded = json.loads(safe_read.read(run / "environment.json"))["packages"]
         pairs = [(str(name), str(version)) for name, version in recorded.items()]
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return []

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ocrlab import run_folder
+from ocrlab import run_folder, safe_read
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.records import RunRecord, from_json, to_json
 from ocrlab.run_folder.owner_process import identity
@@ -82,7 +82,7 @@ def find_run_of(pid: int, runs: Path) -> Path | None:
     folders = []
     for file in runs.glob("*/flight/process.json"):
         with contextlib.suppress(OSError, DataError, ValueError):
-            if from_json(file.read_bytes(), source=str(file)).get("pid") == pid:
+            if from_json(safe_read.read(file), source=str(file)).get("pid") == pid:
                 folders.append((file.stat().st_mtime, file.parents[1]))
     return max(folders)[1] if folders else None
 
@@ -135,7 +135,7 @@ def also(path: Path, incident: Path, error: Mapping[str, object], cause: str) ->
 
 def _is_ours(sentinel: Path) -> bool:
     try:
-        return "status" in from_json(sentinel.read_bytes(), source=str(sentinel))
+        return "status" in from_json(safe_read.read(sentinel), source=str(sentinel))
     except DataError as error:
         return "newer" in error.what
     except OSError:

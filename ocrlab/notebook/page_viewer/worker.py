@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import io
 import time
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +21,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from ocrlab import safe_read
 from ocrlab.config.schema import Post
 from ocrlab.data import image_io, transforms
 from ocrlab.data.dataset import name_at
 from ocrlab.data.formats import icdar, reader
+from ocrlab.data.image_formats import open_image
 from ocrlab.errors import DataError
 from ocrlab.evaluation.metrics import iou
 from ocrlab.evaluation.postprocess.box_scores import kernels
@@ -210,7 +211,7 @@ def read_upload(path: Path) -> tuple[NDArray[np.uint8], list[str]]:
     Unlike a page of a data folder it is turned as its EXIF orientation asks: people expect what their viewer shows.
     """
     try:
-        with path.open("rb") as file:
+        with safe_read.open_file(path) as file:
             if file.read(1024).lstrip().startswith(PDF):
                 do = "Convert its pages to images first: pdftoppm -r 150 -png FILE page"
                 raise DataError(f"{path.name} is a PDF", need="an image", do=do)
@@ -229,10 +230,8 @@ def read_upload(path: Path) -> tuple[NDArray[np.uint8], list[str]]:
 def _conversions(path: Path) -> list[str]:
     """Return in words what of a file is not looked at, or was converted."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(path) as image:
-                frames, mode = getattr(image, "n_frames", 1), image.mode
+        with safe_read.open_file(path) as file, open_image(file) as image:
+            frames, mode = getattr(image, "n_frames", 1), image.mode
     except Exception:  # the pixels are there already; this only adds words
         return []
     notes = [f"the first of its {frames} frames"] if frames > 1 else []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ocrlab import redaction, run_folder
+from ocrlab import redaction, run_folder, safe_read
 from ocrlab.debug.diagnosis.verdict_files import REPLACED
 from ocrlab.reports.bug_report import sections
 from ocrlab.reports.bug_report.markup import CLOSE, CODE, OPEN, Section, map_texts, markdown, page
@@ -80,7 +80,7 @@ def write(report: Report, folder: Path, stem: str) -> tuple[Path, Path]:
 
 def _same(path: Path, text: str) -> bool:
     try:
-        return path.read_text(encoding="utf-8", errors="replace") == text
+        return safe_read.read_text(path) == text
     except OSError:
         return False
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ocrlab import run_folder
+from ocrlab import run_folder, safe_read
 from ocrlab.debug.diagnosis import classify, load_input, log_records
 from ocrlab.debug.diagnosis.hangs import stack_patterns
 from ocrlab.debug.diagnosis.log_records import Line
@@ -215,7 +215,7 @@ def _read_json(path: Path, unread: list[str]) -> dict[str, Any]:
     try:
         if path.stat().st_size > LARGEST:
             raise ValueError(f"{path.stat().st_size} bytes")
-        content = json.loads(path.read_bytes())
+        content = json.loads(safe_read.read(path))
         if isinstance(content, dict):
             return content
         raise ValueError("no object")
@@ -234,7 +234,7 @@ def _read_metrics(path: Path, unread: list[str]) -> list[dict[str, str]]:
     if not path.is_file():
         return []
     try:
-        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        with safe_read.open_table(path) as file:
             return [row for row, _ in zip(csv.DictReader(file, restval=""), range(ROWS), strict=False)]
     except (OSError, csv.Error) as error:
         unread.append(f"metrics.csv cannot be read ({type(error).__name__})")
@@ -315,7 +315,7 @@ def source_lines(path: Path, number: int) -> str:
     try:
         if path.suffix not in (".py", ".pyx", ".ipy", "") or not path.is_file() or path.stat().st_size > SOURCE:
             return ""
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = safe_read.read_text(path).splitlines()
     except OSError:
         return ""
     if not 0 < number <= len(lines):

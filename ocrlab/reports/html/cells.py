@@ -215,15 +215,17 @@ def reduce_picture(address: str, code: str, pixels: int, quality: int) -> str:
     """Return a picture's address with at most `pixels` on the long side, or the same if that is not smaller."""
     from PIL import Image
 
+    from ocrlab.data.image_formats import LARGEST_PICTURE, open_image
+
     if len(code) < SMALL * pixels // 1600:
         return address
     try:
-        with Image.open(io.BytesIO(base64.b64decode(code))) as image:
+        with open_image(io.BytesIO(base64.b64decode(code)), LARGEST_PICTURE) as image:
             image.thumbnail((pixels, pixels), Image.Resampling.LANCZOS)
             mode = "RGBA" if "A" in image.getbands() or "transparency" in image.info else "RGB"
             data = io.BytesIO()
             image.convert(mode).save(data, "webp", quality=quality, method=4)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+    except (OSError, ValueError, SyntaxError):
         return address
     reduced = f"data:image/webp;base64,{base64.b64encode(data.getvalue()).decode('ascii')}"
     return reduced if len(reduced) < len(address) else address

@@ -12,6 +12,7 @@ from typing import Any
 
 import nbformat
 
+from ocrlab import safe_read
 from ocrlab.errors import DataError
 from ocrlab.reports import progress_view, view
 from ocrlab.reports.html import cells, markdown, sanitizer
@@ -41,7 +42,7 @@ def write(notebook: Path | str, path: Path | str, most: int = LARGEST) -> Writte
     Raises OSError, DataError.
     """
     try:
-        read = nbformat.read(str(notebook), as_version=4)
+        read = nbformat.reads(safe_read.read(notebook).decode(), as_version=4)
         text, written = _render(read, Path(notebook).stem, Path(notebook).parent, most)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise DataError(f"{notebook} is not a notebook", got=f"{type(error).__name__}: {error}") from error

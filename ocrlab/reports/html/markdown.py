@@ -10,6 +10,7 @@ from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.reports.html import sanitizer
 
 HEADING = re.compile(r"<h([1-6])(?:\s[^>]*)?>(.*?)</h\1>", re.DOTALL)
@@ -113,6 +114,6 @@ def _picture(address: str, attachments: Mapping[str, Any], folder: Path | None) 
         path = (folder / address).resolve()
         if not path.is_relative_to(folder.resolve()) or path.stat().st_size > LARGEST:
             return ""
-        return f"data:image/{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+        return f"data:image/{kind};base64,{base64.b64encode(safe_read.read(path)).decode('ascii')}"
     except (OSError, ValueError):
         return ""

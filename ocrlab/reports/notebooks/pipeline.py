@@ -16,6 +16,7 @@ import yaml
 from papermill.iorw import load_notebook_node
 from papermill.parameterize import parameterize_notebook
 
+from ocrlab import safe_read
 from ocrlab.errors import ConfigError, DataError
 from ocrlab.redaction import is_secret
 from ocrlab.reports.html import document
@@ -135,7 +136,7 @@ def execute(prepared: Prepared, path: Path, *, progress_bar: bool, **limits: Any
 
 def finish(path: Path, *, with_html: bool) -> NotebookResult:
     """Write HTML and JSON beside an executed notebook, and return how it ended; raises OSError, DataError."""
-    notebook = nbformat.read(str(path), as_version=4)
+    notebook = nbformat.reads(safe_read.read(path).decode(), as_version=4)
     about, metadata = notebook.metadata.papermill, notebook.metadata.get("ocrlab", {})
     if with_html:
         document.write(path, path.with_suffix(".html"))

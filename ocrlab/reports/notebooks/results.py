@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab._version import __version__
 from ocrlab.errors import DataError
 from ocrlab.hardware import host
@@ -72,7 +73,7 @@ def build(
 
 
 def _artefact(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
+    with safe_read.open_file(path) as file:
         digest = hashlib.file_digest(file, "sha256")
     return {"file": path.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
@@ -110,7 +111,7 @@ def load(path: Path | str) -> Result:
     path = Path(path)
     path = path / FILE if path.is_dir() else path
     try:
-        text = path.read_text(encoding="utf-8")
+        text = safe_read.read(path).decode()
     except (OSError, UnicodeDecodeError) as error:
         need, do = "an executed notebook or its JSON", "Execute the notebook first; it ends in lab.finish()"
         raise DataError(f"{path} cannot be read", got=str(error), need=need, do=do) from None
@@ -135,7 +136,7 @@ def load(path: Path | str) -> Result:
 
 def copy_beside(notebook: Path | str) -> Path:
     """Write the result of an executed notebook as JSON beside it, and return that file; raises DataError, OSError."""
-    metadata = json.loads(Path(notebook).read_bytes()).get("metadata", {}).get("ocrlab", {})
+    metadata = json.loads(safe_read.read(Path(notebook))).get("metadata", {}).get("ocrlab", {})
     return write_beside(notebook, load(notebook), metadata.get("redacted"))
 
 

@@ -1,6 +1,5 @@
 """The runs of a folder, all at once: what became of each, in which settings they differ, and what fails again.
 
-safe_read.py       a file of a run, opened with suspicion: bounded, no links, no pipes
 fingerprint.py     the name of a failure, the same on every machine
 config_reader.py   config.yaml as flat values (with PyYAML)
 run_list.py        one folder after the other as a Run

@@ -16,9 +16,9 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.errors import OcrlabError
 from ocrlab.records import from_json
-from ocrlab.reports.run_history import safe_read
 from ocrlab.run_folder import status_file
 
 VERSION = "1"  # of the recipe; another recipe makes other names
@@ -110,7 +110,7 @@ def stored_verdict(run: str) -> dict[str, Any] | None:
     """Return verdict.json of a run folder; None where there is none that can be read."""
     path = f"{run}/incident/verdict.json"
     try:
-        return from_json(safe_read.read(path), source=path)
+        return from_json(safe_read.read_small(path), source=path)
     except (OSError, OcrlabError):
         return None
 

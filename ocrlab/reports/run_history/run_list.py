@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
+from ocrlab import safe_read
 from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.records import RunRecord, from_json
-from ocrlab.reports.run_history import config_reader, safe_read
+from ocrlab.reports.run_history import config_reader
 from ocrlab.reports.run_history.config_reader import Settings
 from ocrlab.reports.run_history.fingerprint import Fingerprint, fingerprint, output, stored_verdict
 from ocrlab.run_folder import status_file
@@ -138,7 +139,7 @@ def _sentinel(path: str) -> tuple[str, str, bytes]:
     for state, name in status_file.SENTINELS.items():
         try:
             file = f"{path}/{name}"
-            return state, file, safe_read.read(file)
+            return state, file, safe_read.read_small(file)
         except FileNotFoundError:  # suppress() is slow here
             continue
     return "", "", b""
@@ -151,7 +152,7 @@ def _recorded(path: str) -> str | None:
             return None
         with contextlib.suppress(OSError, DataError, ValueError, OverflowError):
             file = f"{path}/flight/program.json"
-            begun = from_json(safe_read.read(file), source=file).get("time")
+            begun = from_json(safe_read.read_small(file), source=file).get("time")
             if isinstance(begun, int | float):
                 return datetime.fromtimestamp(begun, timezone.utc).isoformat(timespec="seconds")
         return ""
@@ -190,7 +191,7 @@ def _lives(path: str) -> bool:
     """Tell whether the process of a run that says "running" is there, and is still the same one."""
     file = f"{path}/flight/process.json"
     try:
-        return alive(from_json(safe_read.read(file), source=file))
+        return alive(from_json(safe_read.read_small(file), source=file))
     except (OSError, DataError):
         return False
 
@@ -199,7 +200,7 @@ def _settings(path: str) -> tuple[Settings, str]:
     """Return the settings of a run, and why there are none."""
     file = f"{path}/config.yaml"
     try:
-        return config_reader.parse(safe_read.read(file).decode("utf-8-sig"), file), ""
+        return config_reader.parse(safe_read.read_small(file).decode("utf-8-sig"), file), ""
     except FileNotFoundError:
         return {}, "it has no config.yaml"
     except UnicodeDecodeError:
@@ -228,7 +229,7 @@ def read_best_checkpoint(path: str) -> dict[str, float]:
 def read_progress(path: str) -> dict[str, float]:
     """Return of a metrics.csv the step it has come to as `steps`, and the row of its best hmean@0.5."""
     try:
-        text = safe_read.read(path).decode("utf-8", errors="replace")
+        text = safe_read.read_small(path).decode("utf-8", errors="replace")
     except OSError:
         return {}
     head, _, body = text[: text.rfind("\n") + 1].partition("\n")  # the last line may be torn

@@ -17,7 +17,7 @@ import cv2
 import torch
 from torch.utils.data import DataLoader
 
-from ocrlab import run_folder
+from ocrlab import run_folder, safe_read
 from ocrlab.config import schema as configs
 from ocrlab.data.dataset import PageOrder
 from ocrlab.data.formats.reader import Index
@@ -33,7 +33,7 @@ SYNTHETIC = 8  # pages that are known to be good
 
 def main(path: Path) -> None:
     """Train as the job says; raises what training raises."""
-    job = from_json(path.read_bytes(), source=str(path))
+    job = from_json(safe_read.read(path), source=str(path))
     config = configs.load(job["config"], job["overrides"])
     if job.get("synthetic"):
         folder = Path(job["synthetic"])

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from ocrlab import safe_read
+
 
 def smoke_step(device: str) -> dict[str, object]:
     """Do one forward, backward and optimiser step on `device`; return loss and seconds; raises what it raises."""
@@ -49,7 +51,7 @@ def replay(path: Path) -> NoReturn:
     from ocrlab.debug.flight_record import program_info
     from ocrlab.records import from_json
 
-    job = from_json(path.read_bytes(), source=str(path))
+    job = from_json(safe_read.read(path), source=str(path))
     os.environ[program_info.REPLAY] = str(path.absolute())
 
     from ocrlab.training.loop import recorded_config, replay_steps

@@ -31,7 +31,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab import redaction, run_folder
+from ocrlab import redaction, run_folder, safe_read
 from ocrlab.config.schema import Tracking
 from ocrlab.data import transforms
 from ocrlab.data.dataset import Page
@@ -69,7 +69,7 @@ def run_id(folder: Path) -> str:
     """Return the run's id for the tracker: made once, and kept in the run folder for the day that it is resumed."""
     file = place(folder) / "tracking.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(file.read_text(encoding="utf-8"))["id"])
+        return str(json.loads(safe_read.read(file))["id"])
     new_id = "".join(secrets.choice(LETTERS) for _ in range(8))
     with contextlib.suppress(OSError, OcrlabError):
         run_folder.write_json(file, {"schema": SCHEMA, "id": new_id})

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.hardware.processes import process_tree
 
 LOOK = 2.0  # seconds between two looks for training
@@ -148,10 +149,11 @@ class TensorboardRun:
     def pictures(self, files: Sequence[Mapping[str, Any]], step: int) -> None:
         """Write pictures, each under its caption."""
         import numpy as np
-        from PIL import Image
+
+        from ocrlab.data.image_formats import open_image
 
         for entry in files:
-            with Image.open(entry["file"]) as picture:
+            with safe_read.open_file(entry["file"]) as file, open_image(file) as picture:
                 self.writer.add_image(f"val/{entry['caption']}", np.array(picture), step, dataformats="HWC")
 
     def artifact(self, file: Path, sha256: str, about: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ocrlab import safe_read
 from ocrlab.debug.diagnosis.explanations.source import Source
 from ocrlab.debug.diagnosis.log_records import LoggedFrame, read_records
 from ocrlab.debug.diagnosis.log_text import clean_lines
@@ -271,7 +272,7 @@ def _read(frame: Frame) -> Source | None:
     try:
         if path.suffix != ".py" or not path.is_file() or path.stat().st_size > MAX_SOURCE:
             return None
-        source = Source(path.read_text(encoding="utf-8", errors="replace"), frame.file)
+        source = Source(safe_read.read_text(path), frame.file)
     except OSError:
         return None
     same = not frame.code or source.line(frame.line).strip() == frame.code

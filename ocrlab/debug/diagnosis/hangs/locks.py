@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ocrlab import safe_read
 from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.debug.diagnosis.hangs import stack_patterns
 from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding, finding, where
@@ -80,7 +81,7 @@ def explain_self_deadlock(frames: Sequence[Frame]) -> str:
 def _parsed(file: str) -> ast.Module | None:
     with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         if (path := Path(file)).is_file() and path.stat().st_size <= LARGEST:
-            return ast.parse(path.read_bytes())
+            return ast.parse(safe_read.read(path))
     return None
 
 
