@@ -53,6 +53,7 @@ def prepare(path: Path, arguments: Sequence[Sequence[str]]) -> Prepared:
         do = f"ocrlab watch -- python {path}" if path.suffix == ".py" else None
         raise ConfigError(f"{path} is not a notebook", need="a file that ends in .ipynb", do=do)
     try:
+        safe_read.open_file(path).close()
         notebook = load_notebook_node(str(path))
     except FileNotFoundError:
         raise ConfigError(f"There is no notebook {path}", do="Name a file that ends in .ipynb") from None
