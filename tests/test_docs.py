@@ -13,6 +13,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from ocrlab.cli import WHICH
 from ocrlab.debug.diagnosis import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +37,7 @@ SMOKE = (
     ("ocrlab evaluate --oracle", "", ()),
     ("ocrlab samples check", "", (1,)),
     ("ocrlab doctor", "", (1,)),
+    ("ocrlab watch --silence", "", (124,)),
     ("ocrlab watch", "", (1,)),
     ("ocrlab kernel", "--capability 8.6", ()),
     ("ocrlab replay", "--timeout 200", (1,)),
@@ -46,15 +48,10 @@ LONG = re.compile(
     r"ocrlab (train|run |memory (fit|estimate)|evaluate|predict|export|replay|bisect|doctor|samples|report)"
 )
 PLACES = (  # what stands in the README for something of the user's
-    (r"(resume|bisect) runs/20\d{6}-\d{6}-receipts", r"\1 runs/stopped"),
-    (r"runs/20\d{6}-\d{6}-receipts", "runs/mine"),
     (r"\bDIR\b", "receipts"),
     (r"memory why train\.log", "memory why oom.log"),
-    (r"--predictions found\b", "--predictions theirs"),
-    (r"--checkpoint CKPT", "--checkpoint receipts"),
-    (r"\bSRC\b", "receipts"),
-    (r"\bDST\b", "converted"),
-    (r"^(ocrlab samples convert receipts \S+) --to", r"\1-again --to"),
+    (r"\bRUN\b", "runs/mine"),
+    (r"python train.py --workers", "python train_small.py --workers"),
 )
 PROGRAMS = {
     "train.py": """
@@ -82,19 +79,26 @@ if words[words.index("--workers") + 1] != "0":
     "bad.json": '{"steps": 0, "lr": 1}',
     "good.json": '{"steps": 10, "lr": 0.1}',
 }
+STACKS = """Process 4711: python train.py
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 4711 (idle): "MainThread"
+    first (slow.py:9)
+    <module> (slow.py:14)
+"""
 CRASH = """
-import sys
 import torch
-from ocrlab.debug.recorder.lightning_callback import recording
+import ocrlab
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 pages = [(torch.rand(3, 8, 8), torch.tensor(i % 3)) for i in range(16)]
 pages[9] = (pages[9][0], torch.tensor(7))
 loader = torch.utils.data.DataLoader(pages, batch_size=4)
-with recording("runs/mine", model, optimizer) as rec:
+with ocrlab.record("runs/mine", model, optimizer) as rec:
     for image, label in rec.batches(loader):
-        torch.nn.functional.cross_entropy(model(image), label).backward()
+        loss = rec.loss(torch.nn.functional.cross_entropy(model(image), label))
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 """
@@ -114,12 +118,19 @@ finally:
 
 
 def shown(page: Path) -> list[str]:
-    """Return the commands of a page: the lines of its `sh` blocks, in the README those of ocrlab, without comments."""
+    """Return the commands of a page, without comments: the lines of its `sh` blocks, and the commands in its tables.
+
+    In the README they are the lines that begin with ocrlab. Tables also name commands in general, as `ocrlab run FILE`.
+    """
     text = page.read_text(encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     if page == README:
         blocks = [line + "\n" for line in re.findall(r"^ocrlab .*$", text, re.MULTILINE)]
     lines = [line for block in blocks for line in block.splitlines() if line.strip()]
+    rows = re.findall(r"^\|.*\|$", text, re.MULTILINE)
+    inline = [command for row in rows for command in re.findall(r"`(ocrlab [a-z]+ [^`]+)`", row)]
+    general = re.compile(r"\.\.\.|\b(?!PATH|PID)[A-Z]{3,}\b" if page != README else r"\.\.\.")
+    lines += [command for command in inline if not general.search(command) and command not in lines]
     return [re.split(r"\s{2,}#? ?|\s{3,}", line)[0].strip() for line in lines]
 
 
@@ -165,6 +176,7 @@ def prepare(folder: Path) -> Path:
         "GiB of which 310.25 MiB is free. Including non-PyTorch memory, this process has 11.44 GiB memory in use. Of "
         "the allocated memory 7.02 GiB is allocated by PyTorch, and 4.09 GiB is reserved by PyTorch but unallocated.\n"
     )
+    (folder / "stacks.txt").write_text(STACKS, encoding="utf-8")
     compiled = "ptxas info : Compiling entry function '_Z4fuse' for 'sm_86'\nptxas info : Used 32 registers\n"
     (folder / "build.log").write_text(compiled, encoding="utf-8")
     (folder / "crash.py").write_text(CRASH, encoding="utf-8")
@@ -196,6 +208,13 @@ def smoke(command: str) -> tuple[str, set[int]]:
     return command, set()
 
 
+def test_the_table_of_help_is_that_of_the_docs() -> None:
+    """The same symptoms lead to the same commands in `ocrlab --help` and in docs/README.md."""
+    table = (ROOT / "docs" / "README.md").read_text(encoding="utf-8").partition("## Pages")[0]
+    firsts = re.findall(r"^\| \[.*?\| `ocrlab[ .]([a-z_]+)", table, re.MULTILINE)
+    assert firsts == [first.split()[0].partition("(")[0] for _, first, *_ in WHICH]
+
+
 @pytest.mark.parametrize("page, command", [case for page in [*PAGES, README] for case in commands(page)])
 def test_a_command_does_what_it_says(page: Path, command: str, place: Path) -> None:
     for pattern, own in PLACES if page == README else ():
@@ -212,18 +231,26 @@ def test_a_command_does_what_it_says(page: Path, command: str, place: Path) -> N
     assert "Traceback" not in done.stderr or "train.py" in run
 
 
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.stem)
 def test_links_and_causes_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target, place in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text):
+        file = page.parent / target if target else page
+        assert file.exists(), f"{page.name} links to {target}"
+        assert not place or place in headings(file), f"{page.name} links to {target}#{place}"
     for cause in re.findall(r"--explain ([\w.]+)", text):
         assert cause in catalogue.load().entries, cause
     for name in re.findall(r"`((?:ocrlab|tests|benchmarks|notebooks)/[\w/]+\.(?:py|toml|ipynb))`", text):
         assert (ROOT / name).is_file() or name in ("ocrlab/model/sum.py", "tests/model/test_sum.py"), name
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, README], ids=lambda page: page.stem)
 def test_python_on_a_page_is_python(page: Path) -> None:
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
         compile(block, page.name, "exec")
