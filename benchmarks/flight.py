@@ -65,7 +65,7 @@ def kills(options: argparse.Namespace, details: list[str]) -> list[Row]:
 
     score = flight_kills.rounds(options.rounds, 0)
     steps = (
-        f"{score.steps} steps ({score.late} behind the 64th), {score.losses} losses compared, {score.states} learning"
+        f"{score.steps} steps ({score.late} after the 64th), {score.losses} losses compared, {score.states} learning"
     )
     steps += f" rates and random states, {score.torn} torn"
     ring = f"{score.right} of {score.rounds}; {steps}"

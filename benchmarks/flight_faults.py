@@ -123,7 +123,7 @@ def draw(folder: Path, program: str, fault: str, phase: str, seed: int) -> Plan:
 
 
 class LineFilter(torch.autograd.Function):
-    """A user's op with C code behind it, as an autograd Function."""
+    """A user's op implemented in C, as an autograd Function."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, blank: Tensor, plan: Plan, truth: Truth) -> Tensor:
@@ -175,7 +175,7 @@ line_filter.register_autograd(_back, setup_context=_keep)
 
 
 def fail(plan: Plan, truth: Truth) -> None:
-    """Do what the C code behind the op does when a page has no line."""
+    """Do what the C code of the op does when a page has no line."""
     truth.write("fault", module=plan.module, phase=plan.phase)
     if plan.fault == "raise":
         raise RuntimeError("line_filter: a run of length 0")

@@ -316,7 +316,7 @@ def row(smoke: bool, details: list[str]) -> tuple[str, str, str, bool | None]:
     details += [f"Not named: {'; '.join(wrong)}"] if wrong else []
     count = len(examples) - len(wrong)
     summary = f"{count} of {len(examples)}, {short} of them from a snapshot, the rest from the beginning; slowest"
-    what = "faults that depend on what the program keeps, behind 600 steps and more: the fault, the losses bit for bit"
+    what = "faults that depend on what the program keeps, after 600 steps and more: the fault, the losses bit for bit"
     return what, "all", f"{summary} {max(seconds):.0f} s", not wrong
 
 

@@ -31,7 +31,7 @@ PATIENCE = 90.0  # seconds for a program to begin
 # recorder's own never come at once, and death may lie between them. What a loop says comes before the call in which the
 # recorder hears the same: while the word is "backward", the record may still be in the loss, and not yet with the
 # optimiser. In Lightning the recorder's callback is called before the module's own hook: there it is with the optimiser
-# while the word is still "backward", and never behind the word. The module of "lightning" has two networks, so that
+# while the word is still "backward", and never after the word. The module of "lightning" has two networks, so that
 # nobody can say which call ends the forward: its loss is part of it. "done" is said where no phase begins; what follows
 # it, until the next step's "forward", is the averaging, the loading, and the next record, whose phase is its last byte.
 AFTER = {(0, "optimiser"), (0, "data"), (1, "data"), (1, "forward")}
@@ -65,7 +65,7 @@ class Score:
     right: int = 0
     workers: int = 0  # of rounds with all workers' samples known
     steps: int = 0
-    late: int = 0  # of them behind the first 64
+    late: int = 0  # of them after the first 64
     torn: int = 0
     losses: int = 0
     states: int = 0  # steps whose random states were compared

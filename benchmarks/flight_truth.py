@@ -87,7 +87,7 @@ def slots(folder: Path) -> dict[int, Word]:
 def lines(folder: Path, kind: str | None = None) -> list[dict[str, Any]]:
     """Return the lines of one kind, in order; a line that death has torn is left out.
 
-    What replays have said went aside, behind a copy of what the run has.
+    What replays have said went aside, after a copy of what the run has.
     """
     path = folder / "truth.jsonl"
     pattern = f"**/flight/replay-*/*/aside{path.absolute()}"

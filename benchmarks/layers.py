@@ -55,7 +55,7 @@ def arguments() -> argparse.Namespace:
 
 
 def watched_step(size: int, threads: int) -> tuple[Callable[[], float], nn.Module]:
-    """Return a training step of ours in fp32, ResNet-18, and the detector that it trains."""
+    """Return a training step of ocrlab in fp32, ResNet-18, and the detector that it trains."""
     modules: list[nn.Module] = []
     handle = nn.modules.module.register_module_forward_pre_hook(lambda module, _: modules.append(module))
     step, _ = ours(noise_batch(size), threads, bf16=False)

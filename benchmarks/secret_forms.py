@@ -103,7 +103,7 @@ def _addresses(draw: Drawer) -> Iterator[Form]:
 
 
 def _named(draw: Drawer) -> Iterator[Form]:
-    """Yield values behind a name, in the spellings of configurations, commands, headers and reprs."""
+    """Yield values after a name, in the spellings of configurations, commands, headers and reprs."""
     word = draw.word
     session, key = f"FwoGZXIvYXdzE{draw.base64(90)}", f"ASIA{word(16, CAPITALS)}"
     yield Form("aws session", f"aws_access_key_id={key} aws_session_token={session}", (session[:40], key))

@@ -79,7 +79,7 @@ def arguments() -> argparse.Namespace:
     command.add_argument("--data", type=Path, required=True, help="the folder with images/ and gts/")
     command.add_argument("--out", type=Path, default=Path("runs/street"), help="where finished sides go (runs/street)")
     command.add_argument(
-        "--steps", type=int, default=1800, help="of ours (default 1800); docTR gets the same CPU seconds"
+        "--steps", type=int, default=1800, help="steps of ocrlab; docTR gets the same CPU seconds (default: 1800)"
     )
     command.add_argument("--threads", type=int, default=2, help="of both (default 2)")
     command.add_argument(
@@ -202,7 +202,7 @@ def cpu_seconds(args: argparse.Namespace, seed: int) -> float:
     """Return the CPU seconds that ours took with this seed; raises DataError if it was not trained yet."""
     file = args.out / f"ours-seed{seed}.json"
     if not file.exists():
-        raise DataError("docTR gets the CPU seconds of ours", got=f"no {file}", need="ours trained first (--only ours)")
+        raise DataError("docTR gets the CPU seconds of ocrlab's run", got=f"no {file}", need="--only ours first")
     return float(json.loads(file.read_text(encoding="utf-8"))["about"]["cpu_seconds"])
 
 

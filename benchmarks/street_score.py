@@ -98,7 +98,7 @@ def hmean(counts: Counts) -> Floats:
 
 
 def compared(sides: Sequence[Counts | None]) -> tuple[str, str, str, float]:
-    """Return the cells of ours, docTR and the difference, and its lower bound; counts are (N, 3) or (S, N, 3).
+    """Return the cells of ocrlab, docTR and the difference, and its lower bound; counts are (N, 3) or (S, N, 3).
 
     Where seeds are stacked, it is the median over them, in each draw.
     """

@@ -46,12 +46,12 @@ GROUPS = {
 }
 COMMANDS = {name: purpose for group in GROUPS.values() for name, purpose in group.items()}
 WHICH = (  # symptom, first command, second command, seconds until the answer, whether code must change
-    ("a program crashes", "watch -- COMMAND", "replay RUN", "1", "no"),
+    ("a program crashes", "watch -- COMMAND", "watch --record -- COMMAND", "1", "no"),
     ("a program hangs", "watch -- COMMAND", "diagnose stacks.txt", "300", "no"),
     ("only a log is left", "diagnose LOG", "watch -- COMMAND", "1", "no"),
     ("a CUDA error", "watch --debug-cuda -- COMMAND", "doctor", "1", "no"),
     ("out of memory, or Killed", "memory why RUN|LOG", "memory fit data=DIR", "1", "no"),
-    ("NaN, or one bad sample", "replay RUN", "bisect --samples ...", "60", "yes, 4 edits"),
+    ("NaN, or one bad sample", "watch --record -- COMMAND", "replay RUN", "60", "no"),
     ("only some settings fail", "bisect --factor ... -- COMMAND", "replay RUN", "trials", "no"),
     ("it learns nothing", "check_step(...), in Python", "diagnose RUN", "60", "yes, 1 line"),
     ("labels may be wrong", "samples check DIR", "evaluate --oracle DIR", "10", "no"),

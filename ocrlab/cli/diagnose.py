@@ -86,7 +86,7 @@ def ended_well(place: Path, *, failed: bool) -> str:
     """Return what is to be said of a run that has ended well."""
     if not (place / SENTINELS["success"]).is_file():
         return ""
-    return "This run has ended well" + ("." if failed else "; nothing in it speaks for a failure.")
+    return "This run has ended well" + ("." if failed else "; nothing in it indicates a failure.")
 
 
 def learning(findings: list[str]) -> str:

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> Answer:
     if not 0 <= args.margin < 1:
         raise ConfigError("--margin is a part of the limit", got=args.margin, need="0 or more, less than 1")
     if not args.minutes > 0:
-        raise ConfigError("--minutes is no time", got=args.minutes, need="minutes, more than 0")
+        raise ConfigError("--minutes cannot be used", got=args.minutes, need="a positive number of minutes")
     config = load_config(args)
     train_preflight.check_config(config)
     limit = memory_limit.find_limit(args.limit, cuda=on_cuda(config))

@@ -148,7 +148,7 @@ def reader(detector: Detector) -> Detector:
 
 
 def traced(layers: Layers) -> fx.GraphModule:
-    """Return the graph of some layers; the tracer, which is left behind in a cycle, keeps none of their weights."""
+    """Return the graph of some layers; the tracer, which stays in a reference cycle, keeps none of their weights."""
     tracer = fx.Tracer()
     graph = tracer.trace(layers)
     tracer.root, tracer.submodule_paths = nn.Module(), None

@@ -38,7 +38,7 @@ VERSION = re.compile(
 
 
 def spans(text: str) -> Iterator[Span]:
-    """Yield private addresses; the port behind one stays."""
+    """Yield private addresses; the port after one stays."""
     for start, pattern in IPV4:
         if start in text:
             for match in pattern.finditer(text):

@@ -55,7 +55,7 @@ def _separate(spans: Iterable[Span]) -> list[Span]:
 
 
 def _replace(text: str, spans: list[Span], marks: list[Mark]) -> tuple[str, list[Mark]]:
-    """Replace spans; marks move with the text around them, codes inside a span go behind what replaced it."""
+    """Replace spans; marks move with the text around them, codes inside a span move after its replacement."""
     parts, done, length, moved, rest = [], 0, 0, [], iter(marks)
     mark = next(rest, None)
     for start, end, new in spans:

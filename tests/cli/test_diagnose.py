@@ -146,6 +146,6 @@ def test_a_run_that_has_not_ended_is_called_so(tmp_path: Path) -> None:
 
 def test_a_run_that_ended_well_is_not_an_unknown_failure(tmp_path):
     write_json(tmp_path / ".SUCCESS", {"schema": 1, "status": "success"})
-    assert ask(str(tmp_path)).text == "This run has ended well; nothing in it speaks for a failure."
+    assert ask(str(tmp_path)).text == "This run has ended well; nothing in it indicates a failure."
     (tmp_path / "train.log").write_text("epoch 1 loss 0.5\nepoch 2 loss 0.4\n")
-    assert ask(str(tmp_path)).text == "This run has ended well; nothing in it speaks for a failure."
+    assert ask(str(tmp_path)).text == "This run has ended well; nothing in it indicates a failure."

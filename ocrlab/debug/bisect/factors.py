@@ -94,7 +94,7 @@ def _sides(name: str, text: str) -> tuple[str, str]:
 
 
 def suspicion_weights(factors: Sequence[Factor], verdict: Verdict | None) -> list[float]:
-    """Return how much each factor is suspected, 1 where nothing speaks for it, after the causes of a verdict."""
+    """Return the prior of each factor from the causes of a verdict, 1 without evidence for it."""
     weights = [1.0] * len(factors)
     for cause in verdict.causes if verdict else ():
         prefix = max((start for start in SUSPECTS if cause.id.startswith(start)), key=len, default=None)

@@ -69,7 +69,7 @@ TAG = re.compile(r"</?(?:br|pre|code|p|div|span|tt|samp)\b[^<>\n]{0,80}>")
 # A traceback or a dump of stacks in one line: of JSON, a repr or an error file.
 ESCAPED = re.compile(r'\\n  File \\*"|\\n(?:Thread (?:0x[0-9a-f]+|\d+)|Process \d+:) ')
 FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\s*[\w+-]{0,20}\s*")  # of code in a page of Markdown
-# An exception behind a logger's or a person's own words, unless these say that it was handled.
+# An exception after a logger's or a person's own words, unless these say that it was handled.
 EXCEPTION_AFTER_WORDS = re.compile(
     r"(?! |\t|ocrlab: |(?:E {3,})?(?:\w+\.){0,6}(?!Error:|ERROR:|Traceback:|Exception:)[A-Z]\w{0,60}(?:[:(]|$))"
     r"(?!.{0,200}(?:WARN|Warning|INFO|DEBUG|[Ii]gnor|[Rr]etry|[Ss]kip|[Cc]aught|[Ff]all(?:s|ing)? ?back|except ))"

@@ -192,7 +192,7 @@ class Judgement:
 
 
 def judge(oom: Oom) -> list[Judgement]:
-    """Return what the numbers of one message speak for, most probable first; empty where they say nothing."""
+    """Return the causes that the numbers of one message support, most probable first; empty if none."""
     rivals = [part for part in (_foreign(oom), _fragmented(oom), _outside(oom)) if part is not None]
     most = max((rival.bytes for rival in rivals if rival.level is not Level.POSSIBLE), default=0)
     rivals = [rival if rival.bytes >= most else replace(rival, level=Level.POSSIBLE) for rival in rivals]

@@ -95,7 +95,7 @@ def is_absurd(run: OomRun) -> bool:
 
 
 def killed_for_memory(run: OomRun) -> bool:
-    """Tell whether anything but a SIGKILL speaks for a kill by the kernel."""
+    """Return whether anything besides a SIGKILL supports a kill by the kernel."""
     log = run.text
     if run.facts.get("oom_kills") or re.search(r"(?i)oom|out of memory|memory cgroup", log):
         return True

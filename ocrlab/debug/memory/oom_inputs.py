@@ -120,7 +120,7 @@ class OomRun:
 
     @property
     def group_limit(self) -> int | None:
-        """The limit of the control group that it was in, as the watcher saw it, else as the kernel told of its kill."""
+        """The limit of its control group, as the watcher recorded it, else from the kernel's log of the kill."""
         memory = self.facts.get("memory")
         group = memory.get("group") if isinstance(memory, Mapping) else None
         own = group.get("limit") if isinstance(group, Mapping) else None

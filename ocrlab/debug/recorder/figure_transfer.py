@@ -1,7 +1,7 @@
 """Figures of tensors on a device reach the host without anybody waiting for them.
 
 A check computes its figures where the tensor is and sends them; what uses them is called at once for a tensor on the
-host, and for one on a CUDA device at a later step, after an event behind the copy has passed. Other devices (MPS, XPU)
+host, and for one on a CUDA device at a later step, after an event after the copy has passed. Other devices (MPS, XPU)
 have no such copy here: their tensors are read at once, which waits.
 """
 

@@ -72,7 +72,7 @@ class RecordedStep:
 
     @property
     def validation_batch(self) -> int | None:
-        """The batch of a validation in which the run ended behind its newest step, or before its first one, -1 where
+        """The batch of a validation in which the run ended after its newest step, or before its first one, -1 where
         that is not known; None where it ended elsewhere.
         """
         newest = self.flight.now
@@ -91,7 +91,7 @@ class RecordedStep:
 
     @property
     def began_earlier(self) -> bool:
-        """Whether what failed may have begun in a step before: the run ended behind its loop, or its loss was bad."""
+        """Whether what failed may have begun in a step before: the run ended after its loop, or its loss was bad."""
         if self.step is None:
             return bool(self.flight.steps) and not self.is_waiting and self.ended != "success"
         return self.step.loss is not None and self.step.loss - self.step.loss != 0
@@ -123,7 +123,7 @@ class RecordedStep:
 
     @property
     def process_path(self) -> list[int] | None:
-        """Which process it was of those that its program started by itself; of ours, which begins anew alone, None."""
+        """Path of child-process numbers for programs that spawn their own ranks; None for `ocrlab train`."""
         ours = self.program.get("kind") == "ocrlab train"
         return None if ours else [int(number) for number in self.program.get("started") or ()]
 
@@ -139,7 +139,7 @@ class RecordedStep:
     @property
     def full_run_seconds(self) -> float | None:
         """How many seconds the run took up to its newest step; None where it cannot be made again from its beginning:
-        one rank of several, and a training of ours, whose snapshots hold all there is.
+        one rank of several, and `ocrlab train`, whose snapshots are complete.
         """
         if not self.flight.steps or self.program.get("kind") == "ocrlab train":
             return None
@@ -289,7 +289,7 @@ def _cells(subject: RecordedStep) -> list[str]:
 
 
 def environment(subject: RecordedStep, job: Path) -> dict[str, str]:
-    """Return the environment of a replay: ours, with what the run had; a training of ours is made one process."""
+    """Return the environment of a replay: that of this process with the run's; `ocrlab train` becomes one process."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("OCRLAB_WATCH", "OCRLAB_HEART"))
     }

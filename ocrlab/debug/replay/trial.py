@@ -42,7 +42,7 @@ TAKEN = re.compile(rf"^{re.escape(launcher.TAKES)}(\w+)$", re.MULTILINE)
 EXITED = re.compile(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)")
 PIPES = ("ConnectionResetError", "ConnectionRefusedError", "BrokenPipeError", "EOFError", "FileNotFoundError")
 # which the loader meets when a worker is gone before torch has noticed it
-BATCH = "batch of "  # begins what is told of a batch whose samples could not be put together
+BATCH = "batch of "  # begins the message about a batch whose samples could not be collated
 
 
 @dataclass

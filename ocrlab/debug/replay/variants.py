@@ -110,7 +110,7 @@ def hidden(variant: Variant) -> Variant:
 
 
 def was_passed(fault: Mapping[str, Any], steps: Sequence[Step], ended: int | None = None) -> bool:
-    """Tell whether a program failed at a step behind which the record has others: so it was not what had failed.
+    """Tell whether a program failed at a step after which the record has others: so it was not what had failed.
 
     `ended` is the micro-batch in which an exception ended it, where one did: a NaN may be noticed later than it arose.
     """
@@ -129,7 +129,7 @@ def is_carried_over(fault: Mapping[str, Any]) -> bool:
 
 def spoilt(fault: Mapping[str, Any]) -> bool:
     """Tell whether weights, state or the CUDA context were bad already when the step began, or the program failed
-    behind its loop: the fault is an earlier one.
+    after its loop: the fault is an earlier one.
     """
     if fault.get("phase") in (AFTER_LOOP, BEFORE_STEP):
         return True

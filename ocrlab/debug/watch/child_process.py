@@ -35,7 +35,7 @@ class CommandRefused(Exception):
 
 @dataclass
 class Child:
-    """A running program behind its guard. `code` is its exit code, negative for a signal, None while it runs."""
+    """A running program and its guard. `code` is its exit code, negative for a signal, None while it runs."""
 
     pid: int
     guard: subprocess.Popen[bytes]
@@ -117,7 +117,7 @@ def start(
     screen: int = -1,
     scratch: str = "",
 ) -> Child:
-    """Start a command behind a guard; `streams` are its stdin, stdout and stderr. Raises CommandRefused, OSError.
+    """Start a command under a guard; `streams` are its stdin, stdout and stderr. Raises CommandRefused, OSError.
 
     With `pty` one of the streams is a terminal and becomes the controlling one; `screen` is the user's own terminal, to
     be given back as it was when the watcher is killed. `scratch` is a folder that the guard removes then.

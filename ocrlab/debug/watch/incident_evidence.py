@@ -47,7 +47,7 @@ def gather(
     counted = kills.count()
     if status in ("hung", "suspected") and child.code is None:
         if quiet.sampler is not None:
-            quiet.sampler.join(3 * LOOK_SECONDS)  # py-spy stops a process, which a look of ours would report
+            quiet.sampler.join(3 * LOOK_SECONDS)  # py-spy stops a process, which our own sampling would report
         taken = stack_dumps.take(process_tree.descendants(child.pid), STACK_SECONDS)
         facts["pids"] = sorted({*facts["pids"], *(stack.process.pid for stack in taken)})
         texts[STACKS] = stack_dumps.text(taken)

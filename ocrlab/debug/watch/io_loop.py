@@ -23,7 +23,7 @@ from ocrlab.debug.watch.output_stream import CHUNK, LogBuffer, OutputCallback, S
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 OURS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
-LINGER = 2.0  # seconds that what a program leaves behind may go on after it ended well; after a failure none
+LINGER = 2.0  # seconds for processes that a program leaves running after it ended well; none after a failure
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 TWICE = 0.5  # seconds within which two SIGTERMs are one: timeout(1) signals its child, and then its whole group
 DRAIN = 1.0  # seconds that a stream may stay open when no process of the program is left
@@ -164,7 +164,7 @@ class Session:
         return next((clean_exit_hints.lost(stream, sink.lost) for stream, sink in self.sinks.items() if sink.lost), "")
 
     def write_message(self, text: str) -> None:
-        """Write a few lines of ours to stderr, after what the program wrote so far."""
+        """Write a few lines of ocrlab to stderr, after the program's output so far."""
         ending = "\r\n" if self.terminal and self.terminal.raw else "\n"
         data = (text.rstrip("\n") + "\n").replace("\n", ending).encode(errors="replace")
         if self.ring.middle and (self.terminal or self.ring.stream == 2):  # after a progress bar

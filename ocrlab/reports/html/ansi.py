@@ -51,7 +51,7 @@ def settled(text: str) -> str:
 
 
 def _rewritten(line: str) -> str:
-    """Return a line after each of its carriage returns: what is longer shows behind what was written over it."""
+    """Return a line after each of its carriage returns: the rest of a longer line stays visible after a shorter one."""
     first, *others = line.rstrip("\r").split("\r")
     for new in others:
         first = new if "\x1b" in first + new else new + first[len(new) :]

@@ -1,6 +1,6 @@
 """Which module runs, forward or backward, without touching the graph.
 
-Full backward hooks would put a function of their own around every module, and forbid in-place operations behind it. So
+Full backward hooks would put a function of their own around every module, and forbid in-place operations after it. So
 the node that autograd is executing is asked for its sequence number, and the module is the one that made that number.
 """
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ocrlab.debug.instruments.tensor_facts import under_vmap
 from ocrlab.debug.instruments.tensor_tree import DEEPEST, dotted_tensors, parts
 
-ALSO = 6  # more places that are told of one rule
+ALSO = 6  # more places that are listed for one rule
 NONE = "none of the batch"
 SHAPE = re.compile(r"\[(\d+(?:, \d+)+)\]")
 CHANNELS = re.compile(r"to have (\d+) channels")

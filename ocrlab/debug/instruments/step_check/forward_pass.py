@@ -224,7 +224,7 @@ def _numbers(module: nn.Module, came: Tensor, first: Tensor) -> Iterator[tuple[s
         yield "forward.large", (f"values of {size:g} (root mean square)", f"below {LARGE:g}", do)
     if isinstance(module, nn.ReLU | nn.ReLU6) and first.numel() >= 8 and not bool(first.count_nonzero()):
         do = "Look at the bias and the scale of the layer before it, and at the learning rate of the steps until now"
-        yield "forward.dead", (f"all {first.numel()} values are 0: nothing behind it can learn", "some above 0", do)
+        yield "forward.dead", (f"all {first.numel()} values are 0: no layer after it can learn", "some above 0", do)
     if isinstance(module, nn.Sigmoid | nn.Tanh):
         slope = first * (1 - first) if isinstance(module, nn.Sigmoid) else 1 - first.square()
         if first.numel() >= 8 and float((slope < FLAT).float().mean()) > 0.99:

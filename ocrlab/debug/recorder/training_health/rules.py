@@ -173,7 +173,7 @@ def _stepless(stats: TrainingStats) -> str:
         skips = "GradScaler skips each such step" if stats.scaler else "such steps are skipped"
         return (
             f"no optimiser step was made in {stats.batches} batches: the gradient of {', '.join(broken[:4])} is not "
-            f"finite, and {skips}. Look for a square root, logarithm or division at 0 behind it"
+            f"finite, and {skips}. Look for a square root, logarithm or division at 0 after it"
         )
     if not stats.losses and not stats.left:
         return (
@@ -249,7 +249,7 @@ def _modes(stats: TrainingStats) -> Iterator[str]:
     looks = len(stats.inspected)
     if stats.evaled >= ENOUGH:
         yield (
-            f"{stats.trained} steps were made in train mode and {stats.evaled} in eval mode, behind the first of them:"
+            f"{stats.trained} steps were made in train mode and {stats.evaled} in eval mode, after the first of them:"
             " no dropout, and BatchNorm that learns nothing. Call model.train() again after each validation"
         )
     for finding in stats.hidden:

@@ -45,7 +45,7 @@ class BatchFeed:
 
     `ended` is called when more is asked for than was recorded. Where it returns, somebody has fetched ahead of the last
     step: the last batch comes once more, so that this step is not taken for the last one of an epoch; except where it
-    is, and the program `goes_on` to its validation, or to what is `behind` a walk that came to its end.
+    is, and the program `goes_on` to its validation, or to what comes after (`behind`) a finished epoch.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class BatchFeed:
         self.walks = [list(group) for _, group in itertools.groupby(steps, key=lambda step: step.walk)]
         self.next = 0
         self.behind = behind
-        self.is_behind = False  # behind the walk at hand the program goes on
+        self.is_behind = False  # the program continues after the current epoch
         self.is_short = False  # the data ended where the run was waiting for more
         self.iterators: list[Any] = []
         self.loader: Any = None  # the one whose samples are at hand
@@ -440,7 +440,7 @@ def pending_batches(recorded: Flight, steps: Sequence[Step], last: int, folder: 
         newest.order |= {"kind": "walk", "position": -1} if is_stream else {}
     elif end is None or end.micro != newest.micro or last <= newest.number or not _ended_loading(recorded, end, newest):
         return []
-    if newest.order.get("kind") == "walk":  # the batch behind the last one, if there is any
+    if newest.order.get("kind") == "walk":  # the batch after the last one, if there is one
         order = {**newest.order, "position": int(newest.order["position"]) + 1, "pending": True}
         return [Step(newest.number + 1, newest.micro + 1, newest.epoch, newest.walk, order=order)]
     done = {str(step.order.get("indices")) for step in recorded.steps}

@@ -82,7 +82,7 @@ class ReplaySession:
         self.is_loaded = self.is_finished = False
         self.home = threading.get_ident()  # the thread of the loop
         self.fetching: int | None = None  # the thread that has asked for the batch at hand
-        self.error: dict[str, Any] | None = None  # of the program; another thread may fetch batches behind it
+        self.error: dict[str, Any] | None = None  # of the program; another thread may fetch batches after it
         self.is_ahead = False  # another thread does
         self.writing = threading.Lock()
 
@@ -194,7 +194,7 @@ class ReplaySession:
         self.start(training_state.models, training_state.optimizers)
 
     def begin(self, batch: Any, micro: int | None = None) -> Step:
-        """Put the random states to those of the next recorded step; ends the process behind the last one.
+        """Put the random states to those of the next recorded step; ends the process after the last one.
 
         `self.batch` is then what the step is to be made with.
         """
@@ -223,7 +223,7 @@ class ReplaySession:
         return self.now
 
     def over(self, *, leaving: bool = False) -> None:
-        """End the process if the last recorded step is done; where the run ended behind its loop, not while the program
+        """End the process if the last recorded step is done; where the run ended after its loop, not while the program
         is `leaving` that.
         """
         if leaving and isinstance(self.feeding, batch_feed.FullRerunFeed):
@@ -238,13 +238,13 @@ class ReplaySession:
         return len(self.results) >= len(self.records) + (0 if self.feeding.is_short else self.waiting)
 
     def phase(self, name: str) -> None:
-        """Say which part of the step begins; a validation behind the last step is ours only if the run ended in it."""
+        """Say which part of the step begins; a validation after the last step counts only if the run ended in it."""
         if name == "validation" and self.validated is None:
             self.over(leaving=True)
         self.writer.phase(name)
 
     def validate(self, batch: Any, samples: Sequence[str], number: int, anew: Rebuild | None = None) -> Any:
-        """Look at batch `number` of a validation behind the last step, from the one in which the run ended on.
+        """Look at batch `number` of a validation after the last step, from the one in which the run ended on.
 
         Returns the batch that is to be validated.
         """
@@ -257,7 +257,7 @@ class ReplaySession:
     def validation(self, loader: Any) -> Iterator[Any]:
         """Yield the batches of a validation in a hand-written loop."""
         if self.validated is not None and len(self.results) == len(self.records) - 1:
-            self._leave_step()  # it validates in the middle of its walk, behind the last step
+            self._leave_step()  # it validates in the middle of its epoch, after the last step
         watched = LoaderRecorder(loader, StatusLocation(self.out, self.rank, 0, 1)) if can_record(loader) else None
         if watched is not None:
             watched.start()
@@ -338,7 +338,7 @@ class ReplaySession:
             self.end()
 
     def finish(self) -> None:
-        """Write the result and end the process at once: nothing of the program behind the last step may run."""
+        """Write the result and end the process at once: no code of the program after the last step may run."""
         self._leave_step()
         self.is_finished = True
         self.trace.close()

@@ -24,7 +24,7 @@ LIGHTNING = ("/lightning/", "/lightning_fabric/", "/lightning_utilities/", "/pyt
 
 
 class OperatorObserver(Protocol):
-    """Who is told of operators; none of these may raise."""
+    """Receives each operator call; no method may raise."""
 
     def before(self, name: str, inputs: list[Tensor], args: Any, kwargs: Any) -> None:
         """An operator begins."""
@@ -48,7 +48,7 @@ class Operator:
 
 
 class OperatorTrace(TorchDispatchMode):
-    """The mode in which operators are told of; nothing is changed in what they get and give."""
+    """The dispatch mode that reports operators; it changes neither inputs nor outputs."""
 
     supports_higher_order_operators = True
 
@@ -110,7 +110,7 @@ def within(value: Any) -> Iterator[Tensor]:
 
 
 def line() -> str:
-    """Return the source line that runs now and is neither of torch nor of ours: `file:line function`; empty if none."""
+    """Return the current source line outside torch and ocrlab as `file:line function`, empty if there is none."""
     frames = []
     frame: Any = sys._getframe(1)
     while frame is not None:

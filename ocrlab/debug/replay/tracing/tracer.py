@@ -128,7 +128,7 @@ class Tracer:
         return batch
 
     def behind(self) -> None:
-        """Look on behind the last batch, where the program may meet the NaN and Inf again that it has kept of steps."""
+        """Continue after the last batch, where the program may meet the NaN and Inf again that it has kept of steps."""
         if not self.on or not self.earlier or self.page is None or self.is_fork:
             return
         with _harmless():
