@@ -88,18 +88,18 @@ def publish(
 ) -> Path | None:
     """Print a page; with `--save` write it to `results/DATE-NAME.md`, or -2, -3 where one is, and return the path.
 
-    The figures go to `results/NAME.json` with `--save`, which replaces older ones, and to the file of `--json`.
+    The figures go to `results/NAME.json` with `--save`, where older ones become history, and to the file of `--json`.
     """
     print(text)
-    files = [file for file in (args.json, RESULTS / f"{name}.json" if args.save else None) if file]
-    if files:
-        there = host.environment() if environment is None else environment
-        about = {"date": date or today(), "commit": there.get("revision"), "command": command(sys.argv)}
-        about |= {"machine": machine_line(there), "schema": 1}
-        rows = json.dumps([about | row for row in FIGURES], indent=1, default=float) + "\n"
-        for file in files:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(rows, encoding="utf-8")
+    there = host.environment() if environment is None else environment
+    about = {"date": date or today(), "commit": there.get("revision"), "command": command(sys.argv)}
+    about |= {"machine": machine_line(there), "schema": 1}
+    rows = [about | row for row in FIGURES]
+    if args.json:
+        write_rows(args.json, rows)
+    if args.save:
+        file = RESULTS / f"{name}.json"
+        write_rows(file, with_history(json.loads(file.read_text(encoding="utf-8")) if file.exists() else [], rows))
     if not args.save:
         return None
     tails = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
@@ -108,6 +108,29 @@ def publish(
     path.write_text(text, encoding="utf-8")
     print(f"written: {os.path.relpath(path)}", file=sys.stderr)
     return path
+
+
+def with_history(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return old and new rows as one list: a figure that was measured again keeps its place and its older values.
+
+    What only `scoreboard.py` uses (area, title, set, peer_value) stays; a figure that was not measured again stays too.
+    """
+    again = {row["question"]: row for row in new}
+    rows = []
+    for row in old:
+        if newer := again.pop(row["question"], None):
+            before = {"date": row["date"], "value": row["value"], "note": row["machine"]}
+            row = {**row, **{key: value for key, value in newer.items() if value is not None}}
+            row["history"] = [before, *row.get("history", [])]
+        rows.append(row)
+    return [*rows, *again.values()]
+
+
+def write_rows(file: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write figures as JSON, one row a line."""
+    lines = ",\n".join(" " + json.dumps(row, ensure_ascii=False, default=float) for row in rows)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 def today() -> str:
