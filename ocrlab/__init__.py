@@ -14,7 +14,7 @@ from ocrlab.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from ocrlab.config.schema import Config
-    from ocrlab.debug.instruments.step_check.checker import check as check_step
+    from ocrlab.debug.laws.checker import check_step
     from ocrlab.debug.recorder.lightning_callback import Recorder
     from ocrlab.debug.recorder.loop_recorder import record
     from ocrlab.inference.detector import Detector
@@ -27,7 +27,7 @@ __getattr__, __dir__ = lazy_exports(
         "Config": "ocrlab.config.schema",
         "Detector": "ocrlab.inference.detector",
         "Recorder": "ocrlab.debug.recorder.lightning_callback",
-        "check_step": "ocrlab.debug.instruments.step_check.checker:check",
+        "check_step": "ocrlab.debug.laws.checker",
         "record": "ocrlab.debug.recorder.loop_recorder",
     },
 )

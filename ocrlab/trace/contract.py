@@ -2,4 +2,4 @@
 
 from ocrlab.deprecated_modules import renamed
 
-renamed(__name__, "ocrlab.debug.instruments.step_check.checker", "ocrlab.check_step(model, batch, loss, optimizer)")
+renamed(__name__, "ocrlab.debug.laws.checker", "ocrlab.check_step(model, batch, loss, optimizer)")

@@ -41,7 +41,7 @@ def read(run_folder: Path) -> list[str] | None:
     ranks = _ranks(run_folder)
     if not ranks:
         return None
-    lines, reported = _diverged_ranks(ranks), set[str]()
+    lines, reported = diverged_ranks(run_folder), set[str]()
     for rank, content in sorted(ranks.items()):
         prefix = "" if len(ranks) == 1 else f"rank {rank}: "
         lines += [f"{prefix}{line}" for line in content["lines"] if line not in reported]
@@ -73,8 +73,9 @@ def _ranks(run_folder: Path) -> dict[int, dict[str, Any]]:
     return ranks
 
 
-def _diverged_ranks(ranks: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """Return that the ranks hold different weights after the same micro-batch."""
+def diverged_ranks(run_folder: Path) -> list[str]:
+    """Return that the ranks that have ended hold different weights after the same micro-batch."""
+    ranks = _ranks(run_folder)
     if len(ranks) < 2:
         return []
     same = set.intersection(*(set(content["weights"]) for content in ranks.values()))
@@ -82,7 +83,9 @@ def _diverged_ranks(ranks: Mapping[int, Mapping[str, Any]]) -> list[str]:
         values = {content["weights"][micro] for content in ranks.values()}
         if len(values) > 1:
             return [
-                f"the {len(ranks)} ranks hold different weights after micro-batch {micro}: their gradients are not "
-                "averaged. Call the wrapped model (DistributedDataParallel), not model.module, in the training step"
+                f"the {len(ranks)} ranks hold different weights from micro-batch {micro} on: the replicas diverge."
+                " Either their gradients are not averaged (the step calls model.module, or the bare model, and not the"
+                " DistributedDataParallel wrapper), or averaged gradients are lost on the way to a rank (compare a"
+                " gradient of both ranks after backward; try NCCL_P2P_DISABLE=1)"
             ]
     return []

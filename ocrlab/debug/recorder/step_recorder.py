@@ -265,8 +265,9 @@ class StepRecorder:
         lines = self.monitor.sentences(entry.loader() if isinstance(entry, LoaderRecorder) else None)
         more = {"cut": bool(stats.ended), "end": self.member.record["end"]}
         training_findings.write(self.folder, self.rank, self.start, lines, stats.weights, **more)
-        for line in lines if self.rank == 0 else ():
-            print_message(line)
+        diverged = training_findings.diverged_ranks(self.folder.parent)  # known to the rank that ends last
+        for line in [*(lines if self.rank == 0 else ()), *diverged]:
+            print_message(line, "ocrlab")
 
     def snapshot(self, number: int, content: Callable[[], dict[str, Any]]) -> None:
         """Take a snapshot of the state before this micro-batch, where one is due."""

@@ -33,4 +33,4 @@ def test_ranks_with_other_weights_are_named(tmp_path: Path) -> None:
     training_findings.write(flight, 1, 1, [], {0: 7, 1: 5}, cut=False)
     findings = training_findings.read(tmp_path)
     assert findings is not None
-    assert findings[0].startswith("the 2 ranks hold different weights after micro-batch 1:")
+    assert findings[0].startswith("the 2 ranks hold different weights from micro-batch 1 on:")

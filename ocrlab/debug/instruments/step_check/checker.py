@@ -144,7 +144,9 @@ def check(
     ]
     state, error, graded = StepState(model, optimizers, batch, loss), None, torch.is_grad_enabled()
     try:
-        error = _Step(model, batch, _whole(loss), optimizers, state, report, names, outputs, dict(shapes or {})).run()
+        error = _Step(
+            model, batch, whole_loss(loss), optimizers, state, report, names, outputs, dict(shapes or {})
+        ).run()
     finally:
         torch.set_grad_enabled(graded)
         if is_sticky(error):
@@ -157,7 +159,7 @@ def check(
     return report
 
 
-def _whole(loss: Loss) -> Loss:
+def whole_loss(loss: Loss) -> Loss:
     """Return a loss of (model, batch), also of a torch loss of (outputs, targets)."""
     module = getattr(loss, "__module__", "") or ""
     if not (isinstance(loss, nn.Module) or module.startswith("torch.nn") or module == "torch._C._nn"):
@@ -192,7 +194,7 @@ class _Step:
     def run(self) -> BaseException | None:
         """Go through the step as far as it goes; return what was raised."""
         self.state.clear_gradients()
-        with _eager():
+        with eager():
             total, error = self._forward()
             if error is None and total is not None:
                 error = self._backward(total)
@@ -351,7 +353,7 @@ class _Step:
         return error if is_sticky(error) else None
 
 
-def _eager() -> Any:
+def eager() -> Any:
     """Return a context in which compiled modules run as they are written: hooks see nothing inside a compiled graph."""
     compiled = "torch._dynamo" in sys.modules  # importing it takes seconds, and without it nothing is compiled
     stance = getattr(torch.compiler, "set_stance", None)

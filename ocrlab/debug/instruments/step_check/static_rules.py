@@ -228,7 +228,7 @@ def check_untrained_part(model: nn.Module) -> Iterator[Finding]:
     layers = [(name, module) for name, module in parts if isinstance(module, nn.Linear | _ConvNd)]
     if not norms or len(layers) < FEW or not all(_begins(module) for module in norms):
         return
-    if all(_within(module) for _, module in layers):
+    if all(is_torch_start(module) for _, module in layers):
         got = f"frozen, and as torch made it: {len(norms)} normalisations hold 1 and 0, {len(layers)} layers lie within"
         got += " the bounds of their random start"
         do = "Look at what load_state_dict(..., strict=False) returns: keys with another prefix (module., model.) load"
@@ -252,7 +252,7 @@ def _begins(module: nn.Module) -> bool:
     return mean is None or variance is None or (not bool(mean.any()) and bool((variance == 1).all()))
 
 
-def _within(module: nn.Module) -> bool:
+def is_torch_start(module: nn.Module) -> bool:
     """Tell whether a layer's weights lie within 1 / sqrt(fan in), up to it: how torch begins."""
     weight = module.weight
     assert isinstance(weight, Tensor)

@@ -25,6 +25,7 @@ from ocrlab.debug.recorder.figure_transfer import FigureTransfer, arrives_later
 from ocrlab.debug.recorder.training_health import pass_checks, rules
 from ocrlab.debug.recorder.training_health.batch_contents import BatchContents
 from ocrlab.debug.recorder.training_health.grad_scaler import GradScalerCheck
+from ocrlab.debug.recorder.training_health.live_laws import LiveLaws
 from ocrlab.debug.recorder.training_health.model_checks import ConstantBaseline, InputScaleCheck, OutputCollapseCheck
 from ocrlab.debug.recorder.training_health.pass_checks import WeightResetCheck
 from ocrlab.debug.recorder.training_health.rules import InspectedStep, TrainingStats
@@ -78,6 +79,7 @@ class TrainingMonitor:
         for check in (self.answers, self.scales, self.baseline):
             check.on_program_error = self.give_up
         self.contents = BatchContents(self.stats, self.transfer)
+        self.laws = LiveLaws(self.models, self.optimizers)
         self.coverage, self.weight_reset = pass_checks.SamplerCoverageCheck(), WeightResetCheck()
         mine = (p for o in self.optimizers for group in o.param_groups for p in group["params"] if p.requires_grad)
         small = [p for p in mine if not is_lazy(p) and p.numel() <= WATCHED]
@@ -167,6 +169,7 @@ class TrainingMonitor:
                 stats.thrown += another and self.steps_then == stats.steps
             self.gradient, self.steps_then, self.batches_then = new, stats.steps, stats.batches
         self._look_in(micro, batch)
+        self.laws.begin(pass_number, self.looking, batch)
         after = micro + 1
         if self.looking or after < CLOSELY or micro % SOME == 0:
             self.due = after
@@ -217,6 +220,7 @@ class TrainingMonitor:
         """Look at what backward and the step do with the size of a loss."""
         if not capturing():
             self.scaled.loss(loss)
+            self.laws.loss(loss, self.stats.steps)
 
     @guard
     def count(self) -> None:
@@ -371,6 +375,7 @@ class TrainingMonitor:
         for handle in (*self.handles, *(hook for hook, _ in self.probes.values())):
             handle.remove()
         self._unhook_calls()
+        self.laws.close()
         self.scales.close()
         self.scaled.close()
         self.handles, self.probes = [], {}
@@ -384,7 +389,7 @@ class TrainingMonitor:
         stats.generator = pass_checks.copied_generator(loader)
         stats.checks["coverage"] = self.coverage.sentence(samples)
         stats.workers = loader.num_workers if loader is not None else 0
-        return rules.sentences(stats, self.model)
+        return [*self.laws.sentences(loader, stats.steps), *rules.sentences(stats, self.model)]
 
     @guard
     def end(self) -> None:
@@ -400,6 +405,7 @@ class TrainingMonitor:
         stats, groups = self.stats, [group for o in self.optimizers for group in o.param_groups]
         owned = {id(p) for group in groups for p in group["params"]}
         stats.owned = {name for name, p in self.named.items() if id(p) in owned} if self.optimizers else None
+        stats.copied = {name for name, p in self.named.items() if id(p) in self.laws.followers()}
         stats.checks |= {
             "answers": self.answers.sentence(),
             "scales": self.scales.sentence(),

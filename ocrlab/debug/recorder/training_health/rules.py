@@ -84,6 +84,7 @@ class TrainingStats:
     left: dict[str, float] = field(default_factory=dict)  # norms of the gradients that are there at the end
     averages: list[str] = field(default_factory=list)  # what never changed
     owned: set[str] | None = None  # parameters that an optimiser holds
+    copied: set[str] = field(default_factory=set)  # parameters of parts that assignment may move
     larger: bool = False  # the loader has more samples than one batch
     walks: list[tuple[int, int | None]] = field(default_factory=list)  # batches that were taken, those that there are
     ended: str = ""  # where the program ended itself in the middle
@@ -192,7 +193,7 @@ def _weights(stats: TrainingStats, model: nn.Module) -> Iterator[str]:
     steps = [step for step in stats.inspected if step.norms]
     if stats.steps and stats.owned is not None and len(stats.inspected) >= 2:
         trainable = set.union(*(step.trainable for step in stats.inspected))
-        outside = sorted(trainable - stats.owned)
+        outside = sorted(trainable - stats.owned - stats.copied)
         if not stats.owned:
             yield (
                 "the optimiser holds none of the model's parameters: it moves those of another one. Make it from the "

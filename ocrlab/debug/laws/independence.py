@@ -1,0 +1,97 @@
+"""Law 3: in eval mode a sample's output is its own, and the order of the samples changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
+from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance, selected
+from ocrlab.debug.laws.law import Given, Result, held
+
+
+def test(step: Experiment, given: Given) -> Iterator[Result]:
+    """Replace a sample and look at the others' outputs, then change the order of the samples and look at the loss."""
+    n = step.rows
+    if n < 2:
+        raise NotTestable("the batch has no two samples along a common first dimension")
+    if not certain(step, given.batch_size):
+        raise NotTestable("which dimension counts the samples is not clear; give `loader`")
+    if any(isinstance(m, _BatchNorm) and m.running_mean is None for m in step.model.modules()):
+        raise NotTestable("a BatchNorm keeps no running statistics: it takes those of the batch in eval mode too")
+    if step.draws_numbers():
+        raise NotTestable("the step draws random numbers in eval mode")
+    first = step.run(training=False)
+    if not any(len(t) == n for t in first.outputs if t.ndim):
+        raise NotTestable("no output of the model has a row for each sample")
+    other = step.run(selected(step.batch, [1, *range(1, n)], n), training=False)
+    limit = step.rounding()
+    for before, after in zip(first.outputs, other.outputs, strict=False):
+        if before.ndim and len(before) == n == len(after) and before.shape == after.shape:
+            apart = distance([before[1:]], [after[1:]])
+            if apart > limit and distance([before[1:]], [before[:1].expand_as(before[1:])]) > 0:
+                yield _mixed(step, before, after, apart)
+                return
+    reached = _order(step, first.loss, n)
+    yield reached or held(f"another sample changes no output of the rest of {n} samples, nor does their order")
+
+
+def certain(step: Experiment, batch_size: int | None = None) -> bool:
+    """Tell whether the first dimension counts samples: labels of one number each, images, texts, or a loader."""
+    tensors = [t for _, t in dotted_tensors(step.batch) if t.ndim]
+    square = any(step.rows in t.shape[1:] for t in tensors)
+    labels = any(t.ndim == 1 for t in tensors) and any(
+        t.ndim >= 3 or (t.ndim == 2 and not t.is_floating_point()) for t in tensors
+    )
+    images = any(t.ndim == 4 and t.is_floating_point() for t in tensors)
+    return not square and (labels or images or batch_size == step.rows)
+
+
+def _mixed(step: Experiment, before: Tensor, after: Tensor, apart: float) -> Result:
+    rows = ((before - after).flatten(1).abs().amax(1) > 0).nonzero().flatten().tolist()
+    row = next((i for i in rows if i), 1)
+    layers = [name for name, m in step.model.named_modules() if getattr(m, "batch_first", True) is False]
+    causes: tuple[str, ...] = (
+        "a softmax, mean or norm over dimension 0",
+        "view() where transpose() is meant",
+        "statistics of the batch in eval mode (BatchNorm with track_running_stats=False)",
+    )
+    if layers:
+        causes = (f"{layers[0]} takes its first dimension for time: batch_first is False", *causes)
+    return Result(
+        "broken",
+        f"another sample 0 changes the output of sample {row} in eval mode, by {apart:.2g} of its size",
+        layers[0] if layers else "the model",
+        "outputs that are each sample's own",
+        causes,
+        "Set batch_first=True" if layers else "Look at operations over dimension 0 in forward",
+        rule="independence.mixed",
+    )
+
+
+def _order(step: Experiment, loss: float, n: int) -> Result | None:
+    """Compare the loss in several orders, of which one at least keeps pairs, halves and neighbours together."""
+    half = n // 2
+    orders = {
+        "reversed": [*range(n)][::-1],
+        "halves": [*range(half, n), *range(half)] if n % 2 == 0 else [*range(n)],
+        "rolled": [*range(2, n), 0, 1],
+        "random": torch.randperm(n, generator=torch.Generator().manual_seed(1)).tolist(),
+    }
+    values = {name: step.run(selected(step.batch, order, n), training=False).loss for name, order in orders.items()}
+    limit = step.rounding("loss")
+    if all(distance(loss, value) > limit and value == value for value in values.values()) and n > 2:
+        worst = max(values.values(), key=lambda value: abs(value - loss))
+        return Result(
+            "broken",
+            f"the same {n} samples in another order give the loss {worst:.6g} in place of {loss:.6g}",
+            "the loss",
+            "a loss that does not depend on the order",
+            ("inputs or targets are reordered without each other", "view() or reshape() where transpose() is meant"),
+            "Look at every view, reshape and index between the batch and the loss",
+            rule="independence.order",
+        )
+    return None

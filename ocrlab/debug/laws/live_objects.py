@@ -1,0 +1,32 @@
+"""Schedulers and loaders of this process that belong to a step and were not handed over."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+
+
+def schedulers_of(optimizers: Sequence[Optimizer], given: Any = None) -> list[Any]:
+    """Return the schedulers that move the rate of some optimizers: `given`, else those that the process holds."""
+    if given is not None:
+        return [given]
+    if not any("initial_lr" in group for o in optimizers for group in o.param_groups):
+        return []  # every scheduler of torch sets it
+    own = {id(o) for o in optimizers}
+    return [o for o in gc.get_objects() if issubclass(type(o), LRScheduler) and id(vars(o).get("optimizer")) in own]
+
+
+def loader_of(rows: int) -> Any:
+    """Return the one DataLoader of this process with shuffled or dropped batches that may have made a batch; or None.
+
+    It is only read, and its data set is asked for items; it is never iterated.
+    """
+    loaders = [o for o in gc.get_objects() if type(o) is DataLoader and o.batch_size is not None]
+    exact = [loader for loader in loaders if loader.batch_size == rows]
+    chosen = exact or loaders
+    return chosen[0] if len(chosen) == 1 else None

@@ -1,0 +1,72 @@
+"""Law 7: autocast changes the types of matrix products, and gradients point the same way in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ocrlab.debug.laws.experiment import Experiment, NotTestable, rebuilt
+from ocrlab.debug.laws.law import Given, Result, held
+
+ALONG = 0.7  # cosine between the gradients of two types: below it the step goes elsewhere
+LARGE = 50_000_000  # parameters, from which on no copy is made
+
+
+def test(step: Experiment, _given: Given) -> Iterator[Result]:
+    """Look at the types inside of autocast, then compare the gradient with that of a float64 copy."""
+    kinds: list[tuple[bool, str, torch.dtype]] = []
+    layers: dict[nn.Module, str] = {
+        m: n for n, m in step.model.named_modules() if isinstance(m, nn.Linear | nn.Conv1d | nn.Conv2d)
+    }
+
+    def note(module: nn.Module, _args: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            kinds.append((torch.is_autocast_enabled(output.device.type), layers[module], output.dtype))
+
+    first = step.run(training=False, gradients=True, watch=dict.fromkeys(layers, note))
+    cast = [(name, dtype) for on, name, dtype in kinds if on]
+    if cast and all(dtype == torch.float32 for _, dtype in cast):
+        yield Result(
+            "broken",
+            f"autocast is on and all {len(cast)} matrix products return float32",
+            cast[0][0],
+            "products in bfloat16 or float16",
+            ("autocast is for another device than the tensors", "a custom forward turns it off"),
+            "Pass the device of the model, torch.autocast(device_type=...)",
+            rule="precision.autocast",
+        )
+        return
+    if sum(p.numel() for p in step.named.values()) > LARGE or not first.gradients:
+        raise NotTestable("the model is too large for a float64 copy")
+    step.restore()
+    try:
+        wide = copy.deepcopy(step.model).double()
+        batch = rebuilt(step.batch, lambda _, t: t.double() if t.is_floating_point() else t)
+        other = step.run(batch, training=False, gradients=True, model=wide)
+    except Exception as error:
+        raise NotTestable(f"the step does not run in float64 ({type(error).__name__})") from error
+    exact = other.gradients
+    if step.rounding("gradients") > ALONG:
+        raise NotTestable("the gradient is so small that roundings decide it")
+    names = [name for name in first.gradients if name in exact and not first.gradients[name].is_sparse]
+    if not names or len(other.outputs) != len(first.outputs) or step.draws_numbers():
+        raise NotTestable("the step draws random numbers in eval mode, or works on another model")
+    a, b = (torch.cat([g[n].double().flatten() for n in names]) for g in (first.gradients, exact))
+    along = float(a @ b / (a.norm() * b.norm()).clamp(min=1e-300))
+    if along < ALONG and bool(a.any()):
+        yield Result(
+            "broken",
+            f"the gradient and that of a float64 copy have the cosine {along:.2f}, lengths {float(a.norm()):.3g} and"
+            f" {float(b.norm()):.3g}",
+            "the gradient",
+            "the same direction",
+            ("sums or differences that a low precision rounds away", "an overflow or underflow that is clipped"),
+            "Compute the loss and reductions in float32",
+            rule="precision.direction",
+        )
+        return
+    yield held(f"the gradient and that of a float64 copy have the cosine {along:.4f}")

@@ -1,0 +1,137 @@
+"""Law 9: saved and loaded, the next step is the same; model, optimizer and scheduler count the same updates."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance
+from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.live_objects import schedulers_of
+
+LARGE = 50_000_000  # parameters, from which on no copy is made
+
+
+def lost_state(optimizer: Optimizer, schedulers: list[Any]) -> Result | None:
+    """Return that an optimizer has no state in the middle of a schedule that has counted updates, else None."""
+    counted = max((int(getattr(s, "last_epoch", 0) or 0) for s in schedulers), default=0)
+    if counted < 2 or optimizer.state or not _keeps_state(optimizer):
+        return None
+    return Result(
+        "broken",
+        f"the scheduler has counted {counted} updates, and {type(optimizer).__name__} has no state at all (no moments,"
+        " step 0): it starts afresh in the middle of the schedule",
+        "the optimizer",
+        "an optimizer state that was restored with the model and the scheduler",
+        ("the checkpoint holds no optimizer.state_dict()", "load_state_dict of the optimizer is not called at resume"),
+        "Save and load optimizer.state_dict() beside the model and the scheduler",
+        rule="resume.optimizer",
+    )
+
+
+def _keeps_state(optimizer: Optimizer) -> bool:
+    """Tell whether an optimizer has a state after a step, by a step of a copy on one number."""
+    group = {k: v for k, v in optimizer.param_groups[0].items() if k not in ("params", "initial_lr")}
+    p = torch.zeros(1, requires_grad=True)
+    try:
+        small = type(optimizer)([{"params": [p], **group}])  # type: ignore[call-arg]
+        p.grad = torch.ones(1)
+        small.step()
+    except Exception:  # its arguments are others: nothing is known
+        return False
+    return bool(small.state)
+
+
+def test(step: Experiment, given: Given) -> Iterator[Result]:
+    """Count updates, then load the saved state into a copy that was made random, and compare the next step."""
+    counted = schedulers_of(step.optimizers, given.scheduler)
+    for optimizer in step.optimizers:
+        lost = lost_state(optimizer, [s for s in counted if s.optimizer is optimizer])
+        if lost:
+            yield lost
+            return
+    if sum(p.numel() for p in step.named.values()) > LARGE:
+        raise NotTestable("the model is too large for a copy")
+    step.restore()
+    try:
+        model, optimizers = _fresh(step, given)
+    except Exception as error:
+        raise NotTestable(f"no copy could be made ({type(error).__name__}); give `factory`") from error
+    step.restore()
+    before, after = step.run(training=False), step.run(training=False, model=model)
+    apart = distance(before.outputs, after.outputs)
+    reached = len(before.outputs) != len(after.outputs) or (
+        apart <= step.rounding() and distance(before.loss, after.loss) > step.rounding("loss")
+    )
+    if reached or not before.outputs:
+        raise NotTestable("the loss calls another model than the one that it gets")
+    if apart > step.rounding():
+        yield Result(
+            "broken",
+            f"saved, and loaded into a {'new' if given.factory else 'randomised'} model, the same batch gives outputs"
+            f" that differ by {apart:.2g} of their size",
+            "the model",
+            "the same outputs",
+            ("state_dict() lacks a tensor that forward reads (a plain attribute, a closure)", "weights that were tied"),
+            "Register it with register_buffer or nn.Parameter",
+            rule="resume.model",
+        )
+        return
+    if optimizers:
+        moved = _moved(step, model, optimizers)
+        if moved > step.rounding("gradients"):
+            yield Result(
+                "broken",
+                f"the step after loading differs from the one without by {moved:.2g} of its size",
+                "the optimizer",
+                "the same step",
+                ("optimizer.state_dict() lacks a part of its state", "the order of the parameters changed"),
+                "Store what the optimizer reads in its state or in param_groups",
+                rule="resume.optimizer",
+            )
+            return
+    yield held(
+        "saved and loaded into " + ("a new model" if given.factory else "a randomised copy") + ", the step is the same"
+    )
+
+
+def _fresh(step: Experiment, given: Given) -> tuple[nn.Module, list[Optimizer]]:
+    """Return a model, new or with random tensors, that has loaded the state; and optimizers of it likewise."""
+    saved = copy.deepcopy([step.model.state_dict(), *(o.state_dict() for o in step.optimizers)])
+    if given.factory is not None:
+        made = given.factory()
+        model = made[0] if isinstance(made, tuple | list) else made
+        optimizers = [o for o in (made[1:] if isinstance(made, tuple | list) else ()) if isinstance(o, Optimizer)]
+    else:
+        if any(getattr(p, "grad_fn", None) is not None for p in (*step.named.values(), *step.model.buffers())):
+            raise NotTestable("a tensor of the model belongs to a graph")
+        model, optimizers = copy.deepcopy((step.model, step.optimizers))
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *(b for n, b in model.named_buffers() if n in saved[0])):
+                if tensor.is_floating_point():
+                    tensor.uniform_(-1, 1)
+        for optimizer in optimizers:
+            optimizer.state.clear()
+    model.load_state_dict(saved[0])
+    for optimizer, state in zip(optimizers, saved[1:], strict=False):
+        optimizer.load_state_dict(state)
+    return model, optimizers
+
+
+def _moved(step: Experiment, model: nn.Module, optimizers: list[Optimizer]) -> float:
+    """Return by how much the next step of a loaded model differs from that of the original one."""
+    moves = []
+    for net, own in ((step.model, step.optimizers), (model, optimizers)):
+        run = step.run(gradients=True, training=False, model=net)
+        old = {n: p.detach().clone() for n, p in net.named_parameters() if n in run.gradients}
+        for optimizer in own:
+            optimizer.step()
+        moves.append({n: p.detach() - old[n] for n, p in net.named_parameters() if n in old})
+        step.restore()
+    same = moves[0].keys() == moves[1].keys()  # else the loss reaches parts of the original
+    return distance(*moves) if same and any(bool(t.any()) for t in moves[0].values()) else 0.0

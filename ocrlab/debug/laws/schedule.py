@@ -1,0 +1,78 @@
+"""Law 11: the learning rate has the shape that was asked for."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from ocrlab.debug.laws.experiment import Experiment, NotTestable
+from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.live_objects import schedulers_of
+
+MOST = 2000  # updates that are simulated
+
+
+def test(step: Experiment, given: Given) -> Iterator[Result]:
+    """Walk through an epoch of the schedule, and put it back."""
+    if not step.optimizers:
+        raise NotTestable("no optimizer was given")
+    schedulers = schedulers_of(step.optimizers, given.scheduler)
+    rates = [group.get("lr", 1.0) for o in step.optimizers for group in o.param_groups]
+    if not schedulers:
+        if not any(rates):
+            yield Result(
+                "broken",
+                f"the learning rate is 0 in all {len(rates)} groups, and no scheduler raises it",
+                "the optimizer",
+                "a rate above 0",
+                ("a rate that was read as a whole number", "a schedule that has ended"),
+                "Set a rate",
+                rule="schedule.zero",
+            )
+            return
+        raise NotTestable("no scheduler was given")
+    size = _length(given.loader)
+    curve = _curve(step, schedulers[0], min(size or 100, MOST))
+    if not all(map(math.isfinite, curve)) or min(curve) < 0 or not any(curve):
+        yield Result(
+            "broken",
+            f"the learning rate is {curve[0]:.3g} now, {curve[-1]:.3g} after {len(curve) - 1} steps of the scheduler",
+            type(schedulers[0]).__name__,
+            "a rate above 0",
+            ("a factor that is divided as whole numbers", "more steps than the schedule has"),
+            "Print scheduler.get_last_lr() over the planned run",
+            rule="schedule.zero",
+        )
+        return
+    unit = f"an epoch ({size} batches)" if size else f"{len(curve) - 1} updates"
+    yield held(f"stepped once a batch, the rate goes from {curve[0]:.3g} to {curve[-1]:.3g} in {unit}")
+
+
+def _length(loader: Any) -> int:
+    try:
+        return len(loader)
+    except TypeError:
+        return 0
+
+
+def _curve(step: Experiment, scheduler: Any, count: int) -> list[float]:
+    """Return the rate over some steps of a scheduler, which is then as before."""
+    optimizer = scheduler.optimizer
+    kept = copy.deepcopy(vars(scheduler), {id(optimizer): optimizer})
+    rates = [float(optimizer.param_groups[0]["lr"])]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that no optimizer stepped
+            for _ in range(count):
+                scheduler.step()
+                rates.append(float(optimizer.param_groups[0]["lr"]))
+    except Exception as error:
+        raise NotTestable(f"the scheduler cannot be stepped alone ({type(error).__name__})") from error
+    finally:
+        vars(scheduler).clear()
+        vars(scheduler).update(kept)
+        step.restore()
+    return rates

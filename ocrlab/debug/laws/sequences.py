@@ -1,0 +1,240 @@
+"""Law 5: padding, other packed samples and later tokens change no output, and targets are the next tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
+from ocrlab.debug.laws.experiment import Experiment, NotTestable, Run, distance, rebuilt
+from ocrlab.debug.laws.law import Given, Result, held
+
+SHORTEST = 4  # tokens of a sequence, and different ones, from which on an agreement is no chance
+MOSTLY = 0.9  # of the positions
+IGNORED = -100
+
+
+@dataclass
+class Tokens:
+    """The tokens that a model reads: their names in the batch, their values (B, T), and the output (B, T', V)."""
+
+    names: list[str]
+    ids: Tensor
+    run: Run
+    which: int  # of the outputs
+
+    @property
+    def output(self) -> Tensor:
+        """The output that has a row for each position."""
+        return self.run.outputs[self.which]
+
+
+def test(step: Experiment, given: Given) -> Iterator[Result]:
+    """Change padding, other samples of a packed row, and later tokens, and look at the outputs that must stay."""
+    tokens = _tokens(step)
+    if step.draws_numbers():
+        raise NotTestable("the step draws random numbers in eval mode")
+    causal = _causal(step, tokens)
+    broken = [*_offset(tokens, causal), *_packed(step, tokens, given.loader), *_padding(step, tokens)]
+    yield from broken
+    if not broken:
+        yield held("later tokens change no earlier output" if causal else "outputs depend on the whole sequence")
+
+
+def _tokens(step: Experiment) -> Tokens:
+    run = step.run(training=False, gradients=True)
+    whole = {n: t for n, t in dotted_tensors(step.batch) if t.ndim == 2 and t.dtype in (torch.int64, torch.int32)}
+    for read in (t for call in run.inputs for t in call if t.ndim == 2 and not t.is_floating_point()):
+        rows, length = read.shape
+        names = [n for n, t in whole.items() if t.shape[0] == rows and t.shape[1] >= length >= SHORTEST]
+        names = [n for n in names if torch.equal(whole[n][:, :length], read) and read.unique().numel() > SHORTEST]
+        for which, out in enumerate(run.outputs):
+            if names and out.ndim == 3 and out.shape[0] == rows and out.shape[1] in (length, length - 1):
+                return Tokens(names, whole[names[0]], run, which)
+    raise NotTestable("the model does not read token ids (samples, positions) and give an output for each position")
+
+
+def _changed(step: Experiment, names: Sequence[str], at: Tensor, shift: int = 1) -> Run:
+    """Run with other tokens at the places `at` (B, T): those of another row at the same place, or the next id."""
+
+    def change(name: str, t: Tensor) -> Tensor:
+        if name not in names:
+            return t
+        other = t.roll(shift, 0)
+        other = torch.where(other == t, t.roll(shift + 1, 1), other)
+        return torch.where(at[:, : t.shape[1]], other, t)
+
+    return step.run(rebuilt(step.batch, change), training=False)
+
+
+def _influence(tokens: Tokens, other: Run, limit: float, at: Tensor) -> Tensor:
+    """Return where (B, T') the output changed beyond the tolerance, of the places `at`."""
+    before, after = tokens.output, other.outputs[tokens.which]
+    change = (before - after).abs().amax(-1)
+    return (change > limit * before.abs().max()) & at[:, : before.shape[1]]
+
+
+def _causal(step: Experiment, tokens: Tokens) -> bool:
+    """Tell whether a later token changes no earlier output."""
+    place = tokens.output.shape[1] // 2
+    at = torch.zeros_like(tokens.ids, dtype=torch.bool)
+    at[:, place] = True
+    before = torch.zeros_like(at)
+    before[:, :place] = True
+    return not bool(_influence(tokens, _changed(step, tokens.names, at), step.rounding(), before).any())
+
+
+def _offset(tokens: Tokens, causal: bool) -> Iterator[Result]:
+    """Find by the gradient of the outputs which token each position is to predict, and how far away it is."""
+    push = tokens.run.pushes[tokens.which] if tokens.which < len(tokens.run.pushes) else None
+    if push is None or push.shape != tokens.output.shape or push.shape[2] <= SHORTEST:
+        return
+    low = push.amin(2)
+    single = ((push < 0).sum(2) == 1) & (low < 0)
+    target = push.argmin(2)
+    shares = {}
+    for offset in (-1, 0, 1, 2):
+        start, stop = max(0, -offset), min(push.shape[1], tokens.ids.shape[1] - offset)
+        valid = single[:, start:stop]
+        if stop <= start or int(valid.sum()) < SHORTEST or target[:, start:stop][valid].unique().numel() <= SHORTEST:
+            continue
+        same = tokens.ids[:, start + offset : stop + offset] == target[:, start:stop]
+        shares[offset] = float(same[valid].float().mean())
+    if not shares:
+        return
+    best = max(shares, key=lambda offset: shares[offset])
+    if shares[best] < MOSTLY or sum(share >= MOSTLY for share in shares.values()) > 1:
+        return
+    if best == 1 and not causal:
+        yield Result(
+            "broken",
+            "each output predicts the next token, and changes when a later token changes: it reads what it predicts",
+            "the model's attention",
+            "outputs that do not depend on later tokens",
+            ("the attention has no causal mask", "a bidirectional or centred layer", "a mask the wrong way round"),
+            "Give the attention a causal mask (is_causal=True, attn_mask)",
+            rule="target.read",
+        )
+    elif causal and best != 1:
+        words = {0: "the token that it has just read", 2: "the token after the next", -1: "the token before"}[best]
+        yield Result(
+            "broken",
+            f"a causal model is trained to predict {words}: targets fit the tokens best with an offset of {best}, in"
+            f" {shares[best]:.0%} of the places, in place of 1",
+            "the targets",
+            "an offset of 1",
+            ("the targets are not shifted" if best == 0 else "the targets are shifted twice, by data and loss",),
+            "Compare logits[:, :-1] with ids[:, 1:], once",
+            rule="target.offset",
+        )
+
+
+def _packed(step: Experiment, tokens: Tokens, loader: Any) -> Iterator[Result]:
+    """Change the first sample of every packed row, and look at the outputs of the samples after it."""
+    ends = first_sample_ends(tokens.ids, dict(dotted_tensors(step.batch)), getattr(loader, "dataset", None))
+    packed = [row for row, end in enumerate(ends) if end]
+    if len(packed) * 2 < len(ends):
+        return
+    places = torch.arange(tokens.ids.shape[1], device=tokens.ids.device)
+    limit = torch.tensor(ends, device=places.device)[:, None]
+    at = places < limit
+    later = (places > limit) & (limit > 0)
+    reached = _influence(tokens, _changed(step, tokens.names, at), step.rounding(), later)
+    later = later[:, : reached.shape[1]]
+    if bool(reached.any()):
+        row, place = reached.nonzero()[0].tolist()
+        yield Result(
+            "broken",
+            f"several samples are packed into one sequence, and other tokens in the first change the outputs of the"
+            f" next ones in {float(reached.sum() / later.sum()):.0%} of the places: tokens attend to samples before"
+            f" their own (row {row}: its first sample ends before position {ends[row]}, position {place} changes)",
+            f"{', '.join(tokens.names)} ({len(packed)} of {len(ends)} rows are packed)",
+            "outputs that depend on their own sample only",
+            ("the attention has no block-diagonal mask over the packed samples", "positions do not start again"),
+            "Pass a mask of the sample boundaries (position_ids that restart, cu_seqlens, a block-diagonal attn_mask),"
+            " or pad instead of packing",
+            rule="sequences.packed",
+        )
+
+
+def first_sample_ends(ids: Tensor, named: dict[str, Tensor], dataset: Any) -> list[int]:
+    """Return for each row where the first of its packed samples ends, 0 where it is not known to hold several.
+
+    Known by positions or sample numbers in the batch, or by samples that an attribute of the data set holds.
+    """
+    for name, t in named.items():
+        if t.shape == ids.shape and not t.is_floating_point() and ("position" in name or "segment" in name):
+            breaks = (t[:, 1:] != t[:, :-1] + 1) if "position" in name else (t[:, 1:] != t[:, :-1])
+            return [int(b.nonzero()[0]) + 1 if bool(b.any()) else 0 for b in breaks]
+    samples = _samples(dataset)
+    starts: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for sample in samples:
+        starts.setdefault(sample[:2], []).append(sample)
+    ends = []
+    for row in ids.tolist():
+        found: list[tuple[int, int]] = []
+        place = 0
+        while place < len(row) - 1:
+            fits = [s for s in starts.get(tuple(row[place : place + 2]), ()) if tuple(row[place : place + len(s)]) == s]
+            length = max(map(len, fits), default=0)
+            found += [(place, place + length)] if length else []
+            place += length or 1
+        whole = sum(end - start for start, end in found)
+        ends.append(found[0][1] if len(found) >= 2 and whole >= 0.5 * len(row) else 0)
+    return ends
+
+
+def _samples(dataset: Any, deep: int = 0) -> list[tuple[int, ...]]:
+    """Return the token lists of different lengths that a data set holds, [] for none."""
+    for value in vars(dataset).values() if hasattr(dataset, "__dict__") else ():
+        if isinstance(value, list | tuple) and len(value) >= 8:
+            some = [v.tolist() if isinstance(v, Tensor) and v.ndim == 1 else v for v in value[:50_000]]
+            good = all(isinstance(v, list | tuple) and len(v) > 2 and isinstance(v[0], int) for v in some)
+            if good and len(Counter(map(len, some))) > 1:
+                return [tuple(v) for v in some]
+        elif deep < 2 and hasattr(value, "__getitem__") and (inside := _samples(value, deep + 1)):
+            return inside
+    return []
+
+
+def _padding(step: Experiment, tokens: Tokens) -> Iterator[Result]:
+    """Change what stands in the padding that a mask of the batch marks, and look at outputs and loss."""
+    masks = {
+        n: t.bool()
+        for n, t in dotted_tensors(step.batch)
+        if t.shape == tokens.ids.shape and "mask" in n.lower() and bool(((t == 0) | (t == 1)).all())
+    }
+    for name, real in masks.items():
+        fill = ~real
+        if not bool(fill.any()) or bool(fill.all(1).any()):
+            continue
+        other = _changed(step, tokens.names, fill)
+        reached = _influence(tokens, other, step.rounding(), real)
+        apart = distance(tokens.run.loss, other.loss)
+        if bool(reached.any()) or apart > step.rounding("loss"):
+            row = int(reached.any(1).to(torch.uint8).argmax())
+            got = (
+                f"other tokens in the padding change {int(reached.sum())} outputs at real places (in sample {row})"
+                if bool(reached.any())
+                else f"other tokens in the padding change the loss from {tokens.run.loss:.5g} to {other.loss:.5g}"
+            )
+            yield Result(
+                "broken",
+                got,
+                name,
+                "outputs and a loss that padding does not change",
+                (
+                    "the mask is not passed to the attention",
+                    "the mask is the wrong way round",
+                    "labels of padding count",
+                ),
+                "Pass the mask to every attention layer (True may mean either: read its docs), and set the labels of"
+                " padding to -100",
+                rule="sequences.padding",
+            )
+            return

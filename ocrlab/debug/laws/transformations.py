@@ -1,0 +1,85 @@
+"""Law 8: activation checkpointing and torch.compile change no gradient, and the same parameters get one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from torch.utils import checkpoint
+
+from ocrlab.debug.instruments.step_check.findings import listing
+from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance
+from ocrlab.debug.laws.law import Given, Result, held
+
+GENERATORS = ("_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl")
+
+
+class _Direct:
+    """Stands in for torch's checkpointing, for the time of one pass: the function is called as it is."""
+
+    count = 0
+
+    @classmethod
+    def apply(cls, function: Any, _preserve: Any, *args: Any) -> Any:
+        """Call the function."""
+        cls.count += 1
+        return function(*args)
+
+    @classmethod
+    def generator(cls, *_args: Any, **_named: Any) -> Iterator[None]:
+        """Return what torch's checkpoint without reentry walks through around the call."""
+        cls.count += 1
+        yield
+
+
+@contextlib.contextmanager
+def without_checkpoints() -> Iterator[type[_Direct]]:
+    """Switch activation checkpointing off inside of the block, in this process."""
+    _Direct.count = 0
+    names = {"CheckpointFunction": _Direct} | dict.fromkeys(GENERATORS, _Direct.generator)
+    with contextlib.ExitStack() as stack:
+        for name, value in names.items():
+            if hasattr(checkpoint, name):
+                stack.enter_context(mock.patch.object(checkpoint, name, value))
+        yield _Direct
+
+
+def test(step: Experiment, _given: Given) -> Iterator[Result]:
+    """Compare the gradients with and without activation checkpointing."""
+    with_it = step.run(training=True, gradients=True)
+    with without_checkpoints() as direct:
+        without = step.run(training=True, gradients=True)
+    if not direct.count:
+        raise NotTestable("the step uses no activation checkpointing")
+    lost = [name for name in without.gradients if name not in with_it.gradients]
+    if lost:
+        reentrant = "all of whose tensor inputs are without requires_grad"
+        yield Result(
+            "broken",
+            f"{len(lost)} parameters get a gradient without activation checkpointing, and none with it",
+            listing(step.model, lost),
+            "the same gradients with and without it",
+            (
+                f"reentrant checkpointing of layers {reentrant} (frozen embeddings): nothing inside is trained",
+                "checkpointing inside of no_grad",
+            ),
+            "Pass use_reentrant=False to torch.utils.checkpoint.checkpoint, or call"
+            " embeddings.requires_grad_(True) (enable_input_require_grads in transformers)",
+            rule="transformations.checkpoint",
+        )
+        return
+    apart = distance(with_it.gradients, without.gradients)
+    if apart > max(step.rounding("gradients"), 1e-4):
+        yield Result(
+            "broken",
+            f"gradients with activation checkpointing differ from those without by {apart:.2g} of their size",
+            "the checkpointed layers",
+            "the same gradients",
+            ("random numbers that recomputation draws anew (preserve_rng_state=False)", "layers that change a state"),
+            "Set preserve_rng_state=True, and look for state that the checkpointed layers write",
+            rule="transformations.checkpoint",
+        )
+        return
+    yield held(f"activation checkpointing ({direct.count} segments) changes no gradient")

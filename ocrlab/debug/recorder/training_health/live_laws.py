@@ -1,0 +1,224 @@
+"""Laws of a whole training: accumulation weighs each label alike, batches are whole, copies move, sets are disjoint.
+
+Nothing here waits for a device: what lies on one is not looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from ocrlab.debug.instruments.step_check.findings import is_readable
+from ocrlab.debug.instruments.tensor_tree import dotted_tensors
+from ocrlab.debug.laws.data import batch_size_broken, overlap
+from ocrlab.debug.laws.live_objects import schedulers_of
+from ocrlab.debug.laws.resume import lost_state
+from ocrlab.debug.recorder.figure_transfer import arrives_later
+from ocrlab.run_folder.fail_safe import guard
+
+VALUES = 64  # of a sample, evenly spread, by which it is known again
+ROWS = 20_000  # samples of the first pass, and of validation, that are compared
+LARGE = 20_000_000  # parameters of a copy, from which on it is not compared
+NODES = 200  # of a loss's graph that are looked at
+UNEQUAL = 1.5  # times the labels of another micro-batch of the same step
+STEPS = 20  # after which a copy that is meant to move has moved
+MOVING = ("target", "ema", "momentum", "average", "slow", "shadow")  # names of copies that follow the model
+FIXED = ("ref", "frozen", "initial", "base", "old", "teacher", "pretrained")  # names of copies that are to stand still
+READY = 0.5  # of the largest singular value, that spectral_norm estimates at least after some passes
+
+
+class LiveLaws:
+    """What is looked at while a training runs, and said at its end; an error of its own ends it."""
+
+    failed = False
+
+    def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[Any]) -> None:
+        self.models, self.first_pass, self.trained = [*models], True, False
+        self.train_rows: list[bytes] = []
+        self.valid_rows: list[list[bytes]] = []  # of each call in eval mode
+        self.shapes: list[Any] = []
+        self.weights: list[tuple[int, float, float]] = []  # of micro-batches: step, labels, weight of each
+        self.start: list[str] = []
+        self.copies = [pair for model in self.models for pair in _copies(model)]
+        self.begun = {id(part): _snapshot(part) for pair in self.copies for part in (pair[1], pair[3])}
+        self._begin(optimizers)
+        self.handles = [model.register_forward_pre_hook(self.call, with_kwargs=True) for model in self.models]
+
+    @guard
+    def _begin(self, optimizers: Sequence[Any]) -> None:
+        own = [o for o in optimizers if isinstance(o, Optimizer)]
+        schedulers = schedulers_of(own)
+        for optimizer in own:
+            lost = lost_state(optimizer, [s for s in schedulers if s.optimizer is optimizer])
+            self.start += [f"{lost.text}. {lost.fix}"] if lost else []
+
+    def followers(self) -> set[int]:
+        """Return the ids of the parameters of copies, which assignment may move."""
+        return {id(p) for _, part, _, _ in self.copies for p in part.parameters()}
+
+    def close(self) -> None:
+        """Remove every hook."""
+        while self.handles:
+            self.handles.pop().remove()
+
+    def begin(self, pass_number: int, looking: bool, batch: Any) -> None:
+        """Note that a batch came; of one that is looked at the shapes are stored."""
+        self.first_pass = pass_number <= 0
+        if looking and len(self.shapes) < 4:
+            self.shapes.append([torch.empty(t.shape, dtype=t.dtype, device="meta") for _, t in dotted_tensors(batch)])
+
+    @guard
+    def call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Note the samples of a call: in train mode in the first pass, in eval mode without gradients always."""
+        if torch.compiler.is_compiling() or (module.training and not self.first_pass):
+            return
+        if module.training:
+            self.trained = True
+        elif torch.is_grad_enabled():
+            return
+        elif not self.trained and not self.start:
+            self.start += _unready(module)
+        if len(self.train_rows) + sum(map(len, self.valid_rows)) > ROWS:
+            return
+        first = next((t for _, t in dotted_tensors((args, kwargs)) if t.ndim > 1 and is_readable(t)), None)
+        if first is None or arrives_later(first):
+            return
+        rows = row_hashes(first)
+        if module.training:
+            self.train_rows += rows
+        elif rows:
+            self.valid_rows.append(rows)
+
+    @guard
+    def loss(self, loss: Any, step: int) -> None:
+        """Watch with which weight each label of a micro-batch enters its gradient."""
+        if not isinstance(loss, Tensor) or arrives_later(loss) or loss.grad_fn is None:
+            return
+        waiting: list[Any] = [loss.grad_fn]
+        visited: set[Any] = set()
+        while waiting and len(visited) < NODES:
+            node = waiting.pop()
+            if node is None or node in visited:
+                continue
+            visited.add(node)
+            if type(node).__name__.startswith("NllLoss"):
+                node.register_prehook(lambda gradients, node=node: self._weigh(node, gradients, step))
+                return
+            waiting += [before for before, _ in node.next_functions]
+
+    @guard
+    def _weigh(self, node: Any, gradients: Any, step: int) -> None:
+        gradient = gradients[0]
+        target, ignored = node._saved_target, node._saved_ignore_index
+        labels = float((target != ignored).sum())
+        if node._saved_reduction == 0:
+            counted = gradient[gradient != 0].abs()
+            labels, weight = float(counted.numel()), float(counted.mean()) if counted.numel() else 0.0
+        else:
+            weight = abs(float(gradient)) / (float(node._saved_total_weight) if node._saved_reduction == 1 else 1.0)
+        if labels and weight:
+            self.weights.append((step, labels, weight))
+
+    def sentences(self, loader: Any, steps: int) -> Iterator[str]:
+        """Yield a sentence for each law that the training broke."""
+        yield from self.start
+        for shapes in self.shapes[:1]:
+            broken = batch_size_broken(loader, shapes)
+            if broken and all(batch_size_broken(loader, other) for other in self.shapes):
+                yield f"{broken.text}. {broken.fix}"
+        yield from self._accumulation()
+        yield from self._still(steps)
+        known = set(self.train_rows)
+        calls = [(rows, sum(row in known for row in rows)) for rows in self.valid_rows]
+        # a whole batch of training samples is an evaluation of the training set, which is meant
+        mixed = [row for rows, met in calls if met < len(rows) for row in rows]
+        if mixed and (text := overlap(self.train_rows, dict.fromkeys(mixed))):
+            yield f"{text}: the validation is no measure of what is new. Split before a source is repeated or augmented"
+
+    def _accumulation(self) -> Iterator[str]:
+        by_step: dict[int, list[tuple[float, float]]] = {}
+        for step, labels, weight in self.weights:
+            by_step.setdefault(step, []).append((labels, weight))
+        for micros in by_step.values():
+            (fewest, heavy), (most, light) = min(micros), max(micros)
+            share = heavy * fewest / (light * most)
+            if most >= UNEQUAL * fewest and 0.8 < share < 1.25:
+                yield (
+                    f"gradients of {len(micros)} micro-batches or more are accumulated, each with a mean over its"
+                    f" own labels: one with {fewest:g} tokens or labels counts as much as one with {most:g}, so that a"
+                    f" label weighs {heavy / light:.3g} times another (a mean of means). Sum the loss of each"
+                    " micro-batch, and divide by the labels of all micro-batches of the step"
+                )
+                return
+
+    def _still(self, steps: int) -> Iterator[str]:
+        for name, part, other_name, other in self.copies if steps >= STEPS else ():
+            still = all(_same(old, p) for old, p in zip(self.begun[id(part)], part.parameters(), strict=True))
+            moved = not all(_same(old, p) for old, p in zip(self.begun[id(other)], other.parameters(), strict=True))
+            named = [any(word in name.lower() for word in words) for words in (MOVING, FIXED)]
+            wanted = named[0] or (not named[1] and any(p.requires_grad for p in part.parameters()))
+            if still and moved and wanted:
+                yield (
+                    f"{name} has the layers of {other_name} and was never updated in {steps} steps, while"
+                    f" {other_name} moved: a target network or average that stands still. Copy or average the weights"
+                    f" of {other_name} into it (is it loaded with its own weights?)"
+                )
+
+
+def _copies(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Module]]:
+    """Yield each part that begins with the weights of another part, with that one."""
+    parts = [(n, m) for n, m in model.named_children() if any(p.ndim > 1 and not is_lazy(p) for p in m.parameters())]
+    for index, (name, part) in enumerate(parts):
+        for other_name, other in parts[:index]:
+            pairs = [*zip(part.parameters(), other.parameters(), strict=False)]
+            alike = len([*part.parameters()]) == len([*other.parameters()]) and type(part) is type(other)
+            alike &= sum(p.numel() for p in part.parameters()) < LARGE
+            if alike and all(a is not b and not arrives_later(a) and torch.equal(a, b) for a, b in pairs):
+                yield name, part, other_name, other
+                break
+
+
+def _snapshot(part: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in part.parameters()]
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    return bool(torch.equal(first, second.detach()))
+
+
+def row_hashes(tensor: Tensor) -> list[bytes]:
+    """Return a hash of some values of each row of a tensor."""
+    flat = tensor.detach().reshape(len(tensor), -1)
+    if flat.shape[1] < 4:
+        return []
+    some = flat[:, :: max(1, flat.shape[1] // VALUES)].contiguous()
+    some = some.float() if some.dtype in (torch.bfloat16, torch.float16) else some
+    return [hashlib.blake2b(row.tobytes(), digest_size=12).digest() for row in some.numpy()]
+
+
+def _unready(model: nn.Module) -> Iterator[str]:
+    """Yield that spectral_norm has no estimate yet, though the model is evaluated."""
+    for name, module in model.named_modules():
+        weight, u, v = (getattr(module, key, None) for key in ("weight_orig", "weight_u", "weight_v"))
+        if not all(isinstance(t, Tensor) and not arrives_later(t) for t in (weight, u, v)):
+            continue
+        with torch.no_grad():
+            matrix = weight.reshape(weight.shape[0], -1)  # type: ignore[union-attr]
+            if matrix.shape[0] != len(u):  # type: ignore[arg-type]
+                continue
+            estimate = float(u @ matrix @ v)  # type: ignore[operator]
+            exact = float(torch.linalg.matrix_norm(matrix.float(), 2)) if matrix.numel() < 1 << 22 else 0.0
+        if abs(estimate) < READY * exact:
+            yield (
+                f"the model was evaluated in eval mode before any training forward, and the power iteration of"
+                f" spectral_norm has not run ({name}: sigma {estimate:.3g}, the largest singular value is {exact:.3g}):"
+                " this evaluation means nothing. Run some forward passes in train mode before it, or use"
+                " torch.nn.utils.parametrizations.spectral_norm"
+            )
+            return

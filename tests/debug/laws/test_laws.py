@@ -1,0 +1,301 @@
+"""The laws of a training step: each one broken by a small program, and held by the same program without the fault."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import ocrlab
+
+VOCABULARY, LENGTH = 23, 12
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 3))
+
+
+def points(n: int = 16) -> tuple[Tensor, Tensor]:
+    return torch.randn(n, 8, generator=torch.Generator().manual_seed(1)), torch.arange(n) % 3
+
+
+def classes(model: nn.Module, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def line(report: Any, law: str) -> str:
+    return next(text for text in str(report).splitlines() if text.partition("] ")[2].startswith(f"{law}:"))
+
+
+class Text(nn.Module):
+    """A small causal language model; `mixing` lets a token see the later ones."""
+
+    def __init__(self, *, mixing: bool = False, blocks: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.head = nn.Embedding(VOCABULARY, 16), nn.Linear(16, VOCABULARY)
+        self.mixing, self.blocks = mixing, blocks
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids)
+        n = ids.shape[1]
+        seen = torch.ones(n, n, dtype=torch.bool) if self.mixing else torch.ones(n, n, dtype=torch.bool).tril()
+        if self.blocks:
+            part = (ids == 0).cumsum(1) - (ids == 0).long()
+            seen = seen & (part[:, :, None] == part[:, None, :])
+        return self.head(x + functional.scaled_dot_product_attention(x, x, x, attn_mask=seen.expand(len(ids), n, n)))
+
+
+def tokens(n: int = 8) -> Tensor:
+    return torch.randint(1, VOCABULARY, (n, LENGTH), generator=torch.Generator().manual_seed(2))
+
+
+def following(shift: int) -> Callable[[nn.Module, Tensor], Tensor]:
+    def loss(model: nn.Module, ids: Tensor) -> Tensor:
+        logits = model(ids)[:, : LENGTH - shift]
+        return functional.cross_entropy(logits.flatten(0, 1), ids[:, shift:].flatten())
+
+    return loss
+
+
+def test_a_healthy_step_holds_all_laws_and_is_undone() -> None:
+    model, data = net(), TensorDataset(*points(64))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10))  # begins at 0
+    loader = DataLoader(data, batch_size=16, shuffle=True)
+    batch = next(iter(loader))
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict(), scheduler.state_dict())), torch.get_rng_state()
+    report = ocrlab.check_step(model, batch, classes, optimizer, loader=loader, scheduler=scheduler)
+    assert report.ok and not report.findings, str(report)
+    assert all(text.startswith(("[ok]", "[skip]")) for text in str(report).splitlines())
+    after = (model.state_dict(), optimizer.state_dict(), scheduler.state_dict()), torch.get_rng_state()
+    assert str(before) == str(after) and model.training and report.loss == pytest.approx(1.1, abs=0.2)
+
+
+def test_broken_laws_come_first_and_without_time_they_are_named() -> None:
+    model = Text(mixing=True)
+    report = ocrlab.check_step(model, tokens(), following(1), torch.optim.SGD(model.parameters(), 0.1))
+    assert str(report).startswith("[fail] sequences: ") and not report.ok
+    assert {f.judgement for f in report.findings} == {"fail"} and len(report.table()) == len(report.findings)
+    report = ocrlab.check_step(net(), points(), classes, seconds=0)
+    assert "skipped for time" in line(report, "progress")
+
+
+def test_a_loss_whose_reference_is_the_model_itself() -> None:
+    def loss(model: nn.Module, batch: Any, reference: nn.Module | None = None) -> Tensor:
+        with torch.no_grad():
+            base = (reference or model)(batch[0])
+        return -functional.logsigmoid((model(batch[0]) - base) @ torch.tensor([1.0, -1.0])).mean()
+
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2))
+    assert line(ocrlab.check_step(model, points(), loss), "progress").startswith("[fail]")
+    frozen = copy.deepcopy(model).requires_grad_(False)
+    assert line(ocrlab.check_step(model, points(), lambda m, b: loss(m, b, frozen)), "progress").startswith("[ok]")
+
+
+def test_a_frozen_head_at_its_random_start_and_a_parameter_in_two_groups() -> None:
+    model = net()
+    model[3].requires_grad_(False)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], 0.1)
+    assert "last layer is frozen" in line(ocrlab.check_step(model, points(), classes, optimizer), "coverage")
+    model = net()
+    both = [torch.optim.SGD(model.parameters(), 0.1), torch.optim.SGD(model[3].parameters(), 0.1)]
+    assert "2 groups hold it" in line(ocrlab.check_step(model, points(), classes, both), "coverage")
+
+
+def test_weights_that_are_drawn_again_after_loading() -> None:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (nn.Linear(32, 32), nn.LayerNorm(32), nn.GELU())]
+    model = nn.Sequential(nn.Linear(8, 32), *layers, nn.Linear(32, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(80):
+        optimizer.zero_grad()
+        classes(model, points()).backward()
+        optimizer.step()
+    assert line(ocrlab.check_step(model, points(), classes), "coverage").startswith("[ok]")
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, 0.0, 0.02)
+    assert "fresh random draws" in line(ocrlab.check_step(model, points(), classes), "coverage")
+
+
+def test_samples_that_influence_each_other() -> None:
+    class Mixed(nn.Module):
+        def __init__(self, dim: int) -> None:
+            super().__init__()
+            self.layer, self.dim = nn.Conv2d(3, 4, 3), dim
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.layer(x).mean((2, 3))
+            return h.softmax(self.dim) * h
+
+    images = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(3)), torch.arange(6) % 4
+    assert line(ocrlab.check_step(Mixed(0), images, classes), "independence").startswith("[fail]")
+    assert line(ocrlab.check_step(Mixed(1), images, classes), "independence").startswith("[ok]")
+
+
+@pytest.mark.parametrize(
+    ("mixing", "shift", "text"), [(True, 1, "later token"), (False, 2, "offset of 2"), (False, 1, "")]
+)
+def test_later_tokens_and_the_offset_of_targets(mixing: bool, shift: int, text: str) -> None:
+    found = line(ocrlab.check_step(Text(mixing=mixing), tokens(), following(shift)), "sequences")
+    assert text in found and found.startswith("[fail]" if text else "[ok]")
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_packed_samples(blocks: bool) -> None:
+    class Packed(Dataset[Tensor]):
+        samples = tuple([1 + (i * k) % 21 for k in range(1, 3 + i % 3)] for i in range(1, 40))
+
+        def __init__(self) -> None:
+            self.pool = [list(sample) for sample in self.samples if len(sample) > 2]
+
+        def __len__(self) -> int:
+            return 16
+
+        def __getitem__(self, index: int) -> Tensor:
+            joined = [token for sample in self.pool[index : index + 5] for token in [*sample, 0]]
+            return torch.tensor(joined[:LENGTH])
+
+    loader = DataLoader(Packed(), batch_size=8)
+    report = ocrlab.check_step(Text(blocks=blocks), next(iter(loader)), following(1), loader=loader)
+    assert line(report, "sequences").startswith("[ok]" if blocks else "[fail]"), str(report)
+
+
+def test_padding_that_the_mask_does_not_hide() -> None:
+    class Masked(nn.Module):
+        def __init__(self, use: bool) -> None:
+            super().__init__()
+            self.embed, self.head, self.use = nn.Embedding(VOCABULARY, 16), nn.Linear(16, VOCABULARY), use
+
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            x = self.embed(ids)
+            keys = mask[:, None, :].bool() if self.use else None
+            return self.head(x + functional.scaled_dot_product_attention(x, x, x, attn_mask=keys))
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        out = model(batch["ids"], batch["attention_mask"])
+        return functional.cross_entropy(out.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100)
+
+    mask = (torch.arange(LENGTH) < torch.tensor([[5], [8], [12], [6]])).long()
+    ids = tokens(4) * mask
+    batch = {"ids": ids, "attention_mask": mask, "labels": torch.where(mask == 1, (ids * 7) % VOCABULARY, -100)}
+    assert line(ocrlab.check_step(Masked(False), batch, loss), "sequences").startswith("[fail]")
+    assert not line(ocrlab.check_step(Masked(True), batch, loss), "sequences").startswith("[fail]")
+
+
+def test_activations_that_are_lost_and_noise_that_is_meant() -> None:
+    class Transfer(nn.Module):
+        def __init__(self, lose: bool) -> None:
+            super().__init__()
+            self.first, self.lose, self.gen = nn.Linear(8, 64), lose, torch.Generator().manual_seed(5)
+            self.wire = nn.Identity()
+            self.wire.forward = self.carry  # type: ignore[method-assign]
+            self.last = nn.Linear(64, 3)
+
+        def carry(self, x: Tensor) -> Tensor:
+            noise = torch.rand(x.shape, generator=self.gen)
+            return x * (noise > 0.05) if self.lose else x + 1e-3 * noise
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.wire(self.first(x)))
+
+    assert "activations are 0" in line(ocrlab.check_step(Transfer(True), points(), classes), "mode")
+    assert line(ocrlab.check_step(Transfer(False), points(), classes), "mode").startswith("[ok]")
+
+
+def test_checkpointed_layers_that_get_no_gradient() -> None:
+    class Model(nn.Module):
+        def __init__(self, reentrant: bool) -> None:
+            super().__init__()
+            self.inner, self.head, self.reentrant = nn.Linear(8, 8), nn.Linear(8, 3), reentrant
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(checkpoint(self.inner, x, use_reentrant=self.reentrant))
+
+    assert "use_reentrant=False" in line(ocrlab.check_step(Model(True), points(), classes), "transformations")
+    assert "(1 segments) changes no gradient" in line(
+        ocrlab.check_step(Model(False), points(), classes), "transformations"
+    )
+
+
+def test_an_optimizer_without_state_in_the_middle_of_a_schedule() -> None:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": 40, "_step_count": 41})
+    report = ocrlab.check_step(model, points(), classes, optimizer)
+    assert "has counted 40 updates" in line(report, "resume")
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    assert line(ocrlab.check_step(model, points(), classes, sgd), "resume").startswith("[ok]")
+
+
+def test_a_state_that_a_new_model_lacks() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.scale = nn.Linear(8, 3), torch.rand(3)  # drawn anew in each model, and not saved
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) * self.scale
+
+    report = ocrlab.check_step(Scaled(), points(), classes, factory=Scaled)
+    assert "loaded into a new model" in line(report, "resume")
+
+
+class Fields(Dataset[tuple[Tensor, Tensor]]):
+    """Masks of three classes that are resized; `spoil` divides the stored image at each reading."""
+
+    def __init__(self, mode: str, spoil: bool = False) -> None:
+        self.mode, self.spoil = mode, spoil
+        self.masks = [((torch.arange(8) + i) // 3 % 3).float().expand(8, 8) for i in range(12)]
+        self.images = [torch.rand(3, 16, 16) + 1 for _ in range(12)]
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        if self.spoil:
+            self.images[index] /= 2
+        mask = functional.interpolate(self.masks[index][None, None], size=(16, 16), mode=self.mode)
+        return self.images[index], mask[0, 0].round().long()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (Fields("bilinear"), "bilinear interpolation"),
+        (Fields("nearest", True), "read a second time"),
+        (Fields("nearest"), ""),
+    ],
+)
+def test_labels_and_items_of_a_data_set(data: Fields, text: str) -> None:
+    loader = DataLoader(data, batch_size=4)
+    report = ocrlab.check_step(nn.Conv2d(3, 3, 3, padding=1), next(iter(loader)), classes, loader=loader)
+    assert text in line(report, "data") and line(report, "data").startswith("[fail]" if text else "[ok]")
+
+
+def test_batches_that_lose_samples_and_sets_that_overlap() -> None:
+    images = TensorDataset(torch.rand(40, 3, 4, 4), torch.arange(40) % 3)
+
+    def first_only(items: list[Any]) -> tuple[Tensor, Tensor]:
+        return items[0][0][None], torch.tensor([items[0][1]])
+
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+    for collate, text in ((first_only, "draws 20 for it"), (None, "")):
+        loader = DataLoader(images, batch_size=20, collate_fn=collate)
+        found = line(ocrlab.check_step(model, next(iter(loader)), classes, loader=loader), "data")
+        assert text in found and found.startswith("[fail]" if text else "[ok]")
+    train = DataLoader(TensorDataset(*images[:30]), batch_size=10)
+    for start, text in ((25, "5 of 15 validation samples"), (30, "")):
+        valid = DataLoader(TensorDataset(*images[start:40]), batch_size=10)
+        report = ocrlab.check_step(model, next(iter(train)), classes, loader=train, val_loader=valid)
+        assert text in line(report, "data") and line(report, "data").startswith("[fail]" if text else "[ok]")

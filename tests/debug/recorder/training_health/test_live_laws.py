@@ -1,0 +1,127 @@
+"""Laws of a whole training, by recorded loops: accumulation, copies that move, whole batches, sets that overlap."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+import ocrlab
+from ocrlab.debug.flight_record import training_findings
+from tests.debug.recorder.training_health.test_monitor import data, net, report, right
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_means_of_means_over_unequal_counts(tmp_path: Path, exact: bool) -> None:
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        for part in (slice(0, 2), slice(2, 16)):
+            total = functional.cross_entropy(model(batch[0])[part], batch[1][part], reduction="sum")
+            rec.loss(total / (16 if exact else 2 * (part.stop - part.start))).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    assert ("mean of means" in report(tmp_path, step)) is not exact
+
+
+class Twins(nn.Module):
+    def __init__(self, name: str, frozen: bool) -> None:
+        super().__init__()
+        self.online = net()
+        setattr(self, name, copy.deepcopy(self.online).requires_grad_(not frozen))
+        self.other = name
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            base = getattr(self, self.other)(x)
+        return self.online(x) + 0.1 * base
+
+
+@pytest.mark.parametrize(
+    ("name", "frozen", "update", "named"),
+    [
+        ("target_net", True, False, True),
+        ("copied", False, False, True),
+        ("target_net", False, True, False),  # moved by assignment, in no optimizer
+        ("ref_model", False, False, False),  # a reference is to stand still
+        ("frozen_copy", True, False, False),
+    ],
+)
+def test_a_target_network_that_stands_still(tmp_path: Path, name: str, frozen: bool, update: bool, named: bool) -> None:
+    model = Twins(name, frozen)
+    optimizer = torch.optim.Adam(model.online.parameters(), lr=1e-2)
+
+    def step(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
+        right(model, optimizer, batch, rec)
+        source = model.online if update else getattr(model, name)
+        getattr(model, name).load_state_dict(source.state_dict())
+
+    said = report(tmp_path, step, model=model, optimizer=optimizer, loader=DataLoader(data(), 4))
+    assert ("was never updated" in said) is named
+    assert update is False or said == ""
+
+
+@pytest.mark.parametrize("leak", [0, 40, 128])
+def test_validation_samples_that_were_trained_on(tmp_path: Path, leak: int) -> None:
+    train, fresh = data(), torch.randn(128, 8, generator=torch.Generator().manual_seed(9))
+    rows = torch.cat([train.tensors[0][:leak], fresh[leak:]])
+    model, optimizer = net(), None
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with ocrlab.record(tmp_path, model, optimizer) as rec:
+        for _ in rec.epochs(3):
+            for batch in rec.batches(DataLoader(train, 16, shuffle=True)):
+                right(model, optimizer, batch, rec)
+            model.eval()
+            with torch.no_grad():
+                model(rows)
+            model.train()
+    said = "\n".join(training_findings.read(tmp_path) or [])
+    assert ("40 of 128 validation samples" in said) is (leak == 40)  # all of them: training samples are evaluated, too
+    assert leak == 40 or "validation" not in said
+
+
+def test_a_collate_function_that_drops_samples(tmp_path: Path) -> None:
+    images = TensorDataset(torch.rand(40, 1, 2, 4), torch.arange(40) % 4)
+    model = nn.Sequential(nn.Flatten(), net())
+    first = lambda items: (items[0][0][None], torch.tensor([items[0][1]]))  # noqa: E731
+    model.eval()
+    assert "a batch has 1 sample, and the loader draws 10" in report(
+        tmp_path / "a", model=model, loader=DataLoader(images, 10, collate_fn=first)
+    )
+    assert "draws" not in report(
+        tmp_path / "b", model=nn.Sequential(nn.Flatten(), net()), loader=DataLoader(images, 10)
+    )
+
+
+def test_an_evaluation_before_spectral_norm_has_run(tmp_path: Path) -> None:
+    def train(folder: Path, ready: bool) -> str:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(8, 64)), nn.ReLU(), nn.Linear(64, 4))
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        for _ in range(20 * ready):
+            model(torch.randn(4, 8))
+        with ocrlab.record(folder, model, optimizer) as rec:
+            for _ in rec.epochs(2):
+                model.eval()
+                with torch.no_grad():
+                    model(torch.randn(4, 8))
+                model.train()
+                for batch in rec.batches(DataLoader(data(), 16)):
+                    right(model, optimizer, batch, rec)
+        return "\n".join(training_findings.read(folder) or [])
+
+    assert "power iteration" in train(tmp_path / "a", False)
+    assert "power iteration" not in train(tmp_path / "b", True)
+
+
+def test_a_training_that_goes_on_without_the_state_of_its_optimizer(tmp_path: Path) -> None:
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 100)
+    scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": 40})
+    assert "has counted 40 updates" in report(tmp_path, model=model, optimizer=optimizer)
