@@ -68,9 +68,9 @@ check: setup  ## lint, format, types, import rules
 	$(PY) -m mypy
 	$(PY) -c 'from importlinter.cli import lint_imports_command; lint_imports_command()'
 
-docs: setup  ## the docstrings of the package as pages in docs/api (git-ignored)
-	@modules=$$(find ocrlab -name '*.py' ! -name __main__.py | sed -e 's|/__init__||' -e 's|\.py$$||' -e 's|/|.|g' | sort)
-	$(PY) -W ignore -m pdoc --output-directory docs/api $$modules $(ARGS)
+docs: setup  ## docs/ and the public docstrings as a site in site/ (git-ignored); its search needs no network
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict --config-file .ci/mkdocs.yml $(ARGS)
+	echo "read it: python3 -m http.server --directory site"
 
 lock:  ## both lock files (needs uv); ARGS=--upgrade takes the newest versions
 	@compile() { uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes --quiet \

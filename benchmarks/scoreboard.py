@@ -1,6 +1,6 @@
 """Render docs/measured.md from the figures in benchmarks/results/*.json: `python benchmarks/scoreboard.py`.
 
-A figure is shown if its row has an `area`. `title` is its text on the page. `set` is "unread" (scored before anybody had
+A figure is shown if its row has an `area`. `title` is its text on the page. `set` is "unread" (scored before anyone had
 read the cases), "development" (rules were changed against the cases) or null. `peer_value` is the figure of `peer`, and
 `history` holds earlier figures, which are not shown. `--check` changes nothing, and ends with 1 if the page differs.
 """
@@ -25,8 +25,8 @@ SETS = {
 }
 HEAD = """# What was measured
 
-{met} of {judged} figures with a limit meet it; {missed} miss it. Figures are from two cores of a virtual machine, AMD EPYC or
-Intel Xeon, without a GPU. What was measured on a GPU is in [gpu](gpu.md).
+{met} of {judged} figures with a limit meet it; {missed} miss it. Figures are from two cores of a virtual machine,
+AMD EPYC or Intel Xeon, without a GPU. What was measured on a GPU is in [gpu](gpu.md).
 
 This page is rendered from `benchmarks/results/*.json` by `python benchmarks/scoreboard.py`. Machine, date, commit and
 earlier figures of each row are in those files. All trials of the detector are in `benchmarks/results/accuracy.md`.

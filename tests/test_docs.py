@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
@@ -286,3 +287,19 @@ def test_links_and_causes_exist(page: Path) -> None:
 def test_python_on_a_page_is_python(page: Path) -> None:
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
         compile(block, page.name, "exec")
+
+
+def test_the_site_has_every_page_and_public_name_and_fetches_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", ".ci/mkdocs.yml"]
+    done = subprocess.run([*command, "--site-dir", tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert {page.stem for page in PAGES if page.stem != "README"} <= {page.stem for page in tmp_path.glob("*.html")}
+    api = (tmp_path / "api.html").read_text(encoding="utf-8")
+    for name in ("ocrlab", "ocrlab.debug", "ocrlab.data", "ocrlab.inference", "ocrlab.training", "ocrlab.reports"):
+        for public in set(importlib.import_module(name).__all__) - {"__version__"}:
+            assert f'id="{name}.{public}"' in api, f"{name}.{public}"
+    for page in tmp_path.glob("*.html"):
+        if page.stem != "example-report":
+            assert not re.search(r'(src|<link[^>]*href)="https?://', page.read_text(encoding="utf-8")), page.name
+    assert "ocrlab watch" in (tmp_path / "search" / "search_index.json").read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,10 @@ def run(args: argparse.Namespace) -> Answer:
             text.writelines(json_line({"schema": SCHEMA, **row}).decode() for row in rows)
         with rows_file.open("x", encoding="utf-8", errors="backslashreplace", newline="") as file:
             file.write(text.getvalue())
-    return Answer(record, scores_text(scored, figures), 1 if scored.skipped else 0)
+    check = f"ocrlab samples check {shlex.quote(about['data'])}  (are the boxes of the worst pages right?)"
+    use = f"ocrlab predict PAGES --checkpoint {shlex.quote(about.get('checkpoint', ''))}"
+    text = scores_text(scored, figures, check if args.predictions else use)
+    return Answer(record, text, 1 if scored.skipped else 0)
 
 
 def score_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tuple[DatasetScores, dict[str, str]]:
@@ -118,8 +122,8 @@ def score_predictions(args: argparse.Namespace, words: list[str], split: str) ->
     return scored, {"predictions": str(args.predictions), "data": asked.data, "split": split}
 
 
-def scores_text(scored: DatasetScores, figures: dict[str, float]) -> str:
-    """Return the figures for people: by protocol, by size of text, and the worst pages."""
+def scores_text(scored: DatasetScores, figures: dict[str, float], step: str) -> str:
+    """Return the figures for people: by protocol, by size of text, the worst pages, and the next command."""
     from ocrlab.evaluation.metrics.page_scores import EDGES, SIZES
 
     rows = [[at, *(f"{figures[f'{name}@{at}']:.4f}" for name in FIGURES)] for at in ("0.5", "0.7", "0.8")]
@@ -146,7 +150,7 @@ def scores_text(scored: DatasetScores, figures: dict[str, float]) -> str:
         parts.append(NOTHING)
     left_out = f", {scored.skipped} left out" if scored.skipped else ""
     parts.append(f"{len(scored.pages)} pages in {scored.seconds:.1f} s{left_out}")
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, f"next: {step}"])
 
 
 def no_box(figures: dict[str, float]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -80,6 +81,9 @@ def run(args: argparse.Namespace) -> Answer:
     if args.jsonl == "-":
         print(text, file=sys.stderr)
         text = ""
+    elif record["pages"]:
+        place = shlex.quote(str(out or args.jsonl))
+        text += f"\nnext: ocrlab evaluate --predictions {place} data=DIR  (where DIR has annotations of these pages)"
     return Answer(record, text, 1 if record["left_out"] or not record["pages"] else 0)
 
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -26,6 +27,7 @@ from ocrlab.run_folder import watcher_link
 if TYPE_CHECKING:
     from ocrlab.config.schema import Config
 
+FEW_PAGES = 200  # fewer than these profit from a detector that was trained on others
 EXAMPLES = """
   ocrlab train                                            in a checkout: the synthetic receipts in data_samples/
   ocrlab train data=receipts trainer.max_minutes=30       your pages in receipts/train and receipts/val, in 30 minutes
@@ -101,6 +103,11 @@ def run(args: argparse.Namespace) -> Answer:
     wrong = result.metrics.get("not_finite", 0)
     status = f"{result.status}, but the loss of {wrong:.0f} micro-batches was not finite" if wrong else result.status
     rows += [("status", status), ("run", result.folder), ("checkpoint", record["checkpoint"])]
+    data = shlex.quote(f"data={config.data}")
+    rows.append(("next", f"ocrlab evaluate {data}"))
+    if result.pages < FEW_PAGES and config.weights in (None, "imagenet"):
+        start = f"{result.pages} training pages are few: `ocrlab train {data} weights=receipts`"
+        rows.append(("", f"{start} starts from the included detector"))
     return Answer(record, table(rows), 0 if result.status == "success" else 1)
 
 

@@ -106,12 +106,13 @@ def expected_warnings() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended: its folder, `status` (success), the final metrics, and the checkpoint to use."""
+    """How a run ended: its folder, `status` (success), the final metrics, the checkpoint to use, the training pages."""
 
     folder: Path
     status: str
     metrics: dict[str, float]
     checkpoint: Path | None
+    pages: int = 0
 
 
 def silent(_event: dict[str, Any]) -> None:
@@ -215,7 +216,7 @@ def _fit(
     if mine.first:
         folder.succeed(metrics)
     progress({"kind": "end", "step": int(metrics["steps"]), "total": config.trainer.max_steps, **metrics})
-    return RunResult(folder.path, "success", metrics, watcher.best_path)
+    return RunResult(folder.path, "success", metrics, watcher.best_path, len(train.samples))
 
 
 def load_data(config: Config, mine: Ranks, progress: Progress, load_pages: Callable[..., Index]) -> tuple[Index, Index]:

@@ -38,7 +38,7 @@ def calls(monkeypatch) -> SimpleNamespace:
         progress({"kind": "train", "step": 1, "total": 2, "loss": 0.5})
         progress({"kind": "validate", "step": 2, "total": 2, "hmean@0.5": 0.25})
         return SimpleNamespace(
-            folder=Path("runs/x"), status=record_of_calls.status, metrics={"hmean@0.5": 0.25}, checkpoint=None
+            pages=48, folder=Path("runs/x"), status=record_of_calls.status, metrics={"hmean@0.5": 0.25}, checkpoint=None
         )
 
     def load(checkpoint, *, runs, device):

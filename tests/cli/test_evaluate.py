@@ -62,7 +62,8 @@ def test_people_get_tables_by_protocol_by_size_and_of_the_worst_pages(calls, cap
     assert "95 % interval" in stdout and "16 to 32 px  28" in stdout
     at = next(i for i, line in enumerate(lines) if line.startswith("worst pages"))
     assert [line.split()[0] for line in lines[at + 1 : at + 6]] == [f"page{i}" for i in range(5)]
-    assert lines[-1] == "7 pages in 1.5 s"
+    assert lines[-3] == "7 pages in 1.5 s"
+    assert lines[-1] == "next: ocrlab predict PAGES --checkpoint c.ckpt"
 
 
 def test_settings_are_laid_over_those_of_the_checkpoint(calls):

@@ -52,7 +52,9 @@ def test_later_pages_of_a_file_are_left_out_and_reported(pages, calls, capsys):
 def test_an_image_is_enough(pages, calls, capsys):
     assert main(["predict", "a.jpg"]) == 0
     assert (calls.files.out, calls.load.device) == (Path("found"), "auto")
-    assert capsys.readouterr().out == "1 page, 1 text region, in found\n"
+    found, after = capsys.readouterr().out.splitlines()
+    assert found == "1 page, 1 text region, in found"
+    assert after.startswith("next: ocrlab evaluate --predictions found data=DIR")
 
 
 def test_words_in_any_order(pages, calls):

@@ -315,3 +315,12 @@ def test_a_rank_of_a_launcher_trains_here_and_only_the_first_answers(calls, monk
     assert capsys.readouterr().out == ""
     assert main(["train", "--nproc", "2"]) == 2
     assert "Leave it out; torchrun says how many there are" in capsys.readouterr().err
+
+
+def test_it_ends_with_the_next_command_and_for_few_pages_with_a_better_start(calls, capsys):
+    assert main(["train"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].split() == "next ocrlab evaluate data=data_samples".split()
+    assert "48 training pages are few: `ocrlab train data=data_samples weights=receipts`" in lines[-1]
+    assert main(["train", "weights=receipts"]) == 0
+    assert "are few" not in capsys.readouterr().out

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,7 +13,8 @@ from ocrlab.debug.flight_record import program_info
 from ocrlab.debug.recorder import replay_registration
 from ocrlab.debug.recorder.replay_registration import Session
 from ocrlab.debug.recorder.step_recorder import StepRecorder
-from ocrlab.run_folder.fail_safe import report, worker_ended
+from ocrlab.run_folder import watcher_link
+from ocrlab.run_folder.fail_safe import print_message, report, worker_ended
 
 
 class Recording:
@@ -71,6 +74,9 @@ class Recording:
             self.step_recorder.member.end("failed", error=error)
             self.step_recorder.failed(error)
             self.step_recorder.finish()
+            if isinstance(error, Exception) and not watcher_link.watched():  # watch prints it itself
+                run = shlex.quote(os.path.relpath(self.step_recorder.folder.parent))
+                print_message(f"`ocrlab replay {run}` runs the failed step again: module, operator and sample")
 
     def _record_early_exit(self, error: BaseException | None, where: str, epochs: int | None) -> None:
         """Record that `sys.exit(0)` ended the program in the middle of its training."""
