@@ -89,8 +89,8 @@ def run(args: argparse.Namespace) -> Answer:
             file.write(text.getvalue())
     check = f"ocrlab samples check {shlex.quote(about['data'])}  (are the boxes of the worst pages right?)"
     use = f"ocrlab predict PAGES --checkpoint {shlex.quote(about.get('checkpoint', ''))}"
-    text = scores_text(scored, figures, check if args.predictions else use)
-    return Answer(record, text, 1 if scored.skipped else 0)
+    shown = scores_text(scored, figures, check if args.predictions else use)
+    return Answer(record, shown, 1 if scored.skipped else 0)
 
 
 def score_checkpoint(args: argparse.Namespace, words: list[str], split: str) -> tuple[DatasetScores, dict[str, str]]:
