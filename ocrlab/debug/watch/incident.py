@@ -68,8 +68,8 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
     lines = [f"ocrlab watch: {what}"]
     parts: dict[str, Callable[[], str]] = {
         "rank": lambda: _rank(verdict),
-        "why": lambda: (best.explanation or "") if best else "",
-        "fix": lambda: best.fix if best and best.explanation else "",
+        "why": lambda: (best.explanation or _waits(best)) if best else "",
+        "fix": lambda: best.fix if best and (best.explanation or (_waits(best) and best.confidence >= SURE)) else "",
         "edit": lambda: _edit(best) if best else "",
         "cause": lambda: _cause(verdict) if best else _own_error(verdict, place) or _cause(verdict),
         "evidence": lambda: _evidence(best, "\n".join(lines)) if best and not best.explanation else "",
@@ -77,7 +77,7 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
         "record": lambda: last_position.position_text(recorded).removeprefix("the record ") if recorded else "",
         "hidden": lambda: error_hook.hid(place),
         "verdict": lambda: short(verdict_file) if verdict_file.is_file() else "",
-        "next": lambda: _next(best) if best and not best.explanation else "",
+        "next": lambda: _next(best) if best and not best.explanation and best.fix not in "\n".join(lines) else "",
         "replay": lambda: f"ocrlab replay {shlex.quote(short(recorded))}" if recorded else "",
         "next run": lambda: "" if recorded else _recording(place, command),
     }
@@ -137,6 +137,12 @@ def _own_error(verdict: Verdict, place: Path) -> str:
             [f"the program's own error, {own}", *(m for m in verdict.missing if not m.startswith(omitted))]
         )
     return ""
+
+
+def _waits(best: Cause) -> str:
+    """Return the sentence about what a program that hangs waits for."""
+    hangs = best.id.startswith(("hang.", "loader.hang", "loader.fork", "dist."))
+    return next((line.text for line in best.evidence[:1] if hangs and line.file == "facts"), "")
 
 
 def _edit(best: Cause) -> str:

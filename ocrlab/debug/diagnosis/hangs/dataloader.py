@@ -71,8 +71,8 @@ def explain_worker(
     if stack_patterns.moved(thread, before):
         level = level.lower.lower
         why += "; it stood elsewhere a moment ago, so that it may only be slow"
-    if twice := locks.explain_self_deadlock(frames):
-        why += f"; {twice}"
+    if why_not := locks.explain_self_deadlock(frames) or locks.explain_own_wait(frames):
+        why += f"; {why_not}"
     slow = finding(stack, level, why, cause="loader.hang_sample")
     kind, index = stack_patterns.match_pattern(frames)
     if kind.startswith("hang."):  # the sample waits for something that has a name of its own
@@ -81,6 +81,7 @@ def explain_worker(
     locked = locks.fork_lock(stack, main)
     if locked is None:
         return [slow]
+    locked = replace(locked, why=f"{locked.why}{f', {which}' if which else ''}")
     if copied:
         locked = replace(locked, level=locked.level.higher)
     if locked.level.value < Level.STRONG.value:  # a sample that is at fault by itself looks the same

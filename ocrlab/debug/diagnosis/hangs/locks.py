@@ -52,6 +52,15 @@ SHARED = "multiprocessing/synchronize.py"  # these locks are meant for several p
 NAMED = re.compile(r"^(read|write|flock|fcntl) .*, (?:written|read|held) by (\d+(?:, \d+)*)$")
 CHILD = re.compile(r"^wait4(?: (\d+))?$")
 MOST = 4  # processes that are named
+WAITS = {  # methods that wait, and those of the same object that end the wait
+    "wait": ("set", "notify", "notify_all", "wait"),
+    "get": ("put", "put_nowait"),
+    "put": ("get", "get_nowait"),
+    "acquire": ("release",),
+    "join": ("task_done",),
+    "recv": (),
+    "accept": (),
+}
 
 
 def explain_self_deadlock(frames: Sequence[Frame]) -> str:
@@ -76,6 +85,44 @@ def explain_self_deadlock(frames: Sequence[Frame]) -> str:
         if isinstance(at, ast.Call) and not elsewhere and not _of(tree, "release", name):
             return f"nothing in {short(own.file)} releases {name} once it is taken"
     return ""
+
+
+def explain_own_wait(frames: Sequence[Frame]) -> str:
+    """Return in words that a thread waits for an object which its own call has made; '' where its source shows none.
+
+    Such an object is no lock that was copied by a fork.
+    """
+    own = stack_patterns.own([frame for frame in frames if frame.line])
+    if own is None or (tree := _parsed(own.file)) is None:
+        return ""
+    around = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS) and node.lineno <= own.line <= _end(node)]
+    for call in ast.walk(tree) if around else ():
+        waits = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and _spans(call, own)
+        if not waits or call.func.attr not in (*WAITS, "result"):  # type: ignore[attr-defined]
+            continue
+        method, receiver = call.func.attr, call.func.value  # type: ignore[attr-defined]
+        assigned = [receiver] if isinstance(receiver, ast.Call) else _assigned(around, receiver)
+        made = [node.lineno for node in assigned if node.lineno <= own.line]
+        if made:
+            name, ends = ast.unparse(receiver), WAITS.get(method, ())
+            others = [other for end in ends for other in _of(tree, end, name) if other is not call]
+            alone = f", and no line of {short(own.file)} ends the wait" if ends and not others else ""
+            return f"the same call has made `{name}` (line {made[-1]}){alone}"
+    return ""
+
+
+def _assigned(functions: Sequence[ast.AST], name: ast.expr) -> list[ast.expr]:
+    """Return the calls whose result some functions give to a name, in order."""
+    assigned = [
+        node.value
+        for function in functions
+        for node in _inside(function)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        for target in node.targets
+        for part in (target.elts if isinstance(target, ast.Tuple) else [target])
+        if isinstance(part, ast.Name) and isinstance(name, ast.Name) and part.id == name.id
+    ]
+    return sorted(assigned, key=lambda node: node.lineno)
 
 
 def _parsed(file: str) -> ast.Module | None:
@@ -134,8 +181,9 @@ def _holds(
     return False
 
 
-def _spans(statement: ast.stmt, at: ast.AST) -> bool:
-    return statement.lineno <= at.lineno <= _end(statement)  # type: ignore[attr-defined]
+def _spans(node: ast.AST, at: ast.AST | Frame) -> bool:
+    line = at.line if isinstance(at, Frame) else at.lineno  # type: ignore[attr-defined]
+    return bool(node.lineno <= line <= _end(node))  # type: ignore[attr-defined]
 
 
 def _of(tree: ast.AST, method: str, name: str) -> list[ast.Call]:
@@ -167,7 +215,7 @@ def fork_lock(stack: Stack, parent: Stack | None) -> HangFinding | None:
     python = stack_patterns.python(thread.frames)
     if python and (python[0].file.endswith(SHARED) or stack_patterns.joins(python)):
         return None  # several processes have that lock; a thread that is joined lives in this copy
-    if explain_self_deadlock(thread.frames):
+    if explain_self_deadlock(thread.frames) or explain_own_wait(thread.frames):
         return None
     native = thread.frames[: thread.frames.index(python[0])] if python else thread.frames
     words = " ".join(f"{frame.function} {frame.file}" for frame in native)

@@ -123,7 +123,8 @@ def test_a_program_that_moves_is_not_sure_to_hang(hangs: Hangs) -> None:
 
 
 LOADER = """
-import sys, time, threading, torch
+import sys, time, threading, queue, torch
+lock = threading.Lock()
 class D(torch.utils.data.Dataset):
     def __len__(self):
         return 40
@@ -149,6 +150,9 @@ NOT_PICKLABLE = "raise type('E', (Exception,), {'__qualname__': 'f.<locals>.E'})
     ("wrong", "before", "method", "cause", "word"),
     [
         ("time.sleep(600)", "pass", "fork", "loader.hang_sample", "sample 13 of the batch [12, 13, 14, 15]"),
+        ("e = threading.Event(); e.wait()", "pass", "fork", "loader.hang_sample", "the same call has made `e`"),
+        ("queue.Queue().get()", "pass", "fork", "loader.hang_sample", "sample 13 of the batch [12, 13, 14, 15]"),
+        ("lock.acquire()", "lock.acquire()", "fork", "loader.fork_deadlock", "sample 13 of the batch [12, 13, 14, 15]"),
         pytest.param("while True: pass", "pass", "spawn", "loader.hang_sample", "worker 1 (pid", marks=SLOW),
         pytest.param("time.sleep(600)", "pass", "forkserver", "loader.hang_sample", "sample 13", marks=SLOW),
         pytest.param(NOT_PICKLABLE, "pass", "fork", "loader.hang_unpicklable", "could not be pickled", marks=SLOW),
