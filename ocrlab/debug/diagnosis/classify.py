@@ -45,6 +45,7 @@ EXPLAINS = ("data.index_range", "hw.", "build.", "driver.", "num.", "wsl.")  # a
 BUSY = re.compile(r"busy (?:at|in) ")  # a thread that uses the CPU is neither stopped nor asleep: no look-alikes
 UNMADE = "io.missing"  # after an exception: what the step that failed should have written
 NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")
+CONSEQUENCES = {"num.nonfinite": "data.nonfinite"}  # what the other one entails
 HUNG = ("hung", "suspected")
 Place = tuple[int, int]
 
@@ -123,7 +124,7 @@ def classify(incident: Incident) -> Verdict:
     if not _ended_well(incident, texts):
         ruled_out = final_exception.rule_out_survived(confidence_caps.apply_caps(log_hits, texts), hits, texts)
     ruled_out += [*_disproved(candidates, incident), *_wrappers(candidates)]
-    ruled_out += [*_survived(candidates, texts), *_follow_ups(candidates)]
+    ruled_out += [*_survived(candidates, texts), *_consequences(candidates), *_follow_ups(candidates)]
     causes = _causes(candidates, {out.id for out in ruled_out}, incident, texts)
     if causes and incident.status not in HUNG:
         causes[0] = failure_place.add_place(causes[0], texts)
@@ -229,9 +230,19 @@ def _survived(candidates: dict[str, Candidate], texts: list[LogText]) -> Iterato
             yield RuledOut(candidate.id, f"the program went on after line {line}")
 
 
+def _consequences(candidates: dict[str, Candidate]) -> Iterator[RuledOut]:
+    """Take out what a cause entails that was noticed after it: an input that is not finite, and then the loss."""
+    for effect, cause in CONSEQUENCES.items():
+        entailed, source = candidates.get(effect), candidates.get(cause)
+        if entailed is not None and source is not None and source.confidence >= SURE:
+            entailed.confidence = 0.0
+            yield RuledOut(effect, f"{cause} entails it: {source.best.evidence.text}")
+
+
 def _follow_ups(candidates: dict[str, Candidate]) -> Iterator[RuledOut]:
     """Lower what failed after the first error in time: after a sticky CUDA error everything fails."""
-    likely = [each for each in candidates.values() if each.best.level.value >= Level.LIKELY.value]
+    standing = [each for each in candidates.values() if each.confidence or each.id not in CONSEQUENCES]
+    likely = [each for each in standing if each.best.level.value >= Level.LIKELY.value]
     timed = {each.first: each for each in sorted(likely, key=lambda each: each.confidence) if each.first}
     root = timed[min(timed)] if timed else None
     for candidate in likely if root else ():

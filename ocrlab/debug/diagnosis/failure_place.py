@@ -49,11 +49,17 @@ def failing_module(exception: LoggedException) -> tuple[int, str] | None:
     """
     frames = [frame for frame in exception.frames if not frame.listed and not RECORDER.search(frame.file)]
     names: list[str] = []
-    local = ""
+    local, inside = "", False  # the network's variable; whether a frame is that of a module's forward
     for frame, into in pairwise(frames):
-        if _calls_module(frame) or not _calls_module(into):
+        if _calls_module(frame):
+            inside = True
+            continue
+        inside, is_forward = False, inside
+        if not _calls_module(into):
             continue
         name = "*" if CONTAINER.search(frame.file) else "self.?" if TORCH.search(frame.file) else _callee(frame.code)
+        if is_forward and name and not name.startswith("self.") and name != "self":
+            name = "*"  # a variable of its forward, as of a loop over its layers
         if name.startswith("self.") or names:
             names += [part for part in (name or "?").removeprefix("self.").split(".") if part not in WRAPPERS]
         elif name == "*" and local:
@@ -93,7 +99,7 @@ def _callee(code: str) -> str:
     mine = [name for name in callees if name.startswith("self.")] or callees
     if len(mine) != 1 and not (mine and code.startswith(f"{mine[0]}(") and code.endswith(")")):
         return "self.?" if mine and mine[0].startswith("self.") else ""
-    return re.sub(r"\[(\w+)\]", r".\1", mine[0])
+    return re.sub(r"\[(\w+)\]", lambda index: f".{index[1] if index[1].isdigit() else '*'}", mine[0])
 
 
 @dataclass(frozen=True)

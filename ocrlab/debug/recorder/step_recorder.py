@@ -81,6 +81,7 @@ class StepRecorder:
         self.monitor: TrainingMonitor | None = None
         training_findings.delete(self.folder, rank)
         self.arrived_loss: float | None = None  # the newest that came from a device
+        self.batch: Any = None  # of the micro-batch at hand
         self.remove_step_hook: Callable[[], Any] = lambda: None  # removes the hook after the step at hand
         self.transfer = LossTransfer()  # of losses from a device
         RECORDERS.add(self)
@@ -137,6 +138,7 @@ class StepRecorder:
         What belongs to an optimizer step, its memory and its learning rate, is in the record of its first one.
         """
         self.now.in_step, self.now.stepped = True, False
+        self.batch = batch  # until it has a loss: the loop holds it as long
         self.write_arrived_losses()
         is_counted = origin.base is loader_recorder.COUNTED
         if origin.position < 0 or is_counted:  # its names were not read
@@ -189,6 +191,7 @@ class StepRecorder:
     @guard
     def loss(self, value: Any, scale: float = 1.0) -> None:
         """Record the loss of this micro-batch, without waiting for a device."""
+        batch, self.batch = self.batch, None
         if isinstance(value, Mapping):
             value = value.get("loss")
         if isinstance(value, Tensor):
@@ -201,7 +204,7 @@ class StepRecorder:
             value = float(value) * scale
             self.writer.loss(value)
             if self.monitor is not None:
-                self.monitor.loss(value, self.micro)
+                self.monitor.loss(value, self.micro, batch)
 
     def write_arrived_losses(self, seconds: float = 0.0) -> None:
         """Record the losses that have arrived from the device, and use the figures of the training monitor.

@@ -35,6 +35,7 @@ OURS = {
     "build.compile",
     "build.install",
     "build.missing_package",
+    "data.nonfinite",
     "hw.host",
     "io.device",
     "io.download",

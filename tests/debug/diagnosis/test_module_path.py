@@ -107,7 +107,7 @@ def test_without_a_module_there_is_no_place() -> None:
             "module bn, operator batch_norm",
         ),
         (["    x = self.layers[3](x)"], ["    return torch._C._nn.gelu(x)"], "module layers.3, operator gelu"),
-        (["    x = self.layers[i](x)"], ["    return x @ y"], "module layers.i"),
+        (["    x = self.layers[i](x)"], ["    return x @ y"], "module layers.*"),
         (["    x = self.module(*inputs, **kwargs)"], ["    return x @ y"], None),  # DataParallel
         (["    x = torch.relu(self.fc(x))"], ["    return x @ y"], "module fc"),
         (["    y = self(x)"], ["    return x @ y"], None),
@@ -126,7 +126,7 @@ def test_wrappers_are_no_part_of_a_name_and_windows_has_modules_too() -> None:
         lines += ['  File "C:\\net\\model.py", line 4, in forward', f"    return {code}"]
         lines += [line.replace("/", "\\") for line in IMPL]
     lines += ['  File "C:\\net\\model.py", line 9, in forward', "    return torch.einsum('ij', x)"]
-    assert place_of(lines) == (len(lines), "module encoder.block, operator einsum")
+    assert place_of(lines) == (len(lines), "module encoder.*, operator einsum")
 
 
 def test_a_path_without_names_is_left_out() -> None:
@@ -181,3 +181,32 @@ def test_what_a_record_puts_around_a_model_is_no_module() -> None:
         "IndexError: index 5",
     ]
     assert place_of([HEAD[0], *lines]) == (13, "module criterion")
+
+
+def test_a_loop_variable_is_no_module_path() -> None:
+    class Stack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(5, 5)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stack = Stack()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.stack(x)  # type: ignore[no-any-return]
+
+    for network, path in ((Outer(), "module stack.*, operator linear"), (Stack(), "module network.*, operator linear")):
+        try:
+            network(torch.rand(2, 4))
+        except RuntimeError as error:
+            lines = "".join(traceback.format_exception(error)).splitlines()
+        place = place_of(lines)
+        assert place is not None
+        assert place[1] == path

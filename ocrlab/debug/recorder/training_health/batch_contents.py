@@ -79,6 +79,18 @@ class BatchContents:
 
             self.transfer.send([same, constant], use)
 
+    def search(self, tensors: Sequence[tuple[str, Tensor]]) -> None:
+        """Search all of a batch on the host for a value that is not finite."""
+        for name, tensor in tensors:
+            if (tensor.is_floating_point() or tensor.is_complex()) and not arrives_later(tensor):
+                self._note(name, tensor)
+
+    def _note(self, name: str, tensor: Tensor) -> None:
+        wrong = not_finite(tensor)
+        if wrong is not None and not self.stats.broken:
+            where = f"{value_at(tensor, wrong)} in {name}, {position_text(wrong)}"
+            self.stats.broken = f"batch {self.stats.batches} held {where}"
+
     def _search(self, name: str, tensor: Tensor) -> None:
         """Note the first value that is not finite."""
         if not (tensor.is_floating_point() or tensor.is_complex()):
@@ -106,10 +118,7 @@ class BatchContents:
         part = flat[begin : begin + size]
         sums = part.sum(dtype=torch.float32 if part.dtype in HALVES else part.dtype)  # faster than isfinite
         if not bool(sums.isfinite()):
-            wrong_here = not_finite(tensor)  # the sum of large values may be infinite
-            if wrong_here is not None and not stats.broken:
-                where = f"{value_at(tensor, wrong_here)} in {name}, {position_text(wrong_here)}"
-                stats.broken = f"batch {batch} held {where}"
+            self._note(name, tensor)  # the sum of large values may be infinite
 
     def _compare_targets(self, targets: Tensor) -> None:
         """Note the one value of all targets, None where they differ."""

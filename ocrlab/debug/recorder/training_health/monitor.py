@@ -208,12 +208,19 @@ class TrainingMonitor:
         if len(self.models) == 1:
             self.baseline.note(output)
 
-    def loss(self, value: float, micro: int) -> None:
-        """Note a loss; losses are counted many at a time, or up to here where it is not finite."""
+    def loss(self, value: float, micro: int, batch: Any = None) -> None:
+        """Note a loss and, where it is not finite, what its batch holds; losses are counted many at a time."""
         if self.on:
             self.losses.append((value, micro))
+            if value - value != 0 and not self.stats.lost:
+                self._search(batch)
             if self.looking or self.baseline.waiting or len(self.losses) >= MANY or value - value != 0:
                 self.count()
+
+    @guard
+    def _search(self, batch: Any) -> None:
+        if not capturing():
+            self.contents.search([(name, t.detach()) for name, t in dotted_tensors(batch) if is_readable(t)])
 
     @guard
     def scaling(self, loss: Any) -> None:
@@ -231,9 +238,9 @@ class TrainingMonitor:
             stats.losses += 1
             self.baseline.loss(value, micro)
             stats.same = stats.same + 1 if value == stats.last else 0
-            stats.last = value
             if not stats.lost and not math.isfinite(value):
-                stats.lost = min(stats.batches, micro + 1)  # a device's loss arrives later
+                stats.lost, stats.before_lost = min(stats.batches, micro + 1), stats.last  # a device's arrives later
+            stats.last = value
             if stats.losses <= LAST:
                 stats.first_losses.append(value)
             stats.last_losses.append(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +65,7 @@ class TrainingStats:
     same: int = 0  # losses that were as the one before, to the last bit
     last: float = math.nan
     lost: int = 0  # the batch of the first loss that is not finite
+    before_lost: float = math.nan  # the loss before that one
     stale: int = 0  # looks in which backward added to the gradients of the step before
     fresh: int = 0
     validated_training: int = 0
@@ -92,7 +93,7 @@ class TrainingStats:
 
 
 def sentences(stats: TrainingStats, model: nn.Module) -> list[str]:
-    """Return the findings, the most important first; none for a training that does what it should."""
+    """Return the findings, causes before their consequences; none for a training that does what it should."""
     first = [stats.ended] if stats.ended else []
     if not stats.batches:
         if stats.walks or not stats.ended:
@@ -104,6 +105,8 @@ def sentences(stats: TrainingStats, model: nn.Module) -> list[str]:
                 "drop_last with fewer samples than a batch"
             )
         return first
+    if stats.broken:
+        first.append(f"{stats.broken}. Look at this sample; nan_to_num or a skipped step only hide it")
     root = [*_steps(stats, model), *_rates(stats), *_of_checks(stats, "grad scaler")]
     rest = [*_weights(stats, model), *_modes(stats), *_data(stats), *_losses(stats)]
     return [*first, *root, *rest]
@@ -291,8 +294,6 @@ def _data(stats: TrainingStats) -> Iterator[str]:
                 f"{len(constants)} of {len(values)} batches that were looked at held targets of one value only,"
                 " and not all the same: the data is sorted and not shuffled. Use DataLoader(shuffle=True)"
             )
-    if stats.broken:
-        yield f"{stats.broken}. Look at this sample; nan_to_num or a skipped step only hide it"
     if stats.generator:
         yield (
             f"the data set has a generator of its own ({stats.generator}), and every worker begins with the same"
@@ -324,7 +325,7 @@ def _losses(stats: TrainingStats) -> Iterator[str]:
             " does not change. Look at units that are dead or saturated, and whether the loss uses the prediction"
         )
     if stats.lost and not math.isfinite(stats.last):
-        yield nonfinite_text(stats.last, stats.lost, stats.batches, stats.first_losses)
+        yield _nonfinite_text(stats)
     if stats.losses < 2 * len(stats.first_losses) or not stats.first_losses:
         return
     first, last = (sum(row) / len(row) for row in (stats.first_losses, stats.last_losses))
@@ -333,16 +334,26 @@ def _losses(stats: TrainingStats) -> Iterator[str]:
         yield f"the loss rose from {first:.4g} to {last:.4g}: the learning rate may be too large, or a sign is wrong"
 
 
-def nonfinite_text(last: float, batch: int, batches: int, losses: Sequence[float]) -> str:
-    """Return the finding for a last loss that is not finite, first at `batch` of `batches`; `losses` are the earliest.
+def _nonfinite_text(stats: TrainingStats) -> str:
+    """Return the finding for a last loss that is not finite, with the advice that fits the losses before it.
 
     Before the very first loss no step was made, so that no learning rate can be to blame.
     """
+    losses, before = stats.first_losses, stats.before_lost
     if losses and not math.isfinite(losses[0]):
-        first = (
-            "the first one of all: no optimiser step came before it, so the learning rate is not to blame. Look at the"
-            " values of the batch and of the initial weights, and for a logarithm, root or division at 0"
+        what = f"the loss is {stats.last:g}, and was not finite in the first one of all"
+        look = (
+            "no optimiser step came before it, so the learning rate is not to blame. Look at the values of the batch"
+            " and of the initial weights, and for a logarithm, root or division at 0"
         )
-        return f"the loss is {last:g}, and was not finite in {first}. {REPLAY}"
-    since = f"from batch {batch} of {batches} on: it learns nothing since"
-    return f"the loss is {last:g}, and was not finite {since}. {REPLAY}; try a smaller rate first"
+    else:
+        what = f"the loss is {stats.last:g}, and was not finite from batch {stats.lost} of {stats.batches} on"
+        what += ": it learns nothing since"
+        grew = bool(losses) and abs(before) > ROSE[0] * abs(losses[0]) + ROSE[1]
+        look = (
+            f"it had grown from {losses[0]:.4g} to {before:.4g}: try a smaller learning rate, or clip gradients"
+            if grew
+            else f"it was {before:.4g} just before, and had not grown: look at this batch, and for a logarithm, root "
+            "or division at 0"
+        )
+    return f"{what}, as that batch was not finite" if stats.broken else f"{what}; {look}. {REPLAY}"
