@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -40,6 +41,8 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
 openmp.sleep_soon(os.environ)
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+_state = tempfile.TemporaryDirectory(prefix="ocrlab-tests-")  # the key of what these tests record
+os.environ["XDG_STATE_HOME"] = _state.name
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ocrlab import run_folder, safe_read
-from ocrlab.cli.parser import Answer, Parser, table
+from ocrlab.cli import consent
+from ocrlab.cli.parser import Answer, Parser, escape_control, table
 from ocrlab.errors import ConfigError, OcrlabError, RunError
 from ocrlab.records import Verdict
 from ocrlab.redaction import clean, clean_record
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 TAKES_PROGRAM = True  # the words after -- are a command of the user
 FOLDER, RECORD = "bisect", "bisect.json"
-EXAMPLES = """
+EXAMPLES = (
+    """
   ocrlab bisect runs/20250101-120000-receipts         what made this run fail? tries all that can be changed
   ocrlab bisect config.yaml batch_size=16 --steps 30  a config with one override; 30 steps for each run
   ocrlab bisect runs/bad --against runtime.workers=0 optim.lr=1e-4
@@ -33,14 +35,18 @@ EXAMPLES = """
   ocrlab bisect --factor OMP_NUM_THREADS=8:1 -- python train.py             an environment variable
   ocrlab bisect --factor config=bad.yaml:good.yaml -- python train.py {config}    keys that differ between two files
   ocrlab bisect --samples list=train.txt -- python train.py --list {list}   one line of a list, one file of a folder
-
+"""
+    + consent.HELP
+    + """
 exit status: 0 = an answer; 1 = no answer; 2 = usage error
 """
+)
 
 
 def arguments(parser: Parser) -> None:
     """Add the words of this command."""
     parser.usage = "ocrlab bisect RUN|CONFIG.yaml [key=value ...] [options] [-- COMMAND...]"
+    consent.add_option(parser)
     parser.add_argument(
         "what",
         nargs="*",
@@ -118,6 +124,8 @@ def _bisect_training(args: argparse.Namespace, folder: Path | None, rest: list[s
         raise ConfigError(f"{folder} has no config.yaml", need=need)
     if not (folder or rest):
         raise ConfigError("Nothing to bisect", need="a run folder, a config, or settings", do="See --help")
+    if folder:
+        _require_consent(args, folder, rest)
     config = configs.load(file, [word for word in rest if "=" in word])
     if args.against:
         flips = training_trials.factors_against(config, args.against)
@@ -135,6 +143,15 @@ def _bisect_training(args: argparse.Namespace, folder: Path | None, rest: list[s
         plan = f"{steps} optimiser step{'' if steps == 1 else 's'} a run"
         plan += f"; it failed in step {at[0]}" if at else ""
         return _run_job(job, folder, home, plan, at[1] if at else ())
+
+
+def _require_consent(args: argparse.Namespace, folder: Path, rest: list[str]) -> None:
+    """Ask before the training of a run folder is started that somebody else may have recorded; raises NotTrusted."""
+    from ocrlab.debug.trials.consent import RecordedProgram, require_consent
+
+    file = folder / "config.yaml"
+    program = RecordedProgram(folder, [file], ["ocrlab", "train", "--config", str(file), *rest])
+    consent.with_consent(lambda trust: require_consent(program, trust, _report), args.trust)
 
 
 def _program_job(args: argparse.Namespace, folder: Path | None, rest: list[str], limits: Limits) -> BisectJob:
@@ -309,4 +326,4 @@ def _next_record_path(folder: Path) -> Path:
 
 def _report(text: str) -> None:
     if text:
-        print(f"ocrlab bisect: {text}".replace("\n", "\n  "), file=sys.stderr, flush=True)
+        print(escape_control(f"ocrlab bisect: {text}").replace("\n", "\n  "), file=sys.stderr, flush=True)

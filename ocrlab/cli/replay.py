@@ -6,8 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from ocrlab.cli.parser import Answer, table
-from ocrlab.debug.replay.replay_job import TIMEOUT, replay
+from ocrlab.cli import consent
+from ocrlab.cli.parser import Answer, escape_control, table
+from ocrlab.debug.replay.replay_job import TIMEOUT, Replayed, replay
 from ocrlab.redaction import clean
 
 EXAMPLES = """
@@ -15,9 +16,9 @@ EXAMPLES = """
   ocrlab replay runs/20260102-030405-receipts --step 212    another step of the record
   ocrlab replay runs/mine --timeout 120 --json              at most two minutes; one JSON object
 
-It starts the program that the run folder names, and unpickles batches that were kept raw: replay only runs that you
-trust.
+It starts the program that the run folder names, and unpickles batches that were kept raw.
 """
+EXAMPLES += consent.HELP
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--step", type=int, metavar="N", help="optimizer step, from 0 (default: the one that failed)")
     parser.add_argument("--rank", type=int, metavar="N", help="rank to replay (default: the one that failed first)")
+    consent.add_option(parser)
     parser.add_argument(
         "--timeout", type=float, default=TIMEOUT, metavar="S", help=f"seconds for everything (default: {TIMEOUT:g})"
     )
@@ -39,9 +41,12 @@ def run(args: argparse.Namespace) -> Answer:
     """Replay; status 0 where the question is answered, fault or not, 1 where the step could not be run again."""
 
     def report_progress(text: str) -> None:
-        print(f"ocrlab replay: {text}", file=sys.stderr, flush=True)
+        print(escape_control(f"ocrlab replay: {text}"), file=sys.stderr, flush=True)
 
-    done = replay(args.run, args.step, rank=args.rank, timeout=args.timeout, report=report_progress)
+    def start(trust: bool) -> Replayed:
+        return replay(args.run, args.step, rank=args.rank, timeout=args.timeout, trust=trust, report=report_progress)
+
+    done = consent.with_consent(start, args.trust)
     parts = [table(done.rows), ""]
     parts += [done.agreement] if done.agreement else []
     parts += [f"warning: {text}" for text in done.record["warnings"]]

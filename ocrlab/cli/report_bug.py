@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ocrlab.cli import output_paths
-from ocrlab.cli.parser import Answer
+from ocrlab.cli import consent, output_paths
+from ocrlab.cli.parser import Answer, escape_control
 from ocrlab.errors import ConfigError
 from ocrlab.records import SCHEMA
 from ocrlab.redaction import clean
@@ -23,6 +23,7 @@ EXAMPLES = """
   ocrlab report bug reports/mine.ipynb --out bug.md          a failed notebook; writes bug.md and bug.html
   ocrlab report bug train.log                                a log, which contains less
 """
+EXAMPLES += consent.HELP
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("path", type="path", metavar="RUN|INCIDENT|NOTEBOOK|LOG", help="what failed; it is not changed")
     what = "run the recorded command again N times under watch, and report whether it fails in the same way (N: 1)"
     add("--verify", nargs="?", const=1, default=0, type=int, metavar="N", help=what)
+    consent.add_option(parser)
     what = f"seconds for each run of --verify (default: {TIMEOUT:g})"
     add("--timeout", type=float, default=TIMEOUT, metavar="S", help=what)
     add(
@@ -67,20 +69,25 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def _verify(sources: Sources, args: argparse.Namespace) -> dict[str, Any]:
+    from ocrlab.debug.trials.consent import NotTrusted, RecordedProgram, require_consent
     from ocrlab.debug.trials.trial import rerun_command
 
     words = command(sources)
     if sources.kind != "run" or words is None:
         return {"why": "its command is unknown", "runs": []}
-    if not sources.here:
-        elsewhere = "it ran on another machine" if sources.process.get("host") else "nothing shows that it ran here"
-        return {"why": f"{elsewhere}, and a stranger's command is not run", "runs": []}
 
     def report_progress(text: str) -> None:
-        print(f"ocrlab report bug: {clean(text)}", file=sys.stderr, flush=True)
+        print(escape_control(f"ocrlab report bug: {clean(text)}"), file=sys.stderr, flush=True)
 
     folder = sources.process.get("folder")
     where = folder if isinstance(folder, str) else None
+    files = [path for path in (sources.process_file, sources.path / "config.yaml") if path.exists()]
+    program = RecordedProgram(sources.path, files, words, where)
+    try:
+        consent.with_consent(lambda trust: require_consent(program, trust, lambda _text: None), args.trust)
+    except NotTrusted as error:
+        print(escape_control(f"ocrlab report bug: {error}"), file=sys.stderr, flush=True)
+        return {"why": "it was not recorded by you on this machine, or was changed since; see --trust", "runs": []}
     return rerun_command(sources.path, words, where, count=args.verify, timeout=args.timeout, report=report_progress)
 
 

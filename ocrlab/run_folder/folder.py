@@ -17,6 +17,7 @@ from typing import Any
 from ocrlab import safe_read
 from ocrlab.errors import RunError
 from ocrlab.records import RunRecord, to_json
+from ocrlab.run_folder import provenance
 from ocrlab.run_folder.atomic_files import write_json, write_text
 from ocrlab.run_folder.exception_record import describe
 from ocrlab.run_folder.fail_safe import print_message
@@ -41,6 +42,11 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.flight = self.path / "flight"  # what a crash is explained with
         self.incident = self.path / "incident"  # the diagnosis; made only after a failure
+
+    def write_config(self, text: str) -> None:
+        """Write `config.yaml`, whole or not at all; raises OSError."""
+        write_text(self.config_file, text, private=True)
+        provenance.sign(self.config_file)
 
     def succeed(self, metrics: Mapping[str, float]) -> None:
         """Turn `.RUNNING` into `.SUCCESS` with the final metrics; raises RunError when that cannot be written."""
@@ -85,7 +91,7 @@ def create(runs: Path | str, slug: str, config_text: str | None = None) -> RunFo
         folder = RunFolder(path, now())
         _enter(folder)
         if config_text is not None:
-            write_text(folder.config_file, config_text, private=True)
+            folder.write_config(config_text)
     except OSError as error:
         if path is not None:
             shutil.rmtree(path, ignore_errors=True)
@@ -173,8 +179,14 @@ def _enter(folder: RunFolder, last: str | None = None) -> None:
         number = 1 + sum(1 for _ in folder.flight.glob(f"{last}-*.json"))
         write_text(folder.flight / f"{last}-{number}.json", safe_read.read_text(old), private=True)
         old.rename(folder.path / SENTINELS["running"])
-    write_json(folder.flight / "process.json", identity(), private=True)
+    write_process(folder.flight)
     write_json(folder.path / SENTINELS["running"], to_json(RunRecord("running", folder.started)), private=True)
+
+
+def write_process(flight: Path) -> None:
+    """Write down which process owns a run, and how it was started; raises OSError."""
+    write_json(flight / "process.json", identity(), private=True)
+    provenance.sign(flight / "process.json")
 
 
 @contextlib.contextmanager

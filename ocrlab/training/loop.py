@@ -174,7 +174,7 @@ def _fit(
     before = checkpoint.to_resume(last, config) if again and last.is_file() else None
     if mine.first:
         checkpoint.remove_torn_files(folder.checkpoints)
-        configuration.save(config, folder.config_file)  # also when the next line fails
+        folder.write_config(configuration.dump(config))  # also when the next line fails
     keep_freed_memory()
     lightning.seed_everything(config.seed, verbose=False)
     train, val = load_data(config, mine, progress, load_pages)
@@ -186,7 +186,7 @@ def _fit(
     if before is None:  # one that goes on keeps its schedule, also where fewer steps were planned since
         config.optim.warmup_steps = shorten_warmup(config.optim.warmup_steps, config.trainer.max_steps)
     if mine.first:
-        configuration.save(config, folder.config_file)
+        folder.write_config(configuration.dump(config))
         environment = {"schema": 1, **host.environment(), "gpu": nvidia_driver.present(Path("/"))}
         environment |= {"machine": machine.record(), "ranks": asdict(mine)}
         run_folder.write_json(folder.environment_file, redaction.clean_record(environment))

@@ -98,7 +98,7 @@ class Budget(lightning.Callback):
         if self.recorder is not None:
             self.recorder.start_anew()
         if module.ranks.first:
-            configuration.save(self.config, self.folder.config_file)
+            self.folder.write_config(configuration.dump(self.config))
 
 
 def make_budget(

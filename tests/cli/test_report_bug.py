@@ -11,6 +11,7 @@ import pytest
 from ocrlab import run_folder
 from ocrlab.cli import main
 from ocrlab.debug.watch.supervisor import Options, watch
+from ocrlab.run_folder import provenance
 
 
 @pytest.fixture
@@ -20,6 +21,7 @@ def run(tmp_path: Path) -> Path:
     watch(words[5:], Options(tmp_path / "run"), output=lambda _stream, _data: None)
     process = tmp_path / "run" / "flight" / "process.json"
     process.write_text(json.dumps({**json.loads(process.read_text()), "command": words, "folder": str(tmp_path)}))
+    provenance.sign(process)
     return tmp_path / "run"
 
 
@@ -40,7 +42,7 @@ def test_a_command_of_another_machine_is_not_run(run: Path, capsys: pytest.Captu
     words = ["touch", str(marker)]
     process.write_text(json.dumps({**json.loads(process.read_text()), "host": "elsewhere", "command": words}))
     assert main(["report", "bug", str(run), "--verify", "--json"]) == 0
-    assert "another machine" in json.loads(capsys.readouterr().out)["verified"]["why"] and not marker.exists()
+    assert "not recorded by you" in json.loads(capsys.readouterr().out)["verified"]["why"] and not marker.exists()
 
 
 def test_out_and_what_is_there_already(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,8 @@ def test_layout_and_privacy(tmp_path: Path) -> None:
     assert folder.path.is_absolute()
     assert folder.path.name.endswith("-a")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.path.iterdir()}
-    assert modes == {"config.yaml": 0o600, ".RUNNING": 0o600, "checkpoints": 0o700, "flight": 0o700}
+    digest = {".config.yaml.digest": 0o600}
+    assert modes == {"config.yaml": 0o600, ".RUNNING": 0o600, "checkpoints": 0o700, "flight": 0o700} | digest
     assert folder.config_file.read_text() == "seed: 0\n"
     assert folder.checkpoints.is_dir()
     for path in (folder.environment_file, folder.metrics_file, folder.incident):

@@ -13,6 +13,7 @@ from typing import Any
 
 from ocrlab import safe_read
 from ocrlab.records import SCHEMA, from_json
+from ocrlab.run_folder import provenance
 from ocrlab.run_folder.atomic_files import write_json
 
 LIMIT = 2_000_000  # characters of all cells
@@ -53,7 +54,9 @@ def save_cells(folder: Path, rank: int) -> None:
         size = sum(len(str(cell["code"])) for cell in cells)
         content = {"schema": SCHEMA, "pid": os.getpid(), "cwd": shell.starting_dir, "argv": sys.argv, "size": size}
         content |= {"began": sorted(BEGAN), "cells": cells if size <= LIMIT else []}
-        write_json(Path(folder, f"cells-{rank}.json"), content, private=True)
+        path = Path(folder, f"cells-{rank}.json")
+        write_json(path, content, private=True)
+        provenance.sign(path)
 
 
 def _shell() -> Any:
@@ -61,10 +64,14 @@ def _shell() -> Any:
     return None if module is None else module.get_ipython()
 
 
+def file_name(run: Path, rank: int) -> Path:
+    """Return where the cells of a run folder (or of its flight/) are recorded."""
+    return (run / "flight" if (run / "flight").is_dir() else run) / f"cells-{rank}.json"
+
+
 def find_cells(run: Path, rank: int, pid: Any) -> tuple[Path, dict[str, Any]] | None:
     """Return the cells that process `pid` has executed, and their file; None where there are none; raises DataError."""
-    folder = run / "flight" if (run / "flight").is_dir() else run
-    path = (folder / f"cells-{rank}.json").absolute()
+    path = file_name(run, rank).absolute()
     try:
         content = from_json(safe_read.read(path), source=str(path))
     except OSError:

@@ -14,6 +14,7 @@ from typing import Any
 from ocrlab import safe_read
 from ocrlab.errors import DataError, RunError
 from ocrlab.records import SCHEMA, from_json
+from ocrlab.run_folder import provenance
 from ocrlab.run_folder.atomic_files import write_json
 from ocrlab.run_folder.watcher_link import REPLAY
 
@@ -52,12 +53,18 @@ def write(folder: Path | str, kind: str, *, rank: int = 0, **more: Any) -> None:
         "time": time.time(),
         **more,
     }
-    write_json(Path(folder, file_name(rank)), content, private=True)
+    path = Path(folder, file_name(rank))
+    write_json(path, content, private=True)
+    provenance.sign(path)
 
 
 def update(folder: Path | str, rank: int, **more: Any) -> None:
     """Add to what was written of this rank's program what is known later; raises OSError, DataError, RunError."""
-    write_json(Path(folder, file_name(rank)), {**read(folder, rank), **more}, private=True)
+    path = Path(folder, file_name(rank))
+    own = provenance.is_own(path)
+    write_json(path, {**read(folder, rank), **more}, private=True)
+    if own:
+        provenance.sign(path)
 
 
 def file_name(rank: int) -> str:
@@ -114,10 +121,14 @@ def _same(path: Path, other: Path) -> bool:
         return False
 
 
+def find(run: Path | str, rank: int = 0) -> Path:
+    """Return where the program of a run folder (or of its flight/) is recorded."""
+    return (Path(run, "flight") if Path(run, "flight").is_dir() else Path(run)) / file_name(rank)
+
+
 def read(run: Path | str, rank: int = 0) -> dict[str, Any]:
     """Return the program of a run folder (or of its flight/); raises RunError where there is none, DataError."""
-    folder = Path(run, "flight") if Path(run, "flight").is_dir() else Path(run)
-    path = folder / file_name(rank)
+    path = find(run, rank)
     try:
         return from_json(safe_read.read(path), source=str(path))
     except FileNotFoundError:

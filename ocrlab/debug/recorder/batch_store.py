@@ -6,12 +6,14 @@ import os
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 
+from ocrlab import safe_read
 from ocrlab.debug.instruments import cuda_sticky_errors
 from ocrlab.errors import DataError
+from ocrlab.run_folder import provenance
 from ocrlab.run_folder.fail_safe import print_message, report, worker_ended
 
 LIMIT = 2 << 30  # bytes of all batches of all processes of a machine
@@ -28,7 +30,7 @@ class BatchStore:
     def __init__(self, folder: Path, rank: int, most: int, limit: int = LIMIT) -> None:
         self.folder, self.rank, self.most = folder / "batches", rank, most
         self.folder.mkdir(mode=0o700, exist_ok=True)
-        for old in self.folder.glob(f"{rank}-*.pt"):
+        for old in (*self.folder.glob(f"{rank}-*.pt"), *self.folder.glob(f".{rank}-*.pt.digest")):
             old.unlink()
         local = os.environ.get("LOCAL_WORLD_SIZE", "1")
         self.limit = limit // max(1, int(local) if local.isdigit() else 1)
@@ -58,9 +60,11 @@ class BatchStore:
         part = self.folder / f".{name}.tmp"
         try:
             with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
-                torch.save(batch, file)
+                signed = provenance.SignedFile(file, name)
+                torch.save(batch, cast("IO[bytes]", signed))
                 size = file.tell()
             part.replace(self.folder / name)
+            signed.sign(self.folder / name)
         finally:
             part.unlink(missing_ok=True)
         with self.lock:
@@ -87,7 +91,9 @@ class BatchStore:
         """Drop the batches before a number; those since the older snapshot stay, where there is room for them."""
         with self.lock:
             while self.first < before:
-                (self.folder / f"{self.rank}-{self.first}.pt").unlink(missing_ok=True)
+                path = self.folder / f"{self.rank}-{self.first}.pt"
+                path.unlink(missing_ok=True)
+                provenance.digest_file(path).unlink(missing_ok=True)
                 self.total_bytes -= self.sizes.pop(self.first, 0)
                 self.first += 1
 
@@ -97,15 +103,16 @@ def has_batch(folder: Path, name: str) -> bool:
     return (folder / "batches" / Path(name).name).is_file()
 
 
-def read_batch(folder: Path, name: str) -> Any:
-    """Return a stored batch; raises DataError where it is gone, and OSError.
+def read_batch(folder: Path, name: str, *, trust: bool = False) -> Any:
+    """Return a stored batch; raises DataError where it is gone or must not be read, and OSError.
 
-    A batch of the user's own types is unpickled, which runs the user's code: only a replay does that, after it has
-    started the user's program.
+    A batch of the user's own types is unpickled, which can run any code: only where this user wrote it on this machine,
+    or with `trust`.
     """
     path = folder / "batches" / Path(name).name
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with safe_read.open_file(path) as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise DataError(
             "A recorded batch is gone, and the record does not say what it was made of",
@@ -116,4 +123,11 @@ def read_batch(folder: Path, name: str) -> Any:
     except OSError:
         raise
     except Exception:
+        if not (trust or provenance.is_own(path)):
+            raise DataError(
+                "A raw batch would run code while it is read, and was not recorded by you on this machine",
+                got=f"{path}, written by somebody else or changed since",
+                need="your consent",
+                do="--trust reads it: its code can do whatever you can",
+            ) from None
         return torch.load(path, map_location="cpu", weights_only=False)

@@ -25,6 +25,7 @@ from ocrlab.debug.flight_record.ring_format import Step
 from ocrlab.debug.flight_record.ring_reader import Flight, is_whole
 from ocrlab.debug.flight_record.worker_status import last_batch_failed
 from ocrlab.debug.replay.child import file_sandbox
+from ocrlab.debug.trials.consent import RecordedProgram
 from ocrlab.debug.watch import error_hook
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.run_folder import launcher
@@ -49,6 +50,7 @@ class RecordedStep:
     snapshot: Path | None
     ended: str  # success, failure, died, running, unknown
     warnings: list[str] = field(default_factory=list)
+    trust: bool = False  # consent to start it, and to unpickle its batches, although somebody else recorded it
     from_start: bool = (
         False  # it is made again from the beginning of its program on, with the batches of its own loader
     )
@@ -258,6 +260,20 @@ def command(subject: RecordedStep, job: Path) -> list[str]:
         raise RunError(f"The program of {subject.run} is gone", got=got, need=need)
     words = [_executable(subject), *argv[1:]]
     return [*CHANGE_DIRECTORY, folder, *words] if folder and Path(folder).is_dir() else words
+
+
+def recorded_program(subject: RecordedStep) -> RecordedProgram:
+    """Return what a replay of a step starts by the word of its run folder; raises RunError where it cannot be."""
+    words, program = command(subject, Path("JOB")), subject.program
+    files, folder, shell = [program_info.find(subject.run, subject.flight.rank)], None, len(CHANGE_DIRECTORY)
+    if tuple(words[:shell]) == CHANGE_DIRECTORY:
+        folder, words = words[shell], words[shell + 1 :]
+    if program.get("interactive"):
+        files.append(notebook_cells.file_name(subject.run, subject.flight.rank))
+    if program.get("kind") == "ocrlab train" and (subject.run / "config.yaml").exists():
+        files.append(subject.run / "config.yaml")
+    variables = {str(name): str(value) for name, value in (program.get("environment") or {}).items()}
+    return RecordedProgram(subject.run, files, words, folder, variables)
 
 
 def _executable(subject: RecordedStep) -> str:

@@ -14,9 +14,10 @@ from typing import Any
 
 from ocrlab import redaction, run_folder
 from ocrlab.debug.replay import replay_summary, tool_reports, variants
-from ocrlab.debug.replay.recorded_step import RecordedStep, find
+from ocrlab.debug.replay.recorded_step import RecordedStep, find, recorded_program
 from ocrlab.debug.replay.trial import TrialResult, run_variant
 from ocrlab.debug.replay.variants import Variant
+from ocrlab.debug.trials.consent import require_consent
 from ocrlab.errors import ConfigError
 from ocrlab.run_folder import launcher
 
@@ -48,17 +49,22 @@ def replay(
     *,
     rank: int | None = None,
     timeout: float = TIMEOUT,
+    trust: bool = False,
     report: Report = lambda _text: None,
 ) -> Replayed:
     """Run a recorded step of `run` again until the question is answered or `timeout` seconds are over.
 
-    Of several ranks one is run, alone: `rank`, or the one that failed first.
+    Of several ranks one is run, alone: `rank`, or the one that failed first. With `trust` the program is started, and
+    its batches are unpickled, also if somebody else recorded them.
 
-    Raises ConfigError, RunError and DataError for what cannot be replayed. Children end with this call.
+    Raises ConfigError, RunError and DataError for what cannot be replayed, NotTrusted (a RunError) for what needs
+    `trust`. Children end with this call.
     """
     if not timeout > 0:
         raise ConfigError("--timeout must be a positive number of seconds", got=timeout, need="seconds, more than 0")
     subject = find(run, number, rank)
+    subject.trust = trust
+    require_consent(recorded_program(subject), trust, report)
     _check(subject, timeout)
     matrix = _Matrix(subject, _place(run), timeout, report)
     try:

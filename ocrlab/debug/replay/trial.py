@@ -103,6 +103,7 @@ def run_variant(subject: RecordedStep, variant: Variant, place: Path, seconds: f
         "whole": subject.from_start,
         "hides": subject.hide_later_files,
         "session": SESSION,
+        "trust": subject.trust,
     }
     content |= {} if subject.validation_batch is None else {"validate": subject.validation_batch}
     run_folder.write_json(job, content, private=True)

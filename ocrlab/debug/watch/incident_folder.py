@@ -14,7 +14,7 @@ from pathlib import Path
 from ocrlab import run_folder, safe_read
 from ocrlab.errors import ConfigError, DataError, OcrlabError, RunError
 from ocrlab.records import RunRecord, from_json, to_json
-from ocrlab.run_folder.owner_process import identity
+from ocrlab.run_folder.folder import write_process
 from ocrlab.run_folder.status_file import SENTINELS, close, running_process
 
 INCIDENT = "incident"
@@ -43,7 +43,7 @@ def open_folder(path: Path | None, command: Sequence[str]) -> run_folder.RunFold
         folder = run_folder.RunFolder(path, run_folder.now())
         try:
             folder.flight.mkdir(mode=0o700, parents=True, exist_ok=True)
-            run_folder.write_json(folder.flight / "process.json", identity(), private=True)
+            write_process(folder.flight)
             running = to_json(RunRecord("running", folder.started))
             run_folder.write_json(path / SENTINELS["running"], running, private=True)
         except OSError as error:

@@ -82,6 +82,11 @@ class Sources:
         return self.process.get("host") == socket.gethostname()
 
     @property
+    def process_file(self) -> Path:
+        """The file that says how it was started."""
+        return self.path / "flight" / str(self.process.get("file"))
+
+    @property
     def recorded(self) -> bool:
         """Whether there is a flight record, so that its last step can be run again."""
         return any((self.path / "flight").glob("ring-*.bin"))
@@ -183,7 +188,8 @@ def _process(flight: Path, unread: list[str]) -> dict[str, Any]:
     process = _read_json(flight / "process.json", unread)
     program = {} if process.get("command") else _read_json(flight / program_info.NAME, unread)
     started = {"command": program.get("argv"), "folder": program.get("cwd"), "host": program.get("host")}
-    return {**{name: value for name, value in started.items() if value}, **process}
+    file = "process.json" if process.get("command") else program_info.NAME
+    return {**{name: value for name, value in started.items() if value}, **process, "file": file}
 
 
 def _verdict(incident: Incident, record: RunRecord | None) -> Verdict:

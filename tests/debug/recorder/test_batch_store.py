@@ -22,7 +22,9 @@ def batch(value, size=2):
 
 
 def there(stored):
-    return sorted(path.name for path in stored.folder.iterdir())
+    names = sorted(path.name for path in stored.folder.glob("*.pt"))
+    assert sorted(path.name for path in stored.folder.glob(".*")) == [f".{name}.digest" for name in names]
+    return names
 
 
 def test_stored_batches_are_bounded(tmp_path):
@@ -38,7 +40,7 @@ def test_the_oldest_go_where_all_take_more_bytes_than_there_is_room_for(tmp_path
     bounded = batch_store.BatchStore(tmp_path, 0, most=512, limit=3 * store.total_bytes + 100)
     names = [bounded.keep(batch(i, 1000)) for i in range(6)]
     assert there(bounded) == names[3:] and bounded.total_bytes == sum(
-        path.stat().st_size for path in bounded.folder.iterdir()
+        path.stat().st_size for path in bounded.folder.glob("*.pt")
     )
     assert capsys.readouterr().err.count("the last 3 are kept") == 1
     bounded.forget(5)
@@ -65,7 +67,7 @@ def test_a_full_disk_is_reported_once_and_switches_off_nothing_else(tmp_path, ca
     last = flight.steps[-1]
     assert last.micro > 6 and "raw" not in last.order and last.order["indices"] and last.samples
     assert [step.micro for step in flight.steps if "raw" in step.order] == [0, 1, 2, 3]
-    assert len(flight.snapshots) == 2 and not list((tmp_path / "flight" / "batches").glob(".*"))
+    assert len(flight.snapshots) == 2 and not list((tmp_path / "flight" / "batches").glob(".*.tmp"))
     other = batch_store.BatchStore(tmp_path, 7, most=3)
     assert other.keep(lambda: None) == "" and other.keep(batch(1)) == "", "what cannot be pickled is no reason either"
 
@@ -80,7 +82,7 @@ store.keep(torch.ones(2000))
 resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000))
 for size in (200000, 2):
     store.keep(torch.ones(size))
-print([path.name for path in store.folder.iterdir()])
+print([path.name for path in store.folder.iterdir() if not path.name.endswith(".digest")])
 """
 
 

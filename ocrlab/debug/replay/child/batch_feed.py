@@ -48,6 +48,8 @@ class BatchFeed:
     is, and the program `goes_on` to its validation, or to what comes after (`behind`) a finished epoch.
     """
 
+    trust = False  # raw batches are unpickled also if somebody else recorded them
+
     def __init__(
         self,
         steps: Sequence[Step],
@@ -131,7 +133,7 @@ class BatchFeed:
 
     def _read_raw(self, _loader: Any, steps: list[Step]) -> Iterator[Any]:
         for step in steps:
-            yield batch_store.read_batch(self.flight, step.order["raw"])
+            yield batch_store.read_batch(self.flight, step.order["raw"], trust=self.trust)
 
     def _load_by_index(self, loader: Any, steps: list[Step]) -> Iterator[Any]:
         """Load by index, in as many workers as then, each batch with the random states that were before it."""

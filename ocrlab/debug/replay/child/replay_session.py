@@ -71,6 +71,7 @@ class ReplaySession:
         self.feeding = make_feed(
             recorded, self.folder, place, self.recorded.start, self.over, goes_on=goes_on, behind=ours
         )
+        self.feeding.trust = bool(job.get("trust"))
         self.index = -1 - (self.records[0].micro if self.whole else 0)
         self.now: Step | None = None
         self.batch: Any = None
