@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> Answer:
     if (rows_file := args.per_image) is not None:
         if rows_file.suffix not in (".jsonl", ".csv"):
             need = "a name ending in .jsonl or .csv"
-            raise ConfigError("--per-image takes another kind of file", got=str(rows_file), need=need)
+            raise ConfigError("--per-image cannot write this kind of file", got=str(rows_file), need=need)
         output_paths.new_file(rows_file, "--per-image", in_existing_folder=True)
     scored, about = score_predictions(args, words, split) if args.predictions else score_checkpoint(args, words, split)
     figures = scored.record()

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> Answer:
             usage = f"{spilled} bytes of registers live in local memory"
             checked[kernel.name].append(Check("spills", "warn", usage, "0", "Allow more registers"))
     if not checked:
-        raise DataError(f"{args.ptxas} names no kernel", need="what nvcc -Xptxas -v prints on stderr")
+        raise DataError(f"{args.ptxas} contains no kernel", need="what nvcc -Xptxas -v prints on stderr")
     failed = any(check.judgement == "fail" for checks in checked.values() for check in checks)
     kernels = {name: [check_record(check) for check in checks] for name, checks in checked.items()}
     heads = {name: f"{name} (compute capability {limits.capability})" for name in checked}
@@ -80,7 +80,7 @@ def find_limits(args: argparse.Namespace) -> launch_limits.Limits:
     reading = device_limits(args.device)
     if reading.missing:
         do = "Name the compute capability of the device that is meant: --capability 8.6"
-        raise ConfigError("The limits of a device are not known here", got=reading.missing, need="a CUDA driver", do=do)
+        raise ConfigError("The limits of the device are unknown", got=reading.missing, need="a CUDA driver", do=do)
     return launch_limits.of_device(reading.value)
 
 

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> Answer:
     from ocrlab.debug.memory import largest_batch
 
     if not 0 <= args.margin < 1:
-        raise ConfigError("--margin is a part of the limit", got=args.margin, need="0 or more, less than 1")
+        raise ConfigError("--margin must be a fraction of the limit", got=args.margin, need="0 or more, less than 1")
     if not args.minutes > 0:
         raise ConfigError("--minutes cannot be used", got=args.minutes, need="a positive number of minutes")
     config = load_config(args)
@@ -110,7 +110,7 @@ def trial_record(trial: MemoryTrial) -> dict[str, Any]:
 
 def text(result: Fit) -> str:
     """Return a fit as a person reads it."""
-    rows = [("batch", "needs", "fits", "in", "crops a second", "set otherwise")]
+    rows = [("batch", "needs", "fits", "measured in", "crops a second", "changed settings")]
     for trial in [*result.tries, *result.remedies]:
         needed = f"{trial.peak / MIB:,.0f} MiB" if trial.peak is not None else "died"
         fits, speed = ("yes", f"{trial.crops_a_second:.1f}") if trial.fits else ("no", "")
@@ -126,17 +126,17 @@ def sentence(result: Fit) -> str:
         peak = f"{(result.peak or 0) / MIB:,.0f} MiB"
         why = {
             "batch + 1 fails": f"{result.batch + 1} does not fit",
-            "close": "that is close to the limit, and more was not tried",
-            "pages": f"more than {result.most} was not tried: an epoch and the batch that was asked for have no more",
-            "time": "the time was over before more was tried",
-            "slow": f"a training with {result.batch + 1} was not done in its time",
+            "close": "this is close to the limit, so larger batches were not tried",
+            "pages": f"an epoch and the requested batch have at most {result.most} crops, so no more were tried",
+            "time": "the time ended before larger batches were tried",
+            "slow": f"a training with {result.batch + 1} did not finish in its time",
         }[result.proven]
         return f"batch_size={result.batch} fits: it needs {peak} of {limit}; {why}."
     if result.proven in ("time", "slow"):
-        return f"The time was over before a batch was found that fits into {limit}; give it more with --minutes."
+        return f"The time ended before a batch was found that fits into {limit}; --minutes gives it more."
     good = [remedy for remedy in result.remedies if remedy.fits]
     if not good:
-        return f"Nothing fits into {limit}, not even one crop, and no change that was tried is enough."
+        return f"Nothing fits into {limit}, not even one crop, and no change that was tried helps enough."
     needed = f"{(good[0].peak or 0) / MIB:,.0f} MiB"
     return f"Nothing fits into {limit}; with {changes_text(good[0])} one crop needs {needed}, and fits."
 
@@ -144,7 +144,7 @@ def sentence(result: Fit) -> str:
 def changes_text(attempt: MemoryTrial) -> str:
     """Return what was set otherwise, as settings."""
     settings = [f"{key}={value}" for key, value in attempt.changes.items()]
-    return " ".join([*settings, "for longer"] if attempt.long else settings)
+    return " ".join([*settings, "(longer run)"] if attempt.long else settings)
 
 
 def limit_text(limit: memory_limit.Limit) -> str:

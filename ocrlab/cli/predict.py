@@ -90,15 +90,15 @@ def run(args: argparse.Namespace) -> Answer:
 def _check(args: argparse.Namespace, paths: list[str], out: Path | None) -> None:
     """Raise ConfigError for words that do not go together, and for places that cannot be written."""
     if not paths:
-        raise ConfigError("predict was given no image", need="files or folders", do="See ocrlab predict --help")
+        raise ConfigError("predict needs at least one image", need="files or folders", do="See ocrlab predict --help")
     if args.jsonl == "-" and args.json:
         raise ConfigError("--json and --jsonl - both want stdout", do="Choose one of them, or --jsonl FILE")
     if address := next((word for word in paths if "://" in word), None):
         raise ConfigError("A page is a file, not an address", got=address, need="a path", do="Download it first")
     if lost := next((word for word in paths if word != "-" and not os.path.lexists(word)), None):  # before torch
-        raise DataError("There is no such file or folder", got=lost, need="images or folders of images", missing=True)
+        raise DataError("No such file or folder", got=lost, need="images or folders of images", missing=True)
     if args.jsonl == "":
-        raise ConfigError("--jsonl was given no name", need="a new file, or - for stdout")
+        raise ConfigError("--jsonl needs a file name", need="a new file, or - for stdout")
     if args.jsonl and args.jsonl != "-":
         output_paths.new_file(Path(args.jsonl), "--jsonl", in_existing_folder=True)
     if out is not None:

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> Answer:
     from ocrlab.data.audit import contact_sheet, repaired_copy
 
     if args.clean is not None and args.clean.exists() and (not args.clean.is_dir() or any(args.clean.iterdir())):
-        raise ConfigError(f"--clean {args.clean} is there already", need="a new or empty folder", do="Name another one")
+        raise ConfigError(f"--clean {args.clean} already exists", need="a new or empty folder", do="Name another one")
     out = args.out or output_paths.unused(Path("reports") / f"check-{args.data.resolve().stem}", _has_sheets)
     if _has_sheets(out):
         need = "a folder without sheet-NNN.png"

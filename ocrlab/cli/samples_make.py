@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> Answer:
     if min(args.train, args.val, args.seed) < 0:
         raise ConfigError("--train, --val and --seed must not be negative")
     if not args.train and not args.val:
-        raise ConfigError("There is no page to make", got="--train 0 --val 0", need="at least one page")
+        raise ConfigError("No page to write", got="--train 0 --val 0", need="at least one page")
     output_paths.folder(args.folder, "DIR")
     from ocrlab.data.synthetic import generate
 

@@ -129,7 +129,7 @@ def check_first(args: argparse.Namespace) -> Path:
 def count_processes(args: argparse.Namespace, mine: run_folder_launcher.Ranks) -> int:
     """Return how many ranks this command is to start, 1 for none but itself; raises ConfigError."""
     if args.nproc is not None and (not args.nproc.isdecimal() or int(args.nproc) < 1):
-        raise ConfigError("--nproc is not a number of processes", got=repr(args.nproc), need="1, 2, 3, ...")
+        raise ConfigError("--nproc must be a number of processes", got=repr(args.nproc), need="1, 2, 3, ...")
     if mine.launcher:
         if args.nproc is not None:
             what = f"--nproc inside of {mine.launcher}, which has started the ranks already"
@@ -145,7 +145,7 @@ def count_processes(args: argparse.Namespace, mine: run_folder_launcher.Ranks) -
             count = train_preflight.wanted_ranks(file, list(filter(is_override, args.settings)))
     if args.in_process and count > 1:
         option = f"--nproc {count}" if args.nproc is not None else f"trainer.devices={count}"
-        raise ConfigError("--in-process trains in this one process", got=option, do="Leave one of the two out")
+        raise ConfigError("--in-process trains in a single process", got=option, do="Leave one of the two out")
     if count > (cores := host.cores()):
         slow = "more ranks than cores make training slower"
         print(f"ocrlab: {count} ranks share {cores} cores of this machine; {slow}", file=sys.stderr, flush=True)
@@ -198,7 +198,7 @@ def load_resumed_config(args: argparse.Namespace) -> Config:
 
     if args.settings or args.config:
         words = " ".join([*args.settings, *filter(None, [args.config and f"--config {args.config}"])])
-        raise ConfigError("--resume goes on with the config of its run", got=f"{words} as well", do="Leave that out")
+        raise ConfigError("--resume uses the config of its run", got=f"{words} as well", do="Leave that out")
     path = args.resume / "config.yaml"
     if not path.is_file():
         there = args.resume.is_dir()

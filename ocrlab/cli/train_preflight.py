@@ -34,7 +34,7 @@ def read_places(file: Path | None, words: list[str]) -> dict[str, str]:
 
 
 def wanted_ranks(file: Path | None, words: list[str]) -> int:
-    """Return how many ranks `trainer.devices` asks for, 1 where it says nothing that can be used."""
+    """Return how many ranks `trainer.devices` asks for, 1 where it has an unusable value."""
     asked = [setting.value for setting in _settings(file, words) if setting.key == "trainer.devices"]
     last = asked[-1] if asked else "1"
     return max(1, int(last)) if isinstance(last, str) and last.isdecimal() else 1

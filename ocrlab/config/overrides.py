@@ -58,7 +58,7 @@ def from_lines(overrides: Sequence[str] | Mapping[str, Any], where: str = "comma
         return [Setting(str(key), value, repr(value), "given") for key, value in overrides.items()]
     if isinstance(overrides, str):
         need, do = "a list of key=value texts", "Put it in a list"
-        raise ConfigError("overrides are one text", got=overrides, need=need, do=do)
+        raise ConfigError("The overrides must be a list of settings", got=overrides, need=need, do=do)
     return [setting for text in overrides for setting in _from_word(text, where)]
 
 

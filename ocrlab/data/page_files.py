@@ -29,7 +29,7 @@ def pair(source: Source) -> tuple[list[tuple[Path, Path]], list[PageError], list
     folder, texts = source.images[0], source.annotations
     images = {_key(file, folder): file for file in files(folder) if file.suffix.lower() in SUFFIXES}
     if not images:
-        raise DataError(f"{folder} holds no images", need=f"files ending in {', '.join(sorted(SUFFIXES))}")
+        raise DataError(f"{folder} contains no images", need=f"files ending in {', '.join(sorted(SUFFIXES))}")
     by_stem: dict[str, list[Path]] = defaultdict(list)
     for file in files(texts):
         if file.suffix.lower() in PAGE_SUFFIXES:

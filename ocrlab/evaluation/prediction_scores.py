@@ -90,7 +90,7 @@ def read(path: Path) -> dict[str, PagePrediction]:
         if not (texts or jsons) or (jsons and alone):
             got = f"{len(texts)} .txt and {len(jsons)} .json" + (f", none for {_few(sorted(alone))}" if alone else "")
             need = "a .txt for each page, or a .json for each page"
-            raise DataError(f"{path} is no folder of predictions", got=got, need=need)
+            raise DataError(f"{path} is not a folder of predictions", got=got, need=need)
         pages = [_prediction(read_text(file), file, str(file)) for file in jsons] or [_icdar(file) for file in texts]
     elif not path.is_file():
         need = "a folder of .txt or .json, or a .jsonl"
@@ -101,7 +101,7 @@ def read(path: Path) -> dict[str, PagePrediction]:
     elif path.suffix.lower() == ".json":
         pages = [_prediction(read_text(path), path, str(path))]
     else:
-        raise DataError(f"{path} is no prediction", need="a .jsonl, a .json, or a folder of .txt or .json")
+        raise DataError(f"{path} is not a prediction", need="a .jsonl, a .json, or a folder of .txt or .json")
     predictions: dict[str, PagePrediction] = {}
     for name, page in pages:
         if _nfc(name) in predictions:
@@ -131,7 +131,7 @@ def _prediction(text: str, file: Path, place: str) -> tuple[str, PagePrediction]
     failed = "error" in content and detections is None
     detections = [] if failed else detections
     if not isinstance(image, str) or not isinstance(detections, list):
-        raise DataError(f"{place} is no prediction", got=json.dumps(content)[:80], need=NEED)
+        raise DataError(f"{place} is not a prediction", got=json.dumps(content)[:80], need=NEED)
     if not all(isinstance(detection, dict) and "polygon" in detection for detection in detections):
         raise DataError(f"{place} has a detection without a polygon", need=NEED)
     width, height = content.get("width"), content.get("height")

@@ -98,7 +98,7 @@ def to_resume(path: Path, config: Config) -> dict[str, Any]:
     other = [name for name in NETWORK if there.get(name, wanted[name]) != wanted[name]]
     if other:
         raise CheckpointError(
-            f"{path} is of another network than its run's config.yaml",
+            f"{path} has another network than config.yaml of its run",
             got=" ".join(f"{name}={there[name]}" for name in other),
             need=" ".join(f"{name}={wanted[name]}" for name in other),
             do="Put back what it was, or start a new run",
@@ -136,20 +136,20 @@ def load_detector(path: Path) -> tuple[Detector, Config, dict[str, Any]]:
         weights = {name.removeprefix(start): states[name] for name in states if str(name).startswith(start)}
     good = isinstance(weights, dict) and all(isinstance(tensor, torch.Tensor) for tensor in weights.values())
     if not (good and weights and isinstance(about.get("config"), dict)):
-        raise CheckpointError(f"{path} holds no detector", need="weights and settings as ocrlab train writes them")
+        raise CheckpointError(f"{path} contains no detector", need="weights and settings as ocrlab train writes them")
     settings = about["config"]
     if isinstance(trainer := settings.get("trainer"), dict) and trainer.get("strategy") == "fsdp":
         settings["trainer"] = trainer | {"strategy": "ddp"}  # of an older version, which wrote whole weights too
     try:
         config = Config(**settings)
     except (ConfigError, TypeError) as error:  # the latter for names of settings that are no text
-        raise CheckpointError(f"{path} holds settings that this ocrlab does not know", got=str(error)) from error
+        raise CheckpointError(f"{path} contains settings that this ocrlab does not know", got=str(error)) from error
     model = Detector(config.encoder, config.decoder, config.width)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(
-            f"The weights in {path} do not fit the detector that it names",
+            f"The weights in {path} do not match the detector in its settings",
             got=str(error).splitlines()[1].strip(" \t."),
             need=f"weights of {config.encoder} + {config.decoder}, width {config.width}",
         ) from error

@@ -133,7 +133,7 @@ def check_image(image: Image) -> Image:
     if not array or image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
         got = f"{image.dtype} {image.shape}" if array else type(image).__name__
         do = "Of a PIL image take np.asarray(image.convert('RGB'))"
-        raise ShapeError("This is no RGB image", got=got, need="a NumPy array (H, W, 3) of uint8, not empty", do=do)
+        raise ShapeError("This is not an RGB image", got=got, need="a NumPy array (H, W, 3) of uint8, not empty", do=do)
     return np.ascontiguousarray(image)
 
 

@@ -72,7 +72,7 @@ def collect(paths: Sequence[Path]) -> list[Path]:
             files.append(path)
         else:
             need = "images or folders of images"
-            raise DataError("There is no such file or folder", got=str(path), need=need, missing=True)
+            raise DataError("No such file or folder", got=str(path), need=need, missing=True)
     if not files:
         need = f"files {' '.join(sorted(SUFFIXES))}"
         raise DataError("No image was found", got=", ".join(map(str, paths)), need=need)
@@ -114,7 +114,9 @@ def predict_files(
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise DataError(f"{out} cannot be made", got=error.strerror, need="a folder of yours") from error
+            raise DataError(
+                f"{out} cannot be made", got=error.strerror, need="a folder that you may write to"
+            ) from error
     formed = tuple(wanted) if out is not None else ()
 
     def finish(page: Page, regions: postprocess.Regions) -> tuple[Path, Prediction, dict[str, Write]]:
@@ -173,7 +175,7 @@ def overlay(image: NDArray[np.uint8], polygons: Sequence[NDArray[np.float32]]) -
 
 
 def place(writes: Mapping[str, Write], out: Path, stem: str) -> tuple[Path, ...]:
-    """Make the files `out/stem` + ending, or `out/stem-2` … where one of them is there already; return their paths.
+    """Make the files `out/stem` + ending, or `out/stem-2` … where one of them already exists; return their paths.
 
     Each is whole or not there, and another process that writes into the same folder loses nothing either.
     """

@@ -103,7 +103,7 @@ def estimate(lab: Lab, needed: dict[str, Any]) -> View:
         limit = memory_limit.find_limit(None)
         crops = max(0, int((limit.bytes - needed["offset"]) / max(1.0, needed["slope"])))
         note += f"{size(limit.bytes)} ({limit.source}) would hold about {crops} crops. "
-    note += "No step was made for this; `ocrlab memory fit` measures the largest batch in children."
+    note += "No step was run for this; `ocrlab memory fit` measures the largest batch in children."
     return tables.table(("part", "estimated"), [*rows, ("all", size(needed["peak"]))], finding, note, total=True)
 
 

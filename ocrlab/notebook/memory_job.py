@@ -122,7 +122,7 @@ def steps(config: Config, workers: int, count: int) -> FollowedSteps:
                 processes = process(os.getpid())
     highest = watched.highest
     if highest is None:
-        raise ConfigError("No step was made", got=f"{count} steps of {len(index.samples)} pages")
+        raise ConfigError("No step was run", got=f"{count} steps of {len(index.samples)} pages")
     accounted = highest.process.before + highest.peak.bytes
     return FollowedSteps(
         highest,

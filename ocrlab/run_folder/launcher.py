@@ -86,7 +86,7 @@ def detect_ranks(environment: Mapping[str, str] | None = None) -> Ranks:
     if not fits or mine.world % mine.on_node:
         got = f"rank {mine.rank} of {mine.world}, {mine.local} of {mine.on_node} on this machine"
         need = "ranks counted from 0, and as many on each machine"
-        raise ConfigError(f"What {mine.launcher} says of this process does not fit together", got=got, need=need)
+        raise ConfigError(f"What {mine.launcher} reports about this process is inconsistent", got=got, need=need)
     return mine
 
 
@@ -107,7 +107,7 @@ def _number(variables: Mapping[str, str], name: str, otherwise: str = "") -> int
         return int(text)
     except ValueError:
         need = "a whole number, as torchrun and srun set it"
-        raise ConfigError(f"{name} says nothing that can be used", got=repr(text), need=need) from None
+        raise ConfigError(f"{name} has an unusable value", got=repr(text), need=need) from None
 
 
 def _tasks_here(variables: Mapping[str, str]) -> int:

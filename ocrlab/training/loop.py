@@ -356,7 +356,9 @@ def _run(
     if watcher.stop_signal is not None:
         raise SystemExit(128 + watcher.stop_signal)
     if trainer.global_step == 0:
-        raise RunError("Training made no step", need="trainer.max_steps or trainer.max_minutes long enough for one")
+        raise RunError(
+            "Training did not reach its first step", need="trainer.max_steps or trainer.max_minutes long enough for one"
+        )
 
 
 def loader(train: Index, config: Config, before: dict[str, Any] | None, mine: Ranks | None = None) -> DataLoader[Any]:

@@ -53,7 +53,7 @@ def calls(monkeypatch) -> SimpleNamespace:
     def collect(paths):
         for path in paths:
             if not path.exists():
-                raise DataError("There is no such file or folder", got=str(path), missing=True)
+                raise DataError("No such file or folder", got=str(path), missing=True)
         return paths
 
     def predict_files(detector, files, out, formats):

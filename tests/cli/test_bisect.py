@@ -78,9 +78,9 @@ def test_a_line_of_a_list_is_named_and_left_out(bisect: Callable[..., tuple[int,
     code = "import sys; [line.split()[1] for line in open(sys.argv[1])]"
     status, out, err = bisect("--samples", "list=train.txt", "--", sys.executable, "-S", "-c", code, "{list}")
     assert status == 0
-    assert "comes from the line 6 (`f.jpg`): it fails without all others; all others pass" in out
+    assert "is caused by the line 6 (`f.jpg`): it fails without the others; all others pass" in out
     assert "Until it is fixed: leave out line 6." in out
-    assert "8 lines, which are halved: up to 7 runs for one" in err
+    assert "8 lines are halved: up to 7 runs for one" in err
     assert err.count("ocrlab bisect: run ") <= 7
     assert out.splitlines()[0].split() == ["run", "lines", "ended", "s", "failure"]
 

@@ -85,7 +85,7 @@ def test_where_the_record_of_a_killed_run_ends_is_reported_and_decides_no_cause(
 
 def test_no_end_is_reported_of_a_run_that_lives(tmp_path: Path) -> None:
     run = recorded(tmp_path / "run", os.getpid())
-    with pytest.raises(DataError, match="holds no log"):
+    with pytest.raises(DataError, match="contains no log"):
         ask(str(run))
 
 

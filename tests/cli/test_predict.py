@@ -127,7 +127,7 @@ def test_no_page_left_is_a_failure(pages, calls, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--out", "here"], "no image"),
+        (["--out", "here"], "at least one image"),
         (["a.jpg", "--format", "xml"], "xml"),
         (["a.jpg", "data=x"], "no effect"),
         (["a.jpg", "encoder=resnet18"], "no effect"),
@@ -166,7 +166,7 @@ def test_settings_and_paths_may_stand_behind_the_formats(words, pages, calls):
     [
         (["--format", "jsn", "a.jpg"], "--format is unknown. Given: jsn. Needed: one or more of json, icdar, overlay"),
         (["--format", "a.jpg"], "--format is unknown. Given: a.jpg"),
-        (["--format", "json", "exif=true"], "predict was given no image"),
+        (["--format", "json", "exif=true"], "predict needs at least one image"),
         (["--format", "json", "ovelay", "a.jpg"], "--format is unknown. Given: ovelay"),
     ],
 )

@@ -46,7 +46,7 @@ def test_wrong_parameters_and_limits_are_refused_before_a_kernel_starts(write: A
     assert main(["run", path, "-p", "n", "nine", "-p", "m", "1"]) == 2
     stderr = capsys.readouterr().err
     assert "n='nine' cannot be used" in stderr
-    assert "no parameter m" in stderr
+    assert "Unknown parameter: m" in stderr
     assert main(["run", path, "--timeout", "0"]) == 2
     assert "seconds above 0" in capsys.readouterr().err
     assert main(["run", "none.ipynb"]) == 2

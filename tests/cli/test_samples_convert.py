@@ -37,4 +37,4 @@ def test_what_is_lost_is_reported(source, tmp_path, capsys):
     assert main(words) == 0
     assert "lost: 1 transcriptions of boxes that do not count, now ###" in capsys.readouterr().out
     assert main(words) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err

@@ -289,10 +289,10 @@ def test_nproc_wins_over_the_config_also_in_the_child(calls):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--nproc", "0"], "--nproc is not a number of processes"),
+        (["--nproc", "0"], "--nproc must be a number of processes"),
         (["--nproc", "-1"], "--nproc"),
         (["--nproc", "two"], "Given: 'two'"),
-        (["--nproc", "2", "--in-process"], "--in-process trains in this one process. Given: --nproc 2"),
+        (["--nproc", "2", "--in-process"], "--in-process trains in a single process. Given: --nproc 2"),
         (["trainer.devices=2", "--in-process"], "Given: trainer.devices=2"),
         (["trainer.num_nodes=2"], "It follows the launcher: torchrun --nnodes N"),
         (["trainer.strategy=deepspeed"], "Needed: ddp"),

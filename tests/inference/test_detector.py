@@ -85,7 +85,7 @@ def test_damage_is_named(ships):
     with pytest.raises(CheckpointError, match=r"damaged.*SHA-256"):
         Detector.load()
     ships.unlink()
-    with pytest.raises(CheckpointError, match=r"not there.*--checkpoint"):
+    with pytest.raises(CheckpointError, match=r"missing.*--checkpoint"):
         Detector.load()
 
 

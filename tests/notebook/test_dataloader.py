@@ -85,8 +85,10 @@ def test_every_section_says_its_finding_and_stands_alone(report: LoaderReport, r
 
 
 def test_an_empty_report_is_shown_as_empty() -> None:
-    empty = LoaderReport(finding="No step was seen", profile="Nothing was profiled", recommended="No setting worked")
-    assert "No step was seen" in dataloader.waiting(empty).text
+    empty = LoaderReport(
+        finding="No step was recorded", profile="Nothing was profiled", recommended="No setting worked"
+    )
+    assert "No step was recorded" in dataloader.waiting(empty).text
     assert "No line makes the host wait" in dataloader.profile(empty).text
     assert "No setting worked" in dataloader.recommended(empty).html
     assert "there is no worker" in dataloader.workers(empty).text

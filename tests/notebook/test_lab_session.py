@@ -154,7 +154,7 @@ def test_refused_parameters_are_shown_at_the_top_and_raised(shown: Shown, namesp
 
 def test_a_secret_among_the_parameters_is_refused_and_not_shown(shown: Shown, namespace: dict[str, Any]) -> None:
     namespace["In"].insert(2, '# Parameters\nwandb_api_key = "hunter2hunter2"')
-    with pytest.raises(ConfigError, match="wandb_api_key is named like a secret"):
+    with pytest.raises(ConfigError, match="wandb_api_key looks like a secret"):
         setup(namespace)
     assert "hunter2" not in str(shown)
 

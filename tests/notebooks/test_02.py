@@ -21,4 +21,4 @@ def test_bad_parameters_stop_it_at_once(execute: Any) -> None:
     with pytest.raises(PapermillExecutionError) as caught:
         execute(followed="many", leek="outputs")
     assert "followed='many' cannot be used" in str(caught.value)
-    assert "no parameter leek. Did you mean leak?" in str(caught.value)
+    assert "Unknown parameter: leek. Did you mean leak?" in str(caught.value)

@@ -38,8 +38,8 @@ def test_bad_parameters_stop_it_at_once_with_everything_that_is_wrong(
     for part in (
         "batch_size='eight' cannot be used. Needed: a whole number",
         "limit=7 cannot be used",
-        "no parameter max_stepps. Did you mean max_steps?",
-        "wandb_api_key is named like a secret",
+        "Unknown parameter: max_stepps. Did you mean max_steps?",
+        "wandb_api_key looks like a secret",
     ):
         assert part in message
     assert "hunter2" not in message

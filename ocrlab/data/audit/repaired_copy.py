@@ -51,7 +51,7 @@ def copy(
     """
     done = CleanedCopy(Path(folder).expanduser())
     if done.folder.exists() and (not done.folder.is_dir() or any(done.folder.iterdir())):
-        raise DataError(f"{done.folder} is there already", need="a new or empty folder", do="Name another one")
+        raise DataError(f"{done.folder} already exists", need="a new or empty folder", do="Name another one")
     by_page: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         by_page.setdefault((finding.split, finding.page), []).append(finding)

@@ -1,6 +1,6 @@
 """Annotated pages from one format into another, as they were annotated: nothing is clipped, ordered or judged.
 
-All of it is written or nothing: into a folder beside the target, which gets its name at the end. What is there already
+All of it is written or nothing: into a folder beside the target, which gets its name at the end. What already exists
 is never overwritten, and the source is only read. Image, polygon, transcription and the ignore flag are carried over.
 """
 
@@ -88,7 +88,7 @@ def _check(source: Path, target: Path, to: str, images: Images) -> None:
         raise DataError("Shards hold the images themselves", got=f"--images {images}", need="--images copy")
     if os.path.lexists(target):
         do = "Name another one; nothing is overwritten"
-        raise DataError(f"{target} is there already", need="a new folder", do=do)
+        raise DataError(f"{target} already exists", need="a new folder", do=do)
     if not source.exists():
         reader.open_pages(source, "train")  # says what is there instead
     home = (source if source.is_dir() else source.parent).resolve()
@@ -109,17 +109,19 @@ def write_whole(target: Path) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     except OSError as error:
         what = f"{target.parent.absolute()} cannot be written"
-        raise DataError(what, got=error.strerror, need="a folder of your own") from error
+        raise DataError(what, got=error.strerror, need="a folder that you may write to") from error
     try:
         yield folder
         mask = os.umask(0o077)
         os.umask(mask)
         folder.chmod(0o777 & ~mask)
         if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
-            raise DataError(f"{target} was made by somebody else meanwhile", need="a new folder")
+            raise DataError(f"{target} was created by another process meanwhile", need="a new folder")
         folder.rename(target)
     except OSError as error:
-        raise DataError(f"{target} cannot be written", got=error.strerror, need="room and rights to write") from error
+        raise DataError(
+            f"{target} cannot be written", got=error.strerror, need="free space and permission to write"
+        ) from error
     finally:
         if folder.exists():
             shutil.rmtree(folder)

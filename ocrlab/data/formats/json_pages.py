@@ -97,7 +97,7 @@ def _labelme_shape(shape: Any) -> tuple[Polygon | None, str, bool]:
         points = rectangle(*points.min(axis=0), *points.max(axis=0))
     elif form not in OUTLINES and not (form == "rectangle" and count == 4):
         do = "Draw the text as a polygon, or remove the shape"
-        raise PageError(f"a {form} is no area of text", need="polygon, rectangle or rotation", do=do)
+        raise PageError(f"a {form} does not enclose text", need="polygon, rectangle or rotation", do=do)
     return points, text, ignored or label.strip() == IGNORED
 
 

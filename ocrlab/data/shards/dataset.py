@@ -168,7 +168,7 @@ def _reopen(file: Path, place: Path, stamp: str, exif: bool, chosen: NDArray[np.
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"The index {file} cannot be read", got=str(error), do="Start again") from error
     if index.about["id"] != stamp:
-        raise DataError(f"The index {file} was made anew meanwhile", do="Start again")
+        raise DataError(f"The index {file} was rebuilt meanwhile", do="Start again")
     return Samples(index, exif, chosen)
 
 

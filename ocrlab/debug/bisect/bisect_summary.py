@@ -16,7 +16,7 @@ from ocrlab.records import SCHEMA
 
 NAMED = 6  # samples that a sentence names
 FEW = 2  # samples that are examples
-AS_IT_WAS = "as it was"
+AS_IT_WAS = "unchanged"
 WIDE = 66  # characters that the columns of factors may take: with all others they still fit a terminal
 SURE = 0.9  # rate above which the sentence does not mention it
 
@@ -29,16 +29,16 @@ def plan(flips: Sequence[Factor], limits: Limits, samples: int = 0, unit: str = 
         single, pair = expected_runs(len(flips))
         names = ", ".join(f"{factor.name} ({flip_text(factor)})" for factor in flips)
         lines.append(f"{len(flips)} factor{'s' if len(flips) > 1 else ''}: {names}")
-        two = f", {min(pair, runs)} where it takes two" if len(flips) > 1 else ""
-        text = f"{min(single, runs)} runs where one of them always makes it fail"
-        text += ", or fewer where a verdict suspects the right one" if len(flips) & len(flips) - 1 else ""  # not of 8
-        lines.append(f"{text}{two}; several times as many where it fails now and then; at most {runs}")
-        lines[-1] += f" ({limits.again} of them to make sure, where a run is short)" if limits.again else ""
+        two = f", {min(pair, runs)} for a pair" if len(flips) > 1 else ""
+        text = f"needs {min(single, runs)} runs for one culprit"
+        text += " (fewer if the verdict suspects it)" if len(flips) & len(flips) - 1 else ""  # not of 8
+        lines.append(f"{text}{two}, and several times as many if it fails only sometimes; at most {runs}")
+        lines[-1] += f"; {limits.again} of them confirm the answer if a run is short" if limits.again else ""
     if samples:
-        text = f"{samples} {unit}s, which are halved{' then' if flips else ''}: up to {halvings(samples)} runs for one"
-        lines.append(f"{text}, more for several and where it fails now and then; at most {runs} in all")
+        text = f"{samples} {unit}s are halved{' then' if flips else ''}: up to {halvings(samples)} runs for one"
+        lines.append(f"{text}, more for several or if it fails only sometimes; at most {runs} in total")
     whole = min(runs * timeout, limits.seconds or math.inf)
-    return "\n".join([*lines, f"a run takes at most {timeout:g} s; at most {_minutes(whole)} in all"])
+    return "\n".join([*lines, f"at most {timeout:g} s for each run, {_minutes(whole)} in total"])
 
 
 def expected_runs(count: int) -> tuple[int, int]:
@@ -67,7 +67,7 @@ def first_run(job: BisectJob) -> str:
         return ""
     single, pair = expected_runs(len(job.factors))
     each = job.rows[0]["seconds"]
-    text = f"a run takes {each:.0f} s: about {_minutes(min(single, job.limits.runs) * each)} for one culprit"
+    text = f"each run takes {each:.0f} s: about {_minutes(min(single, job.limits.runs) * each)} for one culprit"
     text += f", {_minutes(min(pair, job.limits.runs) * each)} for two" if len(job.factors) > 1 else ""
     return f"{text}{suspects(job)}" if each >= 1 and job.factors else ""
 
@@ -81,12 +81,13 @@ def suspects(job: BisectJob) -> str:
 
 def line(number: int, row: dict[str, Any], unit: str = "page") -> str:
     """Return one run in words, as it ends."""
-    unchanged = ", ".join(row["as it was"]) or "nothing"
-    unchanged = "everything" if not row["flipped"] else unchanged
+    named = ", ".join(row["as it was"])
+    unchanged = f"{named} unchanged" if named else "everything changed"
+    unchanged = unchanged if row["flipped"] else "everything unchanged"
     pages = "" if row["pages"] is None else f", {len(row['pages'])} {unit}{'s' if len(row['pages']) > 1 else ''}"
     failure = "" if row["ended"] == "passed" else f" ({row['told']})"
-    duration = ", known already" if row["known"] else f", {row['seconds']:.1f} s"
-    return f"run {number}: {row['ended']}{failure} with {unchanged} as it was{pages}{duration}"
+    duration = ", known from an earlier bisect" if row["known"] else f", {row['seconds']:.1f} s"
+    return f"run {number}: {row['ended']}{failure} with {unchanged}{pages}{duration}"
 
 
 def sentence(job: BisectJob, answer: Answer, search: Search, samples: SampleVerdict | None = None) -> str:
@@ -97,11 +98,11 @@ def sentence(job: BisectJob, answer: Answer, search: Search, samples: SampleVerd
         others = f", {_whatever(job)}" if job.factors else ""
         if not samples.fix:
             return f"{what}: {samples.culprit}{because}{others}; {len(job.rows)} runs."
-        return f"{what} comes from {samples.culprit}{because}{others}. Until it is fixed: {samples.fix}."
+        return f"{what} is caused by {samples.culprit}{because}{others}. Until it is fixed: {samples.fix}."
     text = _factors_text(job, answer, search, samples)
     if samples is None or factors.DATA in _culprits(job, answer):
         return text
-    return f"{text} With everything as it was, of the {job.unit}s it is {samples.culprit}{because}."
+    return f"{text} With all settings unchanged it is caused by {samples.culprit}{because}."
 
 
 def _culprits(job: BisectJob, answer: Answer) -> list[str]:
@@ -110,7 +111,7 @@ def _culprits(job: BisectJob, answer: Answer) -> list[str]:
 
 def _whatever(job: BisectJob) -> str:
     count = len(job.factors)
-    return f"whatever of the {count} factors is flipped" if count > 1 else f"also with {job.factors[0].name} flipped"
+    return f"whichever of the {count} factors is changed" if count > 1 else f"also with {job.factors[0].name} changed"
 
 
 def _factors_text(job: BisectJob, answer: Answer, search: Search, data: SampleVerdict | None) -> str:
@@ -119,25 +120,25 @@ def _factors_text(job: BisectJob, answer: Answer, search: Search, data: SampleVe
     if answer.status == "otherwise":
         last = job.rows[-1]["told"] if job.rows else "nothing was run"
         if any(row["flipped"] for row in job.rows):
-            return f"Stopped after {runs}: all others fail in another way; other_failures says how."
+            return f"Stopped after {runs}: all others fail in another way, see other_failures."
         if job.rows and job.rows[-1]["ended"] == "not done":
-            return f"Stopped: with everything as it was the run was {last}; --timeout gives it longer."
-        return f"Stopped: with everything as it was the run neither passed nor failed in the expected way ({last})."
+            return f"Stopped: with everything unchanged the run was {last}; --timeout gives it more time."
+        return f"Stopped: with everything unchanged the run neither passed nor failed in the expected way ({last})."
     if answer.status == "never":
         rarest = 100 * (1 - 0.05 ** (1 / max(1, tried)))
-        text = f"It did not fail in {runs} with everything as it was"
+        text = f"It did not fail in {runs} with everything unchanged"
         return f"{text}: it is gone, or happens in fewer than {rarest:.0f} of 100 runs."
     if answer.status == "none":
         return f"None of these: {what} happens {_whatever(job)}; {runs}."
     if answer.status == "misfit":
-        text = f"No few of the factors explain which runs failed with {what}"
-        return f"{text}: more is involved, or something that was not flipped; {runs}."
+        text = f"No small set of the factors explains which runs failed with {what}"
+        return f"{text}: more is involved, or something that was not changed; {runs}."
     if answer.status == "undecided":
-        more = "The time is up; the same command goes on from here."
+        more = "The time is up; the same command continues from here."
         if job.used >= job.limits.runs:
-            more = f"The same command with --runs {2 * job.limits.runs} goes on from here."
+            more = f"The same command with --runs {2 * job.limits.runs} continues from here."
         if not job.rows:
-            return f"Nothing is known yet: no run was made. {more}"
+            return f"Nothing is known yet: nothing was run. {more}"
         return f"Not enough runs: after {tried} it may be {_answer_text(job, answer, search)}. {more}"
     text = f"{_cause_text(job, answer, data)}: {_evidence(job, answer, search)}"
     text += f"; probability {search.probability(answer):.2f}"
@@ -147,8 +148,8 @@ def _factors_text(job: BisectJob, answer: Answer, search: Search, data: SampleVe
         return f"{text}{f', it fails in about {100 * rate:.0f} of 100 runs' if rate < SURE else ''}. {fix}"
     if job.proofs:
         settled = f"{job.settled_after} run{'s' if job.settled_after != 1 else ''}"
-        return f"{text}. {fix} That stood after {settled}; {_more_runs(job)} more to be sure ended as it says."
-    return f"{text}. {fix} It is taken to fail always; if it does not, --rate 0.5 makes more runs."
+        return f"{text}. {fix} Found after {settled}, and confirmed by {_more_runs(job)} more."
+    return f"{text}. {fix} This assumes that it always fails; if not, --rate 0.5 repeats the runs."
 
 
 def table(job: BisectJob) -> list[list[str]]:
@@ -172,7 +173,7 @@ def legend(job: BisectJob) -> str:
     if sum(max(len(factor.name), len(AS_IT_WAS)) + 2 for factor in job.factors) <= WIDE:
         return ""
     named = ", ".join(f"{_letter(index)} {factor.name}" for index, factor in enumerate(job.factors))
-    return f"{named}; x is {AS_IT_WAS}, - is flipped"
+    return f"{named}; x is {AS_IT_WAS}, - is changed"
 
 
 def _heads(job: BisectJob) -> list[str]:
@@ -244,10 +245,10 @@ def _cause_text(job: BisectJob, answer: Answer, data: SampleVerdict | None) -> s
             text += f" ({data.evidence})" if data.evidence else ""
         texts.append(text)
     if len(texts) == 1:
-        return f"{what} comes from {texts[0]}"
+        return f"{what} is caused by {texts[0]}"
     if answer.each_alone:
-        return f"{what} comes from {' as well as from '.join(texts)}, each alone"
-    return f"{what} needs {' and '.join(texts)} together"
+        return f"{what} is caused by {' and by '.join(texts)}, each alone"
+    return f"{what} is caused by {' and '.join(texts)} together"
 
 
 def _evidence(job: BisectJob, answer: Answer, search: Search) -> str:
@@ -259,11 +260,13 @@ def _evidence(job: BisectJob, answer: Answer, search: Search) -> str:
         if end is not None:
             ends[run & named != 0 if answer.each_alone else run & named == named].append(end)
     with_it, without = ends[True], ends[False]
-    text = f"it failed in {sum(with_it)} of {len(with_it)} run{'s' if len(with_it) != 1 else ''} with, in"
-    text += f" {sum(without)} of {len(without)} without"
+    text = f"{sum(with_it)} of {len(with_it)} run{'s' if len(with_it) != 1 else ''} with it failed,"
+    text += f" {sum(without)} of {len(without)} without it"
     flips = [named] if answer.each_alone else items
     text += (
-        ", and passed with nothing else flipped" if any((search.whole ^ f, False) in search.runs for f in flips) else ""
+        ", and it passed with nothing else changed"
+        if any((search.whole ^ f, False) in search.runs for f in flips)
+        else ""
     )
     if answer.each_alone or search.is_flaky:
         return text
@@ -273,11 +276,11 @@ def _evidence(job: BisectJob, answer: Answer, search: Search) -> str:
         ]
         if search.whole ^ item in search.ended(None) and passed:
             name, more = _names(job, item), _names(job, search.whole ^ max(passed, key=int.bit_count) ^ item)
-            text += f"; {name} flipped alone ends otherwise, but with {more} flipped too it fails with {name} as it was"
-            text += " and passes without"
+            text += f"; changing {name} alone ends in another way, but with {more} changed too it fails with"
+            text += f" {name} unchanged and passes with it changed"
     if answer.unproved:
         extra = _names(job, union(1 << index for index in answer.unproved))
-        text += f"; whether it needs {extra} as well is not known, as it ends otherwise without"
+        text += f"; whether {extra} is needed too is unknown: without it the program ends in another way"
     return text
 
 
@@ -367,14 +370,14 @@ def _how(culprits: SampleCulprits, groups: Sequence[Sequence[str]]) -> str:
     several = len(groups) > 1
     it = "each" if several else "they" if len(groups[0]) > 1 else "it"
     fails = (
-        f"{it} {'fail' if it == 'they' else 'fails'} without all others" if not culprits.company else "it needs others"
+        f"{it} {'fail' if it == 'they' else 'fails'} without the others" if not culprits.company else "it needs others"
     )
     if culprits.company:
-        fails = "it fails with any others beside it, and not alone"
-    rest = {"many": "others fail too", "spent": "whether others fail too is not known"}
+        fails = "it fails together with any others, but not alone"
+    rest = {"many": "others fail too", "spent": "whether others fail too is unknown"}
     text = f"{fails}; {rest.get(culprits.ending, 'all others pass')}"
     often = f"; it fails in about {100 * culprits.rate:.0f} of 100 runs" if culprits.rate else ""
-    return text + (f" (each part was let pass after {culprits.tries} runs){often}" if culprits.tries > 1 else "")
+    return text + (f" (a part counts as passed after {culprits.tries} runs){often}" if culprits.tries > 1 else "")
 
 
 def _sample_list(culprits: SampleCulprits, group: Sequence[str], unit: str) -> str:

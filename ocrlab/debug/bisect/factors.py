@@ -89,7 +89,7 @@ def _sides(name: str, text: str) -> tuple[str, str]:
     else:
         cuts = [place for place, sign in enumerate(text) if sign == ":"][:3]
         cuttings = " or ".join(f"{name}={text[:cut]}::{text[cut + 1 :]}" for cut in cuts)
-        raise ConfigError(f"--factor {name}={text} can be cut at more than one colon", need=cuttings)
+        raise ConfigError(f"--factor {name}={text} has more than one colon", need=cuttings)
     return bad, good
 
 

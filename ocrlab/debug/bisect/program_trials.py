@@ -37,9 +37,7 @@ def starter(command: Sequence[str], factors: Sequence[Factor], samples: Samples 
     for word in command:
         unknown = re.fullmatch(rf"(?:[\w.-]+=)?{PLACEHOLDER.pattern}", word)
         if unknown and unknown[1] not in names:
-            raise ConfigError(
-                f"{word} stands for no factor", got=", ".join(sorted(names)), need="--factor NAME=BAD:GOOD"
-            )
+            raise ConfigError(f"{word} is not a factor", got=", ".join(sorted(names)), need="--factor NAME=BAD:GOOD")
     inside = {name for name in names if any(f"{{{name}}}" in word for word in command)}
     for name in sorted(names - inside):
         current = next((word for word in command if re.match(rf"-*{re.escape(name)}(=|$)", word)), None)
@@ -104,7 +102,7 @@ def _differing_keys(name: str, bad: Path, good: Path) -> Iterator[Factor]:
     differing = list(_differing(_read(bad), safe))
     if not differing:
         raise ConfigError(
-            f"--factor {name}: {bad} and {good} say the same", need="a config with which it does not fail"
+            f"--factor {name}: {bad} and {good} have the same content", need="a config with which it does not fail"
         )
     for keys, was, now in differing:
         job = {"file": name, "path": str(bad.absolute()), "keys": keys, "good": now, "kept": _depth(safe, keys)}
@@ -121,7 +119,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read", got=got, need="plain JSON, YAML or TOML") from error
     if not isinstance(content, dict):
         got = type(content).__name__
-        raise ConfigError(f"{path} cannot be taken apart", got=got, need="keys and values at the top")
+        raise ConfigError(f"{path} has no keys to compare", got=got, need="keys and values at the top")
     return content
 
 

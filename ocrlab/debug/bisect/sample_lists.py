@@ -61,7 +61,7 @@ def read_samples(word: str) -> Samples:
         need = "text, or JSON with one list of records"
         raise ConfigError(f"--samples {word} cannot be read", got=str(error), need=need) from error
     if not samples.names:
-        raise ConfigError(f"--samples {word} holds no samples", need="files, lines or entries, one a sample")
+        raise ConfigError(f"--samples {word} contains no samples", need="files, lines or entries, one a sample")
     return samples
 
 

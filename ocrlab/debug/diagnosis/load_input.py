@@ -153,7 +153,9 @@ def _text(text: str, path: str) -> str:
     """Return a text; raises DataError where its beginning shows that it is none: a program, an archive, an image."""
     start = text[:HEAD]
     if start.startswith(BINARY) or (len(start) > 64 and junk(start)):
-        raise DataError(f"{path} is no text", got="bytes of a binary file", need="a log, a run folder or a notebook")
+        raise DataError(
+            f"{path} is not a text file", got="bytes of a binary file", need="a log, a run folder or a notebook"
+        )
     return text
 
 
@@ -178,7 +180,7 @@ def read_run_folder(place: Path) -> Incident:
     logs = list(dict.fromkeys(file for name in LOGS for file in sorted(place.glob(name)) if file.is_file()))
     if not (texts or old or inside.is_dir() or (place / "flight").is_dir()) and len({log.stem for log in logs}) > 1:
         got, need = ", ".join(log.name for log in logs[:4]), "one of them, or a run folder"
-        raise DataError(f"{place} is no run folder and holds several logs", got=got, need=need)
+        raise DataError(f"{place} is not a run folder and contains several logs", got=got, need=need)
     for file_ in [*logs, *sorted((place / "flight").glob("*stack*.txt"))][:8]:
         with safe_read.open_file(file_) as file:
             texts.setdefault("stacks.txt" if "stack" in file_.name else file_.name, read_excerpt(file))
@@ -188,7 +190,9 @@ def read_run_folder(place: Path) -> Incident:
     if not (texts or old or answer or noticed is not None or record):
         recorded = next((place / "flight").glob("ring-*.bin"), None)
         do = f"Run its last step again: ocrlab replay {place}" if recorded else None
-        raise DataError(f"{place} holds no log", need=f"a run folder, or a file such as {', '.join(LOGS[:4])}", do=do)
+        raise DataError(
+            f"{place} contains no log", need=f"a run folder, or a file such as {', '.join(LOGS[:4])}", do=do
+        )
     since = {"replay": answer or None, "learned": noticed, "record": record or None}
     facts = {name: value for name, value in since.items() if value is not None}
     return replace(incident_, facts={**incident_.facts, **facts})

@@ -126,7 +126,7 @@ def check_step(
 
 
 def _answers(law: Law, step: Experiment, given: Given) -> Iterator[Result]:
-    """Yield what a law answers; what it cannot test, and an error of the step or of ours, is an answer too."""
+    """Yield what a law answers; what it cannot test, and an error of the step or of ocrlab, is an answer too."""
     try:
         yield from law.test(step, given)
     except NotTestable as why:

@@ -98,7 +98,7 @@ class InterpolationWatch(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         try:
             self._look(func, args, kwargs or {}, result)
-        except Exception:  # of ours: the user's transform goes on
+        except Exception:  # of ocrlab itself: the user's transform goes on
             self._waiting.clear()
         return result
 

@@ -34,7 +34,7 @@ def find_limit(gigabytes: float | None, *, cuda: bool = False, root: Path = ROOT
     `gigabytes` are 10^9 bytes, as the limits of containers and cards are sold.
     """
     if gigabytes is not None and not gigabytes > 0:
-        raise ConfigError("--limit must be an amount of memory", got=gigabytes, need="gigabytes, more than 0")
+        raise ConfigError("--limit must be a positive number of gigabytes", got=gigabytes, need="more than 0 GB")
     asked = int(gigabytes * GB) if gigabytes is not None else None
     if cuda:
         return Limit(asked or 1 << 50, "device", "--limit" if asked else "the device's memory", asked is not None)
@@ -45,7 +45,7 @@ def find_limit(gigabytes: float | None, *, cuda: bool = False, root: Path = ROOT
         if soft != resource.RLIM_INFINITY:
             limits.append(Limit(soft, kind, f"{name} (ulimit -{option})"))
     if not limits:
-        raise ConfigError("Nothing here says how much memory there is", need="--limit GB")
+        raise ConfigError("The available memory is unknown", need="--limit GB")
     return min(limits, key=lambda limit: limit.bytes)
 
 

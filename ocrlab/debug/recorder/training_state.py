@@ -57,7 +57,9 @@ class TrainingState:
         parts = {name: part for name, part in self.parts().items() if hasattr(part, "state_dict")}
         if parts.keys() != states.keys():
             raise CheckpointError(
-                "The program has other parts than when it was recorded", got=", ".join(parts), need=", ".join(states)
+                "The models or optimizers differ from those in the recording",
+                got=", ".join(parts),
+                need=", ".join(states),
             )
         for name, part in parts.items():
             part.load_state_dict(states[name])

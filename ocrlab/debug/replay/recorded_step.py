@@ -180,7 +180,7 @@ def find(run: Path, number: int | None = None, rank: int | None = None) -> Recor
     ConfigError for a step or a rank that it does not hold, DataError.
     """
     if not run.is_dir():
-        what = f"{run} is no folder" if run.exists() else f"There is no folder {run}"
+        what = f"{run} is not a folder" if run.exists() else f"There is no folder {run}"
         raise RunError(what, need="a run folder, as runs/NAME", missing=not run.exists())
     every = ring_reader.find_rings(run)
     option = f"--rank {rank}"

@@ -88,7 +88,7 @@ def find_run_of(pid: int, runs: Path) -> Path | None:
 
 
 def new_incident(folder: Path) -> Path:
-    """Make an empty `incident/`; one that is there already is kept under a number. Raises OSError."""
+    """Make an empty `incident/`; one that already exists is kept under a number. Raises OSError."""
     place = folder / INCIDENT
     if place.exists():
         _rename_to_free_number(place, place)

@@ -71,13 +71,13 @@ def decode(
         array = hasattr(probability, "shape")
         got = f"{probability.dtype} {probability.shape}" if array else type(probability).__name__
         need = "a NumPy array (h, w) of float32, one page at a time"
-        raise ShapeError("This is no probability map", got=got, need=need)
+        raise ShapeError("This is not a probability map", got=got, need=need)
     if to_page is not None and (np.shape(to_page) != (2, 3) or not np.isfinite(to_page).all()):
-        raise ShapeError("This does not map pixels to the page", got=np.shape(to_page), need="a finite (2, 3) array")
+        raise ShapeError("to_page must map pixels to the page", got=np.shape(to_page), need="a finite (2, 3) array")
     if shape not in ("quad", "polygon"):
-        raise ConfigError("This shape of regions does not exist", got=repr(shape), need="quad or polygon")
+        raise ConfigError("Unknown shape of regions", got=repr(shape), need="quad or polygon")
     if unclip != "exact" and not (isinstance(unclip, int | float) and unclip > 0):
-        raise ConfigError("Regions cannot be unclipped by this", got=repr(unclip), need='"exact" or a ratio above 0')
+        raise ConfigError("The unclip ratio cannot be used", got=repr(unclip), need='"exact" or a ratio above 0')
     if probability.size == 0:
         return Regions([], np.zeros(0, np.float32))
     heat = HeatMap(np.ascontiguousarray(probability), kernels() if compiled else None)

@@ -55,13 +55,13 @@ def interpreter(word: str) -> str:
     if program is None:
         near = Path(word).expanduser() / "bin" / "python"
         do = f"Give the program, {near}" if near.exists() else do
-        raise ConfigError(f"{word} is no program", need="the path or the name of a Python interpreter", do=do)
+        raise ConfigError(f"{word} is not a program", need="the path or the name of a Python interpreter", do=do)
     if "py" not in os.path.basename(program).lower():  # one that is called so may be too broken to answer
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # the probes report what is wrong with it
             command = [program, "-V"]
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=5, check=False)
             if b"python" not in (done.stdout + done.stderr).lower():
-                raise ConfigError(f"{word} is no Python", need="a Python interpreter", do=do)
+                raise ConfigError(f"{word} is not a Python interpreter", need="a Python interpreter", do=do)
     return os.path.abspath(program)
 
 

@@ -18,12 +18,12 @@ def find() -> Path:
     do = "Install ocrlab again, or name a checkpoint of your own with --checkpoint CKPT"
     for file in (path, beside):
         if not file.is_file():
-            raise CheckpointError("The shipped detector is not there", got=f"no {file}", need="a whole install", do=do)
+            raise CheckpointError("The included detector is missing", got=f"no {file}", need="a whole install", do=do)
     recorded, digest = beside.read_text(encoding="utf-8").split(maxsplit=1)[:1], sha256(path)
     if recorded != [digest]:
         expected = recorded[0] if recorded else "nothing"
         raise CheckpointError(
-            "The shipped detector is damaged", got=f"{path} of SHA-256 {digest}", need=f"{expected}, as packed", do=do
+            "The included detector is damaged", got=f"{path} of SHA-256 {digest}", need=f"{expected}, as packed", do=do
         )
     return path
 

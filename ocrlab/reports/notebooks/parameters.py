@@ -245,7 +245,7 @@ def _find(cells: Sequence[str], namespace: Mapping[str, Any]) -> tuple[int, list
 def secret_error(name: str) -> ConfigError:
     """Return the error for a parameter that is named like a secret."""
     do = "Set it in the environment instead; if its value was real, delete this notebook's file and change the secret"
-    return ConfigError(f"Parameter {name} is named like a secret, and a notebook keeps its parameters", do=do)
+    return ConfigError(f"Parameter {name} looks like a secret, and notebook parameters are saved in the file", do=do)
 
 
 def _unknown(name: str, names: Sequence[str], also: Iterable[str] = ()) -> ConfigError:
@@ -253,7 +253,7 @@ def _unknown(name: str, names: Sequence[str], also: Iterable[str] = ()) -> Confi
         return secret_error(name)
     near = nearest(name, [*names, *also])
     do = f"Did you mean {near}? " if near else ""
-    return ConfigError(f"This notebook has no parameter {name}", do=f"{do}It has {', '.join(names) or 'none'}")
+    return ConfigError(f"Unknown parameter: {name}", do=f"{do}It has {', '.join(names) or 'none'}")
 
 
 def _parsed(kind: str) -> ast.expr:

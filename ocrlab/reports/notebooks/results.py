@@ -126,11 +126,11 @@ def load(path: Path | str) -> Result:
             raise DataError(f"{path} is not a notebook", got=got, need="a .ipynb file") from error
         if not contents:
             need, do = "an output of type " + MIME, "Execute the notebook first"
-            raise DataError(f"{path} holds no result", need=need, do=do)
+            raise DataError(f"{path} contains no result", need=need, do=do)
         text = json.dumps(contents[-1])
     content = from_json(text, source=str(path))
     if not isinstance(content.get("name"), str) or content.get("outcome") is None:
-        raise DataError(f"{path} holds no result", got=f"keys {', '.join(sorted(content))}", need="name and outcome")
+        raise DataError(f"{path} contains no result", got=f"keys {', '.join(sorted(content))}", need="name and outcome")
     return _result(content)
 
 

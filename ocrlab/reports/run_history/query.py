@@ -55,7 +55,7 @@ def condition(word: str) -> Condition | None:
     match = CONDITION.fullmatch(word)
     if match and match["sign"] in SIGNS and not isinstance(parse_value(match["value"]), int | float):
         got = repr(match["value"])
-        raise ConfigError(f"{word} compares with no number", got=got, need="a number, as in 'hmean>0.9'")
+        raise ConfigError(f"{word} needs a number to compare with", got=got, need="a number, as in 'hmean>0.9'")
     return Condition(match["key"], match["sign"], match["value"]) if match else None
 
 
@@ -75,7 +75,7 @@ def filter_by_status(runs: Iterable[Run], wanted: Iterable[str]) -> list[Run]:
         if word not in (*STATUSES, "failure"):
             near = get_close_matches(word, (*STATUSES, "failure"), n=1)
             do = f"Did you mean {near[0]}?" if near else None
-            raise ConfigError(f"{word!r} is no status", need=f"one of {', '.join(STATUSES)}, failure", do=do)
+            raise ConfigError(f"{word!r} is not a status", need=f"one of {', '.join(STATUSES)}, failure", do=do)
         names.update(FAILURES if word == "failure" else (word,))
     return [run for run in runs if run.status in names]
 

@@ -80,7 +80,7 @@ def meet_ranks(ranks: Ranks) -> None:
         group.init_process_group("gloo", rank=ranks.rank, world_size=ranks.world, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise RunError(
-            f"Rank {ranks.rank} of {ranks.world} has not met the others at {where}",
+            f"Rank {ranks.rank} of {ranks.world} did not reach the others at {where}",
             got=str(error).partition("\n")[0],
             need="every rank started, and the port of rank 0's machine open for all",
             do="Name the network with GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME where a machine has several",
@@ -192,7 +192,7 @@ def require_same(ranks: Ranks, what: str, value: object) -> None:
     odd = next((rank for rank, other in enumerate(values) if other != majority), None)
     if odd is not None:
         got, need = f"{values[odd]} on rank {odd}", f"{majority}, as on {values.count(majority)} others"
-        raise about_rank(odd, DataError(f"Rank {odd} has {what} of its own", got=got, need=need))
+        raise about_rank(odd, DataError(f"Rank {odd} has different {what}", got=got, need=need))
 
 
 def about_rank(rank: int, error: OcrlabError) -> OcrlabError:
@@ -223,7 +223,7 @@ def sum_scores(ranks: Ranks, judged: Mapping[int, NDArray[np.float64]], count: i
     times = table[:, 0, -1]
     if (times != 1).any():
         page = int(np.flatnonzero(times != 1)[0])
-        raise RunError("Validation has not judged each page once", got=f"page {page} {int(times[page])} times")
+        raise RunError("Some pages were validated twice or not at all", got=f"page {page} {int(times[page])} times")
     running = Running()
     for row in table:
         running.state += row

@@ -172,7 +172,7 @@ class StopAgreement:
         for rank, batch in enumerate(batches):
             if batch[2:] != majority[2:]:
                 error: OcrlabError = DataError(
-                    f"Rank {rank} was given a batch of another shape",
+                    f"Rank {rank} got a batch of another shape",
                     got=f"{batch[2:]} up to its micro-batch {batch[0]}",
                     need=f"{majority[2:]}, as on the others",
                     do="All ranks need the same config, data and version of ocrlab",

@@ -39,7 +39,7 @@ def test_what_is_certain_is_fixed_and_reported(draw: Callable[..., Any], tmp_pat
 
 def test_nothing_is_overwritten(draw: Callable[..., Any], tmp_path: Path) -> None:
     draw(3).write(tmp_path / "data", "p")
-    with pytest.raises(DataError, match="is there already"):
+    with pytest.raises(DataError, match="already exists"):
         repaired_copy.copy(tmp_path / "data", tmp_path / "data", [])
 
 

@@ -110,7 +110,7 @@ def test_text_that_would_be_read_as_points_is_refused(source: Path, tmp_path: Pa
 def test_nothing_is_overwritten_and_nothing_is_half_there(source: Path, tmp_path: Path, monkeypatch) -> None:
     before = {path: path.stat().st_mtime_ns for path in source.rglob("*")}
     (tmp_path / "there").mkdir()
-    for target, says in ((tmp_path / "there", "is there already"), (source / "new", "lies inside")):
+    for target, says in ((tmp_path / "there", "already exists"), (source / "new", "lies inside")):
         with pytest.raises(DataError, match=says):
             convert(source, target, "coco")
     with pytest.raises(DataError, match="Unknown format to write"):

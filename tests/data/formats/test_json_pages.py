@@ -194,10 +194,10 @@ def test_texts_and_flags(changes: dict[str, Any], text: str, ignored: bool) -> N
 @pytest.mark.parametrize(
     ("shape", "says"),
     [
-        ({**SHAPE, "shape_type": "circle"}, "shapes.1.: a circle is no area of text.*polygon"),
-        ({**SHAPE, "shape_type": "linestrip"}, "a linestrip is no area"),
-        ({**SHAPE, "shape_type": "mask"}, "a mask is no area"),
-        ({**SHAPE, "shape_type": "rectangle", "points": SHAPE_POINTS[:3]}, "a rectangle is no area"),
+        ({**SHAPE, "shape_type": "circle"}, "shapes.1.: a circle does not enclose text.*polygon"),
+        ({**SHAPE, "shape_type": "linestrip"}, "a linestrip does not enclose"),
+        ({**SHAPE, "shape_type": "mask"}, "a mask does not enclose"),
+        ({**SHAPE, "shape_type": "rectangle", "points": SHAPE_POINTS[:3]}, "a rectangle does not enclose"),
         ({**SHAPE, "points": [[1]]}, "shapes.1.: points.0. is not a point"),
         ({**SHAPE, "label": 4}, "label is not a string"),
         ([], "not an object"),

@@ -265,7 +265,7 @@ def test_workers_get_the_file_and_not_the_pages(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         pickle.loads(sent)
     reader.load(tmp_path, "train")
-    with pytest.raises(DataError, match="made anew meanwhile"):
+    with pytest.raises(DataError, match="rebuilt meanwhile"):
         pickle.loads(sent)
 
 

@@ -45,7 +45,7 @@ def test_a_single_culprit_gives_a_sentence_and_a_record(tmp_path: Path) -> None:
     assert named(job, answer) == {"b"}
     assert job.used <= 4
     text = bisect_summary.sentence(job, answer, runs)
-    assert text.startswith("KeyError: 'no page 17' comes from b (1): it failed in ")
+    assert text.startswith("KeyError: 'no page 17' is caused by b (1): ")
     assert "Until it is fixed: b=0." in text
     record = bisect_summary.record(job, answer, runs)
     assert record["culprits"] == ["b"]
@@ -123,7 +123,10 @@ def test_pages_are_halved_by_name(tmp_path: Path) -> None:
     assert (culprits.groups, culprits.ending) == ([[5]], "found")
     names = [f"page_{index}" for index in range(8)]
     record = bisect_summary.record(job, answer, runs, culprits, names)
-    assert "comes from the page page_5 (it fails without all others; all others pass): it failed" in record["sentence"]
+    assert (
+        "is caused by the page page_5 (it fails without the others; all others pass): 1 of 1 run with it failed"
+        in record["sentence"]
+    )
     assert "Until it is fixed: leave out page page_5." in record["sentence"]
     assert [names[5]] in [row["pages"] for row in record["table"]]
 
@@ -187,7 +190,7 @@ def test_an_answer_is_put_to_the_proof_where_runs_are_short(tmp_path: Path) -> N
     job, answer, runs = hunted(tmp_path / "one", "if on('b'): raise KeyError('x')", limits=Limits(timeout=20, again=3))
     plain, _, _ = hunted(tmp_path / "two", "if on('b'): raise KeyError('x')")
     assert (named(job, answer), job.proofs, job.used) == ({"b"}, 3, plain.used + 3)
-    assert "That stood after 4 runs; 3 more to be sure ended as it says" in bisect_summary.sentence(job, answer, runs)
+    assert "Found after 4 runs, and confirmed by 3 more" in bisect_summary.sentence(job, answer, runs)
 
 
 def test_what_fails_now_and_then_whatever_is_set_is_seldom_blamed_on_a_factor(

@@ -32,16 +32,16 @@ def hunted(ends: list[tuple[int, bool]], status: str = "found") -> tuple[BisectJ
 def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
     flips = factors.parse_factors([f"f{index}=1:0" for index in range(8)])
     text = bisect_summary.plan(flips, Limits(40))
-    assert "5 runs where one of them always makes it fail, 12 where it takes two" in text
+    assert "needs 5 runs for one culprit, 12 for a pair" in text
     assert "suspects" not in text, "of eight no run is to spare"
     three = bisect_summary.plan(flips[:3], Limits(40))
-    assert "4 runs where one of them always makes it fail, or fewer where a verdict suspects the right one, 8" in three
+    assert "needs 4 runs for one culprit (fewer if the verdict suspects it), 8" in three
     assert "at most 40" in text
-    assert "at most 200 min" in text
-    assert "at most 60 s in all" in bisect_summary.plan(flips, Limits(40, seconds=60.0))
+    assert "200 min in total" in text
+    assert "60 s in total" in bisect_summary.plan(flips, Limits(40, seconds=60.0))
     assert "pages" not in text
     assert bisect_summary.plan([], Limits(40), 40, "line").startswith(
-        "40 lines, which are halved: up to 10 runs for one"
+        "40 lines are halved: up to 10 runs for one"
     )
 
 
@@ -50,7 +50,7 @@ def test_the_first_run_says_how_long_all_will_take_and_what_is_suspected() -> No
     job.suspicion = [1.0, 3.0]
     assert (
         bisect_summary.first_run(job)
-        == "a run takes 2 s: about 6 s for one culprit, 12 s for two; suspected first: amp"
+        == "each run takes 2 s: about 6 s for one culprit, 12 s for two; suspected first: amp"
     )
 
 
@@ -65,36 +65,36 @@ def test_an_empty_side_reads_without_or_not_set() -> None:
 
 def test_a_culprit_with_its_evidence_and_its_fix() -> None:
     text = bisect_summary.sentence(*hunted([(3, True), (1, True), (2, False)]))
-    assert text.startswith("KeyError: 'x' comes from workers (4): it failed in 2 of 2 runs with, in 0 of 1 without")
-    assert "passed with nothing else flipped" in text
-    assert "Until it is fixed: workers=0. It is taken to fail always" in text
+    assert text.startswith("KeyError: 'x' is caused by workers (4): 2 of 2 runs with it failed, 0 of 1 without it")
+    assert "passed with nothing else changed" in text
+    assert "Until it is fixed: workers=0. This assumes that it always fails" in text
 
 
 def test_what_is_not_settled_says_how_to_go_on() -> None:
     job, answer, search = hunted([(3, True)], "undecided")
-    assert "--runs 20 goes on from here" not in bisect_summary.sentence(job, answer, search), (
+    assert "--runs 20 continues from here" not in bisect_summary.sentence(job, answer, search), (
         "there were runs left, but no time"
     )
     job.used = 10
-    assert "--runs 20 goes on from here" in bisect_summary.sentence(job, answer, search)
+    assert "--runs 20 continues from here" in bisect_summary.sentence(job, answer, search)
 
 
 def test_runs_that_halve_samples_do_not_count_as_confirmation() -> None:
     job, answer, search = hunted([(3, True), (1, True), (2, False)])
     job.settled_after, job.proofs = 2, 1
     job.rows += [{**job.rows[0], "pages": [0, 1]}] * 5
-    assert "That stood after 2 runs; 1 more to be sure" in bisect_summary.sentence(job, answer, search)
+    assert "Found after 2 runs, and confirmed by 1 more" in bisect_summary.sentence(job, answer, search)
     assert bisect_summary.record(job, answer, search, None, ["a", "b"])["runs"]["to_make_sure"] == 1
 
 
 def test_without_a_run_and_over_its_time() -> None:
     assert bisect_summary.sentence(*hunted([], "undecided")).startswith(
-        "Nothing is known yet: no run was made. The time is up"
+        "Nothing is known yet: nothing was run. The time is up"
     )
     job, answer, search = hunted([(3, False)], "otherwise")
     job.rows[0] |= {"ended": "not done", "told": "not done in its time", "flipped": []}
     assert bisect_summary.sentence(job, answer, search).endswith(
-        "the run was not done in its time; --timeout gives it longer."
+        "the run was not done in its time; --timeout gives it more time."
     )
 
 
@@ -103,7 +103,7 @@ def test_many_factors_have_letters_so_that_the_table_fits_a_terminal() -> None:
     assert bisect_summary.legend(job) == "" and bisect_summary.table(job)[0][1:3] == ["workers", "amp"]
     job.factors = factors.parse_factors([f"setting_{number}=1:0" for number in range(30)])
     assert bisect_summary.legend(job).startswith("A setting_0, B setting_1, ")
-    end = "Z setting_25, A1 setting_26, A2 setting_27, A3 setting_28, A4 setting_29; x is as it was, - is flipped"
+    end = "Z setting_25, A1 setting_26, A2 setting_27, A3 setting_28, A4 setting_29; x is unchanged, - is changed"
     assert bisect_summary.legend(job).endswith(end)
     assert bisect_summary.table(job)[1][:4] == ["1", "x", "x", "-"]
 
@@ -120,10 +120,10 @@ def test_every_other_ending_has_its_sentence() -> None:
 
 def test_lines_and_table_have_a_row_a_run() -> None:
     job, *_ = hunted([(3, True), (2, False), (0, False)])
-    assert bisect_summary.line(1, job.rows[0]) == "run 1: failed (KeyError: 'x') with everything as it was, 2.0 s"
-    assert bisect_summary.line(3, job.rows[2]) == "run 3: passed with nothing as it was, 2.0 s"
-    assert bisect_summary.table(job)[1][:3] == ["1", "as it was", "as it was"]
-    assert bisect_summary.table(job)[2][1:3] == ["-", "as it was"]
+    assert bisect_summary.line(1, job.rows[0]) == "run 1: failed (KeyError: 'x') with everything unchanged, 2.0 s"
+    assert bisect_summary.line(3, job.rows[2]) == "run 3: passed with everything changed, 2.0 s"
+    assert bisect_summary.table(job)[1][:3] == ["1", "unchanged", "unchanged"]
+    assert bisect_summary.table(job)[2][1:3] == ["-", "unchanged"]
 
 
 def test_data_without_page_names_refers_to_samples_check() -> None:
@@ -135,8 +135,8 @@ def test_data_without_page_names_refers_to_samples_check() -> None:
 
 def test_runs_that_ended_otherwise_are_explained_with_the_answer() -> None:
     flips = factors.parse_factors(["a=1:0", "b=1:0", "c=1:0"])
-    beside = "; a flipped alone ends otherwise, but with b flipped too it fails with a as it was and passes without"
-    unknown = "; whether it needs b as well is not known, as it ends otherwise without"
+    beside = "; changing a alone ends in another way, but with b changed too it fails with a unchanged and passes with"
+    unknown = "; whether b is needed too is unknown: without it the program ends in another way"
     for ends, answer, words in [
         ({7: True, 6: None, 5: True, 4: False, 1: True}, Answer("found", (0,)), beside),
         ({7: True, 6: False, 5: None, 1: None, 3: True}, Answer("found", (0,), unproved=(1,)), unknown),

@@ -103,8 +103,8 @@ def test_the_traceback_of_the_sentinel_is_that_of_rank_0(culprit):
 
 
 def test_an_error_that_every_rank_raises_names_its_rank():
-    rows = [ended(0, "Rank 1 was given a batch of another shape", 4.0, rank=1)]
-    rows.append(ended(1, "Rank 1 was given a batch of another shape", 4.1, rank=1))
+    rows = [ended(0, "Rank 1 got a batch of another shape", 4.0, rank=1)]
+    rows.append(ended(1, "Rank 1 got a batch of another shape", 4.1, rank=1))
     assert first_failed_rank.find_failed_rank(failed(*rows)).rank == 1
 
 

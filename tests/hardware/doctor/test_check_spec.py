@@ -37,10 +37,10 @@ def test_an_interpreter_by_path_or_by_name(tmp_path: Path, monkeypatch: pytest.M
     assert interpreter("python") == str(link)
     with pytest.raises(ConfigError, match=r"Give the program, .*bin/python"):
         interpreter(str(tmp_path))
-    with pytest.raises(ConfigError, match="is no program"):
+    with pytest.raises(ConfigError, match="is not a program"):
         interpreter(str(tmp_path / "absent"))
 
 
 def test_another_program_is_no_python() -> None:
-    with pytest.raises(ConfigError, match="is no Python"):
+    with pytest.raises(ConfigError, match="is not a Python"):
         interpreter("/bin/ls")

@@ -199,7 +199,7 @@ def test_a_folder_without_a_sentinel_and_an_incident_alone(runs: Path, tmp_path:
     text = rendered(alone)
     assert "`data.index_range`" in text and "how it ended is known from its verdict and logs only" in text
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds no log"):
+    with pytest.raises(DataError, match="contains no log"):
         collect(tmp_path / "empty")
     with pytest.raises(DataError, match="not there"):
         collect(tmp_path / "gone")

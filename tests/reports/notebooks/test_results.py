@@ -74,7 +74,7 @@ def test_the_last_result_of_a_notebook_counts(result: results.Result, tmp_path: 
 
 
 def test_what_holds_no_result_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no result"):
+    with pytest.raises(DataError, match="contains no result"):
         results.load(notebook(tmp_path))
     with pytest.raises(DataError, match="cannot be read"):
         results.load(tmp_path / "missing.ipynb")
@@ -88,5 +88,5 @@ def test_what_holds_no_result_is_reported(tmp_path: Path) -> None:
         results.load(broken)
     other = tmp_path / "other.json"
     other.write_text('{"schema": 1}', encoding="utf-8")
-    with pytest.raises(DataError, match="holds no result"):
+    with pytest.raises(DataError, match="contains no result"):
         results.load(other)

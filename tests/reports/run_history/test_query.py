@@ -149,7 +149,7 @@ def test_thousands_are_ordered_at_once() -> None:
 
 @pytest.mark.parametrize("word", ["hmean>abc", "hmean>>1", "batch_size<="])
 def test_more_and_less_need_a_number(word: str) -> None:
-    with pytest.raises(ConfigError, match=r"compares with no number.*'hmean>0\.9'"):
+    with pytest.raises(ConfigError, match=r"needs a number to compare with.*'hmean>0\.9'"):
         query.condition(word)
 
 

@@ -202,7 +202,7 @@ def test_a_page_that_any_rank_leaves_out_is_reported_once(rank, tmp_path, capsys
 def test_what_a_single_rank_has_of_its_own_is_about_that_rank(monkeypatch):
     for values, odd in (("aab", 2), ("abb", 0), ("ab", 1)):
         monkeypatch.setattr(collectives, "gather", lambda _ranks, _value, values=values: list(values))
-        with pytest.raises(DataError, match=f"Rank {odd} has settings of its own") as caught:
+        with pytest.raises(DataError, match=f"Rank {odd} has different settings") as caught:
             collectives.require_same(Ranks(0, len(values), 0, len(values), "torchrun"), "settings", "a")
         assert caught.value.rank == odd
 
@@ -229,7 +229,7 @@ def test_tasks_of_srun_on_two_nodes_train_a_single_epoch_together(slow):
     "message",
     [
         "Rank 1 has pages in train of its own. Given: 6 pages",
-        "has settings of its own",
+        "has different settings",
         "trainer.sync_batchnorm=true needs GPUs",
         "A run folder cannot be made",
         "Rank 0 has no run folder",

@@ -60,7 +60,7 @@ def test_every_rank_but_the_first_marks_its_lines(count, tmp_path):
 
 def test_of_ranks_that_raise_the_same_error_the_rank_that_it_is_about_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(watcher_link.FOLDER, str(tmp_path))
-    error = DataError("Rank 1 was given a batch of another shape")
+    error = DataError("Rank 1 got a batch of another shape")
     error.rank = 1
     for rank in (0, 1):
         member = launcher.RankRecord(launcher.Ranks(rank, 2, rank, 2, "torchrun"))
@@ -113,7 +113,7 @@ DIES = {
     "bare": ("failed first: AssertionError", None),
     "memory": ("failed first: MemoryError", None),
     "exit": ("ended with exit status 3", ("dist.timeout_desync",)),
-    "shape": ("Rank 1 was given a batch of another shape", None),
+    "shape": ("Rank 1 got a batch of another shape", None),
 }
 HANGS = {"hang": "rank 1 of 2", "sigstop": "rank 1 of 2 (process", "barrier": "rank "}
 

@@ -42,7 +42,7 @@ def test_words_of_any_rank_count_for_all():
 def test_another_shape_is_that_of_the_few_and_of_two_that_of_the_second():
     odd = [*PLAIN[:5], 3, 480, 512]
     for rows, rank in (((PLAIN, PLAIN, odd), 2), ((odd, PLAIN, PLAIN), 0), ((PLAIN, odd), 1)):
-        with pytest.raises(DataError, match=f"Rank {rank} was given a batch of another shape") as caught:
+        with pytest.raises(DataError, match=f"Rank {rank} got a batch of another shape") as caught:
             agreement_after(*rows).settle()
         assert caught.value.rank == rank
         assert "(4, 3, 480, 512)" in str(caught.value)

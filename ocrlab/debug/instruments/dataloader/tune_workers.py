@@ -224,7 +224,9 @@ def _maker(source: Any) -> Callable[[int], Iterable[Any]]:
         return lambda workers: rebuild_loader(source, workers)
     if not callable(source):
         got, need = type(source).__name__, "a function of the number of workers, or a torch DataLoader"
-        raise ConfigError("No loader can be made of this", got=got, need=need, do="Use lambda workers: DataLoader(...)")
+        raise ConfigError(
+            "No loader can be built from this", got=got, need=need, do="Use lambda workers: DataLoader(...)"
+        )
     with contextlib.suppress(TypeError, ValueError):
         if not inspect.signature(source).parameters:
             need = "a function with one argument, the number of workers"
@@ -274,7 +276,7 @@ def _endless(loader: Iterable[Any]) -> Generator[Any, None, None]:
             came = True
             yield batch
         if not came:
-            raise ConfigError("The loader gives no batch", need="a loader that can be iterated over again")
+            raise ConfigError("The loader returns no batch", need="a loader that can be iterated over again")
 
 
 def _synchronize() -> None:

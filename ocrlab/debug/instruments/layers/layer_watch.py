@@ -71,7 +71,7 @@ def watch(
     if not isinstance(model, nn.Module):
         raise ConfigError("Only a torch module can be watched", got=type(model).__name__, need="an nn.Module")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ConfigError("every says in which steps statistics are taken", got=repr(every), need="a whole number >= 1")
+        raise ConfigError("every must be a number of steps", got=repr(every), need="a whole number >= 1")
     return LayerWatch(model, module_selection.select_modules(model, which), every, backward)
 
 
@@ -100,7 +100,7 @@ class LayerWatch:
         model = self._steps.model()
         if self._handles or model is None:
             what = "This watch is open already" if self._handles else "The model that was to be watched is gone"
-            raise ConfigError(what, do="Call layers.watch again for another one")
+            raise ConfigError(what, do="Call watch_layers again for another one")
         watched = [(name, module) for name, ref in self._named if (module := ref()) is not None]
         for name, module in watched:
             self._hook(module, name)

@@ -93,7 +93,9 @@ def _matching_modules(model: nn.Module, modules: list[NamedModule], wanted: Want
         return _by_name(model, modules, wanted) if wanted else _matching_modules(model, modules, unwrap(model))
     if isinstance(wanted, nn.Module):
         matches = [named for named in modules if named.module is unwrap(wanted) or named.module is wanted]
-        return matches or _raise_unknown(f"This {type(wanted).__name__} is no module of the model", model, modules, "")
+        return matches or _raise_unknown(
+            f"This {type(wanted).__name__} is not a module of the model", model, modules, ""
+        )
     if isinstance(wanted, type):
         matches = [named for named in modules if isinstance(named.module, wanted)]
         return matches or _raise_unknown(f"The model has no {wanted.__name__} that is called", model, modules, "")
@@ -103,7 +105,7 @@ def _matching_modules(model: nn.Module, modules: list[NamedModule], wanted: Want
             return [named for item in several for named in _matching_modules(model, modules, item)]
         wanted = several  # a list that came out empty would watch nothing, in silence
     need = "a name, a glob, a module, a class of modules, or several of them"
-    raise ConfigError("Nothing says which modules are meant", got=repr(wanted), need=need)
+    raise ConfigError("No modules are selected", got=repr(wanted), need=need)
 
 
 def _by_name(model: nn.Module, modules: list[NamedModule], pattern: str) -> list[NamedModule]:
@@ -114,7 +116,7 @@ def _by_name(model: nn.Module, modules: list[NamedModule], pattern: str) -> list
     silent = [name for name, module in _walk(model, "", frozenset()) if name == pattern and not is_callable(module)]
     if silent:
         do = f"Write {pattern}.* for what is in it"
-        raise ConfigError(f"{pattern} has no forward of its own, so that nothing can be seen of it", do=do)
+        raise ConfigError(f"{pattern} has no forward of its own, so it cannot be watched", do=do)
     return _raise_unknown(f"No module is called {pattern}", model, modules, pattern)
 
 

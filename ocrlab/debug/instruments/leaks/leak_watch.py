@@ -63,7 +63,7 @@ def watch(model: nn.Module | None = None, loader: Any = None) -> Iterator[LeakWa
     that is no nn.Module.
     """
     if model is not None and not isinstance(model, nn.Module):
-        raise ConfigError("leaks.watch looks at a model", got=type(model).__name__, need="a torch.nn.Module, or None")
+        raise ConfigError("watch_leaks needs a model", got=type(model).__name__, need="a torch.nn.Module, or None")
     watched = LeakWatch(model, loader)
     watched._begin()
     try:

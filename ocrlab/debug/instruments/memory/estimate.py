@@ -73,7 +73,7 @@ def estimate(
     on values.
     """
     if precision not in KINDS:
-        raise ConfigError("The precision is unknown", got=precision, need="one of " + ", ".join(KINDS))
+        raise ConfigError("Unknown precision", got=precision, need="one of " + ", ".join(KINDS))
     if accumulation < 1:
         raise ConfigError("Accumulation takes a number of batches", got=accumulation, need="1 or more")
     mode = FakeTensorMode(allow_non_fake_inputs=True)

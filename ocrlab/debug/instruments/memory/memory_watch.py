@@ -49,9 +49,9 @@ def watch(model: nn.Module, optimizer: Any = None) -> Iterator[MemoryWatch]:
     another watch.
     """
     if not isinstance(model, nn.Module):
-        raise ConfigError("memory.watch looks at a model", got=type(model).__name__, need="a torch.nn.Module")
+        raise ConfigError("watch_memory needs a model", got=type(model).__name__, need="a torch.nn.Module")
     if MemoryWatch.current is not None:
-        raise ConfigError("memory.watch is already open here", do="Leave the first one before the next begins")
+        raise ConfigError("watch_memory is already active", do="Leave the first one before the next begins")
     optimizers = optimizer if isinstance(optimizer, list | tuple) else [optimizer] if optimizer is not None else []
     MemoryWatch.current = watched = MemoryWatch(model, optimizers)
     try:
@@ -103,7 +103,7 @@ class MemoryWatch:
 
         if self.highest is None:
             raise ConfigError(
-                "No step was seen", do="Run one inside the watch, and call step() of the watch at its end"
+                "No step was recorded", do="Run one inside the watch, and call step() of the watch at its end"
             )
         return memory_plot.figure(self.highest)
 
@@ -161,7 +161,7 @@ class MemoryWatch:
             self._live.end()
 
     def _baseline(self) -> None:
-        """Count what is there already: the model's tensors, and every other one that Python knows of."""
+        """Count what already exists: the model's tensors, and every other one that Python knows of."""
         everything = gc.get_objects()
         optimizers = [thing for thing in everything if issubclass(type(thing), torch.optim.Optimizer)]
         self._optimizers.update(optimizer for optimizer in optimizers if self._is_ours(optimizer))

@@ -420,10 +420,10 @@ def earlier_step(steps: Sequence[Step], micro: int) -> Step:
 def check_steps(steps: Sequence[Step], pending: Sequence[Step], first: int) -> None:
     """Raise DataError where the record has gaps between the snapshot, before micro-batch `first`, and the last step."""
     if not steps and not pending:
-        raise DataError("There is nothing to replay", got=f"no recorded step between micro-batch {first} and the last")
+        raise DataError("Nothing to replay", got=f"no recorded step between micro-batch {first} and the last")
     if [step.micro for step in steps] != list(range(first, first + len(steps))):
         raise DataError(
-            "The record does not reach back to the snapshot",
+            "The recording does not reach back to the snapshot",
             got=f"micro-batches {steps[0].micro} to {steps[-1].micro}",
             need=f"all from {first} on",
             do="Keep more steps: recorder.steps, or Recorder(steps=...)",

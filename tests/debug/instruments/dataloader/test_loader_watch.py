@@ -434,7 +434,7 @@ def test_a_failed_setting_is_reported_and_never_recommended() -> None:
 def test_measuring_refuses_what_cannot_be_tried(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="cannot be measured"):
         loader_watch.measure(DataLoader(Pages()), 0.0, **arguments)
-    with pytest.raises(ConfigError, match="No loader can be made"):
+    with pytest.raises(ConfigError, match="No loader can be built"):
         loader_watch.measure([1, 2], 0.0)  # type: ignore[arg-type]
 
 

@@ -42,7 +42,7 @@ def test_the_module_itself_and_wrapped_models() -> None:
         ("decoder.fussion", "decoder.fusion"),
         ("decoder.laterals", "decoder.laterals.*"),
         (nn.LSTM, "no LSTM"),
-        (nn.Linear(1, 1), "no module of the model"),
+        (nn.Linear(1, 1), "not a module of the model"),
         (7, "a name, a glob"),
     ],
 )
@@ -53,7 +53,7 @@ def test_unknown_modules_get_the_nearest_right_names(which: Any, message: str) -
 
 
 def test_an_empty_list_is_refused_and_a_model_of_a_single_module_has_no_nearest_name() -> None:
-    with pytest.raises(ConfigError, match="Nothing says which modules are meant"):
+    with pytest.raises(ConfigError, match="No modules are selected"):
         layer_watch.watch(Detector(width=16), [])
     with pytest.raises(ConfigError, match="LSTM, 1 module") as error:
         layer_watch.watch(nn.LSTM(2, 2), "lstm")

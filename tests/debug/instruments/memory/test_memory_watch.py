@@ -142,7 +142,7 @@ def test_an_in_place_change_is_still_an_error() -> None:
 def test_two_watches_at_once_and_things_that_are_no_model_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"nn\.Module"), memory_watch.watch("model"):  # type: ignore[arg-type]
         pass
-    with memory_watch.watch(Net()), pytest.raises(ConfigError, match="already open"), memory_watch.watch(Net()):
+    with memory_watch.watch(Net()), pytest.raises(ConfigError, match="already active"), memory_watch.watch(Net()):
         pass
 
 
