@@ -40,9 +40,7 @@ def test_the_plan_says_runs_and_time_before_anything_runs() -> None:
     assert "200 min in total" in text
     assert "60 s in total" in bisect_summary.plan(flips, Limits(40, seconds=60.0))
     assert "pages" not in text
-    assert bisect_summary.plan([], Limits(40), 40, "line").startswith(
-        "40 lines are halved: up to 10 runs for one"
-    )
+    assert bisect_summary.plan([], Limits(40), 40, "line").startswith("40 lines are halved: up to 10 runs for one")
 
 
 def test_the_first_run_says_how_long_all_will_take_and_what_is_suspected() -> None:
