@@ -60,6 +60,13 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
         return None
     text = f"{name} holds the label {label}{values}, but {model}."
     definition = loss_definition(failure)
+    shift = _subtraction(failure) if label < 0 else None
+    if shift is not None:
+        return Explanation(
+            f"{name} holds the label {label}{values}: `{shift[0].code(shift[1])}` ({shift[0].place(shift[1])}) "
+            f"subtracts from labels that begin with {label + 1} already.",
+            "Remove the subtraction: the loss counts classes from 0, and so do these labels.",
+        )
     if label in IGNORED or label < 0:
         text += (
             f" {label} is not a class here: it marks pixels or samples without a label (void, border, padding), "
@@ -97,6 +104,26 @@ def label_out_of_range(fact: Fact, failure: Failure) -> Explanation | None:
         f"Give the last layer {label + 1} outputs, or renumber the labels to 0 ... "
         f"{classes - 1 if classes else 'C - 1'}.",
     )
+
+
+def _subtraction(failure: Failure) -> tuple[Source, ast.AST] | None:
+    """Return where 1 is subtracted from the target of the loss."""
+    place = failing_call(failure, failure.frame)
+    if place is None or len(place[1].args) < 2:
+        return None
+    target = place[1].args[1]
+    made = origin(failure, place[0], target, failure.frame)
+    for source, node in ((place[0], target), (made.source, made.node)):
+        for part in ast.walk(node):
+            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Sub) and constant(part.right) == 1:
+                return source, part
+    name = dotted(target)
+    for source in failure.all_sources():
+        for part in source.nodes:
+            minus = isinstance(part, ast.AugAssign) and isinstance(part.op, ast.Sub)
+            if minus and name and dotted(part.target) == name and constant(part.value) == 1:  # type: ignore[attr-defined]
+                return source, part
+    return None
 
 
 def _made_by_hand(failure: Failure) -> bool:
@@ -401,7 +428,9 @@ def wrong_target_form(fact: Fact, failure: Failure) -> Explanation | None:
             f"numbers ({fact.dtype}): it is one-hot."
         )
         return Explanation(
-            text, f"Pass class indices: `{bare}.argmax(1)`; or make it floating point: `{bare}.float()`."
+            text,
+            f"Pass class indices: `{bare}.argmax(1)`; or make it floating point: `{bare}.float()`. Where several "
+            "classes hold at once (multi-label), use `nn.BCEWithLogitsLoss` with the floating-point target.",
         )
     if shape and len(shape) == 2 and shape[1] == 1:
         return Explanation(
@@ -410,7 +439,8 @@ def wrong_target_form(fact: Fact, failure: Failure) -> Explanation | None:
     if shape and outputs and shape == outputs:
         return Explanation(
             f"{text}, the same as the outputs: it is one-hot, and the loss takes one class index for each sample.",
-            f"Pass `{bare}.argmax(1)`, or floating-point probabilities (`{bare}.float()`).",
+            f"Pass `{bare}.argmax(1)`, or floating-point probabilities (`{bare}.float()`); where several classes hold "
+            "at once (multi-label), use `nn.BCEWithLogitsLoss`.",
         )
     if shape and len(shape) == 4:
         axis = 1 if shape[1] in (1, 3, 4) else 3
@@ -424,12 +454,91 @@ def wrong_target_form(fact: Fact, failure: Failure) -> Explanation | None:
             "H, W).",
             "Read the masks as class indices (mode `L` or `P`), or map the colours to indices in `__getitem__`.",
         )
+    if fact.expected_shape and shape:
+        return _classes_in_another_axis(fact, failure, bare, tuple(shape), outputs)
     return Explanation(
         f"{text}, but the loss takes one class index for each sample or pixel"
         + (f" of outputs {sizes(outputs)}" if outputs else "")
         + ".",
-        f"Pass class indices: `{bare}.argmax(1)` for one-hot targets, `{bare}.squeeze(1)` for an extra axis.",
+        f"Pass class indices: `{bare}.argmax(1)` for one-hot targets, `{bare}.squeeze(1)` for an extra axis; where "
+        "several classes hold at once (multi-label), use `nn.BCEWithLogitsLoss` with floating-point targets.",
     )
+
+
+def _classes_in_another_axis(
+    fact: Fact, failure: Failure, target: str, shape: tuple[int, ...], outputs: tuple[int, ...] | None
+) -> Explanation:
+    """Explain outputs with the classes in the last axis, or maps of another size than the mask."""
+    place = failing_call(failure, failure.frame)
+    output = place[0].code(place[1].args[0]) if place and place[1].args else "outputs"
+    form = "(batch, classes, ...)"
+    if outputs and outputs[:-1] == shape:
+        last = len(outputs) - 1
+        order = ", ".join(map(str, (0, last, *range(1, last))))
+        after = f"{output}.transpose(1, 2)" if last == 2 else f"{output}.permute({order})"
+        edit = None
+        if place is not None:
+            edit = replaced(place[0], place[1].lineno, f"({output},", f"({after},")
+        return Explanation(
+            f"`{output}` is {sizes(outputs)} with the {outputs[-1]} classes in the last axis, but the loss takes the "
+            f"classes in axis 1, {form}: it took the {outputs[1]} of axis 1 as classes and asks for targets of "
+            f"{sizes(fact.expected_shape)}. `{target}` {sizes(shape)} is right.",
+            f"Move the classes to axis 1: `{after}`; or flatten both: `{output}.reshape(-1, {outputs[-1]})` and "
+            f"`{target}.reshape(-1)`.",
+            edit,
+        )
+    if len(fact.expected_shape) == len(shape) >= 3:
+        return Explanation(
+            f"The outputs are maps of {sizes(fact.expected_shape[1:])}, but the mask `{target}` {sizes(shape)} is "
+            f"{sizes(shape[1:])}: the model shrinks the image, or the mask was resized differently.",
+            f"Bring the outputs to the size of the mask: `F.interpolate({output}, size={target}.shape[-2:], "
+            'mode="bilinear")`.',
+        )
+    return Explanation(
+        f"The loss takes outputs of the form {form} and, for these, targets of {sizes(fact.expected_shape)}; "
+        f"`{target}` is {sizes(shape)}"
+        + (f" and `{output}` {sizes(outputs)}." if outputs else f". The shape of `{output}` is not known."),
+        f"If the classes stand in the last axis of `{output}`, move them: `{output}.transpose(1, 2)`, or flatten both: "
+        f"`{output}.flatten(0, 1)` and `{target}.flatten()`; otherwise cut both to the same length.",
+    )
+
+
+@explains("gather_axes")
+def index_without_axis(fact: Fact, failure: Failure) -> Explanation | None:
+    """`gather` or `scatter` whose index has another number of axes than the tensor."""
+    place = failing_call(failure, failure.frame, *GATHER)
+    if place is None or failure.frame is None:
+        return None
+    call = place[1]
+    function = last_name(call.func)
+    method = isinstance(call.func, ast.Attribute) and dotted(call.func.value) != "torch"
+    index = argument(call, 1 if method else 2, "index")
+    base = call.func.value if method and isinstance(call.func, ast.Attribute) else argument(call, 0, "input")
+    axis = argument(call, 0 if method else 1, "dim")
+    if index is None or base is None:
+        return None
+    name, of, code = place[0].code(index), place[0].code(base), place[0].code(call)
+    value, table = failure.value(dotted(index)), failure.value(dotted(base))
+    shape = value.shape if value is not None else None
+    known = f"{sizes(table.shape)}, " if table is not None and table.shape else ""
+    text = (
+        f"`{code}` ({failure.frame.place}) takes an index with as many axes as `{of}` ({known}one row for each "
+        f"sample), but `{name}` " + (f"is {sizes(shape)}." if shape is not None else "has another number of axes.")
+    )
+    if shape is not None and len(shape) == 1:
+        text += f" It is a vector with one index for each row, and `{function}` needs it as a column."
+        after = code.replace(name, f"{name}.unsqueeze(1)", 1) if code.count(name) == 1 else f"{name}.unsqueeze(1)"
+        fix = f"Give the index a second axis: `{after}`"
+        fix += ", and remove it from the result: `.squeeze(1)`, so that it has the shape of a flat target."
+        edit = replaced(place[0], call.lineno, code, f"{after}.squeeze(1)") if function == "gather" else None
+        return Explanation(text, fix, edit if code.count(name) == 1 else None)
+    where = place[0].code(axis) if axis is not None else "1"
+    return Explanation(
+        text, f"Add or remove axes of the index: `{name}.unsqueeze({where})`, `{name}.squeeze({where})`."
+    )
+
+
+GATHER = ("gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "take_along_dim")
 
 
 @explains("class_weights")

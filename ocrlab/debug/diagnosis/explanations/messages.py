@@ -105,6 +105,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"Expected number of channels in input to be divisible by num_groups, but got input of shape \[\d+, "
         r"(?P<total>\d+)[^\]]*\] and num_groups=(?P<parts>\d+)",
         r"(?P<name>\w+) must be divisible by groups",
+        r"Shape mismatch, can't divide axis of length (?P<total>\d+) in chunks of (?P<parts>\d+)",
     ),
     "einsum": (
         r"einsum\(\): subscript (?P<letter>\w) has size (?P<second>\d+) for operand \d+ which does not broadcast "
@@ -243,6 +244,11 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?:size|dimension): (?:: )?(?P<actual>\d)",
         r"Expected floating point type for target with class probabilities, got (?P<dtype>\w+)",
         rf"Expected target size {shape('expected_shape')}, got {shape('actual_shape')}",
+    ),
+    "gather_axes": (
+        r"Index tensor must have the same number of dimensions as (?:input|self|src|output) tensor",
+        r"index should have the same number of dimensions as (?:self|input)",
+        r"torch\.take_along_dim\(\): input and indices should have the same number of dimensions",
     ),
     "class_weights": (
         r"weight tensor should be defined either for all (?P<classes>\d+) classes or no classes but got weight "

@@ -71,6 +71,33 @@ def named_inputs(failure: Failure) -> list[Value]:
     return [value for value in (failure.frame.values.values() if failure.frame else ()) if value.kind == "tensor"]
 
 
+def operand(failure: Failure, shape: tuple[int, ...]) -> str:
+    """Return how the program's innermost frame calls the tensor of a shape that a layer got; `x` where none is."""
+    place = failing_call(failure, failure.frame)
+    first = [dotted(value) for value in place[1].args[:1]] if place else []
+    same = [value.name for value in named_inputs(failure) if value.shape == tuple(shape)]
+    return next((name for name in [*first, *same] if name in same), "x")
+
+
+def axis_moved(name: str, shape: tuple[int, ...], axis: int, to: int) -> str:
+    """Return the call that moves an axis of a tensor: a transposition of two neighbours, else a permutation."""
+    if abs(axis - to) == 1:
+        return f"{name}.transpose({min(axis, to)}, {max(axis, to)})"
+    order = [index for index in range(len(shape)) if index != axis]
+    order.insert(to, axis)
+    return f"{name}.permute({', '.join(map(str, order))})"
+
+
+def moved_edit(failure: Failure, name: str, after: str) -> Edit | None:
+    """Return the edit that passes the moved tensor in the failing call."""
+    place, frame = failing_call(failure, failure.frame), failure.frame
+    source = failure.source(frame)
+    if place is None or frame is None or source is None or not place[1].args or dotted(place[1].args[0]) != name:
+        return None
+    code = source.code(place[1])
+    return replaced(source, place[1].lineno, code, code.replace(f"({name}", f"({after}", 1))
+
+
 @explains("matmul")
 def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
     """A layer that expects another number of features than its input has."""
@@ -117,6 +144,16 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
             f"the last axis only, which has {features} values."
         )
         return Explanation(text, f"Call `torch.flatten(x, 1)` before the layer and set `in_features={flat}`.")
+    if tensor is not None and len(tensor) >= 3 and tensor[-1] == features and expected in tensor[1:-1]:
+        axis = tensor.index(expected, 1)
+        variable = operand(failure, tensor)
+        after = axis_moved(variable, tensor, axis, len(tensor) - 1)
+        return Explanation(
+            f"{name}{place} is {code} and works on the last axis, but its input is {sizes(tensor)}: the {expected} "
+            f"features stand in axis {axis}, and the last axis has {features}.",
+            f"Move the features last: `{after}`.",
+            moved_edit(failure, variable, after),
+        )
     if rows is not None and expected and rows * features % expected == 0 and features != expected and rows == expected:
         text = (
             f"{name}{place} expects {expected} features in the last axis, but its input is "
@@ -346,11 +383,34 @@ def wrong_channels(fact: Fact, failure: Failure) -> Explanation | None:
             f"Swap the axes around it: `{layer.rpartition('.')[2]}(x.transpose(1, 2)).transpose(1, 2)`, or use "
             f"`nn.LayerNorm({expected})`, which works on the last axis.",
         )
-    if len(shape) >= 4 and shape[-1] == expected and shape[1] != expected:
+    others = [axis for axis in range(2, len(shape)) if shape[axis] == expected]
+    if others and shape[1] != expected:
+        axis = others[-1]
+        variable = operand(failure, shape)
+        after = axis_moved(variable, shape, axis, 1)
+        edit = moved_edit(failure, variable, after)
+        if len(shape) == 4 and axis == 3:
+            return Explanation(
+                f"{text} The {expected} channels stand last: the batch is in N H W C order, as images are read.",
+                f"Move them to axis 1: `{after}`; for a single image `.permute(2, 0, 1)`, which "
+                "`transforms.ToTensor()` does.",
+                edit,
+            )
+        form = {3: "(batch, channels, length)", 5: "(batch, channels, depth, height, width)"}
         return Explanation(
-            f"{text} The {expected} channels stand last: the batch is in N H W C order, as images are read.",
-            "Move them to axis 1: `x = x.permute(0, 3, 1, 2)`; for a single image `.permute(2, 0, 1)`, which "
-            "`transforms.ToTensor()` does.",
+            f"{text} The {expected} channels stand in axis {axis}, and the layer takes "
+            f"{form.get(len(shape), 'them in axis 1')}: the {channels} steps of axis 1 were taken for channels.",
+            f"Move the channels to axis 1: `{after}`.",
+            edit,
+        )
+    tensor = _layer_input(failure)
+    if tensor is not None and len(tensor) == 3 and len(shape) == 4 and expected == 1:
+        variable = operand(failure, tensor)
+        return Explanation(
+            f"{name} is {built}, but its input is {sizes(tensor)}: the channel axis is missing, so that the "
+            f"{tensor[0]} samples of the batch were taken for channels.",
+            f"Add the channel axis: `{variable}.unsqueeze(1)`, which gives {sizes((tensor[0], 1, *tensor[1:]))}.",
+            moved_edit(failure, variable, f"{variable}.unsqueeze(1)"),
         )
     if len(shape) == 4 and shape[-1] in CHANNELS and shape[1] > max(CHANNELS) and expected in (1, 3):
         mode = "RGB" if expected == 3 else "L"
@@ -424,7 +484,7 @@ def missing_axis(fact: Fact, failure: Failure) -> Explanation | None:
     tensor = _layer_input(failure)
     shape = shape or tensor
     layer = failing_layer(failure)
-    name = f"`{layer}`" if layer else f"`{fact.operator}`" if fact.operator else "The layer"
+    name = named_layer(layer) or (f"`{fact.operator}`" if fact.operator else "The layer")
     if not shape or not batched:
         return None
     wanted = {3: "(N, C, L)", 4: "(N, C, H, W)", 5: "(N, C, D, H, W)", 2: "(N, C)"}.get(batched, f"{batched} axes")
@@ -434,15 +494,45 @@ def missing_axis(fact: Fact, failure: Failure) -> Explanation | None:
             f"{text} The batch axis is missing."
             if shape[0] in (1, 3) or module_size(failure) == shape[0]
             else f"{text} One axis is missing: the channels, or the batch.",
-            "Add it: `x.unsqueeze(0)` for a batch of one sample, `x.unsqueeze(1)` for one channel.",
+            f"Add it: `{operand(failure, shape)}.unsqueeze(0)` for a batch of one sample, "
+            f"`{operand(failure, shape)}.unsqueeze(1)` for one channel.",
+        )
+    variable = operand(failure, shape)
+    channels = module_size(failure)
+    if len(shape) == 2 and batched in (3, 4, 5) and channels == shape[1] != 1:
+        tail, ones = ", None" * (batched - 2), ", 1" * (batched - 2)
+        maker = _random_maker(failure, variable)
+        made = f" `{variable}` is made by `{maker[0]}` ({maker[1]})." if maker else ""
+        after = f"{variable}[:, :{tail}]"
+        fix = f"Give it those axes: `{after}` is {sizes((*shape, *[1] * (batched - 2)))}"
+        fix += f", or make it so: `{maker[0][:-1]}{ones})`." if maker else "."
+        return Explanation(
+            f"{text} `{variable}` has {shape[1]} values for each of {count(shape[0], 'sample')}, which is the number "
+            f"of channels, but no {'length' if batched == 3 else 'height and width'}: a noise or latent vector goes "
+            f"in as a map of 1 x 1.{made}"
+            if batched > 3
+            else f"{text} `{variable}` has {shape[1]} channels for each of {count(shape[0], 'sample')}, but no "
+            f"length.{made}",
+            fix,
+            moved_edit(failure, variable, after),
+        )
+    if len(shape) == 2 and batched == 4:
+        side = math.isqrt(shape[1] // channels) if channels else 0
+        if channels and side > 1 and channels * side * side == shape[1]:
+            after = f"{variable}.view(-1, {channels}, {side}, {side})"
+            return Explanation(
+                f"{text} The images were flattened: {shape[1]} = {channels} x {side} x {side}.",
+                f"Reshape them before the first convolution: `{after}`.",
+                moved_edit(failure, variable, after),
+            )
+        if max(shape) <= 4 * min(shape):
+            return Explanation(f"{text} Batch and channel axes are missing.", f"Add them: `{variable}[None, None]`.")
+        return Explanation(
+            f"{text} Two axes are missing: a flattened image, or a single one without batch and channel axes.",
+            f"Reshape it to {wanted} before the layer: `{variable}.view(-1, channels, height, width)`.",
         )
     if len(shape) == batched - 2:
-        return Explanation(f"{text} Batch and channel axes are missing.", "Add them: `x[None, None]`.")
-    if len(shape) == 2 and batched == 4:
-        return Explanation(
-            f"{text} The images were flattened.",
-            "Reshape them before the first convolution: `x.view(-1, channels, height, width)`.",
-        )
+        return Explanation(f"{text} Batch and channel axes are missing.", f"Add them: `{variable}[None, None]`.")
     return Explanation(
         text,
         f"Reshape or permute the input to {wanted}; there are {len(shape) - batched} axes too many: `x.flatten(0, "
@@ -450,6 +540,19 @@ def missing_axis(fact: Fact, failure: Failure) -> Explanation | None:
         if len(shape) > batched
         else f"Reshape the input to {wanted}.",
     )
+
+
+def _random_maker(failure: Failure, name: str) -> tuple[str, str] | None:
+    """Return the call of torch that makes a tensor of given sizes, and its place."""
+    for frame in reversed(failure.own_frames):
+        source = failure.source(frame)
+        binding = source.binding(name, frame.line) if source else None
+        call = binding.value if binding is not None else None
+        if source is None or not isinstance(call, ast.Call) or call.keywords:
+            continue
+        if dotted(call.func) in ("torch.randn", "torch.rand", "torch.zeros", "torch.ones"):
+            return source.code(call), source.place(call)
+    return None
 
 
 @explains("concatenate")
@@ -637,17 +740,28 @@ def not_divisible(fact: Fact, failure: Failure) -> Explanation | None:
     place = failing_call(failure, frame)
     code = f"`{place[0].code(place[1])}` ({frame.place})" if place and frame else "The layer"
     total, parts = fact.total, fact.parts
+    names = ("embed_dim", "num_heads")
+    inner = next((f for f in reversed(failure.frames) if f.is_library and set(names) <= set(f.values)), None)
+    if total is None and inner is not None:
+        total, parts = (inner.values[name].number for name in names)
     if total is None and place is not None:
-        numbers = [value for argument_ in place[1].args if isinstance(value := constant(argument_), int)]
-        total, parts = numbers[:2] if len(numbers) >= 2 else (None, None)
-    if total is None or not parts:
+        values = [_literal(failure, place[0], value) for value in place[1].args[:2]]
+        values = (
+            [
+                _literal(failure, place[0], value) if (value := argument(place[1], index, name)) is not None else None
+                for index, name in enumerate(names)
+            ]
+            if "num_heads" in failure.message
+            else values
+        )
+        total, parts = values if len(values) == 2 and all(isinstance(n, int) for n in values) else (None, None)
+    if not isinstance(total, int) or not isinstance(parts, int) or not parts:
         return None
-    near = [n for n in range(1, total + 1) if total % n == 0]
-    lower, upper = max((n for n in near if n <= parts), default=1), min((n for n in near if n >= parts), default=total)
-    rounded = -(-total // parts) * parts
+    what = fact.name or ("num_heads" if "num_heads" in failure.message else "parts")
     return Explanation(
-        f"{code}: {total} is split into {parts} equal parts, and {total} / {parts} is not a whole number.",
-        f"Use {lower if lower == upper else f'{lower} or {upper}'} parts, or a size that {parts} divides ({rounded}).",
+        f"{code}: {total} is split into {parts} equal parts, and {total} is not divisible by {parts}."
+        + setting(failure, str(what), parts),
+        divisors_advice(str(what), total, parts),
     )
 
 
@@ -781,6 +895,9 @@ def wrong_view(fact: Fact, failure: Failure) -> Explanation | None:
     )
     if batch:
         return Explanation(f"{text} {batch.text}", batch.fix.replace("where the state is made", "in the view"))
+    divided = _uneven_parts(failure, place, shape, target)
+    if divided is not None:
+        return divided
     if fixed and size * target[0] % fixed == 0 and size < fixed and target[0] > 1:
         rows = size * target[0] // fixed
         return Explanation(
@@ -791,6 +908,69 @@ def wrong_view(fact: Fact, failure: Failure) -> Explanation | None:
     return Explanation(
         text,
         "Write -1 for one of the sizes so that it is calculated, and check the others against the shape of the tensor.",
+    )
+
+
+def _uneven_parts(
+    failure: Failure, place: tuple[Source, ast.Call] | None, shape: tuple[int, ...] | None, target: tuple[int, ...]
+) -> Explanation | None:
+    """Explain a view that splits an axis into parts, where `//` has rounded the size of a part down."""
+    if place is None or not shape or len(target) != len(shape) + 1:
+        return None
+    rounded = [
+        (node, index)
+        for index, node in enumerate(place[1].args)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv)
+    ]
+    for node, index in rounded:
+        for other in (index - 1, index + 1):
+            rest = [n for i, n in enumerate(target) if i not in (index, other)]
+            left = [n for n in shape if n not in rest] if index < len(target) else []
+            if len(left) != 1 or not 0 <= other < len(target) or left[0] // max(target[other], 1) != target[index]:
+                continue
+            total, parts = left[0], target[other]
+            if total % parts == 0:
+                continue
+            name = place[0].code(node.right)
+            text = (
+                f"`{place[0].code(place[1])}` ({place[0].place(place[1])}): the axis of {total} is split into {parts} "
+                f"(`{name}`), but {total} is not divisible by {parts}: `{place[0].code(node)}` is {target[index]}, and "
+                f"{parts} x {target[index]} = {parts * target[index]} leaves {total - parts * target[index]} over."
+            )
+            return Explanation(text + setting(failure, name, parts), divisors_advice(name, total, parts))
+    return None
+
+
+def setting(failure: Failure, name: str, value: int) -> str:
+    """Say where the program sets a name to a number: an assignment, a keyword or an entry of a dict."""
+    last = name.rpartition(".")[2]
+    for source in failure.all_sources():
+        for node in source.nodes:
+            pairs: list[tuple[str, ast.AST | None]] = []
+            if isinstance(node, ast.keyword):
+                pairs = [(node.arg or "", node.value)]
+            elif isinstance(node, ast.Assign):
+                pairs = [(last_name(target), node.value) for target in node.targets]
+            elif isinstance(node, ast.Dict):
+                pairs = [(str(constant(key)), entry) for key, entry in zip(node.keys, node.values, strict=True)]
+            for key, entry in pairs:
+                if (
+                    key.lower() in (last.lower(), f"n_{last}".lower(), f"num_{last}".lower())
+                    and constant(entry) == value
+                ):
+                    assert entry is not None
+                    return f" `{key}` is set to {value} at {source.place(entry)}."
+    return ""
+
+
+def divisors_advice(name: str, total: int, parts: int) -> str:
+    """Say which numbers of parts divide a size evenly, and which sizes the given number of parts divides."""
+    near = [n for n in range(1, total + 1) if total % n == 0]
+    lower, upper = max((n for n in near if n <= parts), default=1), min((n for n in near if n >= parts), default=total)
+    below, above = total // parts * parts, -(-total // parts) * parts
+    return (
+        f"Choose `{name.rpartition('.')[2]}` so that it divides {total} (such as {lower} or {upper}), or a size that {parts} "
+        f"divides ({below} or {above} in place of {total})."
     )
 
 
