@@ -88,9 +88,11 @@ def section(title: str, folder: Path, first: int | None) -> str:
     named, hinted = (sum(o.verdict == verdict for o in faulty) for verdict in ("named", "hinted"))
     flagged = sum(bool(o.lines) for o in healthy)
     rest = sum(bool(line not in o.naming) for o in faulty if o.naming for line in o.lines)
-    table.figure(f"{title}: faults named of {len(faulty)}", named, "programs", limit=">= 14" if first else ">= 0.6")
-    table.figure(f"{title}: hinted only", hinted, "programs")
-    table.figure(f"{title}: healthy ones flagged of {len(healthy)}", flagged, "programs", limit="0")
+    source = "from public cases" if first else f"of {folder.name}"
+    least = 14 if first else round(0.6 * len(faulty))
+    table.figure(f"{len(faulty)} programs {source}, named", named, "programs", limit=f">= {least}")
+    table.figure(f"{len(faulty)} programs {source}, hinted only", hinted, "programs")
+    table.figure(f"{len(healthy)} healthy programs flagged", flagged, "programs", limit="<= 0")
     score = f"{named} of {len(faulty)} named, {hinted} hinted, {flagged} of {len(healthy)} healthy ones flagged."
     score += f" {rest} further lines beside the naming ones." + (f" First score: {first} named." if first else "")
     return f"## {title}\n\n{score}\n\n{table.markdown(['program', 'verdict', 's', 'line'], rows)}\n"

@@ -223,18 +223,21 @@ def _set_state(generator: Any, state: Any) -> None:
         generator.bit_generator.state = state
 
 
-def rebuilt(value: Any, change: Change, name: str = "", deep: int = 0) -> Any:
-    """Return a batch with every tensor changed by `change(name, tensor)`; containers are copied, not the rest."""
+def rebuilt(value: Any, change: Change, name: str = "", deep: int = 0, rows: Callable[[Any], Any] | None = None) -> Any:
+    """Return a batch with every tensor changed by `change(name, tensor)`; containers are copied, not the rest.
+
+    `rows` may return another list in place of one that holds something for each sample, or None.
+    """
     if isinstance(value, Tensor):
         return change(name or "batch", value)
     if isinstance(value, (*SIMPLE, type, nn.Module)) or deep >= DEEPEST:
         return value
-    inner = lambda key, item: rebuilt(item, change, f"{name}.{key}".removeprefix("."), deep + 1)  # noqa: E731
-    if isinstance(value, tuple):
+    inner = lambda key, item: rebuilt(item, change, f"{name}.{key}".removeprefix("."), deep + 1, rows)  # noqa: E731
+    if isinstance(value, list | tuple):
+        if rows is not None and (chosen := rows(value)) is not None:
+            return chosen
         items = [inner(i, item) for i, item in enumerate(value)]
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, list):
-        return [inner(i, item) for i, item in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__setitem__")):
         copied = copy.copy(value)
         for key in list(value.keys()):
@@ -258,34 +261,21 @@ def sample_count(batch: Any) -> int:
     return lengths.pop() if len(lengths) == 1 else 0
 
 
-def selected(value: Any, indices: Sequence[int], rows: int) -> Any:
+def selected(batch: Any, indices: Sequence[int], rows: int) -> Any:
     """Return a batch of the samples `indices` of one of `rows` samples; raises NotTestable where it has none."""
-    if isinstance(value, Tensor):
-        if not value.ndim:
-            return value
-        if value.shape[0] != rows:
-            raise NotTestable(f"a tensor of the batch has {value.shape[0]} rows, not {rows}")
-        return value[torch.as_tensor(indices, device=value.device)]
-    if isinstance(value, SIMPLE):
-        return value
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        inside = [item for item in value if isinstance(item, Tensor)]
-        if len(value) == rows and not any(t.ndim and t.shape[0] == rows for t in inside):
-            return type(value)(value[i] for i in indices)
-        return type(value)(selected(item, indices, rows) for item in value)
-    if isinstance(value, tuple):
-        return type(value)(*(selected(item, indices, rows) for item in value))
-    if isinstance(value, Mapping) or (hasattr(value, "keys") and hasattr(value, "__setitem__")):
-        copied = copy.copy(value)
-        for key in list(value.keys()):
-            copied[key] = selected(value[key], indices, rows)  # type: ignore[index]
-        return copied
-    if hasattr(value, "__dict__") and not callable(value):
-        copied = copy.copy(value)
-        for key, item in vars(value).items():
-            object.__setattr__(copied, key, selected(item, indices, rows))
-        return copied
-    return value
+
+    def some(name: str, tensor: Tensor) -> Tensor:
+        if tensor.ndim and tensor.shape[0] != rows:
+            raise NotTestable(f"{name} has {tensor.shape[0]} rows, and the batch {rows} samples")
+        return tensor[torch.as_tensor(indices, device=tensor.device)] if tensor.ndim else tensor
+
+    def chosen(items: Any) -> Any:
+        whole = any(isinstance(item, Tensor) and item.ndim and item.shape[0] == rows for item in items)
+        return (
+            None if len(items) != rows or whole or hasattr(items, "_fields") else type(items)(items[i] for i in indices)
+        )
+
+    return rebuilt(batch, some, rows=chosen)
 
 
 def clock() -> float:

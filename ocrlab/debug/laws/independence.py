@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
-from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance, selected
+from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance, rebuilt, selected
 from ocrlab.debug.laws.law import Given, Result, held
 
 
@@ -35,7 +35,7 @@ def test(step: Experiment, given: Given) -> Iterator[Result]:
             if apart > limit and distance([before[1:]], [before[:1].expand_as(before[1:])]) > 0:
                 yield _mixed(step, before, after, apart)
                 return
-    reached = _order(step, first.loss, n)
+    reached = _order(step, first.loss, n) or _paired(step, n)
     yield reached or held(f"another sample changes no output of the rest of {n} samples, nor does their order")
 
 
@@ -51,7 +51,7 @@ def certain(step: Experiment, batch_size: int | None = None) -> bool:
 
 
 def _mixed(step: Experiment, before: Tensor, after: Tensor, apart: float) -> Result:
-    rows = ((before - after).flatten(1).abs().amax(1) > 0).nonzero().flatten().tolist()
+    rows = ((before - after).reshape(len(before), -1).abs().amax(1) > 0).nonzero().flatten().tolist()
     row = next((i for i in rows if i), 1)
     layers = [name for name, m in step.model.named_modules() if getattr(m, "batch_first", True) is False]
     causes: tuple[str, ...] = (
@@ -95,3 +95,44 @@ def _order(step: Experiment, loss: float, n: int) -> Result | None:
             rule="independence.order",
         )
     return None
+
+
+def _paired(step: Experiment, n: int) -> Result | None:
+    """Change the target of each sample in turn, and look which outputs are pushed another way; of a few samples."""
+    first = step.run(gradients=True)
+    read = [t for call in first.inputs for t in call]
+    names = [
+        name
+        for name, t in dotted_tensors(step.batch)
+        if t.ndim == 1 and len(t) == n and t.unique().numel() > 1 and not any(t.shape == r.shape for r in read)
+    ]
+    pushes = [(i, t) for i, t in enumerate(first.pushes) if t is not None and t.ndim and len(t) == n]
+    if not names or len(pushes) != 1 or n < 4:
+        return None
+    which, before = pushes[0]
+    strays = []
+    for sample in (0, n // 2):
+
+        def change(name: str, t: Tensor, at: int = sample) -> Tensor:
+            t = t.clone()
+            if name in names:
+                t[at] = t[(t != t[at]).to(torch.uint8).argmax()]
+            return t
+
+        after = step.run(rebuilt(step.batch, change), gradients=True).pushes[which]
+        if after is None or after.shape != before.shape:
+            return None
+        change_at = (after - before).reshape(n, -1).abs().amax(1)
+        other = int(change_at.argmax())
+        strays += [(sample, other)] if change_at[sample] == 0 and change_at[other] > 0 else []
+    if len(strays) < 2:
+        return None
+    return Result(
+        "broken",
+        f"the target of sample {strays[0][0]} acts on the output of sample {strays[0][1]} and not on its own",
+        ", ".join(f"batch.{name}" for name in names),
+        "targets beside their samples",
+        ("inputs are shuffled or mixed without their targets, or the reverse", "the targets are sorted or filtered"),
+        "Draw the order once and take both by it: x[order], y[order]",
+        rule="targets.order",
+    )

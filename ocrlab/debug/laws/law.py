@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ocrlab.debug.instruments.step_check.findings import Finding, table_lines
+from ocrlab.debug.instruments.step_check.findings import Finding
 from ocrlab.debug.laws.experiment import Experiment
 
 State = Literal["broken", "hint", "held", "untested"]
@@ -59,11 +59,6 @@ def held(text: str) -> Result:
     return Result("held", text)
 
 
-def untested(why: str) -> Result:
-    """Return that a law was not tested, and what would test it."""
-    return Result("untested", why)
-
-
 @dataclass
 class Report:
     """The answers of all laws; it prints one line for each, broken ones first.
@@ -110,6 +105,3 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.sorted()))
-
-
-__all__ = ["Finding", "Given", "Law", "Report", "Result", "held", "table_lines", "untested"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from ocrlab.debug.instruments.step_check.output_dependence import all_rows_equal
+from ocrlab.debug.instruments.step_check.findings import all_rows_equal
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance
 from ocrlab.debug.laws.law import Given, Result, held

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, Run, distance, rebuilt
@@ -16,7 +17,7 @@ from ocrlab.debug.laws.law import Given, Result, held
 
 SHORTEST = 4  # tokens of a sequence, and different ones, from which on an agreement is no chance
 MOSTLY = 0.9  # of the positions
-IGNORED = -100
+MORE = 3  # tokens of padding that are added
 
 
 @dataclass
@@ -36,19 +37,29 @@ class Tokens:
 
 def test(step: Experiment, given: Given) -> Iterator[Result]:
     """Change padding, other samples of a packed row, and later tokens, and look at the outputs that must stay."""
-    tokens = _tokens(step)
     if step.draws_numbers():
         raise NotTestable("the step draws random numbers in eval mode")
-    causal = _causal(step, tokens)
-    broken = [*_offset(tokens, causal), *_packed(step, tokens, given.loader), *_padding(step, tokens)]
+    broken, words = [*_padding(step), *_more_padding(step)], "more padding changes no output and no loss"
+    tokens = _tokens(step)
+    if tokens is not None:
+        causal = _causal(step, tokens)
+        broken += [*_offset(tokens, causal), *_packed(step, tokens, given.loader)]
+        words = "later tokens change no earlier output" if causal else "outputs depend on the whole sequence"
     yield from broken
+    if tokens is None and not broken and not any(_fill(t) for _, t in _texts(step)):
+        raise NotTestable("the batch holds no texts (samples, positions)")
     if not broken:
-        yield held("later tokens change no earlier output" if causal else "outputs depend on the whole sequence")
+        yield held(words)
 
 
-def _tokens(step: Experiment) -> Tokens:
+def _texts(step: Experiment) -> list[tuple[str, Tensor]]:
+    whole = [(n, t) for n, t in dotted_tensors(step.batch) if t.ndim == 2 and t.dtype in (torch.int64, torch.int32)]
+    return [(name, t) for name, t in whole if t.shape[0] == step.rows and t.shape[1] >= SHORTEST]
+
+
+def _tokens(step: Experiment) -> Tokens | None:
     run = step.run(training=False, gradients=True)
-    whole = {n: t for n, t in dotted_tensors(step.batch) if t.ndim == 2 and t.dtype in (torch.int64, torch.int32)}
+    whole = dict(_texts(step))
     for read in (t for call in run.inputs for t in call if t.ndim == 2 and not t.is_floating_point()):
         rows, length = read.shape
         names = [n for n, t in whole.items() if t.shape[0] == rows and t.shape[1] >= length >= SHORTEST]
@@ -56,7 +67,7 @@ def _tokens(step: Experiment) -> Tokens:
         for which, out in enumerate(run.outputs):
             if names and out.ndim == 3 and out.shape[0] == rows and out.shape[1] in (length, length - 1):
                 return Tokens(names, whole[names[0]], run, which)
-    raise NotTestable("the model does not read token ids (samples, positions) and give an output for each position")
+    return None
 
 
 def _changed(step: Experiment, names: Sequence[str], at: Tensor, shift: int = 1) -> Run:
@@ -202,39 +213,81 @@ def _samples(dataset: Any, deep: int = 0) -> list[tuple[int, ...]]:
     return []
 
 
-def _padding(step: Experiment, tokens: Tokens) -> Iterator[Result]:
+def _padding(step: Experiment) -> Iterator[Result]:
     """Change what stands in the padding that a mask of the batch marks, and look at outputs and loss."""
-    masks = {
-        n: t.bool()
-        for n, t in dotted_tensors(step.batch)
-        if t.shape == tokens.ids.shape and "mask" in n.lower() and bool(((t == 0) | (t == 1)).all())
-    }
-    for name, real in masks.items():
-        fill = ~real
-        if not bool(fill.any()) or bool(fill.all(1).any()):
+    texts = _texts(step)
+    first = step.run(training=False) if texts else Run(0.0)
+    for name, mask in dotted_tensors(step.batch):
+        if "mask" not in name.lower() or mask.ndim != 2 or not bool(((mask == 0) | (mask == 1)).all()):
             continue
-        other = _changed(step, tokens.names, fill)
-        reached = _influence(tokens, other, step.rounding(), real)
-        apart = distance(tokens.run.loss, other.loss)
-        if bool(reached.any()) or apart > step.rounding("loss"):
-            row = int(reached.any(1).to(torch.uint8).argmax())
-            got = (
-                f"other tokens in the padding change {int(reached.sum())} outputs at real places (in sample {row})"
-                if bool(reached.any())
-                else f"other tokens in the padding change the loss from {tokens.run.loss:.5g} to {other.loss:.5g}"
-            )
-            yield Result(
-                "broken",
-                got,
-                name,
-                "outputs and a loss that padding does not change",
-                (
-                    "the mask is not passed to the attention",
-                    "the mask is the wrong way round",
-                    "labels of padding count",
-                ),
-                "Pass the mask to every attention layer (True may mean either: read its docs), and set the labels of"
-                " padding to -100",
-                rule="sequences.padding",
-            )
+        real = mask.bool()
+        names = [n for n, t in texts if t.shape == mask.shape and n != name and "label" not in n]
+        if not names or bool(real.all()) or not bool(real.any(1).all()):
+            continue
+        other = _changed(step, names, ~real)
+        reached = 0
+        for before, after in zip(first.outputs, other.outputs, strict=False):
+            moved = (before - after).abs() > step.rounding() * before.abs().max()
+            places = before.ndim > 2 and before.shape[:2] == real.shape
+            if before.ndim > 1 and len(before) == len(real) and (places or before.ndim == 2):
+                reached += int((moved.flatten(2).any(2) & real if places else moved.any(1)).sum())
+        if reached or distance(first.loss, other.loss) > step.rounding("loss"):
+            got = f"{reached} outputs" if reached else f"the loss from {first.loss:.5g} to {other.loss:.5g}"
+            yield _padding_broken(f"other tokens in the padding that {name} marks change {got}", ", ".join(names))
             return
+
+
+def _fill(ids: Tensor) -> int | None:
+    """Return the token that fills rows up at their end, by different lengths, and stands nowhere else; or None."""
+    value = int(ids[:, -1].mode().values)
+    fill = (ids == value).flip(1).cumprod(1).flip(1).bool()
+    lengths = fill.sum(1)
+    whole = bool((fill == (ids == value)).all()) and ids.unique().numel() > SHORTEST
+    return value if whole and lengths.unique().numel() > 2 and int(lengths.max()) >= 2 else None
+
+
+def _more_padding(step: Experiment) -> Iterator[Result]:
+    """Make every text longer by some padding, and look at outputs and loss; of models that read along the sequence."""
+    texts = dict(_texts(step))
+    kinds = (nn.RNNBase, nn.MultiheadAttention)
+    values = {name: _fill(t) for name, t in texts.items()}
+    if not texts or None in values.values() or not any(isinstance(m, kinds) for m in step.model.modules()):
+        return
+    first = step.run(training=False)
+
+    def longer(name: str, t: Tensor) -> Tensor:
+        return functional.pad(t, (0, MORE), value=values[name] or 0) if name in texts else t
+
+    try:
+        other = step.run(rebuilt(step.batch, longer), training=False)
+    except Exception:  # it has a fixed length
+        return
+    padded = torch.stack([t.eq(values[name] or 0).any(1) for name, t in texts.items()]).all(0)
+    for before, after in zip(first.outputs, other.outputs, strict=False):
+        if before.ndim != 2 or before.shape != after.shape or len(before) != len(padded):
+            continue
+        moved = ((before - after).abs().amax(1) > step.rounding() * before.abs().max()) & padded
+        if bool(moved.any()):
+            got = f"{MORE} more tokens of padding change the output of {int(moved.sum())} samples"
+            yield _padding_broken(got, ", ".join(texts))
+            return
+    if distance(first.loss, other.loss) > step.rounding("loss") and not any(t.ndim == 2 for t in first.outputs):
+        got = f"{MORE} more tokens of padding change the loss from {first.loss:.5g} to {other.loss:.5g}"
+        yield _padding_broken(got, ", ".join(texts))
+
+
+def _padding_broken(got: str, where: str) -> Result:
+    return Result(
+        "broken",
+        got,
+        where,
+        "outputs and a loss that padding does not change",
+        (
+            "the attention does not get the mask, or gets it the wrong way round",
+            "the last step of a recurrent layer is read, which stands behind the padding",
+            "padding counts as a label of the loss",
+        ),
+        "Pass the mask to every attention layer (True may mean either: read its docs), take the last real step"
+        " (pack_padded_sequence), and leave padding out of the loss (ignore_index)",
+        rule="sequences.padding",
+    )

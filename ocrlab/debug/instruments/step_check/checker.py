@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from ocrlab.debug.instruments.compiled_modules import is_jit
 from ocrlab.debug.instruments.step_check import static_rules, step_rules
-from ocrlab.debug.instruments.step_check.call_checks import CallWatch, DropoutWatch, Stopped
+from ocrlab.debug.instruments.step_check.call_checks import CallWatch, Stopped
 from ocrlab.debug.instruments.step_check.findings import (
     Finding,
     Range,
@@ -31,26 +31,11 @@ from ocrlab.debug.instruments.step_check.findings import (
     is_sticky,
     last_line,
     names_in,
-    table_lines,
 )
 from ocrlab.debug.instruments.step_check.forward_pass import ForwardWatch, Stage
-from ocrlab.debug.instruments.step_check.image_checks import check_images, check_inverted_mask
-from ocrlab.debug.instruments.step_check.output_dependence import check_output_dependence
-from ocrlab.debug.instruments.step_check.padding_checks import (
-    AttentionWatch,
-    RecurrentWatch,
-    UnmaskedAttention,
-    check_padding_loss,
-)
+from ocrlab.debug.instruments.step_check.image_checks import check_images
 from ocrlab.debug.instruments.step_check.state_guard import StepState, learning_rates, loss_value
 from ocrlab.debug.instruments.step_check.static_rules import check_shared_blocks, check_untrained_part
-from ocrlab.debug.instruments.step_check.step_rules import parameters_after_nudge
-from ocrlab.debug.instruments.step_check.target_checks import (
-    NoiseWatch,
-    check_narrow_targets,
-    check_noise_target,
-    check_target_order,
-)
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.errors import ConfigError
 
@@ -61,7 +46,7 @@ Loss = Callable[..., Any]
 
 @dataclass
 class Report:
-    """The result of a check; it prints as a table, and `table()` returns the same as a DataFrame.
+    """What was observed in one step.
 
     `findings` are the violated rules (rule, where, got, need, do; judgement "fail" or "warn"), `stages` the modules in
     the order of the forward pass with their output shapes, `unchecked` what could not be checked and why, `loss` its
@@ -76,22 +61,8 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no rule that makes training wrong is violated."""
+        """Whether nothing makes training wrong."""
         return not any(finding.judgement == "fail" for finding in self.findings)
-
-    def table(self) -> Any:
-        """Return the findings as a pandas DataFrame."""
-        import pandas
-
-        columns = ["judgement", "rule", "where", "got", "need", "do"]
-        return pandas.DataFrame([[getattr(f, c) for c in columns] for f in self.findings], columns=columns)
-
-    def __str__(self) -> str:
-        count = len(self.findings)
-        ends = ["" if number == 1 else "s" for number in (count, len(self.stages))]
-        head = f"{count or 'no'} finding{ends[0]}, {len(self.stages)} module{ends[1]}"
-        head += "" if self.loss is None else f", loss {self.loss:.6g}"
-        return "\n".join([head, *table_lines(self.findings), *(f"not checked: {text}" for text in self.unchecked)])
 
 
 def check(
@@ -138,7 +109,6 @@ def check(
     report.findings += [*check_empty_batch(named), *check_values(named, ranges, names, "batch")]
     report.findings += [
         *static_rules.check_batch_types(model, named),
-        *static_rules.check_box_scale(model, named),
         *check_untrained_part(model),
         *check_images(named),
     ]
@@ -186,9 +156,6 @@ class _Step:
     outputs: Sequence[Range]
     shapes: dict[str, Sequence[int | None]]
     watchers: tuple[ForwardWatch, CallWatch] | None = None
-    noise: set[int] = field(default_factory=set)  # draws that predictions are compared with
-    zero: list[str] = field(default_factory=list)  # parameters whose gradient is 0
-    recurrent: RecurrentWatch | None = None
     ended: bool = False  # the forward pass raised
 
     def run(self) -> BaseException | None:
@@ -200,25 +167,17 @@ class _Step:
                 error = self._backward(total)
                 if error is None:
                     error = self._move()
-                self._sleeping(error)
             return error if is_sticky(error) else self._evaluate() or error
 
     def _forward(self) -> tuple[Tensor | None, BaseException | None]:
         """Return the loss where it can be trained on, and what was raised."""
         findings, forward = self.report.findings, ForwardWatch(self.model, self.names, self.outputs, self.shapes)
         back: list[Any] = []
-        calls = CallWatch(
-            findings, forward.place, self.names, lambda: bool(forward.within), list(dotted_tensors(self.batch))
-        )
-        self.recurrent = RecurrentWatch(self.model)
-        with forward, calls, self.recurrent, NoiseWatch() as draws:
+        calls = CallWatch(findings, forward.place, self.names, lambda: bool(forward.within))
+        with forward, calls:
             error = error_of(lambda: back.append(self.loss(self.model, self.batch)))
-        self.report.stages, self.watchers, self.noise = forward.stages, (forward, calls), draws.wanted
-        findings += forward.findings
-        findings += [
-            *step_rules.check_batch_written(self.state),
-            *calls.corners.findings(list(dotted_tensors(self.batch))),
-        ]
+        self.report.stages, self.watchers = forward.stages, (forward, calls)
+        findings += [*forward.findings, *step_rules.check_batch_written(self.state)]
         if error is None:
             findings += [*forward.missing(), *check_shared_blocks(self.model, forward.alike)]
             total = loss_value(back[0])
@@ -234,7 +193,7 @@ class _Step:
         if not isinstance(error, Stopped):
             place = f"{forward.place()}, {last_line(error)}"
             text = f"{type(error).__name__}: {error}".strip().partition("\n")[0][:400]
-            findings.append(Finding("step.raised", place, text, "a loss", advice(error, self.batch, self.model)))
+            findings.append(Finding("step.raised", place, text, "a loss", advice(error, self.batch)))
         self.report.unchecked.append("loss, gradients and weights: the forward pass did not end")
         self.ended = True
         return None, error
@@ -250,21 +209,10 @@ class _Step:
             return error
         if self.watchers is not None:
             forward, calls = self.watchers
-            named = list(dotted_tensors(self.batch))
-            rows = next((len(t) for _, t in named if t.ndim), 0)
-            self.report.findings += [*calls.losses.pushed(), *forward.used(), *calls.chosen.against(named)]
-            self.report.findings += [
-                *check_padding_loss(calls.losses.pairs, rows),
-                *check_narrow_targets(calls.losses.pairs, named),
-            ]
-            self.report.findings += self.recurrent.findings() if self.recurrent else ()
-            self.report.findings += calls.losses.mixed(forward.calls, [t for _, t in named])
-            self.report.findings += check_inverted_mask(forward.output_tensors, named)
-            self.report.findings += check_target_order(calls.losses.pairs, forward.calls, forward.output_tensors, named)
+            self.report.findings += [*calls.losses.pushed(), *forward.used()]
         called = {stage.name for stage in self.report.stages}
         self.report.findings += step_rules.check_gradients(self.model, called)
         self.report.findings += step_rules.check_unlisted_weights(self.model, self.optimizers)
-        self.zero = step_rules.zero_gradients(self.model)
         self.report.norms = step_rules.gradient_norms(self.model)
         self.report.findings += step_rules.check_vanishing_gradients(self.model)
         return None
@@ -302,55 +250,18 @@ class _Step:
             self.report.findings += step_rules.check_loss_fell(self.report.loss, float(values[0]))
         return error
 
-    def _sleeping(self, error: BaseException | None) -> None:
-        """Say which gradients are 0, but for those that a first step wakes: a gate that begins at 0."""
-        if self.zero and error is None:
-            woken = parameters_after_nudge(
-                self.model, lambda: loss_value(self.loss(self.model, self.batch)), self.state
-            )
-            self.zero = [name for name in self.zero if name not in woken]
-        self.report.findings += step_rules.check_zero_gradients(self.model, self.zero)
-
     def _evaluate(self) -> BaseException | None:
-        """Look whether eval mode leaves all as it is and gives the same twice."""
+        """Look whether eval mode leaves all as it is."""
         self.state.restore()
         self.state.clear_gradients()
         self.model.eval()
-        values: list[Any] = []
-
-        def twice() -> None:
-            for _ in range(2):
-                self.state.restore_batch()
-                values.append(loss_value(self.loss(self.model, self.batch)))
-
-        unmasked = UnmaskedAttention(self.model, list(dotted_tensors(self.batch)))
-        with torch.no_grad(), DropoutWatch(self.model) as drops, AttentionWatch() as attention, unmasked:
-            error = error_of(twice)
-        self.report.findings += list(attention.findings()) or unmasked.findings()
-        if error is not None:
-            if not self.ended:
-                self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")
-            return error
-        self.report.findings += step_rules.check_evaluation(self.model, self.state, values if drops.on else [])
-        return self._asked()
-
-    def _asked(self) -> BaseException | None:
-        """Look what the answers depend on, in eval mode; it may leave other weights."""
-        findings: list[Finding] = []
-
-        def ask() -> None:
-            if self.noise:
-                findings.extend(
-                    check_noise_target(self.model, lambda: self.loss(self.model, self.batch), self.noise, self.state)
-                )
-            findings.extend(check_output_dependence(self.model, lambda: self.loss(self.model, self.batch), self.state))
-
         with torch.no_grad():
-            error = error_of(ask)
-        self.report.findings += findings
-        if error is not None:
-            self.report.unchecked.append(f"what the answers depend on: {type(error).__name__}")
-        return error if is_sticky(error) else None
+            error = error_of(lambda: self.loss(self.model, self.batch))
+        if error is None:
+            self.report.findings += step_rules.check_evaluation(self.model, self.state)
+        elif not self.ended:
+            self.report.unchecked.append(f"eval mode: the loss cannot be computed in it ({type(error).__name__})")
+        return error
 
 
 def eager() -> Any:

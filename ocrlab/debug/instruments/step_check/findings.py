@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,11 @@ from torch import Tensor, nn
 from ocrlab.debug.instruments.tensor_facts import under_vmap
 from ocrlab.debug.instruments.tensor_tree import DEEPEST, dotted_tensors, parts
 
-ALSO = 6  # more places that are listed for one rule
 NONE = "none of the batch"
-SHAPE = re.compile(r"\[(\d+(?:, \d+)+)\]")
-CHANNELS = re.compile(r"to have (\d+) channels")
-VOID = 255  # the class of pixels that do not count, in many data sets
+ROWS = 4  # samples from which on it is no chance that all answers are equal
+SAME = 1e-6  # of the largest answer: by less, two answers in float32 are one
+ORDERED: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool)
+ORDERED += (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # types that have amin and amax
 
 
 @dataclass(frozen=True)
@@ -38,22 +37,6 @@ class Finding:
 
     def __str__(self) -> str:
         return f"[{self.judgement}] {self.rule} at {self.where}: {self.got}. Needed: {self.need}. {self.do}."
-
-
-def table_lines(findings: Sequence[Finding]) -> list[str]:
-    """Return findings as the lines of a table; of one rule with one remedy the first, with the places of the others."""
-    groups: dict[tuple[str, ...], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.judgement, finding.rule, finding.need, finding.do), []).append(finding)
-    width = max((len(finding.rule) for finding in findings), default=0)
-    lines = []
-    for first, *others in groups.values():
-        places = ", ".join(other.where for other in others[:ALSO])
-        more = f" and {len(others) - ALSO} more" if len(others) > ALSO else ""
-        cells = {"got": first.got, "need": first.need, "do": first.do} | ({"also at": places + more} if others else {})
-        lines.append(f"{first.judgement}  {first.rule:{width}}  {first.where}")
-        lines += [f"      {name:{width}}  {text}" for name, text in cells.items()]
-    return lines
 
 
 @dataclass(frozen=True)
@@ -236,37 +219,6 @@ def index_text(broken: Tensor) -> str:
     return f"[{', '.join(map(str, at))}]"
 
 
-def remedy(function: str, values: Tensor, broken: Tensor, high: float) -> str:
-    """Return what to do about indices that are out of bounds, by what takes them and what they are."""
-    wrong = values[broken]
-    if function != "__getitem__" and bool((wrong == high + 1).all()) and int(values.min()) == 1:
-        return f"They go from 1 to {int(high) + 1}: subtract 1 where they are made, or let there be one more"
-    if function.startswith("embedding"):
-        return "Look at the vocabulary of what made these numbers (a tokenizer's), and at num_embeddings"
-    if function in ("__getitem__", "index_select", "index_add_"):
-        return "Look at how this index is made, and at the size of what it takes from"
-    do = "Look at how the labels are numbered, and at the number of classes"
-    value = int(wrong.flatten()[0])
-    if function in ("cross_entropy", "nll_loss") and (value < 0 or value == VOID) and bool((wrong == value).all()):
-        return f"If {value} says that something does not count, tell the loss: ignore_index={value}. Else l{do[1:]}"
-    return do
-
-
-def origin_text(values: Tensor, broken: Tensor, batch: Sequence[tuple[str, Tensor]]) -> str:
-    """Return in which tensor of the batch a wrong index stands, where another tensor was made of it; else nothing."""
-    whole = [(name, t) for name, t in batch if is_readable(t) and not t.is_floating_point() and t.dtype != torch.bool]
-    if any(t.untyped_storage().data_ptr() == values.untyped_storage().data_ptr() for _, t in whole):
-        return ""
-    value = values[broken].flatten()[0]
-    same = [(name, t) for name, t in whole if t.shape == values.shape and bool((t == values.to(t.device)).all())]
-    matches = [(name, t.detach() == value.to(t.device)) for name, t in same or whole]
-    matches = [(name, there) for name, there in matches if bool(there.any())]
-    if len({name.rpartition(".")[2] for name, _ in matches}) != 1:
-        return ""
-    name, there = matches[0]
-    return f"; it stands in batch.{name}{index_text(there)}" + (f" and {len(matches) - 1} more" if matches[1:] else "")
-
-
 def last_line(error: BaseException) -> str:
     """Return the file and line at which something was raised."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -280,23 +232,11 @@ def last_line(error: BaseException) -> str:
     return f"{own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}"
 
 
-def advice(error: BaseException, batch: Any, model: nn.Module) -> str:
+def advice(error: BaseException, batch: Any) -> str:
     """Return what to do about an error of the forward pass."""
     text, devices = str(error), {str(t.device) for _, t in dotted_tensors(batch)}
     if "Expected more than 1 value per channel" in text:
         return "Use a larger batch or crop: BatchNorm has one value for each channel here"
-    if "class probabilities" in text:
-        return "Targets of the logits' shape are probabilities: .float() where they are one-hot, or classes: .argmax(1)"
-    if "to the desired output type Long" in text:
-        return "Targets of this loss are numbers with a point: .float(); whole numbers are classes, for cross_entropy"
-    if "dtype to be Long" in text or "scalar type Long" in text:
-        return "Targets of this loss are the numbers of classes: .long()"
-    shapes = [tuple(map(int, each.split(", "))) for each in SHAPE.findall(text)]
-    wanted = CHANNELS.search(text)
-    if wanted and any(shape[-1] == int(wanted[1]) for shape in shapes[-1:]):
-        return "The channels stand last: .permute(0, 3, 1, 2) of images, .transpose(1, 2) of sequences"
-    if any(_turned(first, second) for first in shapes for second in shapes):
-        return "Height and width of one are exchanged: arrays are (height, width), sizes in PIL and OpenCV the reverse"
     if "same device" in text:
         return f"Move the batch ({', '.join(sorted(devices))}) to the model's device"
     if "positional argument" in text or "has no attribute" in text:
@@ -304,10 +244,24 @@ def advice(error: BaseException, batch: Any, model: nn.Module) -> str:
     return "Look at the line that is named; its shapes stand in the stages of the report"
 
 
-def _turned(first: Sequence[int], second: Sequence[int]) -> bool:
-    """Tell whether the last two sizes of one shape are those of another in the other order."""
-    return (
-        min(len(first), len(second)) > 2
-        and first[-1] != first[-2]
-        and (first[-1], first[-2]) == (second[-2], second[-1])
-    )
+def all_rows_equal(tensors: list[Tensor]) -> bool:
+    """Tell whether every row of some tensors is the same, as far as float32 can tell; of a device it waits."""
+    return bool(tensors) and all(bool(rows_equal(t)) for t in tensors)
+
+
+def rows_equal(tensor: Tensor) -> Tensor:
+    """Return whether every row of a tensor is the same, as far as float32 can tell, as a tensor where that one is.
+
+    The extremes of each column take one row of memory in place of a copy of all rows.
+    """
+    low, high, first = (part.float() if part.dtype != torch.float64 else part for part in _extremes(tensor))
+    largest = torch.maximum(high.abs(), low.abs()).max()
+    return torch.maximum(high - first, first - low).max() <= SAME * largest
+
+
+def _extremes(tensor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the least and the largest value of each column, and the first row."""
+    values = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    if values.dtype not in ORDERED:
+        values = values.float()
+    return values.amin(0), values.amax(0), values[0]

@@ -28,7 +28,6 @@ from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 
 LARGE = 1e4  # root mean square of what a layer gives; half precision ends at 65504
 FLAT = 1e-6  # slope of a sigmoid at 14
-ROWS, COLUMNS = 8, 64  # samples, and columns of their answers: a large vocabulary is often filled up
 FEW = 32  # values from which BatchNorm's mean and variance are those of the data
 
 
@@ -61,7 +60,6 @@ class ForwardWatch:
         self.spoilt = 0  # modules with a value that is not finite, after the first
         self.reported_rules: set[str] = set()  # rules of which the first module is enough
         self.output_tensors: list[Tensor] = []  # what the model returned and a gradient should reach
-        self.calls: list[tuple[list[Tensor], bool]] = []  # of the model: what it got, and whether it gave one tensor
         self.alike: set[int] = set()  # modules, by id, that give the shape that they get
         self._handles: list[Any] = []
 
@@ -130,7 +128,6 @@ class ForwardWatch:
             do = "Look at strides and padding between the stage before and this one"
             self.findings.append(Finding("shape.stage", label, got, need, do))
         if not name:
-            self.calls.append(([t for _, t in dotted_tensors(args)], isinstance(output, Tensor)))
             self.output_tensors += [t for _, t in outputs if t.requires_grad and not t.is_leaf]
             for tensor in self.output_tensors:
                 tensor.retain_grad()
@@ -197,21 +194,6 @@ class ForwardWatch:
             do = "Look for a name that was written over: the loss may compare the targets with themselves"
             got = "no gradient reaches what the model returned; the loss is made of something else"
             yield Finding("loss.ignores", "the model's output", got, "a loss of the prediction", do)
-        for tensor in self.output_tensors:
-            yield from _columns(tensor)
-
-
-def _columns(output: Tensor) -> Iterator[Finding]:
-    """Tell of columns of an output (samples, columns) that a loss leaves out in every sample, and of no others."""
-    if output.grad is None or output.ndim != 2 or len(output) < ROWS or not 1 < output.shape[1] <= COLUMNS:
-        return
-    pushed = output.grad != 0
-    used = pushed[0]
-    if bool((pushed == used).all()) and bool(used.any()) and not bool(used.all()):
-        left = [number for number, on in enumerate(used.tolist()) if not on]
-        got = f"no gradient reaches column {', '.join(map(str, left[:8]))} of {len(used)}, in none of the samples"
-        do = "Look at how the loss cuts the output; where a column is left out on purpose, nothing is wrong"
-        yield Finding("loss.columns", "the model's output", got, "a loss of each column", do, "warn")
 
 
 def _numbers(module: nn.Module, came: Tensor, first: Tensor) -> Iterator[tuple[str, tuple[str, str, str]]]:

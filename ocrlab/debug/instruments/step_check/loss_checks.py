@@ -7,8 +7,7 @@ cut off on purpose, by detach() or no_grad(), is let alone.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +36,8 @@ DISTANCES = (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss,
 PLAIN = (*CLASSES, *DISTANCES, functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits)
 LOSSES = (*PLAIN, functional.ctc_loss, functional.kl_div)
 ARGUMENTS = {functional.ctc_loss: ("log_probs", "targets")}  # of all others: input, target
-WARNED = ("targets.constant", "targets.sum", "loss.weights", "loss.logits")  # may be meant
+WARNED = ("targets.constant", "loss.logits")  # may be meant
 SUMMED = 1e-2  # by which the probabilities of a row may miss 1: half precision
-APART = 0.25  # of the samples, which have another class in another order
-MANY = 16  # targets of the most frequent class from which on its share is no chance
-TIMES = 3  # so many more targets has one class than another, to be called the more frequent one
 CUTS = frozenset("gt ge lt le eq ne greater greater_equal less less_equal not_equal isclose".split())
 CUTS |= {f"__{name}__" for name in CUTS} | frozenset("argmax argmin argsort bool int long short byte".split())
 FLAT = frozenset("round round_ sign sign_ sgn floor floor_ ceil ceil_ trunc trunc_ heaviside".split())  # derivative 0
@@ -58,28 +54,19 @@ class LossWatch:
 
     def __post_init__(self) -> None:
         self.values: list[tuple[str, Tensor]] = []
-        self.pairs: list[tuple[str, Tensor, Tensor]] = []  # of classes: place, logits, targets
 
     def before(self, function: Any, args: tuple[Any, ...], named: dict[str, Any], *, meant: bool) -> None:
         """Look at what a loss function is about to compare; `meant`: its targets were made of one value."""
         input, target = arguments(function, args, named)
-        if isinstance(input, Tensor) and isinstance(target, Tensor) and is_readable(input) and is_readable(target):
-            if function in CLASSES and input.requires_grad and not input.is_leaf:
-                input.retain_grad()
-                self.pairs.append((f"{self.place()}, target of {function.__name__}", input, target))
-            with torch._C.DisableTorchFunction(), torch.no_grad():
-                shares = _shares(function, input, target)
-                ignored = named.get("ignore_index", -100) if function in CLASSES else None
-                rules = (_squashed(function, input), _sizes(function, input, target), _reach(input, target), shares)
-                weights = named.get("weight", args[2] if len(args) > 2 and function in CLASSES else None)
-                spelled = (*_frames(args, named), *_blank(args, named)) if function is functional.ctc_loss else ()
-                logs = _logarithms(function, input, target, named)
-                for rule in (*rules, spelled, logs, _weighed(target, weights, ignored)):
-                    self.findings += [_at(violation, f"{self.place()}, {function.__name__}") for violation in rule]
-                self.findings += [
-                    _at(violation, f"{self.place()}, target of {function.__name__}")
-                    for violation in (() if meant else _same(target, ignored))
-                ]
+        if not isinstance(input, Tensor) or not isinstance(target, Tensor):
+            return
+        if not is_readable(input) or not is_readable(target):
+            return
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            ignored = named.get("ignore_index", -100) if function in CLASSES else None
+            rules = (_squashed(function, input), _sizes(function, input, target), _reach(input, target))
+            for rule in (*rules, _logarithms(function, input, target, named), () if meant else _same(target, ignored)):
+                self.findings += [_at(violation, f"{self.place()}, {function.__name__}") for violation in rule]
 
     def after(self, function: Any, value: Any) -> None:
         """Keep what a loss function returned, to see how the backward pass pushes it."""
@@ -94,31 +81,6 @@ class LossWatch:
                 do = "Remove the minus sign; it is right only where something is to be unlearned"
                 got = "it enters the loss with a minus sign, so that each step makes it larger"
                 yield Finding("loss.sign", where, got, "a plus sign", do, "warn")
-
-    def mixed(self, calls: Sequence[tuple[list[Tensor], bool]], batch: Sequence[Tensor]) -> Iterator[Finding]:
-        """Yield that the classes of two samples are mixed (mixup, CutMix), and the model gets the batch unmixed.
-
-        `calls` of the model: what it got, and whether it gave one tensor; one that mixes by itself has more to tell.
-        """
-        if len(calls) != 1 or len(calls[0][0]) != 1 or not calls[0][1]:
-            return
-        input = calls[0][0][0]
-        if not any(input is t or (input.shape == t.shape and bool((input == t).all())) for t in batch):
-            return
-        for (where, logits, targets), (_, second_logits, others) in itertools.combinations(self.pairs, 2):
-            if (
-                logits is not second_logits
-                or targets.shape != others.shape
-                or targets.ndim != 1
-                or targets.is_floating_point()
-            ):
-                continue
-            apart = float((targets != others).float().mean())
-            if len(targets) >= MANY and apart > APART and bool((targets.sort()[0] == others.sort()[0]).all()):
-                got = "two losses of the same logits, with the classes of the batch and with those in another order;"
-                got += " the model gets the batch as it is"
-                do = "Call the model on the mixed input: lam * x + (1 - lam) * x[order]"
-                yield Finding("targets.mixed", where, got, "an input that is mixed as its targets are", do)
 
 
 def _at(finding: tuple[str, str, str, str], where: str) -> Finding:
@@ -177,69 +139,6 @@ def _logarithms(
             yield "loss.logarithm", got, "probabilities", "Call softmax on the target, or set log_target=True"
 
 
-def _frames(args: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Tell of a CTC loss that is infinite: each character takes a frame, and a blank between two that are equal."""
-    if named.get("zero_infinity") or (len(args) > 6 and args[6]):
-        return
-    for sample, (row, length, there) in enumerate(_texts(args, named)):
-        twice = int((row[1:length] == row[: max(0, length - 1)]).sum())
-        if length + twice > there:
-            got = f"sample {sample} has {there} frames for {length} characters, of which {twice} follow their like"
-            do = "Let the model give more frames (a smaller stride, a wider image), or leave such a sample out"
-            yield "loss.frames", got, f"{length + twice} frames: less makes the loss infinite", do
-            return
-
-
-def _blank(args: tuple[Any, ...], named: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Tell of texts in which the blank stands as a character: no path of frames can spell them as they are meant."""
-    blank = named.get("blank", args[4] if len(args) > 4 else 0)
-    texts = _texts(args, named)
-    with_it = [sample for sample, (row, length, _) in enumerate(texts) if bool((row[:length] == blank).any())]
-    if not with_it:
-        return
-    first, length, _ = texts[with_it[0]]
-    ends = all(bool(row[length - 1] == blank) for row, length, _ in (texts[at] for at in with_it))
-    inside = any(bool((row[: length - 1] == blank).any()) and row[length - 1] != blank for row, length, _ in texts)
-    got = f"{blank} is the blank and stands in {len(with_it)} of {len(texts)} texts as a character, first in sample"
-    got += f" {with_it[0]}: {first[:length][:12].tolist()}"
-    do = f"Leave {blank} to the blank where characters are numbered, or give the loss another blank="
-    if ends and not inside:
-        do = f"If {blank} fills the texts up, give target_lengths without it; else number the characters past the blank"
-    yield "loss.blank", got, "texts without the blank", do
-
-
-def _texts(args: tuple[Any, ...], named: dict[str, Any]) -> list[tuple[Tensor, int, int]]:
-    """Return of each sample of a CTC loss its text (filled up or not), the text's length and its frames."""
-    values = dict(zip(("log_probs", "targets", "input_lengths", "target_lengths"), args, strict=False)) | named
-    text = torch.as_tensor(values["targets"]).cpu()
-    frames, lengths = (torch.as_tensor(values[f"{name}_lengths"]).flatten().tolist() for name in ("input", "target"))
-    rows = list(text) if text.ndim == 2 else list(text.split(lengths)) if int(sum(lengths)) == len(text) else []
-    return list(zip(rows, lengths, frames, strict=False))
-
-
-def _weighed(target: Tensor, weights: Any, ignored: int | None) -> Iterator[tuple[str, str, str, str]]:
-    """Tell of weights of classes that are larger the more frequent a class is."""
-    if (
-        not isinstance(weights, Tensor)
-        or weights.ndim != 1
-        or target.is_floating_point()
-        or weights.device.type == "meta"
-    ):
-        return
-    values = target[(target != ignored) & (target >= 0) & (target < len(weights))].flatten()
-    count = torch.bincount(values, minlength=len(weights))
-    most, least = int(count.argmax()), int(count.argmin())
-    if int(count[most]) < MANY:
-        return
-    more = count[:, None] >= TIMES * count[None, :].clamp(min=1)
-    larger = weights[:, None] > weights[None, :]
-    if bool(more.any()) and bool(larger[more].all()) and float(weights[most]) > TIMES * float(weights[least]):
-        got = f"class {most}, with {int(count[most])} of {values.numel()} targets, weighs {float(weights[most]):.3g},"
-        got += f" class {least}, with {int(count[least])}, {float(weights[least]):.3g}: the rare one counts the less"
-        do = "Weights against rare classes are the inverse of how frequent they are; look at their order too"
-        yield "loss.weights", got, "more weight for what is rare", do
-
-
 def _sizes(function: Any, input: Tensor, target: Tensor) -> Iterator[tuple[str, str, str, str]]:
     if function in DISTANCES and input.shape != target.shape:
         both = torch.broadcast_shapes(input.shape, target.shape)
@@ -257,23 +156,6 @@ def _reach(input: Tensor, target: Tensor) -> Iterator[tuple[str, str, str, str]]
     if least < low - 1e-4 or most > high + 1e-4:
         got = f"targets from {least:g} to {most:g}, and the model ends with a {name}, which gives {low:g} to {high:g}"
         yield "targets.reach", got, "targets that the model can give", "Scale the targets, or take that function out"
-
-
-def _shares(function: Any, input: Tensor, target: Tensor) -> Iterator[tuple[str, str, str, str]]:
-    """Tell of targets of cross_entropy that are neither classes nor shares of them; rows of zeros may not count."""
-    if function is not functional.cross_entropy or not target.is_floating_point() or input.shape != target.shape:
-        return
-    least, most = float(target.min()), float(target.max())
-    if least < -SUMMED or most > 1 + SUMMED:
-        do = "Divide each row by its sum, or give the classes as whole numbers"
-        yield "targets.shares", f"targets from {least:g} to {most:g}", "shares of the classes, 0 to 1", do
-        return
-    sums = target.float().sum(min(1, target.ndim - 1)).flatten()
-    off = ((sums - 1).abs() > SUMMED) & (sums != 0)
-    if bool(off.any()):
-        got = f"{int(off.sum())} of {sums.numel()} do not sum up to 1 over the classes; the first to {sums[off][0]:g}"
-        do = "Where several classes hold at once, binary_cross_entropy_with_logits is meant; else divide by the sum"
-        yield "targets.sum", got, "1", do
 
 
 def _same(target: Tensor, ignored: int | None) -> Iterator[tuple[str, str, str, str]]:

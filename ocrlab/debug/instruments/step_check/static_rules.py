@@ -24,7 +24,6 @@ from ocrlab.debug.instruments.step_check.findings import (
 from ocrlab.debug.instruments.step_check.state_guard import learning_rates
 
 DROPPED = 0.9  # dropout from here on leaves less than a tenth
-PIXELS = "torchvision.models.detection.transform.GeneralizedRCNNTransform"  # is in each of torchvision's detectors
 DECAY = 0.01  # share of the weights that decay takes away in one step; what is published lies below 1e-3
 NORMS = (_BatchNorm, nn.LayerNorm, nn.GroupNorm)
 FEW = 2  # weights of more than one dimension, from which on what is frozen is a part of a network
@@ -180,20 +179,6 @@ def check_batch_types(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> 
         if tensor.dtype == torch.float64 and first.dtype != torch.float64:
             do = "Use .float(); NumPy's arrays are float64 by default"
             yield Finding("dtype.batch", f"batch.{name}", "float64", str(first.dtype)[6:], do, "warn")
-
-
-def check_box_scale(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> Iterator[Finding]:
-    """Yield boxes as shares of the image for a detector of torchvision, which wants pixels and says nothing."""
-    kinds = {f"{type(module).__module__}.{type(module).__name__}" for module in model.modules()}
-    if PIXELS not in kinds:
-        return
-    for name, tensor in named:
-        if name.rpartition(".")[2] != "boxes" or not tensor.numel() or not tensor.is_floating_point():
-            continue
-        largest = float(tensor.max())
-        if largest <= 1:
-            do = "Multiply x by the width and y by the height of the image, as the data set gives it"
-            yield Finding("boxes.scale", f"batch.{name}", f"no value is above {largest:g}", "pixels, x0 y0 x1 y1", do)
 
 
 def check_shared_blocks(model: nn.Module, same: set[int]) -> Iterator[Finding]:

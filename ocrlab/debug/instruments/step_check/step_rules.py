@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from ocrlab.debug.instruments.step_check.findings import (
     Finding,
-    error_of,
     group_by_module,
     index_text,
     is_readable,
@@ -34,8 +33,6 @@ WORSE = (3.0, 1.0)  # times, and by how much, a loss may grow by its own step: m
 SMALL = 1e-2  # what a block multiplies by, from which on down it begins as next to nothing
 ROUNDING = 1e-5  # share of the largest gradient: of a bias before BatchNorm, which is 0 but for rounding, it is 5e-6
 MANY, FEW = 64, 0.1  # values with a gradient, and the share of them that a step in half precision should change
-SAME = 1e-3  # share by which two passes in eval mode may differ: kernels that add in any order
-SIZE = 1e-3  # by which each value is moved against its gradient: a step of Adam
 
 
 def check_loss(total: Any) -> Iterator[Finding]:
@@ -79,24 +76,6 @@ def check_gradients(model: nn.Module, called: set[str]) -> Iterator[Finding]:
             yield Finding(
                 "gradient.finite", f"{name}{index_text(broken)}", value_at(stored_values(p.grad), broken), "finite", do
             )
-
-
-def zero_gradients(model: nn.Module) -> list[str]:
-    """Return trainable parameters whose gradient holds only zeros; not a bias that cancels out beside its weight."""
-    nonzero = {
-        name: bool(stored_values(p.grad).count_nonzero())
-        for name, p in model.named_parameters()
-        if p.requires_grad and p.grad is not None and is_readable(stored_values(p.grad))
-    }
-    cancels = {name for name in nonzero if name.endswith("bias") and nonzero.get(f"{name.removesuffix('bias')}weight")}
-    return [name for name, some in nonzero.items() if not some and name not in cancels]
-
-
-def check_zero_gradients(model: nn.Module, names: Sequence[str]) -> Iterator[Finding]:
-    """Yield parameters whose gradient is 0, and stays so."""
-    for rest in group_by_module(model, names):
-        do = "Look for a ReLU that is never above 0, a mask of zeros, or a weight of 0 in the loss"
-        yield Finding("gradient.zero", listing(model, rest), "only zeros", "a gradient", do, "warn")
 
 
 def check_batch_written(state: StepState) -> Iterator[Finding]:
@@ -270,8 +249,8 @@ def _rounded_away(model: nn.Module, state: StepState, lr: dict[int, float]) -> I
             yield Finding("weights.still", listing(model, sorted(names)), got, "a change of most", do), names
 
 
-def check_evaluation(model: nn.Module, state: StepState, values: Sequence[Any]) -> Iterator[Finding]:
-    """Yield what a pass in eval mode changed, and a dropout by which the loss is another the second time."""
+def check_evaluation(model: nn.Module, state: StepState) -> Iterator[Finding]:
+    """Yield what a pass in eval mode changed."""
     changed = []
     for name, (tensor, value) in state.tensors.items():
         if is_readable(tensor) and not bool(((tensor == value) | (tensor != tensor)).all()):
@@ -279,31 +258,3 @@ def check_evaluation(model: nn.Module, state: StepState, values: Sequence[Any]) 
     for rest in group_by_module(model, changed):
         do = "Ask self.training before you write to it, unless this loss is never computed in eval mode"
         yield Finding("eval.changes", listing(model, rest), "a pass in eval mode changed it", "as before", do, "warn")
-    first, second = (float(v.detach().sum()) if isinstance(v, Tensor) else 0.0 for v in values or (0, 0))
-    if abs(first - second) > SAME * max(abs(first), abs(second), 1e-12):
-        do = "Look for functional.dropout without training=self.training, or a dropout_p of attention in eval mode"
-        yield Finding("eval.repeats", "the loss in eval mode", f"{first:g}, then {second:g}", "the same twice", do)
-
-
-def parameters_after_nudge(model: nn.Module, loss: Callable[[], Any], state: StepState) -> set[str]:
-    """Return the parameters that get a gradient after a small step of all that have one; the weights stay moved.
-
-    The optimiser's own step would not do: in a warm-up its rate is 0. Nothing is returned where the loss raises.
-    """
-    state.restore()
-    for nudged in (False, True):
-        if nudged:
-            _nudge(state)
-            state.restore_random()
-            state.restore_batch()
-        state.clear_gradients()
-        if error_of(lambda: loss().sum().backward()) is not None:
-            return set()
-    return {name for name, p in model.named_parameters() if p.grad is not None and bool(stored_values(p.grad).any())}
-
-
-@torch.no_grad()
-def _nudge(state: StepState) -> None:
-    for p, _ in state.gradients:
-        if p.requires_grad and p.is_leaf and p.grad is not None and is_readable(p.grad):
-            p.sub_(p.grad.sign(), alpha=SIZE)

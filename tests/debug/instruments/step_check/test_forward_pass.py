@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,28 +57,6 @@ def test_batchnorm_of_a_single_sample_and_a_dropout_that_leaves_nothing() -> Non
     model(large := torch.rand(1, 1, 32, 32))
     assert "batchnorm.one" not in rules(checker.check(model, (large, torch.tensor([1])), classes))
     assert "99%" in finding_of(report, "mode.dropout").got
-
-
-def test_columns_that_the_loss_leaves_out() -> None:
-    inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
-
-    def columns(loss: Callable[[Tensor], Tensor], width: int = 6) -> checker.Report:
-        torch.manual_seed(0)
-        return checker.check(nn.Linear(4, width), inputs, lambda net, x: loss(net(x)))
-
-    finding = finding_of(columns(lambda y: (y[:, :4] - 1).square().mean()), "loss.columns")
-    assert "column 4, 5 of 6" in finding.got and finding.judgement == "warn"
-    actions, labelled = torch.arange(16) % 5, torch.arange(16)[:, None] % 3 == torch.arange(6) % 3
-    others: list[Callable[[Tensor], Tensor]] = [
-        lambda y: (y - 1).square().mean(),
-        lambda y: y.gather(1, actions[:, None]).square().mean(),  # an action that nobody took
-        lambda y: ((y - 1).square() * (labelled & (torch.arange(6) > 0))).sum(),  # a label that nobody gave
-        lambda y: torch.relu(y - 0.1)[:, :2].sum(),  # a margin
-        lambda y: y.detach().sum() + y[:0].sum() + sum(y.split(2, 1)).square().sum(),
-    ]
-    for loss in others:
-        assert "loss.columns" not in rules(columns(loss))
-    assert "loss.columns" not in rules(columns(lambda y: y[:, :65].square().mean(), 72))  # a table that is filled up
 
 
 def test_a_loss_that_calls_the_model_under_vmap_is_let_alone() -> None:

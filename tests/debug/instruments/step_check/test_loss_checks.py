@@ -66,8 +66,6 @@ def test_a_column_minus_a_row_in_a_loss_of_ones_own() -> None:
         (nn.Identity(), 1, functional.binary_cross_entropy_with_logits, MASKS * 0, "targets.constant", "all 16 are 0"),
         (nn.Identity(), 3, functional.cross_entropy, CLASSES * 0 - 100, "targets.constant", "ignored"),
         (nn.Identity(), 3, lambda a, b: -functional.cross_entropy(a, b), CLASSES, "loss.sign", "minus sign"),
-        (nn.Identity(), 3, functional.cross_entropy, HOT * 255, "targets.shares", "0 to 255"),
-        (nn.Identity(), 3, functional.cross_entropy, (HOT + HOT.roll(1, 1)).clamp(0, 1), "targets.sum", "first to 2"),
     ],
 )
 def test_what_trains_something_else_is_named(
@@ -150,20 +148,6 @@ def test_logits_or_probabilities_where_logarithms_are_needed() -> None:
         assert ("loss.logarithm" in finding) == named, (last, log)
 
 
-@pytest.mark.parametrize(("weights", "named"), [((0.9, 0.1), True), ((0.1, 0.9), False), ((1.0, 1.0), False)])
-def test_weights_of_classes_in_the_wrong_order(weights: tuple[float, float], named: bool) -> None:
-    targets = (torch.arange(32) % 8 == 0).long()
-    model = nn.Linear(4, 2)
-    report = checker.check(
-        model,
-        (torch.randn(32, 4), targets),
-        lambda net, batch: functional.cross_entropy(net(batch[0]), batch[1], weight=torch.tensor(weights)),
-    )
-    findings = [finding for finding in report.findings if finding.rule == "loss.weights"]
-    assert bool(findings) == named
-    assert not named or ("class 0, with 28 of 32" in findings[0].got and findings[0].judgement == "warn")
-
-
 @pytest.mark.parametrize(
     ("last", "width", "loss", "targets", "name"),
     [
@@ -188,87 +172,6 @@ def test_a_rectifier_before_a_mean_and_a_bounded_score_are_no_finding() -> None:
             return 10 * x.tanh()
 
     assert "loss.logits" not in findings_by_rule(Scaled(), 3, functional.cross_entropy, CLASSES)
-
-
-ORDER = torch.arange(16).roll(1)
-
-
-def mixed(net: nn.Module, batch: Any, share: float = 0.7, *, inputs: bool) -> Tensor:
-    both = share * batch[0] + (1 - share) * batch[0][ORDER]
-    logits = net(both if inputs else batch[0])
-    first, second = (functional.cross_entropy(logits, wanted) for wanted in (batch[1], batch[1][ORDER]))
-    return share * first + (1 - share) * second
-
-
-def test_classes_that_are_mixed_without_their_inputs() -> None:
-    def rules(loss: Callable[..., Any], model: nn.Module, targets: Tensor = CLASSES) -> set[str]:
-        return {finding.rule for finding in checker.check(model, (INPUTS, targets), loss).findings}
-
-    assert "targets.mixed" in rules(lambda net, batch: mixed(net, batch, inputs=False), nn.Linear(4, 3))
-    assert "targets.mixed" not in rules(lambda net, batch: mixed(net, batch, inputs=True), nn.Linear(4, 3))
-
-    class Manifold(nn.Linear):
-        """Mixup of what lies behind the input, which tells with whom."""
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return super().forward(0.7 * x + 0.3 * x[ORDER]), ORDER
-
-    def within(net: nn.Module, batch: Any) -> Tensor:
-        logits, order = net(batch[0])
-        return functional.cross_entropy(logits, batch[1]) + functional.cross_entropy(logits, batch[1][order])
-
-    def annotators(net: nn.Module, batch: Any) -> Tensor:
-        logits, second = net(batch[0]), torch.where(batch[0][:, 0] > 0.5, (batch[1] + 1) % 3, batch[1])
-        return functional.cross_entropy(logits, batch[1]) + functional.cross_entropy(logits, second)
-
-    assert "targets.mixed" not in rules(within, Manifold(4, 3))
-    assert "targets.mixed" not in rules(annotators, nn.Linear(4, 3))
-
-
-@pytest.mark.parametrize(
-    ("text", "frames", "is_finding"), [([1, 1, 2, 2], 5, True), ([1, 1, 2, 2], 6, False), ([1, 2], 2, False)]
-)
-def test_frames_that_are_too_few_for_ctc(text: list[int], frames: int, is_finding: bool) -> None:
-    torch.manual_seed(0)
-    batch = (torch.randn(frames, 2, 4), torch.tensor([[1] + [0] * (len(text) - 1), text]))
-
-    def loss(net: nn.Module, values: tuple[Tensor, Tensor], **named: Any) -> Tensor:
-        sizes = [frames, frames], [1, len(text)]
-        return functional.ctc_loss(net(values[0]).log_softmax(-1), values[1], *sizes, **named)
-
-    rules = {each.rule: each for each in checker.check(nn.Linear(4, 3), batch, loss).findings}
-    assert ("loss.frames" in rules) == is_finding == ("loss.finite" in rules)
-    if is_finding:
-        assert "sample 1 has 5 frames for 4 characters, of which 2 follow" in rules["loss.frames"].got
-    quiet = checker.check(nn.Linear(4, 3), batch, lambda net, values: loss(net, values, zero_infinity=True))
-    assert "loss.frames" not in [each.rule for each in quiet.findings]
-
-
-@pytest.mark.parametrize(
-    ("texts", "lengths", "blank", "advice"),
-    [
-        ([[1, 2, 0], [2, 1, 1]], [2, 3], 0, ""),  # 0 fills up
-        ([[1, 2, 0], [2, 1, 1]], [3, 3], 0, "target_lengths without it"),
-        ([[1, 0, 2], [2, 1, 1]], [3, 3], 0, "another blank="),
-        ([[1, 2, 1], [2, 1, 1]], [3, 3], 2, "another blank="),
-        ([[1, 2, 1, 2]], [3, 1], 0, ""),  # one after the other
-        ([[1, 0, 1, 2]], [3, 1], 0, "another blank="),
-    ],
-)
-def test_a_blank_that_is_a_character_of_ctc(
-    texts: list[list[int]], lengths: list[int], blank: int, advice: str
-) -> None:
-    torch.manual_seed(0)
-    targets = torch.tensor(texts) if len(texts) > 1 else torch.tensor(texts[0])
-    batch = (torch.randn(9, 2, 4), targets)
-
-    def loss(net: nn.Module, values: tuple[Tensor, Tensor]) -> Tensor:
-        return functional.ctc_loss(net(values[0]).log_softmax(-1), values[1], [9, 9], lengths, blank=blank)
-
-    rules = {each.rule: each for each in checker.check(nn.Linear(4, 3), batch, loss).findings}
-    assert ("loss.blank" in rules) == bool(advice)
-    if advice:
-        assert f"{blank} is the blank and stands in" in rules["loss.blank"].got and advice in rules["loss.blank"].do
 
 
 def dice(p: Tensor, y: Tensor) -> Tensor:

@@ -227,15 +227,3 @@ def test_moments_in_another_precision_than_their_weights_are_not_rounded() -> No
     optimizer.state[model.weight]["master"] = master
     checker.check(model, data(), lambda net, batch: classes(net, (batch[0].bfloat16(), batch[1])), optimizer=optimizer)
     assert optimizer.state[model.weight]["master"] is master and master.dtype == torch.float32
-
-
-def test_dropout_is_that_of_torch_while_a_check_runs() -> None:
-    before = nn.functional.dropout
-    during = []
-
-    def loss(net: nn.Module, batch: Any) -> Tensor:
-        during.append(nn.functional.dropout is before)
-        return classes(net, batch)
-
-    checker.check(nn.Linear(8, 3), data(), loss)
-    assert len(during) > 3 and all(during)

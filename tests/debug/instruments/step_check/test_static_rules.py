@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ocrlab.debug.instruments.step_check import checker, static_rules
+from ocrlab.debug.instruments.step_check import checker
 from ocrlab.debug.instruments.step_check.static_rules import check_untrained_part
 from tests.debug.instruments.step_check.helpers import classes, data, finding_of, rules
 
@@ -62,17 +62,6 @@ def test_a_gradient_of_what_was_frozen_since_matters_where_the_optimiser_holds_i
     every, head = (torch.optim.SGD(part.parameters(), 0.1) for part in (model, model[1]))
     assert "gradient.stale" in rules(checker.check(model, data(), classes, optimizer=every))
     assert "gradient.stale" not in rules(checker.check(model, data(), classes, optimizer=head))
-
-
-@pytest.mark.parametrize(("size", "is_finding"), [(0.01, True), (1.0, False)])
-def test_boxes_as_shares_of_the_image_for_a_detector_that_wants_pixels(size: float, is_finding: bool) -> None:
-    from torchvision.models.detection.transform import GeneralizedRCNNTransform
-
-    model = nn.Sequential(nn.Linear(2, 2))
-    model.add_module("transform", GeneralizedRCNNTransform(64, 64, [0.5], [0.5]))
-    named = [("1.0.boxes", torch.tensor([[4.0, 5.0, 40.0, 60.0]]) * size), ("1.0.labels", torch.tensor([1]))]
-    assert bool(list(static_rules.check_box_scale(model, named))) == is_finding
-    assert not list(static_rules.check_box_scale(nn.Linear(2, 2), named)), "others want shares"
 
 
 def block() -> nn.Sequential:

@@ -62,36 +62,6 @@ def test_steps_that_half_precision_rounds_away() -> None:
     assert "weights.still" not in rules(large)
 
 
-def test_dropout_in_eval_mode_that_is_meant_and_that_is_not() -> None:
-    class Net(nn.Linear):
-        def __init__(self, way: str) -> None:
-            super().__init__(8, 3)
-            self.way, self.own = way, nn.Dropout(0.5)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if self.way == "forgotten":
-                x = nn.functional.dropout(x, 0.5)
-            elif self.way == "anew":
-                x = nn.Dropout(0.5)(x)
-            elif self.way == "written":
-                x = nn.functional.dropout(x, 0.5, training=True)
-            else:
-                x = self.own(x)
-            return super().forward(x)
-
-    for way, named in (("forgotten", True), ("anew", True), ("written", False), ("right", False)):
-        assert ("eval.repeats" in rules(checker.check(Net(way), data(), classes))) == named, way
-
-
-def test_the_dropout_of_another_model_is_not_looked_at() -> None:
-    teacher = nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 3))
-
-    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        return classes(model, batch) + (model(batch[0]) - teacher(batch[0]).detach()).square().mean()
-
-    assert "eval.repeats" not in rules(checker.check(nn.Linear(8, 3), data(), loss))
-
-
 class Gated(nn.Module):
     """Blocks that begin as next to nothing, as LayerScale lets them: `scale` times a sigmoid of a sigmoid."""
 
@@ -157,12 +127,6 @@ def test_a_gate_that_begins_at_zero_is_no_finding_also_in_a_warm_up() -> None:
         assert rules(checker.check(model, data(), classes, optimizer=optimizer)) == set()
     assert rules(checker.check(model, data(), classes)) == set()
     assert not any(bool(part.up.any()) for part in model if isinstance(part, Adapter))
-
-
-def test_what_is_dead_stays_a_finding() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
-    nn.init.constant_(model[0].bias, -50.0)
-    assert "0" in finding_of(checker.check(model, data(), classes), "gradient.zero").where
 
 
 class Autoencoder(nn.Module):
@@ -262,12 +226,3 @@ def test_a_bias_before_batchnorm_is_not_reported() -> None:
     images = torch.rand(16, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     report = checker.check(model, (images, data()[1]), classes, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))
     assert report.findings == []
-
-
-def test_a_dropout_of_attention_in_eval_mode_is_reported() -> None:
-    def attended(model: nn.Module, batch: Any) -> Tensor:
-        rows = batch[0][:, None]
-        attended_rows = functional.scaled_dot_product_attention(rows, rows, rows, dropout_p=0.5)
-        return functional.cross_entropy(model(attended_rows[:, 0]), batch[1])
-
-    assert "dropout_p" in finding_of(checker.check(nn.Linear(8, 3), data(), attended), "eval.repeats").do
