@@ -86,6 +86,8 @@ def check_step(
     and the random states are as before, also after an exception. Raises ConfigError for a model that is no nn.Module
     and for a loss that cannot be called.
     """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module  # the other ranks do not run along: an experiment must not wait for them
     began = clock()
     graded = torch.is_grad_enabled()
     step_report = observed.check(model, batch, loss, optimizer=optimizer)
@@ -116,8 +118,8 @@ def check_step(
                 if _broken(results, law.name):
                     answer = [result for result in answer if result.state == "broken"]
                 report.results += [replace(result, law=law.name) for result in answer]
-                if any("CUDA error" in result.text for result in answer):
-                    return report
+                if step.dead:
+                    break
     finally:
         wrong = step.close()
         torch.set_grad_enabled(graded)
@@ -132,8 +134,9 @@ def _answers(law: Law, step: Experiment, given: Given) -> Iterator[Result]:
     except NotTestable as why:
         yield Result("untested", str(why))
     except Exception as error:
+        step.dead = is_sticky(error)
         text = f"{type(error).__name__}: {error}".partition("\n")[0][:200]
-        yield Result("untested", f"CUDA error, {text}" if is_sticky(error) else f"the experiment raised {text}")
+        yield Result("untested", f"the experiment raised {text}")
 
 
 def _broken(results: Sequence[Result], law: str) -> bool:

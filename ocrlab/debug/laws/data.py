@@ -26,7 +26,7 @@ PASSING = frozenset("round round_ floor clamp squeeze unsqueeze reshape view __g
 
 def test(step: Experiment, given: Given) -> Iterator[Result]:
     """Look at the batch, read some items twice, watch their transforms, and compare both sets."""
-    broken = [*_labels(step), *_given(step)]
+    broken = [*_labels(step), *_ends(step), *_given(step)]
     if given.loader is not None:
         wrong = batch_size_broken(given.loader, step.batch)
         broken += [wrong] if wrong else []
@@ -84,6 +84,33 @@ def _labels(step: Experiment) -> Iterator[Result]:
                     "Cut from the left, raise the maximum length, or drop these samples",
                     rule="data.labels",
                 )
+
+
+def _ends(step: Experiment) -> Iterator[Result]:
+    """Tell of texts whose last real token never counts; labels that are shifted already have none there."""
+    named = {n: t for n, t in dotted_tensors(step.batch) if t.ndim == 2 and len(t) >= 4 and not t.is_floating_point()}
+    for name, labels in named.items():
+        counted = labels != -100
+        same = [n for n, t in named.items() if t is not labels and t.shape == labels.shape]
+        own = any(bool((named[n] == labels)[counted].all()) for n in same)  # the tokens at the same places
+        for mask in (named[n].bool() for n in same if "mask" in n and own and not bool(counted.all())):
+            last = mask.shape[1] - 1 - mask.int().flip(1).argmax(1)
+            ends = labels.gather(1, last[:, None])[:, 0]
+            padded = ~mask[:, -1] & counted.any(1)
+            if int(padded.sum()) >= 3 and bool((ends[padded] == -100).all()):
+                yield Result(
+                    "broken",
+                    f"the last token of a text has no label, only -100, in each of {int(padded.sum())} samples that are"
+                    " filled up: the end of a text is never learned, and generation does not stop",
+                    f"batch.{name}",
+                    "a label for the token that ends a text",
+                    (
+                        "the padding token is the end token (pad_token = eos_token), and labels are masked by its number",
+                    ),
+                    "Mask labels where attention_mask is 0, or use a padding token of its own",
+                    rule="data.ends",
+                )
+                return
 
 
 def _given(step: Experiment) -> Iterator[Result]:

@@ -50,6 +50,7 @@ class Experiment:
         self.named = dict(model.named_parameters())
         self.trainable = {name: p for name, p in self.named.items() if p.requires_grad}
         self.generators = [(g, _state(g)) for g in own_generators(model)]
+        self.dead = False  # a CUDA error has ended every call on the device
         self.seconds = 0.0  # of one step, forward and backward
         self._measured: dict[str, float] = {}
 
@@ -61,7 +62,10 @@ class Experiment:
             _set_state(generator, state)
 
     def close(self) -> list[str]:
-        """Put everything back; return what differs from before all the same."""
+        """Put everything back; return what differs all the same. After a CUDA error no tensor is touched."""
+        if self.dead:
+            self.state.restore_modes()
+            return ["tensors: the CUDA context is dead; start the process again"]
         self.restore()
         wrong = [name for name, (t, old) in self.state.tensors.items() if is_readable(t) and not _same(t, old)]
         wrong += [f"{type(m).__name__}.training" for m, training in self.state.modes if m.training is not training]

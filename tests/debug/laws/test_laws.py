@@ -299,3 +299,77 @@ def test_batches_that_lose_samples_and_sets_that_overlap() -> None:
         valid = DataLoader(TensorDataset(*images[start:40]), batch_size=10)
         report = ocrlab.check_step(model, next(iter(train)), classes, loader=train, val_loader=valid)
         assert text in line(report, "data") and line(report, "data").startswith("[fail]" if text else "[ok]")
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_texts_whose_end_is_never_learned(masked: bool) -> None:
+    mask = (torch.arange(LENGTH) < torch.tensor([[5], [8], [7], [6]])).long()
+    ids = tokens(4) * mask
+    ends = (torch.arange(LENGTH) == mask.sum(1, keepdim=True) - 1) & masked
+    labels = torch.where((mask == 1) & ~ends, ids, -100)
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        logits = model(batch["ids"])[:, :-1]
+        return functional.cross_entropy(logits.flatten(0, 1), batch["labels"][:, 1:].flatten(), ignore_index=-100)
+
+    found = line(ocrlab.check_step(Text(), {"ids": ids, "attention_mask": mask, "labels": labels}, loss), "data")
+    assert ("the end of a text" in found) is masked
+
+
+def test_inputs_and_targets_in_other_orders() -> None:
+    def loss(model: nn.Module, batch: Any, both: bool) -> Tensor:
+        order = torch.randperm(16)
+        return functional.cross_entropy(model(batch[0][order]), batch[1][order] if both else batch[1])
+
+    images = torch.randn(16, 3, 6, 6), torch.arange(16) % 5
+    model = nn.Sequential(nn.Flatten(), nn.Linear(108, 5))
+    assert "acts on the output of sample" in str(ocrlab.check_step(model, images, lambda m, b: loss(m, b, False)))
+    assert ocrlab.check_step(model, images, lambda m, b: loss(m, b, True)).ok
+
+
+def test_a_target_that_is_a_column_of_the_input() -> None:
+    features, wanted = torch.randn(16, 5), torch.randn(16)
+    model = nn.Linear(5, 1)
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return functional.mse_loss(model(batch[0]).squeeze(1), batch[1])
+
+    leak = torch.cat([features[:, :4], wanted[:, None]], 1)
+    assert "value 4 of batch.0 is batch.1" in line(ocrlab.check_step(model, (leak, wanted), loss), "data")
+    assert ocrlab.check_step(model, (features, wanted), loss).ok
+
+
+def test_dropout_in_eval_mode_and_outputs_that_are_all_the_same() -> None:
+    class Model(nn.Module):
+        def __init__(self, training: bool, dim: int = 1) -> None:
+            super().__init__()
+            self.first, self.last, self.always, self.dim = nn.Linear(8, 16), nn.Linear(16, 3), training, dim
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = functional.dropout(self.first(x), 0.3, training=self.always or self.training)
+            return self.last(h if self.dim == 1 else (h[:, :, None] * 0 + h[:, :, None].softmax(self.dim))[:, :, 0])
+
+    assert "drops values in eval mode" in line(ocrlab.check_step(Model(True), points(), classes), "mode")
+    assert line(ocrlab.check_step(Model(False), points(), classes), "mode").startswith("[ok]")
+    assert "all outputs are the same" in line(ocrlab.check_step(Model(False, 2), points(), classes), "progress")
+
+
+def test_texts_of_which_the_padding_is_read() -> None:
+    class Last(nn.Module):
+        def __init__(self, packed: bool) -> None:
+            super().__init__()
+            self.embed, self.rnn, self.head = (
+                nn.Embedding(VOCABULARY, 16),
+                nn.GRU(16, 16, batch_first=True),
+                nn.Linear(16, 3),
+            )
+            self.packed = packed
+
+        def forward(self, ids: Tensor) -> Tensor:
+            h = self.rnn(self.embed(ids))[0]
+            return self.head(h[torch.arange(len(ids)), (ids != 0).sum(1) - 1] if self.packed else h[:, -1])
+
+    ids = tokens(8) * (torch.arange(LENGTH) < torch.tensor([[5], [8], [12], [6], [4], [9], [12], [7]])).long()
+    batch = ids, torch.arange(8) % 3
+    assert "more tokens of padding" in line(ocrlab.check_step(Last(False), batch, classes), "sequences")
+    assert line(ocrlab.check_step(Last(True), batch, classes), "sequences").startswith("[ok]")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from torch.utils.data.distributed import DistributedSampler
 
 from ocrlab.debug.instruments.step_check.findings import is_readable
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
@@ -73,11 +74,13 @@ class LiveLaws:
         if looking and len(self.shapes) < 4:
             self.shapes.append([torch.empty(t.shape, dtype=t.dtype, device="meta") for _, t in dotted_tensors(batch)])
 
-    @guard
     def call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Note the samples of a call: in train mode in the first pass, in eval mode without gradients always."""
-        if torch.compiler.is_compiling() or (module.training and not self.first_pass):
-            return
+        if (self.first_pass or not module.training) and not torch.compiler.is_compiling():
+            self._note_call(module, args, kwargs)
+
+    @guard
+    def _note_call(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if module.training:
             self.trained = True
         elif torch.is_grad_enabled():
@@ -125,13 +128,19 @@ class LiveLaws:
         if labels and weight:
             self.weights.append((step, labels, weight))
 
-    def sentences(self, loader: Any, steps: int) -> Iterator[str]:
+    def sentences(self, loader: Any, steps: int, passes: int) -> Iterator[str]:
         """Yield a sentence for each law that the training broke."""
         yield from self.start
         for shapes in self.shapes[:1]:
             broken = batch_size_broken(loader, shapes)
             if broken and all(batch_size_broken(loader, other) for other in self.shapes):
                 yield f"{broken.text}. {broken.fix}"
+        sampler = getattr(loader, "sampler", None)
+        if isinstance(sampler, DistributedSampler) and sampler.shuffle and sampler.epoch == 0 and passes >= 3:
+            yield (
+                f"each of {passes} walks over the data had the same order: set_epoch was never called, and the sampler"
+                " shuffles by the number of the epoch. Call loader.sampler.set_epoch(epoch) before each one"
+            )
         yield from self._accumulation()
         yield from self._still(steps)
         known = set(self.train_rows)

@@ -396,7 +396,7 @@ class TrainingMonitor:
         stats.generator = pass_checks.copied_generator(loader)
         stats.checks["coverage"] = self.coverage.sentence(samples)
         stats.workers = loader.num_workers if loader is not None else 0
-        return [*self.laws.sentences(loader, stats.steps), *rules.sentences(stats, self.model)]
+        return [*self.laws.sentences(loader, stats.steps, len(stats.walks)), *rules.sentences(stats, self.model)]
 
     @guard
     def end(self) -> None:
