@@ -100,13 +100,11 @@ def _ends(step: Experiment) -> Iterator[Result]:
             if int(padded.sum()) >= 3 and bool((ends[padded] == -100).all()):
                 yield Result(
                     "broken",
-                    f"the last token of a text has no label, only -100, in each of {int(padded.sum())} samples that are"
-                    " filled up: the end of a text is never learned, and generation does not stop",
+                    f"the last token of a text has no label, only -100, in each of {int(padded.sum())} samples that"
+                    " are filled up: the end of a text is never learned, and generation does not stop",
                     f"batch.{name}",
                     "a label for the token that ends a text",
-                    (
-                        "the padding token is the end token (pad_token = eos_token), and labels are masked by its number",
-                    ),
+                    ("the padding token is the end token (pad_token = eos_token), and labels are masked by it",),
                     "Mask labels where attention_mask is 0, or use a padding token of its own",
                     rule="data.ends",
                 )
