@@ -86,7 +86,7 @@ def record(result: Fit) -> dict[str, Any]:
     """Return a fit as a JSON-ready record."""
     return {
         "schema": SCHEMA,
-        "status": "fits" if result.batch else "nothing fits" if result.proven == "batch + 1 fails" else "not known",
+        "status": "fits" if result.batch else "nothing fits" if result.proven == "batch + 1 fails" else "not measured",
         "batch": result.batch,
         "peak": result.peak,
         "limit": asdict(result.limit),
@@ -104,7 +104,7 @@ def record(result: Fit) -> dict[str, Any]:
 
 def trial_record(trial: MemoryTrial) -> dict[str, Any]:
     """Return a trial as a JSON-ready record, where its message is called `told`."""
-    names = ("batch", "fits", "peak", "phase", "message", "seconds", "crops_a_second", "changes", "long")
+    names = ("batch", "fits", "peak", "phase", "message", "seconds", "crops_a_second", "changes", "long", "measured")
     return {"told" if name == "message" else name: getattr(trial, name) for name in names}
 
 
@@ -114,6 +114,8 @@ def text(result: Fit) -> str:
     for trial in [*result.tries, *result.remedies]:
         needed = f"{trial.peak / MIB:,.0f} MiB" if trial.peak is not None else "died"
         fits, speed = ("yes", f"{trial.crops_a_second:.1f}") if trial.fits else ("no", "")
+        if not trial.measured:
+            needed, fits = "?", "not measured"
         rows.append((str(trial.batch), needed, fits, trial.phase, speed, changes_text(trial)))
     left = [f"not tried: {name}: {why}" for name, why in result.left_out.items()]
     return "\n\n".join(filter(None, [table(rows), "\n".join(left), sentence(result), " ".join(result.settings)]))
@@ -127,18 +129,30 @@ def sentence(result: Fit) -> str:
         why = {
             "batch + 1 fails": f"{result.batch + 1} does not fit",
             "close": "this is close to the limit, so larger batches were not tried",
-            "pages": f"an epoch and the requested batch have at most {result.most} crops, so no more were tried",
+            "most": f"more than {result.most} was not tried",
             "time": "the time ended before larger batches were tried",
             "slow": f"a training with {result.batch + 1} did not finish in its time",
+            "unverified": "the longer trial was not measured, and memory may go on growing: keep some more free",
+            "not measured": "larger batches were not measured, because other processes took the memory",
         }[result.proven]
-        return f"batch_size={result.batch} fits: it needs {peak} of {limit}; {why}."
-    if result.proven in ("time", "slow"):
-        return f"The time ended before a batch was found that fits into {limit}; --minutes gives it more."
+        return f"batch_size={result.batch} fits: it needs {peak} of {limit}; {why}.{_wanted(result.limit)}"
+    if result.proven in ("time", "slow", "unverified"):
+        return f"Not measured: the time ended before a batch fitted into {limit}; --minutes gives it more."
+    if result.proven == "not measured":
+        why = f"other processes took the memory before one crop fitted into {limit}"
+        return f"Not measured: {why}.{_wanted(result.limit)}"
     good = [remedy for remedy in result.remedies if remedy.fits]
     if not good:
         return f"Nothing fits into {limit}, not even one crop, and no change that was tried helps enough."
     needed = f"{(good[0].peak or 0) / MIB:,.0f} MiB"
     return f"Nothing fits into {limit}; with {changes_text(good[0])} one crop needs {needed}, and fits."
+
+
+def _wanted(limit: memory_limit.Limit) -> str:
+    """Return what to add where less memory is free now than was asked about."""
+    if limit.chosen or not limit.wanted:
+        return ""
+    return f" Only that of the {limit.wanted / MIB:,.0f} MiB of --limit is free now: run it again when more is."
 
 
 def changes_text(attempt: MemoryTrial) -> str:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ocrlab import redaction
 from ocrlab.cli import consent, output_paths
 from ocrlab.cli.parser import Answer, escape_control
 from ocrlab.errors import ConfigError
@@ -97,9 +98,7 @@ def _answer_text(report: build.Report, verified: dict[str, Any] | None, written:
         runs = verified.get("runs") or []
         again = f"{verified['same']} of {len(runs)} the same" if runs else ""
         lines.append(f"run again: {again}" if runs else f"not run again: {verified['why']}")
-    if report.redacted:
-        many = "1 place" if report.redacted == 1 else f"{report.redacted} places"
-        lines.append(f"{many} replaced that held a secret or named a person or a machine; read it before you share it")
+    lines.append(redaction.note(report.redacted))
     return clean("\n".join(lines)) + "\n" + "\n".join(map(str, written))
 
 

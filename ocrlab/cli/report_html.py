@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ocrlab import redaction
 from ocrlab.cli import output_paths
 from ocrlab.cli.parser import Answer
 from ocrlab.errors import ConfigError, DataError
@@ -57,6 +58,6 @@ def run(args: argparse.Namespace) -> Answer:
         "outcome": written.outcome,
         "redacted": written.redacted,
     }
-    replaced = f", {written.redacted} texts replaced that named this machine or a secret" if written.redacted else ""
-    text = f"{out}{' (written over)' if over else ''}, {out.stat().st_size / 1e3:.0f} kB{replaced}"
+    size = f"{out.stat().st_size / 1e3:.0f} kB"
+    text = f"{out}{' (written over)' if over else ''}, {size}, {redaction.note(written.redacted)}"
     return Answer(record, text)

@@ -3,6 +3,7 @@
     clean(value)             text, or texts in dicts and lists, with all of that replaced
     clean_and_count(value)   the same, and how many places were replaced
     clean_record(mapping)    a JSON record, clean, with that number in it as "redacted"
+    note(count)              the sentence about it for whoever shares a text
     is_secret(name)          whether a parameter or environment variable is named like a secret
 
 The replacements are `(secret)`, `(WANDB_API_KEY)` for the value of that variable, `~` for this person's home, `(user)`,
@@ -19,7 +20,7 @@ from ocrlab.redaction import environment_secrets, named_secrets, private_address
 from ocrlab.redaction.named_secrets import hides, is_secret
 from ocrlab.redaction.text_spans import SECRET, Find, replace_spans
 
-__all__ = ["clean", "clean_and_count", "clean_record", "is_secret"]
+__all__ = ["clean", "clean_and_count", "clean_record", "is_secret", "note"]
 
 Finders = tuple[Find, ...]
 
@@ -40,6 +41,12 @@ def clean_record(value: Mapping[str, Any]) -> dict[str, Any]:
     cleaned, count = clean_and_count({key: item for key, item in value.items() if key != "redacted"})
     before = value.get("redacted")  # of an earlier cleaning
     return {**cleaned, "redacted": count + (before if isinstance(before, int) else 0)}
+
+
+def note(count: int) -> str:
+    """Return what everything that may be shared says of the places that were replaced in it, and that of none too."""
+    places = "1 place" if count == 1 else f"{count} places"
+    return f"{places} replaced (secrets, private addresses, names of persons and machines); review before sharing."
 
 
 def _clean_value(value: Any, finders: Finders) -> tuple[Any, int]:

@@ -1,30 +1,36 @@
 """Secrets behind their name: which names are those of secrets, and where their values stand.
 
-Values follow in `api_key=...`, `--token ...`, headers, phrases and cells of a table.
+Values follow in `api_key=...`, `--token ...`, headers, XML, phrases, on the next line, and in the column of a table.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from string import ascii_letters, digits
 
-from ocrlab.redaction.text_spans import SECRET, Span
+from ocrlab.redaction import secret_words
+from ocrlab.redaction.secret_words import KEY, LETTER, OPENING, PASSWORD, TOKEN, UNSPACED_TOKENS
+from ocrlab.redaction.text_spans import SECRET, Span, looks_drawn
 
-SERVICES = "admin|db|database|ftp|imap|ldap|login|mail|mongo|mysql|pg|postgres|proxy|redis|root|smtp|ssh|user|vnc|vpn"
-PASSWORDS = rf"passwords?|passwd|passphrase|pwd|secrets?|credentials?|(?:{SERVICES})_?pass"
-WORDS = rf"{PASSWORDS}|token|auth|bearer|apikeys?|[a-z0-9]+[_-]keys?|private[_-]key[_-]id|connection[_-]string"
-SECRET_NAME = re.compile(rf"(?:^|[_.\-])(?:{WORDS})(?:$|[_.\-\d])", re.IGNORECASE)
+WORDS = (
+    rf"{TOKEN}|[a-z0-9]+[_-]keys?(?:[_-]data)?(?!{LETTER})|private[_-]key[_-]id(?!{LETTER})"
+    rf"|connection[_-]string(?!{LETTER})"
+)
+PASSWORD_NAME, KEY_NAME = re.compile(PASSWORD, re.IGNORECASE), re.compile(KEY, re.IGNORECASE)
+SECRET_NAME = re.compile(rf"{PASSWORD}|(?<!{LETTER})(?:{WORDS})", re.IGNORECASE)
+AT_THE_END = re.compile(rf"{PASSWORD}|{UNSPACED_TOKENS}|(?<!{LETTER})(?:{WORDS})[_\d]*$", re.IGNORECASE)
 HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 FOLDERS = ("PWD", "OLDPWD")  # of the shell, not passwords
-AT_THE_END = re.compile(rf"(?:{PASSWORDS})(?![a-z])|(?:^|[_-])(?:{WORDS})[_\d]*$", re.IGNORECASE)
 # Names of the parts of a text, a model or a mapping, and values that are code, markers or nothing.
 ORDINARY_NAME = re.compile(
     r"(?:^|[_-])(?:pad|eos|bos|unk|sep|cls|class|mask|special|image|img|start|end|stop|first|last|next|prev|previous|new|per"
     r"|num|n|max|added|blank|begin|input|output|word|char|pos|reg|register|query|prompt|patch|sot|eot|unexpected|invalid|dist)"
     r"[_-]token$|(?:^|[_-])(?:sort|primary|foreign|missing|unexpected|extra|dict|state|group|cache|index|data|batch|metric|num"
-    r"|n|label|image|row|column|public|partition|input|output|dispatch|wait|target|required|unknown|param|config)[_-]keys?$",
+    r"|n|label|image|row|column|public|partition|input|output|dispatch|wait|target|required|unknown|param|config)[_-]keys?$"
+    r"|[_-](?:policy|len(?:gth)?|count|hint|field|type|file|path|name|expir\w*|ttl|url|rules|manager|provider|min|max|required"
+    r"|reset|version|usage|class|rate|limit)s?$",
     re.IGNORECASE,
 )
 # The keys that open something; any other name that ends in `key` mostly is that of an entry in a mapping.
@@ -36,36 +42,64 @@ ACCESS_KEY = re.compile(
 ANY_KEY = re.compile(r"[A-Za-z0-9+/=-]{16,}[\"',;)\]}]*$")
 LONG = 24  # characters; what is shorter and drawn at random has a digit
 NUMBER = re.compile(r"[-+]?[\d.]{1,9}(?:e-?\d+)?(?:[,;:)\]}].*)?$")
+STATES = (  # what is reported of a secret, and no secret
+    r"required|missing|invalid|incorrect|wrong|empty|expired|denied|unset|not|is|must|should|cannot|needed|yes|no|changed"
+    r"|fehlt|falsch|ungültig|leer|erforderlich|abgelaufen|nicht|manquant|invalide|vide|absent|requis|obligatoire"
+    r"|obligatori[ao]|falta|incorrect[ao]|inválid[ao]|vac[ií]a|mancante|errat[ao]|non|não|ontbreekt|onjuist|brak|не"
+    r"|неверн\w{1,3}|пуст\w{0,3}|отсутствует|错误|无效"
+)
 NOTHING = re.compile(
-    r"(?:none|null|nil|true|false|str|bytes|int|any|self|\*+|\.\.\.)?[,;:.)\]}]*$|<[^>]*>|\[|\{|\(\w+\)|[A-Za-z_][\w.]*[(\[]",
+    r"(?:none|null|nil|true|false|str|bytes|int|any|self|\*+|\.\.\.)?[,;:.)\]}]*$|<[^>]*>|\[|\{|\(\w+\)"
+    rf"|[A-Za-z_][\w.]*[(\[]|(?:{STATES})[,;:.!]*$",
     re.IGNORECASE,
 )
-
-WORD = re.compile(r"pass(?:w|phrase|\b)|pwd|secret|credential|token|auth|bearer|key|connection", re.IGNORECASE)
-LOWER = re.compile(r"pass(?:w|phrase|\b)|pwd|secret|credential|token|auth|bearer|key|connection")
 QUOTE = r"(?:\\{0,3}[\"']|&quot;|&#0?39;|&#x27;|&#34;)"
+SPACE = r"[ \t\u00a0\u3000]{0,4}"
 
 HEADER = re.compile(r"(authorization\\{0,3}[\"']?\s{0,4}[:=]\s{0,4}\\{0,3}[\"']?)(\w+ +)?([^\s\"',\\]+)", re.IGNORECASE)
 BEARER = re.compile(r"\bbearer +(?=[^\s\"',\\]*\d)([^\s\"',\\]{12,})", re.IGNORECASE)
 SCHEMES = ("bearer", "basic", "token", "digest", "apikey", "negotiate")
 
-# `name = value` in any spelling. The name is matched once, without a way back (the lookahead), so that time is linear.
-# What may as well be the next column of a table is `weak`: there only a value that looks drawn is hidden.
-NAMED = re.compile(
-    rf"(?<![\w.])(?<![\w.]-)(?=(?P<name>[A-Za-z_][\w.-]{{0,79}}))(?P=name){QUOTE}?\]?"
-    r"(?:[ \t]{0,4}:[ \t]{0,4}(?:str|bytes|Any|SecretStr)(?: ?\| ?None)?[ \t]{0,4}=(?!=)"
-    r"|[ \t]{0,4}(?:==?>?|:=|:(?!:|//)|%3[aAdD])"
+# What stands between a name and its value, in any spelling. What may as well be the next column of a table is `weak`:
+# there only a value that looks drawn is hidden.
+BETWEEN = re.compile(
+    rf"{QUOTE}?\]?(?:{SPACE}:{SPACE}(?:str|bytes|Any|SecretStr)(?: ?\| ?None)?{SPACE}=(?!=)"
+    rf"|{SPACE}(?:==?>?|:=|->|→|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}|[はが是为為은는이]"
     r"|(?P<weak>,[ \t]?|[ \t]{0,40}[|│┃][ \t]{0,40}|[ \t]{2,40}|\t|(?:</\w+>\s{0,9}){1,3}(?:<\w[^>\n]{0,80}>){1,3}))"
-    r"[ \t]{0,4}"
+    rf"{SPACE}(?:(?:(?:[a-z]\w{{0,30}}\.){{0,3}}[A-Z]\w{{0,40}}|str|bytes)\((?=[bru]?{QUOTE}))?"  # SecretStr('...')
+)
+CALL = re.compile(rf"\((?=[bru]?{QUOTE})")
+BESIDE = re.compile(rf"[ \t]{{1,4}}(?={QUOTE}|[^\s\"'<(=:]{{8}})")  # SQL, .netrc, `password hunter2`
+LIST = re.compile(rf"[\[(]\s{{0,20}}(?=[bru]?{QUOTE})")
+COMMA = re.compile(rf"\s{{0,20}},\s{{0,20}}(?=[bru]?{QUOTE})")
+PAIR_OF = re.compile(r"credential|credenc|credenz|zugangsdaten|anmeldedaten|identifiants|poświadcz|inloggegevens", re.I)
+SECOND = re.compile(r"[ \t]{0,2}[/:|,][ \t]{0,2}[^\s\"'<>]{1,200}")
+PAIR = re.compile(  # name="password" value="...", - name: API_KEY, and value: ... below
+    rf"{QUOTE}?[,\s]{{1,40}}{QUOTE}?(?:value|val|wert|valeur|valor|valore|content|значение){QUOTE}?{SPACE}[:=]{SPACE}",
+    re.IGNORECASE,
+)
+ELEMENT = re.compile(
+    rf"{QUOTE}?(?:[ \t][^<>\n]{{0,200}})?(?:>|&gt;)\s{{0,40}}(?:<!\[CDATA\[)?"
+    r"(?P<value>[^<>\s&](?:[^<>\n&]|&(?!lt;)){0,400}?)(?:\]\]>)?\s{0,40}(?:</|&lt;/)"
+)
+NEXT_LINE = re.compile(
+    rf"{QUOTE}?{SPACE}[:=：]{SPACE}(?:[|>][-+]?)?[ \t]{{0,9}}\\?\r?\n(?P<indent>[ \t]{{1,80}})(?:- )?"
+    r"[\"']?(?P<value>[^\s\"']{6,4000})[\"']?[ \t]{0,40}(?=\r?\n|\Z)"
 )
 OPTION = re.compile(
-    r"(?<![\w-])(?:--|-[pr][\s\"',]{1,4})(?P<name>[A-Za-z_][\w.-]{0,79})(?:\\{0,3}[\"'],\s?|[ \t\0]{1,4})(?!-)"
+    rf"(?<![\w-])(?:--|-[pr][\s\"',]{{1,4}})(?P<name>{LETTER}[\w.-]{{0,79}})(?:\\{{0,3}}[\"'],\s?|[ \t\0]{{1,4}})(?!-)"
 )
 SHORT = re.compile(r"(?<![\w-])-[pr][\s\"',]{1,4}\Z")
-VALUE = re.compile(
-    rf"[bfru]?(?P<quote>{QUOTE})(?P<inside>[^\n]*?)(?P=quote)|{QUOTE}?(?P<bare>(?:[^\s\"'&\\<\0%]|<(?!/)|%(?!2[267])){{1,200}})"
+BARE = (
+    r"(?:[^\s\"'&\\<\0%;,，。；、」』»“”`]|<(?!/)|%(?!2[267])|&(?![\w.-]{0,40}(?:[=;\s]|%3[dD]|$))"
+    r"|[;,](?! ?[A-Za-z][\w ]{0,40}=))"
 )
-REST = re.compile(r"(?:[^\s\"'&\\<\0%]|<(?!/)|%(?!2[267]))*")
+VALUE = re.compile(
+    rf"[bfru]?(?:(?P<plain>[\"'])(?P<text>(?:\\.|(?!(?P=plain))[^\\\n]){{0,8000}})(?P=plain)"
+    rf"|(?P<quote>{QUOTE})(?P<inside>[^\n]{{0,8000}}?)(?P=quote)|[«„“‘「『`](?P<fancy>[^\n«»„“”’」』`]{{1,400}})[»“”’」』`])"
+    rf"|{QUOTE}?(?P<bare>{BARE}{{1,200}})"
+)
+REST = re.compile(rf"{BARE}*")
 RANDOM = re.compile(r"(?=[^\s\"'<]{0,60}\d)(?=[^\s\"'<]{0,60}[A-Za-z])[^\s\"'<(\[{]{8,}$")
 
 # Prose: `Invalid API key: 0123...`, `the token abc... has expired`. Without a word before it a key is mostly that of a
@@ -77,41 +111,72 @@ ACCESS_PHRASE = re.compile(
 )
 ALONE = re.compile(r"(?:token|key|password|secret)$", re.IGNORECASE)
 MIXED = re.compile(r"[0-9a-f]{32,}$|(?=[A-Za-z+/=]*\d)(?=[a-z\d+/=]*[A-Z])(?=[A-Z\d+/=]*[a-z])[A-Za-z0-9+/=]{20,}$")
+# `the password for ana is ...`, `пароль пользователя ana — ...`, `PIN code of the store: ...`
+PROSE = re.compile(
+    rf"(?P<words>(?:[ \t]{LETTER}[\w’'-]{{0,30}}){{0,5}}?)(?:[ \t]?[:：=][ \t]|[ \t](?:—|–|->|→|is|was|ist|war|lautet"
+    r"|heißt|est|était|es|era|fue|è|é|foi|jest|był[oa]?|to|är|er|on|was|была?|равен)[ \t])"
+    r"[\"'«„“`(\[]?(?P<value>[^\s\"'<>«»“”`]{4,200})"
+)
+CODE_NAME = re.compile(r"(?:code|pin|otp|code\w*|codice|код\w*|kod\w*|zahl)$", re.IGNORECASE)
 NETRC = re.compile(r"\blogin[ \t]{1,4}\S{1,80}[ \t]{1,4}password[ \t]{1,4}(?!\()(\S+)", re.IGNORECASE)
-IDENTIFIER = ascii_letters + digits + "_.-"
-BEFORE, AFTER = 80, 130  # characters around the word in which the name, and what stands between it and its value, lie
+NOT_CHOSEN = re.compile(
+    r".*[\\()\[\]{}=<>]|.*://|.*\.\w{1,4}$|v?[\d.,:x-]+%?$|(?:utf|base|sha|md|aes|rsa)-?\d+$", re.IGNORECASE
+)
+BEFORE, AFTER = 80, 40  # characters before a word in which its identifier begins, and in which a word belongs to it
+UNSPACED = "\u0e00"  # from here on letters of languages that do not part words: Thai, Chinese, Japanese, Korean
+# A table: its header names the secret, the cells of that column hold it.
+BORDER = re.compile(r"[\s|+:=-]*$")
+ROWS, LONGEST_ROW = 200, 2000
+PARTINGS = ("|", "│", "┃", "\t", ";", ",", "  ")
+CELL = re.compile(r"\S+(?: \S+)*")
 
 
 @lru_cache(maxsize=4096)
 def is_secret(name: str) -> bool:
     """Return True if a parameter or environment variable is named like a secret: `wandb_api_key`, `dbPassword`."""
-    return SECRET_NAME.search(HUMPS.sub("_", name)) is not None
+    name = HUMPS.sub("_", name)
+    return SECRET_NAME.search(name) is not None or (KEY_NAME.search(name) and OPENING.search(name)) is not None
 
 
 @lru_cache(maxsize=4096)
 def names_secret(name: str) -> bool:
     """Return True if the value after `name` is a secret: stricter than is_secret, as texts hold tokens and keys."""
     last = HUMPS.sub("_", name.rpartition(".")[2])
-    return is_secret(last) and AT_THE_END.search(last) is not None and ORDINARY_NAME.search(last) is None
+    return (AT_THE_END.search(last) or KEY_NAME.search(last)) is not None and ORDINARY_NAME.search(last) is None
 
 
-def hides(name: str, value: str) -> bool:
-    """Return True if `value` behind `name` is a secret: not a number, nothing, or a piece of code."""
-    if not names_secret(name) or NOTHING.match(value) or (name in FOLDERS and value.startswith(("/", "~", "."))):
+def hides(name: str, value: str, around: str = "") -> bool:
+    """Return True if `value` behind `name`, with the words `around` it, is a secret: not a number, nothing, or code."""
+    folder = value.startswith(("/", "~", ".")) and (name in FOLDERS or "credential" in name.lower())
+    if not names_secret(name) or NOTHING.match(value) or folder:
         return False
-    if re.search(PASSWORDS, name, re.IGNORECASE):
-        return True  # people choose them, so that they may be words
-    if NUMBER.match(value) or (len(value) < LONG and not any(letter.isdigit() for letter in value)):
+    if PASSWORD_NAME.search(HUMPS.sub("_", name)):
+        return name.lower() != "pw" or looks_chosen(value)  # people choose them, so that they may be words
+    foreign = KEY_NAME.search(name) is not None
+    if NUMBER.match(value) or (len(value) < LONG and not any(letter.isdigit() for letter in value) and not foreign):
         return False  # tokens and keys are drawn: `new_key = prefix` and `token: Token` are code
+    if foreign:
+        return (len(value) >= 10 and looks_drawn(value.strip("\"',;)]}"))) or (
+            OPENING.search(f"{name} {around}") is not None and looks_chosen(value)
+        )
     opens = ACCESS_KEY.search(HUMPS.sub("_", name)) is not None or not name.lower().endswith(("key", "keys"))
     return opens or ANY_KEY.match(value) is not None
+
+
+def looks_chosen(value: str) -> bool:
+    """Tell whether a word in a sentence looks like a password: letters with digits, signs, or capitals inside."""
+    value = value.strip("\"'.,;:!?)]}")
+    if len(value) < 6 or NOT_CHOSEN.match(value) or not any(letter.isalpha() for letter in value):
+        return False
+    inner = sum(a.islower() and b.isupper() for a, b in itertools.pairwise(value))
+    return inner >= 2 or any(letter.isdigit() or letter in "!@#$%^&*?+~" for letter in value)
 
 
 def spans(text: str) -> Iterator[Span]:
     """Yield what stands behind the names of secrets; only what is around such a word is looked at closely."""
     lower = text.lower()
-    done = line = 0
-    for word in LOWER.finditer(lower) if len(lower) == len(text) else WORD.finditer(text):
+    done = line = table = 0
+    for word in secret_words.find(text, lower):
         if word.start() >= line:
             start, end = text.rfind("\n", 0, word.start()) + 1, text.find("\n", word.start())
             line = len(text) if end < 0 else end
@@ -119,10 +184,16 @@ def spans(text: str) -> Iterator[Span]:
         if word.start() < done:
             continue
         at, done = _identifier(text, word.start(), word.end())
-        name = text[at:done].lstrip("-." + digits)
-        for span in _value_spans(text, at, done - len(name)) if names_secret(name[:80]) else ():
-            yield span
-            done = max(done, span[1])
+        name = text[at:done].lstrip("-._0123456789")
+        begin = done - len(name)
+        if names_secret(name[:80]):
+            around = text[max(start, at - AFTER) : at]
+            for span in _value_spans(text, at, begin, done, around):
+                yield span
+                done = max(done, span[1])
+            if start >= table:
+                table, columns = _column_spans(text, start, line, begin, begin + len(name))
+                yield from columns
         phrase = BEHIND.match(text, done)
         if phrase and _phrase_holds_secret(text[max(0, at - 16) : done], text[at:done], phrase["value"].rstrip(".")):
             rest = TAIL.match(text, phrase.end())
@@ -138,8 +209,15 @@ def _phrase_holds_secret(before: str, name: str, value: str) -> bool:
 
 def _identifier(text: str, start: int, end: int) -> tuple[int, int]:
     """Return where the identifier around a word begins and ends."""
-    head, tail = text[max(0, start - BEFORE) : start], text[end : end + BEFORE]
-    return start - len(head) + len(head.rstrip(IDENTIFIER)), end + len(tail) - len(tail.lstrip(IDENTIFIER))
+    first, last = max(0, start - BEFORE), min(len(text), end + BEFORE)
+    while start > first and (text[start - 1].isalnum() or text[start - 1] in "_.-"):
+        start -= 1
+    if text[end - 1] < UNSPACED:
+        while end < last and (text[end].isalnum() or text[end] in "_.-"):
+            end += 1
+        while text[end - 1] in ".-":
+            end -= 1
+    return start, end
 
 
 def _header_spans(text: str, lower: str, start: int, end: int) -> Iterator[Span]:
@@ -156,20 +234,129 @@ def _header_spans(text: str, lower: str, start: int, end: int) -> Iterator[Span]
         yield from ((match.start(1), match.end(1), SECRET) for match in NETRC.finditer(text, start, end))
 
 
-def _value_spans(text: str, at: int, name: int) -> Iterator[Span]:
-    """Yield the value after a secret's name that begins at `name`, its identifier at `at`: an option's, or any."""
+def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Iterator[Span]:
+    """Yield the value after a secret's name from `begin` to `end`, its identifier at `at`: an option's, or any."""
+    name = text[begin:end][:80]
+    if text.startswith(SECRET, end):
+        return
+    element = ELEMENT.match(text, end)
+    if element and hides(name, element["value"], around):
+        yield *element.span("value"), SECRET
+        return
+    below = NEXT_LINE.match(text, end)
+    if (
+        below
+        and len(below["indent"]) > _indent(text, at)
+        and looks_chosen(below["value"])
+        and hides(name, below["value"], around)
+    ):
+        yield *below.span("value"), SECRET
+        return
     short = SHORT.search(text, max(0, at - 6), at)
-    for match in (OPTION.match(text, short.start() if short else at), NAMED.match(text, name)):
-        value = VALUE.match(text, match.end()) if match else None
-        if match is None or value is None:
+    option = OPTION.match(text, short.start() if short else at)
+    between = None if text[max(0, at - 1) : begin].startswith(".") else BETWEEN.match(text, end)
+    password = PASSWORD_NAME.search(HUMPS.sub("_", name)) is not None
+    chosen = [
+        CALL.match(text, end) if password or text[begin].isupper() else None,
+        BESIDE.match(text, end) if password else None,
+    ]
+    for match in (option, PAIR.match(text, end), between, *chosen):
+        if match is None:
             continue
-        group = "inside" if value["bare"] is None else "bare"
-        weak = match.groupdict().get("weak") and not RANDOM.match(value[group].rstrip(",;:.)]}|"))
-        if weak or not hides(match["name"], value[group]):
+        weak = match in chosen or match.groupdict().get("weak")
+        several = LIST.match(text, match.end() - (match is chosen[0]))
+        values = list(_values(text, several.end() if several else match.end(), all_of=several is not None))
+        secrets = [
+            (start, _rest(text, start) if bare else stop, SECRET)
+            for start, stop, bare in values
+            if hides(name, text[start:stop], around)
+            and (not weak or RANDOM.match(text[start:stop].rstrip(",;:.)]}|")))
+            and (len(values) == 1 or looks_chosen(text[start:stop]))
+            and text[start:stop] != SECRET
+        ]
+        if secrets:
+            second = SECOND.match(text, secrets[-1][1]) if PAIR_OF.search(name) else None
+            yield from secrets
+            if second:
+                yield second.start(), second.end(), f" {SECRET}"
+            return
+    prose = PROSE.match(text, end)
+    if prose and _prose_holds_secret(name, f"{around} {name} {prose['words']}", prose["value"].rstrip(".,;:!?)]}")):
+        yield prose.start("value"), prose.start("value") + len(prose["value"].rstrip(".,;:!?)]}")), SECRET
+
+
+def _values(text: str, at: int, *, all_of: bool) -> Iterator[tuple[int, int, bool]]:
+    """Yield where the value at a place begins and ends, and whether it has no quotes; of a list all of them."""
+    value = VALUE.match(text, at)
+    while value:
+        group = next(name for name in ("text", "inside", "fancy", "bare") if value[name] is not None)
+        yield *value.span(group), group == "bare"
+        comma = COMMA.match(text, value.end()) if all_of else None
+        value = VALUE.match(text, comma.end()) if comma else None
+
+
+def _rest(text: str, start: int) -> int:
+    """Return where a value without quotes ends, of which only the beginning was looked at."""
+    bare = REST.match(text, start)
+    assert bare is not None, "it matches nothing too"
+    return start + len(bare.group().rstrip(",;)]}"))
+
+
+def _prose_holds_secret(name: str, words: str, value: str) -> bool:
+    """Tell whether the value in `the password of ana is value` is a secret."""
+    if value.startswith("(") or NOTHING.match(value):
+        return False
+    if PASSWORD_NAME.search(HUMPS.sub("_", name)):
+        return looks_chosen(value) or (CODE_NAME.search(name) is not None and value.isdigit() and 4 <= len(value) <= 10)
+    opens = OPENING.search(words) is not None and len(value) >= 12 and RANDOM.match(value) is not None
+    return opens or MIXED.match(value) is not None
+
+
+def _indent(text: str, at: int) -> int:
+    line = text.rfind("\n", 0, at) + 1
+    return len(text[line:at]) - len(text[line:at].lstrip(" \t"))
+
+
+def _column_spans(text: str, start: int, end: int, begin: int, stop: int) -> tuple[int, list[Span]]:
+    """Return where the table below a header line ends, and the secrets in the column that the name is the head of."""
+    header, name, found = text[start:end], text[begin:stop], []
+    parting = next((parting for parting in PARTINGS if len(list(filter(_is_filled, _cells(header, parting)))) > 1), "")
+    heads = _cells(header, parting) if parting and len(header) < LONGEST_ROW else []
+    column = next((n for n, cell in enumerate(heads) if header[slice(*cell)].strip("*`\"' ") == name), None)
+    if column is None:
+        return end, []
+    for _ in range(ROWS):
+        start, end = end + 1, text.find("\n", end + 1)
+        end = len(text) if end < 0 else end
+        row = text[start:end]
+        if len(row) > LONGEST_ROW or not row.strip():
+            break
+        if BORDER.match(row):
             continue
-        start, end = value.span(group)
-        if group == "bare":
-            rest = REST.match(text, start)
-            assert rest is not None, "it matches nothing too"
-            end = start + len(rest.group().rstrip(",;)]}"))
-        yield start, end, SECRET
+        cells = _cells(row, parting)
+        if len(cells) not in (len(heads), len(heads) + (parting == "  ")):  # a row may begin with its number
+            break
+        aligned = (cell for cell in cells if heads[column][0] == cell[0] or heads[column][1] == cell[1])
+        cell = next(aligned, None) if parting == "  " else cells[column]
+        value = row[slice(*cell)].strip("\"'") if cell else ""
+        if looks_chosen(value) and hides(name, value) and (PASSWORD_NAME.search(name) or len(value) >= 16):
+            at = start + row.index(value, cell[0] if cell else 0)
+            found.append((at, at + len(value), SECRET))
+    return end, found
+
+
+def _is_filled(cell: tuple[int, int]) -> bool:
+    return cell[0] < cell[1]
+
+
+def _cells(row: str, parting: str) -> list[tuple[int, int]]:
+    """Return where the cells of a row begin and end, without the blanks around them."""
+    cells, at = [], 0
+    if parting == "  ":
+        return [match.span() for match in CELL.finditer(row)]
+    for cell in row.split(parting):
+        inner = cell.strip()
+        begin = at + cell.index(inner)
+        cells.append((begin, begin + len(inner)))
+        at += len(cell) + len(parting)
+    return cells

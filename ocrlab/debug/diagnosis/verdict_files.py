@@ -20,7 +20,6 @@ ENDED = {
     "log": "",
 }
 FACTS = "facts.json"
-REPLACED = "secrets, private addresses, names of persons and machines"
 LIBRARY = re.compile(r"\bin ([\w.+-]+\.so[\w.]*)\[")
 EXCEPTION = re.compile(r"^(?:\w+\.){0,6}[A-Z]\w{0,60}(?:Error|Exception|Exit|Interrupt)\b")
 WORKER = re.compile(r"DataLoader worker process (\d+)")
@@ -165,9 +164,7 @@ def write_verdict(folder: Path | str, verdict: Verdict, incident: Incident) -> N
         run_folder.write_json(place / FACTS, redaction.clean_record({"schema": SCHEMA, **finite(facts)}))
     redacted, replaced = redaction.clean_and_count(markdown(verdict, incident.facts))
     count += replaced
-    places = "place was" if count == 1 else "places were"
-    note = f"\n{count} {places} replaced in this folder: {REPLACED}.\n" if count else ""
-    run_folder.write_text(place / "verdict.md", redacted + note)
+    run_folder.write_text(place / "verdict.md", f"{redacted}\nIn this folder: {redaction.note(count)}\n")
     run_folder.write_json(place / "verdict.json", redaction.clean({**to_json(verdict), **extra_fields(incident.facts)}))
 
 

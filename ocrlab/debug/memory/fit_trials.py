@@ -26,7 +26,9 @@ QUIET = {
     "runtime.debug_cuda": False,
     "trainer.patience": None,
 }
-MEMORY = ("host.oom_kill", "host.alloc_fail", "loader.worker_killed", "SIGKILL")
+KILLS = ("host.oom_kill", "loader.worker_killed", "SIGKILL")
+BELOW = 0.9  # of what a child may need: what is killed further below was killed because of other processes
+RETRIES, PATIENCE = 2, 15.0  # of a trial that was not measured, and the seconds to wait for free memory before each
 WORDS = ("MemoryError", "bad_alloc", "out of memory", "can't allocate memory", "Cannot allocate memory")
 Report = Callable[[str], None]
 
@@ -35,7 +37,8 @@ Report = Callable[[str], None]
 class MemoryTrial:
     """One child: its batch, what was set otherwise, whether that fits, and the most that it held, in bytes.
 
-    `peak` of one that does not fit is what it held when it was ended, or None where it died.
+    `peak` of one that does not fit is what it held when it was ended, or None where it died. One that is not `measured`
+    was too slow, or was ended below its limit because other processes took the memory: it neither fits nor fails to.
     """
 
     batch: int
@@ -48,6 +51,7 @@ class MemoryTrial:
     changes: dict[str, str] = field(default_factory=dict)
     answer: dict[str, Any] = field(default_factory=dict)
     long: bool = False  # some dozen steps instead of a few
+    measured: bool = True
 
 
 @dataclass
@@ -89,8 +93,28 @@ class TrialRunner:
         return answer, ended
 
     def attempt(self, batch: int, changes: Mapping[str, str] | None = None, *, long: bool = False) -> MemoryTrial:
-        """Train some steps with a batch, and say whether they fit; raises RunError for what fails of another cause."""
-        changes = dict(changes or {})
+        """Train some steps with a batch, and say whether they fit; raises RunError for what fails of another cause.
+
+        A trial that was not measured because others took the memory is tried again when there is some.
+        """
+        done = self._try(batch, dict(changes or {}), long=long)
+        for _ in range(RETRIES):
+            if done.measured or done.answer.get("slow") or self.left() < PATIENCE + done.seconds:
+                break
+            self.report(line(done) + "; trying again")
+            self.wait_for_memory()
+            done = self._try(batch, dict(changes or {}), long=long)
+        self.tries.append(done)
+        self.report(line(done))
+        return done
+
+    def wait_for_memory(self) -> None:
+        """Wait until what a child may need is free, PATIENCE seconds at most."""
+        end = time.monotonic() + min(PATIENCE, max(0.0, self.left()))
+        while time.monotonic() < end and (memory_limit.free_memory() or 0) < self.usable:
+            time.sleep(0.5)
+
+    def _try(self, batch: int, changes: dict[str, str], *, long: bool) -> MemoryTrial:
         env = {key: value for key, value in changes.items() if key.isupper()}
         overrides = {key: value for key, value in changes.items() if key not in env}
         began = time.monotonic()
@@ -100,10 +124,7 @@ class TrialRunner:
         answer, ended = self.child("measure_memory", {**overrides, "batch_size": batch}, env, **kind)
         self.settled = {**(answer or {}).get("settled", {}), **self.settled}
         done = judge_trial(batch, changes, answer, ended, self.usable, time.monotonic() - began, self.margin)
-        done = replace(done, long=long)
-        self.tries.append(done)
-        self.report(line(done))
-        return done
+        return replace(done, long=long)
 
 
 def judge_trial(
@@ -119,11 +140,16 @@ def judge_trial(
         return replace(refused, fits=peak <= room, peak=peak, phase=phase, message="", crops_a_second=speed)
     if over := answer.get("over"):
         return replace(refused, peak=over["held"] or None, phase=over["phase"], message="ended at the limit")
+    held = answer.get("held", 0)
+    if answer.get("crowded") or (ended.fingerprint in KILLS and held < BELOW * usable):
+        why = f"ended at {held / memory_limit.MIB:,.0f} MiB, below the limit: other processes took the memory"
+        return replace(refused, message=why, measured=False)
     words = any(word in ended.description for word in WORDS)
-    if words or ended.fingerprint in MEMORY or ended.fingerprint.startswith("gpumem."):
+    memory = ended.fingerprint in (*KILLS, "host.alloc_fail") or ended.fingerprint.startswith("gpumem.")
+    if words or memory:
         return refused
     if ended.fingerprint in (trial.SLOW, trial.HANG):
-        return replace(refused, message=f"not done in {seconds:.0f} s", answer={"slow": True})
+        return replace(refused, message=f"not done in {seconds:.0f} s", answer={"slow": True}, measured=False)
     reason = answer.get("error") or ended.description
     what = f"A training with batch_size={batch} failed for a reason other than memory"
     raise RunError(what, got=reason, do="Run ocrlab train")
@@ -147,7 +173,10 @@ def line(done: MemoryTrial) -> str:
     """Return one try as a line of text."""
     changes = "".join(f" {key}={value}" for key, value in done.changes.items())
     size = f"{done.peak / memory_limit.MIB:,.0f} MiB" if done.peak is not None else done.message
-    verdict = f"fits, at most {size}" if done.fits else f"does not fit: {size} in {done.phase}"
+    if not done.measured:
+        verdict = f"not measured: {done.message}"
+    else:
+        verdict = f"fits, at most {size}" if done.fits else f"does not fit: {size} in {done.phase}"
     speed = f", {done.crops_a_second:.1f} crops a second" if done.fits else ""
     longer = ", for longer" if done.long else ""
     return f"batch_size={done.batch}{changes}{longer}: {verdict}{speed} ({done.seconds:.0f} s)"

@@ -17,10 +17,11 @@ from ocrlab.config import schema as configs
 from ocrlab.config.fields import flat
 from ocrlab.config.schema import Config
 from ocrlab.debug.memory import memory_limit, memory_savers
-from ocrlab.debug.memory.fit_trials import MemoryTrial, Report, TrialRunner
+from ocrlab.debug.memory.fit_trials import KILLS, MemoryTrial, Report, TrialRunner
 from ocrlab.debug.memory.memory_limit import Limit
 from ocrlab.errors import RunError
 
+MOST = 4096  # crops: no larger batch is tried
 CLOSE = 0.90  # of the limit: a batch that needs so much is not made larger
 
 
@@ -34,7 +35,7 @@ class Fit:
     usable: int
     settings: list[str]
     most: int
-    proven: str  # why there is nothing larger: "batch + 1 fails", "close", "pages", "slow", "time"
+    proven: str  # why there is nothing larger: batch + 1 fails, close, most, slow, time, unverified, not measured
     tries: list[MemoryTrial]
     remedies: list[MemoryTrial] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -64,11 +65,13 @@ def fit(
     configs.save(config, folder / "config.yaml")
     room = TrialRunner(config, folder, limit, margin, time.monotonic() + seconds, report)
     guess = estimate(room)
-    most = max(1, guess["pages"], config.batch_size * config.trainer.accumulate_grad_batches)
-    batch, proven = verify_longer(room, *search(room, guess, most))
+    first = max(1, guess["pages"], config.batch_size * config.trainer.accumulate_grad_batches)
+    batch, proven = verify_longer(room, *search(room, guess, MOST, first))
+    if batch == 0 and limit.wanted and not limit.chosen and limit.kind == "resident":
+        proven = "not measured"  # less is free than what was asked about
     peak = next((attempt.peak for attempt in reversed(room.tries) if attempt.batch == batch and attempt.fits), None)
     tries = list(room.tries)
-    result = Fit(batch, peak, limit, room.usable, as_settings(config, batch), most, proven, tries, estimate=guess)
+    result = Fit(batch, peak, limit, room.usable, as_settings(config, batch), MOST, proven, tries, estimate=guess)
     if batch == 0 and proven == "batch + 1 fails":
         result.remedies = memory_savers.try_changes(room, tries[-1])
         result.left_out = memory_savers.left_out_changes(flat(config))
@@ -79,6 +82,10 @@ def estimate(room: TrialRunner) -> dict[str, Any]:
     """Return what a child says that one crop and all the rest need: {"pages", "offset", "slope", "parts"...}."""
     room.report("estimating with fake tensors")
     answer, ended = room.child("estimate_memory", {}, {})
+    if answer is None and ended.fingerprint in KILLS:
+        room.report("the estimate was ended because other processes took the memory; trying again")
+        room.wait_for_memory()
+        answer, ended = room.child("estimate_memory", {}, {})
     if answer is None:
         raise RunError(
             "The training cannot be estimated", got=ended.description, do="Try it: ocrlab train trainer.max_steps=2"
@@ -87,8 +94,11 @@ def estimate(room: TrialRunner) -> dict[str, Any]:
     return dict(answer)
 
 
-def search(room: TrialRunner, guess: Mapping[str, Any], most: int) -> tuple[int, str]:
-    """Return the largest batch that fits, 0 for none, and why there is nothing larger."""
+def search(room: TrialRunner, guess: Mapping[str, Any], most: int, first: int | None = None) -> tuple[int, str]:
+    """Return the largest batch that fits, 0 for none, and why there is nothing larger; larger than `first` comes later.
+
+    What cannot be done in the time that is left is not begun: each child takes as long as its batch is large.
+    """
     low, high = 0, most + 1
     slope, offset = max(1.0, guess["slope"]), guess["offset"]
     if room.limit.kind == "address":
@@ -98,7 +108,13 @@ def search(room: TrialRunner, guess: Mapping[str, Any], most: int) -> tuple[int,
     while high - low > 1:
         if room.left() < 5 and room.tries:
             return low, "time"
-        done = room.attempt(max(low + 1, min(high - 1, int(wanted))))
+        ceiling = high - 1 if low or first is None else min(high - 1, first)
+        batch = max(low + 1, min(ceiling, int(wanted)))
+        if low and room.tries[-1].seconds * batch / room.tries[-1].batch > room.left():
+            return low, "time"
+        done = room.attempt(batch)
+        if not done.measured and not done.answer.get("slow"):
+            return low, "not measured"
         if done.peak is not None:
             peaks[done.batch] = done.peak
         if done.fits:
@@ -109,17 +125,20 @@ def search(room: TrialRunner, guess: Mapping[str, Any], most: int) -> tuple[int,
             high = done.batch
         wanted = _next(room.usable, low, high, peaks, slope, failed=high <= most)
     slow = any(attempt.answer.get("slow") and attempt.batch == high for attempt in room.tries)
-    return low, "pages" if low == most else "slow" if slow else "batch + 1 fails"
+    return low, "most" if low == most else "slow" if slow else "batch + 1 fails"
 
 
 def verify_longer(room: TrialRunner, batch: int, proven: str) -> tuple[int, str]:
     """Return the largest batch up to `batch` that fits for longer as well, and why there is nothing larger."""
     low, high, at, down = 0, batch + 1, batch, max(1, batch // 10)
     while high - low > 1:
+        short = max((attempt.batch for attempt in room.tries if attempt.fits and attempt.batch < high), default=0)
         if room.left() < 5:
-            short = max((attempt.batch for attempt in room.tries if attempt.fits and attempt.batch < high), default=0)
             return low or short, "time"
-        if room.attempt(at, long=True).fits:
+        done = room.attempt(at, long=True)
+        if not done.measured:
+            return low or min(short, at), "unverified"
+        if done.fits:
             low, at = at, (at + high) // 2
         else:
             high, proven = at, "batch + 1 fails"
@@ -142,9 +161,11 @@ def _next(usable: int, low: int, high: int, peaks: Mapping[int, int], slope: flo
 
 
 def as_settings(config: Config, batch: int) -> list[str]:
-    """Return the settings that train with the same effective batch in steps that fit; none where nothing fits."""
+    """Return the settings of the batch that fits, or of the effective batch of the config in steps that fit."""
     if not batch:
         return []
     whole = config.batch_size * config.trainer.accumulate_grad_batches
+    if batch >= whole:
+        return [f"batch_size={batch}", "trainer.accumulate_grad_batches=1"]
     size = max(divisor for divisor in range(1, min(batch, whole) + 1) if whole % divisor == 0)
     return [f"batch_size={size}", f"trainer.accumulate_grad_batches={whole // size}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ocrlab.errors import ConfigError
@@ -19,13 +19,15 @@ class Limit:
     """Bytes, how they are counted, and whose limit it is; `chosen` where somebody asked for it by a number.
 
     `kind` is resident (memory that no file stands for, of all processes), address (RLIMIT_AS), data (RLIMIT_DATA) or
-    device (a GPU's; bytes are then what the training may reserve, known only to the child).
+    device (a GPU's; bytes are then what the training may reserve, known only to the child). `wanted` are the bytes that
+    somebody asked for where less is free now.
     """
 
     bytes: int
     kind: str
     source: str
     chosen: bool = False
+    wanted: int | None = None
 
 
 def find_limit(gigabytes: float | None, *, cuda: bool = False, root: Path = ROOT) -> Limit:
@@ -39,7 +41,7 @@ def find_limit(gigabytes: float | None, *, cuda: bool = False, root: Path = ROOT
     if cuda:
         return Limit(asked or 1 << 50, "device", "--limit" if asked else "the device's memory", asked is not None)
     limits = [Limit(asked, "resident", "--limit", True)] if asked is not None else []
-    limits += [limit for limit in (_group(root), _free(root)) if limit is not None]
+    limits += [replace(limit, wanted=asked) for limit in (_group(root), _free(root)) if limit is not None]
     for kind, name, option in (("address", "RLIMIT_AS", "v"), ("data", "RLIMIT_DATA", "d")):
         soft, _ = resource.getrlimit(getattr(resource, name))
         if soft != resource.RLIM_INFINITY:
@@ -58,6 +60,12 @@ def _group(root: Path) -> Limit | None:
     high = "memory.high, " if left["file"] == "memory.high" else ""
     source = f"the memory control group ({version}, {high}{left['limit'] / MIB:,.0f} MiB)"
     return Limit(left["left"], "resident", source)
+
+
+def free_memory(root: Path = ROOT) -> int | None:
+    """Return the bytes that this machine and this memory control group have left, None where neither is known."""
+    left = [limit.bytes for limit in (_group(root), _free(root)) if limit is not None]
+    return min(left, default=None)
 
 
 def _free(root: Path) -> Limit | None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ocrlab import redaction, run_folder, safe_read
-from ocrlab.debug.diagnosis.verdict_files import REPLACED
 from ocrlab.reports.bug_report import sections
 from ocrlab.reports.bug_report.markup import CLOSE, CODE, OPEN, Section, map_texts, markdown, page
 from ocrlab.reports.bug_report.sources import INCIDENT, Sources, collect
@@ -40,9 +39,7 @@ def build(sources: Sources, verification: Mapping[str, Any] | None = None) -> Re
     front = redaction.clean({**front, "title": title})
     # Most places were replaced before, when the files were written.
     count = max(count, len(REPLACEMENT.findall(markdown(title, front, clean, ""))))
-    note = f"Written by ocrlab {front['version']}."
-    if count:
-        note += f" {count} {'place' if count == 1 else 'places'} replaced: {REPLACED}."
+    note = f"Written by ocrlab {front['version']}. {redaction.note(count)}"
     forms = markdown(title, front, clean, note), page(title, front, clean, note)
     return Report(str(front["id"]), title, str(front["status"]), front, *forms, count)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import nbformat
 
-from ocrlab import safe_read
+from ocrlab import redaction, safe_read
 from ocrlab.errors import DataError
 from ocrlab.reports import progress_view, view
 from ocrlab.reports.html import cells, markdown, sanitizer
@@ -104,7 +104,7 @@ def _page(notebook: Any, top: str, rendering: Rendering, name: str, count: int, 
         facts.append(datetime.fromisoformat(about.get("start_time")).strftime("%-d %B %Y, %H:%M"))
     if isinstance(about.get("duration"), int | float):
         facts.append(progress_view.duration(about["duration"]))
-    notes = [f"Replaced, because they named this machine or a secret: {count} texts."] if count else []
+    notes = [redaction.note(count)]
     if rendering.limits != Limits():
         notes.append(f"Pictures and texts were cut so that this file stays below {most / 1e6:g} MB.")
     return (

@@ -21,7 +21,10 @@ from ocrlab.hardware.system_files import memory_fields
 from ocrlab.training.auto_settings import keep_freed_memory
 
 LOOK = 0.01  # seconds between two looks at what this process holds
+LOOKS_AT_MACHINE = 5  # looks at this process for one at the memory of the machine
 FAMILY = 25  # looks at this process for one at its workers
+GROWN = 1 << 24  # bytes more than are on record: what the process holds is written again
+SCARCE = 0.01  # of a machine's memory: where others leave less free, the process ends itself before the kernel does
 YOUNG = 2.0  # seconds in which a process is not weighed yet
 SHARES = ("Pss_Anon", "Pss_Shmem")  # of /proc/PID/smaps_rollup, Linux 5.4
 LATE = ("ocrlab.losses.db_loss_numba", "ocrlab.data.target_maps_numba", "ocrlab.evaluation.postprocess.numba_kernels")
@@ -49,9 +52,10 @@ class MemoryMeter:
         self.base = self.now()
         self._workers = 0  # the most that they held
         self._peak = 0  # the most in this part
+        self._most = self._written = 0  # bytes that it ever held, and of them what is on record
         self._cuda = False
         self._end = threading.Event()
-        self._lock = threading.Lock()
+        self._lock, self._file_lock = threading.Lock(), threading.Lock()
 
     def __enter__(self) -> MemoryMeter:
         self._reset()
@@ -105,9 +109,11 @@ class MemoryMeter:
         answer = {
             "schema": 1, "base": self.base, "peaks": self.peaks, "workers": self._workers, "device": self.device,
             "settled": self.settled, "held_later": self.later_pages, "crops_a_second": self.crops_a_second,
-            "phase": self.phase, "finished": False, "over": None, "error": None,
+            "phase": self.phase, "finished": False, "over": None, "error": None, "held": self._most, "crowded": False,
         }  # fmt: skip
-        run_folder.write_json(self.out, {**answer, **more}, private=True)
+        with self._file_lock:
+            self._written = self._most
+            run_folder.write_json(self.out, {**answer, **more}, private=True)
 
     def _watch(self) -> None:
         looks = 0
@@ -117,8 +123,16 @@ class MemoryMeter:
             looks += 1
             with self._lock:
                 self._peak = max(self._peak, usage := self.now() + self._workers)
+                self._most = max(self._most, usage)
             if self.usable is not None and not self._cuda and usage > self.usable:
                 self.stop(usage)
+            if self._most > self._written + GROWN:
+                self.write()
+            if looks % LOOKS_AT_MACHINE == 0 and self.usable is not None and not self._cuda and _scarce():
+                if usage > 0.9 * self.usable:
+                    self.stop(usage)
+                self.write(crowded=True)
+                os._exit(0)
 
     def _reset(self) -> None:
         """Let the kernel's own high-water mark begin again here (5 to clear_refs, proc(5))."""
@@ -143,6 +157,12 @@ def out_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _scarce() -> bool:
+    """Tell whether this machine has nearly no memory left, for a process of its size."""
+    machine = memory_fields(Path("/proc/meminfo"))
+    return machine.get("MemAvailable", 1) < SCARCE * machine.get("MemTotal", 0)
 
 
 def _worker_memory() -> int:

@@ -30,8 +30,23 @@ def test_a_child_that_was_done_says_its_peak_and_where() -> None:
 )
 def test_a_child_that_memory_killed_does_not_fit(ended: str) -> None:
     how = SimpleNamespace(fingerprint=ended, description=ended, seconds=1.0)
-    assert not fit_trials.judge_trial(4, {}, answer(finished=False, phase="train"), how, 1000, 1.0, 0.05).fits
-    assert not fit_trials.judge_trial(4, {}, None, how, 1000, 1.0, 0.05).fits
+    done = fit_trials.judge_trial(4, {}, answer(finished=False, phase="train", held=950), how, 1000, 1.0, 0.05)
+    assert (done.fits, done.measured) == (False, True)
+
+
+@pytest.mark.parametrize("ended", ["host.oom_kill", "loader.worker_killed", "SIGKILL"])
+@pytest.mark.parametrize("held", [None, 0, 817])
+def test_a_child_that_was_killed_below_its_limit_is_not_measured(ended: str, held: int | None) -> None:
+    how = SimpleNamespace(fingerprint=ended, description=ended, seconds=1.0)
+    child = None if held is None else answer(finished=False, held=held)
+    done = fit_trials.judge_trial(4, {}, child, how, 1000, 1.0, 0.05)
+    assert (done.fits, done.measured) == (False, False)
+    assert "not measured" in fit_trials.line(done) and "does not fit" not in fit_trials.line(done)
+
+
+def test_a_child_that_ended_itself_on_a_full_machine_is_not_measured() -> None:
+    done = fit_trials.judge_trial(4, {}, answer(finished=False, held=400, crowded=True), ENDED, 1000, 1.0, 0.05)
+    assert (done.fits, done.measured) == (False, False)
 
 
 def test_a_child_that_ended_itself_at_the_limit_does_not_fit() -> None:
@@ -44,7 +59,8 @@ def test_a_child_that_ended_itself_at_the_limit_does_not_fit() -> None:
 def test_a_child_that_is_too_slow_does_not_fit_and_is_not_called_out_of_memory(tmp_path: Path, what: str) -> None:
     how = SimpleNamespace(fingerprint=what, description="not done", seconds=1.0)
     done = fit_trials.judge_trial(5, {}, answer(finished=False), how, 1000, 120.0, 0.05)
-    assert (done.fits, done.message) == (False, "not done in 120 s")
+    assert (done.fits, done.message, done.measured) == (False, "not done in 120 s", False)
+    assert "does not fit" not in fit_trials.line(done)
 
 
 @pytest.mark.parametrize("what", ["exit status 1", "data.broken"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -24,9 +24,13 @@ class Played(TrialRunner):
 
     of: Callable[[int], int]
     grown: int = 0
+    lost: ClassVar[dict[tuple[int, bool], dict[str, Any]]] = {}  # what is not measured, and its answer
 
     def attempt(self, batch: int, changes: Any = None, *, long: bool = False) -> MemoryTrial:
         peak = self.of(batch) + long * self.grown
+        if (batch, long) in self.lost:
+            self.tries.append(MemoryTrial(batch, False, long=long, measured=False, answer=self.lost[batch, long]))
+            return self.tries[-1]
         fits = peak <= self.usable
         message = "" if fits else "ended"
         done = MemoryTrial(
@@ -55,7 +59,7 @@ def test_the_largest_batch_however_wrong_the_guess(tmp_path: Path, slope: int) -
         assert 200 + slope * batch >= 900
     else:
         assert batch == right
-        assert proven == ("pages" if right == 64 else "batch + 1 fails")
+        assert proven == ("most" if right == 64 else "batch + 1 fails")
     assert len(played.tries) <= 5
 
 
@@ -63,6 +67,40 @@ def test_nothing_fits(tmp_path: Path) -> None:
     played = room(tmp_path, lambda batch: (990 + batch) * MIB)
     assert largest_batch.search(played, GUESS, 64) == (0, "batch + 1 fails")
     assert played.tries[-1].batch == 1
+
+
+def test_the_first_batch_is_one_that_was_asked_for_and_the_search_goes_on_to_the_limit(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (200 + 5 * batch) * MIB)
+    batch, proven = largest_batch.search(played, {**GUESS, "slope": 5 * MIB}, 4096, 9)
+    assert played.tries[0].batch == 9, "as many as there are pages"
+    assert batch > 100 and proven in ("close", "batch + 1 fails")
+
+
+def test_a_batch_that_was_not_measured_is_no_batch_that_does_not_fit(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (200 + 5 * batch) * MIB)
+    played.lost = {(9, False): {}}
+    assert largest_batch.search(played, GUESS, 4096, 9) == (0, "not measured")
+    played.lost = {(23, False): {}}
+    assert largest_batch.search(played, GUESS, 4096, 9) == (9, "not measured")
+
+
+@pytest.mark.parametrize("answer", [{}, {"slow": True}])
+def test_a_longer_check_that_was_not_measured_leaves_the_short_result(tmp_path: Path, answer: dict[str, Any]) -> None:
+    played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
+    played.attempt(20)
+    played.lost = {(20, True): answer}
+    assert largest_batch.verify_longer(played, 20, "close") == (20, "unverified")
+
+
+def test_nothing_that_is_begun_takes_longer_than_the_time_that_is_left(tmp_path: Path) -> None:
+    played = room(tmp_path, lambda batch: (200 + 5 * batch) * MIB)
+    played.attempt = lambda batch, *_a, **_o: (
+        played.tries.append(  # type: ignore[method-assign]
+            MemoryTrial(batch, True, played.of(batch), seconds=30.0)
+        )
+        or played.tries[-1]
+    )  # type: ignore[func-returns-value]
+    assert largest_batch.search(played, {**GUESS, "slope": 5 * MIB}, 4096, 9) == (9, "time")
 
 
 def test_a_child_that_cannot_estimate_is_reported_with_how_it_ended(
@@ -93,7 +131,7 @@ def test_a_heap_that_grows_in_a_longer_training_makes_the_batch_smaller(tmp_path
 
 def test_a_batch_that_stands_a_longer_training_stays(tmp_path: Path) -> None:
     played = room(tmp_path, lambda batch: (200 + 30 * batch) * MIB)
-    assert largest_batch.verify_longer(played, 20, "pages") == (20, "pages")
+    assert largest_batch.verify_longer(played, 20, "most") == (20, "most")
     assert [(trial.batch, trial.long) for trial in played.tries] == [(20, True)]
     assert largest_batch.verify_longer(played, 0, "batch + 1 fails") == (0, "batch + 1 fails")
 
@@ -112,7 +150,7 @@ def test_without_time_for_a_longer_training_only_measured_batches_count(tmp_path
     [
         (6, 16, 1, ["batch_size=4", "trainer.accumulate_grad_batches=4"]),
         (16, 16, 1, ["batch_size=16", "trainer.accumulate_grad_batches=1"]),
-        (99, 4, 3, ["batch_size=12", "trainer.accumulate_grad_batches=1"]),
+        (99, 4, 3, ["batch_size=99", "trainer.accumulate_grad_batches=1"]),
         (1, 7, 1, ["batch_size=1", "trainer.accumulate_grad_batches=7"]),
         (0, 4, 1, []),
     ],
