@@ -12,6 +12,7 @@ from ocrlab.errors import DataError
 from ocrlab.records import from_json
 from ocrlab.run_folder.atomic_files import write_json
 
+LOST = re.compile(r"the loss is (?:nan|-?inf),")  # `nonfinite_text` of the training's health
 NAME = re.compile(r"learned-(\d+)\.json")
 
 
@@ -31,9 +32,20 @@ def write(
     write_json(folder / f"learned-{rank}.json", {**content, "cut": cut, "end": end}, private=True)
 
 
-def delete(folder: Path, rank: int) -> None:
-    """Remove what an earlier start has written into a flight/; raises OSError."""
-    (folder / f"learned-{rank}.json").unlink(missing_ok=True)
+def set_aside(folder: Path, rank: int, start: int) -> None:
+    """Move what was found out about an earlier start into `start-N/` of a flight/; raises OSError.
+
+    Those are its findings and, with rank 0, the answers of its replays: they say nothing about the start at hand.
+    """
+    stale = {f"learned-{rank}.json": folder / f"learned-{rank}.json"}
+    if rank == 0:
+        stale |= {path.name: path for path in folder.glob("replay*.json")}
+        stale |= {f"incident-{path.name}": path for path in (folder.parent / "incident").glob("replay*.json")}
+    for name, path in stale.items():
+        if path.is_file():
+            place = folder / f"start-{max(0, start - 1)}"
+            place.mkdir(mode=0o700, exist_ok=True)
+            path.replace(place / name)
 
 
 def read(run_folder: Path) -> list[str] | None:
@@ -47,6 +59,12 @@ def read(run_folder: Path) -> list[str] | None:
         lines += [f"{prefix}{line}" for line in content["lines"] if line not in reported]
         reported.update(content["lines"])
     return lines
+
+
+def lost_loss(lines: object) -> str:
+    """Return the one of a rank's sentences that says that the loss is NaN or Inf to the end, empty without one."""
+    texts = [line for line in lines if isinstance(line, str)] if isinstance(lines, list) else []
+    return next(filter(LOST.match, texts), "").partition(". ")[0]
 
 
 def ended_early(run_folder: Path) -> bool:

@@ -79,7 +79,7 @@ class StepRecorder:
         self.stages = StageHooks(self.writer)
         self.now = self.stages.now
         self.monitor: TrainingMonitor | None = None
-        training_findings.delete(self.folder, rank)
+        training_findings.set_aside(self.folder, rank, self.start)
         self.arrived_loss: float | None = None  # the newest that came from a device
         self.batch: Any = None  # of the micro-batch at hand
         self.remove_step_hook: Callable[[], Any] = lambda: None  # removes the hook after the step at hand

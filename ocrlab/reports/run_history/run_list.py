@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from ocrlab import safe_read
+from ocrlab.debug.flight_record import training_findings
 from ocrlab.errors import ConfigError, DataError, RunError
 from ocrlab.records import RunRecord, from_json
 from ocrlab.reports.run_history import config_reader
@@ -23,7 +24,7 @@ from ocrlab.reports.run_history.fingerprint import Fingerprint, fingerprint, out
 from ocrlab.run_folder import status_file
 from ocrlab.run_folder.owner_process import alive
 
-STATUSES = ("success", "failed", "killed", "hung", "died", "running", "recorded", "broken")
+STATUSES = ("success", "diverged", "failed", "killed", "hung", "died", "running", "recorded", "broken")
 FAILURES = ("failed", "killed", "hung", "died")
 PARTS = frozenset(("config.yaml", "metrics.csv", "checkpoints", "flight", "incident"))  # of a run, besides sentinels
 BEST = re.compile(r"best-.{1,200}-hmean(\d\.\d{4})\.ckpt")  # as `train.watcher` calls its best checkpoint
@@ -38,9 +39,10 @@ class Run:
     """One run folder; what is not known is None, "" or empty.
 
     `status` is one of STATUSES: those of a failure tell how the program ended, `died` that its process is gone and left
-    no word, `recorded` that there is a flight record only, of a program that keeps no sentinel, and `broken` that the
-    folder cannot be read, for the reason in `why`. `metrics` are the final figures, or of a run without them the best
-    of metrics.csv so far (`final` is False). Times are ISO 8601, UTC; `seconds` wall time.
+    no word, `diverged` that it ended well with a loss that is NaN or Inf to the end, `recorded` that there is a flight
+    record only, of a program that keeps no sentinel, and `broken` that the folder cannot be read, for the reason in
+    `why`. `metrics` are the final figures, or of a run without them the best of metrics.csv so far (`final` is False).
+    Times are ISO 8601, UTC; `seconds` wall time.
     """
 
     path: str
@@ -107,8 +109,10 @@ def read(path: str) -> Run | None:
         return broken(error.strerror or str(error)) if os.path.isdir(path) else None
     if not state:
         if "flight" in names and names & PARTS <= {"flight", "incident"} and (begun := _recorded(path)) is not None:
-            why = "a flight record alone: nothing says how it ended, ocrlab replay tells more"
-            return Run(path, name, "recorded", started=begun, why=why, problem="it has no config.yaml")
+            lost = _lost_loss(path)
+            why = lost or "a flight record alone: nothing says how it ended, ocrlab replay tells more"
+            status = "diverged" if lost else "recorded"
+            return Run(path, name, status, started=begun, why=why, problem="it has no config.yaml")
         if names & PARTS:
             return broken("it has no .RUNNING, .SUCCESS or .FAILURE")
         return broken("the folder is empty") if not names and STAMP.match(name) else None
@@ -130,6 +134,8 @@ def read(path: str) -> Run | None:
         cause, why = failure.cause, failure.title
         ended = (verdict or {}).get("status")
         status = "died" if status == "died" else ended if ended in ("killed", "hung") else "failed"
+    if status == "success" and (why := _lost_loss(path)):
+        status = "diverged"
     times = (record.started, record.ended, seconds)
     return Run(path, name, status, *times, metrics, final, cause, why, failure, settings, problem)
 
@@ -157,6 +163,14 @@ def _recorded(path: str) -> str | None:
                 return datetime.fromtimestamp(begun, timezone.utc).isoformat(timespec="seconds")
         return ""
     return None
+
+
+def _lost_loss(path: str) -> str:
+    """Return that the loss of a recorded run was not finite to the end, empty where it was or nothing is known."""
+    with contextlib.suppress(OSError, DataError):
+        file = f"{path}/flight/learned-0.json"
+        return training_findings.lost_loss(from_json(safe_read.read_small(file), source=file).get("lines"))
+    return ""
 
 
 def moment(time: str | None) -> datetime:

@@ -22,8 +22,23 @@ def test_a_finding_of_all_ranks_is_reported_once(tmp_path: Path) -> None:
         training_findings.write(flight, rank, 1, lines, {0: 7, 8: 9}, cut=rank == 1)
     assert training_findings.read(tmp_path) == ["rank 0: a", "rank 0: b", "rank 1: c"]
     assert training_findings.ended_early(tmp_path)
-    training_findings.delete(flight, 1)
+    training_findings.set_aside(flight, 1, 2)
     assert training_findings.read(tmp_path) == ["a", "b"]
+
+
+def test_what_belongs_to_an_earlier_start_is_set_aside_and_not_lost(tmp_path: Path) -> None:
+    flight, incident = tmp_path / "flight", tmp_path / "incident"
+    flight.mkdir()
+    incident.mkdir()
+    training_findings.write(flight, 0, 0, ["the first"], {}, cut=False)
+    training_findings.write(flight, 1, 0, ["of rank 1"], {}, cut=False)
+    (flight / "replay.json").write_text("{}")
+    (incident / "replay.json").write_text("{}")
+    training_findings.set_aside(flight, 0, 1)
+    assert training_findings.read(tmp_path) == ["of rank 1"]
+    assert not [*flight.glob("replay*.json"), *incident.glob("replay*.json")]
+    assert "the first" in (flight / "start-0/learned-0.json").read_text()
+    assert {path.name for path in (flight / "start-0").iterdir()} >= {"replay.json", "incident-replay.json"}
 
 
 def test_ranks_with_other_weights_are_named(tmp_path: Path) -> None:

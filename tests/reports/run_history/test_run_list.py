@@ -49,6 +49,17 @@ def test_a_run_that_did_well(tmp_path: Path) -> None:
     assert (listed.failure, listed.cause, listed.problem) == (None, "", "")
 
 
+@pytest.mark.parametrize("sentinel", ["success", None])
+def test_a_run_whose_loss_is_nan_to_the_end_is_no_success(tmp_path: Path, sentinel: str | None) -> None:
+    run = put(tmp_path / "a", **({sentinel: record()} if sentinel else {}))
+    sentence = "the loss is nan, and was not finite from batch 5 of 48 on: it learns nothing since. Replay it"
+    put(run / "flight", **{"ring-0-0.bin": "", "learned-0.json": {"schema": 1, "lines": [sentence], "weights": {}}})
+    listed = only(tmp_path)
+    assert (listed.status, listed.why) == ("diverged", sentence.partition(". ")[0])
+    put(run / "flight", **{"learned-0.json": {"schema": 1, "lines": ["the loss rose from 1 to 2", 7], "weights": {}}})
+    assert only(tmp_path).status == (sentinel or "recorded")
+
+
 def test_a_run_that_failed_tells_why_and_how_far_it_came(tmp_path: Path) -> None:
     with pytest.raises(KeyError), run_folder.run(tmp_path, "x") as run:
         table = run_folder.Table(run.metrics_file)
