@@ -64,7 +64,7 @@ SCHEMES = ("bearer", "basic", "token", "digest", "apikey", "negotiate")
 # there only a value that looks drawn is hidden.
 BETWEEN = re.compile(
     rf"{QUOTE}?\]?(?:{SPACE}:{SPACE}(?:str|bytes|Any|SecretStr)(?: ?\| ?None)?{SPACE}=(?!=)"
-    rf"|{SPACE}(?:==?>?|:=|->|→|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}|[はが是为為은는이]"
+    rf"|{SPACE}(?:==?>?|:=|->|→|[：＝]|:(?!:|//)|%3[aAdD])\*{{0,2}}|(?P<copula>[はが是为為은는이])|(?=[「『«„“])"
     r"|(?P<weak>,[ \t]?|[ \t]{0,40}[|│┃][ \t]{0,40}|[ \t]{2,40}|\t|(?:</\w+>\s{0,9}){1,3}(?:<\w[^>\n]{0,80}>){1,3}))"
     rf"{SPACE}(?:(?:(?:[a-z]\w{{0,30}}\.){{0,3}}[A-Z]\w{{0,40}}|str|bytes)\((?=[bru]?{QUOTE}))?"  # SecretStr('...')
 )
@@ -72,8 +72,11 @@ CALL = re.compile(rf"\((?=[bru]?{QUOTE})")
 BESIDE = re.compile(rf"[ \t]{{1,4}}(?={QUOTE}|[^\s\"'<(=:]{{8}})")  # SQL, .netrc, `password hunter2`
 LIST = re.compile(rf"[\[(]\s{{0,20}}(?=[bru]?{QUOTE})")
 COMMA = re.compile(rf"\s{{0,20}},\s{{0,20}}(?=[bru]?{QUOTE})")
-PAIR_OF = re.compile(r"credential|credenc|credenz|zugangsdaten|anmeldedaten|identifiants|poświadcz|inloggegevens", re.I)
-SECOND = re.compile(r"[ \t]{0,2}[/:|,][ \t]{0,2}[^\s\"'<>]{1,200}")
+PAIR_OF = re.compile(
+    r"credential|credenc|credenz|zugangsdaten|anmeldedaten|identifiants|poświadcz|inloggegevens|dane.logow|donn.es|datos|dati|dados|данные",
+    re.I,
+)
+SECOND = re.compile(r"(?P<parting>[ \t]{0,2}[/:|,][ \t]{0,2}|[ \t])(?P<value>[^\s\"'<>]{1,200})")
 PAIR = re.compile(  # name="password" value="...", - name: API_KEY, and value: ... below
     rf"{QUOTE}?[,\s]{{1,40}}{QUOTE}?(?:value|val|wert|valeur|valor|valore|content|значение){QUOTE}?{SPACE}[:=]{SPACE}",
     re.IGNORECASE,
@@ -91,7 +94,7 @@ OPTION = re.compile(
 )
 SHORT = re.compile(r"(?<![\w-])-[pr][\s\"',]{1,4}\Z")
 BARE = (
-    r"(?:[^\s\"'&\\<\0%;,，。；、」』»“”`]|<(?!/)|%(?!2[267])|&(?![\w.-]{0,40}(?:[=;\s]|%3[dD]|$))"
+    r"(?:[^\s\"'&\\<\0%;,，。；、」』»“”`\u3040-\u309f]|<(?!/)|%(?!2[267])|&(?![\w.-]{0,40}(?:[=;\s]|%3[dD]|$))"
     r"|[;,](?! ?[A-Za-z][\w ]{0,40}=))"
 )
 VALUE = re.compile(
@@ -113,10 +116,11 @@ ALONE = re.compile(r"(?:token|key|password|secret)$", re.IGNORECASE)
 MIXED = re.compile(r"[0-9a-f]{32,}$|(?=[A-Za-z+/=]*\d)(?=[a-z\d+/=]*[A-Z])(?=[A-Z\d+/=]*[a-z])[A-Za-z0-9+/=]{20,}$")
 # `the password for ana is ...`, `пароль пользователя ana — ...`, `PIN code of the store: ...`
 PROSE = re.compile(
-    rf"(?P<words>(?:[ \t]{LETTER}[\w’'-]{{0,30}}){{0,5}}?)(?:[ \t]?[:：=][ \t]|[ \t](?:—|–|->|→|is|was|ist|war|lautet"
-    r"|heißt|est|était|es|era|fue|è|é|foi|jest|był[oa]?|to|är|er|on|was|была?|равен)[ \t])"
+    rf"(?P<words>(?:[ \t]{LETTER}[\w’'-]{{0,30}}){{0,5}}?)(?:[ \t]?(?:[:：]|==?>?)[ \t]|[ \t](?:—|–|->|→|is|was|ist"
+    r"|war|lautet|heißt|est|était|es|era|fue|è|é|foi|jest|był[oa]?|to|är|er|on|was|была?|равен)[ \t])"
     r"[\"'«„“`(\[]?(?P<value>[^\s\"'<>«»“”`]{4,200})"
 )
+PIN = re.compile(r"(?:^|[_-])pin$", re.IGNORECASE)
 CODE_NAME = re.compile(r"(?:code|pin|otp|code\w*|codice|код\w*|kod\w*|zahl)$", re.IGNORECASE)
 NETRC = re.compile(r"\blogin[ \t]{1,4}\S{1,80}[ \t]{1,4}password[ \t]{1,4}(?!\()(\S+)", re.IGNORECASE)
 NOT_CHOSEN = re.compile(
@@ -151,6 +155,8 @@ def hides(name: str, value: str, around: str = "") -> bool:
     if not names_secret(name) or NOTHING.match(value) or folder:
         return False
     if PASSWORD_NAME.search(HUMPS.sub("_", name)):
+        if PIN.search(name):
+            return value.strip(".,;)").isdigit() and 4 <= len(value) <= 10
         return name.lower() != "pw" or looks_chosen(value)  # people choose them, so that they may be words
     foreign = KEY_NAME.search(name) is not None
     if NUMBER.match(value) or (len(value) < LONG and not any(letter.isdigit() for letter in value) and not foreign):
@@ -170,6 +176,11 @@ def looks_chosen(value: str) -> bool:
         return False
     inner = sum(a.islower() and b.isupper() for a, b in itertools.pairwise(value))
     return inner >= 2 or any(letter.isdigit() or letter in "!@#$%^&*?+~" for letter in value)
+
+
+def looks_plausible(value: str) -> bool:
+    """Tell whether a word after a word for a password, without a sign between them, can be one."""
+    return value.isascii() and (looks_chosen(value) or (value.isdigit() and 4 <= len(value) <= 10))
 
 
 def spans(text: str) -> Iterator[Span]:
@@ -263,22 +274,25 @@ def _value_spans(text: str, at: int, begin: int, end: int, around: str) -> Itera
     for match in (option, PAIR.match(text, end), between, *chosen):
         if match is None:
             continue
-        weak = match in chosen or match.groupdict().get("weak")
+        groups = match.groupdict()
+        weak = (
+            RANDOM.match if groups.get("weak") else looks_plausible if match in chosen or groups.get("copula") else bool
+        )
         several = LIST.match(text, match.end() - (match is chosen[0]))
         values = list(_values(text, several.end() if several else match.end(), all_of=several is not None))
         secrets = [
             (start, _rest(text, start) if bare else stop, SECRET)
             for start, stop, bare in values
             if hides(name, text[start:stop], around)
-            and (not weak or RANDOM.match(text[start:stop].rstrip(",;:.)]}|")))
+            and weak(text[start:stop].rstrip(",;:.)]}|"))
             and (len(values) == 1 or looks_chosen(text[start:stop]))
             and text[start:stop] != SECRET
         ]
         if secrets:
             second = SECOND.match(text, secrets[-1][1]) if PAIR_OF.search(name) else None
             yield from secrets
-            if second:
-                yield second.start(), second.end(), f" {SECRET}"
+            if second and (second["parting"].strip() or looks_chosen(second["value"])):
+                yield *second.span("value"), SECRET
             return
     prose = PROSE.match(text, end)
     if prose and _prose_holds_secret(name, f"{around} {name} {prose['words']}", prose["value"].rstrip(".,;:!?)]}")):

@@ -12,10 +12,10 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-# Words long enough to be recognised at the end of a longer one: PGPASSWORD, datenbankpasswort.
 SERVICES = (
     "(?:admin|db|database|ftp|imap|ldap|login|mail|mongo|mysql|pg|postgres|proxy|redis|root|smtp|ssh|user|vnc|vpn)"
 )
+# Words long enough to be recognised at the end of a longer one: PGPASSWORD, datenbankpasswort.
 PASSWORD_ENDINGS = """
     passwords? passwd passphrases? passcode passwort passworts passwörter kennwort kennwörter zugangscode zugangsdaten
     anmeldedaten mots?_de_passe code_secret contraseñas? contrasenia contrasenya contrasinal palavra_passe
@@ -25,15 +25,18 @@ PASSWORD_ENDINGS = """
 """
 PASSWORDS = """
     pwd pw psk requirepass masterauth identified_by
-    secrets? credentials? geheimnis geheimnisse geheimzahl mdp identifiants
+    psw secrets? credentials? geheimnis geheimnisse geheimzahl mdp identifiants
     clave_de_acceso secreto credenciales
-    parola_d.ordine segreto credenziali senhas? segredo credenciais geheim hasło hasła sekret poświadczenia heslo şifre
-    SERVICE_pass şifresi parola parolă parol парола секрет pin_codes? pin_number пин_код код_доступа access_code
+    parola_d.ordine segreto credenziali senhas? segredo credenciais geheim hasło hasła hasłem hasłu sekret
+    poświadczenia heslo şifre
+    SERVICE_pass şifresi parola parolă parol парола секрет секретом
+    phrase_secrète frase_secreta frase_segreta pin pin_codes? pin_number пин_код код_доступа access_code
     security_code verification_code recovery_codes? one_time_code otp code_d.accès código_de_acceso código_de_acesso
+    dane_logowania données_de_connexion datos_de_acceso dati_di_accesso dados_de_acesso данные_для_входа
     código_de_seguridad codice_di_accesso codice_segreto kod_dostępu
 """
 UNSPACED = (  # languages in which nothing parts words
-    "密码|密碼|口令|凭证|凭据|验证码|パスワード|パスフレーズ|シークレット|暗証番号|비밀번호|패스워드|암호|รหัสผ่าน"
+    "密码|密碼|口令|凭证|凭据|验证码|パスワード|パスフレーズ|シークレット(?:キー)?|パスコード|暗証番号|合言葉|認証情報|비밀번호|패스워드|암호|รหัสผ่าน"
 )
 TOKENS = """
     token auth bearer apikeys? (?:access|auth|refresh|session|api|bot|zugriffs|zugangs|toegangs)token jetons? gettone

@@ -58,6 +58,13 @@ def test_names_in_many_languages(name: str, form: str) -> None:
         "数据库密码是{}",
         "访问令牌：{}",
         "비밀번호: {}",
+        "パスワード「{}」でログインしました",
+        "シークレットキー={}",
+        "connexion refusée (utilisateur ana, mot de passe {})",
+        "phrase secrète: {}",
+        "user=ana;psw={};db=x",
+        "hasłem jest {}",
+        "token di accesso => aB3{}x5tGh8",
         "mật khẩu: {}",
         "contrasen\u0303a: {}",
         "login failed: the password for ana is {}, rotate it",
@@ -107,7 +114,9 @@ def test_passwords_with_signs_spaces_and_of_another_alphabet() -> None:
     assert redaction.clean("пароль = Кошка5070Дом") == "пароль = (secret)"
     assert redaction.clean("password: 'it\\'s hunter2'") == "password: '(secret)'"
     assert redaction.clean("GET /x?password=abc1&n=1") == "GET /x?password=(secret)&n=1"
-    assert redaction.clean("credentials: ana / hunter2x") == "credentials: (secret) (secret)"
+    assert redaction.clean("credentials: ana / hunter2x") == "credentials: (secret) / (secret)"
+    assert redaction.clean("dane logowania: ana hunter2x") == "dane logowania: (secret) (secret)"
+    assert redaction.clean("PIN: 193681, GPIO pin: 17") == "PIN: (secret), GPIO pin: 17"
     assert redaction.clean("PIN code of the store: 193681") == "PIN code of the store: (secret)"
 
 
@@ -130,6 +139,8 @@ def test_passwords_with_signs_spaces_and_of_another_alphabet() -> None:
     токенов в секунду: 18230
     Неверный пароль или имя пользователя
     キーワード: 幅
+    パスワードが違います
+    パスワードは必須です
     トークン数: 812
     parole: 4, clés: 3, pw=0.5
     12:30:45:001:INFO: batch 3 done

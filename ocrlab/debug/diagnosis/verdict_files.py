@@ -165,7 +165,8 @@ def write_verdict(folder: Path | str, verdict: Verdict, incident: Incident) -> N
     redacted, replaced = redaction.clean_and_count(markdown(verdict, incident.facts))
     count += replaced
     run_folder.write_text(place / "verdict.md", f"{redacted}\nIn this folder: {redaction.note(count)}\n")
-    run_folder.write_json(place / "verdict.json", redaction.clean({**to_json(verdict), **extra_fields(incident.facts)}))
+    record = redaction.clean({**to_json(verdict), **extra_fields(incident.facts)})
+    run_folder.write_json(place / "verdict.json", {**record, "redacted": count})
 
 
 def _title(cause: Cause) -> str:
