@@ -203,9 +203,9 @@ def test_no_layout_lets_a_link_out_of_the_data_folder(tmp_path: Path, layout: st
     assert "secret" not in "".join(path.read_text(encoding="utf-8") for path in (tmp_path / "clean").rglob("*.txt"))
 
 
-def test_a_socket_under_the_name_of_a_page_is_named(place: Path) -> None:
+def test_a_socket_under_the_name_of_a_page_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX) as server:
-        os.chdir(place)
+        monkeypatch.chdir(place)  # a socket has a short path
         server.bind("DATA/train/images/socket.jpg")
         shutil.copyfile("DATA/train/gts/gt_a.txt", "DATA/train/gts/gt_socket.txt")
         done = start(place, "samples convert DATA new --to coco")

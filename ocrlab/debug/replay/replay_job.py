@@ -64,8 +64,8 @@ def replay(
         raise ConfigError("--timeout must be a positive number of seconds", got=timeout, need="seconds, more than 0")
     subject = find(run, number, rank)
     subject.trust = trust
-    require_consent(recorded_program(subject), trust, report)
     _check(subject, timeout)
+    require_consent(recorded_program(subject), trust, report)
     matrix = _Matrix(subject, _place(run), timeout, report)
     try:
         with contextlib.suppress(_TimeOver):
