@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import ast
 
-from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains, listed, replaced, sizes
+from ocrlab.debug.diagnosis.explanations.explanation import (
+    Explanation,
+    explains,
+    in_parentheses,
+    listed,
+    replaced,
+    sizes,
+)
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, origin
@@ -51,6 +58,7 @@ def loss_is_no_scalar(fact: Fact, failure: Failure) -> Explanation | None:
     source, node, name = loss
     value = failure.value(name)
     shape = value.shape if value is not None else None
+    called = in_parentheses(source, node)
     text = (
         f"`{name}` has the shape {sizes(shape)}, one value for each of {shape[0]} samples"
         if shape and len(shape) == 1
@@ -62,13 +70,11 @@ def loss_is_no_scalar(fact: Fact, failure: Failure) -> Explanation | None:
     where = origin(failure, source, node, failure.frame)
     reduced = _unreduced(failure, where.source, where.node)
     text += f" {reduced}" if reduced else ""
-    fix = f"Average it first: `{name}.mean().backward()`"
+    fix = f"Average it first: `{called}.mean().backward()`"
     fix += ', or build a second loss without `reduction="none"` for training.' if reduced else " (or `.sum()`)."
     frame = failure.frame
-    edit = (
-        replaced(failure.source(frame), frame.line, f"{name}.backward(", f"{name}.mean().backward(") if frame else None
-    )
-    return Explanation(text, fix, edit)
+    before, after = f"{called}.backward(", f"{called}.mean().backward("
+    return Explanation(text, fix, replaced(failure.source(frame), frame.line, before, after) if frame else None)
 
 
 def _unreduced(failure: Failure, source: Source, node: ast.expr) -> str:
@@ -189,12 +195,13 @@ def loss_without_graph(fact: Fact, failure: Failure) -> Explanation | None:
                     "`torch.stack(terms).sum()`); use `.item()`, `.detach()` and the like for "
                     "printing only.",
                 )
+    lines = [line, *(maker.lineno for maker in _made_from(failure, where) if where.source is source)]
     block = next(
         (
             n
             for n in own_nodes(scope)
             if isinstance(n, ast.With)
-            and n.lineno <= line <= (n.end_lineno or 0)
+            and any(n.lineno <= at <= (n.end_lineno or 0) for at in lines)
             and any(
                 "no_grad" in source.code(item.context_expr) or "inference_mode" in source.code(item.context_expr)
                 for item in n.items
@@ -204,7 +211,7 @@ def loss_without_graph(fact: Fact, failure: Failure) -> Explanation | None:
     )
     if block is not None:
         return Explanation(
-            f"{text} It is computed inside of `with {source.code(block.items[0].context_expr)}` "
+            f"{text} It comes from inside of `with {source.code(block.items[0].context_expr)}` "
             f"({source.place(block)}).",
             "Move the training step out of that block.",
         )
@@ -505,11 +512,8 @@ def _in_place(failure: Failure, made_by: str) -> list[tuple[Source, ast.stmt | a
                     isinstance(node.value, ast.Call)
                     and last_name(node.value.func) in ("item", "len", "size", "numel", "sum")
                 )
-                target = (
-                    None
-                    if number or any(word in dotted(node.target).lower().split("_") for word in counters)
-                    else node.target
-                )
+                counted = number or any(word in dotted(node.target).lower().split("_") for word in counters)
+                target = node.target if not counted or _output_of(source, node, made_by) else None
             elif (
                 isinstance(node, ast.Assign)
                 and isinstance(node.targets[0], ast.Subscript)
@@ -543,11 +547,7 @@ def _in_place(failure: Failure, made_by: str) -> list[tuple[Source, ast.stmt | a
             if target is None or not isinstance(node, ast.stmt):
                 continue
             name = dotted(target) or dotted(target.value) if isinstance(target, ast.Subscript) else dotted(target)
-            binding = source.binding(name, node.lineno) if name and "." not in name else None
-            maker = source.code(binding.value).lower() if binding and binding.value is not None else ""
-            same = bool(made_by) and (
-                made_by.lower() in maker or ("act" in maker and made_by.lower() in ("relu", "sigmoid", "tanh", "gelu"))
-            )
+            same = _made(source, name, node.lineno, made_by)
             changes.append((same, source, node, source.code(node)))
     best = [change[1:] for change in changes if change[0]]
     forward_first = sorted(
@@ -555,6 +555,18 @@ def _in_place(failure: Failure, made_by: str) -> list[tuple[Source, ast.stmt | a
     )
     unique = {(c[0].file, c[1].lineno): c for c in [*best, *forward_first]}
     return list(unique.values())
+
+
+def _made(source: Source, name: str, line: int, made_by: str) -> bool:
+    """Whether a name holds the output of an operator of autograd: `Sigmoid` of `torch.sigmoid(x)`."""
+    binding = source.binding(name, line) if name and "." not in name else None
+    maker = source.code(binding.value).lower() if binding and binding.value is not None else ""
+    activation = "act" in maker and made_by.lower() in ("relu", "sigmoid", "tanh", "gelu")
+    return bool(made_by) and (made_by.lower() in maker or activation)
+
+
+def _output_of(source: Source, node: ast.AugAssign, made_by: str) -> bool:
+    return _made(source, dotted(node.target), node.lineno, made_by)
 
 
 def _out_of_place(source: Source, node: ast.stmt | ast.expr) -> str:
@@ -726,6 +738,13 @@ def tensor_to_numpy(fact: Fact, failure: Failure) -> Explanation | None:
             f"Copy it first: `{name}.detach().cpu().numpy()`.",
         )
     name = place[0].code(operand) if place is not None and operand is not None else ""
+    value = failure.value(name)
+    if value is not None and value.kind == "container":
+        return Explanation(
+            f"`{code}` ({frame.place}) reads `{name}`, a {value.type} of {value.length} tensors that still have their "
+            "graph.",
+            f"Take the numbers out: `[t.item() for t in {name}]`, or store `loss.item()` in the first place.",
+        )
     where = origin(failure, place[0], operand, frame) if place is not None and operand is not None else None
     stored = _appended(failure, where.name if where is not None and where.name else name)
     if stored is not None:

@@ -7,8 +7,8 @@ import ast
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation, count, explains, listed, replaced
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact, state_dict_keys
-from ocrlab.debug.diagnosis.explanations.origins import failing_call
-from ocrlab.debug.diagnosis.explanations.source import Source, dotted
+from ocrlab.debug.diagnosis.explanations.origins import failing_call, origin
+from ocrlab.debug.diagnosis.explanations.source import Source, dotted, last_name
 
 WRAPPERS = {
     "module.": ("`nn.DataParallel` or `DistributedDataParallel`", "model.module.state_dict()"),
@@ -194,7 +194,9 @@ def optimizer_groups_differ(fact: Fact, failure: Failure) -> Explanation | None:
     ]
     source = failure.source(failure.frame)
     function = source.function_at(failure.frame.line) if source and failure.frame else None
-    here = next(
+    owner = place[1].func.value if place and isinstance(place[1].func, ast.Attribute) else None
+    made = origin(failure, place[0], owner, failure.frame) if place and owner is not None else None
+    here = next(((s, c) for s, c in builds if made is not None and c is made.node), None) or next(
         ((s, c) for s, c in builds if s is source and source is not None and source.function_at(c.lineno) is function),
         None,
     )
@@ -267,24 +269,21 @@ def class_not_allowed(fact: Fact, failure: Failure) -> Explanation | None:
     text += f" `{saved[0].code(saved[1])}` ({saved[0].place(saved[1])}) saves it." if saved else ""
     return Explanation(
         text,
-        "If you trust the file: allow the class, "
-        f"`torch.serialization.add_safe_globals([{name.rpartition('.')[2]}])`, or load with "
+        f"If you trust the file: allow the class, `torch.serialization.add_safe_globals([{name}])`, or load with "
         "`weights_only=False`; for the next time save `model.state_dict()` and plain numbers.",
     )
 
 
 def _saved_object(failure: Failure, name: str) -> tuple[Source, ast.expr] | None:
-    """Return the entry of a saved dict that holds more than tensors and plain numbers."""
-    words = {"Namespace": ("args", "opts", "opt", "config", "options", "hparams")}.get(name, (name.lower(), "model"))
+    """Return the entry of a saved dict that was made by a class, or the options of a command line."""
+    makers = (name, "parse_args", "parse_known_args") if name == "Namespace" else (name,)
     for source in failure.all_sources():
         for call in source.calls("save"):
-            for entry in call.args[:1]:
-                if isinstance(entry, ast.Dict):
-                    for value in entry.values:
-                        if isinstance(value, ast.Name) and value.id in words:
-                            return source, value
-                if isinstance(entry, ast.Name) and entry.id in words:
-                    return source, entry
+            saved = origin(failure, source, call.args[0], None).node if call.args else None
+            for value in saved.values if isinstance(saved, ast.Dict) else call.args[:1]:
+                where = origin(failure, source, value, None).node
+                if isinstance(where, ast.Call) and last_name(where.func) in makers:
+                    return source, value
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,23 @@ def replaced(source: Source | None, line: int, before: str, after: str) -> Edit 
     if source is None or text.count(before) != 1:
         return None
     return Edit(source.file, line, text.strip(), text.replace(before, after).strip())
+
+
+def changed(source: Source | None, node: ast.expr | None, after: str) -> Edit | None:
+    """Return the edit that writes `after` in place of an expression that stands in one line."""
+    if source is None or node is None or node.lineno != node.end_lineno:
+        return None
+    line = source.line(node.lineno)
+    text = line.encode()
+    new = text[: node.col_offset] + after.encode() + text[node.end_col_offset :]
+    return Edit(source.file, node.lineno, line.strip(), new.decode(errors="replace").strip())
+
+
+def in_parentheses(source: Source, node: ast.expr) -> str:
+    """Return the text of an expression, in parentheses where a method call could not follow it."""
+    text = source.code(node)
+    operators = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda, ast.Await)
+    return f"({text})" if isinstance(node, operators) else text
 
 
 def times(shape: tuple[int, ...] | list[int]) -> str:

@@ -334,6 +334,33 @@ def _is_position(failure: Failure, frame: Frame) -> bool:
     return isinstance(where.node, ast.Call) and last_name(where.node.func) == "arange"
 
 
+@explains("ctc_lengths")
+def lengths_of_ctc(fact: Fact, failure: Failure) -> Explanation | None:
+    """Lengths that the time steps or the targets of a CTC loss do not have."""
+    place = failing_call(failure, failure.frame)
+    if place is None or failure.frame is None or len(place[1].args) < 4:
+        return None
+    outputs, targets, steps, lengths = (place[0].code(value) for value in place[1].args[:4])
+    code = f"`{place[0].code(place[1])}` ({failure.frame.place})"
+    if fact.length is None:
+        return Explanation(
+            f"{code} needs one length for each sample of the batch in `{steps}` and in `{lengths}`.",
+            f"Make both of the batch size: `torch.full((N,), T)` for `{steps}`.",
+        )
+    if fact.operand == "input":
+        value = failure.value(outputs)
+        shape = f" ({sizes(value.shape)}: time, batch, classes)" if value is not None and value.shape else ""
+        return Explanation(
+            f"{code}: `{steps}` holds {fact.length}, but `{outputs}`{shape} has {fact.size} time steps.",
+            f"Take the number of steps from the output: `torch.full(({outputs}.size(1),), {outputs}.size(0))`; if "
+            f"`{outputs}` is (batch, time, classes), call `.permute(1, 0, 2)` first.",
+        )
+    return Explanation(
+        f"{code}: `{lengths}` holds {fact.length}, but `{targets}` has room for {fact.size} labels.",
+        f"Pad `{targets}` to the longest label of the batch, or correct `{lengths}`.",
+    )
+
+
 @explains("empty_length")
 def empty_sequence(fact: Fact, failure: Failure) -> Explanation | None:
     """A sequence of length 0 in a packed batch."""

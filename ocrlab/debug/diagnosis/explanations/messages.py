@@ -230,6 +230,13 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"index (?P<index>-?\d+) is out of bounds for axis (?P<axis>\d+) with size (?P<size>\d+)",
         r"single positional indexer is out-of-bounds",
     ),
+    "ctc_lengths": (
+        r"Expected (?P<operand>input|target)_lengths to have value at most (?P<size>\d+), but got value "
+        r"(?P<length>\d+)",
+        r"(?P<operand>input|target)_lengths must be of size batch_size",
+        r"Expected tensor to have size at least (?P<length>\d+) at dimension (?P<axis>1), but got size (?P<size>\d+) "
+        r"for argument #2 'targets'",
+    ),
     "empty_length": (
         r"Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0",
     ),
@@ -349,6 +356,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "sample_none": (
         r"expected Tensor as element (?P<position>\d+) in argument 0, but got (?P<type>\w+)",
         r"'(?P<type>NoneType)' object is not (?:subscriptable|iterable)",
+        r"Could not infer dtype of (?P<type>\w+)",
     ),
     "operands": (
         r"unsupported operand type\(s\) for (?P<operator>[^:]+): '(?P<left_type>[\w.]+)' and '(?P<right_type>[\w.]+)'",
@@ -419,8 +427,8 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' \(position (?P<position>\d+)\) must be "
         r"(?P<expected>[\w ]+), not (?P<actual>[\w.]+)",
         r"(?P<function>\w+)\(\): argument '(?P<argument>\w+)' (?:\(position (?P<position>\d+)\) )?(?:failed to "
-        r"unpack the object at pos \d+ with error \"type )?must be (?P<expected>tuple of ints), but "
-        r"(?:found element of type |got )(?P<actual>\w+)",
+        r"unpack the object at pos \d+ with error \"type )?must be (?P<expected>tuple of ints), ?but "
+        r"(?:found element of type |got )(?P<actual>[\w.]+)",
         r"(?P<function>\w+)\(\)(?: received)? an invalid combination of arguments - got \((?P<actual>[^\n]*?)\), "
         r"but expected",
     ),

@@ -7,7 +7,14 @@ import builtins
 import difflib
 from pathlib import Path
 
-from ocrlab.debug.diagnosis.explanations.explanation import Explanation, count, explains, listed, replaced
+from ocrlab.debug.diagnosis.explanations.explanation import (
+    Explanation,
+    changed,
+    count,
+    explains,
+    listed,
+    replaced,
+)
 from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import (
@@ -41,11 +48,12 @@ LAYERS = (
     "LeakyReLU",
     "LogSoftmax",
 )
-# Names that libraries have removed: (module, name) -> what replaces it, since when.
+# Names that libraries have removed: (module, name) -> what replaces it, since when. Each is absent from the current
+# release: numpy 2.4, torch 2.15, torchvision 0.29, Pillow 13, matplotlib 3.11, scipy 1.17, scikit-learn 1.9.
 REMOVED = {
-    ("numpy", "float"): ("float (or np.float64)", "numpy 1.24"),
-    ("numpy", "int"): ("int (or np.int64)", "numpy 1.24"),
-    ("numpy", "bool"): ("bool (or np.bool_)", "numpy 1.24"),
+    ("numpy", "float"): ("float` or `np.float64", "numpy 1.24"),
+    ("numpy", "int"): ("int` or `np.int64", "numpy 1.24"),
+    ("numpy", "bool"): ("bool` or `np.bool_", "numpy 1.24"),
     ("numpy", "object"): ("object", "numpy 1.24"),
     ("numpy", "str"): ("str", "numpy 1.24"),
     ("numpy", "long"): ("np.int64", "numpy 1.24"),
@@ -57,27 +65,19 @@ REMOVED = {
     ("numpy", "product"): ("np.prod", "numpy 2.0"),
     ("numpy", "cumproduct"): ("np.cumprod", "numpy 2.0"),
     ("numpy", "asscalar"): ("array.item()", "numpy 1.23"),
-    ("torch", "_six"): ("str, int and collections.abc of Python", "torch 2.0"),
-    ("torch", "symeig"): ("torch.linalg.eigh", "torch 2.0"),
-    ("torch", "eig"): ("torch.linalg.eig", "torch 2.0"),
-    ("torch", "lstsq"): ("torch.linalg.lstsq", "torch 2.0"),
-    ("torch", "solve"): ("torch.linalg.solve", "torch 2.0"),
-    ("torch", "matrix_rank"): ("torch.linalg.matrix_rank", "torch 2.0"),
+    ("torch", "_six"): ("collections.abc", "torch 2.0"),
     ("torch", "rfft"): ("torch.fft.rfft", "torch 1.8"),
     ("torch", "irfft"): ("torch.fft.irfft", "torch 1.8"),
-    ("torch", "stft_complex"): ("torch.stft(return_complex=True)", "torch 1.8"),
-    ("torch.utils.data.dataloader", "default_collate"): ("torch.utils.data.default_collate", "torch 1.11"),
     ("torch.utils.data._utils.collate", "string_classes"): ("(str, bytes)", "torch 2.0"),
     ("torch.utils.data._utils.collate", "int_classes"): ("int", "torch 1.8"),
-    ("torch.optim.lr_scheduler", "_LRScheduler"): ("LRScheduler", "torch 2.0"),
     ("torchvision.models.utils", "load_state_dict_from_url"): (
         "torch.hub.load_state_dict_from_url",
         "torchvision 0.13",
     ),
     ("torchvision.transforms.functional_tensor", ""): ("torchvision.transforms.functional", "torchvision 0.17"),
+    ("torchvision.transforms", "Scale"): ("transforms.Resize", "torchvision"),
+    ("torchvision.transforms", "RandomSizedCrop"): ("transforms.RandomResizedCrop", "torchvision"),
     ("torchvision.models", "utils"): ("torch.hub", "torchvision 0.13"),
-    ("torchtext.data", "Field"): ("a vocabulary and a collate_fn of your own", "torchtext 0.12"),
-    ("torchtext.legacy", ""): ("a vocabulary and a collate_fn of your own", "torchtext 0.12"),
     ("PIL.Image", "ANTIALIAS"): ("Image.LANCZOS", "Pillow 10"),
     ("PIL.Image", "LINEAR"): ("Image.BILINEAR", "Pillow 10"),
     ("PIL.Image", "CUBIC"): ("Image.BICUBIC", "Pillow 10"),
@@ -91,7 +91,7 @@ REMOVED = {
     ("scipy.misc", "imread"): ("imageio.imread", "scipy 1.2"),
     ("scipy.misc", "imresize"): ("PIL.Image.resize", "scipy 1.3"),
     ("scipy.integrate", "simps"): ("scipy.integrate.simpson", "scipy 1.14"),
-    ("distutils", ""): ("packaging.version or shutil", "Python 3.12"),
+    ("distutils", ""): ("packaging.version", "Python 3.12"),
     ("imp", ""): ("importlib", "Python 3.12"),
     ("inspect", "getargspec"): ("inspect.getfullargspec", "Python 3.11"),
     ("pytorch_lightning.metrics", ""): ("torchmetrics", "Lightning 1.5"),
@@ -124,7 +124,6 @@ REMOVED_ARGUMENTS = {
     "progress_bar_refresh_rate": ("Lightning 1.7", "use `enable_progress_bar` or a TQDMProgressBar callback"),
     "fillcolor": ("torchvision 0.12", "it is called `fill`"),
     "resample": ("torchvision 0.12", "it is called `interpolation`"),
-    "size_average": ("a coming torch", 'use `reduction="mean"` or `"sum"`'),
 }
 
 
@@ -318,7 +317,7 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
                 "Print the arguments of this line; a setting that was never filled in is None.",
             )
     innermost = _innermost(place[1])
-    if innermost is not place[1] and any(frame_.is_library for frame_ in failure.frames[-1:]):
+    if not frame.expression and innermost is not place[1] and any(frame_.is_library for frame_ in failure.frames[-1:]):
         place, code = (place[0], innermost), place[0].code(innermost)
     value = next(
         (node for node in place[1].args if _type_of(failure, node) == actual),
@@ -337,6 +336,12 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
             "on every path."
             if missing or source_of
             else f"Set `{operand}` before this line.",
+        )
+    if actual == "device" and "int" in str(fact.expected) and value is not None:
+        return Explanation(
+            f"`{operand}` is a `torch.device`, and `{code}` ({frame.place}) takes it for another size.{source_of}",
+            f"Pass it by its name: `device={operand}`.",
+            changed(place[0], value, f"device={operand}") if source is not None else None,
         )
     if fact.expected and "int" in str(fact.expected) and (actual == "float" or "float" in failure.message):
         return Explanation(
@@ -609,6 +614,8 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
     kind, attribute = str(fact.type).rpartition(".")[2], str(fact.attribute)
     if kind == "NoneType" and failure.frames and "collate" in failure.frames[-1].file:
         return sample_of_wrong_type(fact, failure)
+    if failure.frames and failure.frames[-1].is_library and (passed := _passed_to_library(kind, failure)):
+        return passed
     removed = REMOVED_METHODS.get((kind, attribute))
     if removed is not None:
         return Explanation(
@@ -727,6 +734,15 @@ def none_has_no_attribute(fact: Fact, failure: Failure) -> Explanation | None:
     return None
 
 
+def _passed_to_library(kind: str, failure: Failure) -> Explanation | None:
+    """Explain an argument of the program whose type a library's function does not know: a list in place of a tensor."""
+    place = failing_call(failure, failure.frame)
+    arguments = place[1].args if place is not None else []
+    if not any(_type_of(failure, node) == kind for node in arguments):
+        return None
+    return argument_of_wrong_type(Fact("wrong_argument", {"actual": kind, "expected": "Tensor"}), failure)
+
+
 def _defined_attributes(failure: Failure, kind: str) -> list[str]:
     """Return the methods and attributes of a class of the program."""
     names: list[str] = []
@@ -763,12 +779,10 @@ def removed_function(fact: Fact, failure: Failure) -> Explanation | None:
         who = f" It is called by the installed package {inside}." if inside else ""
         return Explanation(
             f"`{name}` was removed in {replacement[1]}{where}.{who}",
-            f"Use `{replacement[0]}`"
-            + (
-                f", update {inside}, or install an older {replacement[1].split()[0]}."
-                if inside
-                else f", or install a version before {replacement[1]}."
-            ),
+            f"Use `{replacement[0]}`."
+            if not inside
+            else f"Update it (`pip install -U {inside}`), or install {replacement[1].split()[0]} below "
+            f"{replacement[1].split()[-1]}.",
         )
     return None
 
@@ -790,6 +804,8 @@ def _shadowing_file(failure: Failure, module: str) -> str:
 def _library_of(failure: Failure) -> str:
     """Return the installed package that raised, if it was not the program itself."""
     last = failure.frames[-1] if failure.frames else None
+    if last is not None and last.function == "__getattr__":  # of the module itself
+        last = failure.frames[-2] if len(failure.frames) > 1 else None
     for marker in ("/site-packages/", "/dist-packages/"):
         if last is not None and marker in last.file:
             return last.file.partition(marker)[2].partition("/")[0].removesuffix(".py")

@@ -49,8 +49,7 @@ def failing_call(failure: Failure, frame: Frame | None, *names: str) -> tuple[So
         source = Source(frame.expression or frame.code, frame.file)
         candidates = [node for node in source.nodes if isinstance(node, ast.Call)]
     else:
-        statement = source.statement_at(frame.line)
-        inside = own_statement_nodes(statement) if statement is not None else []
+        inside = [node for statement in source.statements_at(frame.line) for node in own_statement_nodes(statement)]
         candidates = [node for node in inside if isinstance(node, ast.Call)]
     wanted = [call for call in candidates if last_name(call.func) in names] if names else candidates
     exact = [call for call in wanted if frame.expression and source.code(call) == " ".join(frame.expression.split())]
@@ -74,8 +73,8 @@ def failing_expression(failure: Failure, frame: Frame | None, *kinds: type[ast.A
         return None
     source = source or Source(frame.expression or frame.code, frame.file)
     line = frame.line if failure.source(frame) else 1
-    statement = source.statement_at(line)
-    nodes = [node for node in own_statement_nodes(statement) if isinstance(node, kinds)] if statement else []
+    inside = [node for statement in source.statements_at(line) for node in own_statement_nodes(statement)]
+    nodes = [node for node in inside if isinstance(node, kinds)]
     exact = [node for node in nodes if frame.expression and source.code(node) == " ".join(frame.expression.split())]
     return (source, (exact or nodes)[0]) if nodes else None
 

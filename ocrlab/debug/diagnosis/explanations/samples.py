@@ -223,7 +223,7 @@ def sample_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
     """A sample that is None, an image, or another object that cannot be put into a batch."""
     kind = str(fact.type or fact.object or "")
     if fact.kind == "sample_none" and not any("collate" in frame.file for frame in failure.frames):
-        return None
+        return _not_a_tensor(kind, failure) if "infer dtype" in failure.message else None
     where = _getitem(failure)
     name = f"`{where[1].name}.__getitem__` ({where[0].place(where[2])})" if where else "`__getitem__`"
     if kind.endswith("NoneType"):
@@ -275,6 +275,21 @@ def sample_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
         f"{name} returns an object of the type {kind}, which cannot be put into a batch.",
         "Return tensors, arrays, numbers or texts (or dicts and tuples of them), or pass a `collate_fn` that knows "
         "this type.",
+    )
+
+
+def _not_a_tensor(kind: str, failure: Failure) -> Explanation | None:
+    """Explain torch.tensor of an object that holds no numbers."""
+    place = failing_call(failure, failure.frame, "tensor", "as_tensor", "Tensor")
+    if place is None or not place[1].args or failure.frame is None:
+        return None
+    name = place[0].code(place[1].args[0])
+    what = "is or holds None" if kind == "NoneType" else f"is or holds an object of the type {kind}"
+    return Explanation(
+        f"`{place[0].code(place[1])}` ({failure.frame.place}) needs numbers, and `{name}` {what}.",
+        "Pass numbers or arrays: leave the missing values out, or give them a value (`0 if v is None else v`)."
+        if kind == "NoneType"
+        else f"Take the numbers out of it first: `list({name}.values())` of a dict, `{name}.to_numpy()` of a table.",
     )
 
 

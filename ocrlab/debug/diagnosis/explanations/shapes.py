@@ -6,7 +6,16 @@ import ast
 import math
 from collections.abc import Iterator
 
-from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, count, explains, replaced, sizes, times
+from ocrlab.debug.diagnosis.explanations.explanation import (
+    Edit,
+    Explanation,
+    changed,
+    count,
+    explains,
+    replaced,
+    sizes,
+    times,
+)
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import (
@@ -37,12 +46,11 @@ def layer_definition(
     failure: Failure, kind: str, position: int, keyword: str, size: int
 ) -> tuple[Source, ast.Call, str] | None:
     """Return the only call that builds a layer with a literal size, or the one that the failing module's name has."""
-    path = str(failure.module.path or "") if failure.module else ""
-    name = path.rpartition(".")[2]
+    name = failing_layer(failure).rpartition(".")[2]
     matches = [
         (source, call, target)
         for source, call, target in layer_definitions(failure, kind, f"Lazy{kind}")
-        if constant(argument(call, position, keyword)) == size
+        if (given := argument(call, position, keyword)) is not None and _literal(failure, source, given) == size
     ]
     by_name = [match for match in matches if name and match[2].rpartition(".")[2] == name]
     chosen = by_name or matches
@@ -57,8 +65,13 @@ def module_size(failure: Failure) -> int | None:
 
 
 def failing_layer(failure: Failure) -> str:
-    """Return `fc1` or `0`: how the program calls the module that failed."""
-    return str(failure.module.path) if failure.module and failure.module.path else ""
+    """Return `fc1`, `encoder.0` or `model`: how the program calls the module that failed."""
+    if failure.module is None or failure.module.path:
+        return str(failure.module.path) if failure.module else ""
+    call = failing_call(failure, failure.frame)
+    name = dotted(call[1].func) if call else ""
+    value = failure.value(name) if name else None
+    return name if value is not None and value.kind == "module" and value.text == failure.module.text else ""
 
 
 def named_layer(path: str) -> str:
@@ -171,12 +184,7 @@ def wrong_linear_size(fact: Fact, failure: Failure) -> Explanation | None:
         if origin_text
         else "."
     )
-    edit = (
-        replaced(source, call.lineno, source.code(call), source.code(call).replace(str(expected), str(features), 1))
-        if source and call
-        else None
-    )
-    return Explanation(text, advice, edit)
+    return Explanation(text, advice, _number_edit(definition, 0, "in_features", features))
 
 
 def _bidirectional(failure: Failure) -> str:
@@ -242,14 +250,17 @@ def _widths(failure: Failure) -> set[object]:
 def _plain_product(fact: Fact, failure: Failure) -> Explanation | None:
     """A product of two tensors that the program wrote itself."""
     place = failing_expression(failure, failure.frame, ast.BinOp, ast.Call)
-    left, right = (fact.rows, fact.features), (fact.expected, fact.outputs)
-    if place is None or None in left or None in right:
+    if place is None:
         return None
     source, node = place
     names = _operands(source, node)
     if len(names) < 2:
         return None
     a, b = names[:2]
+    stored = [value.shape for name in (a, b) if (value := failure.value(name)) is not None and value.shape]
+    left, right = stored if len(stored) == 2 else ((fact.rows, fact.features), (fact.expected, fact.outputs))
+    if len(left) != 2 or len(right) != 2 or None in (*left, *right):
+        return None
     text = (
         f"`{source.code(node)}` multiplies `{a}` {sizes(left)} by `{b}` {sizes(right)}: the {left[1]} columns of "
         f"`{a}` have to equal the {right[0]} rows of `{b}`."
@@ -427,21 +438,30 @@ def wrong_channels(fact: Fact, failure: Failure) -> Explanation | None:
             "for the batch.",
             "Add the batch axis: `x.unsqueeze(0)`.",
         )
-    first = not layer or failure.module is None or _is_first_layer(failure, layer)
+    first = _gets_the_input(failure, shape, definition)
     if first and channels in CHANNELS and expected in (1, 3) and len(shape) >= 3:
         return _image_mode(failure, text, channels, expected, outputs)
     fix = (
         f"Set `in_channels={channels}` of this layer, or change the layer before it to "
         f"{count(expected, 'output channel')}."
     )
-    edit = _number_edit(definition, expected, channels)
-    return Explanation(text, fix, edit)
+    return Explanation(text, fix, _number_edit(definition, 0, "in_channels", channels))
 
 
-def _is_first_layer(failure: Failure, path: str) -> bool:
-    """Whether no layer with weights comes before a path in the outermost module, by its children."""
-    parts = path.split(".")
-    return parts[-1] in ("0", "conv1", "stem", "conv", "features", "proj", "inc") or parts[0] in ("0", "conv1", "stem")
+def _gets_the_input(failure: Failure, shape: tuple[int, ...], definition: tuple[Source, ast.Call, str] | None) -> bool:
+    """Whether a layer's input is that of the whole model: by its shape, without values by the order of the layers."""
+    outermost = next(
+        (f for f in failure.frames if (v := f.values.get("self")) is not None and v.kind == "module"), None
+    )
+    shapes = [v.shape for v in outermost.values.values() if v.kind == "tensor"] if outermost else []
+    if shapes:
+        return shape in shapes
+    if definition is None:
+        return True
+    source, call, _ = definition
+    owner = source.class_at(call.lineno)
+    layers = [c for s, c, _ in layer_definitions(failure, "Conv2d") if s is source and s.class_at(c.lineno) is owner]
+    return not layers or layers[0] is call
 
 
 def _image_mode(failure: Failure, text: str, channels: int, expected: int, outputs: int | None) -> Explanation:
@@ -469,12 +489,12 @@ def _image_mode(failure: Failure, text: str, channels: int, expected: int, outpu
     return Explanation(f"{text} So {reason}.", fix)
 
 
-def _number_edit(definition: tuple[Source, ast.Call, str] | None, before: int, after: int) -> Edit | None:
-    if definition is None:
-        return None
-    source, call, _ = definition
-    code = source.code(call)
-    return replaced(source, call.lineno, code, code.replace(str(before), str(after), 1))
+def _number_edit(
+    definition: tuple[Source, ast.Call, str] | None, position: int, keyword: str, after: int
+) -> Edit | None:
+    """Return the edit that gives a layer another number, where that stands in its call."""
+    value = argument(definition[1], position, keyword) if definition is not None else None
+    return changed(definition[0], value, str(after)) if definition and isinstance(constant(value), int) else None
 
 
 @explains("conv_dimensions")
@@ -571,8 +591,11 @@ def wrong_concatenation(fact: Fact, failure: Failure) -> Explanation | None:
         f"{a} has {first} rows or columns and {b} has {second}, so that they cannot be joined along axis "
         f"{fact.axis if fact.axis is not None else 1}{where}."
     )
-    if abs(first - second) > 4 or first < 3:
-        return Explanation(text, "Make the other axes equal first, or join along the axis that differs.")
+    flat = any(len(v.shape or ()) < 3 for name in parts if (v := failure.value(name)) is not None)
+    if abs(first - second) > 4 or first < 3 or flat:
+        axis = fact.differing_axis if fact.differing_axis is not None else 0 if fact.axis == 1 else None
+        other = f" along axis {axis}: `dim={axis}`" if axis is not None else " along the axis in which they differ"
+        return Explanation(text, f"Make both the same size in the other axes first, or join them{other}.")
     image = _image_size(failure, max(first, second))
     small = min(first, second)
     if image is not None:
@@ -591,7 +614,11 @@ def wrong_concatenation(fact: Fact, failure: Failure) -> Explanation | None:
         return Explanation(text, fix)
     odd = max(first, second)
     text += (
-        f" {odd} is odd: halving rounds down, so the way back up gives {small}." if odd % 2 and small % 2 == 0 else ""
+        f" {odd} is odd: halving rounds down, so the way back up gives {small}."
+        if odd % 2 and small % 2 == 0
+        else f" {small} is odd: halving rounds up, so the way back up gives {odd}."
+        if small % 2 and odd == small + 1
+        else ""
     )
     return Explanation(
         text,
@@ -698,7 +725,27 @@ def wrong_broadcast(fact: Fact, failure: Failure) -> Explanation | None:
             "extra element (a start, an end or a class token).",
             "Make both sides equal: pad the input to an even size, or cut one element off the longer side.",
         )
-    return Explanation(text, f"Reshape one side so that axis {index} from the end agrees, or slice the longer one.")
+    makers = [made for name in (a, b) if (made := _sized_by(failure, name, (x, y)))]
+    return Explanation(
+        f"{text}{' '.join(['', *makers])}",
+        f"Make both {max(x, y)} long in that axis where they are built, or slice the longer one to {min(x, y)}.",
+    )
+
+
+def _sized_by(failure: Failure, name: str, numbers: tuple[int, int]) -> str:
+    """Say where an operand is made with one of two sizes written into the call."""
+    source = failure.source(failure.frame)
+    statement = source.statement_at(failure.frame.line) if source and failure.frame else None
+    node = (
+        next((n for n in ast.walk(statement) if isinstance(n, ast.expr) and dotted(n) == name), None)
+        if statement
+        else None
+    )
+    if source is None or node is None:
+        return ""
+    where = origin(failure, source, node, failure.frame)
+    written = {constant(part) for part in ast.walk(where.node)} & set(numbers) if where.node is not node else set()
+    return f"`{name}` is made by `{where.code}` ({where.place})." if written else ""
 
 
 def _two_operands(failure: Failure) -> tuple[Source, ast.AST] | None:
@@ -904,6 +951,12 @@ def wrong_view(fact: Fact, failure: Failure) -> Explanation | None:
             f"{text} With {count(rows, 'sample')} in place of {target[0]} it would fit: the batch size is written "
             "into the view, and this batch (the last one of an epoch?) is smaller.",
             "Take it from the tensor: `x.view(x.size(0), ...)`, or use `drop_last=True` in the DataLoader.",
+        )
+    if shape and len(shape) > 1 and len(target) == 2 and target[0] == shape[0]:
+        per_sample = math.prod(shape[1:])
+        return Explanation(
+            f"{text} Each of the {shape[0]} samples has {times(shape[1:])} = {per_sample} values, not {target[1]}.",
+            f"Flatten what is there: `torch.flatten({name}, 1)`; the next layer then takes {per_sample} features.",
         )
     return Explanation(
         text,
@@ -1133,8 +1186,8 @@ def batch_of_one(fact: Fact, failure: Failure) -> Explanation | None:
     shape = fact.input
     if not shape:
         return None
-    layer = failing_layer(failure)
-    name = f"`{layer}` ({failure.module.type})" if layer and failure.module else "BatchNorm"
+    layer = named_layer(failing_layer(failure))
+    name = f"{layer} ({failure.module.type})" if layer and failure.module else "BatchNorm"
     text = f"{name} got {sizes(shape)}: a single value for each channel, from which no variance can be computed."
     loader = next(
         (
@@ -1182,9 +1235,8 @@ def _drop_last(failure: Failure, name: str) -> Edit | None:
 @explains("recurrent_size")
 def recurrent_layer(fact: Fact, failure: Failure) -> Explanation | None:
     """An RNN, LSTM or GRU whose input or hidden state has another size."""
-    layer = failing_layer(failure)
     module = failure.module
-    name = f"`{layer}`" if layer else "The recurrent layer"
+    name = named_layer(failing_layer(failure)) or "The recurrent layer"
     built = f" (`{module.text}`)" if module and module.text else ""
     tensor = _layer_input(failure)
     if fact.expected is not None:
@@ -1202,7 +1254,8 @@ def recurrent_layer(fact: Fact, failure: Failure) -> Explanation | None:
             f"Set `input_size={fact.features}`, or change what makes the input to {fact.expected} features.",
             _number_edit(
                 layer_definition(failure, module.type if module else "LSTM", 0, "input_size", fact.expected),
-                fact.expected,
+                0,
+                "input_size",
                 fact.features,
             ),
         )
@@ -1292,8 +1345,7 @@ def wrong_normalized_shape(fact: Fact, failure: Failure) -> Explanation | None:
     features = fact.features if fact.features is not None else (shape[-1] if shape else None)
     if features is None:
         return None
-    layer = failing_layer(failure)
-    name = f"`{layer}`" if layer else "The layer"
+    name = named_layer(failing_layer(failure)) or "The layer"
     built = f" (`{failure.module.text}`)" if failure.module and failure.module.text else ""
     text = (
         f"{name}{built} was built for {expected} features in the last axis, but its "
@@ -1311,14 +1363,17 @@ def wrong_normalized_shape(fact: Fact, failure: Failure) -> Explanation | None:
 @explains("kernel_too_large")
 def input_too_small(fact: Fact, failure: Failure) -> Explanation | None:
     """An image that has been halved until nothing is left."""
-    layer = failing_layer(failure)
-    name = f"`{layer}`" if layer else "The layer"
+    name = named_layer(failing_layer(failure)) or "The layer"
     built = f" (`{failure.module.text}`)" if failure.module and failure.module.text else ""
-    images = [value for _, value in failure.values() if value.kind == "tensor" and len(value.shape or ()) == 4]
+    images = [
+        value
+        for _, value in failure.values()
+        if value.kind == "tensor" and len(value.shape or ()) == 4 and value.name not in ("weight", "bias")
+    ]
     start = max(images, key=lambda value: (value.shape or (0,))[-1], default=None)
     begin = (
         f" The model's input is {sizes(start.shape or ())}: strides and poolings before this layer shrink it too far."
-        if start is not None
+        if start is not None and (start.shape or ())[-2:] > tuple(fact.input or ())[-2:]
         else " Strides and poolings before it have shrunk the input too far."
     )
     text = f"{name}{built} gets a map of {times(fact.input)}, too small for it.{begin}"
@@ -1387,8 +1442,9 @@ def wrong_unpacking(fact: Fact, failure: Failure) -> Explanation | None:
                 "`unsqueeze`), or unpack what is there.",
             )
     number: int | None = fact.actual if fact.actual is not None else maker.length if maker else None
+    what = f"Each item of `{code}`" if isinstance(statement, ast.For) else f"`{code}`"
     text = (
-        f"`{code}` gives "
+        f"{what} gives "
         f"{count(number, 'value') if number is not None else f'another number of values than {fact.expected}'}, "
         f"but `{names}` takes {fact.expected}."
     )

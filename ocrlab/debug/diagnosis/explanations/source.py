@@ -76,7 +76,7 @@ class Source:
             for node in self.nodes
             if isinstance(node, kinds) and node.lineno <= line <= (node.end_lineno or node.lineno)  # type: ignore[attr-defined]
         ]
-        return max(inside, key=lambda node: (node.lineno, -(node.end_lineno or 0)), default=None)  # type: ignore[attr-defined]
+        return max(inside, key=_inwards, default=None)
 
     def function_at(self, line: int) -> ast.FunctionDef | None:
         """Return the innermost function around a line."""
@@ -89,9 +89,14 @@ class Source:
         return node if isinstance(node, ast.ClassDef) else None
 
     def statement_at(self, line: int) -> ast.stmt | None:
-        """Return the innermost statement around a line."""
-        node = self.enclosing(line, ast.stmt)
-        return node if isinstance(node, ast.stmt) else None
+        """Return the innermost statement around a line that does something."""
+        return next((node for node in self.statements_at(line) if not isinstance(node, ast.Pass)), None)
+
+    def statements_at(self, line: int) -> list[ast.stmt]:
+        """Return the innermost statement around a line, and those around it that begin in the same line."""
+        inside = [n for n in self.nodes if isinstance(n, ast.stmt) and n.lineno <= line <= (n.end_lineno or n.lineno)]
+        inside.sort(key=_inwards, reverse=True)
+        return [node for node in inside if node.lineno == inside[0].lineno]
 
     def classes(self, name: str) -> Iterator[ast.ClassDef]:
         """Yield the classes of a name."""
@@ -152,6 +157,10 @@ class Source:
             elif isinstance(node, ast.NamedExpr):
                 bindings += _targets(node.target, node.value, name, "assign", node.lineno)
         return bindings
+
+
+def _inwards(node: ast.AST) -> tuple[int, int, int]:
+    return node.lineno, -(node.end_lineno or 0), node.col_offset  # type: ignore[attr-defined]
 
 
 def _attribute_binding(target: ast.expr, part: ast.expr, value: ast.expr, line: int) -> Binding:
