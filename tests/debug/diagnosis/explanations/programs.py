@@ -545,6 +545,200 @@ for i in range(1, 4):
 """,
         ["3 elements", "last index is 2"],
     ),
+    "linear_after_pooling": (
+        """
+HIDDEN = 64
+enc = nn.GRU(12, HIDDEN, batch_first=True)
+out = nn.Linear(HIDDEN, 3)
+seq = torch.rand(4, 9, 12)
+states, last = enc(seq)
+score = out(last)
+pooled = torch.cat([states.mean(1), states.max(1).values], dim=1)
+score = out(pooled)
+""",
+        ["`out`", "nn.Linear(HIDDEN, 3)", "128 features", "in_features=128"],
+    ),
+    "clips": (
+        """
+frames = torch.rand(2, 16, 3, 32, 32)
+backbone = nn.Conv3d(3, 8, 3)
+backbone(frames)
+""",
+        ["`backbone`", "channels stand in axis 2", "permute(0, 2, 1, 3, 4)"],
+    ),
+    "numpy_product": (
+        """
+W = np.random.rand(4, 3); X = np.random.rand(10, 3)
+pred = X @ W
+""",
+        ["`X` (10, 3)", "`W` (4, 3)", "X @ W.T"],
+    ),
+    "positions_too_short": (
+        """
+pos = torch.zeros(1, 50, 32)
+tokens = torch.rand(4, 64, 32)
+h = tokens + pos
+""",
+        ["torch.zeros(1, 50, 32)", "(4, 64, 32)"],
+    ),
+    "joined_rows": (
+        """
+a = torch.rand(4, 10); b = torch.rand(3, 10)
+both = torch.cat((a, b), dim=1)
+""",
+        ["cannot be joined along axis 1", "dim=0"],
+    ),
+    "odd_map": (
+        """
+class UNetish(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.up = nn.ConvTranspose2d(8, 8, 2, stride=2)
+    def forward(self, x):
+        d = self.down(x)
+        return torch.cat([x, self.up(d)], 1)
+UNetish()(torch.rand(1, 3, 37, 37))
+""",
+        ["37 is odd", "F.interpolate"],
+    ),
+    "view_of_another_map": (
+        """
+feat = torch.rand(6, 32, 5, 5)
+flat = feat.view(6, 32 * 7 * 7)
+""",
+        ["32 x 5 x 5 = 800", "torch.flatten(feat, 1)"],
+    ),
+    "none_in_a_sample": (
+        """
+class Mixed(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, i): return (torch.rand(3), None if i == 2 else i)
+next(iter(DataLoader(Mixed(), batch_size=4)))
+""",
+        ["`Mixed.__getitem__`", "returned None"],
+    ),
+    "length_as_a_number": (
+        """
+class Pairs(Dataset):
+    def __init__(self): self.paths = list(range(5))
+    def __len__(self): return 6
+    def __getitem__(self, k): return self.paths[k]
+for p in DataLoader(Pairs(), batch_size=2): pass
+""",
+        ["`self.paths`, which has 5", "return len(self.paths)"],
+    ),
+    "output_changed_in_a_script": (
+        """
+x = torch.rand(3, requires_grad=True)
+y = torch.sigmoid(x)
+y *= 2
+y.sum().backward()
+""",
+        ["`y *= 2`", "y = y * 2"],
+    ),
+    "loss_in_parentheses": (
+        """
+w = torch.rand(3, requires_grad=True)
+(w * 2).backward()
+""",
+        ["(w * 2).mean().backward()"],
+    ),
+    "output_without_graph": (
+        """
+net = nn.Linear(3, 2)
+with torch.no_grad():
+    o = net(torch.rand(1, 3))
+o.sum().backward()
+""",
+        ["with torch.no_grad()"],
+    ),
+    "namespace_in_a_file": (
+        """
+import argparse
+torch.save({"w": torch.ones(1), "cfg": argparse.Namespace(lr=1)}, "c.pt")
+torch.load("c.pt")
+""",
+        ["argparse.Namespace(lr=1)", "add_safe_globals([argparse.Namespace])"],
+    ),
+    "optimizer_by_its_name": (
+        """
+m = nn.Linear(2, 2)
+o = torch.optim.SGD([{"params": [m.weight]}, {"params": [m.bias]}], lr=0.1)
+o2 = torch.optim.SGD(m.parameters(), lr=0.1)
+o2.load_state_dict(o.state_dict())
+""",
+        ["`o2` (`torch.optim.SGD(m.parameters(), lr=0.1)`", "2 parameter groups"],
+    ),
+    "container_in_one_line": (
+        """
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ls = nn.ModuleList([nn.Linear(2, 2)])
+    def forward(self, x): return self.ls(x)
+Stack()(torch.rand(1, 2))
+""",
+        ["`self.ls`", "for layer in self.ls: x = layer(x)"],
+    ),
+    "no_return_in_a_call": (
+        """
+class B(nn.Module):
+    def __init__(self):
+        super().__init__(); self.l = nn.Linear(2, 2)
+    def forward(self, x):
+        h = self.l(x)
+b = B()
+F.relu(b(torch.rand(1, 2)))
+""",
+        ["`b(torch.rand(1, 2))` is None", "`B.forward`", "ends without `return`"],
+    ),
+    "device_as_a_size": (
+        """
+dev = torch.device("cpu")
+t = torch.zeros(3, 4, dev)
+""",
+        ["`dev` is a `torch.device`", "device=dev"],
+    ),
+    "list_to_a_function": (
+        """
+outs = [torch.rand(2), torch.rand(2)]
+F.softmax(outs, dim=0)
+""",
+        ["`outs` is a list", "torch.stack(outs)"],
+    ),
+    "layer_misspelled": (
+        """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__(); self.dropout = nn.Dropout(0.1)
+    def forward(self, x): return self.droput(x)
+Model()(torch.rand(2))
+""",
+        ["it defines `dropout`", "self.dropout(x)"],
+    ),
+    "list_of_losses": (
+        """
+w = torch.rand(3, requires_grad=True)
+losses = [w.sum() for _ in range(2)]
+np.array(losses)
+""",
+        ["`losses`, a list of 2 tensors", "[t.item() for t in losses]"],
+    ),
+    "ctc_steps": (
+        """
+lp = torch.randn(10, 2, 5).log_softmax(2)
+F.ctc_loss(lp, torch.ones(2, 3, dtype=torch.long), torch.tensor([12, 10]), torch.tensor([3, 3]))
+""",
+        ["holds 12", "(10, 2, 5)", "10 time steps", "lp.size(0)"],
+    ),
+    "old_transform": (
+        """
+from torchvision import transforms
+t = transforms.Scale(10)
+""",
+        ["transforms.Resize"],
+    ),
 }
 PROGRAMS |= {
     "training_function": (
