@@ -564,7 +564,7 @@ frames = torch.rand(2, 16, 3, 32, 32)
 backbone = nn.Conv3d(3, 8, 3)
 backbone(frames)
 """,
-        ["`backbone`", "channels stand in axis 2", "permute(0, 2, 1, 3, 4)"],
+        ["`backbone`", "channels stand in axis 2", "frames.transpose(1, 2)"],
     ),
     "numpy_product": (
         """
