@@ -12,25 +12,25 @@ from ocrlab.records import Cause, Evidence, Incident, Verdict
 
 TEXTS = ("traceback.txt", "log_tail.txt")
 ENDED = ("failed", "log")
-# Of each module of explanations: the causes that its explanations can belong to.
-CAUSES = {
-    "shapes": ("user.shape", "user.code", "data.sample", "ckpt.mismatch"),
-    "labels": (
-        "user.code",
-        "data.index_range",
-        "data.annotation",
-        "data.sample",
-        "user.shape",
-        "user.dtype",
-        "num.nonfinite",
-    ),
-    "types_and_devices": ("user.dtype", "user.device", "user.code", "data.annotation", "data.sample"),
-    "autograd": ("user.autograd", "user.code", "user.device", "user.dtype"),
-    "samples": ("data.sample", "data.index_range", "data.annotation", "loader.pickling", "io.missing", "user.code"),
-    "checkpoints": ("ckpt.mismatch", "ckpt.corrupt", "build.cpu_only", "driver.none", "user.code"),
-    "model_code": ("user.code", "user.dtype", "user.shape", "user.autograd", "data.sample", "build.abi"),
-    "notebook_state": ("user.code", "user.shape", "user.dtype", "data.index_range", "data.sample", "build.abi"),
-}
+# The causes that an explanation of the program's exception can belong to: it goes to the first of them.
+EXPLAINED = (
+    "build.abi",
+    "build.cpu_only",
+    "ckpt.corrupt",
+    "ckpt.mismatch",
+    "data.annotation",
+    "data.index_range",
+    "data.sample",
+    "driver.none",
+    "io.missing",
+    "loader.pickling",
+    "num.nonfinite",
+    "user.autograd",
+    "user.code",
+    "user.device",
+    "user.dtype",
+    "user.shape",
+)
 OWN_CODE, NEW = "user.code", 0.82  # the cause where the explanation is all that is known, and its confidence
 
 
@@ -60,8 +60,8 @@ def _explain(verdict: Verdict, incident: Incident) -> Verdict:
         result = explanations.explain(failure)
         if result is None:
             return verdict
-        module, explanation = result
-        fitting, edit = CAUSES[module], explanation.edit.to_json() if explanation.edit else None
+        explanation = result[1]
+        fitting, edit = EXPLAINED, explanation.edit.to_json() if explanation.edit else None
         explained = {"explanation": explanation.text, "fix": explanation.fix, "edit": edit}
     if not verdict.causes:
         verdict = _own_error(verdict, incident, failure)

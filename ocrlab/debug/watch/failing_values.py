@@ -68,6 +68,14 @@ class Reader:
             return {**result, **self.module(value)}
         if kind in (list, tuple, set, frozenset, dict):
             return {**result, **self.container(value, depth)}
+        if issubclass(kind, tuple) and type(kind.__dict__.get("_fields")) is tuple:  # a named tuple
+            return {
+                **result,
+                **self.container(tuple.__getitem__(value, slice(None)), depth),
+                "fields": list(kind._fields),
+            }
+        if issubclass(kind, dict):  # its entries, without a method that the class has overwritten
+            return {**result, **self.container(dict(dict.items(value)), depth)}
         if callable(value) and kind.__module__ in ("builtins", "torch"):
             name = getattr(value, "__qualname__", None)
             return {**result, "kind": "callable", "text": name if isinstance(name, str) else ""}
@@ -144,6 +152,11 @@ class Reader:
                 for key in list(value)[:MAX_ITEMS]
                 if type(key) in (*PLAIN, str)
             ]
+            result["lengths"] = {
+                name: len(item)
+                for name, item in list(value.items())[:MAX_ITEMS]
+                if type(name) is str and type(item) in (list, tuple, dict)
+            }
         result["types"] = sorted({type(item).__qualname__ for item in items[:1000]})
         if items and all(type(item) is int for item in items[:MAX_ITEMS]):
             result["numbers"] = items[:MAX_ITEMS]
@@ -197,6 +210,7 @@ class Reader:
         result: dict[str, Any] = {"kind": "table", "shape": list(value.shape)}
         if hasattr(value, "columns"):
             result["columns"] = [str(name)[:MAX_TEXT] for name in list(value.columns[:MAX_ITEMS])]
+            result["dtypes"] = [str(dtype) for dtype in list(value.dtypes)[:MAX_ITEMS]]
         index = value.index
         result["index"] = (
             {"type": type(index).__name__, "first": repr(index[0])[:40], "last": repr(index[-1])[:40]}

@@ -20,6 +20,7 @@ from ocrlab.debug.diagnosis.explanations import (
     labels,
     model_code,
     notebook_state,
+    results,
     samples,
     shapes,
     types_and_devices,
@@ -29,7 +30,7 @@ from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import facts
 
 __all__ = ["Edit", "Explanation", "explain"]
-MODULES = (autograd, checkpoints, labels, model_code, notebook_state, samples, shapes, types_and_devices)
+MODULES = (autograd, checkpoints, labels, model_code, notebook_state, results, samples, shapes, types_and_devices)
 IN_NOTEBOOKS = "notebook_state"
 
 

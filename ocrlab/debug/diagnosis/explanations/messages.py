@@ -357,6 +357,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"expected Tensor as element (?P<position>\d+) in argument 0, but got (?P<type>\w+)",
         r"'(?P<type>NoneType)' object is not (?:subscriptable|iterable)",
         r"Could not infer dtype of (?P<type>\w+)",
+        r"object of type '(?P<type>NoneType)' has no len\(\)",
     ),
     "operands": (
         r"unsupported operand type\(s\) for (?P<operator>[^:]+): '(?P<left_type>[\w.]+)' and '(?P<right_type>[\w.]+)'",

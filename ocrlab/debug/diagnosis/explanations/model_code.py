@@ -24,6 +24,7 @@ from ocrlab.debug.diagnosis.explanations.origins import (
     origin,
     own_statement_nodes,
 )
+from ocrlab.debug.diagnosis.explanations.results import live_type
 from ocrlab.debug.diagnosis.explanations.samples import sample_of_wrong_type
 from ocrlab.debug.diagnosis.explanations.source import (
     dotted,
@@ -323,6 +324,9 @@ def argument_of_wrong_type(fact: Fact, failure: Failure) -> Explanation | None:
         (node for node in place[1].args if _type_of(failure, node) == actual),
         place[1].args[0] if place[1].args else None,
     )
+    kind = live_type(failure, value) if value is not None else ""
+    if actual and kind and kind != actual:
+        return None  # the value of another type is made inside of the call
     operand = place[0].code(value) if value is not None else str(fact.argument)
     where = origin(failure, place[0], value, frame) if value is not None and source is not None else None
     source_of = (
@@ -440,6 +444,10 @@ def nothing_to_iterate(fact: Fact, failure: Failure) -> Explanation | None:
         )
     if operand is None:
         return None
+    if kind == "NoneType" and any("collate" in frame_.file for frame_ in failure.frames):
+        return sample_of_wrong_type(fact, failure)
+    if live_type(failure, operand) not in ("", kind) and not kind.startswith("0-d"):
+        return None  # the value of another type is made inside of the call
     name = source.code(operand)
     if kind in ("method", "builtin_function_or_method", "function"):
         return Explanation(

@@ -1022,8 +1022,8 @@ def divisors_advice(name: str, total: int, parts: int) -> str:
     lower, upper = max((n for n in near if n <= parts), default=1), min((n for n in near if n >= parts), default=total)
     below, above = total // parts * parts, -(-total // parts) * parts
     return (
-        f"Choose `{name.rpartition('.')[2]}` so that it divides {total} (such as {lower} or {upper}), or a size that {parts} "
-        f"divides ({below} or {above} in place of {total})."
+        f"Choose `{name.rpartition('.')[2]}` so that it divides {total} (such as {lower} or {upper}), or a size "
+        f"that {parts} divides ({below} or {above} in place of {total})."
     )
 
 
