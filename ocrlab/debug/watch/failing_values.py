@@ -72,7 +72,7 @@ class Reader:
             return {
                 **result,
                 **self.container(tuple.__getitem__(value, slice(None)), depth),
-                "fields": list(kind._fields),
+                "fields": list(kind.__dict__["_fields"]),
             }
         if issubclass(kind, dict):  # its entries, without a method that the class has overwritten
             return {**result, **self.container(dict(dict.items(value)), depth)}
