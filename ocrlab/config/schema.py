@@ -129,13 +129,13 @@ class Trainer(Section):
     """What is handed to lightning.Trainer, under its names."""
 
     accelerator: Literal["auto", "cpu", "cuda"] = knob("auto", "auto: the GPU if it passes a smoke test, else the CPU")
-    devices: int = knob(1, "ranks on this machine, one for each GPU; --nproc says it too", ge=1)
+    devices: int = knob(1, "ranks on this machine, one for each GPU; --nproc says it too", ge=1, le=1024)
     strategy: Literal["ddp"] = knob("ddp", "of several ranks: each holds all weights, gradients and moments")
     sync_batchnorm: bool = knob(False, "batch statistics of all ranks together, on GPUs; else each rank has its own")
-    max_steps: int = knob(7000, "optimiser steps", ge=1)
-    max_epochs: int | None = knob(None, "when set, overrides max_steps", ge=1)
+    max_steps: int = knob(7000, "optimiser steps", ge=1, le=10**9)
+    max_epochs: int | None = knob(None, "when set, overrides max_steps", ge=1, le=10**9)
     max_minutes: float | None = knob(None, "wall time in fit: as many of the steps are planned as fit into it", gt=0)
-    accumulate_grad_batches: int = knob(1, "batches for each optimiser step", ge=1)
+    accumulate_grad_batches: int = knob(1, "batches for each optimiser step", ge=1, le=65536)
     precision: Literal["auto", "bf16", "fp32"] = knob("auto", "auto: bf16 where a short measurement says it is faster")
     val_every: int = knob(700, "optimiser steps between validations", ge=1)
     val_pages: int | None = knob(None, "pages per validation during training; all at the end", ge=1)
@@ -146,8 +146,8 @@ class Trainer(Section):
 class Runtime(Section):
     """The machine: threads, workers, compile, debugging."""
 
-    threads: int | None = knob(None, "none: chosen for this machine", ge=1)
-    workers: int | None = knob(None, "none: chosen for this machine", ge=0)
+    threads: int | None = knob(None, "none: chosen for this machine", ge=1, le=1024)
+    workers: int | None = knob(None, "none: chosen for this machine", ge=0, le=1024)
     compile: bool = knob(False, "torch.compile of the detector")
     activation_checkpointing: bool = knob(False, "encoder computed again in backward: less memory, same numbers")
     channels_last: Literal["auto"] | bool = knob("auto", "auto: where a short measurement says it is faster")
@@ -193,8 +193,8 @@ class Config(Section):
     weights: Literal["imagenet", "receipts"] | CheckpointFile | None = knob(
         None, "to begin from: imagenet (encoder), receipts (the shipped detector), a .ckpt; none: random"
     )
-    batch_size: int = knob(4, "crops in a batch", ge=1)
-    crop: int = knob(512, "pixels, side of a training crop", ge=64, multiple_of=32)
+    batch_size: int = knob(4, "crops in a batch", ge=1, le=65536)
+    crop: int = knob(512, "pixels, side of a training crop", ge=64, le=8192, multiple_of=32)
     targets: Targets = Targets()
     augment: Augment = Augment()
     optim: Optim = Optim()

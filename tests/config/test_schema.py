@@ -76,8 +76,13 @@ def test_overrides_that_work(words, key, value):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("batch_size=eight", ["batch_size=eight", "command line", "a whole number at least 1"]),
-        ("batch_size=0", ["a whole number at least 1"]),
+        ("batch_size=eight", ["batch_size=eight", "command line", "a whole number from 1 to 65536"]),
+        ("batch_size=0", ["a whole number from 1 to 65536"]),
+        ("batch_size=99999999999", ["a whole number from 1 to 65536"]),
+        ("crop=10000000", ["from 64 to 8192"]),
+        ("trainer.max_steps=999999999999999999999", ["from 1 to 1000000000"]),
+        ("runtime.workers=100000", ["from 0 to 1024"]),
+        ("runtime.threads=1000000", ["from 1 to 1024"]),
         ("batch_size=true", ["a whole number"]),
         ("batch_size=4.5", ["a whole number"]),
         ("batch_size=", ["nothing"]),
@@ -126,7 +131,7 @@ def test_an_epoch_count_never_silently_wins_over_steps_just_asked_for(tmp_path):
 
 @pytest.mark.parametrize("build", [lambda: Config(batch_size=0), lambda: Config(batch_size=True)])
 def test_python_gets_the_same_words(build):
-    with pytest.raises(ConfigError, match="batch_size has a wrong value.*at least 1"):
+    with pytest.raises(ConfigError, match="batch_size has a wrong value.*from 1 to 65536"):
         build()
 
 
