@@ -73,6 +73,7 @@ ALONE = ("numpy",)  # all that bisect lacks beside somebody's torch, which `ocrl
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # these errors do not name the file
 SPACE = " Needed: free disk space (see df -h). Delete something, or write to another disk."
+LARGER = " Needed: a higher limit for the size of a file (see ulimit -f), or another file system."
 
 DONE, FAILED, WRONG_USE, BROKEN_PIPE = 0, 1, 2, 141
 
@@ -171,7 +172,8 @@ def _error_text(error: BaseException, extra: str) -> str:
         return f"{error.name} is not installed; pip install {package} brings it"
     if isinstance(error, OSError) and error.strerror:
         if error.errno in FULL:
-            return f"{error.filename or 'A file'} could not be written. Given: {error.strerror}.{SPACE}"
+            need = LARGER if error.errno == errno.EFBIG else SPACE
+            return f"{error.filename or 'A file'} could not be written. Given: {error.strerror}.{need}"
         what = f"{error.filename} cannot be used" if error.filename else "The system refused"
         return f"{what}. Given: {error.strerror}."
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -55,7 +55,7 @@ def test_version(capsys):
         (["trian"], "The nearest is ocrlab train"),
         (["train", "--batch_size", "4"], "--batch_size"),
         (["train", "--resum", "x"], "--resum"),
-        (["train", "batch_size=0"], "at least 1"),
+        (["train", "batch_size=0"], "from 1 to 65536"),
         (["samples", "male", "x"], "male"),
     ],
 )

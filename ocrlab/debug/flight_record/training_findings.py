@@ -27,7 +27,11 @@ def write(
     end: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the sentences of one rank into its flight/; `weights` are sums of all bits by micro-batch, `cut` tells that
-    the program ended itself in the middle, `end` how the training did: {"how", "error"}. Raises OSError."""
+    the program ended itself in the middle, `end` how the training did: {"how", "error"}. Those of a start after which
+    another one has begun are set aside. Raises OSError."""
+    if any(int(ring.stem.rpartition("-")[2]) > start for ring in folder.glob(f"ring-{rank}-*[0-9].bin")):
+        folder = folder / f"start-{start}"
+        folder.mkdir(mode=0o700, exist_ok=True)
     content = {"schema": 1, "start": start, "lines": list(lines), "weights": {str(k): v for k, v in weights.items()}}
     write_json(folder / f"learned-{rank}.json", {**content, "cut": cut, "end": end}, private=True)
 

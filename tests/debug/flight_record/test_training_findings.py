@@ -41,6 +41,17 @@ def test_what_belongs_to_an_earlier_start_is_set_aside_and_not_lost(tmp_path: Pa
     assert {path.name for path in (flight / "start-0").iterdir()} >= {"replay.json", "incident-replay.json"}
 
 
+def test_of_two_recordings_at_once_the_later_one_is_read_whichever_ends_last(tmp_path: Path) -> None:
+    flight = tmp_path / "flight"
+    flight.mkdir()
+    for start in (0, 1):
+        (flight / f"ring-0-{start}.bin").touch()
+    training_findings.write(flight, 0, 1, ["of the later"], {}, cut=False)
+    training_findings.write(flight, 0, 0, ["of the earlier"], {}, cut=False)
+    assert training_findings.read(tmp_path) == ["of the later"]
+    assert "of the earlier" in (flight / "start-0/learned-0.json").read_text()
+
+
 def test_ranks_with_other_weights_are_named(tmp_path: Path) -> None:
     flight = tmp_path / "flight"
     flight.mkdir()
