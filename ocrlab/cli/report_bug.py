@@ -10,7 +10,7 @@ from typing import Any
 from ocrlab import redaction
 from ocrlab.cli import consent, output_paths
 from ocrlab.cli.parser import Answer, escape_control
-from ocrlab.errors import ConfigError
+from ocrlab.errors import ConfigError, RunError
 from ocrlab.records import SCHEMA
 from ocrlab.redaction import clean
 from ocrlab.reports.bug_report import build
@@ -64,7 +64,11 @@ def run(args: argparse.Namespace) -> Answer:
         output_paths.make(out.parent, "--out")
         written = build.write(report, out.parent, stem)
     else:
-        written = build.write_beside(report, sources)
+        try:
+            written = build.write_beside(report, sources)
+        except PermissionError as error:
+            what = f"The report cannot be written beside {args.path}"
+            raise RunError(what, got=error.strerror, do="Choose another place: --out FILE") from error
     record |= {"markdown": str(written[0]), "html": str(written[1])}
     return Answer(record, _answer_text(report, verified, written))
 

@@ -46,16 +46,18 @@ def write_bytes(path: Path | str, data: bytes | memoryview, *, private: bool = F
         path.write_bytes(data)
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
     try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
         with open(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(descriptor)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None  # nobody knows the temporary name
         raise
     with contextlib.suppress(OSError):  # 9p under WSL cannot sync a folder; elsewhere the rename survives a power cut
         folder = os.open(path.parent, os.O_RDONLY)

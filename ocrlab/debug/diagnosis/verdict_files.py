@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -157,7 +158,7 @@ def write_verdict(folder: Path | str, verdict: Verdict, incident: Incident) -> N
     for name, text in incident.texts.items():
         if Path(name).name == name:
             redacted, replaced = redaction.clean_and_count(text)
-            run_folder.write_text(place / name, redacted)
+            run_folder.write_text(place / name, _end_within_limit(redacted))
             count += replaced
     if incident.facts:  # with them `ocrlab diagnose` of the folder says the same again
         facts = explained_verdict.stored_facts(verdict, incident)
@@ -167,6 +168,14 @@ def write_verdict(folder: Path | str, verdict: Verdict, incident: Incident) -> N
     run_folder.write_text(place / "verdict.md", f"{redacted}\nIn this folder: {redaction.note(count)}\n")
     record = redaction.clean({**to_json(verdict), **extra_fields(incident.facts)})
     run_folder.write_json(place / "verdict.json", {**record, "redacted": count})
+
+
+def _end_within_limit(text: str) -> str:
+    """Return a text, or as much of its end as a file may hold where this process is limited (RLIMIT_FSIZE)."""
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit == resource.RLIM_INFINITY or 4 * len(text) <= limit:
+        return text
+    return text.encode("utf-8", "backslashreplace")[-limit:].decode("utf-8", "ignore")
 
 
 def _title(cause: Cause) -> str:
