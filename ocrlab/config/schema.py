@@ -191,7 +191,7 @@ class Config(Section):
     decoder: Decoder = knob("fpn", "what joins the encoder's stages")
     width: int = knob(64, "channels inside the decoder", ge=16, le=1024, multiple_of=4)
     weights: Literal["imagenet", "receipts"] | CheckpointFile | None = knob(
-        None, "to begin from: imagenet (encoder), receipts (the shipped detector), a .ckpt; none: random"
+        None, "to begin from: imagenet (encoder), receipts (the included detector), a .ckpt; none: random"
     )
     batch_size: int = knob(4, "crops in a batch", ge=1, le=65536)
     crop: int = knob(512, "pixels, side of a training crop", ge=64, le=8192, multiple_of=32)

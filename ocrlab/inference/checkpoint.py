@@ -157,7 +157,7 @@ def load_detector(path: Path) -> tuple[Detector, Config, dict[str, Any]]:
 
 
 def load_initial_weights(weights: str, *detectors: Detector) -> None:
-    """Give detectors the weights of a checkpoint, or of `receipts`, the shipped one; raises CheckpointError.
+    """Give detectors the weights of a checkpoint, or of `receipts`, the included one; raises CheckpointError.
 
     What was learned on other pages is a better beginning than random numbers; steps and rates begin anew.
     """

@@ -38,28 +38,28 @@ class Detector:
 
     @classmethod
     def load(cls, path: Path | str | None = None, *, runs: Path | str = "runs", device: str = "cpu") -> Detector:
-        """Read a checkpoint; `receipts` is the shipped one, unless there is a file of that name.
+        """Read a checkpoint; `receipts` is the included one, unless there is a file of that name.
 
-        Without a path it is the best one of the newest successful run in `runs`, and the shipped one where there is no
+        Without a path it is the best one of the newest successful run in `runs`, and the included one where there is no
         run. Raises CheckpointError, and ConfigError for a device that is not there.
         """
         runs = Path(runs)
         if path is not None and (str(path) != pretrained.NAME or Path(path).is_file()):
             file, origin = Path(path), str(path)
         elif path is not None:
-            file, origin = pretrained.find(), f"the shipped detector {pretrained.NAME}"
+            file, origin = pretrained.find(), f"the included detector {pretrained.NAME}"
         else:
             try:
                 file = newest_checkpoint(runs)
                 origin = f"{file}, the newest successful run"
             except CheckpointError:
                 file = pretrained.find()
-                origin = f"the shipped detector {pretrained.NAME}, since {runs} has no successful run"
+                origin = f"the included detector {pretrained.NAME}, since {runs} has no successful run"
         net, config, card = checkpoint.load_detector(file)
         hmean = (card.get("metrics") or {}).get("hmean@0.5")
         if origin.endswith("newest successful run") and isinstance(hmean, float) and hmean < WEAK:
             origin += f", which reached only hmean@0.5 {hmean:.2f}"
-            origin += f" (`{pretrained.NAME}` as checkpoint is the shipped one)"
+            origin += f" (the checkpoint `{pretrained.NAME}` is the included detector)"
         try:
             net = net.to(device)
         except (RuntimeError, AssertionError) as error:  # torch's, of which some list thirty kinds of device

@@ -133,7 +133,7 @@ def best(folder: Path) -> Path:
 
 
 def trained(config: Config, progress: Progress) -> list[Path]:
-    """Return two short trainings on top of the shipped detector, with another learning rate each."""
+    """Return two short trainings on top of the included detector, with another learning rate each."""
     from ocrlab.training import loop
 
     total = 2 * config.trainer.max_steps

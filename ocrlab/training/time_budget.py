@@ -91,8 +91,8 @@ class Budget(lightning.Callback):
         fit = int(collectives.broadcast(module.ranks, fit))
         if fit >= wanted.max_steps:
             return
-        text = f"trainer.max_minutes={minutes:g} is enough for {fit} of {wanted.max_steps} steps of {step:.2f} s"
-        self.progress({"kind": "warning", "text": f"{text}: as many are planned"})
+        text = f"trainer.max_minutes={minutes:g} allows {fit} of {wanted.max_steps} steps of {step:.2f} s"
+        self.progress({"kind": "warning", "text": f"{text}; the schedule is planned for {fit}"})
         wanted.max_steps = trainer.fit_loop.epoch_loop.max_steps = fit
         self.config.optim.warmup_steps = max(trainer.global_step, shorten_warmup(self.config.optim.warmup_steps, fit))
         if self.recorder is not None:

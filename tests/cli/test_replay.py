@@ -29,7 +29,7 @@ def test_table_warnings_sentence_and_file_are_reported(tmp_path: Path, monkeypat
 
     def fake_replay(run: Path, step: int | None, *, rank: int | None, timeout: float, **_options: object) -> Replayed:
         calls.update(run=run, step=step, rank=rank, timeout=timeout)
-        rows = [("cell", "what came of it", "s"), ("traced", "killed by SIGSEGV", "3.1")]
+        rows = [("run", "result", "s"), ("traced", "killed by SIGSEGV", "3.1")]
         return Replayed(
             "first fault at step 3.",
             rows,

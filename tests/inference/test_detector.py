@@ -43,7 +43,7 @@ def finished(runs: Path, name: str, checkpoint: Path | None, status: str = "succ
 def test_the_shipped_detector_is_there_where_nothing_was_trained(ships):
     detector = Detector.load()
     assert detector.checkpoint == ships
-    assert detector.origin == "the shipped detector receipts, since runs has no successful run"
+    assert detector.origin == "the included detector receipts, since runs has no successful run"
     assert {weight.dtype for weight in detector.model.parameters()} == {torch.float32}
 
 

@@ -29,7 +29,7 @@ def test_maps_of_a_page_and_the_sheet_of_all(config: Config) -> None:
     page_maps = layers_job.look(config, "fusion", 1, "")
     view = layers.maps(page_maps)
     assert view.text.startswith("decoder.fusion gives 32 maps of ")
-    assert "shipped" in view.html
+    assert "included" in view.html
     only = replace(page_maps, maps=page_maps.maps[:1], figures=page_maps.figures[:1])
     assert layers.maps(only).text.startswith("decoder.fusion gives one map of ")
     assert layers.slider(only).text.startswith("The only map of decoder.fusion")
@@ -103,7 +103,7 @@ def page_maps(maps: list[np.ndarray]) -> layers_job.PageMaps:
         {"min": 0.0, "max": 1.0, "std": float(m.std()), "zeros": int((m == 0).sum()), "count": m.size} for m in maps
     ]
     canvas = np.zeros((32, 32, 3), np.uint8)
-    return layers_job.PageMaps("page", "shipped", "decoder.fusion", canvas, np.stack(maps).astype(np.uint8), figures)
+    return layers_job.PageMaps("page", "included", "decoder.fusion", canvas, np.stack(maps).astype(np.uint8), figures)
 
 
 def test_the_strongest_maps_come_first_and_duplicates_are_passed_over() -> None:

@@ -7,6 +7,7 @@ handler raises in here is let through, as torch's does for a worker that ended.
 from __future__ import annotations
 
 import os
+import shlex
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -271,6 +272,9 @@ class StepRecorder:
         diverged = training_findings.diverged_ranks(self.folder.parent)  # known to the rank that ends last
         for line in [*(lines if self.rank == 0 else ()), *diverged]:
             print_message(line, "ocrlab")
+        if self.rank == 0 and lines and (stats.broken or stats.lost):
+            run = shlex.quote(os.path.relpath(self.folder.parent))
+            print_message(f"`ocrlab replay {run}` names module, operator and sample", "ocrlab")
 
     def snapshot(self, number: int, content: Callable[[], dict[str, Any]]) -> None:
         """Take a snapshot of the state before this micro-batch, where one is due."""

@@ -50,7 +50,7 @@ def _apart(results: Sequence[TrialResult]) -> list[str]:
     shown, others = _shown(results), contrasting(results)
     fault = placed_fault(results) or {}
     ways = [result.variant.label for result in others if result.fault is None and result.variant.label]
-    words = [f"goes away {_joined(ways)}"] if ways else []
+    words = [f"does not happen {_joined(ways)}"] if ways else []
     words += [result.variant.remark for result in others if result.fault is None and result.variant.remark]
     stays, otherwise = [], []
     for result in others:
@@ -70,8 +70,8 @@ def _apart(results: Sequence[TrialResult]) -> list[str]:
         else:
             path = result.fault.get("path") if placed else None
             where = f" in `{path}`" if path and path != fault.get("path") else ""
-            otherwise.append(f"fails otherwise {result.variant.label}{where}: {what}")
-    return [*dict.fromkeys(words), *([f"stays {_joined(stays)}"] if stays else []), *otherwise]
+            otherwise.append(f"fails in another way {result.variant.label}{where}: {what}")
+    return [*dict.fromkeys(words), *([f"still happens {_joined(stays)}"] if stays else []), *otherwise]
 
 
 def _joined(words: Sequence[str]) -> str:
@@ -191,11 +191,11 @@ def failing_samples(result: TrialResult) -> tuple[list[int], str]:
         return [], "its samples cannot be tried one by one: parts of the batch fail in another way"
     if bad:
         rest = [part for part in result.per_sample if set(part["samples"]) == everyone - set(bad)]
-        return bad, "goes away without it" if rest and rest[-1]["well"] else ""
+        return bad, "does not happen without it" if rest and rest[-1]["well"] else ""
     without = [part for part in result.per_sample if len(part["samples"]) == result.count - 1 > 1]
     needed = [min(everyone - set(part["samples"])) for part in without if part["well"]]
     if 0 < len(needed) < len(without):
-        return needed, "goes away without it, and needs company"
+        return needed, "does not happen without it, but needs other samples too"
     return [], "no sample of the batch does it alone" if single else ""
 
 
@@ -211,7 +211,7 @@ def name_samples(fault: dict[str, Any], result: TrialResult) -> bool:
 
 def rows(results: Sequence[TrialResult]) -> list[tuple[str, str, str]]:
     """Return the table: variant, what came of it, seconds."""
-    table = [("cell", "what came of it", "s")]
+    table = [("run", "result", "s")]
     for result in results:
         if result.error_text:
             what = f"not done: {result.error_text}"
@@ -420,8 +420,8 @@ def agreement(results: Sequence[TrialResult]) -> str:
     count = sum(step.get("equal") is not None for step in steps)
     if not count or not _equal(results):
         return ""
-    losses = f"{count} losses are" if count > 1 else "loss is"
-    return f"the {losses} equal to the record up to there, bit for bit"
+    losses = f"all {count} losses" if count > 1 else "the loss"
+    return f"up to there {losses} equal{'' if count > 1 else 's'} the recording, bit for bit"
 
 
 def short(text: str) -> str:

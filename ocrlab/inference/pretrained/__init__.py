@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ocrlab.errors import CheckpointError
 
-NAME = "receipts"  # of the shipped detector; `--checkpoint receipts` asks for it
+NAME = "receipts"  # of the included detector; `--checkpoint receipts` asks for it
 FOLDER = Path(__file__).parent
 
 
 def find() -> Path:
-    """Return the shipped checkpoint after its SHA-256 was compared with the one beside it; raises CheckpointError."""
+    """Return the included checkpoint after its SHA-256 was compared with the one beside it; raises CheckpointError."""
     path, beside = FOLDER / f"{NAME}.ckpt", FOLDER / f"{NAME}.ckpt.sha256"
     do = "Install ocrlab again, or name a checkpoint of your own with --checkpoint CKPT"
     for file in (path, beside):

@@ -36,7 +36,7 @@ class Viewer:
 def look(lab: Lab, checkpoint: str, place: int) -> Viewer:
     """Open a detector in a child and let it see a page; raises CheckpointError, DataError, ChildFailed.
 
-    `checkpoint` is a path, `newest` for the best of the newest successful run, or `receipts`, the shipped one.
+    `checkpoint` is a path, `newest` for the best of the newest successful run, or `receipts`, the included one.
     """
     for link in _open:
         link.close()

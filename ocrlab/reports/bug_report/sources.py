@@ -58,12 +58,13 @@ class Sources:
 
     @property
     def failed(self) -> bool:
-        """Whether its status file, its verdict or a number that is not finite shows a failure."""
+        """Whether its status file, its verdict, a number that is not finite or a replay shows a failure."""
         return (
             (self.record is not None and self.record.status in ("failure", "died"))
             or self.verdict.status in FAILED
             or bool(self.verdict.causes)
             or self.nonfinite is not None
+            or any(replay.get("fault") for _, replay in self.replays)
         )
 
     @property

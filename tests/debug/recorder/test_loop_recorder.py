@@ -369,3 +369,23 @@ def test_after_kill_9_the_record_has_the_last_step_and_each_workers_sample(tmp_p
     assert flight.now.samples == [str(4 * flight.now.micro + i) for i in range(4)]
     assert [worker.worker for worker in flight.workers] == [0, 1]
     assert all(int(worker.sample) // 4 % 2 == worker.worker for worker in flight.workers)
+
+
+def test_a_training_that_ends_with_nan_or_an_error_ends_with_the_command_to_run(tmp_path):
+    program = """
+import sys, torch, ocrlab
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = [(torch.tensor([[1.0, float("nan")]]), torch.ones(1, 1))] * 3
+with ocrlab.record("runs/mine", model, optimizer) as rec:
+    for inputs, targets in rec.batches(batches):
+        loss = rec.loss(torch.nn.functional.mse_loss(model(inputs), targets))
+        loss.backward()
+        optimizer.step()
+        if "fail" in sys.argv:
+            raise ValueError("no")
+"""
+    for words in ([], ["fail"]):
+        done = subprocess.run([sys.executable, "-c", program, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == len(words)
+        assert "`ocrlab replay runs/mine`" in done.stderr, done.stderr

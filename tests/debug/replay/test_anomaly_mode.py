@@ -33,5 +33,5 @@ def test_the_line_of_the_forward_is_reported(tmp_path: Path) -> None:
     assert sentence == f"anomaly mode names `SqrtBackward0`, made in the forward at `{program}:5 length`"
     (tmp_path / "output.txt").write_text("RuntimeError: Function 'SqrtBackward0' returned nan values")
     silent = tool_reports.add_forward_line(TrialResult(variants.ANOMALY, dict(fault)), tmp_path)
-    assert replay_summary._apart([TrialResult(variants.TRACED, fault), silent]) == ["stays under anomaly mode"]
+    assert replay_summary._apart([TrialResult(variants.TRACED, fault), silent]) == ["still happens under anomaly mode"]
     assert tool_reports.add_forward_line(TrialResult(variants.TRACED, dict(fault)), tmp_path).fault == fault

@@ -173,7 +173,7 @@ def test_a_tool_that_reports_nothing_is_believed_only_where_it_ran(tmp_path: Pat
     shown = TrialResult(variants.BLOCKING, dict(ILLEGAL))
     clean = trial_result(tmp_path, CLEAN)
     assert not clean.error_text and replay_summary._apart([shown, clean]) == [
-        "goes away under compute-sanitizer",
+        "does not happen under compute-sanitizer",
         "compute-sanitizer reports nothing",
     ]
     assert trial_result(tmp_path, CLEAN, fault=dict(ILLEGAL)).fault == ILLEGAL

@@ -44,7 +44,7 @@ def test_the_sentence_of_an_overflow_that_goes_away_in_fp32() -> None:
     assert replay_summary.sentence(subject(), outcomes) == (
         "first fault at step 212, forward, `decoder.fusion.0` (Conv2d 256->64), op `aten::convolution`, "
         "input (4, 256, 160, 160) bf16; +Inf in output aten::convolution at [1, 0, 2, 2], overflow; "
-        "sample `page_031.png`; goes away in fp32."
+        "sample `page_031.png`; does not happen in fp32."
     )
     assert replay_summary.record(subject(), outcomes, "", 1.0)["reproduced"] is True
     assert [row[0] for row in replay_summary.rows(outcomes)] == ["cell", "traced", "fp32"]
@@ -68,7 +68,7 @@ def test_a_sample_that_crashes_by_itself_is_named_and_the_rest_goes_well() -> No
     crash = outcome({**CONV, "kind": "crash", "signal": "SIGSEGV", "samples": None, "drawn": True})
     alone = TrialResult(variants.per_sample(6), per_sample=tried, count=3)
     sentence = replay_summary.sentence(subject(), [crash, alone])
-    assert sentence.endswith("killed by SIGSEGV; sample `b.png`, goes away without it.")
+    assert sentence.endswith("killed by SIGSEGV; sample `b.png`, does not happen without it.")
     assert crash.fault is not None and replay_summary.name_samples(crash.fault, alone)
     assert (crash.fault["samples"], crash.fault["names"]) == ([1], ["b.png"])
     crash.fault |= {"samples": None, "names": None}
@@ -97,7 +97,7 @@ def test_a_sample_that_needs_company_is_identified_by_leaving_it_out() -> None:
         for out in range(3)
     ]
     outcomes = TrialResult(variants.per_sample(6), per_sample=singles + pairs, count=3)
-    assert replay_summary.culprits(outcomes) == (["1.png"], "goes away without it, and needs company")
+    assert replay_summary.culprits(outcomes) == (["1.png"], "does not happen without it, but needs other samples too")
 
 
 @pytest.mark.parametrize("kind", ["exception", "crash", "nonfinite"])
@@ -132,7 +132,7 @@ def test_a_fault_of_an_earlier_step_comes_first() -> None:
     sentence = replay_summary.sentence(
         subject(), [outcome(late), outcome(early, variants.earlier(212, 1.0)), outcome(None, variants.FP32)]
     )
-    assert sentence.startswith("first fault at step 211, backward") and sentence.endswith("; goes away in fp32.")
+    assert sentence.startswith("first fault at step 211, backward") and sentence.endswith("; does not happen in fp32.")
 
 
 def test_a_hang_and_an_exception_have_a_place() -> None:
@@ -192,7 +192,7 @@ def test_a_step_that_may_never_have_been_is_not_reported_to_have_run() -> None:
 def test_what_stays_in_a_cell_that_was_none_is_not_reported() -> None:
     fault = {"kind": "nonfinite", "step": 3, "inputs": ["(2, 3) fp16"], "tensor": "output aten::sum", "value": "+Inf"}
     sentence = replay_summary.sentence(subject(), [outcome(fault), outcome(fault, variants.FP32)])
-    assert "stays" not in sentence and "fp32" not in sentence
+    assert "still happens" not in sentence and "fp32" not in sentence
 
 
 def test_a_batch_that_could_not_be_put_together_is_reported_whole() -> None:
@@ -276,7 +276,7 @@ def test_several_samples_go_away_together_and_a_position_needs_no_quotes() -> No
     tried.append({"samples": [2], "names": ["c"], "same": False, "well": True})
     alone = TrialResult(variants.per_sample(6.0), per_sample=tried, count=3)
     sentence = replay_summary._samples({"kind": "crash"}, [alone])
-    assert sentence == ["samples `a`, `b`, goes away without them"]
+    assert sentence == ["samples `a`, `b`, does not happen without them"]
 
 
 def test_what_torch_compile_puts_before_a_path_is_left_out() -> None:
@@ -329,7 +329,7 @@ def test_what_comes_not_again_is_reported_with_the_error_that_the_run_ended_with
 def test_how_far_a_replay_agrees_with_the_record_is_reported() -> None:
     fault = {**CONV, "kind": "exception", "exception": "ValueError: x"}
     steps = [step(210, 1.0), step(211, 2.0), step(212, 3.0, None)]
-    agreement = "the 2 losses are equal to the record up to there, bit for bit"
+    agreement = "up to there all 2 losses equal the recording, bit for bit"
     assert replay_summary.agreement([outcome(fault, steps=steps)]) == agreement
     assert replay_summary.agreement([outcome(fault, steps=[*steps, step(213, 1.0, False)])]) == ""
     assert replay_summary.agreement([outcome(fault)]) == replay_summary.agreement([outcome(None, steps=steps)]) == ""
@@ -344,12 +344,12 @@ ILLEGAL = {
 
 def test_all_that_makes_a_fault_go_away_is_named_and_what_it_stays_with() -> None:
     outcomes = [outcome(dict(ILLEGAL), variants.BLOCKING), outcome(None, variants.CPU), outcome(None, variants.CUDNN)]
-    assert replay_summary.sentence(subject(), outcomes).endswith("; goes away on the CPU and without cuDNN.")
+    assert replay_summary.sentence(subject(), outcomes).endswith("; does not happen on the CPU and without cuDNN.")
     ways = (variants.CUDNN, variants.FP32, variants.CACHING)
     inputs = {**ILLEGAL, "inputs": ["(4, 8) fp32"]}
     outcomes = [outcome(inputs, variants.BLOCKING), *(outcome(dict(inputs), cell) for cell in ways)]
     assert replay_summary.sentence(subject(), outcomes).endswith(
-        "; stays without cuDNN, in fp32 and without the caching allocator."
+        "; still happens without cuDNN, in fp32 and without the caching allocator."
     )
 
 
@@ -357,9 +357,12 @@ def test_another_fault_is_not_reported_to_stay() -> None:
     value = {**CONV, "kind": "exception", "exception": "ValueError: no such size\nand more"}
     outcomes = [outcome(dict(ILLEGAL), variants.BLOCKING), outcome(value, variants.CPU)]
     sentence = replay_summary.sentence(subject(), outcomes)
-    assert sentence.endswith("; fails otherwise on the CPU: ValueError: no such size.") and "stays" not in sentence
+    assert (
+        sentence.endswith("; fails in another way on the CPU: ValueError: no such size.")
+        and "still happens" not in sentence
+    )
     outcomes[1] = outcome({**ILLEGAL, "path": "stem"}, variants.CUDNN)
-    assert "fails otherwise without cuDNN in `stem`: RuntimeError: CUDA error" in replay_summary.sentence(
+    assert "fails in another way without cuDNN in `stem`: RuntimeError: CUDA error" in replay_summary.sentence(
         subject(), outcomes
     )
     race = {"step": 0, "kind": "exception", "exception": "torch.cuda._sanitizer.CUDASanitizerErrors: detected 1 errors"}
@@ -370,7 +373,7 @@ def test_another_fault_is_not_reported_to_stay() -> None:
     target = {"kind": "target", "tensor": "target batch[1]", "value": "9", "index": [3], "allowed": "0 to 4"}
     outcomes[1] = outcome(target, variants.CPU)
     assert replay_summary.sentence(subject(), outcomes).endswith(
-        "fails otherwise on the CPU: target batch[1] is 9 at [3], allowed 0 to 4."
+        "fails in another way on the CPU: target batch[1] is 9 at [3], allowed 0 to 4."
     )
     outcomes[1] = outcome({"kind": "exception", "exception": "RuntimeError: No CUDA GPUs are available"}, variants.CPU)
     assert "CPU" not in replay_summary.sentence(subject(), outcomes)
@@ -383,7 +386,7 @@ def test_what_hides_a_fault_is_reported_where_only_the_program_as_it_was_shows_i
         outcome(None, variants.SANITIZER),
     ]
     assert replay_summary.sentence(subject(), outcomes).endswith(
-        "; goes away with CUDA_LAUNCH_BLOCKING=1 and under the stream sanitizer; it depends on timing; no race is seen."
+        "; does not happen with CUDA_LAUNCH_BLOCKING=1 and under the stream sanitizer; it depends on timing; no race is seen."
     )
     outcomes[0] = outcome(None, variants.TRACED, steps=[step(212, 1.0, False)])
     assert "timing" not in replay_summary.sentence(subject(), outcomes), "it went another way than the run"
@@ -401,7 +404,7 @@ def test_a_fault_without_a_place_has_that_of_the_cell_that_shows_one() -> None:
     assert sentence.startswith("first fault at step 212, forward, `fusion` (Fusion), op `Kernel`")
     assert "CUDNN_STATUS_EXECUTION_FAILED; the place is that of the replay without cuDNN; " in sentence
     assert sentence.endswith(
-        "fails otherwise without cuDNN: RuntimeError: CUDA error: an illegal memory access was encountered."
+        "fails in another way without cuDNN: RuntimeError: CUDA error: an illegal memory access was encountered."
     )
     fault = replay_summary.record(subject(), outcomes, "", 1.0)["fault"]
     assert (fault["path"], fault["op"], fault["placed"]) == ("fusion", "Kernel", "without cuDNN")
@@ -432,8 +435,8 @@ def test_a_bad_value_stays_in_a_cell_that_only_sees_what_it_surfaced_as() -> Non
     nan = {**CONV, "kind": "nonfinite", "tensor": "output", "exception": "FloatingPointError: loss is nan"}
     surfaced = {"step": 212, "kind": "exception", "phase": "optimiser", "exception": "FloatingPointError: loss is inf"}
     outcomes = [outcome(nan, variants.BLOCKING), outcome(surfaced, variants.SYNC)]
-    assert replay_summary._apart(outcomes) == ["stays with a synchronise after each module"]
+    assert replay_summary._apart(outcomes) == ["still happens with a synchronise after each module"]
     outcomes[1] = outcome({**surfaced, "exception": "KeyError: 3"}, variants.SYNC)
-    assert replay_summary._apart(outcomes) == ["fails otherwise with a synchronise after each module: KeyError: 3"]
+    assert replay_summary._apart(outcomes) == ["fails in another way with a synchronise after each module: KeyError: 3"]
     outcomes = [outcome({**nan, "exception": None}, variants.BLOCKING), outcome(None, variants.SYNC)]
     assert replay_summary._apart(outcomes) == [], "nothing there looks at values"

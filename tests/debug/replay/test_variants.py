@@ -217,15 +217,15 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_matrix_goes_on_behind_the_cpu_until_a_cell_of_the_gpu_answers(tools: None) -> None:
     results = asked(CONV, {"on the CPU": None, "cuDNN off": None})
     assert [result.variant.name for result in results] == ["CUDA_LAUNCH_BLOCKING=1", "on the CPU", "cuDNN off"]
-    assert replay_summary._apart(results) == ["goes away on the CPU and without cuDNN"]
+    assert replay_summary._apart(results) == ["does not happen on the CPU and without cuDNN"]
 
 
 def test_all_cells_are_asked_about_a_kernel_that_dies_in_each_of_them(tools: None) -> None:
     results = asked(ILLEGAL, {"on the CPU": None})
     assert [result.variant for result in results[1:3]] == [variants.CPU, variants.MEMCHECK] and len(results) == 7
     gone, stays = replay_summary._apart(results)
-    assert gone == "goes away on the CPU"
-    assert stays.startswith("stays under compute-sanitizer, without the caching allocator, with a synchronise")
+    assert gone == "does not happen on the CPU"
+    assert stays.startswith("still happens under compute-sanitizer, without the caching allocator, with a synchronise")
 
 
 def test_what_is_no_error_of_cuda_is_settled_by_the_cpu() -> None:
@@ -239,4 +239,6 @@ def test_the_value_that_an_assert_refuses_is_reported_by_the_cpu_and_nothing_mor
     results = asked(asserted, {"on the CPU": target})
     assert [result.variant for result in results[1:]] == [variants.CPU]
     assert replay_summary.decided(results) == asserted, "what another device shows at an earlier step is not the run's"
-    assert replay_summary._apart(results) == ["fails otherwise on the CPU: target batch[1] is 9 at [3], allowed 0 to 4"]
+    assert replay_summary._apart(results) == [
+        "fails in another way on the CPU: target batch[1] is 9 at [3], allowed 0 to 4"
+    ]

@@ -42,7 +42,7 @@ def viewer(lab: Any) -> Iterator[page_viewer.Viewer]:
 def test_the_detector_and_its_settings_are_named(viewer: page_viewer.Viewer) -> None:
     view = page_viewer.about(viewer)
     assert re.match(r"receipt_000: 4\d of 4\d detections are right, hmean@0\.5 0\.9", view.text)
-    assert "shipped detector" in view.html and "16 of val" in view.html
+    assert "included detector" in view.html and "16 of val" in view.html
 
 
 def test_the_page_has_a_live_and_a_static_side(viewer: page_viewer.Viewer) -> None:

@@ -31,7 +31,7 @@ def pixels(uri: str) -> np.ndarray:
 
 def test_it_finds_what_prediction_finds(bench: tuple[PageWorker, DetectorInfo], root: Path) -> None:
     page_worker, opened = bench
-    assert opened.splits == ["train", "val"] and "shipped" in opened.origin
+    assert opened.splits == ["train", "val"] and "included" in opened.origin
     judged = page_worker.judge(FIRST, opened.post)
     page = page_worker.see(FIRST)
     expected = page_worker.detector.detect(root / "data_samples" / "val" / "images" / f"{page.name}.jpg")

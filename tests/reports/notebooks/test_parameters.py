@@ -159,7 +159,7 @@ def test_a_path_that_leads_nowhere_is_refused_before_a_kernel_starts(
 ) -> None:
     declared = parameters.read(
         'data: str = ""  # folder with train/ (path)\n'
-        'checkpoint: str = "receipts"  # receipts: the shipped one; or a .ckpt (path)\n'
+        'checkpoint: str = "receipts"  # receipts: the included one; or a .ckpt (path)\n'
         "compared: list = []  # run folders (paths)\n"
         'python: str = ""  # interpreter (path)\n'
         'runs: str = ""  # where runs go (path, made if need be)\n'
