@@ -109,6 +109,6 @@ def _answer_text(report: build.Report, verified: dict[str, Any] | None, written:
 def _nothing_text(sources: Sources) -> str:
     if sources.record and sources.record.status == "running":
         return f"{sources.path} is still running, and nothing shows that it fails. `ocrlab watch` detects a hang."
-    do = f"For a wrong result run `ocrlab replay {sources.path}` first; --out FILE writes a report that you can complete."
+    do = f"For a wrong result run `ocrlab replay {sources.path}` first, or write a report to complete: --out FILE."
     fact = f"{sources.path} did not fail" if sources.record else f"Nothing in {sources.path} shows a failure"
     return f"{fact}, so there is nothing to report. {do}"

@@ -386,7 +386,8 @@ def test_what_hides_a_fault_is_reported_where_only_the_program_as_it_was_shows_i
         outcome(None, variants.SANITIZER),
     ]
     assert replay_summary.sentence(subject(), outcomes).endswith(
-        "; does not happen with CUDA_LAUNCH_BLOCKING=1 and under the stream sanitizer; it depends on timing; no race is seen."
+        "; does not happen with CUDA_LAUNCH_BLOCKING=1 and under the stream sanitizer; it depends on timing; "
+        "no race is seen."
     )
     outcomes[0] = outcome(None, variants.TRACED, steps=[step(212, 1.0, False)])
     assert "timing" not in replay_summary.sentence(subject(), outcomes), "it went another way than the run"
