@@ -7,6 +7,7 @@ user's class), tensors on a GPU are described without a CUDA call, and all of it
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import re
 import sys
@@ -25,6 +26,8 @@ NAMES = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 PLAIN = (int, float, bool, complex, type(None))
 MAX_MODULES = 10_000
 LIBRARY_ARGUMENTS = 8  # tensors of a library's frame
+MAX_CODE = 1 << 16  # bytes of a function's code up to the failing instruction, whose columns are looked up
+MAX_LOCALS = 1000  # names of a frame among which a DataLoader is looked for
 
 
 class Reader:
@@ -268,7 +271,7 @@ class Reader:
                 if type(value) is not type(sys):
                     values[name] = self.describe(value, 2)
             referenced = list(local) if code.co_name != "<module>" else []
-            for name in [*referenced, *code.co_names]:
+            for name in [*referenced, *code.co_names][:MAX_LOCALS]:
                 value = local.get(name, frame.f_globals.get(name))
                 if name not in values and any(base.__name__ == "DataLoader" for base in type(value).__mro__):
                     values[name] = self.describe(value, 1)
@@ -305,8 +308,8 @@ def failing_text(trace: TracebackType) -> tuple[str, str]:
     code, line = trace.tb_frame.f_code, trace.tb_lineno or 0
     last, first_column, last_column = line, None, None
     positions = getattr(code, "co_positions", None)
-    if positions is not None and trace.tb_lasti >= 0:
-        start, end, first_column, last_column = list(positions())[trace.tb_lasti // 2]
+    if positions is not None and 0 <= trace.tb_lasti < MAX_CODE:
+        start, end, first_column, last_column = next(itertools.islice(positions(), trace.tb_lasti // 2, None))
         line, last = start or line, end or start or line
     lines = [
         linecache.getline(code.co_filename, number).rstrip("\n") for number in range(line, min(last, line + 20) + 1)

@@ -85,6 +85,16 @@ def test_ten_thousand_locals_and_a_long_chain_end_in_time() -> None:
     source = "\n".join(f"x{number} = {number}" for number in range(10_000)) + "\n1 / 0"
     frames = failing(lambda: exec(compile(source, __file__, "exec"), {}))
     assert len(repr(frames)) <= failing_values.MAX_RECORD
+    lines = "\n".join(f"    v{number} = list(range(50))" for number in range(10_000))
+    names: dict[str, Any] = {}
+    exec(compile(f"def large():\n{lines}\n    return v0 + v9999 + 1", __file__, "exec"), names)
+    began = time.process_time()
+    try:
+        names["large"]()
+    except TypeError as error:
+        made = time.process_time()
+        failing_values.collect(error, lambda name: name == __file__)
+    assert time.process_time() - made < max(0.1, 10 * (made - began))
 
     def deep(depth: int) -> object:
         return deep(depth - 1) if depth else 1 / 0

@@ -738,13 +738,6 @@ def tensor_to_numpy(fact: Fact, failure: Failure) -> Explanation | None:
             f"Copy it first: `{name}.detach().cpu().numpy()`.",
         )
     name = place[0].code(operand) if place is not None and operand is not None else ""
-    value = failure.value(name)
-    if value is not None and value.kind == "container":
-        return Explanation(
-            f"`{code}` ({frame.place}) reads `{name}`, a {value.type} of {value.length} tensors that still have their "
-            "graph.",
-            f"Take the numbers out: `[t.item() for t in {name}]`, or store `loss.item()` in the first place.",
-        )
     where = origin(failure, place[0], operand, frame) if place is not None and operand is not None else None
     stored = _appended(failure, where.name if where is not None and where.name else name)
     if stored is not None:
@@ -756,6 +749,13 @@ def tensor_to_numpy(fact: Fact, failure: Failure) -> Explanation | None:
             f"({frame.place}) cannot turn them into numbers. They also keep every step's graph in memory."
         )
         return Explanation(text, f"Store numbers: `{after}`.", replaced(source, call.lineno, before, after))
+    value = failure.value(name)
+    if value is not None and value.kind == "container":
+        return Explanation(
+            f"`{code}` ({frame.place}) reads `{name}`, a {value.type} of {value.length} tensors that still have their "
+            "graph.",
+            f"Take the numbers out: `[t.item() for t in {name}]`, or store `loss.item()` in the first place.",
+        )
     return Explanation(
         f"`{code}` ({frame.place}) reads a tensor that still has its graph.",
         f"Cut the graph first: `{name or 'x'}.detach().numpy()`, or run this part under `torch.no_grad()`.",

@@ -481,7 +481,7 @@ lstm, head = nn.LSTM(3, 4), nn.Linear(4, 1)
 out = lstm(torch.randn(5, 2, 3))
 head(out)
 """,
-        ["tuple", "out[0]"],
+        ["tuple", "out, _ = lstm("],
     ),
     "forward_misspelled": (
         """
@@ -1002,7 +1002,7 @@ model = nn.Linear(3, 1)
 loss = model(torch.randn(4, 3)).mean().item()
 loss.backward()
 """,
-        [".item()", "Keep the tensor"],
+        [".item()", "backward()` on the tensor"],
     ),
     "method_typo": (
         """
