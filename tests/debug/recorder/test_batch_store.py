@@ -8,11 +8,13 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 
 from ocrlab.debug.recorder import batch_store
 from ocrlab.errors import DataError
+from ocrlab.run_folder import provenance
 from tests.debug.recorder.recorded_runs import newest, replay
 from tests.debug.recorder.test_loop_recorder import Noisy, Stream, train
 
@@ -22,9 +24,7 @@ def batch(value, size=2):
 
 
 def there(stored):
-    names = sorted(path.name for path in stored.folder.glob("*.pt"))
-    assert sorted(path.name for path in stored.folder.glob(".*")) == [f".{name}.digest" for name in names]
-    return names
+    return sorted(path.name for path in stored.folder.iterdir())
 
 
 def test_stored_batches_are_bounded(tmp_path):
@@ -34,13 +34,37 @@ def test_stored_batches_are_bounded(tmp_path):
     assert torch.equal(batch_store.read_batch(tmp_path, names[-1])["x"], torch.tensor([4, 4]))
 
 
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+
+def test_only_a_batch_that_needs_its_own_code_to_be_read_is_signed(tmp_path):
+    store = batch_store.BatchStore(tmp_path, 0, most=9)
+    plain = [batch(1), [(torch.ones(2), "a"), {"b": None, 3: 1.5}], torch.ones(2).bfloat16()]
+    strange = [Box(1), {"a": [Box(2)]}, [numpy.ones(3)], torch.nn.Parameter(torch.ones(2)), [0] * 20_000]
+    for value in [*plain, *strange]:
+        name = store.keep(value)
+        signed = provenance.digest_file(store.folder / name).exists()
+        assert signed == any(value is one for one in strange)
+        batch_store.read_batch(tmp_path, name)
+        if signed:
+            provenance.digest_file(store.folder / name).unlink()
+    for value, number in zip(strange[:3], range(3, 6), strict=True):
+        with pytest.raises(DataError, match=r"would run code.*--trust"):
+            batch_store.read_batch(tmp_path, f"0-{number}.pt")
+        assert type(batch_store.read_batch(tmp_path, f"0-{number}.pt", trust=True)) is type(value)
+    assert [len(list(store.folder.iterdir())), store.keep(Box(9)), store.forget(99)] == [8, "0-8.pt", None]
+    assert there(store) == []
+
+
 def test_the_oldest_go_where_all_take_more_bytes_than_there_is_room_for(tmp_path, capsys, monkeypatch):
     store = batch_store.BatchStore(tmp_path, 0, most=512)
     store.keep(batch(0, 1000))
     bounded = batch_store.BatchStore(tmp_path, 0, most=512, limit=3 * store.total_bytes + 100)
     names = [bounded.keep(batch(i, 1000)) for i in range(6)]
     assert there(bounded) == names[3:] and bounded.total_bytes == sum(
-        path.stat().st_size for path in bounded.folder.glob("*.pt")
+        path.stat().st_size for path in bounded.folder.iterdir()
     )
     assert capsys.readouterr().err.count("the last 3 are kept") == 1
     bounded.forget(5)
@@ -67,7 +91,7 @@ def test_a_full_disk_is_reported_once_and_switches_off_nothing_else(tmp_path, ca
     last = flight.steps[-1]
     assert last.micro > 6 and "raw" not in last.order and last.order["indices"] and last.samples
     assert [step.micro for step in flight.steps if "raw" in step.order] == [0, 1, 2, 3]
-    assert len(flight.snapshots) == 2 and not list((tmp_path / "flight" / "batches").glob(".*.tmp"))
+    assert len(flight.snapshots) == 2 and not list((tmp_path / "flight" / "batches").glob(".*"))
     other = batch_store.BatchStore(tmp_path, 7, most=3)
     assert other.keep(lambda: None) == "" and other.keep(batch(1)) == "", "what cannot be pickled is no reason either"
 
@@ -82,7 +106,7 @@ store.keep(torch.ones(2000))
 resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000))
 for size in (200000, 2):
     store.keep(torch.ones(size))
-print([path.name for path in store.folder.iterdir() if not path.name.endswith(".digest")])
+print([path.name for path in store.folder.iterdir()])
 """
 
 
