@@ -120,7 +120,9 @@ def test_what_is_written_is_whole_and_without_secrets(tmp_path: Path, monkeypatc
     ]
     record = json.loads((tmp_path / "incident/verdict.json").read_text())
     assert (record["schema"], record["causes"][0]["id"]) == (1, "host.alloc_fail")
-    assert set(record) == {"schema", "id", "status", "exit_code", "signal", "symptom", "causes", "ruled_out", "missing"}
+    written = {"schema", "id", "status", "exit_code", "signal", "symptom", "causes", "ruled_out", "missing"}
+    assert set(record) == written | {"redacted"} and record["redacted"] > 0
+    assert "review before sharing" in (tmp_path / "incident/verdict.md").read_text()
     assert "abcdefgh" not in "".join(path.read_text() for path in (tmp_path / "incident").iterdir())
     assert not (tmp_path / "evil.txt").exists()
 
@@ -136,6 +138,6 @@ def test_the_end_of_the_flight_record_is_shown_next_to_the_causes(
     assert verdict == without, "it decides nothing"
     verdict_files.write_verdict(tmp_path, verdict, incident)
     clean = "he record ends at step 22, backward; samples ~/page_003.png"
-    assert f"\n\nT{clean}.\n\n" in (tmp_path / "verdict.md").read_text()
+    assert f"\n\nT{clean}.\n\n" in (tmp_path / "incident/verdict.md").read_text()
     for name in ("verdict.json", "facts.json"):
         assert json.loads((tmp_path / name).read_text())["record"] == f"t{clean}"
