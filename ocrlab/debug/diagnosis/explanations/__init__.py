@@ -5,6 +5,7 @@ source.py             the user's source as a syntax tree
 origins.py            where a value comes from
 messages.py           what the messages of libraries say; every regular expression of the explanations
 explanation.py        what an explanation is; the registry
+layers.py             where a layer is built, how it is called
 shapes.py ... notebook_state.py   the explanations, by kind of fault
 
 An explanation that fails or contradicts a fact is not shown: `explain` never raises.
@@ -16,8 +17,10 @@ from dataclasses import replace
 
 from ocrlab.debug.diagnosis.explanations import (
     autograd,
+    batch_shapes,
     checkpoints,
     labels,
+    layer_shapes,
     model_code,
     notebook_state,
     results,
@@ -30,7 +33,19 @@ from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import facts
 
 __all__ = ["Edit", "Explanation", "explain"]
-MODULES = (autograd, checkpoints, labels, model_code, notebook_state, results, samples, shapes, types_and_devices)
+MODULES = (
+    autograd,
+    batch_shapes,
+    checkpoints,
+    labels,
+    layer_shapes,
+    model_code,
+    notebook_state,
+    results,
+    samples,
+    shapes,
+    types_and_devices,
+)
 IN_NOTEBOOKS = "notebook_state"
 
 

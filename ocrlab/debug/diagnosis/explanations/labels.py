@@ -6,9 +6,9 @@ import ast
 
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation, count, explains, listed, replaced, sizes
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
+from ocrlab.debug.diagnosis.explanations.layers import failing_layer, layer_definitions
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, origin
-from ocrlab.debug.diagnosis.explanations.shapes import failing_layer, layer_definitions
 from ocrlab.debug.diagnosis.explanations.source import Source, argument, constant, dotted, last_name
 
 IGNORED = (255, -1, -100, 254, 65535)  # values with which data sets mark what has no label

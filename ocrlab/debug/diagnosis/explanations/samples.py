@@ -201,7 +201,7 @@ def division_by_nothing(fact: Fact, failure: Failure) -> Explanation | None:
     )
     text = f"`{code}` is 0 in `{place[0].code(node)}` ({frame.place})."
     if loader is not None:
-        from ocrlab.debug.diagnosis.explanations.shapes import dataset_length
+        from ocrlab.debug.diagnosis.explanations.batch_shapes import dataset_length
 
         length = dataset_length(loader)
         if loader.drop_last and length is not None and length < (loader.batch_size or 1):

@@ -7,9 +7,9 @@ import ast
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation, explains, replaced, sizes
 from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
 from ocrlab.debug.diagnosis.explanations.labels import loss_tensors
+from ocrlab.debug.diagnosis.explanations.layers import failing_layer
 from ocrlab.debug.diagnosis.explanations.messages import Fact
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin
-from ocrlab.debug.diagnosis.explanations.shapes import failing_layer
 from ocrlab.debug.diagnosis.explanations.source import Source, argument, dotted, last_name
 
 TORCH_NAMES = {

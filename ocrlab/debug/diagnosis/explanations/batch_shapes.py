@@ -1,0 +1,439 @@
+"""Batches: samples of different sizes, the last batch of an epoch, outputs and targets of different shapes."""
+
+from __future__ import annotations
+
+import ast
+import math
+
+from ocrlab.debug.diagnosis.explanations.explanation import (
+    Explanation,
+    count,
+    explains,
+    replaced,
+    sizes,
+)
+from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
+from ocrlab.debug.diagnosis.explanations.layers import (
+    CHANNELS,
+    literal,
+)
+from ocrlab.debug.diagnosis.explanations.messages import Fact
+from ocrlab.debug.diagnosis.explanations.origins import (
+    Origin,
+    dataset_class,
+    failing_call,
+    loader_of,
+)
+from ocrlab.debug.diagnosis.explanations.source import argument, constant, dotted, last_name
+
+
+def batch_rest(failure: Failure, first: int | None, second: int | None) -> Explanation | None:
+    """Explain two sizes that are the batch size and the rest of the last batch."""
+    loader = next((value for _, value in failure.values() if value.kind == "loader"), None)
+    if loader is None or first is None or second is None or loader.batch_size not in (first, second):
+        return None
+    length = dataset_length(loader)
+    rest = second if loader.batch_size == first else first
+    if length is None or length % loader.batch_size != rest or rest == loader.batch_size:
+        return None
+    text = (
+        f"{loader.batch_size} is the batch size and {rest} the rest: {length} samples in batches of "
+        f"{loader.batch_size} leave a last batch of {rest}."
+    )
+    return Explanation(
+        text,
+        f"Use `drop_last=True` in `{loader.name}`, or take the size from the batch (`x.size(0)`) where the state is "
+        "made.",
+    )
+
+
+def dataset_length(loader: Value) -> int | None:
+    """Return how many samples the data set of a loader has, where a stored value tells."""
+    dataset = loader.facts.get("dataset") or {}
+    if isinstance(dataset.get("length"), int):
+        return int(dataset["length"])
+    if dataset.get("shape"):
+        return int(dataset["shape"][0])
+    lengths = {
+        item.get("length") if item.get("length") is not None else (item.get("shape") or [None])[0]
+        for item in (dataset.get("attributes") or {}).values()
+        if item.get("kind") in ("container", "tensor", "array", "table")
+    } - {None}
+    return int(lengths.pop()) if len(lengths) == 1 else None
+
+
+@explains("batch_size")
+def rows_of_outputs_and_targets(fact: Fact, failure: Failure) -> Explanation | None:
+    """Outputs and targets with another number of rows, mostly from a view that spreads samples over rows."""
+    outputs, targets = fact.outputs, fact.targets
+    text = f"The loss gets {count(outputs, 'row')} of outputs and {count(targets, 'target')}."
+    if outputs > targets and outputs % targets == 0:
+        factor = outputs // targets
+        for source in failure.all_sources():
+            for call in source.calls("view", "reshape"):
+                arguments = [constant(value) for value in call.args]
+                output = _loss_operand(failure, "input")
+                classes = output.shape[-1] if output is not None and output.shape else None
+                if (
+                    len(arguments) == 2
+                    and arguments[0] == -1
+                    and isinstance(arguments[1], int)
+                    and arguments[1] != classes
+                ):
+                    wide = arguments[1]
+                    name = source.code(call.func.value) if isinstance(call.func, ast.Attribute) else "x"
+                    text += (
+                        f" `{source.code(call)}` ({source.place(call)}) makes them: each sample has "
+                        f"{wide * factor} = {factor} x {wide} values there, which the view spreads over "
+                        f"{factor} rows, so that {count(targets, 'sample')} become {outputs}."
+                    )
+                    fix = (
+                        f"Keep the batch axis: `torch.flatten({name}, 1)`, and build the next layer for "
+                        f"{wide * factor} features."
+                    )
+                    after = f"torch.flatten({name}, 1)"
+                    return Explanation(text, fix, replaced(source, call.lineno, source.code(call), after))
+        text += (
+            f" There are {factor} rows for each sample: an axis (time steps, crops, pixels) was folded into the batch."
+        )
+        return Explanation(
+            text,
+            f"Fold the targets in the same way, or unfold the outputs before the loss: `outputs.view({targets}, "
+            f"{factor}, -1)`.",
+        )
+    output = _loss_operand(failure, "input")
+    if output is not None and len(output.shape or ()) == 2 and output.shape and output.shape[1] == targets:
+        return Explanation(
+            f"{text} The outputs are {sizes(output.shape)}: samples stand in the second axis.",
+            "Transpose the outputs: `outputs.T`.",
+        )
+    if targets > outputs and targets % max(outputs, 1) == 0:
+        return Explanation(
+            f"{text} There are {targets // outputs} targets for each output row: the model returns one row where the "
+            "targets have several.",
+            "Make the model return a row for each target; if the targets are one-hot, pass `targets.argmax(1)`.",
+        )
+    return Explanation(
+        text,
+        "Both have to come from the same batch: look for a slice, a filter or a `drop_last` that is applied to one "
+        "of them only.",
+    )
+
+
+def _loss_operand(failure: Failure, name: str) -> Value | None:
+    for frame in reversed(failure.frames):
+        if frame.is_library and frame.values.get(name) is not None and frame.values[name].shape is not None:
+            return frame.values[name]
+    return None
+
+
+@explains("target_size")
+def shape_of_target(fact: Fact, failure: Failure) -> Explanation | None:
+    """A target of another shape than the output."""
+    target, output = fact.target, fact.output
+    if target is None or output is None:
+        return None
+    names = _loss_names(failure)
+    t, o = (f"`{names[1]}`", f"`{names[0]}`") if names else ("The target", "the output")
+    text = f"{t} is {sizes(target)} and {o} {sizes(output)}."
+    if len(output) == len(target) + 1 and output[-1] == 1 and output[:-1] == target:
+        return Explanation(
+            f"{text} The output has an extra axis of size 1.",
+            f"Remove it: `{names[0] if names else 'output'}.squeeze(-1)`, or give the target one: "
+            f"`{names[1] if names else 'target'}.unsqueeze(-1)`.",
+        )
+    if len(target) == len(output) + 1 and target[-1] == 1 and target[:-1] == output:
+        return Explanation(
+            f"{text} The target has an extra axis of size 1.",
+            f"Remove it: `{names[1] if names else 'target'}.squeeze(-1)`.",
+        )
+    if len(target) == len(output) == 2 and target[0] == output[0] and target[1] < output[1]:
+        for source in failure.all_sources():
+            for call in source.calls("one_hot"):
+                if argument(call, 1, "num_classes") is None:
+                    before = source.code(call)
+                    after = f"{before[:-1]}, num_classes={_class_count(failure, output[1])})"
+                    text += (
+                        f" `{before}` ({source.place(call)}) has no `num_classes`, so its width is the largest "
+                        f"label of the batch plus one: this batch has no label {output[1] - 1}."
+                    )
+                    return Explanation(
+                        text, f"Give the number of classes: `{after}`.", replaced(source, call.lineno, before, after)
+                    )
+        return Explanation(
+            f"{text} The targets have fewer classes than the model has outputs.",
+            f"Encode the targets with all {output[1]} classes (`F.one_hot(labels, num_classes={output[1]})`).",
+        )
+    if len(target) == 1 and len(output) == 2 and target[0] == output[0]:
+        return Explanation(
+            f"{text} The target has one class index for each sample, the output one value for each of {output[1]} "
+            "classes.",
+            "Use `nn.CrossEntropyLoss` for one class per sample, or one-hot targets (`F.one_hot(target, "
+            "num_classes=...).float()`) for this loss.",
+        )
+    if len(target) == len(output) and target[0] != output[0] and target[1:] == output[1:]:
+        return Explanation(
+            f"{text} They have another number of samples.",
+            "Both have to come from the same batch: look for a filter or a slice that is applied to one of them only.",
+        )
+    if math.prod(target) == math.prod(output):
+        return Explanation(
+            f"{text} Both have {math.prod(output)} values in another arrangement.",
+            "Bring the target into the output's shape: `target.view_as(output)`, if the order is the same, else "
+            "`permute` it.",
+        )
+    return Explanation(
+        text,
+        f"Resize the output or the target so that both are {sizes(target)}: for images `F.interpolate(output, "
+        f"size={sizes(target[-2:])})`."
+        if len(target) == 4
+        else "Make both the same shape before the loss.",
+    )
+
+
+def _class_count(failure: Failure, number: int) -> str:
+    """Return the name of the program's constant with this value, or the number."""
+    for source in failure.all_sources():
+        for node in source.tree.body:
+            if (
+                isinstance(node, ast.Assign)
+                and constant(node.value) == number
+                and isinstance(node.targets[0], ast.Name)
+            ):
+                return node.targets[0].id
+    return str(number)
+
+
+def _loss_names(failure: Failure) -> list[str]:
+    place = failing_call(failure, failure.frame)
+    names = [place[0].code(value) for value in place[1].args[:2]] if place else []
+    return names if len(names) == 2 else []
+
+
+@explains("unpack")
+def wrong_unpacking(fact: Fact, failure: Failure) -> Explanation | None:
+    """More or fewer values than names on the left side."""
+    source, frame = failure.source(failure.frame), failure.frame
+    if frame is None:
+        return None
+    statement = source.statement_at(frame.line) if source else None
+    target = (
+        statement.targets[0]
+        if isinstance(statement, ast.Assign)
+        else statement.target
+        if isinstance(statement, ast.For)
+        else None
+    )
+    value = (
+        statement.value
+        if isinstance(statement, ast.Assign)
+        else statement.iter
+        if isinstance(statement, ast.For)
+        else None
+    )
+    if source is None or target is None or value is None:
+        return None
+    names, code = source.code(target), source.code(value)
+    if isinstance(statement, ast.For):
+        loader = loader_of(failure, Origin(source, value, frame, code))
+        if loader is not None:
+            dataset = dataset_class(failure, loader)
+            returned = None
+            if dataset is not None:
+                for function in dataset[1].body:
+                    if isinstance(function, ast.FunctionDef) and function.name == "__getitem__":
+                        returned = next((node for node in ast.walk(function) if isinstance(node, ast.Return)), None)
+            if dataset and returned is not None and returned.value is not None:
+                width = len(returned.value.elts) if isinstance(returned.value, ast.Tuple) else 1
+                text = (
+                    f"`{names}` takes {fact.expected} values from each batch, but "
+                    f"`{dataset[1].name}.__getitem__` returns {width} (`{dataset[0].code(returned.value)}`, "
+                    f"{dataset[0].place(returned)})."
+                )
+                return Explanation(
+                    text,
+                    f"Write as many names on the left as the data set returns ({width}), or return {fact.expected} "
+                    "values from `__getitem__`.",
+                )
+    maker = failure.value(dotted(value)) if dotted(value) else None
+    if (isinstance(value, ast.Attribute) and value.attr == "shape") or (
+        isinstance(value, ast.Call) and last_name(value.func) in ("size", "shape")
+    ):
+        owner = value if isinstance(value, ast.Attribute) else value.func if isinstance(value, ast.Call) else None
+        tensor = failure.value(source.code(owner.value)) if isinstance(owner, ast.Attribute) else None
+        if tensor is not None and tensor.shape is not None:
+            text = (
+                f"`{tensor.name}` is {sizes(tensor.shape)}, {count(len(tensor.shape), 'axis', 'axes')}, but "
+                f"`{names}` takes {fact.expected}."
+            )
+            return Explanation(
+                text,
+                "Reshape the input to the axes that this line expects (a missing batch or channel axis: "
+                "`unsqueeze`), or unpack what is there.",
+            )
+    number: int | None = fact.actual if fact.actual is not None else maker.length if maker else None
+    what = f"Each item of `{code}`" if isinstance(statement, ast.For) else f"`{code}`"
+    text = (
+        f"{what} gives "
+        f"{count(number, 'value') if number is not None else f'another number of values than {fact.expected}'}, "
+        f"but `{names}` takes {fact.expected}."
+    )
+    return Explanation(
+        text, "Write as many names on the left as there are values on the right; `*rest` takes the remaining ones."
+    )
+
+
+@explains("stack")
+def unequal_samples(fact: Fact, failure: Failure) -> Explanation | None:
+    """Samples of a batch whose sizes differ."""
+    first, second = fact.first_shape, fact.second_shape
+    indices = failure.in_library("fetch")
+    batch = indices.values.get("possibly_batched_index") if indices else None
+    numbers = batch.numbers if batch is not None else None
+    in_collate = (
+        any("collate" in frame.file or "collate" in frame.function for frame in failure.frames)
+        or failure.worker is not None
+    )
+    if not first or not second:
+        return _ragged(fact, failure)
+    window = _window_past_the_end(failure) if len(first) == len(second) and first[1:] == second[1:] else None
+    if window is not None:
+        return Explanation(
+            f"The samples of one batch have different sizes: {sizes(first)} and {sizes(second)}. {window[0]}", window[1]
+        )
+    position = fact.position
+    pair = (
+        f" (samples {numbers[0]} and {numbers[position]})"
+        if numbers and isinstance(position, int) and position < len(numbers)
+        else ""
+    )
+    text = f"The samples of one batch have different sizes: {sizes(first)} and {sizes(second)}{pair}."
+    if not in_collate:
+        text = f"The tensors to be stacked have different sizes: {sizes(first)} and {sizes(second)}."
+    if len(first) == len(second) >= 3 and first[0] == second[0] and first[1:] != second[1:]:
+        for source in failure.all_sources():
+            for call in source.calls("Resize", "SmallestMaxSize", "RandomResize"):
+                size = argument(call, 0, "size")
+                single = size is not None and not isinstance(size, ast.Tuple | ast.List)
+                if size is not None and single and isinstance(literal(failure, source, size), int):
+                    n, before = source.code(size), source.code(call)
+                    after = before.replace(f"({n}", f"(({n}, {n})", 1)
+                    text += (
+                        f" `{before}` ({source.place(call)}) has a single number: it brings the shorter edge to "
+                        f"{n} and keeps the aspect ratio, so the other edge depends on the picture."
+                    )
+                    return Explanation(
+                        text,
+                        f"Give both edges: `{after}`, or add `CenterCrop({n})` after it.",
+                        replaced(source, call.lineno, before, after),
+                    )
+        return Explanation(
+            f"{text} The images have different heights and widths, and a batch is one tensor.",
+            "Resize or crop all to one size in the transform (`transforms.Resize((height, width))`), or pad them in "
+            "a `collate_fn`.",
+        )
+    if len(first) == len(second) >= 3 and first[0] != second[0] and first[1:] == second[1:]:
+        kinds = [CHANNELS.get(n, f"{n}-channel") for n in (first[0], second[0])]
+        return Explanation(
+            f"{text} Axis 0 differs: {kinds[0]} and {kinds[1]} images.",
+            'Convert every image when it is opened: `Image.open(path).convert("RGB")`.',
+        )
+    if len(first) != len(second):
+        return Explanation(
+            f"{text} They do not even have the same number of axes.",
+            "Return tensors of the same number of axes from `__getitem__` (grayscale images lack a channel axis: "
+            '`unsqueeze(0)`, or `convert("RGB")`).',
+        )
+    if first[1:] == second[1:]:
+        boxes = len(first) == 2 and first[1] in (4, 5)
+        text += (
+            f" They have different lengths ({first[0]} and {second[0]}), and `default_collate` can stack "
+            "tensors of one size only."
+        )
+        if boxes:
+            return Explanation(
+                f"{text} Images have different numbers of boxes.",
+                "Keep them as a list: `DataLoader(..., collate_fn=lambda batch: tuple(zip(*batch)))`, as "
+                "torchvision's detectors expect.",
+            )
+        return Explanation(
+            text,
+            "Pad them in a `collate_fn`: `torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)`, and return "
+            "the lengths beside them; or cut all samples to one length in `__getitem__`.",
+        )
+    return Explanation(text, "Bring all samples to one size in `__getitem__`, or write a `collate_fn` that pads them.")
+
+
+def _window_past_the_end(failure: Failure) -> tuple[str, str] | None:
+    """Explain windows of a series of which the last ones run past its end: text and fix."""
+    for source in failure.all_sources():
+        for owner in (node for node in source.nodes if isinstance(node, ast.ClassDef)):
+            methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
+            item, length = methods.get("__getitem__"), methods.get("__len__")
+            if item is None or length is None:
+                continue
+            ends = [
+                node.slice.upper
+                for node in ast.walk(item)
+                if isinstance(node, ast.Subscript)
+                and isinstance(node.slice, ast.Slice)
+                and isinstance(node.slice.upper, ast.BinOp)
+            ]
+            counted = next(
+                (n.value for n in ast.walk(length) if isinstance(n, ast.Return) and n.value is not None), None
+            )
+            extra = [
+                source.code(end.right) for end in ends if isinstance(end, ast.BinOp) and isinstance(end.op, ast.Add)
+            ]
+            code = source.code(counted)
+            lacking = [name for name in extra if name.startswith("self.") and name not in code]
+            if lacking and code:
+                text = (
+                    f"`{owner.name}.__len__` returns `{code}` ({source.place(length)}), but a sample also reads "
+                    f"`{lacking[0]}` values after that: the last windows run past the end and are shorter."
+                )
+                return text, f"Count only whole windows: `return {code} - {lacking[0]} + 1` in `__len__`."
+    return None
+
+
+def _ragged(fact: Fact, failure: Failure) -> Explanation | None:
+    if fact.first_size is not None and fact.axis:
+        text = (
+            f"The samples of one batch have different sizes: {fact.first_size} and {fact.second_size} in axis "
+            f"{fact.axis} of the batch."
+        )
+        return Explanation(
+            text,
+            "Bring all samples to one size in `__getitem__` (for images `transforms.Resize((height, width))`), or "
+            "pad them in a `collate_fn`.",
+        )
+    if fact.lists:
+        batch = next(
+            (
+                value
+                for frame, value in failure.values(library=True)
+                if value.name in ("batch", "elem") and value.length
+            ),
+            None,
+        )
+        detail = (
+            f" (the first one has {batch.items[0].get('length')} elements)"
+            if batch is not None and batch.items and batch.items[0].get("length")
+            else ""
+        )
+        return Explanation(
+            f"The data set returns lists whose lengths differ from sample to sample{detail}; `default_collate` can "
+            "only combine lists of one length.",
+            "Return padded tensors of one size, or pass a `collate_fn` that pads or keeps the lists: "
+            "`collate_fn=lambda batch: tuple(zip(*batch))`.",
+        )
+    if fact.resize:
+        return Explanation(
+            "A data worker wrote samples of different sizes into one shared tensor.",
+            "Bring all samples to one size in `__getitem__`, or write a `collate_fn` that pads them; with "
+            "`num_workers=0` the message names the sizes.",
+        )
+    return Explanation(
+        "The arrays to be stacked have different shapes.",
+        "Bring all of them to one shape first, or keep them in a list.",
+    )
