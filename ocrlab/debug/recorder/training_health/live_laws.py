@@ -44,7 +44,7 @@ class LiveLaws:
         self.train_rows: list[bytes] = []
         self.valid_rows: list[list[bytes]] = []  # of each call in eval mode
         self.shapes: list[Any] = []
-        self.weights: list[tuple[int, float, float]] = []  # of micro-batches: step, labels, weight of each
+        self.weights: list[tuple[Any, float, float]] = []  # of micro-batches: step and classes, labels, weight of each
         self.start: list[str] = []
         self.copies = [pair for model in self.models for pair in _copies(model)]
         self.begun = {id(part): _snapshot(part) for pair in self.copies for part in (pair[1], pair[3])}
@@ -111,22 +111,28 @@ class LiveLaws:
                 continue
             visited.add(node)
             if type(node).__name__.startswith("NllLoss"):
-                node.register_prehook(lambda gradients, node=node: self._weigh(node, gradients, step))
+                self._hook(node, step)
                 return
             waiting += [before for before, _ in node.next_functions]
 
+    def _hook(self, node: Any, step: int) -> None:
+        """Read now what a loss has saved: a hook that held its node would keep the graph for ever."""
+        target, mean, each = node._saved_target, node._saved_reduction == 1, node._saved_reduction == 0
+        labels = float((target != node._saved_ignore_index).sum())
+        divisor = float(node._saved_total_weight) if mean else 1.0
+        key = (step, node._saved_self.shape[1])
+
+        def weigh(gradients: Any) -> None:
+            gradient = gradients[0].abs()
+            weight = gradient[gradient != 0].mean() if each else gradient / divisor
+            if labels and float(weight) > 0:
+                self.weights.append((key, float((gradient != 0).sum()) if each else labels, float(weight)))
+
+        node.register_prehook(lambda gradients: self._weigh(weigh, gradients))
+
     @guard
-    def _weigh(self, node: Any, gradients: Any, step: int) -> None:
-        gradient = gradients[0]
-        target, ignored = node._saved_target, node._saved_ignore_index
-        labels = float((target != ignored).sum())
-        if node._saved_reduction == 0:
-            counted = gradient[gradient != 0].abs()
-            labels, weight = float(counted.numel()), float(counted.mean()) if counted.numel() else 0.0
-        else:
-            weight = abs(float(gradient)) / (float(node._saved_total_weight) if node._saved_reduction == 1 else 1.0)
-        if labels and weight:
-            self.weights.append((step, labels, weight))
+    def _weigh(self, weigh: Any, gradients: Any) -> None:
+        weigh(gradients)
 
     def sentences(self, loader: Any, steps: int, passes: int) -> Iterator[str]:
         """Yield a sentence for each law that the training broke."""
@@ -151,7 +157,7 @@ class LiveLaws:
             yield f"{text}: the validation is no measure of what is new. Split before a source is repeated or augmented"
 
     def _accumulation(self) -> Iterator[str]:
-        by_step: dict[int, list[tuple[float, float]]] = {}
+        by_step: dict[Any, list[tuple[float, float]]] = {}
         for step, labels, weight in self.weights:
             by_step.setdefault(step, []).append((labels, weight))
         for micros in by_step.values():
