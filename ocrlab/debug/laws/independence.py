@@ -20,6 +20,10 @@ def test(step: Experiment, given: Given) -> Iterator[Result]:
         raise NotTestable("the batch has no two samples along a common first dimension")
     if not certain(step, given.batch_size):
         raise NotTestable("which dimension counts the samples is not clear; give `loader`")
+    paired = _paired(step, n)
+    if paired:
+        yield paired
+        return
     if any(isinstance(m, _BatchNorm) and m.running_mean is None for m in step.model.modules()):
         raise NotTestable("a BatchNorm keeps no running statistics: it takes those of the batch in eval mode too")
     if step.draws_numbers():
@@ -36,7 +40,7 @@ def test(step: Experiment, given: Given) -> Iterator[Result]:
                 yield _mixed(step, before, after, apart)
                 return
     timed = any(t.ndim == 1 and t.is_floating_point() for _, t in dotted_tensors(step.batch))  # rewards, in their order
-    reached = (None if timed else _order(step, first.loss, n)) or _paired(step, n)
+    reached = None if timed else _order(step, first.loss, n)
     yield reached or held(f"another sample changes no output of the rest of {n} samples, nor does their order")
 
 
@@ -99,38 +103,42 @@ def _order(step: Experiment, loss: float, n: int) -> Result | None:
 
 
 def _paired(step: Experiment, n: int) -> Result | None:
-    """Change the target of each sample in turn, and look which outputs are pushed another way; of a few samples."""
-    first = step.run(gradients=True)
+    """Change the input, then the target of a sample, and look whether they act on the same row of the output."""
+    first = step.run(gradients=True, training=False)
     read = [t for call in first.inputs for t in call]
     names = [
         name
         for name, t in dotted_tensors(step.batch)
         if t.ndim == 1 and len(t) == n and t.unique().numel() > 1 and not any(t.shape == r.shape for r in read)
     ]
-    pushes = [(i, t) for i, t in enumerate(first.pushes) if t is not None and t.ndim and len(t) == n]
-    if not names or len(pushes) != 1 or n < 4:
+    pushes = [i for i, t in enumerate(first.pushes) if t is not None and t.ndim and len(t) == n]
+    if not names or len(pushes) != 1 or len(first.pushes) != len(first.outputs) or n < 4:
         return None
-    which, before = pushes[0]
-    strays = []
+    which, strays = pushes[0], []
     for sample in (0, n // 2):
 
-        def change(name: str, t: Tensor, at: int = sample) -> Tensor:
-            t = t.clone()
-            if name in names:
-                t[at] = t[(t != t[at]).to(torch.uint8).argmax()]
+        def change(name: str, t: Tensor, targets: bool, at: int = sample) -> Tensor:
+            if (name in names) is targets and t.ndim and len(t) == n:
+                t = t.clone()
+                t[at] = t[(t != t[at]).reshape(n, -1).any(1).to(torch.uint8).argmax()]
             return t
 
-        after = step.run(rebuilt(step.batch, change), gradients=True).pushes[which]
-        if after is None or after.shape != before.shape:
-            return None
-        change_at = (after - before).reshape(n, -1).abs().amax(1)
-        other = int(change_at.argmax())
-        strays += [(sample, other)] if change_at[sample] == 0 and change_at[other] > 0 else []
+        rows = []
+        for targets in (False, True):
+            batch = rebuilt(step.batch, lambda name, t, targets=targets: change(name, t, targets))  # type: ignore[misc]
+            other = step.run(batch, gradients=True, training=False)
+            pair = [(run.pushes if targets else run.outputs)[which] for run in (first, other)]
+            if pair[0] is None or pair[1] is None or pair[0].shape != pair[1].shape:
+                return None
+            moved = (pair[0] - pair[1]).reshape(n, -1).abs().amax(1)
+            rows.append({row for row, size in enumerate(moved.tolist()) if size})
+        strays += [(sample, *map(min, rows))] if all(rows) and not rows[0] & rows[1] else []
     if len(strays) < 2:
         return None
+    sample, row, other_row = strays[0]
     return Result(
         "broken",
-        f"the target of sample {strays[0][0]} acts on the output of sample {strays[0][1]} and not on its own",
+        f"sample {sample} is answered in row {row} of the output, and its target acts on row {other_row}",
         ", ".join(f"batch.{name}" for name in names),
         "targets beside their samples",
         ("inputs are shuffled or mixed without their targets, or the reverse", "the targets are sorted or filtered"),

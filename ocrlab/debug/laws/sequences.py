@@ -46,7 +46,7 @@ def test(step: Experiment, given: Given) -> Iterator[Result]:
         broken += [*_offset(tokens, causal), *_packed(step, tokens, given.loader)]
         words = "later tokens change no earlier output" if causal else "outputs depend on the whole sequence"
     yield from broken
-    if tokens is None and not broken and not any(_fill(t) for _, t in _texts(step)):
+    if tokens is None and not broken and all(_fill(t) is None for _, t in _texts(step)):
         raise NotTestable("the batch holds no texts (samples, positions)")
     if not broken:
         yield held(words)

@@ -323,7 +323,7 @@ def test_inputs_and_targets_in_other_orders() -> None:
 
     images = torch.randn(16, 3, 6, 6), torch.arange(16) % 5
     model = nn.Sequential(nn.Flatten(), nn.Linear(108, 5))
-    assert "acts on the output of sample" in str(ocrlab.check_step(model, images, lambda m, b: loss(m, b, False)))
+    assert "its target acts on row" in str(ocrlab.check_step(model, images, lambda m, b: loss(m, b, False)))
     assert ocrlab.check_step(model, images, lambda m, b: loss(m, b, True)).ok
 
 
