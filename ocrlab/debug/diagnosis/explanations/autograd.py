@@ -455,6 +455,21 @@ def changed_in_place(fact: Fact, failure: Failure) -> Explanation | None:
                 "Call all `backward()` before the first `step()`, or compute the second loss anew after the step; "
                 "`.detach()` what the first loss should not train.",
             )
+    layers = [
+        (source, call)
+        for source in failure.all_sources()
+        for call in source.nodes
+        if isinstance(call, ast.Call) and constant(argument(call, -1, "inplace")) is True
+    ]
+    if not changes and layers:
+        source, call = layers[0]
+        before = source.code(call)
+        after = before.replace(", inplace=True", "").replace("inplace=True", "")
+        return Explanation(
+            f"{text} `{before}` ({source.place(call)}) writes its output into its input.",
+            f"Build it without `inplace`: `{after}`.",
+            replaced(source, call.lineno, before, after),
+        )
     if not changes:
         return Explanation(
             text,

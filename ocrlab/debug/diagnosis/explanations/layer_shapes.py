@@ -380,7 +380,7 @@ def _image_mode(failure: Failure, text: str, channels: int, expected: int, outpu
         f'Convert the images when they are read (`Image.open(path).convert("{mode}")`), or build the layer for '
         f"{kind} input: `in_channels={channels}`."
     )
-    return Explanation(f"{text} So {reason}.", fix)
+    return Explanation(f"{text} That is the number of channels of {kind} images.", fix)
 
 
 @explains("conv_dimensions")

@@ -739,6 +739,18 @@ t = transforms.Scale(10)
 """,
         ["transforms.Resize"],
     ),
+    "inplace_layer": (
+        """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__(); self.fc = nn.Linear(4, 4); self.act = nn.ReLU(inplace=True)
+    def forward(self, x):
+        h = torch.tanh(self.fc(x))
+        return h + self.act(h)
+Block()(torch.rand(2, 4)).sum().backward()
+""",
+        ["output of `Tanh`", "nn.ReLU(inplace=True)", "nn.ReLU()"],
+    ),
 }
 PROGRAMS |= {
     "training_function": (
