@@ -138,6 +138,6 @@ def test_the_end_of_the_flight_record_is_shown_next_to_the_causes(
     assert verdict == without, "it decides nothing"
     verdict_files.write_verdict(tmp_path, verdict, incident)
     clean = "he record ends at step 22, backward; samples ~/page_003.png"
-    assert f"\n\nT{clean}.\n\n" in (tmp_path / "incident/verdict.md").read_text()
+    assert f"\n\nT{clean}.\n\n" in (tmp_path / "verdict.md").read_text()
     for name in ("verdict.json", "facts.json"):
         assert json.loads((tmp_path / name).read_text())["record"] == f"t{clean}"
