@@ -21,6 +21,7 @@ from ocrlab.debug.memory.fit_trials import KILLS, MemoryTrial, Report, TrialRunn
 from ocrlab.debug.memory.memory_limit import Limit
 from ocrlab.errors import RunError
 
+PASSES = 10  # each crop of a batch is trained so many times in a trial, with what is around the steps
 MOST = 4096  # crops: no larger batch is tried
 CLOSE = 0.90  # of the limit: a batch that needs so much is not made larger
 
@@ -110,7 +111,7 @@ def search(room: TrialRunner, guess: Mapping[str, Any], most: int, first: int | 
             return low, "time"
         ceiling = high - 1 if low or first is None else min(high - 1, first)
         batch = max(low + 1, min(ceiling, int(wanted)))
-        if low and room.tries[-1].seconds * batch / room.tries[-1].batch > room.left():
+        if low and (batch := min(batch, _reach(room, low))) == low:
             return low, "time"
         done = room.attempt(batch)
         if not done.measured and not done.answer.get("slow"):
@@ -144,6 +145,14 @@ def verify_longer(room: TrialRunner, batch: int, proven: str) -> tuple[int, str]
             high, proven = at, "batch + 1 fails"
             at, down = ((low + high) // 2, down) if low else (max(1, at - down), 2 * down)
     return low, proven
+
+
+def _reach(room: TrialRunner, low: int) -> int:
+    """Return the largest batch whose trial ends in the time that is left, by the speed of `low`."""
+    fitted = next(trial for trial in reversed(room.tries) if trial.batch == low)
+    if not fitted.crops_a_second:
+        return MOST
+    return low + int(fitted.crops_a_second * max(0.0, room.left() - fitted.seconds) / PASSES)
 
 
 def _next(usable: int, low: int, high: int, peaks: Mapping[int, int], slope: float, *, failed: bool) -> float:

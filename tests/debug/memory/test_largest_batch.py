@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -92,15 +93,22 @@ def test_a_longer_check_that_was_not_measured_leaves_the_short_result(tmp_path: 
     assert largest_batch.verify_longer(played, 20, "close") == (20, "unverified")
 
 
-def test_nothing_that_is_begun_takes_longer_than_the_time_that_is_left(tmp_path: Path) -> None:
-    played = room(tmp_path, lambda batch: (200 + 5 * batch) * MIB)
-    played.attempt = lambda batch, *_a, **_o: (
-        played.tries.append(  # type: ignore[method-assign]
-            MemoryTrial(batch, True, played.of(batch), seconds=30.0)
-        )
-        or played.tries[-1]
-    )  # type: ignore[func-returns-value]
-    assert largest_batch.search(played, {**GUESS, "slope": 5 * MIB}, 4096, 9) == (9, "time")
+@pytest.mark.parametrize(("seconds", "right"), [(70.0, (9, "time")), (30.0, (12, "time"))])
+def test_nothing_is_begun_that_takes_longer_than_the_time_that_is_left(
+    tmp_path: Path, seconds: float, right: tuple[int, str]
+) -> None:
+    class Slow(Played):
+        def attempt(self, batch: int, changes: Any = None, *, long: bool = False) -> MemoryTrial:
+            done = replace(super().attempt(batch), seconds=seconds, crops_a_second=1.05)
+            self.tries[-1] = done
+            self.end -= 31 if len(self.tries) > 1 else 0
+            return done
+
+    played = Slow(
+        *(getattr(room(tmp_path, int), name) for name in ("config", "folder", "limit", "margin", "end", "report"))
+    )
+    played.of = lambda batch: (200 + 5 * batch) * MIB
+    assert largest_batch.search(played, {**GUESS, "slope": 5 * MIB}, 4096, 9) == right
 
 
 def test_a_child_that_cannot_estimate_is_reported_with_how_it_ended(
