@@ -59,7 +59,7 @@ class Detector:
         hmean = (card.get("metrics") or {}).get("hmean@0.5")
         if origin.endswith("newest successful run") and isinstance(hmean, float) and hmean < WEAK:
             origin += f", which reached only hmean@0.5 {hmean:.2f}"
-            origin += f" (the checkpoint `{pretrained.NAME}` is the included detector)"
+            origin += f" (`{pretrained.NAME}` as checkpoint is the included detector)"
         try:
             net = net.to(device)
         except (RuntimeError, AssertionError) as error:  # torch's, of which some list thirty kinds of device

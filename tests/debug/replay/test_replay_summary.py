@@ -47,7 +47,7 @@ def test_the_sentence_of_an_overflow_that_goes_away_in_fp32() -> None:
         "sample `page_031.png`; does not happen in fp32."
     )
     assert replay_summary.record(subject(), outcomes, "", 1.0)["reproduced"] is True
-    assert [row[0] for row in replay_summary.rows(outcomes)] == ["cell", "traced", "fp32"]
+    assert [row[0] for row in replay_summary.rows(outcomes)] == ["run", "traced", "fp32"]
 
 
 def test_the_sentence_of_a_target_names_sample_and_pixel() -> None:
