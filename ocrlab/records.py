@@ -171,6 +171,24 @@ def finite(value: Any) -> Any:
     return value
 
 
+def fitting(value: Any, shape: Any) -> Any:
+    """Return what of a stranger's value has a shape, None where nothing has.
+
+    A shape is a type or several; `[shape]`, of which the items that fit stay; or an object of keys and their shapes,
+    of which a key with another value goes, and one that the shape does not have stays.
+    """
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return None
+        fit = {key: fitting(item, shape[key]) if key in shape else item for key, item in value.items()}
+        return {key: item for key, item in fit.items() if item is not None or value[key] is None}
+    if isinstance(shape, list):
+        items = value if isinstance(value, list) else []
+        return [fit for item in items if (fit := fitting(item, shape[0])) is not None] if items == value else None
+    good = isinstance(value, shape) and (not isinstance(value, float) or math.isfinite(value))
+    return value if good and (not isinstance(value, bool) or shape is not int) else None
+
+
 def from_json(text: str | bytes, *, source: str) -> dict[str, Any]:
     """Parse one JSON object written by ocrlab and check its schema number; raises DataError naming `source`."""
     try:

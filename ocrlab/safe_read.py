@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 SMALL = 4_000_000  # bytes; a config, a sentinel or a table of metrics that is larger was not written by ocrlab
+RECORD = 200_000_000  # bytes of a notebook or a record that is parsed whole
 LARGEST = 2**31 - 1  # bytes of any file that is read whole
 FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # of a pipe that takes the place of a file after it was looked at
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}

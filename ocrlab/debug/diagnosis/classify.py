@@ -28,6 +28,7 @@ from ocrlab.debug.diagnosis.explained_verdict import explain_verdict
 from ocrlab.debug.diagnosis.hangs import hang_cause
 from ocrlab.debug.diagnosis.log_records import RAISED
 from ocrlab.debug.diagnosis.log_text import LogText, by_person, is_sentence
+from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict
 
 SURE = 0.8  # from here on a verdict names one cause and lists no look-alikes
@@ -47,6 +48,9 @@ UNMADE = "io.missing"  # after an exception: what the step that failed should ha
 NAN_LOSS = re.compile(r"(?i)loss\w*\W{1,4}(?:nan|inf)\b")
 CONSEQUENCES = {"num.nonfinite": "data.nonfinite"}  # what the other one entails
 HUNG = ("hung", "suspected")
+# Signals that somebody sends, and the families of causes that end or stop a program from outside its own lines.
+SENT = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGKILL", "SIGXCPU", "SIGALRM", "SIGUSR1", "SIGUSR2")
+SENDERS = ("ext.", "host.", "scheduler.", "hang.", "loader.", "dist.", "hw.", "wsl.", "notebook.")
 Place = tuple[int, int]
 
 
@@ -156,6 +160,10 @@ def _relevant(hits: list[Hit], incident: Incident, texts: list[LogText]) -> list
         hits = [hit for hit in hits if hit.evidence.line is None or NAN_LOSS.search(hit.evidence.text)]
     elif incident.status not in HUNG:
         hits = final_exception.drop_survived(hits, texts)
+    signal = incident.signal or exit_codes.signal_of_exit(incident.exit_code)
+    if (signal in SENT or incident.status in HUNG) and final_exception.find_uncaught(texts) is None:
+        # What ended it, or holds it, outranks what it printed and survived.
+        hits = [hit if hit.cause.startswith(SENDERS) else hit.capped(Level.POSSIBLE) for hit in hits]
     if incident.status == "log" and final_exception.find_uncaught(texts) is None:
         hits = final_exception.cap_benign_warnings(hits, texts)
     if incident.facts.get("silent"):  # a handler may have taken what kept the file from being written

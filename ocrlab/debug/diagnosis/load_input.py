@@ -18,7 +18,7 @@ from ocrlab.debug.diagnosis.log_text import HEAD, junk, read_excerpt
 from ocrlab.debug.flight_record import last_position, training_findings
 from ocrlab.errors import DataError
 from ocrlab.hardware.processes import exit_codes
-from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict, from_json
+from ocrlab.records import Cause, Evidence, Incident, RuledOut, Verdict, fitting, from_json
 from ocrlab.run_folder import launcher
 
 ENDINGS = ("failed", "killed", "hung", "suspected")
@@ -29,6 +29,35 @@ SENTINELS = (".FAILURE", ".RUNNING", ".SUCCESS")
 BINARY = ("\x7fELF", "\ufffdPNG", "PK\x03\x04", "\x1f\ufffd\x08", "BZh9", "\ufffd7zXZ", "(\ufffd/\ufffd")  # as UTF-8
 WATCHERS = ("Killed", "Failed", "Hung")  # types of the records that `ocrlab watch` writes: no exception of the program
 RESULT = "application/vnd.ocrlab.result+json"
+
+
+NUMBER = (int, float)
+LINE = {"file": str, "line": int, "text": str}
+RANK = {"rank": int, "pid": int, "pids": [int], "exit_code": int, "signal": str, "end": str, "world": int, "file": str}
+FACTS = {  # as `records.Incident` lists them; what a stranger's folder has in another form is not read
+    **dict.fromkeys(("oom_kills", "main_pid", "workers", "fd_limit", "shm_free_bytes", "disk_free_bytes"), int),
+    **dict.fromkeys(("memory_limit_bytes", "memory_peak_bytes", "address_space_bytes"), NUMBER),
+    **dict.fromkeys(("silent_seconds", "run_seconds"), NUMBER),
+    **dict.fromkeys(("ended_by", "platform", "record", "silent"), str),
+    **dict.fromkeys(("torch", "explained", "verdict"), dict),
+    "pids": [int],
+    "oom_pids": [int],
+    "cpu_flags": [str],
+    "gpu": (bool, dict),
+    "exits": [{"pid": int, "role": str, "exit_code": int, "signal": str}],
+    "ranks": [RANK],
+    "hang": {"id": str, "confidence": NUMBER, "pid": int, "why": str, "evidence": [LINE]},
+    "heartbeat": {"step": NUMBER, "phase": str, "age": NUMBER, "time": NUMBER},
+    "memory": {"seconds": [NUMBER], "tree": [NUMBER], "shm": [NUMBER], "group": dict, "processes": [dict]},
+    "gpus": {"cards": [dict]},
+}
+
+
+def read_facts(stored: object) -> dict[str, Any]:
+    """Return the facts that a run folder stores, as far as they have the form that a diagnosis reads."""
+    facts: dict[str, Any] = fitting(stored, FACTS) or {}
+    ranks = [{"pids": [], **row} for row in facts.get("ranks", ()) if {"rank", "pid"} <= row.keys()]
+    return {**facts, "ranks": ranks} if "ranks" in facts else facts
 
 
 def read_ending(stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +126,7 @@ def read_replay(run: Path) -> dict[str, Any] | None:
     places = [run / "incident", run / "flight"]  # the latter of a run of which nobody has said that it failed
     for path in sorted((path for place in places for path in place.glob("replay*.json")), key=age, reverse=True):
         try:
-            answer = json.loads(safe_read.read(path))
+            answer = json.loads(safe_read.read(path, safe_read.RECORD))
         except (OSError, ValueError, RecursionError):
             continue
         if isinstance(answer, dict) and isinstance(answer.get("answer"), str):
@@ -206,7 +235,7 @@ def _with_status(verdict: Path, texts: dict[str, str], record: dict[str, Any]) -
         end["status"] = "failed"
     end["signal"] = end["signal"] or exit_codes.signal_of_exit(end["exit_code"])
     facts = _record(verdict.with_name("facts.json")) or before.get("facts") or _unwatched(verdict.parents[1], record)
-    return Incident(**end, texts=texts, facts=facts if isinstance(facts, dict) else {})
+    return Incident(**end, texts=texts, facts=read_facts(facts))
 
 
 def _record_end(run: Path, status: str, *, spoken: bool) -> str:
@@ -250,7 +279,7 @@ def _ranks(run: Path) -> list[dict[str, Any]]:
 def _record(file: Path) -> dict[str, Any]:
     """Return a JSON file of a run; empty without one, or where a crash has torn it: the logs beside it still speak."""
     try:
-        return from_json(safe_read.read(file), source=str(file)) if file.is_file() else {}
+        return from_json(safe_read.read(file, safe_read.RECORD), source=str(file)) if file.is_file() else {}
     except DataError as error:
         if "newer" in error.what:
             raise
@@ -263,8 +292,8 @@ def read_notebook(place: Path) -> Incident:
     One that `ocrlab run` executed has stored its ending and verdict too.
     """
     try:
-        cells = json.loads(safe_read.read(place)).get("cells", [])
-    except (ValueError, AttributeError) as error:
+        cells = json.loads(safe_read.read(place, safe_read.RECORD)).get("cells", [])
+    except (ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"{place} is not a notebook", got=str(error), need="an executed .ipynb file") from error
     outputs: list[dict[str, Any]] = []
     for cell in cells if isinstance(cells, list) else ():
@@ -289,7 +318,8 @@ def _output(output: dict[str, Any]) -> list[str]:
     if output.get("output_type") == "error":
         if output.get("ename") in OURS:
             return []
-        return [*map(str, output.get("traceback") or ()), f"{output.get('ename')}: {output.get('evalue')}"]
+        lines = output.get("traceback")
+        return [*map(str, lines if isinstance(lines, list) else ()), f"{output.get('ename')}: {output.get('evalue')}"]
     bundle = output.get("data")
     data: dict[str, Any] = bundle if isinstance(bundle, dict) else {}
     if RESULT in data:  # our own words

@@ -22,6 +22,7 @@ from ocrlab.debug.watch.memory_tracker import MemoryTracker
 from ocrlab.debug.watch.output_stream import CHUNK, LogBuffer, OutputCallback, Sink, is_open, waiting_bytes
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 OURS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 LINGER = 2.0  # seconds for processes that a program leaves running after it ended well; none after a failure
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
@@ -63,6 +64,7 @@ class Session:
     ending: float | None = None  # when SIGTERM went to everyone
     killed: float = 0.0  # when SIGKILL last did
     drained: float | None = None  # when nothing was left to write any more
+    before_stop: Callable[[], None] = lambda: None  # called before the program gets a signal that may end it
     child: Child = field(init=False, repr=False)  # from `start` on
 
     def start(self, command: list[str], env: Mapping[str, str], scratch: Path) -> None:
@@ -301,6 +303,7 @@ class Session:
             self.selector.unregister(0)
             return
         if self.terminal.interrupts(data):
+            self.before_stop()
             self._interrupted()
         self.keys += data
         self.quiet.moved(time.monotonic(), "keys")
@@ -354,6 +357,8 @@ class Session:
     def _pass_on(self, number: int) -> None:
         if number == signal.SIGTERM == self.asked[0] and time.monotonic() - self.asked[1] < TWICE:
             return
+        if number in STOPPING:
+            self.before_stop()
         if number == signal.SIGINT:
             self._interrupted()
         self.asked = number, time.monotonic()

@@ -16,7 +16,7 @@ from ocrlab import run_folder
 from ocrlab.debug.flight_record import training_findings
 from ocrlab.debug.watch import clean_exit_hints, error_hook, incident, incident_evidence, incident_folder
 from ocrlab.debug.watch.child_process import CommandRefused
-from ocrlab.debug.watch.io_loop import LINGER, OBEYED, Session
+from ocrlab.debug.watch.io_loop import LINGER, OBEYED, STOPPING, Session
 from ocrlab.debug.watch.memory_tracker import OomKillCounters
 from ocrlab.errors import RunError
 from ocrlab.hardware.processes import exit_codes, process_tree
@@ -28,7 +28,8 @@ ENDED = (128 + signal.SIGTERM, 128 + signal.SIGKILL)  # exit status of a program
 LOST = 1  # exit status of a successful program whose output could not be written
 WRONG_USE = 2  # exit status of a command that was called with the wrong words
 EVEN = 0.5  # of a verdict on a hang: below it the program may as well be slow
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+STILL = 5.0  # seconds without progress after which the stacks of a program are taken before it is stopped,
+SLOWER = 3  # and so many times the longest time between two of its heartbeats
 STOPS, MOST_STOPS = 10.0, 120.0  # seconds in which a training that was asked to stop moves; more where it is slow
 TICK = 0.1  # seconds between two looks at the clock while something is about to happen
 FAMILY = (0.15, 4.0, 30.0)  # seconds, factor, seconds: first list of the program's processes, the next, at most
@@ -86,6 +87,7 @@ class WatchedRun:
     suspected: Path | None = None  # the incident folder of a suspicion
     silent_since: float = 0.0  # when the silence began that was reported
     stacks: dict[str, str] = field(default_factory=dict)  # of that silence, while it lasts
+    still: float = 0.0  # seconds for which nothing had moved when it was asked to stop
     verdict: Verdict | None = None
     hung: bool = False  # we ended it because it hung
     refused_signal: int = 0  # it hung after this signal, which should have stopped it
@@ -134,6 +136,23 @@ class WatchedRun:
             self.verdict, self.suspected = self._explain("hung" if quiet.has_heartbeat else "suspected")
             self._write_summary(f"{what}; the program goes on", self.verdict, self.suspected)
 
+    def before_stop(self) -> None:
+        """Take the stacks of a program that has stood still, before it gets a signal: afterwards nobody can."""
+        quiet, now = self.session.quiet, time.monotonic()
+        seconds = now - quiet.since
+        if self.still or self.suspected or self.hung or seconds < max(STILL, SLOWER * quiet.longest):
+            return
+        if self.session.child.code is not None or self.session.waits_for_keys:
+            return
+        self.still, self.silent_since = seconds, quiet.since
+        home = self._home().path if not self.options.own_folder else None
+        case = incident_evidence.gather(self.session, self.kills, self.scratch, "suspected", None, home)
+        self.stacks = {name: text for name, text in case.texts.items() if name == incident_evidence.STACKS}
+        verdict = incident.judge(case, home)
+        best = verdict.causes[0] if verdict.causes else None
+        if home and best and best.confidence >= EVEN and best.id == (case.facts.get("hang") or {}).get("id"):
+            self.verdict, self.suspected = verdict, self._write(self._home(), verdict, case)
+
     def refused(self, refused: CommandRefused) -> Ended:
         """Write down that the command could not be executed at all."""
         self.session.write_message(f"ocrlab watch: {refused}")
@@ -174,7 +193,11 @@ class WatchedRun:
         if self._stopped_early():
             session.write_message(f"ocrlab watch: {what}, before it had a run folder")
             return Ended(status, exit_code, name, None, None, exit_status)
-        if stayed and self.suspected:
+        if self.still and session.ended_by:
+            what += f", asked to end after {self.still:.0f} s without progress"
+        if stayed and self.verdict and self.suspected and self.still:  # its report is new
+            self._write_summary(what, self.verdict, self.suspected)
+        elif stayed and self.suspected:
             what += f", asked to end after {stayed:.0f} s without progress"
             what += f"; the report of the hang stays: {incident.short(self.suspected)}"
             session.write_message(f"ocrlab watch: {what}")

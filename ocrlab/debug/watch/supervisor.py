@@ -51,6 +51,7 @@ def watch(
     scratch = Path(tempfile.mkdtemp(prefix="ocrlab-watch-"))
     session = Session(HangDetector(options.silence, scratch / "heartbeat"), output)
     run = WatchedRun(list(command), options, session, scratch, folder)
+    session.before_stop = run.before_stop
     try:
         flight = folder.flight if folder else Path(tempfile.gettempdir()).absolute()
         variables = _environment(dict(os.environ if env is None else env), options, scratch, flight)

@@ -12,6 +12,7 @@ from ocrlab._version import __version__
 from ocrlab.debug.diagnosis import catalogue, next_steps
 from ocrlab.debug.diagnosis.verdict_files import sentence
 from ocrlab.hardware import host
+from ocrlab.records import fitting
 from ocrlab.reports.bug_report.markup import Block, Code, Section, Table, code, ticked
 from ocrlab.reports.bug_report.sources import Sources, find_stack, number
 
@@ -140,7 +141,7 @@ def environment(sources: Sources) -> list[Block]:
         "Python": recorded.get("python") or sources.process.get("python"),
         "CPU": recorded.get("cpu_name"),
         "cores (physical)": cores,
-        "CPU flags": " ".join(map(str, recorded.get("cpu_flags") or facts.get("cpu_flags") or ())),
+        "CPU flags": " ".join(fitting(recorded.get("cpu_flags"), [str]) or facts.get("cpu_flags") or ()),
         "memory": _size(recorded.get("memory_bytes") or facts.get("memory_limit_bytes")),
         "most memory it used": _size(facts.get("memory_peak_bytes")),
         "/dev/shm": _size(recorded.get("shm_bytes") or facts.get("shm_free_bytes")),

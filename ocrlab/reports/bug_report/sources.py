@@ -157,7 +157,8 @@ def collect(path: Path) -> Sources:
     _refuse_links_out_of(path)
     incident, kind, inside = load_input.read_run_folder(path), "run", path / INCIDENT
     if not inside.is_dir() and (verdict := _read_json(path / "verdict.json", unread)):  # an incident folder by itself
-        status, facts = str(verdict.get("status") or incident.status), _read_json(path / "facts.json", unread)
+        status = str(verdict.get("status") or incident.status)
+        facts = load_input.read_facts(_read_json(path / "facts.json", unread))
         ending = load_input.read_ending(verdict)
         exit_code, signal = ending["exit_code"], ending["signal"]
         incident, kind, inside = Incident(status, exit_code, signal, incident.texts, "", facts), "incident", path

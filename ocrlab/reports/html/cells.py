@@ -236,4 +236,4 @@ def _out(html: str, kind: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return "".join(value) if isinstance(value, list) else str(value)
+    return "".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -10,9 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import nbformat
-
-from ocrlab import redaction, safe_read
+from ocrlab import redaction
 from ocrlab.errors import DataError
 from ocrlab.reports import progress_view, view
 from ocrlab.reports.html import cells, markdown, sanitizer
@@ -41,11 +39,11 @@ def write(notebook: Path | str, path: Path | str, most: int = LARGEST) -> Writte
 
     Raises OSError, DataError.
     """
+    read = executed_file.read(notebook)
     try:
-        read = nbformat.reads(safe_read.read(notebook).decode(), as_version=4)
         text, written = _render(read, Path(notebook).stem, Path(notebook).parent, most)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise DataError(f"{notebook} is not a notebook", got=f"{type(error).__name__}: {error}") from error
+    except RecursionError as error:
+        raise DataError(f"{notebook} cannot be shown", got="objects nested too deeply in each other") from error
     write_text(path, text)
     return written
 

@@ -3,16 +3,99 @@
 from __future__ import annotations
 
 import copy
+import json
+import re
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import nbformat
+import nbformat.reader
 from papermill.iorw import write_ipynb
 
+from ocrlab import safe_read
+from ocrlab.errors import DataError
 from ocrlab.redaction import clean_and_count
 from ocrlab.run_folder import write_text
 
+MOST_CELLS, LAST_CELLS = 2000, 500  # a report shows so many cells: the first ones and the last ones
+# What a reader relies on: of each kind of output the keys that must be there, and of which type.
+TEXT, LINES, TABLE = "a text", "a list of texts", "an object"
+OUTPUTS = {
+    "stream": {"name": TEXT, "text": TEXT},
+    "error": {"ename": TEXT, "evalue": TEXT, "traceback": LINES},
+    "display_data": {"data": TABLE, "metadata": TABLE},
+    "execute_result": {"data": TABLE, "metadata": TABLE},
+}
+ABOUT = ("kernelspec", "language_info", "papermill", "ocrlab", "jupyter")  # objects in metadata
+HALF_A_PAIR = re.compile(  # the escape of half a surrogate pair, which is no character
+    rb"(?<!\\)(?:\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][\da-fA-F]{2})\\u[dD][c-fC-F][\da-fA-F]{2})"
+)
 PICTURES = ("image/png", "image/jpeg", "image/gif", "application/pdf")  # base64, in which no name can be found
+
+
+def read(path: Path | str) -> Any:
+    """Return a notebook of any version as one of version 4, whose cells and outputs are what they should be.
+
+    Of very many cells the first and the last are read, and a cell between says so. Raises OSError, and DataError for
+    what is not a notebook.
+    """
+    need = "an .ipynb file"
+    data = safe_read.read(path, safe_read.RECORD)
+    try:
+        content = json.loads(HALF_A_PAIR.sub(rb"\\ufffd", data))
+        if isinstance(content, dict) and isinstance(cells := content.get("cells"), list) and len(cells) > MOST_CELLS:
+            about = f"*{len(cells) - MOST_CELLS:,} of {len(cells):,} cells are left out here; the notebook has them.*"
+            note = {"cell_type": "markdown", "metadata": {}, "source": about}
+            content["cells"] = [*cells[: MOST_CELLS - LAST_CELLS], note, *cells[-LAST_CELLS:]]
+        major, minor = nbformat.reader.get_version(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of cells without ids
+            notebook = nbformat.convert(nbformat.versions[major].to_notebook_json(content, minor=minor), 4)
+        wrong = next(_faults(notebook), None)
+    except Exception as error:  # for a broken file nbformat raises whatever it stumbles over
+        got = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise DataError(f"{path} is not a notebook", got=got, need=need) from error
+    if wrong:
+        raise DataError(f"{path} is not a notebook", got=wrong, need=need)
+    return notebook
+
+
+def _faults(notebook: Any) -> Iterator[str]:
+    """Yield what a reader could not show."""
+    yield from _mistyped(notebook, "the notebook", {"cells": "a list", "metadata": TABLE})
+    yield from _mistyped(notebook.metadata, "metadata", {name: TABLE for name in ABOUT if name in notebook.metadata})
+    kernel = notebook.metadata.get("kernelspec", {})
+    yield from _mistyped(kernel, "kernelspec", {"language": TEXT} if kernel.get("language") else {})
+    for number, cell in enumerate(notebook.cells, 1):
+        place = f"cell {number}"
+        yield from _mistyped(cell, place, {"cell_type": TEXT, "source": TEXT, "metadata": TABLE})
+        yield from _mistyped(cell.metadata, place, {name: TABLE for name in ABOUT if name in cell.metadata})
+        yield from _mistyped(cell, place, {"attachments": TABLE} if "attachments" in cell else {})
+        for name, bundle in cell.get("attachments", {}).items():
+            yield from _mistyped(cell.attachments, f"{place}, attachment", {name: TABLE})
+            yield from _mistyped(bundle, f"{place}, attachment {name}", dict.fromkeys(bundle, TEXT))
+        if cell.cell_type == "code":
+            yield from _mistyped(cell, place, {"outputs": "a list"})
+        for at, output in enumerate(cell.get("outputs", []), 1):
+            where = f"{place}, output {at}"
+            yield from _mistyped(output, where, {"output_type": TEXT})
+            if output.output_type not in OUTPUTS:
+                yield f"{where} is of the unknown type {output.output_type[:40]!r}"
+            yield from _mistyped(output, where, OUTPUTS[output.output_type])
+
+
+def _mistyped(place: Any, name: str, wanted: dict[str, str]) -> Iterator[str]:
+    """Yield the keys of an object that are not there, or of another type."""
+    if not isinstance(place, dict):
+        yield f"{name} is not an object: {str(place)[:80]}"
+    for key, kind in wanted.items():
+        value = place.get(key)
+        good = {TEXT: isinstance(value, str), TABLE: isinstance(value, dict), "a list": isinstance(value, list)}
+        good[LINES] = isinstance(value, list) and all(isinstance(line, str) for line in value)
+        if not good[kind]:
+            yield f"{name}: {key!r} is not {kind}: {str(value)[:80]}"
 
 
 def redacted(notebook: Any) -> tuple[Any, int]:

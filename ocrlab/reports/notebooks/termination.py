@@ -49,8 +49,8 @@ def died(kernel: Kernel, cell: int | None, log: str) -> Ending:
     code = kernel.exit_code()
     name, place = exit_codes.signal_of_exit(code), _place(cell)
     if name:
-        reason = exit_codes.meaning(name) or "no general explanation is known"
-        sentence = f"The kernel died of {name} {place}: {reason}."
+        reason = exit_codes.meaning(name)  # what the signal means in general; the verdict says how sure it is here
+        sentence = f"The kernel died of {name} {place}" + (f"; usually {reason}." if reason else ".")
         exit_status = 128 - code if code and code < 0 else code or 1
     elif code is None:
         sentence, exit_status = f"The kernel died {place}, cause unknown: its exit code could not be read.", 1

@@ -236,3 +236,21 @@ def test_an_image_that_could_not_be_read_is_sure_only_before_an_error_of_having_
 def test_what_ended_a_program_by_itself_is_no_report_of_something_else(end: str, cause: str) -> None:
     log = f'Traceback (most recent call last):\n  File "fit.py", line 3, in run\n    go()\n{end}'
     assert first(judge(log, status="failed", exit_code=1)) == cause
+
+
+LEFT_OUT = "ocrlab: Page left out: [Errno 2] No such file or directory: 'data/p3.jpg'\nepoch 1 loss 0.4\n"
+
+
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGKILL", "SIGHUP"])
+def test_what_ended_a_program_outranks_what_it_survived(signal: str) -> None:
+    verdict = judge(LEFT_OUT * 3, status="killed", signal=signal)
+    assert first(verdict) in ("ext.signal", "host.oom_kill")
+    assert all(cause.confidence < 0.5 for cause in verdict.causes if cause.id.startswith("io."))
+    traced = 'Traceback (most recent call last):\n  File "fit.py", line 3, in load\n    open(path)\n'
+    ended = judge(traced + LEFT_OUT.partition("\n")[0].rpartition("out: ")[2], status="failed", exit_code=1)
+    assert first(ended) != "ext.signal", "an exception at the end is what ended it"
+
+
+def test_what_a_silent_program_printed_is_not_why_it_is_silent() -> None:
+    verdict = judge(LEFT_OUT * 3, status="suspected")
+    assert all(cause.confidence < 0.5 for cause in verdict.causes if cause.id.startswith("io."))

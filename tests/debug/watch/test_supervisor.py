@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -235,3 +237,59 @@ def test_a_working_folder_that_cannot_be_written_names_the_option(env, tmp_path)
     done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "--run-dir DIR" in done.stderr and "runs=DIR" not in done.stderr
+
+
+LOADER = """
+import time
+from torch.utils.data import DataLoader, Dataset
+
+class Pages(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep(1000 if index == 3 else 0)
+        return index
+
+if __name__ == "__main__":
+    for batch in DataLoader(Pages(), num_workers=1):
+        print(int(batch), flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_stood_still_is_looked_at_before_it_is_stopped(started, tmp_path, number, left):
+    """Afterwards there are no stacks any more, and the verdict would know the signal only."""
+    (tmp_path / "slow.py").write_text(LOADER)
+    with started([sys.executable, "slow.py"], stderr=subprocess.PIPE) as watcher:
+        while watcher.stdout.readline() != b"2\n":
+            pass
+        time.sleep(6.5)
+        watcher.send_signal(number)
+        err = watcher.communicate(timeout=30)[1].decode()
+    assert watcher.returncode == 128 + number
+    assert re.search(r"asked to end after [5-9] s without progress", err)
+    verdict = json.loads((tmp_path / "out/incident/verdict.json").read_text())
+    assert verdict["causes"][0]["id"] == "loader.hang_sample"
+    assert "Pages.__getitem__" in (tmp_path / "out/incident/stacks.txt").read_text()
+    assert (tmp_path / "out/.FAILURE").exists()
+
+
+def test_a_signal_after_a_short_silence_is_the_cause_and_the_stacks_are_there(started, tmp_path, left):
+    code = "import time\nprint('ready', flush=True)\ntime.sleep(1000)"
+    with started(code, stderr=subprocess.PIPE) as watcher:
+        watcher.stdout.readline()
+        time.sleep(6)
+        watcher.terminate()
+        err = watcher.communicate(timeout=30)[1].decode()
+    verdict = json.loads((tmp_path / "out/incident/verdict.json").read_text())
+    assert (verdict["status"], verdict["signal"], verdict["causes"][0]["id"]) == ("killed", "SIGTERM", "ext.signal")
+    assert "MainThread" in (tmp_path / "out/incident/stacks.txt").read_text()
+    assert "without progress" in err
+
+
+def test_what_a_program_survived_is_not_what_ended_it(watched):
+    """A page that was left out, correctly, and later a signal that no watcher has passed on."""
+    code = "import os, sys\nfor n in range(3): print('Page left out: [Errno 2] No such file or directory: p.jpg')\n"
+    done = watched(code + "print('epoch 1 loss 0.5', flush=True); os.kill(os.getpid(), 15)")
+    assert done.verdict["causes"][0]["id"] == "ext.signal"
