@@ -489,23 +489,67 @@ FIELDS = {
     "data": {"text/plain": ["x"], "text/html": ["<b>x</b>"], "image/png": "iVBORw0KGgo="},
 }
 CELLS = [
-    {"cell_type": "markdown", "id": "a", "metadata": {}, "source": ["# Title\n", "text $x^2$ ![p](attachment:p.png)"], "attachments": {"p.png": {"image/png": "iVBORw0KGgo="}}},
     {
-        "cell_type": "code", "id": "b", "metadata": {"papermill": {"duration": 1.5, "status": "failed"}}, "execution_count": 1,
+        "cell_type": "markdown",
+        "id": "a",
+        "metadata": {},
+        "source": ["# Title\n", "text $x^2$ ![p](attachment:p.png)"],
+        "attachments": {"p.png": {"image/png": "iVBORw0KGgo="}},
+    },
+    {
+        "cell_type": "code",
+        "id": "b",
+        "metadata": {"papermill": {"duration": 1.5, "status": "failed"}},
+        "execution_count": 1,
         "source": ["import torch\n", "x = torch.zeros(2)"],
         "outputs": [
-            {"output_type": "stream", "name": "stdout", "text": ["step 1 loss 0.5\n"]}, FIELDS,
-            {"output_type": "execute_result", "execution_count": 1, "metadata": {}, "data": {"application/json": {"a": [1]}, "text/latex": "$x$"}},
-            {"output_type": "error", "ename": "ValueError", "evalue": "bad", "traceback": ["Traceback (most recent call last)", "ValueError: bad"]},
-            {"output_type": "display_data", "metadata": {}, "data": {"application/vnd.ocrlab.result+json": {
-                "schema": 1, "name": "03", "outcome": "FAIL", "sentence": "it failed", "metrics": {"hmean": {"value": 0.5}},
-                "ending": {"status": "failed", "exit_code": 1, "exit_status": 1, "cell": 1, "verdict": {"causes": []}}}}},
+            {"output_type": "stream", "name": "stdout", "text": ["step 1 loss 0.5\n"]},
+            FIELDS,
+            {
+                "output_type": "execute_result",
+                "execution_count": 1,
+                "metadata": {},
+                "data": {"application/json": {"a": [1]}, "text/latex": "$x$"},
+            },
+            {
+                "output_type": "error",
+                "ename": "ValueError",
+                "evalue": "bad",
+                "traceback": ["Traceback (most recent call last)", "ValueError: bad"],
+            },
+            {
+                "output_type": "display_data",
+                "metadata": {},
+                "data": {
+                    "application/vnd.ocrlab.result+json": {
+                        "schema": 1,
+                        "name": "03",
+                        "outcome": "FAIL",
+                        "sentence": "it failed",
+                        "metrics": {"hmean": {"value": 0.5}},
+                        "ending": {
+                            "status": "failed",
+                            "exit_code": 1,
+                            "exit_status": 1,
+                            "cell": 1,
+                            "verdict": {"causes": []},
+                        },
+                    }
+                },
+            },
         ],
     },
-]  # fmt: skip
-NOTEBOOK = {"nbformat": 4, "nbformat_minor": 5, "cells": CELLS, "metadata": {
-    "kernelspec": {"name": "python3", "language": "python", "display_name": "Python"},
-    "papermill": {"input_path": "x.ipynb", "start_time": "2026-11-20T10:00:00", "duration": 3.0}, "ocrlab": {"redacted": 2}}}  # fmt: skip
+]
+NOTEBOOK = {
+    "nbformat": 4,
+    "nbformat_minor": 5,
+    "cells": CELLS,
+    "metadata": {
+        "kernelspec": {"name": "python3", "language": "python", "display_name": "Python"},
+        "papermill": {"input_path": "x.ipynb", "start_time": "2026-11-20T10:00:00", "duration": 3.0},
+        "ocrlab": {"redacted": 2},
+    },
+}
 
 
 def notebooks(place: Path, dice: random.Random) -> Case:
@@ -531,7 +575,7 @@ Thread 4242 (idle): "MainThread"
     acquire (threading.py:327)
 kernel: oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task_memcg=/x,task=python,pid=4242,uid=0
 NVRM: Xid (PCI:0000:00:06): 79, pid=1035, name=python3, GPU has fallen off the bus.
-"""  # noqa: E501
+"""
 
 
 def logs(place: Path, dice: random.Random) -> Case:
@@ -554,29 +598,94 @@ def logs(place: Path, dice: random.Random) -> Case:
 
 
 VERDICT: dict[str, Any] = {
-    "schema": 1, "id": None, "status": "killed", "exit_code": None, "signal": "SIGKILL", "symptom": "host.oom_kill",
-    "causes": [{"id": "host.oom_kill", "confidence": 0.93, "explanation": "it grew", "evidence": [{"file": "kernel_log.txt", "line": 1, "text": "oom-kill"}],
-                "experiment": "ocrlab memory fit", "fix": "smaller", "edit": {"file": "a.py", "line": 3, "before": "x", "after": "y"}, "proof": "open"}],
-    "ruled_out": [{"id": "loader.worker_crash", "why": "alive"}], "missing": ["cgroup counters"], "ranks": []}  # fmt: skip
+    "schema": 1,
+    "id": None,
+    "status": "killed",
+    "exit_code": None,
+    "signal": "SIGKILL",
+    "symptom": "host.oom_kill",
+    "causes": [
+        {
+            "id": "host.oom_kill",
+            "confidence": 0.93,
+            "explanation": "it grew",
+            "evidence": [{"file": "kernel_log.txt", "line": 1, "text": "oom-kill"}],
+            "experiment": "ocrlab memory fit",
+            "fix": "smaller",
+            "edit": {"file": "a.py", "line": 3, "before": "x", "after": "y"},
+            "proof": "open",
+        }
+    ],
+    "ruled_out": [{"id": "loader.worker_crash", "why": "alive"}],
+    "missing": ["cgroup counters"],
+    "ranks": [],
+}
 FACTS: dict[str, Any] = {
-    "oom_kills": 1, "pids": [4242], "main_pid": 4242, "exits": [{"pid": 4242, "role": "main", "exit_code": None, "signal": "SIGKILL"}],
-    "run_seconds": 12.5, "ended_by": "outside", "heartbeat": {"step": 10, "phase": "train", "age": 1.5}, "memory_peak_bytes": 10**9,
-    "hang": {"id": "hang.deadlock", "confidence": 0.9, "pid": 4242, "why": "waits", "evidence": [{"file": "stacks.txt", "line": 1, "text": "acquire"}]},
-    "memory": {"seconds": [1, 2], "tree": [1, 2], "shm": [0, 0], "group": {}, "processes": []}, "ranks": [{"rank": 0, "pid": 4242, "end": "raised", "gpu": False}],
-    "gpus": {"cards": [{"index": 0, "used": 1, "total": 2}]}, "cpu_flags": ["avx2"], "gpu": {"name": "H100"}, "torch": {"version": "2.8"}}  # fmt: skip
+    "oom_kills": 1,
+    "pids": [4242],
+    "main_pid": 4242,
+    "exits": [{"pid": 4242, "role": "main", "exit_code": None, "signal": "SIGKILL"}],
+    "run_seconds": 12.5,
+    "ended_by": "outside",
+    "heartbeat": {"step": 10, "phase": "train", "age": 1.5},
+    "memory_peak_bytes": 10**9,
+    "hang": {
+        "id": "hang.deadlock",
+        "confidence": 0.9,
+        "pid": 4242,
+        "why": "waits",
+        "evidence": [{"file": "stacks.txt", "line": 1, "text": "acquire"}],
+    },
+    "memory": {"seconds": [1, 2], "tree": [1, 2], "shm": [0, 0], "group": {}, "processes": []},
+    "ranks": [{"rank": 0, "pid": 4242, "end": "raised", "gpu": False}],
+    "gpus": {"cards": [{"index": 0, "used": 1, "total": 2}]},
+    "cpu_flags": ["avx2"],
+    "gpu": {"name": "H100"},
+    "torch": {"version": "2.8"},
+}
 PARTS: dict[str, Any] = {
-    ".FAILURE": {"schema": 1, "status": "failure", "started": "2026-11-20T10:00:00+00:00", "ended": "2026-11-20T10:01:00+00:00", "metrics": {"hmean@0.5": 0.5},
-                 "error": {"type": "ValueError", "message": "bad", "where": "a.py:3 f", "traceback": LOG}, "verdict": "user.code"},
-    "environment.json": {"schema": 1, "gpu": False, "packages": {"torch": "2.8"}, "cpu_name": "x", "memory_bytes": 1, "host": "h", "python": "3.11"},
+    ".FAILURE": {
+        "schema": 1,
+        "status": "failure",
+        "started": "2026-11-20T10:00:00+00:00",
+        "ended": "2026-11-20T10:01:00+00:00",
+        "metrics": {"hmean@0.5": 0.5},
+        "error": {"type": "ValueError", "message": "bad", "where": "a.py:3 f", "traceback": LOG},
+        "verdict": "user.code",
+    },
+    "environment.json": {
+        "schema": 1,
+        "gpu": False,
+        "packages": {"torch": "2.8"},
+        "cpu_name": "x",
+        "memory_bytes": 1,
+        "host": "h",
+        "python": "3.11",
+    },
     "flight/process.json": {"schema": 1, "pid": 4242, "host": "h", "command": ["python", "a.py"], "started": 1.0},
-    "flight/program.json": {"schema": 1, "argv": ["python", "a.py"], "cwd": "/", "host": "h", "time": 1.0, "executable": "python", "environment": {}},
+    "flight/program.json": {
+        "schema": 1,
+        "argv": ["python", "a.py"],
+        "cwd": "/",
+        "host": "h",
+        "time": 1.0,
+        "executable": "python",
+        "environment": {},
+    },
     "flight/findings.json": {"schema": 1, "findings": ["loss is NaN to the end"]},
-    "flight/ranks/rank-0.json": {"schema": 1, "rank": 0, "pid": 4242, "end": "raised", "gpu": False, "error": {"type": "ValueError"}},
+    "flight/ranks/rank-0.json": {
+        "schema": 1,
+        "rank": 0,
+        "pid": 4242,
+        "end": "raised",
+        "gpu": False,
+        "error": {"type": "ValueError"},
+    },
     "incident/replay.json": {"schema": 1, "answer": "step 3", "fault": {"kind": "nonfinite", "step": 3}},
     "incident/bisect.json": {"schema": 1, "answer": "lr", "trials": []},
     "incident/verdict.json": VERDICT,
     "incident/facts.json": FACTS,
-}  # fmt: skip
+}
 CONFIG = """schema: 1
 data: data
 batch_size: 4

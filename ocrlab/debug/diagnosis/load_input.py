@@ -283,7 +283,9 @@ def _record(file: Path) -> dict[str, Any]:
     except DataError as error:
         if "newer" in error.what:
             raise
-        return {}
+    except OSError:  # huge, or not a file
+        pass
+    return {}
 
 
 def read_notebook(place: Path) -> Incident:
