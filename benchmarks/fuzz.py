@@ -228,7 +228,7 @@ def streams(at: int) -> Iterator[None]:
 
 
 def run(words: list[str]) -> int:
-    """Run a command of ocrlab, or one of the two readers that have none, which say what they raise as a command does."""
+    """Run a command of ocrlab, or one of the two readers without a command, which report as a command does."""
     if words[0] in ("load-checkpoint", "load-config"):
         from ocrlab.cli import report_failure
 
@@ -566,7 +566,7 @@ Traceback (most recent call last):
   File "/home/u/.venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1511, in _wrapped_call_impl
     return self._call_impl(*args, **kwargs)
 RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x512 and 256x10)
-[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.77 GiB of which 1.2 GiB is free.
+[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 15.77 GiB.
 Fatal Python error: Segmentation fault
 
 Thread 0x00007f0000000000 (most recent call first):
@@ -830,7 +830,7 @@ def small_checkpoint() -> bytes:
         from ocrlab.inference import checkpoint
         from ocrlab.model.dbnet import Detector
 
-        config = Config(encoder="mobilenetv3", width=16)
+        config = Config(encoder="resnet18_slim", width=32)
         with tempfile.TemporaryDirectory() as scratch:
             file = Path(scratch, "x.ckpt")
             model = Detector(config.encoder, config.decoder, config.width)

@@ -18,6 +18,7 @@ from ocrlab.reports.run_history.run_list import FOREVER, STATUSES, Run, moment
 GAP = "  "
 SIDE_BY_SIDE = 4  # so many runs have their differences in columns
 WIDE = 120  # characters; from there on the start has a column, and times have a year
+LONGEST = 200  # characters of a value
 LINES = 3  # of a cell that does not fit into one
 LEFT_OUT = "…"
 STAMPED = re.compile(r"\d{8}-\d{6}")
@@ -34,7 +35,7 @@ class SettingDifferences:
         """Return the settings of a run that most of the runs do not have, as the command line takes them."""
         own, missing = run.settings, object()
         keys = [key for key in self.names if key in own and own[key] != self.common.get(key, missing)]
-        return " ".join(f"{self.names[key]}={query.format_value(own[key])}" for key in keys)
+        return " ".join(f"{self.names[key]}={cut(query.format_value(own[key]), LONGEST)}" for key in keys)
 
 
 def page(

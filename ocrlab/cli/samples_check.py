@@ -78,7 +78,12 @@ def run(args: argparse.Namespace) -> Answer:
     }
     texts = [_table(findings, counts) if findings else "nothing is wrong"]
     if pictures:
-        texts.append(f"{pictures[0]}" + (f" to {pictures[-1].name}" if len(pictures) > 1 else ""))
+        few = (
+            f", the first {contact_sheet.MOST} of {len(problems):,} findings"
+            if len(problems) > contact_sheet.MOST
+            else ""
+        )
+        texts.append(f"{pictures[0]}" + (f" to {pictures[-1].name}" if len(pictures) > 1 else "") + few)
     if args.clean is not None:
         done = repaired_copy.copy(args.data, args.clean, findings, args.split)
         about = {"folder": str(done.folder), "pages": done.pages, "boxes": done.boxes, "changes": done.changes}

@@ -23,6 +23,7 @@ WORD = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w.-]*)=(?P<value>.*)", re.DOTALL)
 NOTHING = ("", "~", "null", "none")
 LINES = "lines of the form key: value"  # what a YAML file needs
 DEEPEST = 4  # no setting and no alias of one has more parts
+MOST_BYTES = 500_000  # of a file of settings: they are a few kB
 CORE_TAGS = tuple(f"tag:yaml.org,2002:{tag}" for tag in ("str", "int", "float", "bool", "null", "timestamp"))
 
 
@@ -71,7 +72,9 @@ def _from_word(text: str, where: str) -> list[Setting]:
     if value.startswith(("[", "{", "'", '"')):
         import yaml
 
-        with contextlib.suppress(yaml.YAMLError):  # a folder may well be called [old; other fields will refuse it
+        with contextlib.suppress(
+            yaml.YAMLError, RecursionError
+        ):  # a folder may well be called [old; other fields will refuse it
             node = yaml.compose(value, Loader=yaml.SafeLoader)
             assert node is not None, "a text that starts with a bracket or a quote is never empty YAML"
             return list(_flatten(node, key, where=where, file=None))
@@ -83,7 +86,7 @@ def from_yaml(path: Path) -> list[Setting]:
     import yaml
 
     try:
-        text = safe_read.read(path).decode("utf-8-sig")
+        text = safe_read.read(path, MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         do = f"There is a {path / 'config.yaml'}" if (path / "config.yaml").is_file() else None
         reason = error.strerror if isinstance(error, OSError) else error

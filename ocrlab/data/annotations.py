@@ -15,6 +15,8 @@ from ocrlab.geometry import Polygon
 
 IGNORED = "###"  # the transcription that means "do not count" (ICDAR 2015)
 TOO_LARGE = "is too large for the memory that is left"
+MOST_BOXES, MOST_POINTS = 20_000, 10_000  # of a page, of a box; a page with more is left out
+MOST_BYTES = 500_000_000  # of one annotation file
 LIMIT = 1e6  # pixels; a coordinate beyond it is a mistake
 
 BoxReader = Callable[[Any], tuple[Polygon | None, str, bool]]  # polygon, transcription and ignore flag of one item
@@ -82,7 +84,7 @@ def one_page(file: Path | Member | None, line: int | None = None) -> Iterator[No
     except Exception as error:
         known = error.strerror if isinstance(error, OSError) else None
         got = known or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        what = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else "cannot be read"
+        what = "is not UTF-8" if isinstance(error, UnicodeError) else "cannot be read"
         raise PageError(what, file=file, line=line, got=got) from error
 
 
@@ -101,7 +103,11 @@ class Boxes:
     size: tuple[int, int] | None = None  # width and height of the image that was annotated, where the file says
 
     def add(self, polygon: Polygon | None, text: str = "", ignored: bool = False) -> None:
-        """Append one box; the transcription `###` makes it ignored."""
+        """Append one box; the transcription `###` makes it ignored. Raises PageError for more than a page may have."""
+        if polygon is not None and len(polygon) > MOST_POINTS:
+            raise PageError("a box has too many points", got=f"{len(polygon):,}", need=f"at most {MOST_POINTS:,}")
+        if len(self.polygons) >= MOST_BOXES:
+            raise PageError("too many boxes", need=f"at most {MOST_BOXES:,} on a page")
         self.polygons.append(polygon)
         self.texts.append(text)
         self.ignored.append(ignored or text.strip() == IGNORED)
@@ -141,18 +147,27 @@ class Entry(NamedTuple):
     split: str | None = None  # where the file itself says so
 
 
-def read_text(path: Path) -> str:
-    """Read UTF-8 text without byte-order mark and with plain line ends; raises PageError with the bad byte's line."""
+def read_text(path: Path, *, lines: bool = False) -> str:
+    """Read UTF-8 text without byte-order mark and with plain line ends; raises PageError with the bad byte's line.
+
+    In JSON `lines` a bad byte becomes half a surrogate pair, and costs its line only.
+    """
     try:
-        data = safe_read.read(path)
+        data = safe_read.read(path, MOST_BYTES)
     except OSError as error:
         got = error.strerror or str(error)
         raise PageError("cannot be read", file=path, got=got, need="a readable file") from error
+    if lines and data.lstrip()[:1] == b"{":
+        return _plain(data.decode("utf-8-sig", "surrogateescape"))
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise PageError("is not UTF-8", file=path, line=line, need="UTF-8", **_encoding(data, error.start)) from error
+    return _plain(text)
+
+
+def _plain(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,9 @@ def load(path: Path) -> dict[str, Any]:
     """Read a checkpoint to the host with `weights_only=True`, so no foreign pickle runs; raises CheckpointError."""
     pretrained.check_file(path)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of tensors that no detector has
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # zip, unpickling and truncation errors share no base class
         got = "a file of torch that is cut off or damaged"
         if isinstance(error, pickle.UnpicklingError):  # whose own words would advise to let the file run code
@@ -134,7 +137,7 @@ def load_detector(path: Path) -> tuple[Detector, Config, dict[str, Any]]:
     if weights is None and isinstance(states, dict):
         start = "averaged."
         weights = {name.removeprefix(start): states[name] for name in states if str(name).startswith(start)}
-    good = isinstance(weights, dict) and all(isinstance(tensor, torch.Tensor) for tensor in weights.values())
+    good = isinstance(weights, dict) and all(_is_weight(tensor) for tensor in weights.values())
     if not (good and weights and isinstance(about.get("config"), dict)):
         raise CheckpointError(f"{path} contains no detector", need="weights and settings as ocrlab train writes them")
     settings = about["config"]
@@ -154,6 +157,12 @@ def load_detector(path: Path) -> tuple[Detector, Config, dict[str, Any]]:
             need=f"weights of {config.encoder} + {config.decoder}, width {config.width}",
         ) from error
     return model.to(memory_format=torch.channels_last).eval(), config, about
+
+
+def _is_weight(value: object) -> bool:
+    """Tell whether something is an array of real numbers that is stored whole."""
+    plain = isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu"
+    return plain and isinstance(value, torch.Tensor) and not (value.is_complex() or value.is_quantized)
 
 
 def load_initial_weights(weights: str, *detectors: Detector) -> None:

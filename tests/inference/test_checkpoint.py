@@ -111,3 +111,26 @@ def test_a_full_disk_is_reported_and_leaves_the_old_checkpoint(tmp_path: Path) -
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+@pytest.mark.parametrize("change", ["complex", "sparse", "number", "meta"])
+def test_weights_that_are_no_arrays_of_real_numbers_are_refused(tmp_path, change, recwarn):
+    config = Config(encoder="resnet18_slim", width=32)
+    model = Detector(config.encoder, config.decoder, config.width)
+    path = tmp_path / "a.ckpt"
+    checkpoint.save_detector(model, path, config, 1, {})
+    content = torch.load(path, weights_only=True)
+    name = next(name for name, tensor in content["detector"].items() if tensor.dim() == 4)
+    tensor = content["detector"][name]
+    changed = {
+        "complex": tensor.to(torch.complex64),
+        "sparse": tensor.to_sparse(),
+        "number": 7,
+        "meta": tensor.to("meta"),
+    }
+    content["detector"][name] = changed[change]
+    torch.save(content, path)
+    recwarn.clear()
+    with pytest.raises(CheckpointError):
+        checkpoint.load_detector(path)
+    assert not recwarn.list

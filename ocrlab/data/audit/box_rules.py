@@ -66,9 +66,18 @@ def number_findings(raw: Raw, good: list[Box], size: tuple[int, int] | None) -> 
         for problem in (outside_problem(box.polygon, *size) if size else None, order):
             if problem:
                 yield raw.finding(*problem, box)
+    if len(good) > COMPARED:
+        why = f"of its {len(good):,} boxes only the first {COMPARED:,} are compared with each other"
+        yield raw.finding("unreadable_annotation", NOTE, why)
+        good = good[:COMPARED]
     shapes = np.array([shapely.convex_hull(shapely.Polygon(box.polygon)) for box in good], object)
     yield from _swallowing(raw, good, shapes)
     yield from _doubled(raw, good, shapes)
+
+
+COMPARED = 5000  # boxes of a page that are compared with each other; real pages have fewer
+NEIGHBOURS = 32  # of the earlier boxes that lie on one, so many are compared with it
+PART = 64  # boxes whose neighbours are looked for at a time
 
 
 def outside_problem(polygon: Polygon, width: int, height: int) -> Problem | None:
@@ -114,28 +123,51 @@ def _swallowing(raw: Raw, good: list[Box], shapes: NDArray[np.object_]) -> Itera
     if len(counted) <= SWALLOWED:
         return
     tree = shapely.STRtree(shapely.centroid(shapes[counted]))
-    outer, inner = tree.query(shapes[counted], predicate="contains")
     areas = shapely.area(shapes[counted])
-    smaller = (outer != inner) & (areas[inner] < 0.5 * areas[outer])
-    for at, number in enumerate(np.bincount(outer[smaller], minlength=len(counted))):
+    numbers = np.zeros(len(counted), np.intp)
+    for outer, inner in _pairs(tree, shapes[counted], "contains"):
+        smaller = (outer != inner) & (areas[inner] < 0.5 * areas[outer])
+        numbers += np.bincount(outer[smaller], minlength=len(counted))
+    for at, number in enumerate(numbers):
         if number >= SWALLOWED:
             box = good[counted[at]]
             why = f"it lies over {number} other boxes and has {len(box.text.strip())} characters"
             yield raw.finding("wide", WARN, why, box)
 
 
+def _pairs(
+    tree: shapely.STRtree, shapes: NDArray[np.object_], predicate: str
+) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Yield the pairs of shapes and of what is in a tree, part by part: where all lie on each other, they are many."""
+    for start in range(0, len(shapes), PART):
+        which, others = tree.query(shapes[start : start + PART], predicate=predicate)
+        yield which + start, others
+
+
 def _doubled(raw: Raw, good: list[Box], shapes: NDArray[np.object_]) -> Iterator[Finding]:
-    """Yield the later ones of pairs of boxes that box one line."""
+    """Yield the later ones of pairs of boxes that box one line, each once."""
     if len(good) < 2:
         return
-    left, right = shapely.STRtree(shapes).query(shapes, predicate="intersects")
-    left, right = left[left < right], right[left < right]
+    rows: list[NDArray[np.intp]] = []
+    for later, other in _pairs(shapely.STRtree(shapes), shapes, "intersects"):
+        later, other = later[other < later], other[other < later]
+        rank = np.lexsort((other, later))
+        later, other = later[rank], other[rank]
+        first = np.searchsorted(later, later)  # where the neighbours of the same box begin
+        few = np.arange(len(later)) - first < NEIGHBOURS
+        rows.append(np.stack((other[few], later[few])))
+    left, right = np.concatenate(rows, axis=1)
+    rank = np.lexsort((right, left))
+    left, right = left[rank], right[rank]
+    reported: set[int] = set()
     both = shapely.area(shapely.intersection(shapes[left], shapes[right]))
     areas = shapely.area(shapes)
     ious = both / (areas[left] + areas[right] - both)
     nested = both / np.minimum(areas[left], areas[right])
-    for a, b, iou, share in zip(left, right, ious, nested, strict=True):
+    for a, b, iou, share in zip(left.tolist(), right.tolist(), ious, nested, strict=True):
         first, second = good[a], good[b]
+        if b in reported:
+            continue
         if first.ignored and second.ignored and iou < SAME_EXACTLY:
             continue
         same = first.text.strip() == second.text.strip()
@@ -143,6 +175,7 @@ def _doubled(raw: Raw, good: list[Box], shapes: NDArray[np.object_]) -> Iterator
             severity = ERROR if iou >= SAME_EXACTLY or (same and iou >= 0.7) else WARN
             texts = "the same text" if same else f"texts {first.text[:20]!r} and {second.text[:20]!r}"
             why = f"IoU {iou:.2f} with the box of line {first.line}, {texts}"
+            reported.add(b)
             yield raw.finding("duplicate_box", severity, why, second, other=f"{raw.name}:{first.line}")
 
 

@@ -21,16 +21,17 @@ CELL = (380, 200)  # width and height of a crop, pixels
 LABEL, GAP, COLUMNS, ROWS = 50, 8, 4, 7  # height of the words above a crop, space between, crops in a picture
 COLOURS = {ERROR: (200, 30, 30), WARN: (210, 120, 0)}  # RGB
 GREY, OTHER, NEIGHBOUR = (90, 90, 90), (40, 90, 200), (150, 190, 150)
+MOST = 20 * COLUMNS * ROWS  # findings that are drawn; all are in the answer
 SIZE = 0.42  # of the font
 
 
 def sheets(path: Path | str, findings: Sequence[Finding], splits: Sequence[str] | None = None) -> Iterator[Image]:
-    """Yield pictures (H, W, 3) RGB with COLUMNS x ROWS findings each, in their order; every page is read once.
+    """Yield pictures (H, W, 3) RGB with COLUMNS x ROWS of the first MOST findings each; every page is read once.
 
     `path` and `splits` are those that were checked.
     """
     at: dict[tuple[str, str], list[int]] = {}
-    for number, finding in enumerate(findings):
+    for number, finding in enumerate(findings[:MOST]):
         at.setdefault((finding.split, finding.page), []).append(number)
     cells: dict[int, Image] = {}
     for read in pages(path, splits):

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ocrlab import safe_read
-from ocrlab.data.annotations import IGNORED, Boxes, Page, PageError, one_page, read_text
+from ocrlab.data.annotations import IGNORED, MOST_BOXES, Boxes, Page, PageError, one_page, read_text
 from ocrlab.data.audit.finding import Finding
 from ocrlab.data.folder_layouts import LEAVES, SUFFIXES
 from ocrlab.data.formats import reader as format_reader
@@ -124,11 +124,12 @@ def read_lines(path: Path, raw: Raw) -> None:
     try:
         boxes = icdar(text, path)
     except PageError:  # it reports no more than the first bad line
-        for number, line in rows_of(text):
+        for number, line in rows_of(text)[:MOST_BOXES]:
             fields = line.split(",", 8)
             words = "".join(fields[8:])
             try:
-                polygon = np.array([float(value) for value in fields[:8]], np.float32).reshape(4, 2)
+                with np.errstate(over="ignore"):  # 1e308 becomes infinite, which is reported
+                    polygon = np.array([float(value) for value in fields[:8]], np.float32).reshape(4, 2)
                 raw.boxes.append(Box(number, polygon, words, words.strip() == IGNORED))
             except ValueError:
                 got = f"{len(fields)} fields" if len(fields) < 8 else "a field that is not a number"

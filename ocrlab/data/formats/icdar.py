@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ocrlab import geometry
 from ocrlab.data import field_parsing
-from ocrlab.data.annotations import LIMIT, Boxes, PageError, read_text
+from ocrlab.data.annotations import LIMIT, MOST_BOXES, Boxes, PageError, read_text
 from ocrlab.data.formats import curved_text
 from ocrlab.geometry import Polygon
 
@@ -75,6 +75,8 @@ def icdar(text: str, file: Path) -> Boxes:
     wrong = ~(abs(points) <= LIMIT).all(axis=1)  # not `> LIMIT`, which NaN passes
     if wrong.any():
         raise _bad_line(file, *lines[wrong.argmax()])
+    if len(points) > MOST_BOXES:
+        raise PageError("too many boxes", file=file, got=f"{len(points):,}", need=f"at most {MOST_BOXES:,} on a page")
     boxes.polygons = list(points.astype(np.float32).reshape(-1, 4, 2))
     return boxes
 

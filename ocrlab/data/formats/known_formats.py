@@ -87,14 +87,18 @@ def pages(source: Source, split: str) -> tuple[list[Reader], list[PageError], li
     file = source.annotations
     if file.is_dir():
         return (*_folder(source), [])
-    text = read_text(file)
+    text = read_text(file, lines=True)
     try:
+        text.encode()  # a bad byte, which only lines survive
         data = parse(text)
+    except UnicodeEncodeError:
+        if not _is_lines(text):
+            read_text(file)  # raises, and says which byte
+        return _lines(source, text), [], []
     except PageError as error:
         if not _is_lines(text):
             raise error.within(file=file) from None
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-        return [partial(_row, source, number, line) for number, line in lines], [], []
+        return _lines(source, text), [], []
     if isinstance(data, list) or (_fitting(PAGES, data) and not _fitting(SETS, data)):
         return [partial(_row, source, None, row) for row in (data if isinstance(data, list) else [data])], [], []
     try:
@@ -112,9 +116,15 @@ def pages(source: Source, split: str) -> tuple[list[Reader], list[PageError], li
     return [partial(_entry, source, text, entry) for entry in chosen or entries], [], notes
 
 
+def _lines(source: Source, text: str) -> list[Reader]:
+    """Return one function a page of JSON lines."""
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    return [partial(_row, source, number, line) for number, line in lines]
+
+
 def splits(file: Path) -> list[str]:
     """Return the splits that a file for many pages names itself, sorted."""
-    text = read_text(file)
+    text = read_text(file, lines=True)
     data = parse(text) if not _is_lines(text) else None
     matches = _fitting(SETS, data)
     entries = matches[0][2](data, text)[0] if len(matches) == 1 else []
@@ -140,6 +150,8 @@ def _row(source: Source, number: int | None, row: Any) -> Page:
     """Read a page that is a line of JSON lines, or an object in a list, which has no number."""
     try:
         with one_page(source.annotations, number):
+            if number is not None:
+                row.encode()
             name, boxes = single_page(row if number is None else parse(row))
     except PageError as error:
         raise error.within(file=source.annotations, line=number) from None

@@ -37,13 +37,25 @@ def check_file(path: Path) -> None:
         with path.open("rb") as file:
             start = file.read(8)
         if zipfile.is_zipfile(path):
+            _refuse_packed(path)
             return
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # a directory of files that makes no sense
+        start = start or b"PK"
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read", got=error.strerror, need="a file that you may read") from error
     content = f"a file that starts with {start!r}" if start else "an empty file"
     content = "a file of torch that is cut off or damaged" if start.startswith(b"PK") else content
     need = "a whole file written by ocrlab train"
     raise CheckpointError(f"{path} cannot be read as a checkpoint", got=content, need=need)
+
+
+def _refuse_packed(path: Path) -> None:
+    """Raise CheckpointError for a zip whose files are compressed: torch stores them, and some bytes may become many."""
+    with zipfile.ZipFile(path) as file:
+        size, there = sum(info.file_size for info in file.infolist()), path.stat().st_size
+    if size > there:
+        got, need = f"{size:,} bytes packed into {there:,}", "a file as torch.save writes it, which packs nothing"
+        raise CheckpointError(f"{path} cannot be read as a checkpoint", got=got, need=need)
 
 
 def sha256(path: Path) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from ocrlab.errors import ConfigError
 
 BLOCK = re.compile(r"\n(?=[^\s-])")  # before a line that is not indented, and not an item of a list
+MOST_CHARACTERS, MOST_SETTINGS = 100_000, 500  # of a config; ocrlab writes 4,000 and 70
 DEEPEST = 4  # parts of a setting's name
 
 Value = Any  # None, bool, int, float, str, or a tuple of them
@@ -26,14 +27,19 @@ def parse(text: str, path: str = "config.yaml") -> Settings:
         import yaml
     except ImportError:
         raise ConfigError(f"{path} needs a YAML parser", do="pip install pyyaml") from None
+    need = "lines of the form key: value"
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigError(f"{path} is not a config", got=f"{len(text):,} characters", need=need)
     try:
         settings = _joined([_block(block) for block in BLOCK.split(text)])
-    except (ValueError, yaml.YAMLError):  # a block is not YAML by itself, or the whole is not a config
+    except (ValueError, RecursionError, yaml.YAMLError):  # a block is not YAML by itself, or the whole is not a config
         try:
             settings = _read(text)
         except (ValueError, RecursionError, yaml.YAMLError) as error:
             what = f"{path} is not a config"
-            raise ConfigError(what, got=str(error).partition("\n")[0], need="lines of the form key: value") from None
+            raise ConfigError(what, got=str(error).partition("\n")[0], need=need) from None
+    if len(settings) > MOST_SETTINGS:
+        raise ConfigError(f"{path} is not a config", got=f"{len(settings):,} settings", need=need)
     settings.pop("schema", None)
     return settings
 
