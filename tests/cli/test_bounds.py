@@ -86,9 +86,8 @@ def test_garbage_run_folders(tmp_path: Path) -> None:
         error = {"type": "x" * 5000, "message": "y" * 100_000}
         sentinel = json.dumps({"error": error, "started": "z" * 10_000}).encode()
         (folder / ".FAILURE").write_bytes(sentinel if number % 2 else dice.randbytes(2000))
-        values = [
-            f"k{dice.randrange(10**9)}: {'v' * 20_000 if number % 3 else 7}" for _ in range(4 if number % 3 else 400)
-        ]
+        count, value = (4, "v" * 20_000) if number % 3 else (400, "7")
+        values = [f"k{dice.randrange(10**9)}: {value}" for _ in range(count)]
         (folder / "config.yaml").write_text("\n".join(values))
         (folder / "metrics.csv").write_bytes(dice.randbytes(50_000))
     good = tmp_path / "runs/20260101-000000-good"
