@@ -9,6 +9,7 @@ import contextlib
 import math
 from dataclasses import replace
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ocrlab.records import RunRecord, from_json, to_json
 from ocrlab.run_folder.atomic_files import read_json, write_json
 from ocrlab.run_folder.owner_process import alive
 
+MOST_METRICS, LONGEST = 200, 100  # figures, and characters of a name or a time, that are read of a stranger's record
 SENTINELS = {"success": ".SUCCESS", "failure": ".FAILURE", "running": ".RUNNING"}
 
 
@@ -47,17 +49,17 @@ def record(name: str, text: bytes, source: str) -> RunRecord:
     fields = from_json(text, source=source)
     metrics, error, ended, verdict = (fields.get(key) for key in ("metrics", "error", "ended", "verdict"))
     numbers = {
-        str(key): math.nan if value is None else float(value)
-        for key, value in (metrics.items() if isinstance(metrics, dict) else ())
+        str(key)[:LONGEST]: math.nan if value is None else float(value)
+        for key, value in islice(metrics.items() if isinstance(metrics, dict) else (), MOST_METRICS)
         if value is None or isinstance(value, int | float)
     }
     return RunRecord(
         status=name,
-        started=str(fields.get("started") or ""),
-        ended=None if ended is None else str(ended),
+        started=str(fields.get("started") or "")[:LONGEST],
+        ended=None if ended is None else str(ended)[:LONGEST],
         metrics=numbers,
         error=error if isinstance(error, dict) else None,
-        verdict=None if verdict is None else str(verdict),
+        verdict=None if verdict is None else str(verdict)[:LONGEST],
     )
 
 

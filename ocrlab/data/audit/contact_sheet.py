@@ -22,6 +22,7 @@ LABEL, GAP, COLUMNS, ROWS = 50, 8, 4, 7  # height of the words above a crop, spa
 COLOURS = {ERROR: (200, 30, 30), WARN: (210, 120, 0)}  # RGB
 GREY, OTHER, NEIGHBOUR = (90, 90, 90), (40, 90, 200), (150, 190, 150)
 MOST = 20 * COLUMNS * ROWS  # findings that are drawn; all are in the answer
+OUTLINED = 1000  # boxes of a page whose outlines are drawn around a finding
 SIZE = 0.42  # of the font
 
 
@@ -93,7 +94,7 @@ def _crop(finding: Finding, raw: Raw, image: Image) -> Image:
     crop = np.ascontiguousarray(cv2.resize(image[y:bottom, x:right], size, interpolation=way), np.uint8)
     other = int(finding.other.rpartition(":")[2]) if finding.box and finding.other and ":" in finding.other else None
     outlines: list[tuple[NDArray[np.floating], tuple[int, int, int], int]] = []
-    for box in raw.boxes:
+    for box in raw.boxes[:OUTLINED]:
         if box.line != finding.box:
             outlines.append((box.polygon, OTHER if box.line == other else NEIGHBOUR, 1))
     for outline, colour, thick in [*outlines, (points, COLOURS.get(finding.severity, GREY), 2)]:

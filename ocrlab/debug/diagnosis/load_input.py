@@ -33,7 +33,9 @@ RESULT = "application/vnd.ocrlab.result+json"
 
 NUMBER = (int, float)
 LINE = {"file": str, "line": int, "text": str}
-RANK = {"rank": int, "pid": int, "pids": [int], "exit_code": int, "signal": str, "end": str, "world": int, "file": str}
+END = {"time": NUMBER, "how": str, "error": dict}
+RANK = {"rank": int, "pid": int, "pids": [int], "exit_code": int, "signal": str, "end": END, "world": int, "file": str}
+EVERY_RANK: dict[str, Any] = {"pids": [], "exit_code": None, "signal": None, "end": None, "line": None}
 FACTS = {  # as `records.Incident` lists them; what a stranger's folder has in another form is not read
     **dict.fromkeys(("oom_kills", "main_pid", "workers", "fd_limit", "shm_free_bytes", "disk_free_bytes"), int),
     **dict.fromkeys(("memory_limit_bytes", "memory_peak_bytes", "address_space_bytes"), NUMBER),
@@ -56,7 +58,9 @@ FACTS = {  # as `records.Incident` lists them; what a stranger's folder has in a
 def read_facts(stored: object) -> dict[str, Any]:
     """Return the facts that a run folder stores, as far as they have the form that a diagnosis reads."""
     facts: dict[str, Any] = fitting(stored, FACTS) or {}
-    ranks = [{"pids": [], **row} for row in facts.get("ranks", ()) if {"rank", "pid"} <= row.keys()]
+    ranks = [{**EVERY_RANK, **row} for row in facts.get("ranks", ()) if {"rank", "pid"} <= row.keys()]
+    for row in ranks:
+        row["end"] = {"time": 0.0, **row["end"]} if row["end"] else None
     return {**facts, "ranks": ranks} if "ranks" in facts else facts
 
 

@@ -28,10 +28,12 @@ def parse(text: str, path: str = "config.yaml") -> Settings:
     except ImportError:
         raise ConfigError(f"{path} needs a YAML parser", do="pip install pyyaml") from None
     need = "lines of the form key: value"
-    if len(text) > MOST_CHARACTERS:
-        raise ConfigError(f"{path} is not a config", got=f"{len(text):,} characters", need=need)
+    blocks = BLOCK.split(text)
+    if len(text) > MOST_CHARACTERS or len(blocks) > MOST_SETTINGS:
+        got = f"{len(text):,} characters with {len(blocks):,} settings"
+        raise ConfigError(f"{path} is not a config", got=got, need=need)
     try:
-        settings = _joined([_block(block) for block in BLOCK.split(text)])
+        settings = _joined([_block(block) for block in blocks])
     except (ValueError, RecursionError, yaml.YAMLError):  # a block is not YAML by itself, or the whole is not a config
         try:
             settings = _read(text)

@@ -23,6 +23,7 @@ from ocrlab.run_folder import status_file
 
 VERSION = "1"  # of the recipe; another recipe makes other names
 TAIL = 64_000  # bytes of a log, in which its last traceback is looked for
+LONGEST_TITLE = 300  # characters
 LONGEST = 100_000  # characters of a text; what is longer is not from us
 WATCHERS = ("Killed", "Failed", "Hung", "Suspected")  # types of records that `ocrlab watch` writes: no exceptions
 UNPLACED = ("ext.", "host.", "scheduler.", "hw.")  # causes that strike from outside, wherever the program just is
@@ -134,7 +135,7 @@ def _build(symptom: str, cause: str, kind: str, file: str, function: str, messag
     title = ": ".join(filter(None, (cause, kind, message))) or "no message"
     title += f" in {place}" if place else ""
     name = hashlib.sha256(parts.encode("utf-8", errors="replace")).hexdigest()[:10]
-    return Fingerprint(name, title, kind, cause, symptom, place)
+    return Fingerprint(name, title[:LONGEST_TITLE], kind[:LONGEST_TITLE], cause, symptom, place)
 
 
 @lru_cache(maxsize=512)  # the same failure often comes again, to the letter
