@@ -36,26 +36,27 @@ def check_file(path: Path) -> None:
     try:
         with path.open("rb") as file:
             start = file.read(8)
-        if zipfile.is_zipfile(path):
-            _refuse_packed(path)
-            return
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # a directory of files that makes no sense
-        start = start or b"PK"
+        size = _unpacked_size(path) if zipfile.is_zipfile(path) else None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read", got=error.strerror, need="a file that you may read") from error
+    if size is not None:
+        if size > path.stat().st_size:  # torch stores its files as they are; packed ones may fill the memory
+            got, need = f"{size:,} bytes packed into {path.stat().st_size:,}", "a file as torch.save writes it"
+            raise CheckpointError(f"{path} cannot be read as a checkpoint", got=got, need=need)
+        return
     content = f"a file that starts with {start!r}" if start else "an empty file"
     content = "a file of torch that is cut off or damaged" if start.startswith(b"PK") else content
     need = "a whole file written by ocrlab train"
     raise CheckpointError(f"{path} cannot be read as a checkpoint", got=content, need=need)
 
 
-def _refuse_packed(path: Path) -> None:
-    """Raise CheckpointError for a zip whose files are compressed: torch stores them, and some bytes may become many."""
-    with zipfile.ZipFile(path) as file:
-        size, there = sum(info.file_size for info in file.infolist()), path.stat().st_size
-    if size > there:
-        got, need = f"{size:,} bytes packed into {there:,}", "a file as torch.save writes it, which packs nothing"
-        raise CheckpointError(f"{path} cannot be read as a checkpoint", got=got, need=need)
+def _unpacked_size(path: Path) -> int | None:
+    """Return how many bytes the files in a zip are, None where its directory makes no sense."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return sum(info.file_size for info in file.infolist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        return None
 
 
 def sha256(path: Path) -> str:
