@@ -19,7 +19,7 @@ from ocrlab.errors import DataError
 from ocrlab.redaction import clean_and_count
 from ocrlab.run_folder import write_text
 
-MOST_CELLS, LAST_CELLS = 2000, 500  # a report shows so many cells: the first ones and the last ones
+MOST_CELLS, LAST_CELLS = 1000, 250  # a report shows so many cells: the first ones and the last ones
 # What a reader relies on: of each kind of output the keys that must be there, and of which type.
 TEXT, LINES, TABLE = "a text", "a list of texts", "an object"
 OUTPUTS = {
