@@ -22,7 +22,7 @@ LABEL, GAP, COLUMNS, ROWS = 50, 8, 4, 7  # height of the words above a crop, spa
 COLOURS = {ERROR: (200, 30, 30), WARN: (210, 120, 0)}  # RGB
 GREY, OTHER, NEIGHBOUR = (90, 90, 90), (40, 90, 200), (150, 190, 150)
 MOST = 20 * COLUMNS * ROWS  # findings that are drawn; all are in the answer
-OUTLINED = 1000  # boxes of a page whose outlines are drawn around a finding
+OUTLINED = 100  # boxes of a page whose outlines are drawn around a finding
 SIZE = 0.42  # of the font
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -179,8 +180,10 @@ def _scale(image: Image, polygons: list[Polygon]) -> float | None:
     total = max(int(base.ink.sum()), 1)
     scores = []
     for factor in SCALES:
-        scaled = [np.asarray(p * (factor * base.scale), np.float32) for p in polygons]
-        covered = page_image.coverage(base.ink.shape, scaled) > 0
+        mask = np.zeros(base.ink.shape, np.uint8)
+        for polygon in polygons:  # one after the other: of two on each other a single call leaves a hole
+            cv2.fillPoly(mask, [np.rint(np.clip(polygon * (factor * base.scale), -9999, 9999)).astype(np.int32)], 1)
+        covered = mask > 0
         scores.append(float((base.ink & covered).sum() / total - covered.mean()))
     best = int(np.argmax(scores))
     if scores[best] < 0.3:
