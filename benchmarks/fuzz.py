@@ -561,16 +561,16 @@ def notebooks(place: Path, dice: random.Random) -> Case:
 LOG = """2026-11-20 10:00:00 INFO epoch 1 step 10 loss 0.52
  45%|####      | 45/100 [00:10<00:12,  4.5it/s]\r 46%|####      | 46/100
 Traceback (most recent call last):
-  File "/home/u/train.py", line 12, in <module>
+  File "/srv/job/train.py", line 12, in <module>
     loss = criterion(model(x), y)
-  File "/home/u/.venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1511, in _wrapped_call_impl
+  File "/srv/job/.venv/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1511, in _wrapped_call_impl
     return self._call_impl(*args, **kwargs)
 RuntimeError: mat1 and mat2 shapes cannot be multiplied (32x512 and 256x10)
 [rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 15.77 GiB.
 Fatal Python error: Segmentation fault
 
 Thread 0x00007f0000000000 (most recent call first):
-  File "/home/u/data.py", line 5 in __getitem__
+  File "/srv/job/data.py", line 5 in __getitem__
 Thread 4242 (idle): "MainThread"
     acquire (threading.py:327)
 kernel: oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task_memcg=/x,task=python,pid=4242,uid=0

@@ -55,7 +55,7 @@ def _unpacked_size(path: Path) -> int | None:
     try:
         with zipfile.ZipFile(path) as file:
             return sum(info.file_size for info in file.infolist())
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+    except (zipfile.BadZipFile, ValueError, RuntimeError):
         return None
 
 
