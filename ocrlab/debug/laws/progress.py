@@ -86,15 +86,16 @@ def _blind(step: Experiment) -> Result | None:
         step.state.restore_random()
         step.run(gradients=True, restore=False)
         optimizer.step()
-    run = step.run(training=False, restore=False)
+    runs = [step.run(training=training, restore=False) for training in (True, False)]  # untrained BatchNorm: only one
     step.restore()
-    outputs = [t for t in run.outputs if t.ndim and len(t) == step.rows]
+    run = runs[-1]
+    outputs = [t for each in runs for t in each.outputs if t.ndim and len(t) == step.rows]
     inputs = [t for t in run.inputs[0] if t.ndim and len(t) == step.rows] if run.inputs else []
     if not outputs or not inputs or not all_rows_equal(outputs) or all_rows_equal([t.float() for t in inputs]):
         return None
     return Result(
         "broken",
-        f"the {step.rows} samples differ and all outputs are the same, before and after {STEPS} steps on them",
+        f"the {step.rows} samples differ and all outputs are the same after {STEPS} steps on them",
         "the model's output",
         "outputs that depend on the samples",
         (

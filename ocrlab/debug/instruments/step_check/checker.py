@@ -35,7 +35,7 @@ from ocrlab.debug.instruments.step_check.findings import (
 from ocrlab.debug.instruments.step_check.forward_pass import ForwardWatch, Stage
 from ocrlab.debug.instruments.step_check.image_checks import check_images
 from ocrlab.debug.instruments.step_check.state_guard import StepState, learning_rates, loss_value
-from ocrlab.debug.instruments.step_check.static_rules import check_shared_blocks, check_untrained_part
+from ocrlab.debug.instruments.step_check.static_rules import check_untrained_part
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.errors import ConfigError
 
@@ -179,7 +179,7 @@ class _Step:
         self.report.stages, self.watchers = forward.stages, (forward, calls)
         findings += [*forward.findings, *step_rules.check_batch_written(self.state)]
         if error is None:
-            findings += [*forward.missing(), *check_shared_blocks(self.model, forward.alike)]
+            findings += [*forward.missing()]
             total = loss_value(back[0])
             wrong = list(step_rules.check_loss(total))
             findings += wrong

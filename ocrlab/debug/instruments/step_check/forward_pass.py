@@ -60,7 +60,6 @@ class ForwardWatch:
         self.spoilt = 0  # modules with a value that is not finite, after the first
         self.reported_rules: set[str] = set()  # rules of which the first module is enough
         self.output_tensors: list[Tensor] = []  # what the model returned and a gradient should reach
-        self.alike: set[int] = set()  # modules, by id, that give the shape that they get
         self._handles: list[Any] = []
 
     def __enter__(self) -> ForwardWatch:
@@ -115,9 +114,6 @@ class ForwardWatch:
         self.stages.append(Stage(name, type(module).__name__, shapes, kinds, device, layout))
         if any(under_vmap(tensor) for _, tensor in outputs):
             return  # no value can be read there, nor a gradient be kept
-        came = next((t for _, t in dotted_tensors(args)), None)
-        if came is not None and first is not None and came.shape == first.shape:
-            self.alike.add(id(module))
         label = name or "the model itself"
         self._finite(label, module, args, outputs)
         self._formats(label, module, args, first)

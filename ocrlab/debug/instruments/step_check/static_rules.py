@@ -105,10 +105,23 @@ def check_modes(model: nn.Module) -> Iterator[Finding]:
         yield Finding(
             "mode.batchnorm", shortened_list(still), "eval mode in a model that trains", "train mode", do, "warn"
         )
+    if adrift and any(type(module).train is not nn.Module.train for module in model.modules()):
+        adrift = _adrift_in_training(model, adrift)
     if adrift:
         do = "Put frozen BatchNorm into eval mode; model.train() sets it back at every epoch"
         got = "frozen weights, but running statistics that still move"
         yield Finding("mode.batchnorm_frozen", shortened_list(adrift), got, "eval mode", do, "warn")
+
+
+def _adrift_in_training(model: nn.Module, names: Sequence[str]) -> list[str]:
+    """Return those of some modules that are still in train mode after the model's own train()."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.train()
+        return [name for name in names if model.get_submodule(name).training]
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def trains_head(model: nn.Module) -> bool:
@@ -179,27 +192,6 @@ def check_batch_types(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> 
         if tensor.dtype == torch.float64 and first.dtype != torch.float64:
             do = "Use .float(); NumPy's arrays are float64 by default"
             yield Finding("dtype.batch", f"batch.{name}", "float64", str(first.dtype)[6:], do, "warn")
-
-
-def check_shared_blocks(model: nn.Module, same: set[int]) -> Iterator[Finding]:
-    """Yield lists whose entries are all one and the same block, of those (`same`, by id) that keep a tensor's shape.
-
-    What changes the shape is a head, which may well be one for many layers.
-    """
-    for name, module in model.named_modules():
-        entries = list(module._modules.values())  # children() names each once
-        if not isinstance(module, nn.ModuleList | nn.Sequential) or len(entries) < 2:
-            continue
-        block = entries[0]
-        if block is None or any(entry is not block for entry in entries) or id(block) not in same:
-            continue
-        count = sum(p.numel() for p in block.parameters() if p.requires_grad)
-        if count:
-            got = f"its {len(entries)} entries are one and the same {type(block).__name__}: {count} weights in place of"
-            got += f" {count * len(entries)}"
-            do = "Make each by its own call, [block() for _ in range(n)]: [block()] * n holds one n times. If they are"
-            do += " to share their weights, nothing is wrong"
-            yield Finding("weights.shared", name or "the model", got, "blocks of their own", do, "warn")
 
 
 def check_untrained_part(model: nn.Module) -> Iterator[Finding]:

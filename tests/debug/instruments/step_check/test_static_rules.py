@@ -64,60 +64,10 @@ def test_a_gradient_of_what_was_frozen_since_matters_where_the_optimiser_holds_i
     assert "gradient.stale" not in rules(checker.check(model, data(), classes, optimizer=head))
 
 
-def block() -> nn.Sequential:
-    return nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.ReLU())
-
-
-class Stack(nn.Module):
-    """Blocks one after the other, then a head."""
-
-    def __init__(self, blocks: list[nn.Module]) -> None:
-        super().__init__()
-        self.blocks, self.head = nn.ModuleList(blocks), nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = x + block(x)
-        return self.head(x)
-
-
 def findings_by_rule(model: nn.Module) -> dict[str, checker.Finding]:
     report = checker.check(model, INPUTS, lambda net, x: net(x).square().mean())
     assert report.loss is not None
     return {finding.rule: finding for finding in report.findings}
-
-
-def test_the_same_block_many_times() -> None:
-    finding = findings_by_rule(Stack([block()] * 4))["weights.shared"]
-    assert (
-        finding.where == "blocks"
-        and "4 entries" in finding.got
-        and "216" in finding.got
-        and finding.judgement == "warn"
-    )
-    assert "weights.shared" in findings_by_rule(nn.Sequential(*[block()] * 3))
-
-
-class Levels(nn.Module):
-    """One head for all levels, as detectors have it, and one activation under many names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.heads = nn.ModuleList([nn.Linear(6, 3)] * 3)
-        self.functions = nn.ModuleList([nn.ReLU()] * 3)
-        self.again = block()
-
-    def forward(self, x: Tensor) -> Tensor:
-        total = torch.zeros(len(x), 3)
-        for head, function in zip(self.heads, self.functions, strict=True):
-            x = function(self.again(x))  # the same block, called again: weights that are shared on purpose
-            total = total + head(x)
-        return total
-
-
-def test_separate_blocks_heads_and_activations_are_no_finding() -> None:
-    for model in (Stack([block() for _ in range(4)]), Stack([block()]), Levels()):
-        assert "weights.shared" not in findings_by_rule(model)
 
 
 def backbone() -> nn.Sequential:
