@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 from ocrlab.debug.diagnosis.explanations.explanation import Explanation, count, explains, listed, replaced
-from ocrlab.debug.diagnosis.explanations.failure import Failure
+from ocrlab.debug.diagnosis.explanations.failure import Failure, Value
 from ocrlab.debug.diagnosis.explanations.messages import Fact, state_dict_keys
 from ocrlab.debug.diagnosis.explanations.origins import failing_call, origin
-from ocrlab.debug.diagnosis.explanations.source import Source, dotted, last_name
+from ocrlab.debug.diagnosis.explanations.source import Source, argument, dotted, last_name
 
 WRAPPERS = {
     "module.": ("`nn.DataParallel` or `DistributedDataParallel`", "model.module.state_dict()"),
@@ -220,6 +220,18 @@ def optimizer_groups_differ(fact: Fact, failure: Failure) -> Explanation | None:
     )
     if "size of optimizer's group" in failure.message:
         text = f"`{name}` holds another number of parameters in a group than the saved optimizer."
+        numbers = [_group_sizes(value) for value in (now, saved)]
+        if all(numbers):
+            text = (
+                f"`{name}` holds {listed([str(n) for n in numbers[0]])} parameter tensors (by group), the saved "
+                f"optimizer {listed([str(n) for n in numbers[1]])}: it was saved when other layers were trained."
+            )
+        filtered = next(((s, n) for s in failure.all_sources() for n in s.nodes if _sets_requires_grad(n)), None)
+        text += (
+            f" `{filtered[0].code(filtered[1])}` ({filtered[0].place(filtered[1])}) decides which layers are trained."
+            if filtered
+            else ""
+        )
         return Explanation(
             text,
             "Build the optimizer from the same model (and the same frozen parameters) as when it was saved, or "
@@ -245,12 +257,58 @@ def optimizer_groups_differ(fact: Fact, failure: Failure) -> Explanation | None:
     )
 
 
+def _group_sizes(groups: Value | None) -> list[int]:
+    """Return how many parameters each group of an optimizer has, from its first groups."""
+    items = (groups.items or []) if groups is not None else []
+    return [n for item in items if isinstance(n := (item.get("lengths") or {}).get("params"), int)]
+
+
+def _sets_requires_grad(node: ast.AST) -> bool:
+    """Whether a node freezes or unfreezes parameters."""
+    return isinstance(node, ast.Assign) and any(last_name(target) == "requires_grad" for target in node.targets)
+
+
+@explains("scheduler_resume")
+def scheduler_of_a_new_optimizer(fact: Fact, failure: Failure) -> Explanation | None:
+    """A scheduler that goes on from an epoch, with an optimizer whose state was not loaded."""
+    frame = failure.frame
+    place = failing_call(failure, frame)
+    if place is None or frame is None or not place[1].args:
+        return None
+    name = place[0].code(place[1].args[0])
+    last = argument(place[1], -1, "last_epoch")
+    made = origin(failure, place[0], place[1].args[0], frame)
+    text = (
+        f"`{place[0].code(place[1])}` ({frame.place}) goes on from an earlier epoch"
+        + (f" (`last_epoch={place[0].code(last)}`)" if last is not None else "")
+        + f", and for that it needs the `initial_lr` of the optimizer's groups. `{name}`"
+        + (f" (`{made.code}`, {made.place})" if made.node is not place[1].args[0] else "")
+        + " is new and has no `initial_lr`: its saved state was not loaded."
+    )
+    saves = [(s, call) for s in failure.all_sources() for call in s.calls("save")]
+    lacking = next(((s, c) for s, c in saves if c.args and "optim" not in s.code(c.args[0])), None)
+    if lacking is not None:
+        text += f" The checkpoint `{lacking[0].code(lacking[1].args[0])}` ({lacking[0].place(lacking[1])}) lacks it."
+    return Explanation(
+        text,
+        f"Save `{name}.state_dict()` and `scheduler.state_dict()` too; on resuming build the scheduler without "
+        f"`last_epoch` and load both. For an old checkpoint: `for g in {name}.param_groups: "
+        'g["initial_lr"] = g["lr"]` before the scheduler.',
+    )
+
+
 @explains("weights_only")
 def class_not_allowed(fact: Fact, failure: Failure) -> Explanation | None:
     """A checkpoint that holds objects and not only tensors."""
     place = failing_call(failure, failure.frame, "load")
     code = place[0].code(place[1]) if place else "torch.load(...)"
     name = str(fact.object)
+    if fact.module is not None and any("multiprocessing" in f.file for f in failure.frames):
+        return Explanation(
+            f"A spawned process imports classes and functions by name, and `{name}` is not defined in the module "
+            f"`{fact.module}` that it imports (it was made below `if __name__`, in a function or in a notebook).",
+            f"Define `{name}` at the top level of a .py file that can be imported, or use `num_workers=0`.",
+        )
     if fact.module is not None:
         text = (
             f"The file holds a whole model of the class `{name}`, which was defined in the script that saved it "

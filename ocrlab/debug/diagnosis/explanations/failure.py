@@ -25,6 +25,7 @@ WORKER = re.compile(r"Caught (?P<type>\w+) in DataLoader worker process (?P<work
 CELL = re.compile(r"^cell (\d+)$")
 CHAIN = 6  # exceptions back from the last one, among which is the one that passed it on
 MESSAGE_LINES = 60
+MAX_OUTPUT = 1 << 16  # characters of what a cell has printed
 MAX_SOURCE = 1 << 20  # bytes of a source file that is read
 
 
@@ -96,6 +97,7 @@ class Cell:
     count: int | None
     text: str
     failed: bool = False
+    output: str = ""  # what it has printed
 
     @functools.cached_property
     def source(self) -> Source:
@@ -231,7 +233,11 @@ def from_notebook(cells: Sequence[Mapping[str, Any]]) -> Failure | None:
         errors = [output for output in outputs if isinstance(output, Mapping) and output.get("output_type") == "error"]
         count = cell.get("execution_count")
         text = "".join(map(str, source)) if isinstance(source, list) else str(source)
-        parsed.append(Cell(len(parsed) + 1, count if isinstance(count, int) else None, text, bool(errors)))
+        printed = [output.get("text") for output in outputs if isinstance(output, Mapping)]
+        shown = "".join("".join(map(str, part)) if isinstance(part, list) else str(part or "") for part in printed)
+        parsed.append(
+            Cell(len(parsed) + 1, count if isinstance(count, int) else None, text, bool(errors), shown[-MAX_OUTPUT:])
+        )
         for error in errors:
             lines = error.get("traceback")
             failure = from_log("\n".join(map(str, lines)) if isinstance(lines, list) else str(lines))

@@ -371,7 +371,10 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"img should be (?:PIL Image|Tensor Image)\. Got <class '(?P<type>[\w.]+)'>",
         r"Unexpected type <class '(?P<type>[\w.]+)'>",
     ),
-    "used_up": (r"^StopIteration",),
+    "worker_exit": (r"DataLoader worker \(pid\(?s?\)?:? [\d, ]+\) exited unexpectedly",),
+    "scheduler_resume": (r"param '(?P<key>initial_lr)' is not specified in param_groups\[\d+\] when resuming",),
+    "numpy_type": (r"Got unsupported ScalarType (?P<dtype>\w+)",),
+    "used_up": (r"^StopIteration", r"generator raised StopIteration"),
     "value_missing": (r"list\.remove\(x\): x not in list", r"(?P<value>\S+) is not in list"),
     "empty_dataset": (
         r"num_samples should be a positive integer value, but got num_samples=0",

@@ -393,3 +393,204 @@ def cell_run_twice(fact: Fact, failure: Failure) -> Explanation | None:
                 "cell can be run again.",
             )
     return None
+
+
+def loaded_names(failure: Failure, cell: Cell) -> list[str]:
+    """Return the names that the failing statement of a cell reads."""
+    frame = failure.own_frames[0] if failure.own_frames else None
+    statement = (
+        cell.source.statement_at(frame.line) if frame is not None and frame.file == f"cell {cell.number}" else None
+    )
+    nodes = ast.walk(statement) if statement is not None else iter(())
+    return list(dict.fromkeys(n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)))
+
+
+def gone(failure: Failure, first: Cell, last: Cell) -> list[int]:
+    """Return the execution counts between two cells that belong to no cell any more: something ran again since."""
+    counts = {c.count for c in failure.cells}
+    return [n for n in range((first.count or 0) + 1, last.count or 0) if n not in counts]
+
+
+def _assigned(cell: Cell, name: str) -> ast.stmt | None:
+    """Return the last assignment of a cell to a name."""
+    nodes = [node for node in definitions(cell, name) if isinstance(node, ast.Name)]
+    return cell.source.statement_at(nodes[-1].lineno) if nodes else None
+
+
+@explains(
+    "matmul",
+    "batched_matmul",
+    "conv_channels",
+    "conv_dimensions",
+    "concatenate",
+    "broadcast",
+    "view",
+    "batch_size",
+    "target_size",
+    "recurrent_size",
+    "normalized_shape",
+    "table_index",
+    "target_range",
+    "class_weights",
+    "state_dict",
+)
+def made_before_a_change(fact: Fact, failure: Failure) -> Explanation | None:
+    """A value that was made with what another cell has changed since: its cell was not run again."""
+    cell = failing_cell(failure)
+    if cell is None:
+        return None
+    before = run_before(failure, cell)
+    numbers = {n for value in fact.values.values() for n in (value if isinstance(value, tuple) else (value,))}
+    for name in loaded_names(failure, cell):
+        maker = next((c for c in reversed(before) if _assigned(c, name)), None)
+        made = _assigned(maker, name) if maker is not None else None
+        if maker is None or made is None:
+            continue
+        read = {n.id for n in ast.walk(made) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+        for part in sorted(read):
+            changer = next((c for c in reversed(before) if _assigned(c, part)), None)
+            change = _assigned(changer, part) if changer is not None else None
+            if changer is None or change is None or changer is maker or (changer.count or 0) < (maker.count or 0):
+                continue
+            literal = getattr(change, "value", None)
+            if isinstance(literal, ast.Constant) and literal.value not in numbers:
+                continue
+            later = [c for c in failure.cells if c.number > maker.number and name in c.text and c is not cell]
+            return Explanation(
+                f"`{name}` was made in cell {maker.number} (In[{maker.count}]) with an earlier value of `{part}`: "
+                f"cell {changer.number} (`{changer.source.code(change)[:80]}`) was run after it, as "
+                f"In[{changer.count}], and cell {maker.number} was not run again.",
+                f"Run cell {maker.number} again"
+                + (f", then cell {', '.join(str(c.number) for c in later)}" if later else "")
+                + " and this one; or restart the kernel and run all cells.",
+            )
+    return None
+
+
+SAME_TWICE = ("to", "float", "long", "int", "double", "half", "cuda", "cpu", "contiguous", "astype", "eval", "train")
+
+
+@explains(
+    "target_range",
+    "table_index",
+    "dtype",
+    "unsupported_dtype",
+    "conv_channels",
+    "conv_dimensions",
+    "broadcast",
+    "dimension_range",
+    "matmul",
+    "view",
+    "index",
+    "index_dtype",
+    "target_dimensions",
+    "target_size",
+    "key",
+)
+def changed_twice(fact: Fact, failure: Failure) -> Explanation | None:
+    """A value that an earlier cell changes in place, where the counts show that a cell has run again."""
+    cell = failing_cell(failure)
+    if cell is None:
+        return None
+    before = run_before(failure, cell)
+    for name in loaded_names(failure, cell):
+        changer = next((c for c in reversed(before) if _assigned(c, name)), None)
+        change = _assigned(changer, name) if changer is not None else None
+        value = getattr(change, "value", None)
+        if changer is None or change is None or value is None:
+            continue
+        reads = isinstance(change, ast.AugAssign) or any(
+            isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load) for n in ast.walk(value)
+        )
+        if not reads or (isinstance(value, ast.Call) and last_name(value.func) in SAME_TWICE):
+            continue
+        maker = next((c for c in reversed(run_before(failure, changer)) if _assigned(c, name)), None)
+        missing = gone(failure, maker, changer) if maker is not None else []
+        if maker is None or not missing:
+            continue
+        code = changer.source.code(change)[:80]
+        counts = f"In[{missing[0]}]" + (f" to In[{missing[-1]}]" if len(missing) > 1 else "")
+        return Explanation(
+            f"`{name}` has been changed twice: cell {changer.number} (`{code}`) changes it each time that it runs. "
+            f"It last ran as In[{changer.count}], and {counts}, after cell {maker.number} made `{name}` "
+            f"(In[{maker.count}]), belong{'s' if len(missing) == 1 else ''} to no cell any more: an earlier run had "
+            f"changed `{name}` already.",
+            f"Run cell {maker.number} again, then cell {changer.number} once, then this one. Make the change where "
+            f"`{name}` is made, or give the result another name, so that cells can be run again.",
+        )
+    return None
+
+
+@explains("second_backward")
+def backward_run_twice(fact: Fact, failure: Failure) -> Explanation | None:
+    """A cell that calls `backward()` a second time on a loss that another cell computed."""
+    cell = failing_cell(failure)
+    frame = failure.own_frames[0] if failure.own_frames else None
+    statement = cell.source.statement_at(frame.line) if cell is not None and frame is not None else None
+    calls = [n for n in ast.walk(statement) if isinstance(n, ast.Call)] if statement is not None else []
+    base = next((c.func.value for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "backward"), None)
+    name = dotted(base)
+    if cell is None or not name or definitions(cell, name):
+        return None
+    before = run_before(failure, cell)
+    maker = next((c for c in reversed(before) if _assigned(c, name)), None)
+    if maker is None:
+        return None
+    other = next(
+        (
+            c
+            for c in before
+            if (c.count or 0) > (maker.count or 0)
+            and any(dotted(call.func) == f"{name}.backward" for call in c.source.calls("backward"))
+        ),
+        None,
+    )
+    missing = gone(failure, maker, cell)
+    if other is None and not missing:
+        return None
+    first = (
+        f"{other.name} has called `backward()` on it already"
+        if other is not None
+        else f"this cell was run already after that (In[{missing[0]}] belongs to no cell any more)"
+    )
+    return Explanation(
+        f"`{name}` was computed once, in cell {maker.number} (In[{maker.count}]), and {first}: the same loss goes "
+        "back a second time, and the first time has freed its graph.",
+        f"Run cell {maker.number} again before this one: its forward pass makes a new graph. Forward pass, "
+        "`backward()` and `step()` belong into one cell.",
+    )
+
+
+@explains("no_attribute", "removed_api")
+def alias_taken_over(fact: Fact, failure: Failure) -> Explanation | None:
+    """A module's short name (`F`, `np`, `nn`) that an assignment has given to another value."""
+    frame, source = failure.frame, failure.source(failure.frame)
+    statement = source.statement_at(frame.line) if source is not None and frame is not None else None
+    nodes = [n for n in ast.walk(statement) if isinstance(n, ast.Attribute)] if statement is not None else []
+    names = {n.value.id for n in nodes if n.attr == fact.attribute and isinstance(n.value, ast.Name)}
+    cell = failing_cell(failure)
+    places = [c.source for c in [*run_before(failure, cell), cell]] if cell is not None else list(failure.all_sources())
+    for name in sorted(names):
+        imported, taken = None, None
+        for place in places:
+            function = place.function_at(frame.line) if place is source and frame is not None else None
+            top = [*_top_level(place), *(ast.walk(function) if function is not None else ())]
+            for node in sorted((n for n in top if hasattr(n, "lineno")), key=lambda n: n.lineno):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    alias = next((a for a in node.names if (a.asname or a.name.partition(".")[0]) == name), None)
+                    if alias is not None:
+                        parent = f"{node.module}." if isinstance(node, ast.ImportFrom) and node.module else ""
+                        imported, taken = (place, node, f"{parent}{alias.name}"), None
+                elif isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+                    taken = (place, node)
+        if imported is None or taken is None:
+            continue
+        where, node, module = imported
+        code = taken[0].code(taken[0].statement_at(taken[1].lineno)).partition(":")[0][:80]
+        return Explanation(
+            f"`{name}` is no longer the module `{module}` (`{where.code(node)}`, {where.place(node)}): `{code}` "
+            f"({taken[0].place(taken[1])}) has overwritten the name, and it is now "
+            f"{'an' if str(fact.type)[:1] in 'aeiou' else 'a'} {fact.type or 'other value'}.",
+            f"Use another name there, and run the import again: `{where.code(node)}`.",
+        )
+    return None

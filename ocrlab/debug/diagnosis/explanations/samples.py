@@ -7,8 +7,8 @@ import difflib
 from pathlib import Path
 
 from ocrlab.debug.diagnosis.explanations.explanation import Edit, Explanation, count, explains, listed, replaced
-from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame
-from ocrlab.debug.diagnosis.explanations.messages import Fact
+from ocrlab.debug.diagnosis.explanations.failure import Failure, Frame, Value
+from ocrlab.debug.diagnosis.explanations.messages import Fact, facts
 from ocrlab.debug.diagnosis.explanations.origins import Origin, failing_call, failing_expression, origin
 from ocrlab.debug.diagnosis.explanations.source import (
     Source,
@@ -714,3 +714,83 @@ def _filtered(failure: Failure, name: str) -> str:
             ):
                 return source.code(node)
     return ""
+
+
+def _batches(loader: Value | None) -> int | None:
+    """Return how many batches a loader gives in an epoch."""
+    from ocrlab.debug.diagnosis.explanations.shapes import dataset_length
+
+    length = dataset_length(loader) if loader is not None and loader.kind == "loader" else None
+    size = loader.batch_size if loader is not None else None
+    if length is None or not size:
+        return None
+    return int(length // size) if loader is not None and loader.drop_last else int(-(-length // size))
+
+
+@explains("used_up")
+def iterator_at_its_end(fact: Fact, failure: Failure) -> Explanation | None:
+    """`next()` on an iterator that has given everything."""
+    frame = failure.frame
+    place = failing_call(failure, frame, "next")
+    if place is None or frame is None or len(place[1].args) != 1:
+        return None
+    source, node = place[0], place[1].args[0]
+    name = source.code(node)
+    made = origin(failure, source, node, frame)
+    call = made.node if isinstance(made.node, ast.Call) else None
+    text = f"`{name}` has come to its end ({frame.place})"
+    if call is not None and last_name(call.func) == "iter" and call.args:
+        container = made.source.code(call.args[0])
+        loader = failure.value(container, made.frame) or failure.value(container)
+        batches, outer = _batches(loader), source.enclosing(frame.line, ast.For)
+        if call is node:
+            return Explanation(
+                f"`{container}` gives nothing ({frame.place}): it is empty.",
+                "Look at what fills it: the folder, the filter, the split, or `drop_last=True` with too few samples.",
+            )
+        text += (
+            f": `{container}` has only {count(batches, 'batch', 'batches')}"
+            if batches
+            else f": `{container}` is shorter"
+        )
+        around = ""
+        if isinstance(outer, ast.For):
+            inner = outer.iter
+            while isinstance(inner, ast.Call) and inner.args and last_name(inner.func) in ("enumerate", "tqdm"):
+                inner = inner.args[0]
+            around = source.code(inner)
+            number = _batches(failure.value(around))
+            steps = f" ({count(number, 'batch', 'batches')})" if number else ""
+            text += f", and the loop over `{around}`{steps}, {source.place(outer)}, takes one in each step"
+        zipped = (
+            f"; or loop over `zip({around}, itertools.cycle({container}))`" if around and "range" not in around else ""
+        )
+        return Explanation(
+            f"{text}.",
+            f"Start it again when it ends: `except StopIteration: {name} = iter({container})` and take the next one"
+            f"{zipped}.",
+        )
+    code = f" (`{made.code}`, {made.place})" if made.node is not node else ""
+    return Explanation(
+        f"{text}{code}: an iterator or a generator gives its values once, and all of them were taken.",
+        f"Make it anew before it is read again, keep the values in a list (`list({name})`), or give a default: "
+        f"`next({name}, None)`.",
+    )
+
+
+@explains("worker_exit")
+def class_of_the_notebook(fact: Fact, failure: Failure) -> Explanation | None:
+    """A worker that was spawned and does not find the data set's class, which only the notebook defines."""
+    cell = next((c for c in reversed(failure.cells) if c.failed), None)
+    lost = next((f for f in facts("", cell.output) if f.kind == "weights_only" and f.module), None) if cell else None
+    if lost is None:
+        return None
+    name = str(lost.object)
+    definer = next((c for c in failure.cells if [*c.source.classes(name), *c.source.functions(name)]), None)
+    where = f"in this notebook (cell {definer.number})" if definer is not None else "in this program"
+    return Explanation(
+        f"A spawned worker is a new Python process, which imports classes and functions by name; `{name}` is defined "
+        f"{where} only, and the worker's `__main__` does not have it.",
+        f"Put `{name}` into a file of its own (a .py module) and import it in the notebook, or use `num_workers=0`; on "
+        "Linux the start method fork works: leave `spawn` out.",
+    )

@@ -186,6 +186,9 @@ def text_in_a_tensor(fact: Fact, failure: Failure) -> Explanation | None:
     operand = place[0].code(place[1].args[0])
     detail = f" (the text {fact.text!r})" if fact.text else ""
     if fact.type == "object_":
+        odd = _columns_without_numbers(failure, operand)
+        if odd is not None:
+            return odd
         dummies = next(((s, c) for s in failure.all_sources() for c in s.calls("get_dummies")), None)
         where = (
             f" `{dummies[0].code(dummies[1])}` ({dummies[0].place(dummies[1])}) makes boolean columns."
@@ -207,6 +210,31 @@ def text_in_a_tensor(fact: Fact, failure: Failure) -> Explanation | None:
         f"`{place[0].code(place[1])}` ({frame.place}) makes numbers of `{operand}`, which holds texts{detail}.",
         "Map class names to numbers first (`{name: i for i, name in enumerate(sorted(set(names)))}`); a column of a "
         'CSV file with other signs in it needs `pd.to_numeric(column, errors="coerce")`.',
+    )
+
+
+def _columns_without_numbers(failure: Failure, operand: str) -> Explanation | None:
+    """Name the columns of a table whose values are texts, booleans or objects."""
+    table = next((value for _, value in failure.values(library=False) if value.kind == "table" and value.dtypes), None)
+    if table is None or not operand.startswith(table.name):
+        return None
+    dropped = operand if ".drop(" in operand else ""
+    columns = [
+        (name, dtype)
+        for name, dtype in zip(table.columns or [], table.dtypes, strict=False)
+        if repr(name) not in dropped and f'"{name}"' not in dropped
+    ]
+    texts = [name for name, dtype in columns if not dtype.lower().startswith(("int", "uint", "float", "bool"))]
+    flags = [name for name, dtype in columns if dtype.lower().startswith("bool")]
+    if not texts:
+        return None
+    text = f"`{operand}` is an array of Python objects: `{table.name}` has columns that hold no numbers: "
+    text += ", ".join(f"`{name}` ({dtype})" for name, dtype in columns if name in texts)
+    text += f"; and boolean ones beside them ({', '.join(f'`{name}`' for name in flags)})." if flags else "."
+    return Explanation(
+        text,
+        f"Encode them as numbers first: `pd.get_dummies({table.name}, columns={texts}, dtype=float)`, or drop them; "
+        'then `.to_numpy(dtype="float32")`.',
     )
 
 
@@ -243,7 +271,8 @@ def image_with_channels_first(fact: Fact, failure: Failure) -> Explanation | Non
         return None
     name = place[0].code(place[1].args[0])
     text = (
-        f"`{place[0].code(place[1])}` ({failure.frame.place}) takes an image as (height, width, channels), but "
+        f"`{place[0].code(place[1])}` ({failure.frame.place}) takes an image as (height, width, channels), as "
+        "matplotlib's `imshow` and Pillow do, but "
         f"`{name}` is {sizes(shape)}."
     )
     if len(shape) == 3 and shape[0] in (1, 3, 4):
@@ -410,6 +439,15 @@ def types_differ(fact: Fact, failure: Failure) -> Explanation | None:
     )
     maker = _maker(failure, culprit)
     text += f" It is made by `{maker.code}` ({maker.place})." if maker else ""
+    mixed = double_constant(failure, maker) if double and maker is not None else None
+    if mixed is not None:
+        array, expression = mixed
+        return Explanation(
+            f"{text} `{array.name}` = `{array.code}` ({array.place}) is a float64 array, as numpy makes them by "
+            f"default, and so `{expression.code}` ({expression.place}) is float64, whatever the other side is.",
+            f"Convert the result (`({expression.code}).astype(np.float32)`, or `.float()` on the tensor), or give "
+            f"`{array.name}` a type: `dtype=np.float32`.",
+        )
     if double:
         return Explanation(
             f"{text} numpy and Python's own numbers make float64 arrays.",
@@ -535,4 +573,52 @@ def _model_call(failure: Failure) -> tuple[str, str] | None:
         call = failing_call(failure, frame)
         if call is not None and call[1].args and dotted(call[1].args[0]):
             return frame.place, call[0].code(call[1].args[0])
+    return None
+
+
+@explains("numpy_type")
+def type_unknown_to_numpy(fact: Fact, failure: Failure) -> Explanation | None:
+    """A bfloat16 tensor that should become a numpy array."""
+    frame, source = failure.frame, failure.source(failure.frame)
+    place = failing_call(failure, frame, "numpy", "asarray", "array")
+    if place is None or frame is None:
+        return None
+    call, dtype = place[1], type_name(fact.dtype)
+    tensor = (
+        call.func.value if last_name(call.func) == "numpy" and isinstance(call.func, ast.Attribute) else call.args[0]
+    )
+    code, base = place[0].code(call), place[0].code(tensor)
+    after = code.replace(base, f"{base}.float()", 1)
+    cast = source.enclosing(frame.line, ast.With) if source is not None else None
+    line = source.line(cast.lineno).strip() if source is not None and isinstance(cast, ast.With) else ""
+    text = f"`{base}` ({frame.place}) is {dtype}, a type that numpy does not have."
+    if "autocast" in line and source is not None and isinstance(cast, ast.With):
+        text += f" `{line.rstrip(':')}` ({source.place(cast)}) makes the layers' outputs {dtype}."
+    return Explanation(text, f"Convert it first: `{after}`.", replaced(source, frame.line, code, after))
+
+
+DOUBLE = ("array", "asarray", "zeros", "ones", "full", "linspace", "empty", "eye", "loadtxt", "genfromtxt")
+
+
+def double_constant(failure: Failure, where: Origin, steps: int = 6) -> tuple[Origin, Origin] | None:
+    """Return the numpy array without a dtype that takes part in an expression, and the expression; both float64."""
+    node = where.node
+    if (isinstance(node, ast.Call) and last_name(node.func) in ("astype", "float", "float32")) or steps <= 0:
+        return None
+    for part in ast.walk(node):
+        if not isinstance(part, ast.Name | ast.Attribute) or not isinstance(part.ctx, ast.Load):
+            continue
+        made = origin(failure, where.source, part, where.frame)
+        if made.node is part:
+            continue
+        call = made.node
+        root = dotted(call.func).partition(".")[0] if isinstance(call, ast.Call) else ""
+        if isinstance(call, ast.Call) and root in ("np", "numpy") and last_name(call.func) in DOUBLE:
+            floats = last_name(call.func) not in ("array", "asarray", "full") or any(
+                isinstance(n, ast.Constant) and isinstance(n.value, float) for n in ast.walk(call)
+            )
+            if floats and argument(call, 1, "dtype") is None and isinstance(node, ast.BinOp):
+                return Origin(made.source, call, made.frame, dotted(part)), where
+        elif (deeper := double_constant(failure, made, steps - 1)) is not None:
+            return deeper
     return None
