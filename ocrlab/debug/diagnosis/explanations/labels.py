@@ -447,7 +447,7 @@ def wrong_target_form(fact: Fact, failure: Failure) -> Explanation | None:
     if shape is None and fact.actual_shape:
         shape = fact.actual_shape
     text = f"{name} is {sizes(shape)}" if shape else f"{name} has an axis too many"
-    outputs = output.shape if output is not None else None
+    outputs = output.shape if output is not None else fact.input
     bare = name.strip("`") if name.startswith("`") else "target"
     if fact.dtype is not None:
         text = (
@@ -481,8 +481,9 @@ def wrong_target_form(fact: Fact, failure: Failure) -> Explanation | None:
             "H, W).",
             "Read the masks as class indices (mode `L` or `P`), or map the colours to indices in `__getitem__`.",
         )
-    if fact.expected_shape and shape:
-        return _classes_in_another_axis(fact, failure, bare, tuple(shape), outputs)
+    expected = fact.expected_shape or ((fact.input[0], *fact.input[2:]) if fact.input else None)
+    if expected and shape:
+        return _classes_in_another_axis(expected, failure, bare, tuple(shape), outputs)
     return Explanation(
         f"{text}, but the loss takes one class index for each sample or pixel"
         + (f" of outputs {sizes(outputs)}" if outputs else "")
@@ -493,7 +494,7 @@ def wrong_target_form(fact: Fact, failure: Failure) -> Explanation | None:
 
 
 def _classes_in_another_axis(
-    fact: Fact, failure: Failure, target: str, shape: tuple[int, ...], outputs: tuple[int, ...] | None
+    expected: tuple[int, ...], failure: Failure, target: str, shape: tuple[int, ...], outputs: tuple[int, ...] | None
 ) -> Explanation:
     """Explain outputs with the classes in the last axis, or maps of another size than the mask."""
     place = failing_call(failure, failure.frame)
@@ -509,20 +510,20 @@ def _classes_in_another_axis(
         return Explanation(
             f"`{output}` is {sizes(outputs)} with the {outputs[-1]} classes in the last axis, but the loss takes the "
             f"classes in axis 1, {form}: it took the {outputs[1]} of axis 1 as classes and asks for targets of "
-            f"{sizes(fact.expected_shape)}. `{target}` {sizes(shape)} is right.",
+            f"{sizes(expected)}. `{target}` {sizes(shape)} is right.",
             f"Move the classes to axis 1: `{after}`; or flatten both: `{output}.reshape(-1, {outputs[-1]})` and "
             f"`{target}.reshape(-1)`.",
             edit,
         )
-    if len(fact.expected_shape) == len(shape) >= 3:
+    if len(expected) == len(shape) >= 3:
         return Explanation(
-            f"The outputs are maps of {sizes(fact.expected_shape[1:])}, but the mask `{target}` {sizes(shape)} is "
+            f"The outputs are maps of {sizes(expected[1:])}, but the mask `{target}` {sizes(shape)} is "
             f"{sizes(shape[1:])}: the model shrinks the image, or the mask was resized differently.",
             f"Bring the outputs to the size of the mask: `F.interpolate({output}, size={target}.shape[-2:], "
             'mode="bilinear")`.',
         )
     return Explanation(
-        f"The loss takes outputs of the form {form} and, for these, targets of {sizes(fact.expected_shape)}; "
+        f"The loss takes outputs of the form {form} and, for these, targets of {sizes(expected)}; "
         f"`{target}` is {sizes(shape)}"
         + (f" and `{output}` {sizes(outputs)}." if outputs else f". The shape of `{output}` is not known."),
         f"If the classes stand in the last axis of `{output}`, move them: `{output}.transpose(1, 2)`, or flatten both: "

@@ -251,6 +251,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"(?:size|dimension): (?:: )?(?P<actual>\d)",
         r"Expected floating point type for target with class probabilities, got (?P<dtype>\w+)",
         rf"Expected target size {shape('expected_shape')}, got {shape('actual_shape')}",
+        r"size mismatch \(got input: \[(?P<input>[\d, ]+)\] ?, target: \[(?P<actual_shape>[\d, ]+)\]",
     ),
     "gather_axes": (
         r"Index tensor must have the same number of dimensions as (?:input|self|src|output) tensor",

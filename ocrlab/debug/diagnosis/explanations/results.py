@@ -59,6 +59,8 @@ def operand(fact: Fact, failure: Failure, kind: str) -> Origin | None:
             candidates.append(node.value)
         elif fact.kind == "wrong_argument" and isinstance(node, ast.Call):
             candidates += [*node.args, *(keyword.value for keyword in node.keywords)]
+        elif fact.kind == "not_callable" and isinstance(node, ast.Call):
+            candidates.append(node.func)
         elif fact.kind == "operands" and isinstance(node, ast.BinOp):
             candidates += [node.left, node.right]
         elif fact.kind == "operands" and isinstance(node, ast.Compare):
@@ -84,7 +86,7 @@ def live_type(failure: Failure, node: ast.expr) -> str:
     return str(value.type).rpartition(".")[2] if value is not None else ""
 
 
-@explains("no_attribute", "wrong_argument", "operands", "not_iterable", "array_index")
+@explains("no_attribute", "wrong_argument", "operands", "not_iterable", "array_index", "not_callable")
 def result_of_another_kind(fact: Fact, failure: Failure) -> Explanation | None:
     """The value that a call returned is not the one that the program goes on with."""
     names = [fact.type or fact.actual or fact.left_type, fact.right_type]

@@ -1519,6 +1519,221 @@ random_split(data, [int(0.8 * len(data)), int(0.2 * len(data))])
 """,
         ["rounding", "[0.8, 0.2]"],
     ),
+    "conv1d_channels_last": (
+        """
+speech = torch.randn(4, 100, 26)
+nn.Conv1d(26, 8, 3)(speech)
+""",
+        ["26 channels stand in axis 2", "speech.transpose(1, 2)"],
+    ),
+    "conv3d_time_before_channels": (
+        """
+clips = torch.randn(2, 16, 3, 32, 32)
+nn.Conv3d(3, 8, 3)(clips)
+""",
+        ["clips.transpose(1, 2)", "depth, height, width"],
+    ),
+    "grayscale_batch_without_channels": (
+        """
+digits = torch.rand(32, 28, 28)
+nn.Conv2d(1, 8, 3)(digits)
+""",
+        ["channel axis is missing", "digits.unsqueeze(1)", "(32, 1, 28, 28)"],
+    ),
+    "linear_channels_first": (
+        """
+states = torch.randn(8, 64, 50)
+nn.Linear(64, 10)(states)
+""",
+        ["64 features stand in axis 1", "states.transpose(1, 2)"],
+    ),
+    "latent_vector": (
+        """
+latent = torch.randn(8, 64)
+nn.Sequential(nn.ConvTranspose2d(64, 16, 4), nn.ReLU())(latent)
+""",
+        ["latent[:, :, None, None]", "torch.randn(8, 64, 1, 1)", "height and width"],
+    ),
+    "flattened_digits": (
+        """
+pixels = torch.rand(16, 784)
+nn.Conv2d(1, 8, 3)(pixels)
+""",
+        ["1 x 28 x 28", "pixels.view(-1, 1, 28, 28)"],
+    ),
+    "heads_of_attention": (
+        """
+n_heads = 5
+def split(x):
+    b, t, d = x.shape
+    return x.view(b, t, n_heads, d // n_heads)
+split(torch.randn(2, 7, 32))
+""",
+        ["32 is not divisible by 5", "4 or 8", "`n_heads` is set to 5"],
+    ),
+    "attention_layer_heads": (
+        """
+nn.MultiheadAttention(100, 8)
+""",
+        ["100 is not divisible by 8", "5 or 10", "96 or 104"],
+    ),
+    "token_scores": (
+        """
+logits = torch.randn(3, 9, 17)
+labels = torch.randint(0, 17, (3, 9))
+F.cross_entropy(logits, labels)
+""",
+        ["17 classes in the last axis", "logits.transpose(1, 2)", "logits.reshape(-1, 17)", "labels.reshape(-1)"],
+    ),
+    "pixel_scores_channels_last": (
+        """
+maps = torch.randn(2, 8, 8, 5)
+mask = torch.randint(0, 5, (2, 8, 8))
+F.cross_entropy(maps, mask)
+""",
+        ["maps.permute(0, 3, 1, 2)", "axis 1"],
+    ),
+    "mask_larger_than_the_map": (
+        """
+maps = torch.randn(2, 5, 8, 8)
+mask = torch.randint(0, 5, (2, 16, 16))
+F.cross_entropy(maps, mask)
+""",
+        ["F.interpolate(maps, size=mask.shape[-2:]", "(8, 8)", "(16, 16)"],
+    ),
+    "labels_shifted_twice": (
+        """
+scores = torch.randn(4, 3)
+labels = torch.tensor([0, 1, 2, 0])
+F.cross_entropy(scores, labels - 1)
+""",
+        ["`labels - 1`", "Remove the subtraction"],
+    ),
+    "gather_flat_actions": (
+        """
+q = torch.randn(6, 3)
+chosen = torch.randint(0, 3, (6,))
+q.gather(1, chosen)
+""",
+        ["`q` ((6, 3)", "`chosen` is (6,)", "chosen.unsqueeze(1)", ".squeeze(1)"],
+    ),
+    "load_state_dict_returns_a_report": (
+        """
+net = nn.Linear(2, 2)
+net = net.load_state_dict(net.state_dict())
+net(torch.rand(1, 2))
+""",
+        ["report of missing and unexpected keys", "`net.load_state_dict(net.state_dict())`"],
+    ),
+    "maximum_with_an_axis": (
+        """
+scores = torch.randn(4, 5)
+best = torch.max(scores, dim=1)
+best.float()
+""",
+        ["(values, indices)", "best.values", "torch.max(scores, dim=1)"],
+    ),
+    "sequential_with_a_gru": (
+        """
+nn.Sequential(nn.GRU(4, 8, batch_first=True), nn.Linear(8, 2))(torch.randn(3, 5, 4))
+""",
+        ["`0` (GRU)", "(output, h_n)", "`1` (Linear)"],
+    ),
+    "batch_of_a_loader_is_a_list": (
+        """
+model = nn.Linear(4, 2)
+loader = DataLoader(TensorDataset(torch.randn(8, 4), torch.zeros(8)), batch_size=4)
+for batch in loader:
+    model(batch)
+""",
+        ["whole batch", "images, targets = batch", "batch[0]"],
+    ),
+    "list_after_sort": (
+        """
+losses = [0.3, 0.1]
+ranking = losses.sort()
+print(ranking[0])
+""",
+        ["`losses` in place and returns None", "losses.sort()"],
+    ),
+    "iterator_of_a_short_loader": (
+        """
+few = DataLoader(TensorDataset(torch.zeros(6)), batch_size=2)
+many = DataLoader(TensorDataset(torch.zeros(20)), batch_size=2)
+source = iter(few)
+for batch in many:
+    next(source)
+""",
+        ["`few` has only 3 batches", "`many` (10 batches)", "source = iter(few)", "cycle"],
+    ),
+    "generator_read_twice": (
+        """
+numbers = (n for n in range(2))
+total = sum(numbers)
+next(numbers)
+""",
+        ["gives its values once", "list(numbers)"],
+    ),
+    "bfloat16_to_numpy": (
+        """
+x = torch.ones(2, dtype=torch.bfloat16)
+x.numpy()
+""",
+        ["numpy does not have", "x.float().numpy()"],
+    ),
+    "float64_statistics": (
+        """
+MEAN = np.array([0.5, 0.5])
+class Points(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        p = np.ones(2, np.float32) - MEAN
+        return torch.from_numpy(p)
+
+model = nn.Linear(2, 1)
+for batch in DataLoader(Points()):
+    model(batch)
+""",
+        ["`MEAN`", "np.array([0.5, 0.5])", "astype(np.float32)"],
+    ),
+    "text_column": (
+        """
+import pandas as pd
+table = pd.DataFrame({"size": [1.0, 2.0], "colour": ["red", "blue"], "sold": [True, False]})
+torch.tensor(table.values)
+""",
+        ["`colour`", "get_dummies(table, columns=['colour']", "`sold`"],
+    ),
+    "optimizer_after_unfreezing": (
+        """
+net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+for p in net[0].parameters():
+    p.requires_grad = False
+saved = torch.optim.Adam([p for p in net.parameters() if p.requires_grad]).state_dict()
+optimizer = torch.optim.Adam(net.parameters())
+optimizer.load_state_dict(saved)
+""",
+        ["holds 4 parameter tensors", "2", "`p.requires_grad = False`"],
+    ),
+    "scheduler_resumed_without_optimizer": (
+        """
+net = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+torch.optim.lr_scheduler.StepLR(optimizer, 10, last_epoch=4)
+""",
+        ["initial_lr", "`last_epoch=4`", "is new", "optimizer.state_dict()"],
+    ),
+    "functional_alias_overwritten": (
+        """
+def forward(x):
+    return F.relu(x)
+N, F, T = 4, 5, 6
+forward(torch.ones(2))
+""",
+        ["`torch.nn.functional`", "`N, F, T = 4, 5, 6`", "another name"],
+    ),
 }
 # name -> (program, words that would be wrong): facts that look alike and do not support the usual explanation.
 FALSE_FRIENDS: dict[str, tuple[str, list[str]]] = {
