@@ -718,7 +718,7 @@ def _filtered(failure: Failure, name: str) -> str:
 
 def _batches(loader: Value | None) -> int | None:
     """Return how many batches a loader gives in an epoch."""
-    from ocrlab.debug.diagnosis.explanations.shapes import dataset_length
+    from ocrlab.debug.diagnosis.explanations.batch_shapes import dataset_length
 
     length = dataset_length(loader) if loader is not None and loader.kind == "loader" else None
     size = loader.batch_size if loader is not None else None
