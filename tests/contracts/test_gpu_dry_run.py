@@ -20,4 +20,4 @@ def test_every_stage_finishes_on_a_cpu(tmp_path: Path) -> None:
     missed = [row for row in rows if row["met"] is False]
     assert not missed and done.returncode == 0, f"{missed}\n{done.stderr[-3000:]}"
     stages = [row["what"] for row in rows if row["what"].startswith("stage ")]
-    assert len(stages) == 8 and (tmp_path / "out" / "logs.zip").exists()
+    assert len(stages) == 10 and (tmp_path / "out" / "logs.zip").exists()

@@ -31,7 +31,7 @@ def test_another_python_without_torch_fails_with_the_command_that_fixes_it(
 
 
 def test_a_python_that_is_none_stops_it(execute: Any) -> None:
-    with pytest.raises(PapermillExecutionError, match="is no program"):
+    with pytest.raises(PapermillExecutionError, match="is not a program"):
         execute(python="nowhere/python")
     assert results.load(Path("out.ipynb")).outcome == "INCOMPLETE"
 

@@ -218,14 +218,14 @@ def test_a_folder_that_is_no_run_is_read_where_it_holds_a_single_log(tmp_path: P
     (tmp_path / "a.log").write_text("MemoryError\n")
     assert list(load_input.read_incident(str(tmp_path)).texts) == ["a.log"]
     (tmp_path / "b.log").write_text("KeyError: 'x'\n")
-    with pytest.raises(DataError, match="no run folder"):
+    with pytest.raises(DataError, match="not a run folder"):
         load_input.read_incident(str(tmp_path))
 
 
 @pytest.mark.parametrize("data", [b"\x7fELF\x02\x01\x01" + b"\0" * 99, bytes(range(256)) * 20, b"PK\x03\x04zip"])
 def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "core").write_bytes(data)
-    with pytest.raises(DataError, match="is no text"):
+    with pytest.raises(DataError, match="is not a text file"):
         load_input.read_incident(str(tmp_path / "core"))
 
 

@@ -251,7 +251,7 @@ def test_a_walk_is_counted_and_another_walks_states_are_refused(tmp_path):
 def test_parts_that_changed_are_refused_in_words():
     net = nn.Linear(2, 2)
     state = TrainingState(net, torch.optim.SGD(net.parameters(), 0.1), None, None, None).state(0)
-    with pytest.raises(CheckpointError, match="other parts"):
+    with pytest.raises(CheckpointError, match="differ from those in the recording"):
         TrainingState(net, None, None, None, None).load(state)
 
 

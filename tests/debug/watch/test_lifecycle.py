@@ -364,7 +364,7 @@ def test_a_training_that_dies_before_it_says_where_is_written_down_where_its_run
 
 def test_where_no_disk_has_space_the_exit_status_and_the_cause_are_still_reported(env, tmp_path):
     program = "sh -c 'head -c 9000 /dev/zero >&2; exit 7'"
-    words = f"ulimit -f 2; exec {sys.executable} -m ocrlab watch --run-dir out -- {program}"
+    words = f"ulimit -f 1; exec {sys.executable} -m ocrlab watch --run-dir out -- {program}"
     done = subprocess.run(["bash", "-c", words], env=env, cwd=tmp_path, capture_output=True, text=True)
     errors = done.stderr.lstrip("\0")
     assert done.returncode == 7, errors

@@ -75,7 +75,7 @@ def test_epochs_replace_the_steps_that_the_notebook_has() -> None:
 def test_a_slip_of_the_pen_and_a_wrong_value_are_refused() -> None:
     with pytest.raises(ConfigError, match="Did you mean batch_size?"):
         parameters_to_config.configure({"data": "", "batchsize": 4})
-    with pytest.raises(ConfigError, match="a whole number at least 1"):
+    with pytest.raises(ConfigError, match="a whole number from 1 to"):
         parameters_to_config.configure({"data": "", "batch_size": 0})
     with pytest.raises(ConfigError, match="crop"):
         parameters_to_config.configure({"data": "", "crop": 100})

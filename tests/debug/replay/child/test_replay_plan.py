@@ -26,7 +26,7 @@ def step(micro: int, phase: str = "forward") -> Step:
 def test_a_gap_in_the_record_is_refused() -> None:
     batch_feed.check_steps([step(3), step(4)], [], 3)
     batch_feed.check_steps([], [step(0)], 0)
-    with pytest.raises(DataError, match="nothing to replay"):
+    with pytest.raises(DataError, match="Nothing to replay"):
         batch_feed.check_steps([], [], 0)
     with pytest.raises(DataError, match="does not reach back.*micro-batches 4 to 5"):
         batch_feed.check_steps([step(4), step(5)], [], 3)
