@@ -38,12 +38,13 @@ ENOUGH = 500  # optimiser steps, as in 03_train: from random weights, fewer neve
 
 @dataclass(frozen=True)
 class Trained:
-    """How a training ended: its folder, `status` (success), the final metrics, and the checkpoint to use."""
+    """How a training ended, with the fields of `training.loop.RunResult`, whose import would bring torch along."""
 
     folder: Path
     status: str
     metrics: dict[str, float]
     checkpoint: Path | None
+    pages: int = 0
 
 
 class Block:
