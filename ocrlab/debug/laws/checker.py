@@ -30,7 +30,7 @@ from ocrlab.debug.laws import (
     transformations,
 )
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, clock
-from ocrlab.debug.laws.law import Given, Law, Report, Result
+from ocrlab.debug.laws.law import Extras, Law, Report, Result
 from ocrlab.debug.laws.live_objects import loader_of
 
 LAWS = (  # the most telling first
@@ -103,8 +103,8 @@ def check_step(
         return report
     torch.set_grad_enabled(True)
     step = Experiment(model, batch, observed.whole_loss(loss), optimizers)
-    given = Given(loader if loader is not None else loader_of(step.rows), val_loader, factory, scheduler)
-    given = replace(given, batch_size=getattr(given.loader, "batch_size", None))
+    extras = Extras(loader if loader is not None else loader_of(step.rows), val_loader, factory, scheduler)
+    extras = replace(extras, batch_size=getattr(extras.loader, "batch_size", None))
     step.seconds = taken / 8  # the observed step took about so many runs
     try:
         with warnings.catch_warnings():
@@ -114,7 +114,7 @@ def check_step(
                 if left <= 0 or law.runs * step.seconds > left:
                     answer = [Result("untested", f"skipped for time ({seconds:g} s); give more `seconds`")]
                 else:
-                    answer = list(_answers(law, step, given))
+                    answer = list(_answers(law, step, extras))
                 if _broken(results, law.name):
                     answer = [result for result in answer if result.state == "broken"]
                 report.results += [replace(result, law=law.name) for result in answer]
@@ -127,10 +127,10 @@ def check_step(
     return report
 
 
-def _answers(law: Law, step: Experiment, given: Given) -> Iterator[Result]:
+def _answers(law: Law, step: Experiment, extras: Extras) -> Iterator[Result]:
     """Yield what a law answers; what it cannot test, and an error of the step or of ocrlab, is an answer too."""
     try:
-        yield from law.test(step, given)
+        yield from law.test(step, extras)
     except NotTestable as why:
         yield Result("untested", str(why))
     except Exception as error:

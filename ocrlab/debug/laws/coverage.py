@@ -12,19 +12,19 @@ from torch.nn.modules.conv import _ConvNd
 from ocrlab.debug.instruments.step_check.findings import is_readable, listing
 from ocrlab.debug.instruments.step_check.static_rules import NORMS, is_torch_start
 from ocrlab.debug.laws.experiment import Experiment
-from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.law import Extras, Result, holds
 
 FEWEST = 256  # values of a matrix, whose spread says something
 SIGMAS = 5.0  # standard errors within which two spreads are one
 
 
-def test(step: Experiment, _given: Given) -> Iterator[Result]:
+def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     """Count the groups of each parameter, and compare the weights with a fresh start."""
     broken = [*_twice(step), *_drawn_again(step), *_random_head(step)]
     yield from broken
     if not broken:
         where = "" if step.optimizers else "; which optimizer moves them was not tested: give `optimizer`"
-        yield held(f"{len(step.trainable)} of {len(step.named)} parameters train{where}")
+        yield holds(f"{len(step.trainable)} of {len(step.named)} parameters train{where}")
 
 
 def _twice(step: Experiment) -> Iterator[Result]:

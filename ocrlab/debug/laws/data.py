@@ -17,28 +17,28 @@ from torch.utils.data import IterableDataset
 
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, clock
-from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.law import Extras, Result, holds
 
 ITEMS, MOST_ITEMS = 8, 20_000
 SECONDS = 5.0  # for the content of both sets
 PASSING = frozenset("round round_ floor clamp squeeze unsqueeze reshape view __getitem__".split())
 
 
-def test(step: Experiment, given: Given) -> Iterator[Result]:
+def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     """Look at the batch, read some items twice, watch their transforms, and compare both sets."""
-    broken = [*_labels(step), *_ends(step), *_given(step)]
-    if given.loader is not None:
-        wrong = batch_size_broken(given.loader, step.batch)
+    broken = [*_labels(step), *_ends(step), *_extras(step)]
+    if extras.loader is not None:
+        wrong = batch_size_broken(extras.loader, step.batch)
         broken += [wrong] if wrong else []
-        broken += _items(step, given.loader)
-        if given.val_loader is not None:
-            broken += _shared(step, given.loader, given.val_loader)
+        broken += _items(step, extras.loader)
+        if extras.val_loader is not None:
+            broken += _shared(step, extras.loader, extras.val_loader)
     yield from broken
     if broken:
         return
-    if given.loader is None:
+    if extras.loader is None:
         raise NotTestable("give `loader`, and `val_loader` to compare both sets")
-    yield held("batches, items and transforms" + (" and both sets" if given.val_loader is not None else ""))
+    yield holds("batches, items and transforms" + (" and both sets" if extras.val_loader is not None else ""))
 
 
 def batch_size_broken(loader: Any, batch: Any) -> Result | None:
@@ -111,7 +111,7 @@ def _ends(step: Experiment) -> Iterator[Result]:
                 return
 
 
-def _given(step: Experiment) -> Iterator[Result]:
+def _extras(step: Experiment) -> Iterator[Result]:
     """Tell of a target of one number for each sample that is one of the numbers of that sample."""
     n, named = step.rows, [(name, t) for name, t in dotted_tensors(step.batch) if t.ndim]
     for name, target in named if n >= 4 else ():

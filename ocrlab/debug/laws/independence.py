@@ -10,15 +10,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance, rebuilt, selected
-from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.law import Extras, Result, holds
 
 
-def test(step: Experiment, given: Given) -> Iterator[Result]:
+def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     """Replace a sample and look at the others' outputs, then change the order of the samples and look at the loss."""
     n = step.rows
     if n < 2:
         raise NotTestable("the batch has no two samples along a common first dimension")
-    if not certain(step, given.batch_size):
+    if not certain(step, extras.batch_size):
         raise NotTestable("which dimension counts the samples is not clear; give `loader`")
     paired = _paired(step, n)
     if paired:
@@ -41,7 +41,7 @@ def test(step: Experiment, given: Given) -> Iterator[Result]:
                 return
     timed = any(t.ndim == 1 and t.is_floating_point() for _, t in dotted_tensors(step.batch))  # rewards, in their order
     reached = None if timed else _order(step, first.loss, n)
-    yield reached or held(f"another sample changes no output of the rest of {n} samples, nor does their order")
+    yield reached or holds(f"another sample changes no output of the rest of {n} samples, nor does their order")
 
 
 def certain(step: Experiment, batch_size: int | None = None) -> bool:

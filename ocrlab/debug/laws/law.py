@@ -35,7 +35,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Given:
+class Extras:
     """What the user handed over beside the step."""
 
     loader: Any = None
@@ -50,11 +50,11 @@ class Law:
     """A law: its name, the function that tests it, and how many runs of the step that takes at most."""
 
     name: str
-    test: Callable[[Experiment, Given], Iterator[Result]]
+    test: Callable[[Experiment, Extras], Iterator[Result]]
     runs: int
 
 
-def held(text: str) -> Result:
+def holds(text: str) -> Result:
     """Return that a law holds, and what was measured."""
     return Result("held", text)
 

@@ -11,10 +11,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 
-def schedulers_of(optimizers: Sequence[Optimizer], given: Any = None) -> list[Any]:
+def schedulers_of(optimizers: Sequence[Optimizer], extras: Any = None) -> list[Any]:
     """Return the schedulers that move the rate of some optimizers: `given`, else those that the process holds."""
-    if given is not None:
-        return [given]
+    if extras is not None:
+        return [extras]
     if not any("initial_lr" in group for o in optimizers for group in o.param_groups):
         return []  # every scheduler of torch sets it
     own = {id(o) for o in optimizers}

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from ocrlab.debug.instruments.step_check.findings import is_readable
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.experiment import Experiment, distance
-from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.law import Extras, Result, holds
 
 DROPOUTS = frozenset(f for name, f in vars(functional).items() if name.endswith(("dropout", "dropout1d", "dropout2d")))
 
@@ -21,14 +21,14 @@ FORWARDS = 4  # passes in train mode, after which the evaluation should be what 
 APART = 0.5  # share by which it may differ
 
 
-def test(step: Experiment, _given: Given) -> Iterator[Result]:
+def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     """Compare two passes in eval mode, then an evaluation before and after some passes in train mode."""
     calls, again = (_calls(step, restore=restore) for restore in (True, False))
     broken = [*_dropped(step), *_lost(calls, again)]
     broken += list(_before_training(step))
     yield from broken
     if not broken:
-        yield held("eval mode gives the same twice, and does not wait for a pass in train mode")
+        yield holds("eval mode gives the same twice, and does not wait for a pass in train mode")
 
 
 Call = tuple[str, nn.Module, list[Tensor], list[Tensor]]

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, rebuilt
-from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.law import Extras, Result, holds
 
 ALONG = 0.7  # cosine between the gradients of two types: below it the step goes elsewhere
 LARGE = 50_000_000  # parameters, from which on no copy is made
 
 
-def test(step: Experiment, _given: Given) -> Iterator[Result]:
+def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     """Look at the types inside of autocast, then compare the gradient with that of a float64 copy."""
     kinds: list[tuple[bool, str, torch.dtype]] = []
     layers: dict[nn.Module, str] = {
@@ -69,4 +69,4 @@ def test(step: Experiment, _given: Given) -> Iterator[Result]:
             rule="precision.direction",
         )
         return
-    yield held(f"the gradient and that of a float64 copy have the cosine {along:.4f}")
+    yield holds(f"the gradient and that of a float64 copy have the cosine {along:.4f}")

@@ -9,14 +9,14 @@ import torch
 from ocrlab.debug.instruments.step_check.findings import all_rows_equal
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance
-from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.law import Extras, Result, holds
 
 SHARES = (3e-2, 1e-3, 1e-4)  # of the weights' size: the steps that are tried; a rounded forward pass needs a large one
 NOTHING = 0.01  # of the predicted fall: less is none
 SAMPLES, STEPS = 4, 10
 
 
-def test(step: Experiment, _given: Given) -> Iterator[Result]:
+def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     """Compare the fall of the loss with the one that its gradient predicts, then fit a few samples."""
     first = step.run(gradients=True)
     square = sum(float(g.float().square().sum()) for g in first.gradients.values())
@@ -34,8 +34,8 @@ def test(step: Experiment, _given: Given) -> Iterator[Result]:
     seen = predicted > 10 * step.rounding("loss") / 30 * max(abs(first.loss), 1e-6)
     best = max(ratios, key=abs)
     small = ratios[-2]
-    given = [float(t.double().mean()) for _, t in dotted_tensors(step.batch) if t.numel() and not t.is_complex()]
-    surrogate = any(abs(abs(first.loss) - abs(mean)) <= 1e-5 * max(abs(mean), 1e-9) for mean in given)
+    extras = [float(t.double().mean()) for _, t in dotted_tensors(step.batch) if t.numel() and not t.is_complex()]
+    surrogate = any(abs(abs(first.loss) - abs(mean)) <= 1e-5 * max(abs(mean), 1e-9) for mean in extras)
     if seen and abs(best) < NOTHING and not surrogate:
         stale = moved <= step.rounding()
         causes = (
@@ -73,7 +73,7 @@ def test(step: Experiment, _given: Given) -> Iterator[Result]:
             rule="progress.sign",
         )
         return
-    yield _blind(step) or held(f"a small step lowers the loss by {small:.2f} of what its gradient predicts")
+    yield _blind(step) or holds(f"a small step lowers the loss by {small:.2f} of what its gradient predicts")
 
 
 def _blind(step: Experiment) -> Result | None:

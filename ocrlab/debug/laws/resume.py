@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance
-from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.law import Extras, Result, holds
 from ocrlab.debug.laws.live_objects import schedulers_of
 
 LARGE = 50_000_000  # parameters, from which on no copy is made
@@ -47,9 +47,9 @@ def _keeps_state(optimizer: Optimizer) -> bool:
     return bool(small.state)
 
 
-def test(step: Experiment, given: Given) -> Iterator[Result]:
+def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     """Count updates, then load the saved state into a copy that was made random, and compare the next step."""
-    counted = schedulers_of(step.optimizers, given.scheduler)
+    counted = schedulers_of(step.optimizers, extras.scheduler)
     for optimizer in step.optimizers:
         lost = lost_state(optimizer, [s for s in counted if s.optimizer is optimizer])
         if lost:
@@ -59,7 +59,7 @@ def test(step: Experiment, given: Given) -> Iterator[Result]:
         raise NotTestable("the model is too large for a copy")
     step.restore()
     try:
-        model, optimizers = _fresh(step, given)
+        model, optimizers = _fresh(step, extras)
     except Exception as error:
         raise NotTestable(f"no copy could be made ({type(error).__name__}); give `factory`") from error
     step.restore()
@@ -73,7 +73,7 @@ def test(step: Experiment, given: Given) -> Iterator[Result]:
     if apart > step.rounding():
         yield Result(
             "broken",
-            f"saved, and loaded into a {'new' if given.factory else 'randomised'} model, the same batch gives outputs"
+            f"saved, and loaded into a {'new' if extras.factory else 'randomised'} model, the same batch gives outputs"
             f" that differ by {apart:.2g} of their size",
             "the model",
             "the same outputs",
@@ -95,16 +95,16 @@ def test(step: Experiment, given: Given) -> Iterator[Result]:
                 rule="resume.optimizer",
             )
             return
-    yield held(
-        "saved and loaded into " + ("a new model" if given.factory else "a randomised copy") + ", the step is the same"
+    yield holds(
+        "saved and loaded into " + ("a new model" if extras.factory else "a randomised copy") + ", the step is the same"
     )
 
 
-def _fresh(step: Experiment, given: Given) -> tuple[nn.Module, list[Optimizer]]:
+def _fresh(step: Experiment, extras: Extras) -> tuple[nn.Module, list[Optimizer]]:
     """Return a model, new or with random tensors, that has loaded the state; and optimizers of it likewise."""
     saved = copy.deepcopy([step.model.state_dict(), *(o.state_dict() for o in step.optimizers)])
-    if given.factory is not None:
-        made = given.factory()
+    if extras.factory is not None:
+        made = extras.factory()
         model = made[0] if isinstance(made, tuple | list) else made
         optimizers = [o for o in (made[1:] if isinstance(made, tuple | list) else ()) if isinstance(o, Optimizer)]
     else:

@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from ocrlab.debug.laws.experiment import Experiment, NotTestable
-from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.law import Extras, Result, holds
 from ocrlab.debug.laws.live_objects import schedulers_of
 
 MOST = 2000  # updates that are simulated
 
 
-def test(step: Experiment, given: Given) -> Iterator[Result]:
+def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     """Walk through an epoch of the schedule, and put it back."""
     if not step.optimizers:
         raise NotTestable("no optimizer was given")
-    schedulers = schedulers_of(step.optimizers, given.scheduler)
+    schedulers = schedulers_of(step.optimizers, extras.scheduler)
     rates = [group.get("lr", 1.0) for o in step.optimizers for group in o.param_groups]
     if not schedulers:
         if not any(rates):
@@ -34,7 +34,7 @@ def test(step: Experiment, given: Given) -> Iterator[Result]:
             )
             return
         raise NotTestable("no scheduler was given")
-    size = _length(given.loader)
+    size = _length(extras.loader)
     curve = _curve(step, schedulers[0], min(size or 100, MOST))
     if not all(map(math.isfinite, curve)) or min(curve) < 0 or not any(curve):
         yield Result(
@@ -48,7 +48,7 @@ def test(step: Experiment, given: Given) -> Iterator[Result]:
         )
         return
     unit = f"an epoch ({size} batches)" if size else f"{len(curve) - 1} updates"
-    yield held(f"stepped once a batch, the rate goes from {curve[0]:.3g} to {curve[-1]:.3g} in {unit}")
+    yield holds(f"stepped once a batch, the rate goes from {curve[0]:.3g} to {curve[-1]:.3g} in {unit}")
 
 
 def _length(loader: Any) -> int:

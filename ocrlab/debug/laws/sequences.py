@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, Run, distance, rebuilt
-from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.law import Extras, Result, holds
 
 SHORTEST = 4  # tokens of a sequence, and different ones, from which on an agreement is no chance
 MOSTLY = 0.9  # of the positions
@@ -35,7 +35,7 @@ class Tokens:
         return self.run.outputs[self.which]
 
 
-def test(step: Experiment, given: Given) -> Iterator[Result]:
+def test(step: Experiment, extras: Extras) -> Iterator[Result]:
     """Change padding, other samples of a packed row, and later tokens, and look at the outputs that must stay."""
     if step.draws_numbers():
         raise NotTestable("the step draws random numbers in eval mode")
@@ -43,13 +43,13 @@ def test(step: Experiment, given: Given) -> Iterator[Result]:
     tokens = _tokens(step)
     if tokens is not None:
         causal = _causal(step, tokens)
-        broken += [*_offset(tokens, causal), *_packed(step, tokens, given.loader)]
+        broken += [*_offset(tokens, causal), *_packed(step, tokens, extras.loader)]
         words = "later tokens change no earlier output" if causal else "outputs depend on the whole sequence"
     yield from broken
     if tokens is None and not broken and all(_fill(t) is None for _, t in _texts(step)):
         raise NotTestable("the batch holds no texts (samples, positions)")
     if not broken:
-        yield held(words)
+        yield holds(words)
 
 
 def _texts(step: Experiment) -> list[tuple[str, Tensor]]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance, selected
-from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.law import Extras, Result, holds
 
 
-def test(step: Experiment, _given: Given) -> Iterator[Result]:
+def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     """Split the batch in two parts of different size, and find the weights with which their gradients add up."""
     n = step.rows
     if n < 2:
@@ -30,16 +30,18 @@ def test(step: Experiment, _given: Given) -> Iterator[Result]:
     equal = distance([target], [share * columns[0] + (1 - share) * columns[1]])
     summed = distance([target], [columns[0] + columns[1]])
     if summed <= limit:
-        yield held("the loss is a sum over samples: add the parts as they are")
+        yield holds("the loss is a sum over samples: add the parts as they are")
     elif equal <= limit:
-        yield held(
+        yield holds(
             f"the loss is a mean over samples: parts of {cut} and {n - cut} add up when weighted by their samples"
         )
     elif rest <= limit:
-        yield held(
+        yield holds(
             f"the loss is a mean over counted labels, {a:.0%} of them in the first {cut} of {n} samples: when you"
             " accumulate, divide each part's sum by the labels of all parts; the mean of their means would be off by"
             f" {equal:.0%}"
         )
     else:
-        yield held(f"samples are compared with each other in the loss ({rest:.0%} of the gradient is of no part alone)")
+        yield holds(
+            f"samples are compared with each other in the loss ({rest:.0%} of the gradient is of no part alone)"
+        )

@@ -11,7 +11,7 @@ from torch.utils import checkpoint
 
 from ocrlab.debug.instruments.step_check.findings import listing
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, distance
-from ocrlab.debug.laws.law import Given, Result, held
+from ocrlab.debug.laws.law import Extras, Result, holds
 
 GENERATORS = ("_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl")
 
@@ -46,7 +46,7 @@ def without_checkpoints() -> Iterator[type[_Direct]]:
         yield _Direct
 
 
-def test(step: Experiment, _given: Given) -> Iterator[Result]:
+def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
     """Compare the gradients with and without activation checkpointing."""
     with_it = step.run(training=True, gradients=True)
     with without_checkpoints() as direct:
@@ -82,4 +82,4 @@ def test(step: Experiment, _given: Given) -> Iterator[Result]:
             rule="transformations.checkpoint",
         )
         return
-    yield held(f"activation checkpointing ({direct.count} segments) changes no gradient")
+    yield holds(f"activation checkpointing ({direct.count} segments) changes no gradient")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ocrlab.debug.diagnosis.explanations import (
+from ocrlab.debug.diagnosis.explanations import (  # noqa: F401  each registers its explanations
     autograd,
     batch_shapes,
     checkpoints,
@@ -33,19 +33,6 @@ from ocrlab.debug.diagnosis.explanations.failure import Failure
 from ocrlab.debug.diagnosis.explanations.messages import facts
 
 __all__ = ["Edit", "Explanation", "explain"]
-MODULES = (
-    autograd,
-    batch_shapes,
-    checkpoints,
-    labels,
-    layer_shapes,
-    model_code,
-    notebook_state,
-    results,
-    samples,
-    shapes,
-    types_and_devices,
-)
 IN_NOTEBOOKS = "notebook_state"
 
 

@@ -45,6 +45,6 @@ def cause_of_death(error: BaseException | None = None) -> BaseException | None:
         return named
     try:
         wait()
-    except Exception as found:
-        return found
+    except Exception as pending:
+        return pending
     return None

@@ -163,8 +163,8 @@ class StepTrace:
 
     def is_dead(self, error: BaseException | None = None) -> bool:
         """Tell whether the CUDA context is dead after `error` was raised; the device is asked where that is open."""
-        if not self.dead and (found := cuda_context.cause_of_death(error)) is not None:
-            self.dead, self.died_of = True, found
+        if not self.dead and (cause := cuda_context.cause_of_death(error)) is not None:
+            self.dead, self.died_of = True, cause
         return self.dead
 
     def wait_for_last(self) -> None:
