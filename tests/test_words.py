@@ -56,7 +56,8 @@ def test_the_readme_is_short_and_shows_a_verdict_early() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_table_cells_and_sentences_are_short(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    cells = [cell for row in re.findall(r"^\s*\|(.*?)\|?$", without_code(text), re.MULTILINE) for cell in row.split(" | ")]
+    rows = re.findall(r"^\s*\|(.*?)\|?$", without_code(text), re.MULTILINE)
+    cells = [cell for row in rows for cell in row.split(" | ")]
     assert [cell for cell in cells if len(cell.split()) > 25] == []
     sentences = [part for block in prose(text) for part in re.split(r"(?<=[.?!])\s+", " ".join(block.split()))]
     assert [sentence for sentence in sentences if len(sentence.split()) > 30] == []
