@@ -31,7 +31,7 @@ train: setup  ## notebooks/03_train.ipynb -> reports/<time>-03_train.{ipynb,html
 	@$(PY) -m ocrlab run notebooks/03_train.ipynb $(ARGS)
 
 # Notebooks come alone, as they take all cores, and whatever the tests have found. pytest's 5 says that ARGS chooses
-# nothing of a half, which is no failure of the other one.
+# nothing of a half, which is not a failure of the other one.
 define halves
 	one=0; two=0
 	$(1) $(ARGS) || one=$$?

@@ -3,7 +3,7 @@
     python benchmarks/audit.py --data ../shared/data/sroie --seeds 3
 
 Three questions: 200 defects planted by seed into copies of the val pages (planted.py), the defects that the receipts
-had when they were published, and what is said about the untouched val pages. Only warnings and errors count. A planted
+had when they were published, and the findings on the untouched val pages. Only warnings and errors count. A planted
 defect is found when a finding of an accepted kind names its page and one of its lines; a missing box, when a finding
 lies where it was. Seed 0 is the one that must be reached, the others show the spread; a last table is of all together.
 """
@@ -93,7 +93,7 @@ def counted_findings(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def quiet(findings: Sequence[Finding], boxes: int, pages: int, seconds: float) -> tuple[bool, str]:
-    """Return whether the untouched pages are mostly left alone, and what is said about them."""
+    """Return whether the untouched pages have few findings, and which."""
     alarms = Counter(finding.kind for finding in findings if finding.box is not None or finding.kind == "missing_box")
     others = Counter(finding.kind for finding in findings) - alarms
     count = sum(alarms.values())
@@ -143,7 +143,7 @@ def overall(scores: Sequence[tuple[str, bool]]) -> str:
 
 
 def is_detected(defect: Defect, findings: Sequence[Finding]) -> bool:
-    """Tell whether a planted defect is named."""
+    """Return whether a planted defect is named."""
     lines = defect.lines
     fitting = [
         finding
@@ -156,7 +156,7 @@ def is_detected(defect: Defect, findings: Sequence[Finding]) -> bool:
 
 
 def covers(findings: Sequence[Finding], place: planted.Ints) -> bool:
-    """Tell whether missing boxes were reported where `place` (4, 2) is, and not just around it."""
+    """Return whether missing boxes were reported where `place` (4, 2) is, and not just around it."""
     goal = _bounds(place)
     boxes = [_bounds(finding.polygon) for finding in findings if finding.polygon is not None]
     inside = [box for box in boxes if planted.covered(box, goal) >= OVERLAP]
@@ -181,7 +181,7 @@ def nature(data: Path, folder: Path) -> tuple[bool, str]:
 
 
 def meets(defect: Natural, findings: Sequence[Finding]) -> bool:
-    """Tell whether a natural defect is named: its page and a line of it, or both of two identical pages."""
+    """Return whether a natural defect is named: its page and a line of it, or both of two identical pages."""
     fitting = [finding for finding in findings if finding.kind in ACCEPTED[defect.what]]
     if defect.twin:
         pair = {defect.page, defect.twin}

@@ -150,7 +150,7 @@ def search_failure(case: Case, dice: random.Random) -> tuple[str, int]:
 
 
 def fails(case: Case, chosen: list[int], run: int) -> bool:
-    """Tell whether a run can fail."""
+    """Return whether a run can fail."""
     on = [bool(run >> index & 1) for index in chosen]
     if case.kind == "mixed":
         return on[0] and any(on[1:])

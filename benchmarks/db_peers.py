@@ -64,7 +64,7 @@ def package(name: str, folder: Path | None = None, **members: Any) -> types.Modu
 def needed(file: Path, what: str) -> None:
     """Raise FileNotFoundError where a checkout lacks the file that would be loaded."""
     if not file.is_file():
-        raise FileNotFoundError(f"what --peer names is no checkout of {what}: it has no {file.name}")
+        raise FileNotFoundError(f"what --peer names is not a checkout of {what}: it has no {file.name}")
 
 
 def official_targets(path: Path) -> Draw:

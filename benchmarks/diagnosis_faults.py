@@ -66,7 +66,7 @@ def arguments() -> argparse.Namespace:
 
 
 def wanted(fault: Fault, args: argparse.Namespace) -> bool:
-    """Tell whether the command line asks for a fault; without names and families it asks for all."""
+    """Return whether the command line asks for a fault; without names and families it asks for all."""
     return not (args.name or args.family) or fault.name in args.name or fault.family in args.family
 
 

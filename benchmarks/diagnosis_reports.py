@@ -189,7 +189,7 @@ def top(verdict: Verdict) -> str | None:
 
 
 def among(report: dict[str, Any], verdict: Verdict) -> bool:
-    """Tell whether a report that needs a run is answered as it should be."""
+    """Return whether a report that needs a run is answered as it should be."""
     three = verdict.causes[:3]
     named = [cause for cause in three if cause.id in accepted(report)]
     return bool(named) and all(cause.confidence <= UNSURE for cause in three) and all(c.experiment for c in three)

@@ -74,7 +74,7 @@ def kills(options: argparse.Namespace, details: list[str]) -> list[Row]:
     return [
         ("ring readable and right after SIGKILL, SIGSEGV, _exit", "all", ring, score.right == score.rounds),
         ("current sample of each worker known", "all", workers, score.workers == score.rounds and score.between <= 3),
-        ("phase told fits", "-", f"{score.phases} of {score.rounds}", score.phases == score.rounds),
+        ("recorded phase fits", "-", f"{score.phases} of {score.rounds}", score.phases == score.rounds),
     ]
 
 

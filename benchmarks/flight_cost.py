@@ -4,9 +4,9 @@ Two trainings in one process lie in other places of its memory, which alone is w
 steps differ by more than the recorder costs. So the same weights are trained in turns with it, without it, and without
 it again: the last two should not differ, and what they do is the error. The first steps of a turn do not count.
 
-A machine that shares its cores makes the same step in 16 or in 20 ms. Whether a round is quiet is told by one of its
-two turns without the recorder, and the other is what is compared: rounds chosen by a turn that is then compared would
-have it faster than it is, which is worth 50 us on a noisy machine, also where no recorder is there at all.
+A machine that shares its cores takes 16 or 20 ms for the same step. One of the two turns without the recorder shows
+whether a round is quiet, and the other one is compared. If the same turn did both, the recorder would look 50 us slower
+than it is on a noisy machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Is a fault named that depends on what the program itself keeps, when the record reaches back to no beginning?
 
-Each program trains 600 steps and more, of which the record keeps 512, and fails where something says so of which nobody
-has told recording(): an epoch of `range`, a list, an average, a data set in its worker. A row of flight.py.
+Each program trains for more than 600 steps, of which the record keeps the last 512. It fails because of a value that
+was not passed to recording(): an epoch of `range`, a list, an average, a data set in its worker. A row of flight.py.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ LOOPS = {  # name: what is written inside of recording()
             if len(scores) == 173:
                 fail()
 """,
-    "behind the loop": """
+    "after the loop": """
     means = []
     for epoch in rec.epochs(30):
         means.append(sum(step(rec, x, y) for x, y in rec.batches(loader)) / 40)
@@ -267,8 +267,8 @@ if __name__ == "__main__":
     )
     trainer.fit(Model(), loader, DataLoader(Pages(), 16))
 """
-PHASES = {"data set": "data", "validation": "validation", "behind the loop": "after the last batch"}  # where told
-STEPS: dict[str, int | None] = {"validation": 719, "behind the loop": 679, "accumulation": 170}  # of others 683
+PHASES = {"data set": "data", "validation": "validation", "after the loop": "after the last batch"}  # as recorded
+STEPS: dict[str, int | None] = {"validation": 719, "after the loop": 679, "accumulation": 170}  # of others 683
 STEPS |= {"own generators": None, "data set in workers": None}  # nobody knows before
 AWAY = 'os.makedirs("there", exist_ok=True)\nos.chdir("there")  # as Hydra does\nwith recording("../run"'
 
@@ -295,7 +295,7 @@ def once(name: str, text: str) -> dict[str, Any]:
 
 
 def right(name: str, record: Mapping[str, Any]) -> bool:
-    """Tell whether the fault came again, at its step and in its phase, in the same computation."""
+    """Return whether the fault came again, at its step and in its phase, in the same computation."""
     fault, number = record.get("fault") or {}, STEPS.get(name, 683)
     placed = bool(fault) and number in (None, fault.get("step")) and PHASES.get(name) in (None, fault.get("phase"))
     return placed and record.get("equal") is True

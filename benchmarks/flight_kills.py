@@ -32,7 +32,7 @@ PATIENCE = 90.0  # seconds for a program to begin
 # recorder hears the same: while the word is "backward", the record may still be in the loss, and not yet with the
 # optimiser. In Lightning the recorder's callback is called before the module's own hook: there it is with the optimiser
 # while the word is still "backward", and never after the word. The module of "lightning" has two networks, so that
-# nobody can say which call ends the forward: its loss is part of it. "done" is said where no phase begins; what follows
+# nobody knows which call ends the forward: its loss is part of it. "done" stands where no phase begins; what follows
 # it, until the next step's "forward", is the averaging, the loading, and the next record, whose phase is its last byte.
 AFTER = {(0, "optimiser"), (0, "data"), (1, "data"), (1, "forward")}
 RACE = {
@@ -70,7 +70,7 @@ class Score:
     losses: int = 0
     states: int = 0  # steps whose random states were compared
     phases: int = 0
-    between: int = 0  # workers that had told the next sample when the truth still had the one before
+    between: int = 0  # workers that had recorded the next sample when the truth still had the one before
     wrong: Counter[str] = field(default_factory=Counter)
 
 
@@ -145,7 +145,7 @@ def started(plan: Plan) -> int:
 
 
 def begun(folder: Path) -> bool:
-    """Tell whether the first step has begun."""
+    """Return whether the first step has begun."""
     try:
         return 0 in flight_truth.slots(folder)
     except FileNotFoundError:
@@ -222,19 +222,19 @@ def right_before(step: Any, truth: dict[str, Any], earlier: dict[str, Any], scor
 
 
 def right_phase(plan: Plan, flight: Any, score: Score) -> bool:
-    """Tell whether the phase told is one that the program can have been in since its last word; see RACE."""
+    """Return whether the program can have been in the recorded phase since its last word; see RACE."""
     micro, word = flight_truth.slots(Path(plan.folder))[0].text.split()
     allowed = RACE[plan.program][word]
     now = flight.now
     if now is not None and (now.micro - int(micro), now.phase) in allowed:
         return True
     position = f"{now.micro - int(micro):+d} {now.phase}" if now is not None else "nothing"
-    score.wrong[f"{plan.program}: in {word}, told {position}"] += 1
+    score.wrong[f"{plan.program}: in {word}, recorded {position}"] += 1
     return False
 
 
 def right_workers(plan: Plan, flight: Any, score: Score) -> bool:
-    """Tell whether the sample of every worker (of this process, where it loads itself) is the one it was on."""
+    """Return whether the sample of every worker (of this process, where it loads itself) is the one it was on."""
     words = {slot: word for slot, word in flight_truth.slots(Path(plan.folder)).items() if slot}
     for slot, word in words.items():
         index, name, state = word.text.split()
@@ -249,14 +249,14 @@ def right_workers(plan: Plan, flight: Any, score: Score) -> bool:
             continue
         if state == "done" and not plan.workers and flight.workers and not any(samples):
             continue  # the next epoch has begun, and no sample of it
-        if state == "done" and any(samples):  # between two samples: the next one was told, the truth not yet
+        if state == "done" and any(samples):  # between two samples: the next one was recorded, the truth not yet
             score.between += 1
             continue
-        score.wrong[f"{plan.program}, {plan.workers} workers: on {word.text}, told {samples}"] += 1
+        score.wrong[f"{plan.program}, {plan.workers} workers: on {word.text}, recorded {samples}"] += 1
         return False
     return True
 
 
 def same(sample: str, index: str, name: str) -> bool:
-    """Tell whether a sample told is the one of the truth: by its file, or by its number in the data set."""
+    """Return whether a recorded sample is the true one: by its file, or by its number in the data set."""
     return sample in (index, name, f"#{index}", f"index {index}") or Path(sample).stem == Path(name).stem

@@ -188,7 +188,7 @@ def letters(name: object) -> str:
 
 
 def same_module(answer: object, want: str) -> bool:
-    """Tell whether two names are one module, one of them perhaps seen from further outside."""
+    """Return whether two names are one module, one of them perhaps seen from further outside."""
     name = str(answer or "")
     if not want:  # outside of all modules but the outermost
         return name in ("", "loss", "criterion", "training_step", "model", "net", "detector")
@@ -254,5 +254,5 @@ def counts(results: Sequence[FaultResult]) -> tuple[object, ...]:
 
 
 def complete(result: FaultResult) -> bool:
-    """Tell whether module, op and sample were named in time."""
+    """Return whether module, op and sample were named in time."""
     return all(result.right[name] for name in ("module", "op", "sample")) and result.seconds <= LIMIT

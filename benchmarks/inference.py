@@ -148,7 +148,7 @@ def peer(model: nn.Module, size: int) -> Run:
 def official(path: Path) -> nn.Module:
     """Return the network of a checkout of MhLiao/DB (Liao et al. 2020), with plain convolutions as in `step_sides`."""
     if not (path / "decoders" / "seg_detector.py").is_file():
-        raise FileNotFoundError("what --peer official names is no checkout of MhLiao/DB")
+        raise FileNotFoundError("what --peer official names is not a checkout of MhLiao/DB")
     for name in ("assets.ops.dcn", "scipy.ndimage"):  # imported by the checkout, not used by this network
         stand_in(name)
     sys.path.insert(0, str(path))
@@ -161,7 +161,7 @@ def mmocr(path: Path) -> nn.Module:
     """Return DBNet with ResNet-18 of a checkout of open-mmlab/mmocr: its FPNC and DBHead after a ResNet-18."""
     room = "mmocr.models.textdet"
     if not path.joinpath(*room.split(".")).is_dir():
-        raise FileNotFoundError("what --peer mmocr names is no checkout of mmocr")
+        raise FileNotFoundError("what --peer mmocr names is not a checkout of mmocr")
     for name in ("mmocr", "mmocr.models", room, f"{room}.necks", f"{room}.heads"):
         stand_in(name, __path__=[str(path.joinpath(*name.split(".")))])
     stand_in("mmocr.registry", MODELS=Registry())

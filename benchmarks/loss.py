@@ -130,7 +130,7 @@ def official(path: Path) -> Side:
 def mmocr(path: Path) -> Side:
     """Return DBModuleLoss of a checkout of open-mmlab/mmocr, with the sigmoids that its DBHead ends in."""
     if not (path / "mmocr" / "models" / "textdet").is_dir():
-        raise FileNotFoundError("what --peer mmocr names is no checkout of mmocr")
+        raise FileNotFoundError("what --peer mmocr names is not a checkout of mmocr")
     room = "mmocr.models.textdet"
     for name in ("mmocr", "mmocr.models", "mmocr.models.common", room, f"{room}.module_losses"):
         stand_in(name, __path__=[str(path.joinpath(*name.split(".")))])

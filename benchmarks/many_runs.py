@@ -4,7 +4,7 @@ python benchmarks/many_runs.py
 
 The folder is made first: run folders as `ocrlab train` leaves them, each with a whole config.yaml (8 settings vary),
 environment.json and metrics.csv of 320 rows; a third has failed, with sentinel, traceback and the incident of the
-watcher; some are still running, died without a word, or are torn. Nothing is kept between two turns: there is no index.
+watcher; some are still running, died without a message, or are incomplete. Nothing is cached between two turns.
 """
 
 from __future__ import annotations

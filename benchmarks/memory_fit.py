@@ -2,8 +2,8 @@
 
 Fit: under a memory control group (version 1 or 2, where one can be made here) and under RLIMIT_AS, on a tiny set.
 `ocrlab memory fit` is asked inside the limit, then `ocrlab train` makes 50 epochs with validation inside it.
-Estimate: 15 configs; said is `ocrlab memory estimate`, measured the high-water mark of a training of some steps less
-its value after imports: the median of three trainings, as the heap of one and the same varies by a sixth. On a
+Estimate: 15 configs. The answer of `ocrlab memory estimate` is compared with the high-water mark of a short training,
+less its value after imports: the median of three trainings, as the heap of the same training varies by a sixth. On a
 processor without bf16 instructions (a step takes 40 s there) all are trained in fp32.
 """
 

@@ -275,7 +275,7 @@ CLEAN: dict[str, Callable[[Any], None]] = {
 
 
 def once(name: str) -> dict[str, Any]:
-    """Run one program in this process and return the leaks that were told."""
+    """Run one program in this process and return the reported leaks."""
     import torch
     from torch.utils.data import DataLoader
 
@@ -374,7 +374,7 @@ def rows() -> list[tuple[str, str, str]]:
 def main() -> None:
     """Print the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--once", help="run one program in this process and print what was told, as JSON")
+    parser.add_argument("--once", help="run one program in this process and print the reported leaks as JSON")
     parser.add_argument("--cost", action="store_true", help="the cost alone")
     words = parser.parse_args()
     if words.once:

@@ -157,7 +157,7 @@ def named(text: str) -> str | None:
 
 
 def real() -> list[tuple[str, set[str], str | None]]:
-    """Return each real report of a memory failure with what its thread accepts and what is said of it."""
+    """Return each real report of a memory failure with the causes that its thread accepts and the named one."""
     from ocrlab.debug.diagnosis import classify
     from ocrlab.records import Incident
 

@@ -198,7 +198,7 @@ def covered(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _free(page: Page, box: Box, alone: bool = True) -> bool:
-    """Tell whether nothing is planted where a box lies and, if `alone`, whether no other box covers half of it."""
+    """Return whether nothing is planted where a box lies and, if `alone`, whether no other box covers half of it."""
     if min(_sides(box)) < 4 or any(covered(box.bounds, taken) or covered(taken, box.bounds) for taken in page.taken):
         return False
     return not alone or all(covered(box.bounds, taken.bounds) < SAME for taken in page.boxes if taken is not box)

@@ -84,7 +84,7 @@ def memory(detector: Detector, count: int) -> Row:
     settled = min(SETTLED, count // 2)
     growth = max(sizes[settled:]) - sizes[settled]
     summary = f"{growth:+.1f} MiB at most after page {settled}, {max(sizes):.0f} MiB in all"
-    summary += f"; {rate:.0f} pages/s; {bad} bad pages told"
+    summary += f"; {rate:.0f} pages/s; {bad} bad pages reported"
     return f"memory over {count:,} small pages", summary, f"{GROWTH:g} MiB", growth <= GROWTH
 
 

@@ -106,7 +106,7 @@ def shared(place: Path) -> Iterator[tuple[str, str]]:
 
 
 def shows_secret(form: Form, text: str) -> bool:
-    """Tell whether something that a form hides stands in a text, in any reading of it."""
+    """Return whether something that a form hides stands in a text, in any reading of it."""
     once = html.unescape(re.sub(r"</?(?:span|b|i|em|strong)\b[^>]*>", "", COLOURS.sub("", text)))
     readings = [text, COLOURS.sub("", text), once, html.unescape(once)]
     readings += [read(text_form) for text_form in readings]

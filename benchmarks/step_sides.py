@@ -1,4 +1,4 @@
-"""One side of `step.py` in a process of its own: builds a network with its training, then does a step when told to.
+"""One side of `step.py` in a process of its own: builds a network with its training, then does a step on request.
 
 A step is zero_grad, forward, loss, backward and optimiser step. For every line on stdin one JSON object is answered.
 
@@ -65,7 +65,7 @@ def timed(step: Step) -> dict[str, float]:
     loss = step()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     if not math.isfinite(loss):
-        raise FloatingPointError(f"the loss is {loss}, so this is no training")
+        raise FloatingPointError(f"the loss is {loss}, so this is not a training")
     return {"wall": wall, "cpu": cpu, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
 
 
@@ -118,7 +118,7 @@ def official(path: Path, batch: Batch) -> tuple[Step, int]:
     Settings of its ICDAR2015 experiment with ResNet-18, but plain convolutions: its deformable ones need a GPU.
     """
     if not (path / "decoders" / "seg_detector.py").is_file():
-        raise FileNotFoundError("what --peer official names is no checkout of MhLiao/DB")
+        raise FileNotFoundError("what --peer official names is not a checkout of MhLiao/DB")
     sys.path.insert(0, str(path))
     for name in ("assets.ops.dcn", "scipy.ndimage"):  # imported by the checkout, not used by this network and loss
         stand_in(name)

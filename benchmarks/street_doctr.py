@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def mask_ignored(model: Any) -> None:
-    """Let the class "ignored" of a target, if it is there, be no text but no background either."""
+    """Let the class "ignored" of a target, if it is there, be neither text nor background."""
     published = model.build_target
 
     def build(target: list[dict[str, Any]], shape: Any) -> Any:

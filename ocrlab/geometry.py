@@ -150,7 +150,7 @@ def _points(polygon: ArrayLike) -> Floats:
 
 
 def _flat(p: Floats) -> bool:
-    """Tell whether all points lie on one line."""
+    """Return whether all points lie on one line."""
     rays = p - p[0]
     longest = rays[np.square(rays).sum(axis=1).argmax()]
     return bool(np.abs(rays[:, 0] * longest[1] - rays[:, 1] * longest[0]).max() <= 1e-9 * (longest @ longest))

@@ -53,7 +53,7 @@ def read(path: Path | str, most: int = LARGEST, *, links: bool = True) -> bytes:
 
 
 def read_small(path: Path | str) -> bytes:
-    """Return the content of a small regular file that is no link; raises OSError for anything else."""
+    """Return the content of a small regular file that is not a link; raises OSError for anything else."""
     return read(path, SMALL, links=False)
 
 
@@ -64,14 +64,14 @@ def read_text(path: Path | str, most: int = LARGEST) -> str:
 
 
 def ends(path: Path | str, most: int) -> tuple[bytes, bytes]:
-    """Return the first and the last `most` bytes of a regular file that is no link, all of a smaller one twice."""
+    """Return the first and the last `most` bytes of a regular file that is not a link, all of a smaller one twice."""
     with open_file(path, links=False) as file:
         descriptor, size = file.fileno(), os.fstat(file.fileno()).st_size
         return os.pread(descriptor, min(most, size), 0), os.pread(descriptor, min(most, size), max(0, size - most))
 
 
 def leads_out(path: Path | str, *folders: Path | str) -> bool:
-    """Tell whether a path, with its links followed, is outside of all `folders`."""
+    """Return whether a path, with its links followed, is outside of all `folders`."""
     real = Path(os.path.realpath(path))
     return not any(real.is_relative_to(os.path.realpath(folder)) for folder in folders)
 

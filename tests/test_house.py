@@ -22,7 +22,7 @@ MACHINE = re.compile(r"(?<![\w.:/<>*-])/(work|home|root|Users)/\w")
 
 @functools.cache
 def files() -> list[Path]:
-    """Return the tracked and the new files, or every file where this is no git checkout."""
+    """Return the tracked and the new files, or every file where this is not a git checkout."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         listed = subprocess.run(command, capture_output=True, check=True, timeout=30).stdout.decode().split("\0")

@@ -44,7 +44,7 @@ STAGES = {  # name: seconds on a card, at most; most stages end long before
 }
 TOGETHER = ("faults", "kernel", "memory", "tests")  # none measures speed: they share the card
 TOTAL = 480  # seconds of a whole run
-DRY_RUN_SECONDS = 150  # of each stage: a busy CPU is no typo
+DRY_RUN_SECONDS = 150  # of each stage: a busy CPU is not a typo
 BY_NAME_ONLY = ("accuracy",)
 
 

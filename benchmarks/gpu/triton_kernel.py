@@ -1,4 +1,4 @@
-"""A Triton kernel that writes where it is told, which may be outside of its tensor."""
+"""A Triton kernel that writes to a given address, which may be outside of its tensor."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def report_failure(error: BaseException, extra: str = "train") -> Answer:
     if os.environ.get("OCRLAB_TRACEBACK") == "1":
         traceback.print_exception(error)
     text = details["message"] if status > 128 else _error_text(error, extra)
-    if text and status != BROKEN_PIPE:  # `ocrlab ... | head` is no failure
+    if text and status != BROKEN_PIPE:  # `ocrlab ... | head` is not a failure
         print(f"ocrlab: {escape_control(text)}", file=sys.stderr)
     return Answer({"schema": SCHEMA, "status": "failure", "exit_status": status, "error": details}, status=status)
 

@@ -44,7 +44,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> Answer:
-    """Run the ten steps; status 1 with any finding that fails. Raises ConfigError where PATH is no program."""
+    """Run the ten steps; status 1 with any finding that fails. Raises ConfigError where PATH is not a program."""
     options = Options(interpreter(args.python), args.runs)
     began, look = time.monotonic(), terminal_look()
     if not args.json:

@@ -154,7 +154,7 @@ def scores_text(scored: DatasetScores, figures: dict[str, float], step: str) -> 
 
 
 def no_box(figures: dict[str, float]) -> bool:
-    """Tell whether the pages have no box that counts, so that there was nothing to find."""
+    """Return whether the pages have no box that counts, so that there was nothing to find."""
     from ocrlab.evaluation.metrics.page_scores import SIZES
 
     return not any(figures[f"truth/{size}"] for size in SIZES)

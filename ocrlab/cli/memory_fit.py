@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> Answer:
 
 
 def on_cuda(config: Config) -> bool:
-    """Tell whether the training would run on a GPU: where it is left open, torch is asked in a child."""
+    """Return whether the training would run on a GPU: where it is left open, torch is asked in a child."""
     if config.trainer.accelerator != "auto":
         return config.trainer.accelerator == "cuda"
     code = "import torch; raise SystemExit(0 if torch.cuda.is_available() else 3)"
@@ -103,7 +103,7 @@ def record(result: Fit) -> dict[str, Any]:
 
 
 def trial_record(trial: MemoryTrial) -> dict[str, Any]:
-    """Return a trial as a JSON-ready record, where its message is called `told`."""
+    """Return a trial as a JSON-ready record, with its message in `told`."""
     names = ("batch", "fits", "peak", "phase", "message", "seconds", "crops_a_second", "changes", "long", "measured")
     return {"told" if name == "message" else name: getattr(trial, name) for name in names}
 

@@ -57,7 +57,7 @@ def prepare_streams() -> None:
 
 
 def is_answering_process() -> bool:
-    """Tell whether this process is the one that prints the answer: of several ranks the first one is."""
+    """Return whether this process is the one that prints the answer: of several ranks the first one is."""
     return not any(os.environ.get(name, "0") not in ("", "0") for name in ("RANK", "SLURM_PROCID"))
 
 

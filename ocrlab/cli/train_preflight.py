@@ -45,7 +45,7 @@ def _settings(file: Path | None, words: list[str]) -> list[Setting]:
 
 
 def check_places(places: Mapping[str, str]) -> None:
-    """Raise DataError for a split that is not there, CheckpointError for weights that are not, or are no checkpoint."""
+    """Raise DataError for a missing split, and CheckpointError for weights that are missing or not a checkpoint."""
     data = places["data"]
     if data == SAMPLES and not os.path.exists(SAMPLES):
         raise DataError(

@@ -96,7 +96,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
             leaf = max(leaf, 0.8)
         if len(name) >= 4 and key.startswith(f"{name}_"):  # batch is batch_size, rather than recorder.batches
             leaf = max(leaf, 0.95)
-        return (leaf if "." in name else max(leaf, whole)), whole  # a shared "trainer." is no likeness
+        return (leaf if "." in name else max(leaf, whole)), whole  # a shared "trainer." does not count
 
     best = max(names, key=likeness, default=None)
     return best if best is not None and likeness(best)[0] >= 0.6 else None

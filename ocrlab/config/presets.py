@@ -68,7 +68,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "h200_16core": Preset(
-        "memory is no limit here, feeding is: large batches, compiled steps, and all cores but one as workers",
+        "memory is not a limit here, feeding is: large batches, compiled steps, and all cores but one as workers",
         {
             "encoder": "resnet18",
             "width": 128,

@@ -117,7 +117,7 @@ def _cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def _looks_turned(polygons: Iterable[Polygon | None], width: int, height: int) -> bool:
-    """Tell whether boxes leave the page, but would lie inside it if width and height were swapped."""
+    """Return whether boxes leave the page, but would lie inside it if width and height were swapped."""
     points = [polygon for polygon in polygons if polygon is not None and len(polygon)]
     if not points:
         return False

@@ -186,7 +186,7 @@ class Page:
 
 
 class Pages(Dataset[Page | None]):
-    """Whole pages on their canvas, for validation; the index None is no page, for a rank that has one less."""
+    """Whole pages on their canvas, for validation; the index None is not a page, for a rank that has one less."""
 
     def __init__(self, samples: Sequence[Sample], config: Config, cache: Path | None = None) -> None:
         self.samples, self.config = samples, config

@@ -89,7 +89,7 @@ def first(value: dict[str, Any], keys: Sequence[str]) -> Any:
 
 
 def are_positions(values: Sequence[Any]) -> bool:
-    """Tell whether all values are numbers that can be positions in pixels; a large data set has millions."""
+    """Return whether all values are numbers that can be positions in pixels; a large data set has millions."""
     if not values:
         return True
     if not {int, float}.issuperset(map(type, values)) or min(values) < -LIMIT or max(values) > LIMIT:  # bool is neither

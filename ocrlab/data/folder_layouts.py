@@ -64,7 +64,7 @@ class Source:
         return [os.path.realpath(folder) for folder in (*self.images, *parts, self.root)]
 
     def is_left_by(self, file: Path) -> bool:
-        """Tell whether a file is, or lies behind, a link that leaves the data folder."""
+        """Return whether a file is, or is reached through, a link that leaves the data folder."""
         return safe_read.leads_out(file, *self.real_roots)
 
     @cached_property
@@ -135,7 +135,7 @@ def splits(path: Path) -> list[str]:
 
 
 def has_images(path: Path) -> bool:
-    """Tell whether a folder holds a folder of images, by its name."""
+    """Return whether a folder holds a folder of images, by its name."""
     return _named(path, IMAGES) is not None
 
 
@@ -178,7 +178,7 @@ def _mixed(folder: Path) -> Source | None:
 
 
 def _is_set(texts: Path, images: Path) -> bool:
-    """Tell whether a folder of annotations holds files for many pages: JSON named after splits and not after images."""
+    """Return whether a folder of annotations holds files of many pages: JSON named after splits, not after images."""
     jsons = _jsons(texts)
     if not jsons or len(jsons) < sum(file.suffix.lower() in PAGE_SUFFIXES for file in _files(texts)):
         return False
@@ -187,7 +187,7 @@ def _is_set(texts: Path, images: Path) -> bool:
 
 
 def _is_page(file: Path) -> bool:
-    """Tell whether a lone JSON, which has the name of an image, is about that image alone."""
+    """Return whether a lone JSON, which has the name of an image, is about that image alone."""
     try:
         content = json.loads(safe_read.read(file))
     except (OSError, ValueError, RecursionError):

@@ -25,14 +25,14 @@ from ocrlab.data.shards.tar_member import Member
 
 ORIENTATION_TAG = 274
 DEFLATE = 1032  # bytes at most that one compressed byte stands for (RFC 1951: 258 for each 2 bits)
-if "OPENCV_LOG_LEVEL" not in os.environ:  # what is wrong with a file is said here, not on stderr by a decoder
+if "OPENCV_LOG_LEVEL" not in os.environ:  # ocrlab reports what is wrong with a file; the decoders need not print it too
     (cv2.utils.logging if hasattr(cv2.utils, "logging") else cv2).setLogLevel(0)  # OpenCV 5, and 4
 BAND = 512  # rows of a page that are converted at a time
 ALPHA_MODES = frozenset({"RGBA", "LA", "PA", "La", "RGBa"})
 PILLOW_MODES = frozenset({"CMYK", "LAB", "HSV"})  # OpenCV converts these by other formulas, or takes them for RGB
 
 
-# By what the first 16 bytes hold: what to do with a file that is no image.
+# By what the first 16 bytes hold: what to do with a file that is not an image.
 FOREIGN = {
     b"%PDF": "Make images of its pages: pdftoppm -r 200 -png FILE.pdf page",
     b"ftyphe": "Convert it: heif-convert FILE.heic FILE.jpg",
@@ -174,7 +174,7 @@ def _describe(image: Image.Image) -> Header:
 
 
 def _is_whole(data: bytes, header: Header) -> bool:
-    """Tell whether OpenCV may decode a file: it fills what a cut JPEG lacks with grey, and says nothing.
+    """Return whether OpenCV may decode a file: it fills what a cut JPEG lacks with grey, and says nothing.
 
     Of a PNG that cannot hold its pixels, libpng complains on stderr by itself.
     """

@@ -26,7 +26,7 @@ Flags = NDArray[np.bool_]
 
 FAR = 1e6  # pixels; points farther out are moved here, where OpenCV's fixed-point numbers still work
 MOST = 300  # points of a polygon that are drawn; Clipper and the border take the square of their number
-FINE = (0.25, 0.5, 1.0, 2.0)  # pixels by which a polygon of more points may move so that it has fewer
+FINE = (0.25, 0.5, 1.0, 2.0)  # pixels that a polygon may move, so that it needs fewer points
 
 
 @dataclass
@@ -143,4 +143,4 @@ def _border(polygon: Floats, distance: float, box: Ints, low: float, high: float
     scale, gain = np.float32(1 / distance), np.float32(high - low)
     value = (1 - np.sqrt(nearest.astype(np.float32)) * scale) * gain + np.float32(low)
     part = canvas[y0 : y1 + 1, x0 : x1 + 1]
-    np.fmax(part, value, out=part)  # NaN is no value
+    np.fmax(part, value, out=part)  # NaN is not a value

@@ -104,7 +104,7 @@ def normals(quad: Ints, out: Floats) -> bool:
 
 @part
 def blunt(normal: Floats, distance: float) -> bool:
-    """Tell whether Clipper would drop a corner of this quad because the offset of it is less than a pixel."""
+    """Return whether Clipper would drop a corner of this quad because the offset of it is less than a pixel."""
     for j in range(4):
         k = (j + 3) % 4
         sine = normal[k, 0] * normal[j, 1] - normal[j, 0] * normal[k, 1]
@@ -178,7 +178,7 @@ def limits(polygon: NDArray[Any]) -> tuple[Any, Any, Any, Any]:
 
 @part
 def inside(box: Sequence[int] | Ints, width: int, height: int) -> bool:
-    """Tell whether a box (x0, y0, x1, y1) of pixels, the last included, is on the canvas."""
+    """Return whether a box (x0, y0, x1, y1) of pixels, the last included, is on the canvas."""
     return box[0] >= 0 and box[1] >= 0 and box[2] < width and box[3] < height
 
 

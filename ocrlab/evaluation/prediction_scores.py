@@ -81,7 +81,7 @@ def score(index: Index, predictions: dict[str, PagePrediction]) -> DatasetScores
 
 
 def read(path: Path) -> dict[str, PagePrediction]:
-    """Return the predictions in a folder or a file by page; raises DataError naming the file that is no prediction."""
+    """Return the predictions in a folder or a file by page; raises DataError naming a file without predictions."""
     path = path.expanduser()
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.is_file() and file.name[0] != ".")

@@ -56,7 +56,7 @@ class Decoded(Pages):
 
 
 class Left(Pages):
-    """The worker is told to leave: by an exit that tells nobody, or by one that Python sees."""
+    """The worker exits, without a trace (`os._exit`) or with one that Python sees."""
 
     def __init__(self, quietly: bool) -> None:
         self.quietly = quietly

@@ -224,7 +224,7 @@ FAULTS = (
     Fault("gpu_retried", "goes on after a sticky error", "failed", ADDRESS, retry_after_copy, GPU),
     Fault("gpu_misaligned", "a vector load at an odd address", "failed", ("kernel.misaligned",), load_pages, GPU),
     Fault("gpu_trap", "a trap in a kernel", "failed", TRAP, partial(launch, "check"), GPU),
-    Fault("gpu_pointer", "calls what is no function", "failed", WILD, partial(launch, "apply", 0x1234567), GPU),
+    Fault("gpu_pointer", "calls what is not a function", "failed", WILD, partial(launch, "apply", 0x1234567), GPU),
     Fault(
         "gpu_registers",
         "a block that needs too many registers",

@@ -141,7 +141,7 @@ def train_logging_rarely() -> None:
 
 
 class Mirror(http.server.BaseHTTPRequestHandler):
-    """A server of weights behind a slow line."""
+    """A server of weights on a slow line."""
 
     def do_GET(self) -> None:
         self.send_response(200)

@@ -40,7 +40,7 @@ def oom_kills(group: Path | None = None, root: Path = ROOT) -> Reading:
 
 
 def is_root(group: Path) -> bool:
-    """Tell whether a group is the root of its hierarchy, whose counters are the whole machine's.
+    """Return whether a group is the root of its hierarchy, whose counters are the whole machine's.
 
     Source: kernel/cgroup/cgroup-v1.c: cgroup.sane_behavior is a file of the root alone. Version 2 does not count in its
     root. A container that sees its own group at the top sees no root.

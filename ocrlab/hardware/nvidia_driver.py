@@ -71,7 +71,7 @@ def cards(root: Path) -> list[str]:
 
 
 def present(root: Path) -> bool:
-    """Tell whether this machine shows a GPU of any maker: a PCI card of NVIDIA, or a device node that drives one."""
+    """Return whether this machine shows a GPU of any maker: a PCI card of NVIDIA, or a device node that drives one."""
     named = ("nvidia[0-9]*", "dxg", "kfd", "dri/renderD*")
     return bool(cards(root)) or any(next((root / "dev").glob(name), None) is not None for name in named)
 

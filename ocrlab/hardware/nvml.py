@@ -18,7 +18,7 @@ from ocrlab.hardware.system_files import link_target, read_text
 NAMES = ("libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
 UNCORRECTED, VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC
 MOST = 64  # processes of one card
-THROTTLES = {  # nvmlClocksEventReason*; idle, application clocks and sync boost are no complaint
+THROTTLES = {  # nvmlClocksEventReason*; idle, application clocks and sync boost are not faults
     0x4: "software power cap",
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",

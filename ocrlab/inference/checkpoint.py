@@ -37,7 +37,7 @@ def save(content: dict[str, Any], path: Path) -> None:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
-        torch.load(temporary, map_location="meta", weights_only=True, mmap=True)  # what cannot be read back is no file
+        torch.load(temporary, map_location="meta", weights_only=True, mmap=True)  # can it be read back?
         temporary.replace(path)
     except (OSError, RuntimeError) as error:
         disk = error if isinstance(error, OSError) else error.__context__
@@ -145,7 +145,7 @@ def load_detector(path: Path) -> tuple[Detector, Config, dict[str, Any]]:
         settings["trainer"] = trainer | {"strategy": "ddp"}  # of an older version, which wrote whole weights too
     try:
         config = Config(**settings)
-    except (ConfigError, TypeError) as error:  # the latter for names of settings that are no text
+    except (ConfigError, TypeError) as error:  # the latter for names of settings that are not text
         raise CheckpointError(f"{path} contains settings that this ocrlab does not know", got=str(error)) from error
     model = Detector(config.encoder, config.decoder, config.width)
     try:
@@ -160,7 +160,7 @@ def load_detector(path: Path) -> tuple[Detector, Config, dict[str, Any]]:
 
 
 def _is_weight(value: object) -> bool:
-    """Tell whether something is an array of real numbers that is stored whole."""
+    """Return whether something is an array of real numbers that is stored whole."""
     plain = isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu"
     return plain and isinstance(value, torch.Tensor) and not (value.is_complex() or value.is_quantized)
 

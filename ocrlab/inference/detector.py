@@ -96,7 +96,7 @@ class Detector:
         """Yield what is found on files or images (H, W, 3) RGB uint8, in their order; a bad page is a Problem.
 
         Reading and post-processing run beside the network. At most `ahead` pages are in memory, those of one canvas
-        size in batches of at most `batch`. Raises ShapeError for one page that is no list of pages.
+        size in batches of at most `batch`. Raises ShapeError for one page that is not a list of pages.
         """
         got = repr(pages) if isinstance(pages, str | Path) else ""
         if isinstance(pages, np.ndarray) and pages.ndim in (2, 3):

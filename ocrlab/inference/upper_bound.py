@@ -35,7 +35,7 @@ Unclip = Literal["exact"] | float
 Setting = tuple[int, float, Unclip]  # long side, shrink ratio, unclip
 Tick = Callable[[int, int], None]  # pages done, of how many
 
-AIM = 0.7  # the IoU by which rows are ranked and boxes are called lost: at 0.5 almost every setting looks well
+AIM = 0.7  # the IoU that ranks rows and decides which boxes are lost: at 0.5 almost every setting looks good
 STRIDE = 4  # of the features that the map is made from
 SIZES = (8, 12, 16, 24, 32, 48)  # short sides in page pixels at which the size bins end; the last bin is open
 BINS = (*(f"< {end} px" for end in SIZES), f">= {SIZES[-1]} px")

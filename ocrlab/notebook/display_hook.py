@@ -132,7 +132,7 @@ def figure_bundle(figure: Any) -> Bundle:
 
 
 def is_figure(thing: Any) -> bool:
-    """Tell whether a value is a figure of matplotlib."""
+    """Return whether a value is a figure of matplotlib."""
     figures: Any = sys.modules.get("matplotlib.figure")
     return figures is not None and isinstance(thing, figures.Figure)
 

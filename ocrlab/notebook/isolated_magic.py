@@ -8,8 +8,8 @@
 
 What the child gets: every name that the cell uses and the notebook has. Modules are imported again, functions and
 classes of the notebook are defined again from their source, everything else is copied by pickle. What comes back: the
-value of the last line, shown as usual, and every variable that the cell set and that can be pickled; what cannot be
-stays behind and is named. Figures and what is displayed appear as in any cell. Nothing else of the notebook changes: a
+value of the last line, shown as usual, and every variable that the cell set and that can be pickled. The names of the
+others are printed. Figures and displayed objects appear as in any cell. Nothing else of the notebook changes: a
 list that the cell appends to is the child's copy, unless the cell assigns it. Open files, generators and connections
 are not handed over. Tensors come back on the CPU: a kernel that touches the GPU could be the next to die.
 """

@@ -59,7 +59,7 @@ def _secrets(environment: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str],
 
 
 def _looks_random(value: str) -> bool:
-    """Tell whether a value can be a secret, unlike `filesystem`, the path of an existing file, and 32768000."""
+    """Return whether a value can be a secret, unlike `filesystem`, the path of an existing file, and 32768000."""
     if value.startswith(("/", "~")):
         return not os.path.exists(os.path.expanduser(value))
     return not (value.islower() and value.isalpha() and len(value) < 16) and not (value.isdigit() and len(value) < 12)
@@ -67,7 +67,7 @@ def _looks_random(value: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _encoded(value: str) -> tuple[str, ...]:
-    """Return what base64 makes of a value behind 0, 1 and 2 bytes, as far as that depends on the value only."""
+    """Return the base64 of a value after 0, 1 and 2 bytes, as far as it depends on the value only."""
     once = set()
     for before in range(3):
         data = b"\0" * before + value.encode("utf-8", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Secrets behind their name: which names are those of secrets, and where their values stand.
+"""Secrets after their name: which names belong to secrets, and where their values are.
 
 Values follow in `api_key=...`, `--token ...`, headers, XML, phrases, on the next line, and in the column of a table.
 """
@@ -150,7 +150,7 @@ def names_secret(name: str) -> bool:
 
 
 def hides(name: str, value: str, around: str = "") -> bool:
-    """Return True if `value` behind `name`, with the words `around` it, is a secret: not a number, nothing, or code."""
+    """Return True if `value` after `name`, with the words `around` it, is a secret: not a number, nothing, or code."""
     folder = value.startswith(("/", "~", ".")) and (name in FOLDERS or "credential" in name.lower())
     if not names_secret(name) or NOTHING.match(value) or folder:
         return False
@@ -170,7 +170,7 @@ def hides(name: str, value: str, around: str = "") -> bool:
 
 
 def looks_chosen(value: str) -> bool:
-    """Tell whether a word in a sentence looks like a password: letters with digits, signs, or capitals inside."""
+    """Return whether a word in a sentence looks like a password: letters with digits, signs, or capitals inside."""
     value = value.strip("\"'.,;:!?)]}")
     if len(value) < 6 or NOT_CHOSEN.match(value) or not any(letter.isalpha() for letter in value):
         return False
@@ -179,12 +179,12 @@ def looks_chosen(value: str) -> bool:
 
 
 def looks_plausible(value: str) -> bool:
-    """Tell whether a word after a word for a password, without a sign between them, can be one."""
+    """Return whether a word after a word for a password, without a sign between them, can be one."""
     return value.isascii() and (looks_chosen(value) or (value.isdigit() and 4 <= len(value) <= 10))
 
 
 def spans(text: str) -> Iterator[Span]:
-    """Yield what stands behind the names of secrets; only what is around such a word is looked at closely."""
+    """Yield the values after the names of secrets; only the text around such a word is inspected closely."""
     lower = text.lower()
     done = line = table = 0
     for word in secret_words.find(text, lower):
@@ -212,7 +212,7 @@ def spans(text: str) -> Iterator[Span]:
 
 
 def _phrase_holds_secret(before: str, name: str, value: str) -> bool:
-    """Tell whether the value in `... API key: value` is a secret."""
+    """Return whether the value in `... API key: value` is a secret."""
     if ACCESS_PHRASE.search(before) and any(letter.isdigit() for letter in value):
         return True
     return ALONE.match(name) is not None and MIXED.match(value) is not None
@@ -317,7 +317,7 @@ def _rest(text: str, start: int) -> int:
 
 
 def _prose_holds_secret(name: str, words: str, value: str) -> bool:
-    """Tell whether the value in `the password of ana is value` is a secret."""
+    """Return whether the value in `the password of ana is value` is a secret."""
     if value.startswith("(") or NOTHING.match(value):
         return False
     if PASSWORD_NAME.search(HUMPS.sub("_", name)):

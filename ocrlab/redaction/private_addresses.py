@@ -56,7 +56,7 @@ def spans(text: str) -> Iterator[Span]:
 
 
 def _within(text: str, at: int, joined: str) -> bool:
-    """Tell whether what begins at `at` is the rest of something longer; an escape (\\n, %20) is not."""
+    """Return whether what begins at `at` is the rest of something longer; an escape (\\n, %20) is not."""
     before = text[at - 1 : at]
     if not before or not (before.isalnum() or before in joined):
         return False

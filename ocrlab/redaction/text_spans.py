@@ -36,21 +36,21 @@ def replace_spans(text: str, finders: Iterable[Find]) -> tuple[str, int]:
 
 
 def begins_word(text: str, at: int, joined: str = "_") -> bool:
-    """Tell whether a word begins at `at`: no letter, digit or one of `joined` before it, unless that ends an escape."""
+    """Return whether a word begins at `at`: no letter, digit or `joined` character before it, except of an escape."""
     if at == 0 or not (text[at - 1].isalnum() or text[at - 1] in joined):
         return True
     return ESCAPED.search(text[max(0, at - 6) : at]) is not None
 
 
 def ends_word(text: str, at: int, joined: str = "_") -> bool:
-    """Tell whether a word ends before `at`."""
+    """Return whether a word ends before `at`."""
     return at >= len(text) or not (text[at].isalnum() or text[at] in joined)
 
 
 def looks_drawn(word: str) -> bool:
-    """Tell whether the kind of character changes as often as where each is drawn at random, unlike in words and names.
+    """Return whether the kind of character changes as often as in random text, more often than in words and names.
 
-    Of letters and digits that are drawn 62 in 100 are of another kind than the one before, in CamelCase some 30.
+    In random letters and digits, 62 of 100 differ in kind from the one before; in CamelCase about 30 do.
     """
     kinds = KIND.findall(word)
     return word.isalnum() and word.isascii() and not word.isdigit() and len(kinds) >= 0.42 * len(word)

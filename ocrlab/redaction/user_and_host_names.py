@@ -118,7 +118,7 @@ def finder() -> Find:
 
 
 def _spans(text: str, names: tuple[tuple[str, ...], ...]) -> Iterator[Span]:
-    """Yield homes, the names of users where they are no common words, and those of this host."""
+    """Yield homes, the names of users where they are not common words, and those of this host."""
     users, hosts, homes = names
     for home in homes:
         for spelt in _spellings(home):

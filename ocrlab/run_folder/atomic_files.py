@@ -38,8 +38,8 @@ def write_text(path: Path | str, text: str, *, private: bool = False) -> None:
 def write_bytes(path: Path | str, data: bytes | memoryview, *, private: bool = False) -> None:
     """Write a file whole or not at all: temporary name, sync, rename, sync of the folder; raises OSError.
 
-    A private file is readable by its owner only, from its first byte on. What is no file (/dev/null, a pipe) stays what
-    it is, and is written to.
+    A private file is readable by its owner only, from its first byte on. A device or pipe (/dev/null) is written to and
+    not replaced.
     """
     path = Path(path)
     if path.exists() and not path.is_file() and not path.is_dir():

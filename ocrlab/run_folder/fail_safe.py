@@ -40,7 +40,7 @@ def recognize_device_errors(is_device_error: Callable[[BaseException], bool]) ->
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Tell whether an error that ocrlab's code met is one of the program's kernels."""
+    """Return whether an error that ocrlab's code met is one of the program's kernels."""
     return any(tells(error) for tells in _device_errors)
 
 
@@ -90,19 +90,19 @@ def _append(log: Path, where: str, error: BaseException | str) -> None:
 
 
 def worker_ended(error: BaseException) -> bool:
-    """Tell whether torch raised this because a loader worker ended."""
+    """Return whether torch raised this because a loader worker ended."""
     return isinstance(error, RuntimeError) and "DataLoader worker (pid" in str(error)
 
 
 def raised_by_signal(error: BaseException) -> bool:
-    """Tell whether a signal handler raised this."""
+    """Return whether a signal handler raised this."""
     handlers: list[Any] = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in handlers} - {None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def belongs_to_program(error: BaseException) -> bool:
-    """Tell whether an error that came up in ocrlab's code is the program's own."""
+    """Return whether an error that came up in ocrlab's code is the program's own."""
     return worker_ended(error) or raised_by_signal(error)
 
 

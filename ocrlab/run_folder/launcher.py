@@ -24,7 +24,7 @@ from ocrlab.run_folder.exception_record import describe
 
 FOLDER = "ranks"
 INTERACTIVE = ("bash", "interactive")  # names of SLURM jobs in which a person starts programs by hand
-# What is said by a rank whose neighbour has gone: gloo, NCCL, the store of torchrun.
+# What a rank prints whose neighbour has gone: gloo, NCCL, the store of torchrun.
 SECONDARY = re.compile(
     r"Connection (?:closed|reset|refused)(?: by (?:remote )?peer)?|Broken pipe|ncclRemoteError"
     r"|Timed out waiting \d+ms for|NCCL communicator was aborted|recvBytes failed|sendBytes failed"
@@ -33,7 +33,7 @@ SECONDARY = re.compile(
 ALONE = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0"}
 ALONE |= {"SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "1", "SLURM_NNODES": "1"}
 ALONE |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"}
-HOLDS = "a replay holds one rank only"  # what is said where it would have to hold another one
+HOLDS = "a replay holds one rank only"  # the error if it would need another one
 TAKES = "ocrlab replay: the program takes values of another rank, which are not there, by "  # begins a line
 LOSES = re.compile(r"RuntimeError|RunError|Dist\w*Error")  # types of errors that say so
 
@@ -192,7 +192,7 @@ def title(record: Mapping[str, Any]) -> str:
 
 
 def secondary(error: Mapping[str, Any]) -> bool:
-    """Tell whether an error ({"type", "message"}) only says that another rank is gone.
+    """Return whether an error ({"type", "message"}) only says that another rank is gone.
 
     torch raises a RuntimeError or a DistError for that. A download or a pipe that says the same is a cause of its own.
     """

@@ -26,7 +26,7 @@ def identity() -> dict[str, Any]:
 
 
 def alive(process: Mapping[str, Any]) -> bool:
-    """Tell whether the process of an `identity` still runs; one of another machine or container counts as alive."""
+    """Return whether the process of an `identity` still runs; one of another machine or container counts as alive."""
     if process.get("host") not in (None, socket.gethostname()):
         return True  # it cannot be asked, and a live run must not be taken over
     started = _started(process.get("pid"))

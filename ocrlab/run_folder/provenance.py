@@ -33,7 +33,7 @@ def sign(path: Path | str) -> None:
 
 
 def is_own(path: Path | str) -> bool:
-    """Tell whether this user wrote a file on this machine, as it is now; never raises."""
+    """Return whether this user wrote a file on this machine, as it is now; never raises."""
     try:
         recorded = safe_read.read(digest_file(path), 2 * hashlib.sha256().digest_size, links=False)
         digest = _file_digest(path)

@@ -15,7 +15,7 @@ RUN = "run"  # file in it: the run folder itself, and the process that owns it, 
 
 
 def watched() -> bool:
-    """Tell whether a watcher has started this process, or one above it."""
+    """Return whether a watcher has started this process, or one above it."""
     return bool(os.environ.get(FOLDER))
 
 

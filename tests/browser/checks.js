@@ -24,7 +24,7 @@ function contrast(one, other) {
 }
 
 const canvas = rgba(getComputedStyle(document.body).backgroundColor).slice(0, 3);
-const pictured = [];  // texts on a gradient or a picture, whose ground is no single colour
+const pictured = [];  // texts on a gradient or a picture, whose ground is not a single colour
 
 // The colours of a text and of its ground, as they are painted from the page down to the text.
 function painted(chain, ink, ground) {

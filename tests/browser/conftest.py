@@ -201,7 +201,7 @@ def _answers(url: str) -> bool:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a server and its session: politely first, as kernels want to be told."""
+    """End a server and its session: politely first, so that its kernels end too."""
     for number, seconds in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, number)

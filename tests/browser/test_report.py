@@ -1,4 +1,4 @@
-"""Reports as a browser sees them: of a notebook with every kind of output, and of ours that really ran."""
+"""Reports as a browser sees them: of a notebook with every kind of output, and of ocrlab notebooks that ran."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def calls(monkeypatch) -> SimpleNamespace:
         record_of_calls.files = SimpleNamespace(detector=detector, paths=files, out=out, formats=formats)
         for path in files:
             if path.suffix == ".bad":
-                yield result_of(path, Problem(path, None, "is no image"))
+                yield result_of(path, Problem(path, None, "is not an image"))
             else:
                 yield result_of(path, Prediction(path.name, 8, 9, [Detection([[0, 0], [4, 0], [4, 4]], 0.5)]))
 

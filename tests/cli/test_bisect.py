@@ -37,7 +37,7 @@ def test_any_program_by_words_and_variables(bisect: Callable[..., tuple[int, str
     record = json.loads(out)
     assert status == 0
     assert (record["status"], record["kind"], record["culprits"]) == ("found", "all", ["workers", "AMP"])
-    assert "at most 60" in err.splitlines()[1], "how many runs is said before the first"
+    assert "at most 60" in err.splitlines()[1], "the number of runs is printed before the first"
     assert "run 1: failed" in err
     assert json.loads(Path(record["file"]).read_text())["sentence"] == record["sentence"]
     assert Path(record["file"]).is_relative_to(tmp_path / "runs")

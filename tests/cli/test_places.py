@@ -1,4 +1,4 @@
-"""Where a command may write: told before anything is computed, and never over what is there."""
+"""Where a command may write: checked before anything is computed, and nothing is overwritten."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_predictions_are_the_answer(pages, calls, capsys):
     output = capsys.readouterr()
     record = json.loads(output.out)
     assert (record["schema"], record["pages"], record["regions"], record["out"]) == (1, 1, 1, "here")
-    assert record["left_out"] == ["b.bad: is no image"] and "b.bad: is no image" in output.err
+    assert record["left_out"] == ["b.bad: is not an image"] and "b.bad: is not an image" in output.err
     assert record["predictions"] == [LINE]
     assert record["detector"] == "as asked" and "detector: as asked" in output.err
     assert calls.load.checkpoint is None, "the newest successful run's is looked for"

@@ -15,7 +15,7 @@ def test_a_log_gets_few_lines(capsys):
         for step in range(1, 101):
             show({"kind": "train", "step": step, "total": 100, "loss": 0.5})
         show({"kind": "validate", "step": 100, "total": 100, "hmean@0.5": 0.25})
-        show({"kind": "warning", "text": "[bold] is no markup"})
+        show({"kind": "warning", "text": "[bold] is not markup"})
         show({"kind": "start"})
     output = capsys.readouterr()
     assert output.out == ""
@@ -23,7 +23,7 @@ def test_a_log_gets_few_lines(capsys):
         "training loss 0.500: 1/100",
         "training loss 0.500: 100/100",
         "training hmean@0.5 0.250: 100/100",
-        "[bold] is no markup",
+        "[bold] is not markup",
     ]
 
 

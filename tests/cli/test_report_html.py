@@ -16,7 +16,7 @@ from ocrlab.reports.notebooks.outcome import Outcome
 
 @pytest.fixture
 def notebook(tmp_path: Path) -> Path:
-    """Return an executed notebook of ours, which nobody has cleaned."""
+    """Return an executed ocrlab notebook, not redacted."""
     verdict = Outcome("mine", "PASS", "It is good.")
     result = {"name": "mine", "outcome": "PASS", "sentence": verdict.sentence}
     top = new_output("display_data", data={**outcome.view(verdict)._repr_mimebundle_(), results.MIME: result})

@@ -192,7 +192,7 @@ def pages(tmp_path) -> Path:
 def test_a_split_or_weights_that_are_not_there_wait_for_no_torch(words, message, watched, capsys, pages, monkeypatch):
     monkeypatch.chdir(pages)
     Path("exp.ckpt").write_text("no weights")
-    status = 2 if "There is no" in message else 1  # what is there and cannot be used is no wrong use
+    status = 2 if "There is no" in message else 1  # what is there and cannot be used is not a wrong use
     assert main(["train", f"data={pages}", *words]) == status
     assert message in capsys.readouterr().err
     assert not hasattr(watched, "words")

@@ -44,4 +44,4 @@ def test_the_nearest_name_is_reported(name, right):
 
 def test_nothing_is_guessed_where_nothing_is_alike():
     assert nearest("zzz", keys()) is None
-    assert nearest("trainer.zzz", keys()) is None, "a shared group is no likeness"
+    assert nearest("trainer.zzz", keys()) is None, "a shared group does not count as similar"

@@ -30,7 +30,7 @@ def test_a_preset_that_the_file_overrules_is_reported(tmp_path, caplog):
     file.write_text("batch_size: 8\ncrop: 640\n")
     load(file, ["hardware=rtx3060_12gb_i5_16core"])
     assert "batch_size" in caplog.text
-    assert "crop" not in caplog.text, "the same value is no conflict"
+    assert "crop" not in caplog.text, "the same value is not a conflict"
 
 
 def test_hardware_may_stand_in_the_file_and_the_command_line_wins(tmp_path):

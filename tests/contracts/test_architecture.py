@@ -74,7 +74,7 @@ def texts() -> list[Path]:
 
 
 def leads_somewhere(name: str) -> bool:
-    """Whether a dotted name is a module, or what stands behind one is an attribute that its source defines."""
+    """Return whether a dotted name is a module, or an attribute that a module's source defines."""
     words = name.split(".")
     for count in range(len(words), 0, -1):
         module = ".".join(words[:count])

@@ -148,7 +148,7 @@ def test_no_command_that_imports_torch_waits_for_a_pipe(place: Path, command: st
 
 
 def test_the_whole_page_is_read_and_each_other_one_named(place: Path) -> None:
-    """`ln -s OUTSIDE/c.jpg D/train/images/c.jpg` is no page, and no way to another person's pictures."""
+    """`ln -s OUTSIDE/c.jpg D/train/images/c.jpg` is not a page, and no way to another person's pictures."""
     done = start(place, "samples convert DATA new --to coco")
     assert [path.name for path in (place / "new").rglob("*.jpg")] == ["a.jpg"]
     for words in (

@@ -62,7 +62,7 @@ def random_key(source: random.Random, length: int, letters: str = LETTERS) -> st
 
 
 class Planted:
-    """A home with a user of its own on a host of its own, and everything that must not be told of them."""
+    """A home with a user of its own on a host of its own, and everything about them that must not be shared."""
 
     def __init__(self, seed: int, tmp_path: Path) -> None:
         source = random.Random(seed)

@@ -11,9 +11,9 @@ from ocrlab.errors import DataError
 
 def test_an_error_knows_its_place_and_keeps_it() -> None:
     error = PageError(
-        "field 1 is not a number", file=Path("gt_1.txt"), line=3, got="'a'", need="8 numbers", do="Mend it"
+        "field 1 is not a number", file=Path("gt_1.txt"), line=3, got="'a'", need="8 numbers", do="Fix it"
     )
-    text = "gt_1.txt:3: field 1 is not a number. Given: 'a'. Needed: 8 numbers. Mend it."
+    text = "gt_1.txt:3: field 1 is not a number. Given: 'a'. Needed: 8 numbers. Fix it."
     assert isinstance(error, DataError)
     assert str(error) == str(error.problem) == text
     assert error.problem == Problem(Path("gt_1.txt"), 3, text.removeprefix("gt_1.txt:3: "))

@@ -1,4 +1,4 @@
-"""Folders: each layout is recognised, and what is missing is said with what is there instead."""
+"""Folders: each layout is recognised, and the error for a missing part names what is there instead."""
 
 from __future__ import annotations
 

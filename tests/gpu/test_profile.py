@@ -1,4 +1,4 @@
-"""On a real device: kernels belong to modules, waits are told by line and measured, the share of the peak is sane."""
+"""On a real device: kernels belong to modules, waits are measured by line, the share of the peak is plausible."""
 
 from __future__ import annotations
 

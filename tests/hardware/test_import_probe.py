@@ -1,4 +1,4 @@
-"""What becomes of an import is told, also where it raises or leaves."""
+"""The result of an import is reported, also if it raises or exits."""
 
 from __future__ import annotations
 

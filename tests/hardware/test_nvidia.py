@@ -70,7 +70,7 @@ def test_the_health_of_a_card(library: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert answer["driver"] == "580.65.06"
     [card] = answer["cards"]
     assert (card["name"], card["used"], card["temperature"]) == ("Fake", 2 << 30, 55)
-    assert card["throttled"] == ["hardware thermal slowdown"]  # idle is no complaint
+    assert card["throttled"] == ["hardware thermal slowdown"]  # idle is not a fault
     assert (card["ecc"], card["remap"]) == (7, {"pending": 1, "failed": 0})
     ours, foreign = card["processes"]
     assert (ours["pid"], ours["bytes"]) == (os.getpid(), 1 << 30)

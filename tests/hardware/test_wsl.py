@@ -1,4 +1,4 @@
-"""WSL2 told from the files of machines that are made for it."""
+"""WSL2 is recognised by its files, on simulated machines."""
 
 from __future__ import annotations
 

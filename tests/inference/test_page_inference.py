@@ -1,4 +1,4 @@
-"""Validation and prediction take the same path, and a broken network is told."""
+"""Validation and prediction take the same path, and a broken network is reported."""
 
 from __future__ import annotations
 

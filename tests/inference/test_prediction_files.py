@@ -177,7 +177,7 @@ def test_links_to_folders_are_not_followed_and_loops_end(scans, tmp_path):
     (scans / "near.png").symlink_to(elsewhere / "far.png")
     (scans / "self.png").symlink_to("self.png")
     (scans / "gone.png").symlink_to("nowhere.png")
-    dead_links = ["gone.png", "self.png"]  # lead nowhere, which is said when they are read
+    dead_links = ["gone.png", "self.png"]  # lead nowhere, which is reported when they are read
     assert sorted(set(names(collect([scans]))) - set(dead_links)) == ["near.png", "p1.png", "p2.png", "p3.png"]
     assert set(dead_links) < set(names(collect([scans])))
     assert names(collect([scans / "again"])) == names(collect([scans])), "one that is named is"

@@ -84,7 +84,7 @@ def test_the_two_paths_agree(dtype, soft):
 
 
 def test_a_second_derivative_is_right_or_refused_but_never_zero():
-    """A penalty on gradients: where the compiled loops have no graph of theirs, it would add nothing in silence."""
+    """A penalty on gradients: where the compiled loops build no graph, it would silently add nothing."""
     x, y, t = page(torch.float32)
     with pytest.raises(OcrlabError, match=r"no second derivative.*create_graph=True.*float64"):
         torch.autograd.grad(db_loss(x, y, t).total, x, create_graph=True)
@@ -129,7 +129,7 @@ def test_extreme_logits_stay_finite(path):
 
 @pytest.mark.parametrize("values", [(), (3.0,), (0.0, 0.0, 0.0), (2.0, 5.0, 2.0, 0.0, 2.0, 1e-30, 7.0)], ids=len)
 def test_hardest_is_exact_with_ties_and_at_both_ends(values):
-    hard = np.array([*values, -1.0, -1.0], np.float32)  # -1 marks what is no negative
+    hard = np.array([*values, -1.0, -1.0], np.float32)  # -1 marks what is not a negative
     ordered = sorted(values, reverse=True)
     for k in range(len(values) + 1):
         edge, share, total = db_loss_numba.hardest(hard, k)

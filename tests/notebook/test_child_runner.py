@@ -1,4 +1,4 @@
-"""Something runs in a child of the notebook: what comes back, what is shown, and that nothing stays behind."""
+"""Code runs in a child of the notebook: what comes back, what is shown, and that nothing remains."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import pytest
 from ocrlab.reports.notebooks import parameters
 from ocrlab.reports.notebooks.parameters_to_config import fields
 
-# The parameters that are no settings; a parameter that only by chance has the name of a setting would change it.
+# The parameters that are not settings; a parameter that only by chance has the name of a setting would change it.
 OWN = {
     "00_doctor": {"python", "limit"},
     "01_sanity": {"overrides", "in_process"},

@@ -1,4 +1,4 @@
-"""Values behind the names of secrets, in the layouts that logs, tables and pages have."""
+"""Values after the names of secrets, in the layouts that logs, tables and pages have."""
 
 from __future__ import annotations
 

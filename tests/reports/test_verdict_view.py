@@ -49,8 +49,8 @@ def test_a_cause_that_is_not_certain_is_only_probable() -> None:
 
 
 def test_an_unknown_cause_says_what_is_missing() -> None:
-    view = verdict_view.view(Verdict(None, "failed", missing=["the log", "what is behind its error, `E: <b>`"]))
-    assert "<span>what is behind its error, <code>E: &lt;b&gt;</code></span>" in view.html
+    view = verdict_view.view(Verdict(None, "failed", missing=["the log", "what caused its error, `E: <b>`"]))
+    assert "<span>what caused its error, <code>E: &lt;b&gt;</code></span>" in view.html
     assert "The cause is not known" in view.html
     assert "not known: the log" in view.text
 

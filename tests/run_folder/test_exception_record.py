@@ -1,4 +1,4 @@
-"""An exception is told completely: type, message, the innermost frame, and the innermost frame of one's own code."""
+"""The record of an exception: type, message, the innermost frame, and the innermost frame of the user's code."""
 
 from __future__ import annotations
 

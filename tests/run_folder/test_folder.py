@@ -96,7 +96,7 @@ def test_a_folder_that_cannot_be_created_is_an_error_that_says_what_to_do(
     refuse_to_write(monkeypatch)
     with pytest.raises(RunError, match="No space left"):
         run_folder.create(tmp_path / "runs", "a")
-    assert list((tmp_path / "runs").iterdir()) == []  # no half-made run stays behind
+    assert list((tmp_path / "runs").iterdir()) == []  # no incomplete run remains
 
 
 def test_the_first_error_leaves_as_it_was_raised(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Heartbeats: read from outside, kept after death, one a process; torn and foreign files are no heartbeat."""
+"""Heartbeats: read from outside, kept after death, one a process; torn and foreign files are not heartbeats."""
 
 from __future__ import annotations
 

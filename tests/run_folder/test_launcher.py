@@ -54,14 +54,15 @@ def test_the_first_rank_that_failed_by_itself_is_blamed(tmp_path, monkeypatch):
     members[0].end("failed", error=RuntimeError("[pair.cc:545] Connection closed by peer [127.0.0.1]:1"))
     assert launcher.others_word(tmp_path / "flight", 0) is None
     assert launcher.blamed(launcher.read(tmp_path / "flight")) == 1, "without a word"
-    members[2].end("failed", error=DataError("page.jpg is no image"))
+    members[2].end("failed", error=DataError("page.jpg is not an image"))
     members[1].end("failed", error=DataError("later"))
     members[2].end("success")  # the first word is the last one
     for folder in (tmp_path / "flight", tmp_path / "watcher"):
         records = launcher.read(folder)
         assert [record["rank"] for record in records] == [0, 1, 2]
         assert launcher.blamed(records) == 2
-    assert "rank 2: ocrlab.errors.DataError: page.jpg is no image" in str(launcher.others_word(tmp_path / "flight", 0))
+    word = str(launcher.others_word(tmp_path / "flight", 0))
+    assert "rank 2: ocrlab.errors.DataError: page.jpg is not an image" in word
 
 
 def test_an_error_that_all_raise_names_the_rank_that_it_is_about(tmp_path):

@@ -1,4 +1,4 @@
-"""A stand-in for wandb's server, on this machine: it keeps what it is told, and can be as broken as servers are."""
+"""A stand-in for wandb's server, on this machine: it stores what it receives, and can be as broken as servers are."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
     def handle_error(self, *_: Any) -> None:
-        """A client that went away is no news."""
+        """A client that went away is not worth a message."""
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -161,7 +161,7 @@ def tasks(place: Path, pages: Path) -> None:
 
 
 def refused(place: Path, pages: Path) -> None:
-    """What ranks cannot agree upon: pages, settings, a folder; each is said by all, and nobody waits."""
+    """What ranks cannot agree on: pages, settings, a folder; all ranks report each, and none waits."""
     other = draw(place / "other", train=6)
     mine = lambda *words: lambda: train(place, other if detect_ranks().rank else pages, "trainer.max_steps=1", *words)  # noqa: E731
     assert spawn(2, mine()) == [1, 1]

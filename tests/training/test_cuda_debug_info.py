@@ -1,4 +1,4 @@
-"""The [CUDA Info] lines and the switch behind runtime.debug_cuda."""
+"""The [CUDA Info] lines and what runtime.debug_cuda switches on."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def test_two_runs_never_share_a_folder(pages, tmp_path):
 
 
 def test_the_first_error_survives_a_lost_run_folder(pages, tmp_path, monkeypatch):
-    """The system that this rebuilds lost its CUDA error behind the FileNotFoundError of its own handler."""
+    """The system that this rebuilds lost its CUDA error to the FileNotFoundError of its own handler."""
 
     def fail(self, *_args):
         import shutil

@@ -1,4 +1,4 @@
-"""A training whose loss is no number: told with its pages, and no success where nothing was learned."""
+"""A training whose loss is NaN: reported with its pages, and not a success if nothing was learned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_each_loss_that_is_not_finite_is_counted_with_its_pages():
     numbers = NonFiniteLosses(Ranks())
     assert not numbers.see([FINE, FINE], [["a"], ["b"]], 2)
     assert numbers.see([FINE, WRONG], [["c"], ["d", "e"]], 4)
-    assert not numbers.see([WRONG / 1, torch.tensor(float("inf"))], [["d"]], 6), "only the first is told at once"
+    assert not numbers.see([WRONG / 1, torch.tensor(float("inf"))], [["d"]], 6), "only the first is reported at once"
     assert numbers.count == 3
     assert str(numbers).endswith("of 3 of 6 micro-batches was NaN or infinity, first seen at step 4; their pages: d, e")
     assert numbers.metrics() == {"not_finite": 3.0}
@@ -59,7 +59,7 @@ def test_a_resumed_run_goes_on_counting(tmp_path):
     torch.save(before.state(), tmp_path / "state")
     state = torch.load(tmp_path / "state", weights_only=True)
     after.go_on(state)
-    assert not after.see([WRONG], [["d"]], 4), "the first one was told before"
+    assert not after.see([WRONG], [["d"]], 4), "the first one was reported before"
     assert str(after).endswith("of 2 of 4 micro-batches was NaN or infinity, first seen at step 3; their pages: a, d")
     other.go_on(state)
     assert other.count == 0, "each rank counts its own"

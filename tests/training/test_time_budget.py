@@ -35,7 +35,7 @@ def test_validations_are_paid_for():
 
 
 def test_the_schedule_comes_to_its_end_in_the_time_there_is(pages, tmp_path, monkeypatch):  # noqa: F811
-    """On a clock by which each step takes a second, so that what else this machine does changes no count."""
+    """On a clock on which each step takes a second, so that the load of this machine changes no count."""
     clock = itertools.count()
     monkeypatch.setattr(time_budget, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     events = []

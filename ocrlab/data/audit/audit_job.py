@@ -73,7 +73,7 @@ def _no_documents(judged: list[PageFindings]) -> list[Finding]:
         if shares and np.median(shares) < DOCUMENT:
             why = (
                 f"{np.median(shares):.0%} of what looks like ink is in boxes, the median of {len(shares)} pages: "
-                "these are no fully boxed documents, and are judged by numbers and texts only"
+                "these are not fully boxed documents, and are judged by numbers and texts only"
             )
             notes.append(Finding("no_document", "*", split, None, None, NOTE, why))
     return notes

@@ -17,7 +17,7 @@ from ocrlab.geometry import Polygon
 
 REACH = 1.25  # of the height of the box: how far it is moved
 FOREIGN = 0.1  # of the ink in a box, below which it has none of its own
-HIGHEST = 20  # typical heights; what is higher is no line
+HIGHEST = 20  # typical heights; what is higher is not a line
 LINK = 0.7  # of the height of the box: letters of one line are closer than this
 
 
@@ -35,7 +35,7 @@ class Place:
 
 
 def look(sheet: Sheet, polygon: Polygon) -> Place | None:
-    """Measure one box (P, 2) of a sheet; None if it is no line: below 3 pixels, too high, or wider than the page."""
+    """Measure one box (P, 2) of a sheet; None if it is not a line: below 3 pixels, too high, or wider than the page."""
     quad, width, height = upright(polygon)
     if min(width, height) < 3 or height > HIGHEST * sheet.text or width > 2 * max(sheet.ink.shape):
         return None
@@ -65,7 +65,7 @@ def look(sheet: Sheet, polygon: Polygon) -> Place | None:
 
 
 def lies_well(place: Place | None) -> bool:
-    """Tell whether a box lies on a line of ink: enough of it, and little of it cut by the edges."""
+    """Return whether a box lies on a line of ink: enough of it, and little of it cut by the edges."""
     if place is None:
         return False
     cut = max(min(place.out[1], 1.0), min(place.out[3], 1.0))
@@ -73,7 +73,7 @@ def lies_well(place: Place | None) -> bool:
 
 
 def settled(place: Place | None) -> bool:
-    """Tell whether a box lies on ink and would hold no more beside: so it may be loose or slanted, but not shifted."""
+    """Return whether a box lies on ink and no place beside it has more: loose or slanted perhaps, not shifted."""
     return place is not None and place.inside >= 0.04 and max(abs(place.dx), abs(place.dy)) <= 0.3
 
 

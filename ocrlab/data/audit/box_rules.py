@@ -27,13 +27,13 @@ SAME_BOX, SAME_WORD = 0.5, 0.25  # IoU of two boxes, from which they box the sam
 SAME_EXACTLY = 0.95
 NESTED = 0.9  # of the smaller box inside the larger one, with the same text
 LARGEST = 2**24  # pixels; float32 holds no whole numbers beyond, and no image is as large
-SWALLOWED = 3  # boxes with text whose centres lie in another one, from which that is no line
+SWALLOWED = 3  # boxes with text whose centres lie in another one, from which on it is not a line
 MOST_QUADS = 0.9  # of the quads of a page start at the top left, from which another corner is a mistake
 SLANT = 0.5  # |vertical| / |horizontal| part of the first edge, below which it has a direction
 
 
 def shape_problem(box: Box) -> Problem | None:
-    """Say why a box is no region at all, or crosses itself; None if it is a simple polygon with an area."""
+    """Say why a box is not a region at all, or crosses itself; None if it is a simple polygon with an area."""
     p = box.polygon
     if not len(p):
         return "invalid", WARN, "the box has no points"
@@ -259,7 +259,7 @@ def misfits(fit: Fit) -> Iterator[tuple[int, Problem]]:
 def exchanged(fit: Fit) -> Iterator[tuple[int, int, str]]:
     """Yield pairs of boxes (indices) whose texts fit when they change places, and do not as they are; with why."""
     score = np.nan_to_num(fit.deviation() / fit.spread)
-    rank = score.argsort().tolist()  # the oddest first: thousands of odd boxes are no exchanged pairs
+    rank = score.argsort().tolist()  # the oddest first: thousands of odd boxes are not exchanged pairs
     gains: list[tuple[float, int, int]] = []
     for i in (i for i in rank[:PAIRS] if score[i] < -ODD):
         for j in (j for j in rank[::-1][:PAIRS] if score[j] > ODD):

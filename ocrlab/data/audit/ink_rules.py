@@ -101,7 +101,7 @@ def _cut(out: float, free: float, little: float) -> float:
 
 
 def _is_displaced(place: Place) -> bool:
-    """Tell whether a box lies on the ink of other boxes, or on none."""
+    """Return whether a box lies on the ink of other boxes, or on none."""
     return place.own <= FOREIGN_INK or place.inside <= 2 * BLANK
 
 
@@ -162,7 +162,7 @@ def _unboxed(raw: Raw, lines: list[Line], sheet: Sheet, wrong: Places, paper: tu
 def _lines_meant(polygon: Polygon, place: Place | None, lines: list[Line], sheet: Sheet) -> list[Line]:
     """Return the lines that a misplaced box was meant for: what is at its best place, or the nearest like it.
 
-    The nearest is that of a box without ink of its own; one that cuts its line has claimed it, and it is no free line.
+    The nearest is that of a box without ink of its own. A box that cuts its line has claimed it: it is not free.
     """
     low, high = polygon.min(axis=0) * sheet.scale, polygon.max(axis=0) * sheet.scale
     wide, tall = high - low
@@ -182,6 +182,6 @@ def _lines_meant(polygon: Polygon, place: Place | None, lines: list[Line], sheet
 
 
 def _alike(first: tuple[int, int, int, int], second: tuple[int, int, int, int]) -> bool:
-    """Tell whether two lines stand below each other and have one size."""
+    """Return whether two lines stand below each other and have one size."""
     same_size = all(0.7 < first[side] / second[side] < 1.4 for side in (2, 3))
     return abs(first[0] - second[0]) < 1.5 * first[3] and same_size

@@ -214,7 +214,7 @@ def _line(own: Ints, looks: Looks, repeated: Looks, sheet: Sheet, reference: _Pr
 
 
 def is_print(line: Line) -> bool:
-    """Tell whether a line is print on paper: strong enough against that in the boxes, on quiet ground."""
+    """Return whether a line is print on paper: strong enough against that in the boxes, on quiet ground."""
     return line["contrast"] >= STRONG and line["noise"] <= NOISY and line.crowd <= CROWDED
 
 

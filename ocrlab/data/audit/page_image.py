@@ -73,7 +73,7 @@ def fingerprint(image: Image) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     small = cv2.resize(gray, (64, 64), interpolation=cv2.INTER_AREA).astype(np.float32)
     low = cv2.dct(small)[:16, :16].reshape(-1)[1:]
     thumb = cv2.resize(gray, (48, 48), interpolation=cv2.INTER_AREA).astype(np.float32)
-    thumb -= cv2.GaussianBlur(thumb, (0, 0), 6)  # the light of the scan is no content
+    thumb -= cv2.GaussianBlur(thumb, (0, 0), 6)  # the light of the scan is not content
     length = float(np.linalg.norm(thumb))
     bits = np.packbits(low > np.median(low))
     return bits, np.asarray(thumb.reshape(-1) / length if length > 1e-3 else np.zeros(48 * 48), np.float32)

@@ -27,7 +27,7 @@ from ocrlab.data.field_parsing import box, first, flag, flat_points, kind, strin
 from ocrlab.geometry import Polygon
 
 MOST_RUNS = 100_000  # a text of a 10,000 pixel page has some thousands; more is noise, whose outline takes minutes
-SLACK = 0.75  # pixels by which the outline may cut the corners of the pixels: the steps of a slanted edge become a line
+SLACK = 0.75  # pixels that the outline may cut off corners: the steps of a slanted edge become a line
 NEED = '{"size": [height, width], "counts": [background, text, background, ...] or the same packed into a string}'
 
 

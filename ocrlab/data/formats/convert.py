@@ -97,7 +97,7 @@ def _check(source: Path, target: Path, to: str, images: Images) -> None:
 
 
 def pages_lost(result: Conversion) -> bool:
-    """Tell whether pages of the source are missing in what was written."""
+    """Return whether pages of the source are missing in what was written."""
     return bool(result.lost[LEFT_OUT] or result.lost[CUT_OFF])
 
 

@@ -134,7 +134,7 @@ def _offsets(row: Floats) -> Polygon | None:
 
 
 def is_number(word: str) -> bool:
-    """Tell whether a field of a line is a number."""
+    """Return whether a field of a line is a number."""
     return isinstance(_number(word), float)
 
 

@@ -78,7 +78,7 @@ FLAGS = ("ignore", "ignored", "difficult")
 
 
 def labelme(data: dict[str, Any]) -> tuple[Any, Boxes]:
-    """Return image name and boxes of a LabelMe page; raises PageError naming the shape that is no area."""
+    """Return image name and boxes of a LabelMe page; raises PageError naming the shape that is not an area."""
     if not isinstance(data["shapes"], list):
         raise PageError("shapes is not a list", got=kind(data["shapes"]), need=LABELME)
     return data.get("imagePath"), Boxes().read("shapes[{}]", enumerate(data["shapes"]), _labelme_shape)

@@ -198,7 +198,7 @@ def _fitting(formats: tuple[Format, ...], data: Any) -> list[Format]:
 
 
 def _is_lines(text: str) -> bool:
-    """Tell whether a text is JSON lines: its first line is an object by itself, and others follow."""
+    """Return whether a text is JSON lines: its first line is an object by itself, and others follow."""
     first, _, rest = text.lstrip().partition("\n")
     return first.startswith("{") and first.rstrip().endswith("}") and bool(rest.strip())
 

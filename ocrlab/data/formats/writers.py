@@ -163,5 +163,5 @@ def _dump(value: Any) -> str:
 
 def _put(file: Path, content: str) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    # Half of a surrogate pair, which is no character, becomes its JSON escape.
+    # Half of a surrogate pair, which is not a character, becomes its JSON escape.
     file.write_text(content, encoding="utf-8", errors="backslashreplace", newline="\n")

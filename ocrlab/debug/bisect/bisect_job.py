@@ -1,7 +1,7 @@
 """Narrow a failure down to the settings that cause it, run after run in a watched child, until one answer stands.
 
 Each run leaves some factors as they were and flips the rest; `search` chooses which. Only the same failure counts: a
-run that fails in another way is no evidence and is reported separately.
+run that fails in another way is not evidence and is reported separately.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def run_bisect(job: BisectJob, report: Callable[[dict[str, Any]], None]) -> tupl
 
 
 def _is_worth_a_proof(job: BisectJob, search: Search, answer: Answer) -> bool:
-    """Tell whether an answer to a failure that seems to happen always is put to the proof by more runs.
+    """Return whether an answer to a failure that seems to happen always is put to the proof by more runs.
 
     They repeat the passing run with the fewest flips and the failing run with the most: if the failure is flaky and
     depends on no factor, these two ended so by chance. Long runs are repeated only for several factors: that each of

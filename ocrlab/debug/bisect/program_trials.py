@@ -182,7 +182,7 @@ def _depth(content: Any, keys: tuple[Any, ...]) -> int:
 
 
 def _set(content: dict[Any, Any], keys: tuple[Any, ...], value: Any, existing: int) -> None:
-    """Set a nested key, or remove it, also where what is above it is no mapping.
+    """Set a nested key, or remove it, also where what is above it is not a mapping.
 
     A section that becomes empty goes too, except for the first `existing` keys: `{}` is not the same as no section.
     """

@@ -23,7 +23,7 @@ from ocrlab.errors import ConfigError
 LEAST = 2  # files of one ending that are samples; a single one is data.yaml, classes.txt, a list of labels
 BESIDE = 2000  # things beside a list that are linked
 PICTURES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp", ".npy", ".wav", ".mp4")  # a sample is called so
-HEADED = (".csv", ".tsv")  # their first line is no sample
+HEADED = (".csv", ".tsv")  # their first line is not a sample
 SPLITS = 3  # names at the top of a JSON file that may be those of train, val and test
 SHOWN = 60  # characters of a line in its name
 
@@ -136,7 +136,7 @@ def _stem(path: Path, files: Sequence[Path]) -> str:
 
 
 def _lines(name: str, path: Path) -> Samples:
-    text = safe_read.read(path).decode("utf-8", "surrogateescape")  # a byte that is no text may be what is looked for
+    text = safe_read.read(path).decode("utf-8", "surrogateescape")  # a byte that is not text may be what is looked for
     lines = list(io.StringIO(text, newline="\n"))  # what else splitlines() takes for a line's end stands in texts
     lines = [line if line.endswith("\n") else f"{line}\n" for line in lines]
     lines = _rows(lines) if path.suffix.lower() in HEADED else lines

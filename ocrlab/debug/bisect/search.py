@@ -109,7 +109,7 @@ class Search:
         return end
 
     def fails(self, items: int) -> bool:
-        """Tell whether a set fails, by runs where that does not follow from those so far."""
+        """Return whether a set fails, by runs where that does not follow from those so far."""
         while True:
             if any(run & items == run for run in self.ended(True)):
                 return True
@@ -118,7 +118,7 @@ class Search:
             self.run(items)
 
     def passes(self, items: int) -> bool:
-        """Tell whether the runs so far show that a set passes."""
+        """Return whether the runs so far show that a set passes."""
         return sum(run & items == items for run in self.ended(False)) >= self.tries
 
     def cleared(self) -> int:
@@ -134,7 +134,7 @@ class Search:
         return self.suspicion[item.bit_length() - 1] if self.suspicion else 1.0
 
     def halve(self, left: int) -> int:
-        """Return the item which fails by itself and lies in all failing runs of `left`; 0 where that is no single one.
+        """Return the only item that fails by itself and lies in all failing runs of `left`; 0 if there are several.
 
         A culprit of n takes log2(n) + 2 runs: in the runs that halve the suspects, cleared items go along; in the last
         of them those do that no run has tested, so that one more run shows that it fails alone and all others pass.
@@ -260,7 +260,7 @@ class Search:
         return Answer("found", indices, not group and len(items) > 1, tuple(i.bit_length() - 1 for i in unproved))
 
     def _is_needed(self, item: int, group: int) -> bool | None:
-        """Tell whether a failing group passes without an item; None where both runs that show it end otherwise."""
+        """Return whether a failing group passes without an item; None where both runs that show it end otherwise."""
         if self.fails(self.whole ^ item):
             return False
         if self.passes(self.whole ^ item):

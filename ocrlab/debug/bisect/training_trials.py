@@ -97,7 +97,7 @@ def starter(config: Config, factors: Sequence[Factor], folder: Path, steps: int)
             job["overrides"] |= dict(word.split("=", 1) for word in factor.overrides)
         if job.get(SYNTHETIC):
             job[SYNTHETIC] = str(folder / SYNTHETIC)
-            job["names"] = None  # those of the synthetic pages are no names of the user's
+            job["names"] = None  # those of the synthetic pages are not names of the user's
         job["crops"] = crops if pages is None else rounds(crops, folder) * len(pages)
         batch = int(job["overrides"].get("batch_size", config.batch_size)) * config.trainer.accumulate_grad_batches
         needed = math.ceil(job["crops"] / batch)

@@ -146,7 +146,7 @@ class Guide:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All causes by id in the order of the file, the guides, and the advice lines that are no evidence."""
+    """All causes by id in the order of the file, the guides, and the advice lines that are not evidence."""
 
     entries: dict[str, Entry]
     guides: dict[str, Guide]

@@ -114,7 +114,7 @@ def classify(incident: Incident) -> Verdict:
     hits += evidence.fact_hits(incident) + stack_hits + first_failed_rank.rank_hits(failed_rank)
     if stack_hits:  # who took the stacks has ended it
         hits = [hit for hit in hits if "died of SIGKILL" not in hit.why]
-    if next_steps.has_no_log(incident, texts):  # what rests on a description instead of a message is no evidence
+    if next_steps.has_no_log(incident, texts):  # what rests on a description instead of a message is not evidence
         described = (by_person(h.evidence.text) or (h.order is None and is_sentence(h.evidence.text)) for h in hits)
         if any(by_person(text.text) for text in texts) or all(described):
             return Verdict(status=incident.status, missing=list(next_steps.HOW_TO_GET_A_LOG))

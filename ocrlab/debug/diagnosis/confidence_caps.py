@@ -56,7 +56,7 @@ LINKED = re.compile(
 ROOMY = re.compile(  # nobody says that /dev/shm is large
     r"\A(?![\s\S]*(?:--ipc[= ]host|[1-9]\d\d ?GB? (?:of |in )?/dev/shm|/dev/shm (?:is|has) [1-9]\d\d? ?GB?))"
 )
-GAVE_UP = re.compile(  # told elsewhere than in such a line itself
+GAVE_UP = re.compile(  # reported outside of such a line
     r"\[E[^\n]{0,40}socket\.cpp|^(?!\[W)[^\n]*(?:Error\b|(?i:time-?d? ?out|hang|stuck|refused))", re.MULTILINE
 )
 OWN_MACHINE = re.compile(  # no network lies between: whoever should listen is not there

@@ -218,7 +218,7 @@ def quote(text: LogText, offset: int) -> Evidence:
 
 
 def fact_hits(incident: Incident) -> list[Hit]:
-    """Return what the facts of an incident support; a watcher's own kill is no evidence."""
+    """Return what the facts of an incident support; a watcher's own kill is not evidence."""
     facts = incident.facts
     pids = own_pids(facts)
     hits = [_kernel_hit(line) for line in process_lines(incident.texts.get(KERNEL_LOG, "")) if line.pid in pids]

@@ -81,7 +81,7 @@ def failing_module(exception: LoggedException) -> tuple[int, str] | None:
 
 
 def _calls_module(frame: LoggedFrame) -> bool:
-    """Tell whether a frame is torch's way into a module's forward."""
+    """Return whether a frame is torch's way into a module's forward."""
     return bool(MODULE.search(frame.file) and CALLING.match(frame.function))
 
 

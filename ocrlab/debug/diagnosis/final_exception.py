@@ -124,7 +124,7 @@ class Uncaught:
 
     @property
     def plain(self) -> bool:
-        """Tell whether these are errors of the program's own logic: KeyError, TypeError, a class of its own."""
+        """Return whether these are errors of the program's own logic: KeyError, TypeError, a class of its own."""
         exceptions = (self.own,) if self.hid else self.exceptions
         types = [exception.type for exception in exceptions if not RELAYED.search(exception.text)]
         return bool(types) and not any(not name or CARRIERS.match(name) for name in types)
@@ -197,7 +197,7 @@ def drop_survived(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
 
 
 def _after(hit: Hit, end: Uncaught, handled: LoggedException) -> bool:
-    """Tell whether a hit is only what came of an error that was handled: its handler failed, or the program went on."""
+    """Return whether a hit follows from an error that was handled: its handler failed, or the program continued."""
     if end.hid:
         later = [exception for exception in end.exceptions if exception.number > handled.number]
         return any((exception.message or exception.text.strip()) in hit.evidence.text for exception in later)
@@ -225,7 +225,7 @@ def rule_out_survived(before: list[Hit], after: list[Hit], texts: list[LogText])
 
 
 def _survived(hit: Hit, end: Uncaught) -> bool:
-    """Tell whether a line before the end is only a warning, was handled, or was followed by progress."""
+    """Return whether a line before the end is only a warning, was handled, or was followed by progress."""
     if _unread(hit, end):
         return False
     number = hit.evidence.line or 0
@@ -244,12 +244,12 @@ def _lines_above(page: LogText, number: int) -> list[str]:
 
 
 def _unread(hit: Hit, end: Uncaught) -> bool:
-    """Tell whether a line says that an image could not be read, and the program failed of having none."""
+    """Return whether a line says that an image could not be read, and the program failed of having none."""
     return IMREAD in hit.evidence.text and any(NOTHING_READ.search(line.text) for line in end.exceptions)
 
 
 def akin(hit: Hit, root: Hit) -> bool:
-    """Tell whether a warning can be of an error's disease: both of the GPU's world, and not disproved by it."""
+    """Return whether a warning can be of an error's disease: both of the GPU's world, and not disproved by it."""
     if root.cause in WORKED and hit.cause.startswith(UNUSABLE):
         return False
     return hit.cause == root.cause or (hit.cause.startswith(DEVICE) and root.cause.startswith(DEVICE))
@@ -264,7 +264,7 @@ def _without_terminated(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
 
 
 def ended_well(texts: list[LogText]) -> bool:
-    """Tell whether a log says at its end that the program has finished."""
+    """Return whether a log says at its end that the program has finished."""
     logs = [page for page in texts if page.text.strip()]
     if not logs or any(page.name in (CONTEXT, KERNEL_LOG) for page in logs) or find_uncaught(texts):
         return False
@@ -280,7 +280,7 @@ def cap_benign_warnings(hits: list[Hit], texts: list[LogText]) -> list[Hit]:
 
 
 def _is_mild(hit: Hit, page: LogText | None) -> bool:
-    """Tell whether a line only warns, by its level or by its own words."""
+    """Return whether a line only warns, by its level or by its own words."""
     if page is None or hit.evidence.line is None:
         return False
     mild = any(words.search(hit.evidence.text) for words in MILD)
@@ -303,7 +303,7 @@ def _cap_warning(hit: Hit, grave: Iterable[Hit], page: LogText) -> Hit:
 
 
 def _leads(hit: Hit, later: Hit) -> bool:
-    """Tell whether what a line warns of can be why something else is reported later."""
+    """Return whether what a line warns of can be why something else is reported later."""
     if (hit.cause, later.cause) == ("loss.ctc_length", "num.nonfinite"):  # a label without a path costs infinitely much
         return True
     # What a person says of ranks that stand still is what a connection does that is tried for ever.

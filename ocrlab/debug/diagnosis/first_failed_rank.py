@@ -77,12 +77,12 @@ class Ranks:
         if lost:
             why += f"; rank {', '.join(lost)} then lost the connection to it"
         elif stopped and how in ("killed", "failed", "silent"):
-            why += f"; rank {', '.join(stopped)} was then told to stop"
+            why += f"; rank {', '.join(stopped)} was then stopped"
         number, file = (row["line"], row["file"]) if "file" in row else (line, FILE)
         return FailedRank(int(row["rank"]), how, why, number, row.get("exit_code"), row.get("signal"), error, file)
 
     def killed(self) -> FailedRank | None:
-        """Return the rank that a signal ended, if not the launcher's; one that had failed before is no victim."""
+        """Return the rank that a signal ended, if not the launcher's; one that had failed before is not a victim."""
         for line, row in enumerate(self.rows, 1):
             if row.get("signal") and row["signal"] not in ENDED and not row.get("end"):
                 return self.failed(line, "killed", f"was killed by {row['signal']}")
@@ -150,7 +150,7 @@ class Ranks:
 
 
 def find_failed_rank(incident: Incident) -> FailedRank | None:
-    """Return the rank that failed first, None where there is only one or where it cannot be told."""
+    """Return the rank that failed first, None if there is only one or it is unknown which."""
     rows: list[Mapping[str, Any]] = [row for row in incident.facts.get("ranks") or () if isinstance(row, Mapping)]
     rows = rows or _summed_up(incident)
     if len(rows) < 2 and not any(int(row.get("world") or 1) > 1 for row in rows):
@@ -159,7 +159,7 @@ def find_failed_rank(incident: Incident) -> FailedRank | None:
     if incident.status in ("hung", "suspected"):
         return ranks.hangs(incident.facts.get("hang") or {})
     if incident.facts.get("ended_by") in ("user", "outside"):
-        return None  # all of them were told to end
+        return None  # all of them were asked to end
     log = incident.texts.get(rows[0].get("file", LOG), incident.texts.get(LOG, ""))
     killed, silent = ranks.killed(), ranks.silent(log)
     if killed is not None and killed.signal == "SIGABRT":  # also how NCCL's watchdog ends who waits for another rank
@@ -180,7 +180,7 @@ def restrict_to_rank(incident: Incident, failed: FailedRank) -> Incident:
         texts[log] = own_lines(texts[log], failed.rank)
     if failed.rank != 0 and _is_secondary(texts.get(TRACEBACK, "")):
         del texts[TRACEBACK]
-    if FILE in texts:  # how the launcher ended the others is no cause
+    if FILE in texts:  # how the launcher ended the others is not a cause
         rows = texts[FILE].split("\n")
         texts[FILE] = "\n".join(row if number == failed.line else "" for number, row in enumerate(rows, 1))
     facts = {**incident.facts, "ended_by": None} if failed.how == "killed" else incident.facts
@@ -231,7 +231,7 @@ def _summed_up(incident: Incident) -> list[Mapping[str, Any]]:
 
 
 def _is_secondary(traceback: str) -> bool:
-    """Tell whether a traceback ends with the words of a rank that has only lost its connection to another one."""
+    """Return whether a traceback ends with the words of a rank that has only lost its connection to another one."""
     raised = [match for line in traceback.splitlines() if (match := RAISED.match(line))]
     own = [match for match in raised if match[1] not in STOP_EXCEPTIONS]
     return bool(raised) and (not own or secondary({"type": own[-1][1], "message": own[-1][2] or ""}))
@@ -247,7 +247,7 @@ def rank_hits(failed: FailedRank | None) -> list[Hit]:
 
 
 def rank_sentence(verdict: Verdict) -> str:
-    """Return what a verdict tells of the rank to look at; empty where there is only one."""
+    """Return what a verdict reports about the rank to look at; empty if there is only one."""
     lines = [item.text for item in verdict.causes[0].evidence[:1]] if verdict.causes else verdict.missing[:1]
     return next((line for line in lines if RANK_SENTENCE.match(line)), "")
 

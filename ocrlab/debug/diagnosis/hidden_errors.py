@@ -59,7 +59,7 @@ class Handler:
 
     @property
     def broad(self) -> bool:
-        """Tell whether it takes any error."""
+        """Return whether it takes any error."""
         return any(name in BROAD for name in self.catches)
 
     @property
@@ -213,7 +213,7 @@ def suspected_handler(records: Sequence[Record], log: str, main: int) -> str:
 
 
 def _may_explain(by: Handler, line: int, last: Link) -> bool:
-    """Tell whether what a line lacks is made in what a handler guards, by the source alone."""
+    """Return whether what a line lacks is made in what a handler guards, by the source alone."""
     unbound = UNBOUND.search(str(last["says"]))
     if unbound:
         return (unbound[1] or unbound[2]) in by.binds
@@ -291,7 +291,7 @@ def _left(end: Record, log: str) -> Story | None:
 
 
 def _leaves(link: Link, log: str) -> bool:
-    """Tell whether a handled error is what the program ended for: its handler leaves, or its message is shown."""
+    """Return whether a handled error is what the program ended for: its handler leaves, or its message is shown."""
     by = _taken_by(link)
     if by is None or _traced(log, link):
         return False
@@ -315,7 +315,7 @@ def _unmade(records: Sequence[Record], end: Record) -> Story | None:
 
 
 def _explains(by: Handler, link: Link, last: Link) -> bool:
-    """Tell whether what a handler broke off would have made what the program lacked at its end."""
+    """Return whether what a handler broke off would have made what the program lacked at its end."""
     unbound = UNBOUND.search(str(last["says"]))
     if unbound:
         return (unbound[1] or unbound[2]) in by.binds
@@ -335,7 +335,7 @@ def _taken_by(link: Link) -> Handler | None:
 
 
 def _tried(link: Link) -> bool:
-    """Tell whether an error is of a kind that handlers take in order to try another way."""
+    """Return whether an error is of a kind that handlers take in order to try another way."""
     return bool(TRIES & set(link["kinds"])) or TRIED.search(link["type"]) is not None
 
 
@@ -352,7 +352,7 @@ def _shows(log: str, link: Link) -> bool:
 
 
 def _traced(log: str, link: Link) -> bool:
-    """Tell whether the output shows an error with the place at which it arose."""
+    """Return whether the output shows an error with the place at which it arose."""
     inner = link["frames"][-1:]
     return _shows(log, link) and any(f'"{file}", line {line}' in log for file, line, _ in inner)
 

@@ -143,7 +143,7 @@ def read_replay(run: Path) -> dict[str, Any] | None:
 def add_replay(causes: list[Cause], facts: Mapping[str, Any]) -> list[Cause]:
     """Return the causes with the answer of a replay as evidence: of the cause that it shows, else of the first.
 
-    One that has placed no fault is no evidence.
+    An answer that names no fault is not evidence.
     """
     answer = facts.get("replay")
     fault = answer.get("fault") if isinstance(answer, Mapping) else None

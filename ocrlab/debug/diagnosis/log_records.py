@@ -223,7 +223,7 @@ class _Reader:
             self.open.frames[-1] = replace(last, marks=line.text)
 
     def _is_listed(self, index: int, line: Line) -> bool:
-        """Tell whether a line is source in a listing of IPython or pytest, or the heading of its frame."""
+        """Return whether a line is source in a listing of IPython or pytest, or the heading of its frame."""
         if TEST.match(line.text):
             self.listing = TEST_CODE
         code = self.listing.match(line.text) if self.listing else None

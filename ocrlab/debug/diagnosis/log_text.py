@@ -249,14 +249,14 @@ def _line_states(raw: str) -> list[str]:
 
 
 def junk(text: str) -> bool:
-    """Tell whether a text is mostly bytes of something else: undecodable or control characters, not counting NUL."""
+    """Return whether a text is mostly bytes of something else: undecodable or control characters, not counting NUL."""
     signs = text.replace("\0", "").replace("\b", "")
     odd = len(CONTROL.findall(signs)) + signs.count("\ufffd")
     return odd > MOST_ODD * len(signs)
 
 
 def clean_log(name: str, data: bytes | str, advice: re.Pattern[str] | None = None) -> LogText:
-    """Return a text as one searchable page; quoted source and what `advice` matches are blank: they are no evidence."""
+    """Return a text as one searchable page. Quoted source and lines that `advice` matches are blank: not evidence."""
     lines = clean_lines(data)
     if advice is not None:
         text = advice.sub(_blank, "\n".join(line.text for line in lines))

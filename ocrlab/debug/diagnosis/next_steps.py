@@ -14,7 +14,7 @@ from ocrlab.hardware.processes import exit_codes
 from ocrlab.records import Cause, Incident, Verdict
 
 OWN = "nothing from outside: this is the program's own error, "
-UNEXPLAINED = "what is behind its error, "
+UNEXPLAINED = "what caused its error, "
 NOTHING = "no error in this log"
 NO_LOG = "no log lines recognised; here is how to get them"
 HOW_TO_GET_A_LOG = (
@@ -182,5 +182,5 @@ def replace_experiments(causes: list[Cause], incident: Incident) -> list[Cause]:
 
 
 def watched(incident: Incident) -> bool:
-    """Tell whether `ocrlab watch` has seen the program end: then its facts name the main process."""
+    """Return whether `ocrlab watch` has seen the program end: then its facts name the main process."""
     return incident.status != "log" and "main_pid" in incident.facts

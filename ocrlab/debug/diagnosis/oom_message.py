@@ -153,7 +153,7 @@ def _parse_message(piece: str, offset: int) -> Oom | None:
 
 
 def _fits(cached: int, values: dict[str, int | None]) -> bool:
-    """Tell whether what is cached comes on top of what is allocated, as torch before 1.4 meant it."""
+    """Return whether what is cached comes on top of what is allocated, as torch before 1.4 meant it."""
     total, allocated = values["total"], values["allocated"] or 0
     return total is None or cached < allocated or allocated + cached + (values["free"] or 0) <= 1.01 * total
 

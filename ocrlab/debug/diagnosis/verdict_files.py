@@ -88,8 +88,8 @@ def _where(verdict: Verdict) -> str:
 def markdown(verdict: Verdict, facts: Mapping[str, Any] | None = None) -> str:
     """Return the verdict as a short page: sentence, evidence, what was ruled out, the next experiment, the fix.
 
-    Of the `facts` of its incident it says where the flight record ends, which decides no cause, and what a replay has
-    answered, where that is no evidence.
+    From the `facts` of its incident it adds where the flight record ends, which decides no cause, and the answer of a
+    replay if that is not evidence already.
     """
     first = verdict.causes[0] if verdict.causes else None
     explained = explanation_parts(first) if first else []

@@ -42,7 +42,7 @@ def _read(path: Path) -> Flight | None:
 
 
 def has_live_process(run: Path) -> bool:
-    """Tell whether a process has the number of one that has recorded; a reused number counts, too."""
+    """Return whether a process has the number of one that has recorded; a reused number counts, too."""
     return any(Path(f"/proc/{flight.pid}").exists() for flight in last_flights(run))
 
 

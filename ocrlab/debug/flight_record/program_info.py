@@ -145,7 +145,7 @@ def job() -> dict[str, Any] | None:
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Tell whether a variable may hold a key or a password, by its name or as a URL with one in it."""
+    """Return whether a variable may hold a key or a password, by its name or as a URL with one in it."""
     if any(word in name.upper() for word in SECRET):
         return True
     host = value.partition("://")[2].partition("/")[0]

@@ -72,7 +72,7 @@ def lost_loss(lines: object) -> str:
 
 
 def ended_early(run_folder: Path) -> bool:
-    """Tell whether the program ended itself, without an error, in the middle of its training."""
+    """Return whether the program ended itself, without an error, in the middle of its training."""
     return any(bool(content.get("cut")) for content in _ranks(run_folder).values())
 
 

@@ -96,7 +96,7 @@ def read_workers(folder: Path, rank: int, start: int) -> list[WorkerStatus]:
 
 
 def last_batch_failed(workers: Sequence[WorkerStatus], newest: float) -> bool:
-    """Tell whether a batch of the training could not be loaded and none came after it, the last one `newest`."""
+    """Return whether a batch of the training could not be loaded and none came after it, the last one `newest`."""
     return any(worker.failed and worker.loader == 0 and worker.failed_at >= newest for worker in workers)
 
 

@@ -95,7 +95,7 @@ def row_text(batch: Any, tensor: str, row: int) -> str:
 
 
 def is_partial(batch: Any, count: int) -> bool:
-    """Tell whether a batch holds a tensor that belongs to none of its `count` samples: another batch, class weights."""
+    """Return whether a batch has a tensor that belongs to none of its `count` samples: another batch, class weights."""
     in_lists = tensors_by_sample(batch, count)
     return any(tensor.dim() and tensor.shape[0] != count for name, tensor in tensors(batch) if name not in in_lists)
 
@@ -135,7 +135,7 @@ def narrow_in_place(batch: Any, positions: Sequence[int], count: int, depth: int
 
 
 def same_batch(first: Any, second: Any) -> bool:
-    """Tell whether two batches hold the same tensors, by name and value."""
+    """Return whether two batches hold the same tensors, by name and value."""
     first_tensors, second_tensors = dict(tensors(first)), dict(tensors(second))
     return first_tensors.keys() == second_tensors.keys() and all(
         _equal(first_tensors[name], second_tensors[name]) for name in first_tensors
@@ -151,7 +151,7 @@ def _equal(first: Tensor, second: Tensor) -> bool:
 
 
 def is_start_of(part: Any, length: int, batch: Any, count: int) -> bool:
-    """Tell whether the `length` rows of a part are the first ones of a batch of `count`, without padding."""
+    """Return whether the `length` rows of a part are the first ones of a batch of `count`, without padding."""
     ours, batch_tensors = dict(tensors(part)), dict(tensors(batch))
     part_lists, batch_lists = tensors_by_sample(part, length), tensors_by_sample(batch, count)
     pairs = [(ours[name], batch_tensors[name]) for name in part_lists if name in batch_lists]
@@ -165,7 +165,7 @@ def is_start_of(part: Any, length: int, batch: Any, count: int) -> bool:
 
 
 def _equal_within(first: Tensor, second: Tensor) -> bool:
-    """Tell whether two tensors are equal in their common part: the longest sample decides how far all are padded."""
+    """Return whether two tensors are equal in their common part: the longest sample decides how far all are padded."""
     if first.dim() != second.dim():
         return False
     common = tuple(slice(0, min(sizes)) for sizes in zip(first.shape, second.shape, strict=True))
@@ -173,7 +173,7 @@ def _equal_within(first: Tensor, second: Tensor) -> bool:
 
 
 def changes_order(collate: Callable[[Sequence[int]], Any], count: int) -> bool:
-    """Tell whether a collate function changes the order of samples (a sort by length)."""
+    """Return whether a collate function changes the order of samples (a sort by length)."""
     order = list(range(count))
     forward, backward = collate(order), collate(order[::-1])
     rows = [tensor for _, tensor in tensors(forward) if tensor.dim() and tensor.shape[0] == count]
@@ -205,7 +205,7 @@ def _rebuild(batch: Any, values: list[Any]) -> Any:
 
 
 def _are_whole_batches(items: Sequence[Any], count: int) -> bool:
-    """Tell whether a list is (images, labels), and not one entry for each sample."""
+    """Return whether a list is (images, labels), and not one entry for each sample."""
     if all(isinstance(item, Mapping) and item.keys() == items[0].keys() for item in items):
         return False  # a mapping for each sample, though each may hold as many of something as there are samples
     arrays = [item for item in items if isinstance(item, Tensor)]
@@ -229,7 +229,7 @@ def positions(bad: Tensor, count: int | None, merged: bool) -> list[int] | None:
 
 
 def is_in_first_dimension(shape: Sequence[int], count: int | None) -> bool:
-    """Tell whether dimension 0 itself has the size of the batch, so that `positions` did not have to guess."""
+    """Return whether dimension 0 itself has the size of the batch, so that `positions` did not have to guess."""
     return bool(shape) and shape[0] == count
 
 

@@ -20,7 +20,7 @@ DEEPEST = 10  # errors in a chain
 
 
 def is_cuda_error(error: BaseException | None) -> bool:
-    """Tell whether an error, or a cause of it, shows that a CUDA context may be dead; out of memory does not."""
+    """Return whether an error, or a cause of it, shows that a CUDA context may be dead; out of memory does not."""
     accelerator = getattr(torch, "AcceleratorError", ())  # since torch 2.8
     for _ in range(DEEPEST):
         if error is None:

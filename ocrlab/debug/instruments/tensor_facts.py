@@ -133,7 +133,7 @@ def values(tensor: Tensor) -> Tensor | str:
 
 
 def under_vmap(tensor: Tensor) -> bool:
-    """Tell whether vmap holds a tensor, also below what grad or jvp have wrapped around it: it allows no reading."""
+    """Return whether vmap holds a tensor, also below what grad or jvp have wrapped around it: it allows no reading."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):

@@ -15,7 +15,7 @@ INSTRUMENTS = os.path.dirname(os.path.realpath(__file__)) + os.sep
 
 @functools.cache
 def is_own(file: str) -> bool:
-    """Tell whether a file is the user's; a notebook cell and `python -c` are, too."""
+    """Return whether a file is the user's; a notebook cell and `python -c` are, too."""
     if file.startswith("<") and not file.startswith("<ipython"):
         return file in ("<string>", "<stdin>") or file.startswith("<isolated")
     path = os.path.realpath(file)
@@ -26,7 +26,7 @@ def is_own(file: str) -> bool:
 
 @functools.cache
 def is_own_class(kind: type) -> bool:
-    """Tell whether a class is defined in the user's code."""
+    """Return whether a class is defined in the user's code."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return kind.__module__ == "__main__" or (bool(file) and is_own(str(file)))
 

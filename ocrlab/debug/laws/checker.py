@@ -83,8 +83,8 @@ def check_step(
     seconds    what all laws may take; what is skipped for time is named
 
     Weights, gradients, requires_grad, buffers, attributes, hooks and modes of the modules, the optimizers, the batch
-    and the random states are as before, also after an exception. Raises ConfigError for a model that is no nn.Module
-    and for a loss that cannot be called.
+    and the random states are as before, also after an exception. Raises ConfigError if the model is not an nn.Module or
+    the loss cannot be called.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module  # the other ranks do not run along: an experiment must not wait for them

@@ -43,7 +43,7 @@ def _twice(step: Experiment) -> Iterator[Result]:
 
 
 def _drawn_again(step: Experiment) -> Iterator[Result]:
-    """Tell of matrices that are all fresh normal draws beside normalisations that were trained.
+    """Report matrices that are all fresh normal draws beside normalisations that were trained.
 
     An optimizer moves both by about as much: where biases of normalisations lie as far from 0 as the matrices spread,
     the matrices cannot still have the spread, and the kurtosis, of one normal distribution.
@@ -100,12 +100,12 @@ def _is_normal(values: Tensor) -> bool:
 
 
 def _random_head(step: Experiment) -> Iterator[Result]:
-    """Tell of a last layer that never moves and is still as torch made it, while others train."""
+    """Report a last layer that never moves and is still as torch made it, while others train."""
     last: list[tuple[str, nn.Module]] = []
     layers: dict[nn.Module, str] = {m: n for n, m in step.model.named_modules() if isinstance(m, nn.Linear | _ConvNd)}
 
     def note(module: nn.Module, _args: Any, output: Any) -> None:
-        if getattr(output, "requires_grad", False):  # a gradient passes through it: it is no teacher
+        if getattr(output, "requires_grad", False):  # a gradient passes through it: it is not a teacher
             last.append((layers[module], module))
 
     step.run(training=False, gradients=True, watch=dict.fromkeys(layers, note))

@@ -70,7 +70,7 @@ def batch_size_broken(loader: Any, batch: Any) -> Result | None:
 
 
 def _labels(step: Experiment) -> Iterator[Result]:
-    """Tell of samples without a single label that counts."""
+    """Report samples without a single label that counts."""
     for name, t in dotted_tensors(step.batch):
         if t.ndim >= 2 and t.dtype == torch.int64 and bool((t == -100).any()):
             empty = (t == -100).flatten(1).all(1)
@@ -87,7 +87,7 @@ def _labels(step: Experiment) -> Iterator[Result]:
 
 
 def _ends(step: Experiment) -> Iterator[Result]:
-    """Tell of texts whose last real token never counts; labels that are shifted already have none there."""
+    """Report texts whose last real token never counts; labels that are shifted already have none there."""
     named = {n: t for n, t in dotted_tensors(step.batch) if t.ndim == 2 and len(t) >= 4 and not t.is_floating_point()}
     for name, labels in named.items():
         counted = labels != -100
@@ -112,7 +112,7 @@ def _ends(step: Experiment) -> Iterator[Result]:
 
 
 def _extras(step: Experiment) -> Iterator[Result]:
-    """Tell of a target of one number for each sample that is one of the numbers of that sample."""
+    """Report a target of one number for each sample that is one of the numbers of that sample."""
     n, named = step.rows, [(name, t) for name, t in dotted_tensors(step.batch) if t.ndim]
     for name, target in named if n >= 4 else ():
         wanted = target.flatten().double()

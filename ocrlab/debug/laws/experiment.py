@@ -171,7 +171,7 @@ class Experiment:
         return MARGIN * self._measured[what]
 
     def draws_numbers(self) -> bool:
-        """Tell whether the step draws random numbers in eval mode: then samples cannot be moved without their noise."""
+        """Return whether the step draws random numbers in eval mode: samples then cannot move without their noise."""
         if self.generators:
             return True
         first = self.run(training=False)

@@ -45,7 +45,7 @@ def test(step: Experiment, extras: Extras) -> Iterator[Result]:
 
 
 def certain(step: Experiment, batch_size: int | None = None) -> bool:
-    """Tell whether the first dimension counts samples: labels of one number each, images, texts, or a loader."""
+    """Return whether the first dimension counts samples: labels of one number each, images, texts, or a loader."""
     tensors = [t for _, t in dotted_tensors(step.batch) if t.ndim]
     square = any(step.rows in t.shape[1:] for t in tensors)
     labels = any(t.ndim == 1 for t in tensors) and any(

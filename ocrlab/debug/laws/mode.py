@@ -18,7 +18,7 @@ from ocrlab.debug.laws.law import Extras, Result, holds
 DROPOUTS = frozenset(f for name, f in vars(functional).items() if name.endswith(("dropout", "dropout1d", "dropout2d")))
 
 FORWARDS = 4  # passes in train mode, after which the evaluation should be what it was
-APART = 0.5  # share by which it may differ
+APART = 0.5  # largest relative difference
 
 
 def test(step: Experiment, _extras: Extras) -> Iterator[Result]:
@@ -53,7 +53,7 @@ def _calls(step: Experiment, *, restore: bool) -> list[Call]:
 
 
 def _lost(first: list[Call], second: list[Call]) -> Iterator[Result]:
-    """Tell of the first place where values are 0 in one pass and not in the other; noise that is added may be meant."""
+    """Report the first place where values are 0 in one pass and not in the other; noise that is added may be meant."""
     for (name, module, came, gave), (other, _, came_again, gave_again) in zip(first, second, strict=False):
         if name != other:
             return
@@ -108,7 +108,7 @@ class _Drops(TorchFunctionMode):
 
 
 def _dropped(step: Experiment) -> Iterator[Result]:
-    """Tell of a dropout that drops in eval mode."""
+    """Report a dropout that drops in eval mode."""
     drops = _Drops()
     step.restore()
 
@@ -138,7 +138,7 @@ def _dropped(step: Experiment) -> Iterator[Result]:
 
 
 def _before_training(step: Experiment) -> Iterator[Result]:
-    """Tell of an evaluation that some passes in train mode make another one, without a step; not of BatchNorm."""
+    """Report an evaluation that some passes in train mode make another one, without a step; not of BatchNorm."""
     own = {id(b) for m in step.model.modules() if isinstance(m, _NormBase) for b in m.buffers(recurse=False)}
     before = step.run(training=False)
     step.restore()

@@ -35,7 +35,7 @@ def lost_state(optimizer: Optimizer, schedulers: list[Any]) -> Result | None:
 
 
 def _keeps_state(optimizer: Optimizer) -> bool:
-    """Tell whether an optimizer has a state after a step, by a step of a copy on one number."""
+    """Return whether an optimizer has a state after a step, by a step of a copy on one number."""
     group = {k: v for k, v in optimizer.param_groups[0].items() if k not in ("params", "initial_lr")}
     p = torch.zeros(1, requires_grad=True)
     try:

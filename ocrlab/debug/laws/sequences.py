@@ -15,7 +15,7 @@ from ocrlab.debug.instruments.tensor_tree import dotted_tensors
 from ocrlab.debug.laws.experiment import Experiment, NotTestable, Run, distance, rebuilt
 from ocrlab.debug.laws.law import Extras, Result, holds
 
-SHORTEST = 4  # tokens of a sequence, and different ones, from which on an agreement is no chance
+SHORTEST = 4  # tokens of a sequence, and different ones, from which on agreement is not chance
 MOSTLY = 0.9  # of the positions
 MORE = 3  # tokens of padding that are added
 
@@ -91,7 +91,7 @@ def _influence(tokens: Tokens, other: Run, limit: float, at: Tensor) -> Tensor:
 
 
 def _causal(step: Experiment, tokens: Tokens) -> bool:
-    """Tell whether a later token changes no earlier output."""
+    """Return whether a later token changes no earlier output."""
     place = tokens.output.shape[1] // 2
     at = torch.zeros_like(tokens.ids, dtype=torch.bool)
     at[:, place] = True
@@ -284,7 +284,7 @@ def _padding_broken(got: str, where: str) -> Result:
         "outputs and a loss that padding does not change",
         (
             "the attention does not get the mask, or gets it the wrong way round",
-            "the last step of a recurrent layer is read, which stands behind the padding",
+            "the last step of a recurrent layer is read, which comes after the padding",
             "padding counts as a label of the loss",
         ),
         "Pass the mask to every attention layer (True may mean either: read its docs), take the last real step"

@@ -88,7 +88,7 @@ def classify_oom(run: OomRun) -> OomKind:
 
 
 def is_absurd(run: OomRun) -> bool:
-    """Tell whether the host was asked for more than the whole machine could ever hold."""
+    """Return whether the host was asked for more than the whole machine could ever hold."""
     request = run.refused.request if run.refused else None
     limit = run.limit
     return request is not None and (request >= ABSURD or request > 3 * (limit or LARGEST_CARD))
@@ -105,7 +105,7 @@ def killed_for_memory(run: OomRun) -> bool:
 
 
 def killed_in_group(run: OomRun) -> bool:
-    """Tell whether the control group killed, and not the whole machine."""
+    """Return whether the control group killed, and not the whole machine."""
     return bool(re.search(r"Memory cgroup out of memory|CONSTRAINT_MEMCG|oom_memcg=", run.text)) or bool(
         run.facts.get("oom_kills") and "Out of memory: Killed" not in run.text
     )

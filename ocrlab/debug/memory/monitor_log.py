@@ -44,7 +44,7 @@ class Monitor:
         self.started = self._started()
 
     def sample(self) -> dict[str, Any]:
-        """Return everything as it is now; what cannot be told is left out or carries its reason."""
+        """Return everything as it is now; what cannot be read is left out or carries its reason."""
         now = self.clock() - self.began
         sample: dict[str, Any] = {"schema": SCHEMA, "time": run_folder.now(), "seconds": round(now, 1), "pid": self.pid}
         sample["alive"] = self.pid is None or self._started() == self.started is not None

@@ -34,7 +34,7 @@ SIZED = re.compile(r"(\d+(?:\.\d+)?) ?(\w+)")
 
 @dataclass(frozen=True)
 class Refused:
-    """An allocation that was refused: its bytes where they are told, the shape of the array, its place in the text."""
+    """A refused allocation: its bytes if the message names them, the shape of the array, its place in the text."""
 
     request: int | None
     shape: str
@@ -104,7 +104,7 @@ class OomRun:
         return list((self.facts.get("gpus") or {}).get("cards") or ())
 
     def speaks_for(self, cause: str) -> bool:
-        """Tell whether the numbers of the message make a cause more than possible."""
+        """Return whether the numbers of the message make a cause more than possible."""
         return any(judged.cause == cause and judged.level is not Level.POSSIBLE for judged in self.judged)
 
     @property

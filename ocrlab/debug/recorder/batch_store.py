@@ -103,7 +103,7 @@ class BatchStore:
 
 
 def _is_plain(value: Any) -> bool:
-    """Tell whether a batch is surely read back without running anybody's code: tensors and values of Python's own.
+    """Return whether a batch is surely read back without running anybody's code: tensors and values of Python's own.
 
     Of such a batch no digest is needed, which takes as long as writing it.
     """
@@ -122,7 +122,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def has_batch(folder: Path, name: str) -> bool:
-    """Tell whether a batch is still stored."""
+    """Return whether a batch is still stored."""
     return (folder / "batches" / Path(name).name).is_file()
 
 

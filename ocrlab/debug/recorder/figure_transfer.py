@@ -23,7 +23,7 @@ Use = Callable[[list[Tensor]], Any]
 
 
 def arrives_later(tensor: Tensor) -> bool:
-    """Tell whether reading this tensor would make the host wait, so that its figures are sent."""
+    """Return whether reading this tensor would make the host wait, so that its figures are sent."""
     return tensor.device.type in LATER
 
 

@@ -253,7 +253,7 @@ class Recorder(Recording, lightning.Callback):
 
 
 def _is_scaled(trainer: Trainer) -> bool:
-    """Tell whether the loss of a backward is scaled, 65536 times too large."""
+    """Return whether the loss of a backward is scaled, 65536 times too large."""
     return getattr(trainer.precision_plugin, "scaler", None) is not None
 
 

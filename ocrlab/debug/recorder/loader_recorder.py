@@ -41,7 +41,7 @@ class LoaderRecorder:
         self.feed: Callable[[], Iterator[Any]] | None = None  # in a replay: what takes the place of loading
 
     def holds(self, loader: Any) -> bool:
-        """Tell whether this is the observed loader."""
+        """Return whether this is the observed loader."""
         return self.loader() is loader
 
     def take_origin(self) -> BatchOrigin:
@@ -104,7 +104,7 @@ class RecordedIterator(IteratorProxy):
 
 
 def can_record(loader: Any) -> bool:
-    """Tell whether a loader makes its iterators in torch's way, over a data set that a proxy can stand for."""
+    """Return whether a loader makes its iterators in torch's way, over a data set that a proxy can stand for."""
     if not isinstance(loader, DataLoader) or not loader_proxy.can_proxy(loader.dataset):
         return False
     return type(loader)._get_iterator is DataLoader._get_iterator
@@ -156,7 +156,7 @@ class CountingLoader:
             yield batch
 
     def holds(self, loader: Any) -> bool:
-        """Tell whether this is the loader whose batches are counted."""
+        """Return whether this is the loader whose batches are counted."""
         return self.loader is loader
 
     def take_origin(self) -> BatchOrigin:

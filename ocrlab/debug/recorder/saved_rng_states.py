@@ -47,7 +47,7 @@ def load_states(folder: Path, rank: int, start: int, number: int) -> dict[str, b
 
 
 def has_states(folder: Path, rank: int, start: int, number: int) -> bool:
-    """Tell whether the random states before a pass are stored."""
+    """Return whether the random states before a pass are stored."""
     with contextlib.suppress(DataError):
         load_states(folder, rank, start, number)
         return True

@@ -60,7 +60,7 @@ class Snapshots:
         self.spare = folder / f".snapshot-{rank}.{os.getpid()}.spare"
 
     def due(self, micro: int) -> bool:
-        """Tell whether a snapshot is due; raises the error of the one before."""
+        """Return whether a snapshot is due; raises the error of the one before."""
         if self.pending is not None:
             self._continue()
         if self.pending is not None or (self.thread is not None and self.thread.is_alive()):

@@ -122,7 +122,7 @@ def top_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 def stages_of_models(models: Sequence[nn.Module]) -> list[tuple[str, nn.Module]]:
     """Return (name, module) of the stages of several models, `Generator.up`: of each as many as there is room for. A
-    model of a class that another one has is told by its place in the list, too: `Net[1].stem`.
+    model whose class occurs twice also gets its place in the list: `Net[1].stem`.
     """
     kinds = [_class_name(model) for model in models]
     called = [f"{kind}[{i}]" if kinds.count(kind) > 1 else kind for i, kind in enumerate(kinds)]
@@ -174,5 +174,5 @@ def _children(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _is_opaque(module: nn.Module) -> bool:
-    """Tell whether a module is one piece: compiled or scripted."""
+    """Return whether a module is one piece: compiled or scripted."""
     return isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule"

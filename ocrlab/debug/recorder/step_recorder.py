@@ -221,7 +221,7 @@ class StepRecorder:
                 self.monitor.loss(loss, micro)
 
     def has_loss(self) -> bool:
-        """Tell whether this micro-batch has a loss, or one on its way from a device."""
+        """Return whether this micro-batch has a loss, or one on its way from a device."""
         return bool(self.transfer) or self.writer.newest_loss is not None
 
     def monitor_training(self, model: nn.Module, *, extra: Any = None, network: nn.Module | None = None) -> None:

@@ -25,7 +25,7 @@ class TrainingState:
         self.extra: Mapping[str, Any] = extra if isinstance(extra, Mapping) else {"extra": extra} if extra else {}
 
     def shares(self, other: TrainingState) -> bool:
-        """Tell whether two trainings have a model in common."""
+        """Return whether two trainings have a model in common."""
         return not {*map(id, self.models)}.isdisjoint(map(id, other.models))
 
     def parts(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class StepHooks:
             self.output = None
 
     def _is_unmarked(self) -> bool:
-        """Tell whether the loop marks no steps; the first call decides, but a replay waits: marks may come later."""
+        """Return whether the loop marks no steps; the first call decides, but a replay waits: marks may come later."""
         loop = self.loop
         if loop.step_start is StepStart.UNKNOWN and loop.replay is None:
             loop.begin_steps(StepStart.UNMARKED)

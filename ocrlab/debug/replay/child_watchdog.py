@@ -87,7 +87,7 @@ class ChildWatchdog(threading.Thread):
                 return
 
     def _is_gone(self, now: float) -> bool:
-        """Tell whether the process that is replayed has ended, be it that its program goes on."""
+        """Return whether the process that is replayed has ended, be it that its program goes on."""
         if self.process is None:
             with contextlib.suppress(OcrlabError, OSError):
                 self.process = process = process_tree.read_process(ring_reader.read_ring(self.place / "ring.bin").pid)
@@ -110,7 +110,7 @@ class ChildWatchdog(threading.Thread):
                 self.is_left = True
 
     def _is_stuck(self, now: float) -> bool:
-        """Tell whether a process is in the middle of loading and does not go on, and end the child then."""
+        """Return whether a process is in the middle of loading and does not go on, and end the child then."""
         with contextlib.suppress(OcrlabError, OSError):
             flight = ring_reader.read_ring(self.place / "ring.bin")
             status = (
@@ -166,7 +166,7 @@ def _function(frame: str) -> tuple[str, str]:
 
 
 def is_still(place: Path, longest: float) -> bool:
-    """Tell whether the newest step of a replay lasts longer than a step may."""
+    """Return whether the newest step of a replay lasts longer than a step may."""
     with contextlib.suppress(OcrlabError, OSError):
         now = ring_reader.read_ring(place / "ring.bin").now
         return now is not None and time.time() - now.time > longest
@@ -185,7 +185,7 @@ def _loading(pids: Sequence[int], place: Path) -> dict[int, str]:
 
 
 def _is_for_others(stack: stack_dumps.Stack) -> bool:
-    """Tell whether a main thread waits in multiprocessing, other than for the workers of a loader."""
+    """Return whether a main thread waits in multiprocessing, other than for the workers of a loader."""
     frames = [frame.file for thread in stack.threads[:1] for frame in thread.frames]
     inner = " ".join(itertools.takewhile(is_foreign, frames))
     return "/multiprocessing/" in inner and "/torch/utils/data/" not in inner
@@ -202,7 +202,7 @@ def _own_frames(stack: stack_dumps.Stack) -> list[str]:
 
 
 def is_foreign(file: str) -> bool:
-    """Tell whether a code file is of a package, of Python, or of this instrument."""
+    """Return whether a code file is of a package, of Python, or of this instrument."""
     return bool(FOREIGN.search(file))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 Fault = Mapping[str, Any]
 
-OF_CUDA = {  # how a kernel ends, and what is said of it; the first that is found
+OF_CUDA = {  # how a kernel ends, and the pattern of its message; the first match counts
     "device-side assert": r"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT",
     "misaligned address": r"misaligned address|cudaErrorMisalignedAddress|CUDA_ERROR_MISALIGNED_ADDRESS",
     "illegal instruction": r"CUDA.{0,40}illegal instruction|cudaErrorIllegalInstruction|CUDA_ERROR_ILLEGAL_INSTRUCTION",
@@ -42,16 +42,15 @@ def of_cuda(fault: Fault) -> str:
 
 
 def ends_context(fault: Fault) -> bool:
-    """Tell whether an error says that a kernel ended in a way after which its CUDA context is dead. What a library says
-    of it leaves that open.
-    """
+    """Return whether an error means that the CUDA context is dead; messages of libraries leave that open."""
     return of_cuda(fault) not in ("", *LIBRARY)
 
 
 def same(fault: Fault, other: Fault, *, placed: bool = True) -> bool:
-    """Tell whether two faults are one: of one kind, with one type of exception, which for CUDA is how the kernel ended,
-    and in one module where both are `placed`. A hang is seen in any module that its own calls. Where one is not traced,
-    a bad value is known there only by the exception that it surfaced as.
+    """Return whether two faults are the same: one kind, one type of exception, and one module where both are `placed`.
+
+    For CUDA the type is how the kernel ended. A hang may surface in any module that its own module calls. Without a
+    trace, only the exception that a bad value led to identifies it.
     """
     kinds = of_cuda(fault), of_cuda(other)
     if any(kinds):
@@ -68,17 +67,17 @@ def same(fault: Fault, other: Fault, *, placed: bool = True) -> bool:
 
 
 def wants_gpu(fault: Fault) -> bool:
-    """Tell whether a program fails only as it asks for a GPU by itself, where there is none."""
+    """Return whether a program fails only as it asks for a GPU by itself, where there is none."""
     return not of_cuda(fault) and bool(WANTS_GPU.search(str(fault.get("exception") or "")))
 
 
 def is_race(fault: Fault) -> bool:
-    """Tell whether torch's sanitizer has seen two streams use the same memory without waiting."""
+    """Return whether torch's sanitizer has seen two streams use the same memory without waiting."""
     return bool(RACE.search(str(fault.get("exception") or "")))
 
 
 def names_value(fault: Fault) -> bool:
-    """Tell whether a fault names the value that an assert in a kernel had refused."""
+    """Return whether a fault names the value that an assert in a kernel had refused."""
     return fault.get("kind") in ("target", "index") or _type(fault) == "IndexError"
 
 

@@ -1,4 +1,4 @@
-"""`ocrlab replay`: the step that failed is made again in children until its first fault is placed and told apart."""
+"""`ocrlab replay`: repeat the failed step in child processes until its first fault is located and identified."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _investigate(subject: RecordedStep, matrix: _Matrix) -> None:
 
 
 def _began_otherwise(subject: RecordedStep, shown: TrialResult) -> bool:
-    """Tell whether a program has begun with what the run wrote, and may have gone another way by that."""
+    """Return whether a program has begun with what the run wrote, and may have gone another way by that."""
     return (
         bool(shown.files_newer_than_run)
         and launcher.HOLDS not in shown.error_text

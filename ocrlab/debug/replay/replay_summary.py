@@ -19,7 +19,7 @@ NAMED = 4  # samples that a sentence names
 PLACE = ("phase", "path", "module", "call", "op", "node", "function", "inputs", "given", "drawn", "line", "micro")
 WIDEST = 160  # characters of a table cell
 RISEN = (3, 100.0)  # losses before a fault, and how many times larger than the least all of them are
-EVERY = "every sample of the batch does it alone, so that it is no one sample's"
+EVERY = "every sample of the batch does it alone, so no single sample is the cause"
 ELSEWHERE = "it comes again whichever sample of this batch is left: it need not be the fault of any"
 AHEAD = (
     "its step and sample are not known, as the program fetches batches ahead of the steps that use them: put"
@@ -136,7 +136,7 @@ def placed_fault(results: Sequence[TrialResult]) -> dict[str, Any] | None:
 
 
 def _places(fault: Mapping[str, Any], result: TrialResult) -> bool:
-    """Tell whether a variant shows where a fault without a place is: the same step fails there, in the same way, or
+    """Return whether a variant shows where a fault without a place is: the same step fails there, in the same way, or
     with the end of a kernel of which a library has only said that it failed.
     """
     there, how = result.fault or {}, fault_match.of_cuda(fault)
@@ -336,7 +336,7 @@ def _samples(fault: Mapping[str, Any], results: Sequence[TrialResult]) -> list[s
         how = ELSEWHERE if how == EVERY and elsewhere else how
         return [how] if how else []
     if fault.get("everyone"):
-        return [f"it is no one sample's: in the middle their values are {fault['everyone']:.2g} here"]
+        return [f"no single sample is the cause: in the middle their values are {fault['everyone']:.2g} here"]
     names = fault.get("names")
     if not names:
         return [str(fault["batch"])] if fault.get("batch") else []

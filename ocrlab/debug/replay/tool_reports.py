@@ -164,7 +164,7 @@ def _python_files(folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def _has_function(path: Path, function: str, number: int) -> bool:
-    """Tell whether line `number` of a file lies in a function of that name."""
+    """Return whether line `number` of a file lies in a function of that name."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, SyntaxError, ValueError):

@@ -217,7 +217,7 @@ def _depends_on_ranks(subject: RecordedStep, fault: Mapping[str, Any], guard: Ch
 
 
 def _died(ended: Ended, session: Mapping[str, Any]) -> bool:
-    """Tell whether a program was killed, hung, or ended itself without a word in a step (os._exit, exit() of C)."""
+    """Return whether a program was killed, hung, or ended itself without a word in a step (os._exit, exit() of C)."""
     return ended.status in ("hung", "killed") or not (session.get("finished") or session.get("error"))
 
 
@@ -247,7 +247,7 @@ def _around(places: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _at(last: replay_position.ReplayPosition) -> dict[str, Any]:
     """Return the last place; an operator that has ended is not where it happened, but what was before it.
 
-    Inside of an operator of the user's own, which torch's dispatcher does not see, that one is told.
+    Inside of the user's own operator, which torch's dispatcher does not see, that operator is returned.
     """
     place = dict(last.place)
     if last.done and place.get("op"):

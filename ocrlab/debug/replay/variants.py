@@ -29,11 +29,11 @@ class Variant:
     """One way to run the step again: its name, the way in words, options for the process, and variables."""
 
     name: str
-    label: str  # goes away ..., stays ..., fails otherwise ...; none where it says no such thing
+    label: str  # goes away ..., stays ..., fails otherwise ...; none where the answer does not mention it
     options: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     wrapper: tuple[str, ...] = ()
-    remark: str = ""  # what else is said where the fault goes away
+    remark: str = ""  # added to the answer if the fault goes away
 
 
 TIMING = "it depends on timing"
@@ -110,7 +110,7 @@ def hidden(variant: Variant) -> Variant:
 
 
 def was_passed(fault: Mapping[str, Any], steps: Sequence[Step], ended: int | None = None) -> bool:
-    """Tell whether a program failed at a step after which the record has others: so it was not what had failed.
+    """Return whether a program failed at a step after which the record has others: so it was not what had failed.
 
     `ended` is the micro-batch in which an exception ended it, where one did: a NaN may be noticed later than it arose.
     """
@@ -123,12 +123,12 @@ def was_passed(fault: Mapping[str, Any], steps: Sequence[Step], ended: int | Non
 
 
 def is_carried_over(fault: Mapping[str, Any]) -> bool:
-    """Tell whether a value was bad when the first operator saw it and is none of the batch: the program had kept it."""
+    """Return whether a bad value is older than the first operator and not of the batch: the program had stored it."""
     return fault.get("kind") == "nonfinite" and fault.get("tensor") == "input"
 
 
 def spoilt(fault: Mapping[str, Any]) -> bool:
-    """Tell whether weights, state or the CUDA context were bad already when the step began, or the program failed
+    """Return whether weights, state or the CUDA context were bad already when the step began, or the program failed
     after its loop: the fault is an earlier one.
     """
     if fault.get("phase") in (AFTER_LOOP, BEFORE_STEP):
@@ -176,17 +176,17 @@ def _on_gpu(fault: Mapping[str, Any]) -> list[Variant]:
 
 
 def is_placed(fault: Mapping[str, Any]) -> bool:
-    """Tell whether a fault has its module, or the operator and its line."""
+    """Return whether a fault has its module, or the operator and its line."""
     return bool(fault.get("path") or fault.get("module") or (fault.get("op") and fault.get("line")))
 
 
 def dies_on_gpu(fault: Mapping[str, Any]) -> bool:
-    """Tell whether a fault is one that nearly always goes away on a CPU, so that this alone explains nothing."""
+    """Return whether a fault is one that nearly always goes away on a CPU, so that this alone explains nothing."""
     return bool(fault_match.of_cuda(fault)) or fault.get("kind") == "crash"
 
 
 def settles(variant: Variant, fault: Mapping[str, Any], fault_there: Mapping[str, Any] | None) -> bool:
-    """Tell whether nothing more is to be asked about a fault, as a variant shows none, or what a kernel refused."""
+    """Return whether nothing more is to be asked about a fault, as a variant shows none, or what a kernel refused."""
     if fault_there is not None and (fault_there.get("report") or fault_match.is_race(fault_there)):
         return True
     if variant.name == CPU.name and dies_on_gpu(fault):
@@ -195,12 +195,12 @@ def settles(variant: Variant, fault: Mapping[str, Any], fault_there: Mapping[str
 
 
 def is_half(fault: Mapping[str, Any]) -> bool:
-    """Tell whether a fault lies where numbers of 16 bits are computed with."""
+    """Return whether a fault lies where numbers of 16 bits are computed with."""
     return bool(HALF.search(" ".join([*map(str, fault.get("inputs") or ()), str(fault.get("shape") or "")])))
 
 
 def says(variant: Variant, fault_there: Mapping[str, Any] | None, shown: Mapping[str, Any] | None = None) -> bool:
-    """Tell whether a variant was what it is called, and says something about the fault that was `shown`.
+    """Return whether a variant was what it is called, and says something about the fault that was `shown`.
 
     A program that casts by itself computes in 16 bits with fp32 too, and one that asks for a GPU does nothing without.
     """
@@ -215,7 +215,7 @@ def says(variant: Variant, fault_there: Mapping[str, Any] | None, shown: Mapping
 
 
 def is_of_samples(fault: Mapping[str, Any]) -> bool:
-    """Tell whether a fault may be that of a sample: it is none of what the model and the optimiser keep, and not one
+    """Return whether a fault may be that of a sample: it is none of what the model and the optimiser keep, and not one
     that all samples have.
     """
     if (
@@ -229,7 +229,7 @@ def is_of_samples(fault: Mapping[str, Any]) -> bool:
 
 
 def wants_alone(fault: Mapping[str, Any], count: int, on_gpu: bool) -> bool:
-    """Tell whether trying each sample by itself would say more: the fault does not show whose it is."""
+    """Return whether trying each sample by itself would say more: the fault does not show whose it is."""
     if (
         on_gpu
         or count < 2

@@ -24,7 +24,7 @@ from ocrlab.records import Cause, Incident, Verdict
 Command = tuple[list[str], dict[str, str]]  # words, and environment variables: to be set, or unset where empty
 Start = Callable[[int, list[int] | None, Path], Command]  # of a run (its bits), some pages or all, and its folder
 SILENCE = (5.0, 60.0)  # seconds, least and most, of half the time limit: nothing has moved for so long in a hang
-LONGEST = 120  # characters of what is said of a failure
+LONGEST = 120  # characters of the description of a failure
 REPLAYED = re.compile(r"\breplay(?:-\d+)?\.json$")
 HANG, SLOW = "hang", "over its time"
 LOG_LIMIT = 1 << 20  # bytes of output kept of a run
@@ -102,7 +102,7 @@ def pass_signal_on(ended: Ended, facts: Mapping[str, Any]) -> None:
 
 
 def is_same_failure(fingerprint_a: str, fingerprint_b: str) -> bool:
-    """Tell whether two fingerprints stand for the same failure."""
+    """Return whether two fingerprints stand for the same failure."""
     return fingerprint_a == fingerprint_b or any(fingerprint_a in group and fingerprint_b in group for group in ALIKE)
 
 

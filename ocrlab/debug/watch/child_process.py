@@ -151,6 +151,6 @@ def start(
 
 
 def ignores(pid: int, number: int) -> bool:
-    """Tell whether a process ignores a signal (proc(5), status); False where that cannot be read."""
+    """Return whether a process ignores a signal (proc(5), status); False where that cannot be read."""
     ignored = re.search(r"^SigIgn:\s*([0-9a-f]+)", system_files.read_text(Path(f"/proc/{pid}/status")), re.MULTILINE)
     return ignored is not None and bool(int(ignored[1], 16) >> (number - 1) & 1)

@@ -51,7 +51,7 @@ finally:
 
 
 def environment(scratch: Path, user: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that make each Python of a program tell of its errors; none where that cannot be written."""
+    """Return the variables that make each Python of a program report its errors; {} if the hook cannot be written."""
     place, before = scratch / HOOK, user.get("PYTHONPATH")
     try:
         place.mkdir()

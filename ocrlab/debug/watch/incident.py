@@ -89,7 +89,7 @@ def summary(what: str, verdict: Verdict, place: Path, record: Path | None = None
 
 
 def _recording(place: Path, command: Sequence[str]) -> str:
-    """Return how a crash of this training would name its step and sample; '' for what is no training."""
+    """Return how a crash of this training would name its step and sample; '' for what is not a training."""
     from ocrlab.debug.diagnosis.explanations.failure import from_log
     from ocrlab.debug.watch import recording_edits
 

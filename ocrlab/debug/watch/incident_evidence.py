@@ -120,7 +120,7 @@ def _facts(session: Session, ended_by: str | None) -> dict[str, Any]:
 
 
 def _is_killed(session: Session, family: Sequence[Process], log: str) -> bool:
-    """Tell whether any process of the program may have been killed; else the counters counted another program."""
+    """Return whether any process of the program may have been killed; else the counters counted another program."""
     child, living = session.child, {process.pid for process in family}
     workers = [pid for pid, role in session.quiet.roles.items() if role in ("main", "worker", "rank")]
     return (

@@ -106,7 +106,7 @@ def frames(trace: TracebackType | None) -> list[tuple[str, int, str]]:
 
 
 def own(file: str) -> bool:
-    """Tell whether a file is neither Python's nor an installed package's."""
+    """Return whether a file is neither Python's nor an installed package's."""
     return not file.startswith(FOLDER) and not any(part in file for part in FOREIGN)
 
 

@@ -60,7 +60,7 @@ class Session:
     asked: tuple[int, float] = (0, 0.0)  # the last signal from outside, or by a key, and when
     insisted: bool = False  # somebody ended it by one Ctrl-C after the other
     doubted: float | None = None  # when a Ctrl-C will have been in vain, if the program still goes on
-    warned: float = -AGAIN  # when the user was told that another Ctrl-C ends it
+    warned: float = -AGAIN  # when the user was warned that another Ctrl-C ends it
     ending: float | None = None  # when SIGTERM went to everyone
     killed: float = 0.0  # when SIGKILL last did
     drained: float | None = None  # when nothing was left to write any more
@@ -120,12 +120,12 @@ class Session:
 
     @property
     def is_blocked(self) -> bool:
-        """Tell whether a reader of the output is slow: something waits for it."""
+        """Return whether a reader of the output is slow: something waits for it."""
         return BLOCKED in self.resting.values() or any(sink.pending for sink in self.sinks.values())
 
     @property
     def alive(self) -> bool:
-        """Tell whether anything of the program is left, or anything that it wrote and we did not pass on."""
+        """Return whether anything of the program is left, or anything that it wrote and we did not pass on."""
         if not self.child.empty:
             return True
         if self.terminal:
@@ -385,7 +385,7 @@ class Session:
 
     @property
     def waits_for_keys(self) -> bool:
-        """Tell whether the program waits for the person at the terminal, who may take all the time there is."""
+        """Return whether the program waits for the person at the terminal, who may take all the time there is."""
         return self.terminal is not None and self.terminal.keyboard and self.terminal.asking(self.child.pid)
 
     def _sleep(self) -> None:

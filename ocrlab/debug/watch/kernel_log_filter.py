@@ -68,7 +68,7 @@ def lines(
 
 
 def _number_is_real() -> bool:
-    """Tell whether the kernel log knows processes by the numbers that we know; not so in a container."""
+    """Return whether the kernel log knows processes by the numbers that we know; not so in a container."""
     try:
         return os.readlink("/proc/self/ns/pid") == HOST
     except OSError:

@@ -240,14 +240,14 @@ class WatchedRun:
         return self.session.asked[1] - self.silent_since
 
     def _stopped_early(self) -> bool:
-        """Tell whether a program that makes its own folder was stopped before it had one: nothing has failed."""
+        """Return whether a program that makes its own folder was stopped before it had one: nothing has failed."""
         number, pid = self.session.asked[0], self.session.child.pid
         if self.folder or not number or self.session.child.code not in (-number, 128 + number):
             return False
         return not watcher_link.read_run(self.scratch) and not incident_folder.find_run_of(pid, self._runs())
 
     def _ignores_stop(self, now: float) -> bool:
-        """Tell whether an `ocrlab train` was asked to stop and has not moved since: it stops fast where it can."""
+        """Return whether an `ocrlab train` was asked to stop and has not moved since: it stops fast where it can."""
         quiet, (number, when) = self.session.quiet, self.session.asked
         if not self.options.own_folder or number not in STOPPING or quiet.stops or not quiet.has_heartbeat:
             return False
@@ -264,7 +264,7 @@ class WatchedRun:
         self.session.end(now)
 
     def _has_moved(self) -> bool:
-        """Tell whether what was silent has moved by itself; output after a signal that ends it does not count."""
+        """Return whether what was silent has moved by itself; output after a signal that ends it does not count."""
         since, (number, when) = self.session.quiet.since, self.session.asked
         return since > self.silent_since and not (number and 0 <= since - when < OBEYED)
 

@@ -43,7 +43,7 @@ class LogBuffer:
 
     @property
     def middle(self) -> bool:
-        """Tell whether the last line has not ended yet."""
+        """Return whether the last line has not ended yet."""
         return bytes((self.tail or self.head)[-1:]) not in (b"", b"\n")
 
     def text(self) -> str:
@@ -80,14 +80,14 @@ class Sink:
                     return
         except BlockingIOError:
             pass
-        except OSError as error:  # a reader that went away is nothing to tell of, a full disk is
+        except OSError as error:  # a closed pipe needs no message, a full disk does
             self.lost = None if error.errno == errno.EPIPE else error
             self.gone = True
             self.pending.clear()
 
     @property
     def full(self) -> bool:
-        """Tell whether so much waits that the program should wait, as it would without a watcher between."""
+        """Return whether so much waits that the program should wait, as it would without a watcher between."""
         return len(self.pending) > PENDING
 
     def close(self) -> None:

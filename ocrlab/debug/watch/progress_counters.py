@@ -60,7 +60,7 @@ def moved(before: Table, after: Table, seconds: float) -> str:
         if now.compiler and now.cpu_seconds - old.cpu_seconds >= COMPILED:
             return "a compiler"
         if key not in before:
-            continue  # to start a process reads libraries; that alone is no progress
+            continue  # to start a process reads libraries; that alone is not progress
         if now.written - old.written >= WRITTEN:
             return "writing"
         if now.disk > old.disk:

@@ -69,7 +69,7 @@ class Terminal:
         return b"".join(b"\x1b[?" + mode + (b"h" if mode == CURSOR else b"l") for mode in left)
 
     def asking(self, pid: int) -> bool:
-        """Tell whether a program waits for a key: a line editor (readline, as in `breakpoint()`) or a read of stdin."""
+        """Return whether a program waits for a key in a line editor (readline, as in `breakpoint()`) or reads stdin."""
         with contextlib.suppress(termios.error):
             if not termios.tcgetattr(self.master)[LFLAG] & termios.ICANON:
                 return True
@@ -79,7 +79,7 @@ class Terminal:
         return False
 
     def interrupts(self, keys: bytes) -> bool:
-        """Tell whether the program's terminal makes SIGINT of these keys."""
+        """Return whether the program's terminal makes SIGINT of these keys."""
         with contextlib.suppress(termios.error):
             now = termios.tcgetattr(self.master)
             return bool(now[LFLAG] & termios.ISIG) and now[CC][termios.VINTR] in keys
@@ -115,7 +115,7 @@ def open_pair() -> Terminal | None:
 
 
 def foreground(screen: int) -> bool:
-    """Tell whether the terminal listens to us: a background job that changed it would be stopped."""
+    """Return whether the terminal listens to us: a background job that changed it would be stopped."""
     try:
         return os.tcgetpgrp(screen) == os.getpgrp()
     except OSError:

@@ -85,7 +85,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def _is_below(process: Process, rank: int, living: dict[int, Process]) -> bool:
-    """Tell whether a process is a rank or was started by it."""
+    """Return whether a process is a rank or was started by it."""
     for _ in living:  # a chain of parents is not longer; reused numbers may make a circle
         if process.pid == rank or process.parent not in living:
             break

@@ -59,15 +59,15 @@ def sample(family: Sequence[Process], samples: Samples, end: float, times: int =
 
 
 def moved(samples: Samples) -> bool:
-    """Tell whether a thread was seen in two places of the program, left one for good, or counts on in a caller."""
+    """Return whether a thread was seen in two places of the program, left one for good, or counts on in a caller."""
     rows = [([place.path for place in places if place.path], places) for places in samples.values()]
     return any(_branches(paths) or _left(paths) or _counts_on(places) for paths, places in rows)
 
 
 def _counts_on(places: Sequence[Place]) -> bool:
-    """Tell whether a whole number in a calling function has grown again and again, as the variable of a loop does.
+    """Return whether a whole number in a calling function has grown again and again, as the variable of a loop does.
 
-    What the innermost function counts is no sign: a loop that never ends can count as well.
+    What the innermost function counts proves nothing: a loop that never ends can count as well.
     """
     rises: Counts = {}
     last: Counts = {}
@@ -85,16 +85,16 @@ def _counts_on(places: Sequence[Place]) -> bool:
 
 
 def _branches(paths: Sequence[Path]) -> bool:
-    """Tell whether one caller was seen in two different functions of the program itself.
+    """Return whether one caller was seen in two different functions of the program itself.
 
-    A loop that waits calls the same thing again and again; what the standard library does inside is no matter.
+    A loop that waits calls the same thing again and again; what the standard library does inside does not matter.
     """
     own_paths = sorted({tuple((function, file) for function, file, _ in _own(path)) for path in paths})
     return any(not _nested(a, b) for a, b in itertools.pairwise(own_paths))
 
 
 def _left(paths: Sequence[Path]) -> bool:
-    """Tell whether the second half of the samples has nothing in common with the first, line by line."""
+    """Return whether the second half of the samples has nothing in common with the first, line by line."""
     half = len(paths) // 2
     return half >= SURE and not _nested(commonprefix(paths[:half]), commonprefix(paths[half:]))  # noqa: RUF071  # of calls, not of text
 
@@ -102,7 +102,7 @@ def _left(paths: Sequence[Path]) -> bool:
 def _own(path: Path) -> Path:
     """Return a path up to where the program first calls the standard library, which may also be what runs it.
 
-    An import is no such call: what it runs is the program again.
+    An import does not count: what it runs is the program again.
     """
     path = tuple(call for call in path if not IMPORTS.match(call[1]))
     inside = [not STDLIB.match(file) for _, file, _ in path]

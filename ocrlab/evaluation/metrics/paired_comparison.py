@@ -84,7 +84,7 @@ def compare(
     outside = 1 - level(among)
     differences = _differences(first_counts, second_counts, rounds, np.random.default_rng(seed))
     differences = plain[2] + widened(len(first_counts), outside) * (differences - plain[2])
-    differences[np.abs(differences) < 1e-12] = 0  # what was no difference is none, whatever was rounded
+    differences[np.abs(differences) < 1e-12] = 0  # equal before rounding, so equal after it
     low, high = np.percentile(differences, (50 * outside, 100 - 50 * outside))
     above, below = np.count_nonzero(differences > 0), np.count_nonzero(differences < 0)
     ahead = (above + (rounds - above - below) / 2) / rounds

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import shapely
 
-SMALLEST = 1e-9  # square pixels; less is no area
-LARGEST = 1e9  # pixels; a coordinate beyond it is no place on a page, and its square could overflow
+SMALLEST = 1e-9  # square pixels; less is not an area
+LARGEST = 1e9  # pixels; a coordinate beyond it is not a place on a page, and its square could overflow
 DOUBTFUL = 1e-9  # of the square of a pair's extent; three points that are nearer to one line are left to shapely
 
 Polygons = Sequence[npt.ArrayLike] | npt.NDArray[Any]

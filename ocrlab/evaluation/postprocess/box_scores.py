@@ -53,7 +53,7 @@ class HeatMap:
         if not fine:
             got = f"{int(np.isnan(values).sum())} NaN, {int((values < 0).sum())} below 0"
             got += f", {int((values > 1).sum())} above 1"
-            what, do = "The probability map holds values that are no probabilities", "look for NaN in its weights"
+            what, do = "The probability map holds values that are not probabilities", "look for NaN in its weights"
             raise ShapeError(what, got=got, need="float32 in 0..1", do=f"Apply the sigmoid of the head, and {do}")
         if not filled.any():
             return np.zeros((0, 0), np.uint8), (0, 0)

@@ -63,6 +63,6 @@ def largest(mask: Mask, count: int, first: tuple[int, int] = (0, 0)) -> Sequence
 
 
 def busy(mask: Mask) -> bool:
-    """Tell whether a mask changes so often along its rows that its outlines cannot all be looked at."""
+    """Return whether a mask changes so often along its rows that its outlines cannot all be looked at."""
     part = mask[::SAMPLED]
     return int(np.count_nonzero(part[:, 1:] != part[:, :-1])) * SAMPLED > BUSY

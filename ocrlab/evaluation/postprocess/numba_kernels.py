@@ -72,9 +72,9 @@ def above(
 ) -> bool:
     """Set `mask` (h, w) to 1 where `values` are above `limit`, `rows` (h,) and `columns` (w,) where any of theirs is.
 
-    `columns` must be 0 before. Returns whether all values are for certain in 0..1: the bits of those are no larger than
-    the bits of 1, nor are those of anything else. One short loop for each purpose, since the processor then takes 64
-    bytes at once, and a row stays in its nearest cache.
+    `columns` must be 0 before. Returns whether all values are certainly in 0..1: then no bits are larger than those
+    of 1. One short loop for each purpose, since the processor then takes 64 bytes at once, and a row stays in its
+    nearest cache.
     """
     largest = np.uint32(0)
     for y in range(values.shape[0]):

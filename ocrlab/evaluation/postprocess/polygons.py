@@ -22,7 +22,7 @@ from ocrlab.evaluation.postprocess.quads import GROWN
 TOLERANCE = 0.002  # of the perimeter that a simplified outline may leave the outline
 FINE = 64  # steps a pixel in which an exact polygon is offset; Clipper counts in whole numbers
 MITRE_LIMIT = 2.0  # Clipper's: corners of 60 degrees and more stay corners
-ROUNDED = 2.0  # pixels by which a polygon may grow less than it should, both sides together
+ROUNDED = 2.0  # pixels that a polygon may grow too little, both sides together
 
 Points = NDArray[np.int32]
 Shapes = tuple[Sequence[NDArray[np.number]], list[float]]

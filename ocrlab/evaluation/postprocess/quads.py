@@ -23,7 +23,7 @@ Scores = NDArray[np.float64]  # (N,)
 Shapes = tuple[Boxes, Scores]
 Rectangle = tuple[tuple[float, float], tuple[float, float], float]  # middle, sides, degrees, as OpenCV gives it
 
-RAGGED = 2.0  # pixels by which the outline of a straight line may leave it, both sides together
+RAGGED = 2.0  # pixels between a straight line and its outline, both sides together
 GROWN = 2  # pixels that the short side must have gained when it was unclipped by a ratio
 ROOM = 64  # points for an unclipped quad, which is enough up to about 300 pixels
 

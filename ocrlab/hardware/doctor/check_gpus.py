@@ -112,7 +112,7 @@ def gpu_probes(options: Options) -> list[Probe]:
 
 
 def has_card(kernel: dict[str, Any]) -> bool:
-    """Tell whether the kernel shows a GPU of NVIDIA, or WSL2's stand-in for it."""
+    """Return whether the kernel shows a GPU of NVIDIA, or WSL2's stand-in for it."""
     return bool(kernel["cards"] or kernel["nodes"] or kernel["dxg"])
 
 

@@ -42,8 +42,8 @@ def package_probes(options: Options) -> list[Probe]:
     """Return the probes of steps 1 and 2.
 
     The metadata of a thousand packages take a tenth of their time from a slow disk. torch may take a minute from a cold
-    network disk; ten seconds without using the processor or reading anything are no slow disk. wandb is imported so
-    that a tracker that hangs at import is found before a training waits for it.
+    network disk; a slow disk does not explain ten seconds without CPU time or reading. wandb is imported so that
+    a tracker that hangs at import is found before a training waits for it.
     """
     probe, python = PROBES / "import_probe.py", options.python
 
@@ -196,7 +196,7 @@ def shadowing_files(answer: dict[str, Any]) -> list[str]:
 
 
 def is_harmful(place: str) -> bool:
-    """Tell whether torch or a training imports the module that this file hides."""
+    """Return whether torch or a training imports the module that this file hides."""
     folder, name = os.path.split(place)
     return (os.path.basename(folder) if name == "__init__.py" else os.path.splitext(name)[0]) not in SELDOM
 

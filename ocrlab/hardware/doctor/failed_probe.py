@@ -27,7 +27,7 @@ FROM_OUTSIDE = ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")
 
 
 def ended_well(ran: ProbeResult) -> bool:
-    """Tell whether a child answered all it wanted to."""
+    """Return whether a child answered all it wanted to."""
     return ran.done and not ran.garbage and "raised" not in ran.answer
 
 

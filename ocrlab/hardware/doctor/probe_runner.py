@@ -19,7 +19,7 @@ from ocrlab.hardware.processes import exit_codes, process_tree
 
 BOOT = Path(__file__).with_name("probe_child.py")
 ROOT = Path(__file__).parents[3]
-MARK = "OCRLAB_DOCTOR_CHILD"  # environment variable by which a child's children are found wherever they went
+MARK = "OCRLAB_DOCTOR_CHILD"  # environment variable that identifies a child's children wherever they are
 # wandb may be imported in a child, but reaches no network.
 OFFLINE = {"PYTHONUNBUFFERED": "1", "WANDB_MODE": "disabled", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
 FLOOD = 32 << 20  # bytes; no import and no check prints a thousandth of it
@@ -46,7 +46,7 @@ class ProbeResult:
     printed: int = 0  # bytes
     out: str = ""
     errors: str = ""
-    garbage: str = ""  # what came through the channel and is no answer
+    garbage: str = ""  # what came through the channel and is not an answer
     done: bool = False  # it answered all it wanted to
     trapped: bool = False  # it hung because a thread met an illegal instruction and could not say so
 
@@ -206,7 +206,7 @@ class _Child:
 
 
 def in_sigill(pid: int) -> bool:
-    """Tell whether a thread of a process is in its handler of SIGILL, which blocks that signal meanwhile (proc(5)).
+    """Return whether a thread of a process is in its handler of SIGILL, which blocks that signal meanwhile (proc(5)).
 
     `probe_child.py` handles it in Python and so waits for the GIL, in vain where the thread that holds it waits for
     this one.

@@ -41,13 +41,13 @@ def view(pid: int) -> list[Thread]:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Tell whether a process has a handler of its own for a signal, so that it would not end by it."""
+    """Return whether a process has a handler of its own for a signal, so that it would not end by it."""
     match = re.search(r"^SigCgt:\s*([0-9a-f]+)", read_text(PROC / str(pid) / "status"), re.MULTILINE)
     return bool(match and int(match[1], 16) >> (number - 1) & 1)
 
 
 def is_python(pid: int) -> bool:
-    """Tell whether a process holds a Python interpreter, its own or as a library."""
+    """Return whether a process holds a Python interpreter, its own or as a library."""
     program = link_target(PROC / str(pid) / "exe")
     if not program or re.match(r"python|pypy", os.path.basename(program)):
         return True  # of one that may not be looked into py-spy says why not

@@ -98,7 +98,7 @@ def pids() -> list[int]:
 
 
 def _below(root: int) -> list[int]:
-    """Return a process and all below it, as the kernel lists the children of each thread; [] where that is no help.
+    """Return a process and all below it, as the kernel lists the children of each thread; [] where that does not help.
 
     Where a family has more threads than the machine has processes, to look at every process is faster. Source: proc(5),
     /proc/PID/task/TID/children, which some kernels have not.

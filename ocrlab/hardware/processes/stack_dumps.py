@@ -136,7 +136,7 @@ def _merged(threads: list[Thread], kernel_threads: list[Thread]) -> list[Thread]
 
 
 def _needs_native(stack: Stack) -> bool:
-    """Tell whether Python's frames leave open what the main thread does: it spins or sleeps in native code."""
+    """Return whether Python's frames leave open what the main thread does: it spins or sleeps in native code."""
     if stack.how != "py-spy" or stack.process.state in "TtD" or not stack.threads:
         return False
     main = stack.threads[0]

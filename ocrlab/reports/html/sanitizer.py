@@ -148,7 +148,7 @@ def _image(tag: re.Match[str], alt: str, picture: Callable[[str], str] | None) -
 
 @functools.lru_cache(maxsize=512)
 def whole(address: str) -> bool:
-    """Tell whether an address holds a picture itself, in base64 that can be read."""
+    """Return whether an address holds a picture itself, in base64 that can be read."""
     if not PICTURE.match(address):
         return False
     about, _, data = address.partition(",")
@@ -206,7 +206,7 @@ def _rules(rules: Iterable[Any]) -> str:
 
 
 def _fetches(tokens: Iterable[Any]) -> bool:
-    """Tell whether a value asks for anything: an address that is no picture in itself, or what nobody can judge."""
+    """Return whether a value requests anything: an address that is not an embedded picture, or an unclear value."""
     for token in tokens:
         if token.type == "error" or (token.type == "url" and not _is_inside(token.value)):
             return True

@@ -29,7 +29,7 @@ OUTPUTS = {
     "execute_result": {"data": TABLE, "metadata": TABLE},
 }
 ABOUT = ("kernelspec", "language_info", "papermill", "ocrlab", "jupyter")  # objects in metadata
-HALF_A_PAIR = re.compile(  # the escape of half a surrogate pair, which is no character
+HALF_A_PAIR = re.compile(  # the escape of half a surrogate pair, which is not a character
     rb"(?<!\\)(?:\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][\da-fA-F]{2})\\u[dD][c-fC-F][\da-fA-F]{2})"
 )
 PICTURES = ("image/png", "image/jpeg", "image/gif", "application/pdf")  # base64, in which no name can be found
@@ -128,5 +128,5 @@ def write(notebook: Any, path: str) -> None:
 
 
 def is_local(path: str) -> bool:
-    """Tell whether papermill's name for an output is a file on this machine: not `-`, and no URL of a store."""
+    """Return whether papermill's name for an output is a file on this machine: not `-`, and no URL of a store."""
     return "://" not in path and path != "-"

@@ -54,7 +54,7 @@ class Kernel:
         return {"env": env, **dict(zip(STREAMS, self.files, strict=True))}
 
     def adopt(self, manager: Any) -> None:
-        """Remember the process of a started kernel; `provisioner.process` is no public name, and may go away."""
+        """Remember the process of a started kernel; `provisioner.process` is not a public name, and may go away."""
         process = getattr(getattr(manager, "provisioner", None), "process", None)
         self.process = process if callable(getattr(process, "poll", None)) else None
         self.kills.note()

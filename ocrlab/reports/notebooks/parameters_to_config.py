@@ -25,7 +25,7 @@ def configure(values: Mapping[str, Any]) -> Config:
 
     A parameter named like a config field sets it, `overrides` come on top, other names are the notebook's own. An empty
     `data` means the samples of this checkout, an empty or missing `runs` the folder beside them. Somebody is watching:
-    unless told otherwise, a run says 60 times how it goes and is measured 3 times, on a few pages.
+    unless set otherwise, a run logs 60 times and validates 3 times, on a few pages.
     """
     keys = fields()
     for name in values:

@@ -43,7 +43,7 @@ class Condition:
     value: str
 
     def holds(self, actual: Value) -> bool:
-        """Tell whether a value of a run meets it; what is not there, or not comparable, does not."""
+        """Return whether a value of a run meets it; what is not there, or not comparable, does not."""
         wanted = parse_value(self.value)
         if self.sign in SIGNS:
             return _number(actual) and isinstance(wanted, int | float) and SIGNS[self.sign](actual, wanted)
@@ -153,7 +153,7 @@ def resolve_key(key: str, runs: Sequence[Run]) -> str:
 
 
 def has_key(run: Run, key: str) -> bool:
-    """Tell whether a run has a setting or a figure."""
+    """Return whether a run has a setting or a figure."""
     return key in run.settings or key in run.metrics or (key == "seconds" and run.seconds is not None)
 
 

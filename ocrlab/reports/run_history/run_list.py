@@ -193,7 +193,7 @@ def _runs(place: str) -> Iterator[Run]:
     before, here = "" if place == "." else f"{place.rstrip('/')}/", os.path.realpath(place)
     folders = [
         before + name
-        for name, linked in links.items()  # a link to a run beside it, as `latest`, is no second run
+        for name, linked in links.items()  # a link to a run beside it, as `latest`, is not a second run
         if not name.startswith(".") and not (linked and os.path.dirname(os.path.realpath(f"{place}/{name}")) == here)
     ]
     if PARTS.union(status_file.SENTINELS.values()).intersection(links):
@@ -202,7 +202,7 @@ def _runs(place: str) -> Iterator[Run]:
 
 
 def _lives(path: str) -> bool:
-    """Tell whether the process of a run that says "running" is there, and is still the same one."""
+    """Return whether the process of a run that says "running" is there, and is still the same one."""
     file = f"{path}/flight/process.json"
     try:
         return alive(from_json(safe_read.read_small(file), source=file))

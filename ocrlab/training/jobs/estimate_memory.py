@@ -1,7 +1,7 @@
 """The memory that a training will need, estimated from its config.
 
 `python -m ocrlab.training.jobs.estimate_memory JOB.json` takes the job that measure_memory takes. The step and the
-largest page of its validation with fake tensors, and around them what is no tensor.
+largest page of its validation with fake tensors, and around them what is not a tensor.
 
 Shapes: B batch, H W pixels of a crop.
 """

@@ -150,7 +150,7 @@ class MemoryMeter:
 
 
 def out_of_memory(error: BaseException | None) -> bool:
-    """Tell whether an exception, or the one that it came from, says that there is no more memory."""
+    """Return whether an exception, or the one that it came from, says that there is no more memory."""
     phrases = ("can't allocate memory", "Cannot allocate memory", "could not allocate", "Insufficient memory")
     while error is not None:
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in phrases):
@@ -160,7 +160,7 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 
 def _scarce() -> bool:
-    """Tell whether this machine has nearly no memory left, for a process of its size."""
+    """Return whether this machine has nearly no memory left, for a process of its size."""
     machine = memory_fields(Path("/proc/meminfo"))
     return machine.get("MemAvailable", 1) < SCARCE * machine.get("MemTotal", 0)
 

@@ -136,7 +136,7 @@ def _contract(subject: Subject) -> Iterator[Check]:
     step_report = checker.check(
         model, batch, step, optimizer=subject.optimizer(model), ranges=ranges(subject.config), shapes=shapes
     )
-    text = bool(batch.maps[3].any())  # without text nothing is learned of its borders, which is no fault
+    text = bool(batch.maps[3].any())  # without text nothing is learned of its borders, which is not a fault
     findings = [each for each in (*step_report.findings, *relations(batch)) if text or each.rule != "gradient.zero"]
     subject.report.contract, step_report.findings = step_report, findings
     wrong = [finding for finding in findings if finding.judgement == "fail"]

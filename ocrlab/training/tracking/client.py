@@ -278,7 +278,7 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 
 def is_shown(index: int, batches: Sequence[int | float]) -> bool:
-    """Tell whether the page at `index` of a validation is one of the few that are shown, spread over all."""
+    """Return whether the page at `index` of a validation is one of the few that are shown, spread over all."""
     count = int(sum(batches))
     return index in np.linspace(0, count - 1, min(SHOWN, count)).astype(int)
 

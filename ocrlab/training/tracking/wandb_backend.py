@@ -63,7 +63,7 @@ class Run:
 
         artifact = wandb.Artifact(f"detector-{self.run.id}", type="model", metadata={**about, "sha256": sha256})
         # Not copied to a cache of the user's: it lies in the run folder, also for the day that it is sent.
-        # Its place is told to the server: relative to the working folder, which is the run's, it tells nothing.
+        # The server gets its path: relative to the working folder, which is the run folder, it reveals nothing.
         entry = artifact.add_file(os.path.relpath(file), name=file.name, policy="immutable")
         content = file.read_bytes()
         expected = base64.b64encode(hashlib.md5(content).digest()).decode()

@@ -13,7 +13,7 @@ from ocrlab.data.audit import missing_boxes, page_image
 
 
 def missing_lines(page: Any) -> list[tuple[missing_boxes.Line, np.ndarray]]:
-    """Return the lines that are told on a page, with their left, top, right, bottom in its pixels."""
+    """Return the lines that are reported on a page, with their left, top, right, bottom in its pixels."""
     sheet = page_image.sheet(page.image, page.quads)
     lines = [
         line

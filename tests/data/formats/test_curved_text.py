@@ -142,7 +142,7 @@ def test_curved_polygons_survive_to_maps_and_scores(tmp_path: Path) -> None:
     maps = target_maps.make(sample.polygons, sample.ignored, (640, 640), shrink_ratio=0.4, threshold_range=(0.3, 0.7))
     y, x = np.nonzero(maps.shrink_map)
     assert len(x) > 500 and shapely.contains_xy(shapely.Polygon(bow), x, y).all()
-    assert maps.shrink_map[262, 320] == 0, "the hollow under the bow is no text"
+    assert maps.shrink_map[262, 320] == 0, "the hollow under the bow is not text"
     assert maps.shrink_mask[430, 320] == 0 and maps.ignored.tolist() == [False, True]
     match = iou.match(sample.polygons, sample.ignored, [bow, other], thresholds=(0.5, 0.8))
     assert match.matched(0.8) == 1 and match.cared_detections == 1

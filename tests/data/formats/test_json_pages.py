@@ -1,4 +1,4 @@
-"""JSON annotations: UFO and ocrlab's page as JSON lines, and what is said about a broken one."""
+"""JSON annotations: UFO and ocrlab's page as JSON lines, and the errors of broken ones."""
 
 from __future__ import annotations
 

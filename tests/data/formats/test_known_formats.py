@@ -1,4 +1,4 @@
-"""Formats are told by what is in a file, not by its name; what is not known or not clear is said."""
+"""A format is recognised by the content of a file, not by its name; an unknown or unclear one is an error."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_a_file_that_is_no_tar_or_a_packed_tar_is_refused(tmp_path: Path) -> Non
 
 
 def extended(**records: object) -> bytes:
-    """Return an extended header (POSIX.1-2001, pax) with these records, and the header of a file behind it."""
+    """Return an extended header (POSIX.1-2001, pax) with these records, and the header of a file after it."""
     header = b""
     for key, value in records.items():
         rest = f" {key.replace('_', '.')}={value}\n".encode()
@@ -242,7 +242,7 @@ def test_layouts(tmp_path: Path) -> None:
     for place in (tmp_path / "one", tar):
         index = reader.load(place, "val")
         assert (len(index.samples), "no generalisation" in str(index.problems[0])) == (2, True)
-    images = tmp_path / "ordinary" / "train"  # somebody's backup beside the images is no shard
+    images = tmp_path / "ordinary" / "train"  # somebody's backup beside the images is not a shard
     (images / "images").mkdir(parents=True)
     (images / "gts").mkdir()
     (images / "images" / "a.jpg").write_bytes(jpeg())

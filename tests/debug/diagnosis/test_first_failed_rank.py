@@ -232,7 +232,7 @@ def test_ranks_that_the_launcher_ended_are_no_cause():
         f"RuntimeError: {LOST}\n\nDuring handling of the above exception, another one occurred:\n\nSystemExit: 143\n"
     )
     incident = Incident("failed", None, None, {"traceback.txt": raised}, "", {"ranks": [stopped, row(1)]})
-    assert first_failed_rank.find_failed_rank(incident).why.endswith("(train, p4); rank 0 was then told to stop")
+    assert first_failed_rank.find_failed_rank(incident).why.endswith("(train, p4); rank 0 was then stopped")
     assert (
         "traceback.txt"
         not in first_failed_rank.restrict_to_rank(incident, first_failed_rank.find_failed_rank(incident)).texts

@@ -1,4 +1,4 @@
-"""A cause in several forms: each is mended by its own fix, and an entry's general one stays where none fits."""
+"""A cause in several forms: each has its own fix, and the entry's general fix is used where none fits."""
 
 from __future__ import annotations
 

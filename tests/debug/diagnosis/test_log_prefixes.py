@@ -1,4 +1,4 @@
-"""What stands before every line of a traceback or of stacks is no part of them, whoever put it there."""
+"""What stands before every line of a traceback or of stacks is not a part of them, whoever put it there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said where no cause is known: the program's own error, its last words, a module that hides another."""
+"""What a verdict without a cause names: the program's own error, its last output, a module that hides another."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_error_of_the_program_itself_is_in_the_first_sentence_only():
 def test_an_error_that_something_outside_may_have_caused_is_not_called_the_programs_own():
     verdict = judge(f"{TRACED}acme.PoolProcessError: a child has ended abruptly\n")
     assert own_error(verdict) == ""
-    assert verdict.missing[0].startswith("what is behind its error, `acme.PoolProcessError: a child")
+    assert verdict.missing[0].startswith("what caused its error, `acme.PoolProcessError: a child")
 
 
 @pytest.mark.parametrize(

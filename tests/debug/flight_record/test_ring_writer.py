@@ -141,7 +141,7 @@ def test_a_step_too_large_for_its_slot_keeps_its_numbers(tmp_path):
 
 
 def test_small_and_large_records_lie_beside_each_other(tmp_path):
-    """A payload that fits into its slot is there, another one behind all slots; also where a slot changes its kind."""
+    """A payload that fits is in its slot, a larger one after all slots; also when a slot changes its kind."""
     writer = ring_writer.Writer(tmp_path / "ring-0-0.bin", slots=3)
     steps = [
         ring_format.Step(i, i, samples=["x" * (i * 150 % 2000)], random={"torch": b"r" * 3 * i}) for i in range(40)

@@ -1,4 +1,4 @@
-"""What torch.compile has made its own, told from what the flight recorder leaves in the same place."""
+"""Modules that torch.compile replaced are told apart from those that only the flight recorder hooks."""
 
 from __future__ import annotations
 

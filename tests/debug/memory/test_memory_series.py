@@ -47,7 +47,7 @@ def test_lines_of_a_log_but_not_highest_values() -> None:
 def test_a_column_of_memory_under_its_heading() -> None:
     heads = (
         "      Epoch    GPU_mem   box_loss   cls_loss  Instances       Size",
-        " Epoch gpu_mem box obj cls total targets img_size",  # "total" is no highest value here
+        " Epoch gpu_mem box obj cls total targets img_size",  # "total" is not a peak here
     )
     for head in heads:
         rows = (f"{n}/99 {2 + n / 4:.2f}G 1.4 2.1 31 640: 100%|###| 9/9 [00:01<00:00]" for n in range(9))

@@ -93,7 +93,9 @@ def test_a_full_disk_is_reported_once_and_switches_off_nothing_else(tmp_path, ca
     assert [step.micro for step in flight.steps if "raw" in step.order] == [0, 1, 2, 3]
     assert len(flight.snapshots) == 2 and not list((tmp_path / "flight" / "batches").glob(".*"))
     other = batch_store.BatchStore(tmp_path, 7, most=3)
-    assert other.keep(lambda: None) == "" and other.keep(batch(1)) == "", "what cannot be pickled is no reason either"
+    assert other.keep(lambda: None) == "" and other.keep(batch(1)) == "", (
+        "a value that cannot be pickled does not matter"
+    )
 
 
 FULL = """

@@ -156,7 +156,7 @@ def test_our_own_training_records_by_default_and_replays_bit_for_bit(pages, runs
     assert [step.number for step in flight.steps] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert all(name.startswith("p") for step in flight.steps for name in step.samples)
     assert flight.steps[2].epoch == 1
-    assert (flight.now.phase, flight.now.stage) == ("data", ""), "no stage of the forward stands behind it"
+    assert (flight.now.phase, flight.now.stage) == ("data", ""), "no stage of the forward is reported with it"
     assert {path.stat().st_mode & 0o077 for path in (run / "flight").iterdir()} == {0}
     before = sorted(path.name for path in run.rglob("*") if "replay" not in path.parts)
     result = replay(run, monkeypatch, lambda: loop.fit(configs.load(run / "config.yaml")))

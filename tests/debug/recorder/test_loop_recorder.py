@@ -166,7 +166,7 @@ class Scanned(Dataset):
 
 
 def scanned(folder: Path, *, inside: bool, same: bool = False, every: int | None = 99) -> None:
-    """Train, and validate with one page that is wrong: behind each walk, or within it."""
+    """Train, and validate with one page that is wrong: after each epoch, or within it."""
     torch.manual_seed(0)
     net = nn.ModuleDict({"source": nn.Embedding(3, 8), "head": nn.Linear(8, 3)})
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
@@ -271,7 +271,7 @@ def test_names_phases_and_rates_are_in_the_record(tmp_path):
     assert flight.steps[3].lr == pytest.approx(0.009)
     assert flight.steps[1].loss_before == flight.steps[0].loss
     assert flight.steps[0].memory["rss"] > 1 << 20
-    assert flight.now.stage == "", "what was entered last in the forward does not stand in the phases behind it"
+    assert flight.now.stage == "", "the last stage of the forward is not reported for later phases"
     assert program_info.read(tmp_path)["kind"] == "loop"
 
 

@@ -27,7 +27,7 @@ def test_the_module_of_a_job_makes_the_session(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, module.__name__, module)
     prepared: list[Any] = []
     replay_registration.register(prepared.append, lambda job: None if job["nth"] else "session")  # type: ignore[arg-type, return-value]
-    assert replay_registration.session() is None, "this process is no replay"
+    assert replay_registration.session() is None, "this process is not a replay"
     monkeypatch.setenv(program_info.REPLAY, str(tmp_path / "job.json"))
     for nth, wanted in ((0, "session"), (1, None)):
         (tmp_path / "job.json").write_text(json.dumps({"schema": 1, "session": module.__name__, "nth": nth}))

@@ -44,7 +44,7 @@ def test_the_states_of_the_beginning_and_of_the_import_are_put_back(
 
 
 def test_a_job_that_cannot_be_read_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said when the program begins its loop."""
+    """The message appears when the program begins its loop."""
     for text in ("{", '{"schema": 1}', '{"schema": 1, "run": "/nowhere", "rank": 0, "start": 0}'):
         (tmp_path / "job.json").write_text(text)
         monkeypatch.setenv(program_info.REPLAY, str(tmp_path / "job.json"))

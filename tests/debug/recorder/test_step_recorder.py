@@ -83,7 +83,7 @@ ENDED = "DataLoader worker (pid 7) exited unexpectedly with exit code 3."
 
 @pytest.mark.parametrize("where", ["begin", "loss", "snapshot", "monitor"])
 def test_that_a_worker_ended_is_the_programs_to_know_wherever_it_comes_up(tmp_path, monkeypatch, where):
-    """torch's signal handler raises it in whatever runs; an error of ours stays with us."""
+    """torch's signal handler raises it in whatever runs; an error of ocrlab does not reach the program."""
     net = nn.Linear(2, 2)
     errors = iter([RuntimeError("ours"), RuntimeError(ENDED)])
 
@@ -145,7 +145,7 @@ def test_in_a_graph_that_is_captured_no_loss_is_sent(tmp_path, device, monkeypat
     recorder.finish()
 
 
-@pytest.mark.parametrize("how", ["told", "found in a step", "found at the end"])
+@pytest.mark.parametrize("how", ["reported", "found in a step", "found at the end"])
 def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, capsys):
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
     recorder = StepRecorder(tmp_path, "loop")
@@ -156,7 +156,7 @@ def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, caps
     recorder.snapshots.pending = {}, 0.0, [Event()]
     before = sys.getrefcount(buffer)
     Event.error = error
-    if how == "told":
+    if how == "reported":
         recorder.failed(error)
     elif how == "found in a step":
         begin(recorder, 1)
@@ -168,7 +168,7 @@ def test_in_a_dead_context_nothing_is_asked_or_freed(tmp_path, device, how, caps
     err, log = capsys.readouterr().err, tmp_path / "flight" / "ocrlab-errors.log"
     assert "illegal" not in err, "it is the program's error, which the program gets, too"
     assert err.count("the CUDA context is dead") == (how == "found in a step")
-    assert (log.exists() and "illegal" in log.read_text()) == (how != "told")
+    assert (log.exists() and "illegal" in log.read_text()) == (how != "reported")
 
 
 class Calls:
@@ -322,7 +322,7 @@ def test_a_forked_child_that_calls_the_model_moves_nothing_in_its_parents_record
 
 
 def test_a_step_with_a_closure_is_recorded_after_it_ran(tmp_path, capsys):
-    """Before it there are none: that must not be told as a step without gradients. Nor may a hook stay behind."""
+    """Before it there are none: that must not be reported as a step without gradients. Nor may a hook remain."""
     net = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     with recording(tmp_path, net, optimizer) as rec:

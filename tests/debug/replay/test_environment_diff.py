@@ -1,4 +1,4 @@
-"""What has changed since a run is said, and nothing that is not known."""
+"""Changes since a run are reported, and nothing that is unknown."""
 
 from __future__ import annotations
 

@@ -371,7 +371,7 @@ def test_a_script_that_calls_fit_is_replayed_with_what_its_run_has_settled(tmp_p
 def test_what_a_run_was_doing_when_it_ended_is_read_off_its_record(tmp_path: Path) -> None:
     behind = recorded_step.find(make_run(tmp_path / "behind"))
     assert behind.step is not None and not behind.began_earlier
-    behind.step = None  # as of a run that ended behind its loop
+    behind.step = None  # as of a run that ended after its loop
     assert behind.began_earlier and not behind.is_loading and not behind.is_waiting
     behind.flight.workers = [WorkerStatus(7, 0, "3.png", 0.0, order={"indices": "[3]"})]
     assert behind.is_waiting and behind.is_loading and not behind.began_earlier

@@ -241,7 +241,7 @@ def test_a_loss_that_had_risen_is_reported_with_an_overflow_and_no_sample() -> N
     fault = {"kind": "nonfinite", "step": 5, "phase": "loss", "op": "aten::mse_loss", "value": "+Inf", "by": "overflow"}
     fault |= {"tensor": "output aten::mse_loss", "line": "x.py:3 f", "everyone": 3e17}
     sentence = replay_summary.sentence(trained([2.0, 1.0, 5e3, 1e9, 1e20, math.inf], [8] * 6), [outcome(fault)])
-    assert "it is no one sample's: in the middle their values are 3e+17 here" in sentence
+    assert "no single sample is the cause: in the middle their values are 3e+17 here" in sentence
     assert sentence.endswith("the loss had risen from 1 at step 1 to 1e+20 at step 4.")
     for losses in ([2.0, 1.0, 1.1, 1.0, 1.2], [0.0, -0.1, 0.2, 0.2, 0.3], [-2e-3, 1e-3, -1.0, -1.2, -1.1]):
         assert "had risen" not in replay_summary.sentence(trained([*losses, math.inf], [8] * 6), [outcome(fault)])
@@ -410,7 +410,7 @@ def test_a_fault_without_a_place_has_that_of_the_cell_that_shows_one() -> None:
     fault = replay_summary.record(subject(), outcomes, "", 1.0)["fault"]
     assert (fault["path"], fault["op"], fault["placed"]) == ("fusion", "Kernel", "without cuDNN")
     assert fault["exception"] == LIBRARY["exception"], "what the run has shown"
-    assert outcomes[0].fault == LIBRARY, "a cell is told as it was"
+    assert outcomes[0].fault == LIBRARY, "a trial is reported as it was"
 
 
 def test_another_fault_gives_no_place() -> None:

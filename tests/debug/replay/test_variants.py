@@ -60,7 +60,7 @@ def test_a_bad_value_with_its_operator_asks_for_no_cell_about_memory_or_races(to
     assert "stream sanitizer" in names(unplaced, on_gpu=True) and "compute-sanitizer" in names(unplaced, on_gpu=True)
     assert len(asked(nan, {})) == 4
     silent = {"kind": "nonfinite", "tensor": "loss"}
-    assert not variants.says(variants.SYNC, None, silent), "nobody looks at values there, and no exception tells of one"
+    assert not variants.says(variants.SYNC, None, silent), "nothing inspects values there, and no exception reports one"
     assert not variants.settles(variants.SYNC, silent, None) and variants.settles(variants.FP32, silent, None)
     assert variants.says(variants.SYNC, None, unplaced) and variants.settles(variants.SYNC, unplaced, None)
 

@@ -18,7 +18,7 @@ LIBC = 3 << 31  # signals 32 and 33 are glibc's own (nptl(7)); some versions of 
 
 @pytest.fixture
 def start(env, left):
-    """Start a command behind a guard, with nothing on its streams."""
+    """Start a command under a guard, with nothing on its streams."""
     children = []
 
     def begin(*command):

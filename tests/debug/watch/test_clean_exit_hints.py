@@ -1,4 +1,4 @@
-"""What is said of a program that did well by its exit status only."""
+"""Hints about a program whose only sign of success is its exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a watched Python tells of its errors, in programs that really fail, on each Python of this machine."""
+"""What a watched Python reports about its errors, in programs that really fail, on each Python of this machine."""
 
 from __future__ import annotations
 

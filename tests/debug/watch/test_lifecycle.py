@@ -36,7 +36,7 @@ def test_a_suspicion_is_taken_back_when_it_moves(started, tmp_path):
     code = "print('begin', flush=True)\nopen('gate').read()\nprint('end')"
     with started(code, "--silence", "1", stderr=subprocess.PIPE, text=True) as watcher:
         assert "the program goes on" in watcher.stderr.readline()
-        (tmp_path / "gate").write_text("open")  # it moves when its silence was told, however long that took
+        (tmp_path / "gate").write_text("open")  # it continues once its silence was reported, however long that took
         out, errors = watcher.communicate(timeout=60)
     assert (watcher.returncode, out) == (0, "begin\nend\n")
     assert [file.name for file in (tmp_path / "out").glob(".[FS]*")] == [".SUCCESS"]
@@ -55,7 +55,7 @@ COUNTS = "n = 0\nwhile True: n += 1"
 @pytest.mark.parametrize(
     ("code", "number", "status", "sure"),
     [(TALKS, signal.SIGTERM, 1, True), (LOCK, signal.SIGTERM, 143, True), (COUNTS, signal.SIGINT, 130, False)],
-    ids=["last words are no progress", "stacks of the hang", "little is sure"],
+    ids=["last words are not progress", "stacks of the hang", "little is sure"],
 )
 def test_who_ends_what_hangs_leaves_the_report_of_the_hang(code, number, status, sure, started, tmp_path):
     with started(code, "--silence", "2", stderr=subprocess.PIPE, text=True) as watcher:

@@ -42,7 +42,7 @@ def test_a_detection_over_several_truths_earns_all() -> None:
 
 def test_a_neighbour_that_touches_sends_a_pair_to_the_second_rule_where_it_earns_all() -> None:
     page = deteval.judge([LINE], [False], [LINE, box(99, 0, 140, 19)])
-    assert earned(page) == ([1], [1, 0]), "one pixel in common is no single overlap, but one piece is as good"
+    assert earned(page) == ([1], [1, 0]), "one pixel in common is not a single overlap, but one piece is as good"
     assert earned(deteval.judge([LINE], [False], [LINE, box(100, 0, 140, 19)])) == ([1], [1, 0])
 
 

@@ -1,4 +1,4 @@
-"""The paired bootstrap: a real difference is told, chance is not, and hard pages weigh for both."""
+"""The paired bootstrap: a real difference is reported, chance is not, and hard pages weigh for both."""
 
 from __future__ import annotations
 

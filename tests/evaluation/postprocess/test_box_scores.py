@@ -1,4 +1,4 @@
-"""Masks and scores: the pixels that the published method reads, and values that are no probabilities."""
+"""Masks and scores: the pixels that the published method reads, and values that are not probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`decode` from end to end: the published figures, boxes drawn and found again, pages, and input that is no map."""
+"""`decode` from end to end: the published figures, boxes drawn and found again, pages, and input that is not a map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A child can do no harm: whatever it does, what became of it is told, in time, and nothing of it is left."""
+"""A child can do no harm: whatever it does, its end is reported in time, and nothing of it is left."""
 
 from __future__ import annotations
 

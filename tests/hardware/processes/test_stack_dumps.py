@@ -45,7 +45,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def spy() -> None:
-    """Skip where py-spy may not look into a child of ours."""
+    """Skip where py-spy may not read the memory of a child process."""
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
         time.sleep(0.2)
         threads, reason = pyspy.dump(process_tree.descendants(child.pid)[0], time.monotonic() + AMPLE)

@@ -50,7 +50,7 @@ def alive(pid: int) -> bool:
 
 
 def gone(pid: int, seconds: float = 20) -> bool:
-    """Tell whether a process leaves in time."""
+    """Return whether a process leaves in time."""
     end = time.monotonic() + seconds
     while alive(pid) and time.monotonic() < end:
         time.sleep(0.05)

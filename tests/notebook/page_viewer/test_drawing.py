@@ -1,4 +1,4 @@
-"""How a page is drawn: what each polygon is, told by dash and colour; lists, figures, and files that are saved."""
+"""How a page is drawn: the kind of each polygon by dash and colour; lists, figures, and files that are saved."""
 
 from __future__ import annotations
 

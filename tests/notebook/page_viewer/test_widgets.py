@@ -1,4 +1,4 @@
-"""The page with its sliders, without a browser: what each of them changes, uploads, and what is said when it fails."""
+"""The page with its sliders, without a browser: what each of them changes, uploads, and the message when it fails."""
 
 from __future__ import annotations
 

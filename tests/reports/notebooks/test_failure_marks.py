@@ -55,7 +55,7 @@ def test_the_notebooks_own_word_on_its_child_stays() -> None:
     assert result is not None
     assert result.outcome == "CRASHED"
     assert (execution.nb.metadata.ocrlab["outcome"], execution.nb.metadata.ocrlab["exit_status"]) == ("CRASHED", 137)
-    assert len(execution.nb.cells[1].outputs) == 1  # its own error is told once
+    assert len(execution.nb.cells[1].outputs) == 1  # its own error is reported once
 
 
 @pytest.mark.parametrize("index", [None, 0])

@@ -1,4 +1,4 @@
-"""config.yaml as flat settings: what `config.save` writes comes back, and what is no config is refused in words."""
+"""config.yaml as flat settings: what `config.save` writes comes back, and what is not a config is refused in words."""
 
 from __future__ import annotations
 

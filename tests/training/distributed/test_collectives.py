@@ -139,7 +139,7 @@ def test_a_replay_takes_a_single_rank_and_reports_that(quick):
 
 
 def test_a_replay_after_a_hang_takes_the_rank_that_the_verdict_names(quick, tmp_path):
-    """All ranks were told to stop then: what they have said of themselves names none."""
+    """All ranks were asked to stop then, so their own records name none."""
     folder = Path(shutil.copytree(only_run(quick / "equal" / "ranks"), tmp_path / "run"))
     plain = {"world": 2, "end": None, "signal": None, "step": 3, "phase": "train"}
     rows = [

@@ -1,4 +1,4 @@
-"""torchrun under watch: a rank that dies, hangs or goes its own way is named, and nobody stays behind."""
+"""torchrun under watch: a rank that dies, hangs or diverges is named, and no process remains."""
 
 from __future__ import annotations
 

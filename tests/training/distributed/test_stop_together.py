@@ -71,7 +71,7 @@ def sleepy():
 
 
 def ended(code: str) -> tuple[int, str, str]:
-    """Return how a program ended that was told to, once it was ready: exit status, stdout, stderr."""
+    """Return how a program ended that was asked to, once it was ready: exit status, stdout, stderr."""
     command = [sys.executable, "-c", START + textwrap.dedent(code)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None

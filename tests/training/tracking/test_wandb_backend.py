@@ -203,7 +203,7 @@ def test_a_server_that_dies_midway_costs_the_deadline_and_the_run_can_be_sent(
     assert [child.state for pid in family if (child := process_tree.read_process(pid)) and child.state != "Z"] == []
     another = type(server)()
     monkeypatch.setenv("WANDB_BASE_URL", another.url)
-    command = stderr.partition("send it later: ")[2].partition(";")[0]  # as it is told, word for word
+    command = stderr.partition("send it later: ")[2].partition(";")[0]  # as it is printed, word for word
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(command, shell=True, check=True, timeout=120, capture_output=True, env=os.environ | {"PATH": path})
     [stored] = another.runs.values()

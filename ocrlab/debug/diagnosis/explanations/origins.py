@@ -80,7 +80,7 @@ def failing_expression(failure: Failure, frame: Frame | None, *kinds: type[ast.A
 
 
 def origin(failure: Failure, source: Source, node: ast.expr, frame: Frame | None, steps: int = MAX_STEPS) -> Origin:
-    """Return the expression that made the value of `node`; the last one that can be told."""
+    """Return the expression that made the value of `node`, or the last one that is known."""
     here = Origin(source, node, frame, dotted(node))
     if steps <= 0:
         return here

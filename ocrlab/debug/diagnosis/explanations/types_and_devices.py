@@ -301,7 +301,7 @@ def gradient_of_integers(fact: Fact, failure: Failure) -> Explanation | None:
 
 @explains("array_expected")
 def list_to_from_numpy(fact: Fact, failure: Failure) -> Explanation | None:
-    """torch.from_numpy of something that is no array."""
+    """torch.from_numpy of something that is not an array."""
     place = failing_call(failure, failure.frame, "from_numpy")
     if place is None or not place[1].args or failure.frame is None:
         return None

@@ -44,7 +44,7 @@ def explain_loader_wait(
 
 
 def explain_from_outside(main: Stack, stacks: Sequence[Stack]) -> list[HangFinding]:
-    """Return what the kernel alone tells of a loader whose frames nobody may read: which worker does not wait."""
+    """Return which worker of a loader does not wait, from the kernel alone: its frames may not be read."""
     workers = [stack for stack in stacks if stack.process.name == WORKER_NAME and stack.process.state != "Z"]
     if main in workers or not workers or not _polls(main):
         return []
@@ -158,7 +158,7 @@ def _polls(stack: Stack) -> bool:
 
 
 def _below(pid: int, top: int, parents: Mapping[int, int]) -> bool:
-    """Tell whether a process was started by `top`, or through its forkserver; in pasted text nobody has a parent."""
+    """Return whether a process was started by `top`, or through its forkserver; in pasted text nobody has a parent."""
     while pid and pid != top and pid in parents:
         pid = parents[pid]
     return pid in (0, top)

@@ -217,7 +217,7 @@ def _collective(stack: Stack) -> str:
 
 
 def _sleeps_in_backward(stack: Stack) -> bool:
-    """Tell whether a rank neither computes nor does anything else in its backward pass: it waits for the others.
+    """Return whether a rank neither computes nor does anything else in its backward pass: it waits for the others.
 
     Ranks that mp.spawn starts tell their rank only to torch, and look like workers from outside.
     """
@@ -228,7 +228,7 @@ def _sleeps_in_backward(stack: Stack) -> bool:
 
 
 def _may_be_rank(stack: Stack, stacks: Sequence[Stack], inside: dict[int, str]) -> bool:
-    """Tell whether a process is a sibling of those that wait in a collective, and no worker or tool of theirs."""
+    """Return whether a process is a sibling of those that wait in a collective, and no worker or tool of theirs."""
     parents = {other.process.parent for other in stacks if other.process.pid in inside}
     tool = stack.process.role in ("helper", "compiler", "tracker", "other")
     return bool(stack.threads) and not tool and stack.process.parent != 0 and stack.process.parent in parents

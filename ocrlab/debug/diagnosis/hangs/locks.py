@@ -90,7 +90,7 @@ def explain_self_deadlock(frames: Sequence[Frame]) -> str:
 def explain_own_wait(frames: Sequence[Frame]) -> str:
     """Return in words that a thread waits for an object which its own call has made; '' where its source shows none.
 
-    Such an object is no lock that was copied by a fork.
+    Such an object is not a lock that was copied by a fork.
     """
     own = stack_patterns.own([frame for frame in frames if frame.line])
     if own is None or (tree := _parsed(own.file)) is None:
@@ -168,7 +168,7 @@ def _locks_taken_in(frame: Frame) -> list[str]:
 def _holds(
     tree: ast.Module, function: ast.AST, name: str, taken: ast.With | ast.Call, at: ast.AST, until: tuple[int, int]
 ) -> bool:
-    """Tell whether a lock that was taken is not released at another place: in its `with`, or later in its block."""
+    """Return whether a lock that was taken is not released at another place: in its `with`, or later in its block."""
     if any(_place(taken) <= _place(call) <= until for call in _of(tree, "release", name)):
         return False
     if isinstance(taken, ast.With):
@@ -315,7 +315,7 @@ def _lock(stack: Stack, stacks: Sequence[Stack], others: list[Thread], log: str)
     frames, at = main.frames, where(main.frames)
     living = [thread for thread in stack.threads[1:] if stack_patterns.own(thread.frames)]
     if frames and living and ENDS.search(f"{short(frames[0].file)} {frames[0].function}"):
-        why = f"the program is at its end, and Python waits for thread {_named(living)}, which is no daemon"
+        why = f"the program is at its end, and Python waits for thread {_named(living)}, which is not a daemon"
         return finding(stack, Level.STRONG, why, living[0].frames[:4] + frames[:2])
     if twice := explain_self_deadlock(frames):
         return finding(stack, Level.DECISIVE, f"the main thread waits for a lock in {at}, and {twice}")
@@ -337,7 +337,7 @@ def _lock(stack: Stack, stacks: Sequence[Stack], others: list[Thread], log: str)
 
 
 def _lost_by_a_pool(stack: Stack, stacks: Sequence[Stack]) -> bool:
-    """Tell whether a process waits for a result of multiprocessing.Pool while none of the pool's workers is at work."""
+    """Return whether a process waits for a result of multiprocessing.Pool while all workers of the pool are idle."""
     inside = any(POOL.search(f"{short(frame.file)} {frame.function}") for frame in stack.threads[0].frames)
     children = [child for child in stacks if child.process.parent == stack.process.pid and child.threads]
     workers = [child for child in children if any(POOLED.search(frame.file) for frame in child.threads[0].frames)]

@@ -116,13 +116,13 @@ def match_pattern(frames: list[Frame]) -> tuple[str, int]:
 
 
 def idle(frames: list[Frame]) -> bool:
-    """Tell whether a worker of a DataLoader or a pool waits for its next task, and for nothing else."""
+    """Return whether a worker of a DataLoader or a pool waits for its next task, and for nothing else."""
     kind, index = match_pattern(frames)
     return kind in ("loader.worker", "idle") and all(QUEUES.search(frame.file) for frame in python(frames[:index]))
 
 
 def is_library(frame: Frame) -> bool:
-    """Tell whether a frame is native, Python's own or of an installed package, rather than of the program."""
+    """Return whether a frame is native, Python's own or of an installed package, rather than of the program."""
     file = frame.file
     if not frame.line or not file.strip() or LIBRARY.search(file) or (file.startswith("<") and file != CELL):
         return True
@@ -168,17 +168,17 @@ def far_end(thread: Thread) -> str:
 
 
 def joins(frames: list[Frame]) -> bool:
-    """Tell whether Python frames wait for the end of a thread."""
+    """Return whether Python frames wait for the end of a thread."""
     return any(THREAD_ENDS.search(f"{short(frame.file)} {frame.function}") for frame in frames[:2])
 
 
 def synchronises(frame: Frame | None) -> bool:
-    """Tell whether the source line of a frame waits for a GPU; only where the file can be read on this machine."""
+    """Return whether the source line of a frame waits for a GPU; only where the file can be read on this machine."""
     return bool(frame and frame.line and SYNCHRONISES.search(linecache.getline(frame.file, frame.line)))
 
 
 def forked(stack: Stack) -> bool:
-    """Tell whether a process is a copy made by fork: it still has the frames of the parent that forked it."""
+    """Return whether a process is a copy made by fork: it still has the frames of the parent that forked it."""
     frames = stack.threads[0].frames if stack.threads else []
     return any(_starts_a_copy(frame) for frame in frames)
 
@@ -188,7 +188,7 @@ def _starts_a_copy(frame: Frame) -> bool:
 
 
 def moved(thread: Thread, before: Stack | None) -> bool | None:
-    """Tell whether a thread stands elsewhere than in an earlier sample; None where there is no earlier one."""
+    """Return whether a thread stands elsewhere than in an earlier sample; None where there is no earlier one."""
     old = _earlier(thread, before)
     return None if old is None else _shape(old) != _shape(thread)
 
@@ -202,7 +202,7 @@ def _shape(thread: Thread) -> list[tuple[str, str, int]]:
 
 
 def still(thread: Thread, before: Stack | None) -> bool:
-    """Tell whether a thread that computes in Python had the same values at an earlier sample, all of them plain ones.
+    """Return whether a thread that computes in Python had the same values at an earlier sample, all of them plain ones.
 
     A loop that works changes something: its variable, its sum. What an object holds inside cannot be seen.
     """
@@ -231,7 +231,7 @@ def process_name(stack: Stack) -> str:
 
 
 def is_worker(stack: Stack) -> bool:
-    """Tell whether a process is a worker of a DataLoader."""
+    """Return whether a process is a worker of a DataLoader."""
     loop = _worker_loop(stack)
     return loop is not None and loop.file.endswith("torch/utils/data/_utils/worker.py")
 

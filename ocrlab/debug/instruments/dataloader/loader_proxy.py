@@ -86,7 +86,7 @@ def copy_loader(loader: Any) -> Any:
 
 
 def can_proxy(dataset: Any) -> bool:
-    """Tell whether a proxy can stand for a data set; torch asks data pipes for their class."""
+    """Return whether a proxy can stand for a data set; torch asks data pipes for their class."""
     return not isinstance(dataset, IterDataPipe | MapDataPipe)
 
 

@@ -155,7 +155,7 @@ class LoaderReport:
         """Note that a batch came."""
         idle = None if self._event is None else bool(self._event.query())
         self._event = None
-        timing = sample_timing.timing_seconds(self.folder)  # in the training process it is no wait of the program's own
+        timing = sample_timing.timing_seconds(self.folder)  # in the training process it is not a wait of the program
         self.step_records.append(Step(began, max(now - began - timing + self._timing, 0.0), None, first, idle))
         self._timing = timing
         self._delay = self.run_queue.seconds() if self.run_queue else 0.0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COLUMNS = ("workers", "threads", "step_ms", "low_ms", "high_ms", "waiting", "first_s", "steps", "error")
 WARM = 2  # steps before the clock runs, besides the batches that workers have fetched ahead
 MANY_WORKERS = "This DataLoader will create"  # torch's warning where there are fewer cores: that is what is tried
-WORTH = 0.05  # of the time of a step; a smaller gain is no reason to change a setting
+WORTH = 0.05  # of the time of a step; a smaller gain is not a reason to change a setting
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Trial:
         return statistics.median(self.seconds) if self.worked else float("inf")
 
     def is_clearly_faster(self, other: Trial) -> bool:
-        """Tell whether this is faster in every turn than the other setting in any, and by enough to matter."""
+        """Return whether this is faster in every turn than the other setting in any, and by enough to matter."""
         return max(self.seconds) < min(other.seconds) and self.median < (1 - WORTH) * other.median
 
     def __str__(self) -> str:

@@ -266,7 +266,7 @@ class LockStats:
 
     @property
     def shared(self) -> bool:
-        """Tell whether the workers wait for a lock that one of them holds; their own threads do not count."""
+        """Return whether the workers wait for a lock that one of them holds; their own threads do not count."""
         return self.moments >= MOMENTS and self.some >= SOME * self.moments and self.all <= ALL * self.moments
 
 

@@ -295,7 +295,7 @@ class LayerWatch:
         return stack
 
     def _capturing(self) -> bool:
-        """Tell whether a CUDA graph is being recorded: our work would become part of each of its replays."""
+        """Return whether a CUDA graph is being recorded: our work would become part of each of its replays."""
         return self._store.clock.cuda and torch.cuda.is_current_stream_capturing()
 
     def _guarded(self, act: Callable[[], object]) -> None:

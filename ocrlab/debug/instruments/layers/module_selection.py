@@ -66,7 +66,7 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def is_callable(module: nn.Module) -> bool:
-    """Tell whether a module has a forward that runs hooks; a ModuleList has none, a module of torch.jit takes none."""
+    """Return whether a module has a forward that runs hooks: not a ModuleList, and not a module of torch.jit."""
     if is_jit(module):
         return False
     return "forward" in vars(module) or type(module).forward is not nn.Module.forward

@@ -247,12 +247,12 @@ def _slot_to_read(tensor: Tensor, read: Tensor, vector: Tensor) -> Slot:
 
 
 def _may_mask(tensor: Tensor) -> bool:
-    """Tell whether a tensor could be a mask of attention: it is not learned and nothing before it is."""
+    """Return whether a tensor could be a mask of attention: it is not learned and nothing before it is."""
     return not tensor.requires_grad and not isinstance(tensor, nn.Parameter)
 
 
 def _is_mask(figures: Figures, high: float) -> bool:
-    """Tell whether all values are 0 or -Inf; `high` is the largest."""
+    """Return whether all values are 0 or -Inf; `high` is the largest."""
     return not figures.nan and high == 0 and figures.zeros + figures.inf == figures.count
 
 

@@ -51,7 +51,7 @@ class StepCounter:
             if not self.counted:
                 self.end()
         if not self.counted and not self.trains and torch.is_grad_enabled():
-            self.trains, self.number = True, 0  # what came before, like a trial of the validation, was no step
+            self.trains, self.number = True, 0  # what came before, like a trial of the validation, was not a step
             self.on_begin()
 
     def end(self) -> None:
@@ -77,7 +77,7 @@ class StepCounter:
         self.end()
 
     def _is_model_optimizer(self, optimizer: Optimizer) -> bool:
-        """Tell whether an optimiser has a parameter of the model."""
+        """Return whether an optimiser has a parameter of the model."""
         model = self.model()
         if optimizer not in self._ours and model is not None:
             ids = {id(parameter) for parameter in model.parameters()}
@@ -86,5 +86,5 @@ class StepCounter:
 
 
 def in_backward() -> bool:
-    """Tell whether this thread is inside of a backward pass: a forward there is one that checkpointing repeats."""
+    """Return whether this thread is inside of a backward pass: a forward there is one that checkpointing repeats."""
     return bool(torch._C._current_graph_task_id() != -1)

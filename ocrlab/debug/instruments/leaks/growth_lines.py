@@ -51,7 +51,7 @@ class Statement(NamedTuple):
                 yield from ast.walk(child)
 
     def growths(self) -> Iterator[tuple[ast.expr, str, ast.AST | None]]:
-        """Yield what the statement makes grow, by which method, and what an assignment adds."""
+        """Yield what the statement makes grow, the method, and the value that an assignment adds."""
         for part in self.parts():
             if isinstance(part, ast.Call):
                 if isinstance(part.func, ast.Attribute) and part.func.attr in GROWS:
@@ -142,7 +142,7 @@ def _statements(file: str, around: tuple[ast.AST, ...]) -> Iterator[Statement]:
 
 
 def _is_in(statement: Statement, code: CodeType) -> bool:
-    """Tell whether a statement belongs to the function, or the top of the module, of a code object."""
+    """Return whether a statement belongs to the function, or the top of the module, of a code object."""
     function = statement.function
     if function is None:
         return code.co_name == "<module>"
@@ -169,7 +169,7 @@ def _variable(node: ast.AST) -> str:
 
 
 def _is_number(node: ast.AST | None, name: str) -> bool:
-    """Tell whether an expression is a number besides the variable `name`: step + 1, count + len(batch)."""
+    """Return whether an expression is a number besides the variable `name`: step + 1, count + len(batch)."""
     if isinstance(node, ast.BinOp):
         return _is_number(node.left, name) and _is_number(node.right, name)
     if isinstance(node, ast.Call):
@@ -195,7 +195,7 @@ def _bound(statement: Statement, name: str) -> str:
 
 
 def _compares_length(node: ast.Compare, name: str) -> bool:
-    """Tell whether len(name) is compared by size, and not only to find out whether anything is there."""
+    """Return whether len(name) is compared by size, and not only to find out whether anything is there."""
     sides = [node.left, *node.comparators]
     lengths = [side.args for side in sides if isinstance(side, ast.Call) and _last(side.func) == "len"]
     small = any(isinstance(side, ast.Constant) and isinstance(side.value, int) and side.value <= 1 for side in sides)

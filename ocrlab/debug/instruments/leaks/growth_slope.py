@@ -50,7 +50,7 @@ def slope(steps: Sequence[float], values: Sequence[float]) -> Slope:
 
 
 def still_grows(steps: Sequence[float], values: Sequence[float]) -> bool:
-    """Tell whether the later half grows at least half as fast as the whole: what levels off is a cache, no leak."""
+    """Return whether the later half grows at least half as fast as the whole: what levels off is a cache, no leak."""
     middle = len(steps) // 2
     whole, later = slope(steps, values), slope(steps[middle:], values[middle:])
     return whole.value > 0 and later.value >= 0.5 * whole.value

@@ -7,7 +7,7 @@ print(watch.finding())          watch.leaks has the leaks
 
 Each step three figures are read (resident memory, what malloc has given out, CUDA's allocator), which costs some
 microseconds. Only when they grow, a census is taken at four steps: see `object_census`. Caches that have a bound, and
-what levels off, are no leaks.
+what levels off, are not leaks.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def watch(model: nn.Module | None = None, loader: Any = None) -> Iterator[LeakWa
     loader     a DataLoader whose workers are watched, too, from its next iteration on
 
     Growth is in MiB a step, with the interval in which it lies and how sure that is. Raises ConfigError for a model
-    that is no nn.Module.
+    that is not an nn.Module.
     """
     if model is not None and not isinstance(model, nn.Module):
         raise ConfigError("watch_leaks needs a model", got=type(model).__name__, need="a torch.nn.Module, or None")
@@ -73,7 +73,7 @@ def watch(model: nn.Module | None = None, loader: Any = None) -> Iterator[LeakWa
 
 
 class LeakWatch:
-    """The leaks of one training: `leaks`, the largest first; `notes` says what grew and is no leak."""
+    """The leaks of one training: `leaks`, the largest first; `notes` says what grew and is not a leak."""
 
     def __init__(self, model: nn.Module | None, loader: Any = None) -> None:
         self.leaks: list[Leak] = []
@@ -189,7 +189,7 @@ class LeakWatch:
                 del self._samples[name][: MOST_SAMPLES // 2 : 2]  # older steps are kept more coarsely
 
     def _is_growing(self) -> bool:
-        """Tell whether something grows: fast over the last steps, or slowly over all of them.
+        """Return whether something grows: fast over the last steps, or slowly over all of them.
 
         What malloc has given out is exact. Resident memory comes and goes, and must have grown by more to count.
         """
@@ -266,7 +266,7 @@ class LeakWatch:
 
 
 def _rises(samples: Samples, least: float) -> bool:
-    """Tell whether the last quarter lies above the first one throughout, by enough, and with a slope that is sure.
+    """Return whether the last quarter lies above the first one throughout, by enough, and with a slope that is sure.
 
     The cheap comparison comes first: the slope of all pairs is computed only where something did rise.
     """

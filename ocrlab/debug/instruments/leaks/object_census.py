@@ -75,7 +75,7 @@ class Census:
             self._lengths_after = _lengths(gc.get_objects())
 
     def is_ready(self, step: int, wait: int = WAIT) -> bool:
-        """Tell whether enough steps have gone by to judge."""
+        """Return whether enough steps have gone by to judge."""
         return not self.following and step >= self.last + wait
 
     def judge(self, step: int, hooked: Iterable[nn.Module] = ()) -> list[Candidate]:
@@ -99,7 +99,7 @@ class Census:
             self.tracker.guard.fail(RuntimeError("another dispatch mode was opened meanwhile"))
 
     def _existed(self, number: int) -> bool:
-        """Tell whether an object of this id existed before the census."""
+        """Return whether an object of this id existed before the census."""
         at = int(np.searchsorted(self._ids, number))
         return at < len(self._ids) and int(self._ids[at]) == number
 
@@ -182,7 +182,7 @@ class Census:
             if before is None or after is None or number in reported or kind is not before[1]:
                 continue
             first, later = (after[0] - before[0]) / (self.last - self.first), (len(thing) - after[0]) / waited
-            if first <= 0 or later < 0.5 * first:  # what levels off is no leak
+            if first <= 0 or later < 0.5 * first:  # what levels off is not a leak
                 continue
             newest = list(thing.values() if isinstance(thing, dict) else thing)[-4:]
             size = mean_bytes(newest) * later

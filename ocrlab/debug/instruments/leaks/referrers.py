@@ -48,7 +48,7 @@ class Holder:
 class HolderSearch:
     """The modules and the user's functions of one moment, in which the holders of many objects can be looked up.
 
-    `existed` tells of an id whether the object is older than what leaks; None: all are. `hooked` are modules whose
+    `existed` returns for an id whether the object is older than the leak; None: all are. `hooked` are modules whose
     hooks are called so, `skip` objects that belong to the search itself.
     """
 
@@ -200,5 +200,5 @@ def _key(names: Any, child: Any) -> Any:
 
 
 def _is_class(thing: Any, names: dict[Any, Any]) -> bool:
-    """Tell whether a dict is that of a class, whose own `__dict__` is only a view of it."""
+    """Return whether a dict is that of a class, whose own `__dict__` is only a view of it."""
     return isinstance(thing, type) and names.get("__module__") == thing.__module__ and "__dict__" in names

@@ -5,7 +5,7 @@ needs.parts                     bytes by name: parameters, gradients, optimiser 
 needs.peak                      their sum, at the highest moment of a step
 
 The highest moment is found by following every storage from its birth to its death, so that gradients that come while
-activations go are not counted twice. What an operator takes inside itself and the holes of a heap are no tensors, and
+activations go are not counted twice. What an operator takes inside itself and the holes of a heap are not tensors, and
 not in it.
 """
 

@@ -8,7 +8,7 @@ watch.plot()                    its timeline
 watch.finding()                 in one sentence; print(watch) shows the table and the sentence
 
 Storages are counted once, whoever shares them. What an operator uses inside itself (the scratch space of a convolution)
-is no tensor and not counted; the high-water mark of the process or of the allocator, which is reported too, has it.
+is not a tensor and not counted; the high-water mark of the process or of the allocator, which is reported too, has it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def watch(model: nn.Module, optimizer: Any = None) -> Iterator[MemoryWatch]:
     model      any nn.Module, on the CPU or on CUDA
     optimizer  one or several; one that is not given is found when it makes its first step
 
-    A step takes about twice as long meanwhile. Raises ConfigError for a model that is no nn.Module, and inside of
+    A step takes about twice as long meanwhile. Raises ConfigError for a model that is not an nn.Module, and inside of
     another watch.
     """
     if not isinstance(model, nn.Module):

@@ -193,5 +193,5 @@ def stored_bytes(tensor: Tensor) -> float:
 
 
 def is_fake(storage: Any) -> bool:
-    """Tell whether a storage is a compiler's fake without memory, whatever device its tensor names."""
+    """Return whether a storage is a compiler's fake without memory, whatever device its tensor names."""
     return bool(storage.device.type == "meta")

@@ -11,7 +11,7 @@ import re
 
 HALF, BF16, TF32, FP32 = "float16", "bfloat16", "tf32", "float32"
 ALL = (HALF, BF16, TF32, FP32)
-# (the whole name by which CUDA calls the card, its formats, their TFLOP/s at boost clock)
+# (the full name of the card in CUDA, its formats, their TFLOP/s at boost clock)
 CARDS: tuple[tuple[str, tuple[str, ...], tuple[float, ...]], ...] = (
     (r"NVIDIA (H200|H100 80GB HBM3)", ALL, (989, 989, 494, 67)),
     (r"NVIDIA H100 NVL", ALL, (835, 835, 417, 60)),

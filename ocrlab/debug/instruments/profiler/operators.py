@@ -84,7 +84,7 @@ def _module_and_phase(event: Any, modules: dict[int, str]) -> tuple[str, str]:
 
 
 def on_device(event: Any) -> bool:
-    """Tell whether an event is a kernel or a copy: its time is counted at the operator that launched it."""
+    """Return whether an event is a kernel or a copy: its time is counted at the operator that launched it."""
     return "CPU" not in str(event.device_type)
 
 
@@ -116,7 +116,7 @@ def busy_seconds(events: Iterable[Any]) -> float:
 
 
 def is_compiled(events: Iterable[Any]) -> bool:
-    """Tell whether torch.compile's code ran."""
+    """Return whether torch.compile's code ran."""
     return any("Torch-Compiled Region" in e.name or e.name.startswith("CompiledFunction") for e in events)
 
 

@@ -88,8 +88,8 @@ def check(
 
     Weights, gradients, requires_grad, buffers, attributes, hooks and modes of the modules, the optimizers, the batch
     and the random states are as before, also after an exception. What the loss raises becomes a finding. After a CUDA
-    error that kills the context no tensor is put back. Raises ConfigError for a model that is no nn.Module and for a
-    loss that cannot be called.
+    error that kills the context no tensor is put back. Raises ConfigError if the model is not an nn.Module or the loss
+    cannot be called.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError("Only a torch module can be checked", got=type(model).__name__, need="an nn.Module")

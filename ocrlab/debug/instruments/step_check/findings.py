@@ -15,7 +15,7 @@ from ocrlab.debug.instruments.tensor_facts import under_vmap
 from ocrlab.debug.instruments.tensor_tree import DEEPEST, dotted_tensors, parts
 
 NONE = "none of the batch"
-ROWS = 4  # samples from which on it is no chance that all answers are equal
+ROWS = 4  # from so many samples on, equal answers are not chance
 SAME = 1e-6  # of the largest answer: by less, two answers in float32 are one
 ORDERED: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool)
 ORDERED += (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)  # types that have amin and amax
@@ -132,7 +132,7 @@ def not_finite(tensor: Tensor) -> Tensor | None:
 
 
 def is_attention_mask(tensor: Tensor) -> bool:
-    """Tell whether a tensor says where attention may look: it is 0 there, -infinity elsewhere, and not learned."""
+    """Return whether a tensor says where attention may look: it is 0 there, -infinity elsewhere, and not learned."""
     if tensor.requires_grad or isinstance(tensor, nn.Parameter) or not tensor.is_floating_point():
         return False
     zeros = tensor == 0
@@ -245,7 +245,7 @@ def advice(error: BaseException, batch: Any) -> str:
 
 
 def all_rows_equal(tensors: list[Tensor]) -> bool:
-    """Tell whether every row of some tensors is the same, as far as float32 can tell; of a device it waits."""
+    """Return whether every row of some tensors is the same, as far as float32 can tell; of a device it waits."""
     return bool(tensors) and all(bool(rows_equal(t)) for t in tensors)
 
 

@@ -36,7 +36,7 @@ LARGE = 16.0  # mean size of an input: images of 0..255 have about 100, normalis
 FLAT = 0.02  # a picture of 0..1, divided by a deviation of 0..255, spans less
 LEAST_VALUES = 8  # more than a picture of 0..255 has in so small a span
 WIDE = 2.0  # deviation of a picture that was divided by one twice; once gives about 1
-EDGE = 2e-3  # by which black or white may miss its number
+EDGE = 2e-3  # deviation of black or white
 
 Violation = tuple[str, str, str]  # got, need, do
 
@@ -66,7 +66,7 @@ def _correlation(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _flipped(images: Tensor, other: str, masks: Tensor) -> Iterator[Finding]:
-    """Tell of masks of which some belong to their picture as it is, and others only to its mirror image."""
+    """Report masks of which some belong to their picture as it is, and others only to its mirror image."""
     step = max(1, min(masks.shape[-2:]) // MOST_PIXELS)
     masks = masks[:MOST_PIXELS, ::step, ::step].float()
     for channel in range(min(images.shape[1], COLOURS[0])):

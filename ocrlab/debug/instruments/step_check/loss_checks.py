@@ -37,7 +37,7 @@ PLAIN = (*CLASSES, *DISTANCES, functional.binary_cross_entropy, functional.binar
 LOSSES = (*PLAIN, functional.ctc_loss, functional.kl_div)
 ARGUMENTS = {functional.ctc_loss: ("log_probs", "targets")}  # of all others: input, target
 WARNED = ("targets.constant", "loss.logits")  # may be meant
-SUMMED = 1e-2  # by which the probabilities of a row may miss 1: half precision
+SUMMED = 1e-2  # deviation from 1 of the sum of a row's probabilities: half precision
 CUTS = frozenset("gt ge lt le eq ne greater greater_equal less less_equal not_equal isclose".split())
 CUTS |= {f"__{name}__" for name in CUTS} | frozenset("argmax argmin argsort bool int long short byte".split())
 FLAT = frozenset("round round_ sign sign_ sgn floor floor_ ceil ceil_ trunc trunc_ heaviside".split())  # derivative 0
@@ -96,7 +96,7 @@ def arguments(function: Any, args: tuple[Any, ...], named: dict[str, Any]) -> tu
 
 
 def _squashed(function: Any, input: Tensor) -> Iterator[tuple[str, str, str, str]]:
-    """Tell of a softmax or sigmoid before a loss that makes its own."""
+    """Report a softmax or sigmoid before a loss that makes its own."""
     last = maker(input)
     if function in LOGITS and last in SQUASHED:
         name = SQUASHED[last]
@@ -115,15 +115,13 @@ def _squashed(function: Any, input: Tensor) -> Iterator[tuple[str, str, str, str
 def _logarithms(
     function: Any, input: Tensor, target: Tensor, named: dict[str, Any]
 ) -> Iterator[tuple[str, str, str, str]]:
-    """Tell of probabilities or logits where a loss needs the logarithms of probabilities."""
+    """Report probabilities or logits where a loss needs the logarithms of probabilities."""
     last = maker(input)
     if function is functional.ctc_loss and input.ndim >= 2:
         sums = input.float().exp().sum(-1).flatten()
         sums = sums[(input != 0).any(-1).flatten()]  # frames that are filled up
         if sums.numel() and float(((sums - 1).abs() > SUMMED).float().mean()) > 0.5:
-            got = (
-                f"its input is no logarithm of probabilities: e to the power of a frame sums up to {float(sums[0]):.4g}"
-            )
+            got = f"its input is not a logarithm of probabilities: exp of a frame adds up to {float(sums[0]):.4g}"
             got = f"its input comes from a {SQUASHED[last]}, without a logarithm" if last in SQUASHED else got
             yield "loss.logarithm", got, "log_softmax", "Call log_softmax(-1) on the logits: it can fall below 0 now"
     if function is functional.kl_div:
@@ -147,7 +145,7 @@ def _sizes(function: Any, input: Tensor, target: Tensor) -> Iterator[tuple[str, 
 
 
 def _reach(input: Tensor, target: Tensor) -> Iterator[tuple[str, str, str, str]]:
-    """Tell of targets that the last function of the model cannot give."""
+    """Report targets that the last function of the model cannot give."""
     last = maker(input)
     if last not in BOUNDS or not target.is_floating_point():
         return

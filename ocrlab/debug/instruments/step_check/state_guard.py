@@ -78,7 +78,7 @@ class StepState:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put everything back, but for the counters by which torch sees that a tensor was written to.
+        """Put everything back, except the counters with which torch detects writes to a tensor.
 
         What fails keeps nothing else from being put back.
         """

@@ -63,7 +63,7 @@ def check_model(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[F
         if frozen:
             got, do = (
                 f"frozen, like all of its kind: {shortened_list(frozen)}",
-                "Look at the names by which parameters are frozen",
+                "Check the names of the parameters that you freeze",
             )
             yield Finding("weights.biases", "the model", f"only biases train; weights are {got}", "weights", do, "warn")
     yield from check_switches(model)
@@ -125,7 +125,7 @@ def _adrift_in_training(model: nn.Module, names: Sequence[str]) -> list[str]:
 
 
 def trains_head(model: nn.Module) -> bool:
-    """Tell whether what trains in a model in eval mode was put back into train mode: a head on a frozen trunk."""
+    """Return whether what trains in a model in eval mode was put back into train mode: a head on a frozen trunk."""
     own = [module for module in model.modules() if any(p.requires_grad for p in module.parameters(recurse=False))]
     return bool(own) and all(module.training for module in own)
 
@@ -197,8 +197,8 @@ def check_batch_types(model: nn.Module, named: Sequence[tuple[str, Tensor]]) -> 
 def check_untrained_part(model: nn.Module) -> Iterator[Finding]:
     """Yield a frozen part whose weights are those that torch begins with: no checkpoint has reached it.
 
-    Told by its normalisations, which no training leaves at 1 and 0, and by linear and convolution weights that lie
-    within the bounds of torch's own start. To be asked before a step: BatchNorm counts what it sees.
+    The signs are normalisations at 1 and 0, which no training leaves so, and linear and convolution weights within the
+    bounds of torch's initialisation. Call it before a step: BatchNorm counts its batches.
     """
     parts = [(name, module) for name, module in model.named_modules() if _frozen(module)]
     norms = [module for _, module in parts if isinstance(module, NORMS) and module.weight is not None]
@@ -221,7 +221,7 @@ def _frozen(module: nn.Module) -> bool:
 
 
 def _begins(module: nn.Module) -> bool:
-    """Tell whether a normalisation has learned nothing, and seen nothing."""
+    """Return whether a normalisation has learned nothing, and seen nothing."""
     weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
     if weight is None or not bool((weight == 1).all()) or (bias is not None and bool(bias.any())):
         return False
@@ -230,7 +230,7 @@ def _begins(module: nn.Module) -> bool:
 
 
 def is_torch_start(module: nn.Module) -> bool:
-    """Tell whether a layer's weights lie within 1 / sqrt(fan in), up to it: how torch begins."""
+    """Return whether a layer's weights lie within 1 / sqrt(fan in), up to it: how torch begins."""
     weight = module.weight
     assert isinstance(weight, Tensor)
     bound = float(weight[0].numel()) ** -0.5

@@ -29,7 +29,7 @@ from ocrlab.debug.instruments.step_check.state_guard import (
 )
 
 VANISHED = 1e-8  # share of the largest gradient: what float32 can tell beside it
-WORSE = (3.0, 1.0)  # times, and by how much, a loss may grow by its own step: more is no step down
+WORSE = (3.0, 1.0)  # times, and by how much, a loss may grow by its own step: more is not a step down
 SMALL = 1e-2  # what a block multiplies by, from which on down it begins as next to nothing
 ROUNDING = 1e-5  # share of the largest gradient: of a bias before BatchNorm, which is 0 but for rounding, it is 5e-6
 MANY, FEW = 64, 0.1  # values with a gradient, and the share of them that a step in half precision should change
@@ -104,7 +104,7 @@ def check_unlisted_weights(model: nn.Module, optimizers: Sequence[Any]) -> Itera
         yield Finding("weights.unlisted", name, got, "registered modules", do)
     plain_ones = [name for name, t in unregistered_tensors(model) if t.grad is not None and id(t) not in optimized]
     if plain_ones:
-        got = "a tensor that gets a gradient, is no parameter of the model, and is in no optimiser: it never moves"
+        got = "a tensor that gets a gradient, is not a parameter of the model, and is in no optimiser: it never moves"
         do = "Wrap it in nn.Parameter and set it as an attribute, or use nn.ParameterList for several"
         yield Finding("weights.unlisted", shortened_list(plain_ones), got, "a registered parameter", do)
 

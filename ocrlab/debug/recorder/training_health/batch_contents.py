@@ -1,7 +1,7 @@
 """What is in the batches that are looked at: equal batches or samples, constant targets, values that are not finite.
 
-Of a large batch on the host only some bytes are read: all of it is read where those are equal, or constant, so that
-what is said holds to the last bit. Values that are not finite are looked for in `SEARCHED` bytes of each tensor, in
+Of a large batch on the host only some bytes are read. If those are equal or constant all of it is read, so that a
+report is exact to the last bit. Values that are not finite are looked for in `SEARCHED` bytes of each tensor, in
 another part at each look. On a device all is read, and what was computed is used when it has arrived.
 """
 

@@ -25,7 +25,7 @@ from ocrlab.debug.recorder.training_health.tensor_figures import any_nonzero, ca
 LARGE = 256.0  # times: a sum in place of a mean, or the weight of a loss, is often less
 ENOUGH = 4  # looks
 TIMES = 64.0  # batches whose gradients are added
-SAME = 1e-3  # share by which norms may differ that were clipped to the same limit
+SAME = 1e-3  # relative difference of norms that were clipped to the same limit
 FAINT = 1e-2  # norm of all gradients that is too small for a limit
 
 
@@ -99,7 +99,7 @@ class GradScalerCheck:
         self.size = size
         self.looks += 1
         self.largest = max(self.largest, size)
-        times = TIMES if before else 1.0  # by which it may have grown until the step
+        times = TIMES if before else 1.0  # growth allowed until the step
         self.direct += not is_by_scaler and used * size > 2 * times * came
 
     def stepped(self, norms: dict[str, float]) -> None:
@@ -136,13 +136,13 @@ class GradScalerCheck:
 
 
 def _by_scaler() -> bool:
-    """Tell whether a GradScaler makes the step at hand."""
+    """Return whether a GradScaler makes the step at hand."""
     frames = (frame for frame, _ in traceback.walk_stack(None))
     return any(frame.f_code is torch.amp.GradScaler.step.__code__ for frame in frames)
 
 
 def _is_large(size: float) -> bool:
-    """Tell whether a loss was made larger as a GradScaler does it: by a power of two."""
+    """Return whether a loss was made larger as a GradScaler does it: by a power of two."""
     return math.isfinite(size) and size >= LARGE and not math.log2(size) % 1
 
 
@@ -151,5 +151,5 @@ def _all_scalers() -> list[Any]:
 
 
 def _is_scale(size: float) -> bool:
-    """Tell whether there is a GradScaler with this scale; asked only where a loss was made larger."""
+    """Return whether there is a GradScaler with this scale; asked only where a loss was made larger."""
     return any(scaler.is_enabled() and scaler.get_scale() == size for scaler in _all_scalers())

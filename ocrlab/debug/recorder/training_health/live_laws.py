@@ -23,7 +23,7 @@ from ocrlab.debug.laws.resume import lost_state
 from ocrlab.debug.recorder.figure_transfer import arrives_later
 from ocrlab.run_folder.fail_safe import guard
 
-VALUES = 64  # of a sample, evenly spread, by which it is known again
+VALUES = 64  # of a sample, evenly spread, that identify it
 ROWS = 20_000  # samples of the first pass, and of validation, that are compared
 LARGE = 20_000_000  # parameters of a copy, from which on it is not compared
 NODES = 200  # of a loss's graph that are looked at
@@ -154,7 +154,7 @@ class LiveLaws:
         # a whole batch of training samples is an evaluation of the training set, which is meant
         mixed = [row for rows, met in calls if met < len(rows) for row in rows]
         if mixed and (text := overlap(self.train_rows, dict.fromkeys(mixed))):
-            yield f"{text}: the validation is no measure of what is new. Split before a source is repeated or augmented"
+            yield f"{text}: validation does not measure new samples. Split before a source is repeated or augmented"
 
     def _accumulation(self) -> Iterator[str]:
         by_step: dict[Any, list[tuple[float, float]]] = {}

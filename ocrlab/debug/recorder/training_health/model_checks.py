@@ -111,7 +111,7 @@ COLUMNS = 256  # numbers of a target of one sample
 LAST = 50  # losses at the end
 BETTER = 0.97  # of the constant's loss: above it nothing was learned but how frequent each answer is
 LATEST = 64  # micro-batches after which a loss no longer comes from a device
-EQUAL = 1e-3  # share by which the noted loss may differ from the one that is computed here
+EQUAL = 1e-3  # relative difference of the recorded loss and the one that is computed here
 SENT = 1 << 18  # numbers of an answer and its targets that may travel from a device
 
 
@@ -211,7 +211,7 @@ class ConstantBaseline(Check):
 
 
 def _fits(output: Tensor, target: Tensor) -> bool:
-    """Tell whether a tensor may be the targets of an output; one as large as an image is too much to keep."""
+    """Return whether a tensor may be the targets of an output; one as large as an image is too much to keep."""
     if not target.is_floating_point():
         is_whole = target.dtype == torch.int64 and output.ndim == target.ndim + 1 and len(output) == len(target)
         return is_whole and output.shape[2:] == target.shape[1:]

@@ -445,12 +445,12 @@ def gradient_norms(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _is_remote(group: Mapping[str, Any]) -> bool:
-    """Tell whether a group of an optimiser has its rate on a device, where it is not read."""
+    """Return whether a group of an optimiser has its rate on a device, where it is not read."""
     return any(isinstance(value := group.get(key), Tensor) and arrives_later(value) for key in ("lr", "weight_decay"))
 
 
 def capturing() -> bool:
-    """Tell whether a CUDA graph is being captured, or a graph traced: nothing may be read from a tensor then."""
+    """Return whether a CUDA graph is being captured, or a graph traced: nothing may be read from a tensor then."""
     if torch.compiler.is_compiling():
         return True
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -20,7 +20,7 @@ LONG = 20  # losses that are the same to the last bit
 HALF = 0.5  # of all steps with a learning rate of 0
 FAINT, LOW = 1e-6, 0.9e-3  # of the largest learning rate; a thousandth is where schedules by tenths end
 WARMED = 50  # steps from which on a warm-up should have ended
-NOTHING = 1e-7  # share by which weights change in a step that does nothing: float32 can tell 6e-8
+NOTHING = 1e-7  # relative change of weights in a step that does nothing: float32 resolves 6e-8
 ROSE = (3.0, 1.0)  # times, and by how much, the loss at the end is above that of the beginning
 FEW = 32  # samples whose targets may well be equal by chance: pages without text
 MOSTLY = 0.6  # of the looks: where sorted data passes to its next class, a batch holds two
@@ -35,7 +35,7 @@ class InspectedStep:
     owned: set[str] = field(default_factory=set)
     norms: dict[str, float] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)
-    change: float = 0.0  # by which share of their size all weights changed
+    change: float = 0.0  # of all weights, relative to their size
 
 
 @dataclass

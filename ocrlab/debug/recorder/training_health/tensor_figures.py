@@ -14,7 +14,7 @@ from ocrlab.debug.instruments.step_check.findings import is_readable, stored_val
 from ocrlab.debug.recorder.figure_transfer import arrives_later
 
 WIDTHS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-SAMPLED = 64  # values of a tensor by which the size of its change is measured
+SAMPLED = 64  # values of a tensor from which the size of its change is estimated
 
 
 def flattened(tensor: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ def norm(tensor: Tensor) -> Tensor:
 
 
 def can_read_gradient(gradient: Tensor | None) -> bool:
-    """Tell whether a gradient can be read without a wait: a sparse one on a device is joined first, which waits."""
+    """Return whether a gradient can be read without a wait: a sparse one on a device is joined first, which waits."""
     return gradient is not None and not (gradient.layout != torch.strided and arrives_later(gradient))
 
 

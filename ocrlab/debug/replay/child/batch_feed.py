@@ -245,7 +245,7 @@ def indices(step: Step) -> Any:
 
 
 def _is_last(loader: Any, step: Step) -> bool:
-    """Tell whether a batch was the last one of its loader, or nobody knows how many there are."""
+    """Return whether a batch was the last one of its loader, or nobody knows how many there are."""
     try:
         return int(step.order.get("position", -1)) + 1 >= len(loader)
     except (TypeError, RuntimeError):  # a stream has no length
@@ -456,5 +456,5 @@ def pending_batches(recorded: Flight, steps: Sequence[Step], last: int, folder: 
 
 
 def _ended_loading(recorded: Flight, end: Step, newest: Step) -> bool:
-    """Tell whether the run ended while it waited for a batch, or after one that could not be loaded."""
+    """Return whether the run ended while it waited for a batch, or after one that could not be loaded."""
     return end.phase == "data" or last_batch_failed(recorded.workers, newest.time)

@@ -155,12 +155,12 @@ def absolute(path: Any) -> str:
 
 
 def is_below(path: str, tops: Any) -> bool:
-    """Tell whether a path is one of some folders, or in one of them."""
+    """Return whether a path is one of some folders, or in one of them."""
     return any(path == top or path.startswith(top.rstrip("/") + "/") for top in tops)
 
 
 def exists(path: str) -> bool:
-    """Tell whether there is something at a path, be it a broken link."""
+    """Return whether there is something at a path, be it a broken link."""
     try:
         LSTAT(path)
     except (OSError, ValueError):
@@ -169,7 +169,7 @@ def exists(path: str) -> bool:
 
 
 def is_protected(path: str) -> bool:
-    """Tell whether a path must not be changed; new files of the temporary folder belong to the program."""
+    """Return whether a path must not be changed; new files of the temporary folder belong to the program."""
     if not path or is_below(path, writable_dirs):
         return False
     return not is_below(path, (folders["temporary"],)) or (exists(path) and not is_below(path, created_paths))
@@ -185,7 +185,7 @@ def copy_of(path: Any) -> str:
 
 
 def is_later(path: Any) -> bool:
-    """Tell whether a file of the user was written after the run began; False after the first batch."""
+    """Return whether a file of the user was written after the run began; False after the first batch."""
     began, _, rest = os.environ.get(BEGAN, "").partition(" ")
     try:
         full = absolute(path) if began else ""
@@ -198,7 +198,7 @@ def is_later(path: Any) -> bool:
 
 
 def is_hidden(path: Any) -> bool:
-    """Tell whether a later file does not exist for the program."""
+    """Return whether a later file does not exist for the program."""
     return " hide " in os.environ.get(BEGAN, "") and is_later(path)
 
 
@@ -365,7 +365,7 @@ class Function:
 
 
 def is_active() -> bool:
-    """Tell whether this process writes into the scratch folder."""
+    """Return whether this process writes into the scratch folder."""
     return type(builtins.open).__name__ == Function.__name__
 
 

@@ -235,7 +235,7 @@ class ReplaySession:
             self.finish()
 
     def is_done(self) -> bool:
-        """Tell whether the recorded steps are done, and the batches that the run never got."""
+        """Return whether the recorded steps are done, and the batches that the run never got."""
         return len(self.results) >= len(self.records) + (0 if self.feeding.is_short else self.waiting)
 
     def phase(self, name: str) -> None:
@@ -390,7 +390,7 @@ def leave() -> NoReturn:
 
 
 def same(a: float | None, b: float | None) -> bool | None:
-    """Tell whether two losses are the same 64 bits, None where one is not known; NaN is the same as NaN."""
+    """Return whether two losses are the same 64 bits, None where one is not known; NaN is the same as NaN."""
     if a is None or b is None:
         return None
     return struct.pack("<d", a) == struct.pack("<d", b) or (a != a and b != b)

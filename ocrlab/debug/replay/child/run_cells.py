@@ -159,7 +159,7 @@ def _calls(code: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _awaits(code: str) -> bool:
-    """Tell whether a cell can be compiled only where a loop of events runs it."""
+    """Return whether a cell can be compiled only where a loop of events runs it."""
     try:
         compile(code, "<cell>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):

@@ -27,7 +27,7 @@ from ocrlab.run_folder import launcher
 RECEIVES = ("recv", "irecv", "recv_object_list")
 OBJECTS = ("broadcast_object_list", "scatter_object_list")  # sent by another rank: not even their size is known
 asked: list[int] = []  # the ranks that groups of this process were made for
-from_others: dict[str, None] = {}  # functions by which the program took values of other ranks
+from_others: dict[str, None] = {}  # functions with which the program received values of other ranks
 replaced: dict[str, Any] = {}  # torch's own functions
 
 
@@ -159,5 +159,5 @@ def _note(name: str) -> None:
 
 
 def is_other(job: Mapping[str, Any]) -> bool:
-    """Tell whether this process is not the one that a replay is about."""
+    """Return whether this process is not the one that a replay is about."""
     return job.get("started") not in (None, program_info.process_path())

@@ -20,7 +20,7 @@ from torch import Tensor
 from ocrlab.debug.replay.tracing.call_stack import node_function
 
 Place = dict[str, Any]
-COUNTED = 1 << 62  # sequence numbers above it are no numbers: gradients of leaves
+COUNTED = 1 << 62  # sequence numbers above it are not numbers: gradients of leaves
 
 
 class BackwardTrace:

@@ -21,14 +21,14 @@ ALWAYS = {"masked_select", "nonzero", "take", "_unique2", "unique_dim", "unique_
 ALWAYS |= {"bincount", "histc"}
 ALONG = {"sort", "argsort", "topk", "gather", "index_select", "kthvalue"}  # a dimension
 ALONG |= {"scatter", "scatter_add", "scatter_reduce", "index_add", "index_reduce"}
-LAST = {"sort", "argsort", "topk", "kthvalue"}  # the last one, where none is said
+LAST = {"sort", "argsort", "topk", "kthvalue"}  # the last one by default
 OVER = {"sum": 1, "mean": 1, "amax": 1, "amin": 1, "max": 1, "min": 1, "prod": 1, "var": 1, "std": 1, "logsumexp": 1}
 OVER |= {"median": 1, "any": 1, "all": 1, "argmax": 1, "argmin": 1, "norm": 2, "linalg_vector_norm": 2, "nansum": 1}
 SEVERAL = {"flip": 1, "roll": 2}  # dimensions, as which argument, as in OVER; roll without any rolls them all
 
 
 def name_rows(rows: Sequence[int], batch: Any, count: int, names: Sequence[str], make: Make) -> list[str] | None:
-    """Return the names of the samples of which `rows` of a batch are made; None where that cannot be told.
+    """Return the names of the samples of which `rows` of a batch are made; None if that is unknown.
 
     `make` puts together some of the samples that have `names`. Where a part of the batch is not its beginning (mixtures
     are drawn), one with a row for each sample is taken to have them in their order.
@@ -78,7 +78,7 @@ def _length(make: Make, first: int, batch: Any, count: int) -> int | None:
 
 
 def _is_missed(make: Make, sample: int, number: int, count: int, length: Length) -> bool:
-    """Tell whether a batch without a sample has as many rows less as it is thought to make."""
+    """Return whether a batch without a sample has as many rows less as it is thought to make."""
     try:
         without = traced_batch.batch_size(make([other for other in range(number) if other != sample]))
     except Exception:
@@ -87,7 +87,7 @@ def _is_missed(make: Make, sample: int, number: int, count: int, length: Length)
 
 
 def reorders_rows(name: str, args: Sequence[Any], kwargs: dict[str, Any], count: int | None) -> bool:
-    """Tell whether an operator puts the rows of its first argument, which are of B samples, into another order, or
+    """Return whether an operator puts the rows of its first argument, which are of B samples, into another order, or
     leaves none of them: what a sum over all samples gives for each class are rows of classes.
     """
     operator, tensor = name.rpartition("::")[2].rstrip("_"), args[0] if args else None
@@ -114,7 +114,7 @@ def reorders_rows(name: str, args: Sequence[Any], kwargs: dict[str, Any], count:
 
 
 def _picks(chosen: Any, count: int) -> bool:
-    """Tell whether an index of dimension 0 is any other than 0, 1, 2 ... of all rows."""
+    """Return whether an index of dimension 0 is any other than 0, 1, 2 ... of all rows."""
     if not isinstance(chosen, Tensor):
         return False
     plain = chosen.dim() == 1 and chosen.dtype == torch.int64 and len(chosen) == count and not chosen.is_meta

@@ -39,7 +39,7 @@ class Call:
 
     @property
     def is_loss(self) -> bool:
-        """Tell whether it computes the loss: by its name, or because it has nothing to do with the model's modules."""
+        """Return whether it computes the loss, by its name or because it does not involve the model's modules."""
         kind = type(self.module)
         named = kind.__name__.endswith(("Loss", "Criterion")) or kind.__module__ == "torch.nn.modules.loss"
         return named or not (self.in_model or self.wraps or self.aside)
@@ -72,7 +72,7 @@ class ModuleStack:
                         module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True),
                         module.register_forward_hook(self._leave, with_kwargs=True, always_call=True),
                     ]
-                except (RuntimeError, TypeError):  # a scripted module takes no such hooks: its caller is told
+                except (RuntimeError, TypeError):  # a scripted module takes no such hooks: its caller is reported
                     self.names.pop(id(module), None)
         self.handles.append(register_module_forward_pre_hook(self._enter_stranger))
         self.handles.append(register_module_forward_hook(self._leave_stranger, always_call=True))
@@ -155,7 +155,7 @@ def label(module: nn.Module) -> str:
 
 
 def kind(tensor: Tensor) -> str:
-    """Return shape and number format of a tensor: `(4, 256, 160, 160) bf16`, and its device where that is no CPU."""
+    """Return shape and number format of a tensor: `(4, 256, 160, 160) bf16`, and its device where that is not a CPU."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     device = f" {tensor.device}" if tensor.device.type != "cpu" else ""
     return f"{tuple(tensor.shape)} {SHORT.get(dtype, dtype)}{device}"
@@ -211,5 +211,5 @@ def node_function(node: Any) -> str | None:
 
 
 def is_of_torch(owner: Any) -> bool:
-    """Tell whether a function is one of torch's own, such as those of checkpointing and of module hooks."""
+    """Return whether a function is one of torch's own, such as those of checkpointing and of module hooks."""
     return str(getattr(owner, "__module__", "")).partition(".")[0] == "torch"

@@ -126,7 +126,7 @@ def _scripted(message: str) -> str:
 
 
 def _guards(step: StepTrace, error: BaseException) -> bool:
-    """Tell whether the program has raised where it had just looked at a bad value: `if loss.isnan(): raise`."""
+    """Return whether the program has raised where it had just looked at a bad value: `if loss.isnan(): raise`."""
     (*read, at), (*raised, now) = (_parted(text) for text in (step.read, _own_line(error)))
     return bool(step.read) and read == raised and 0 <= int(now) - int(at) <= GUARD
 
@@ -286,7 +286,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _same(raised: BaseException, error: BaseException) -> bool:
-    """Tell whether two exceptions are one, also where C++ or somebody's `raise ... from` came between."""
+    """Return whether two exceptions are one, also where C++ or somebody's `raise ... from` came between."""
     line: BaseException | None = error
     for _ in range(8):
         if line is raised or (line is not None and type(line) is type(raised) and str(line) == str(raised)):

@@ -60,7 +60,7 @@ def _outside(need: AllowedRange) -> OutOfRange | None:
     if tensor.is_meta or not tensor.numel():
         return None
     if tensor.is_floating_point():
-        mask = (tensor < need.low - SLACK) | (tensor > need.high + SLACK)  # NaN is told elsewhere
+        mask = (tensor < need.low - SLACK) | (tensor > need.high + SLACK)  # NaN is reported elsewhere
     else:
         mask = (tensor < need.low) | (tensor >= need.high)
         if need.ignored is not None:

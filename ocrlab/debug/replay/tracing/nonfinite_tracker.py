@@ -62,7 +62,7 @@ class NonFiniteOrigin:
 
 
 def bad(tensor: Tensor) -> bool:
-    """Tell whether a tensor holds NaN or Inf, in one pass in most cases; False for what has no values."""
+    """Return whether a tensor holds NaN or Inf, in one pass in most cases; False for what has no values."""
     if not tensor.dtype.is_floating_point and not tensor.dtype.is_complex:
         return False
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -110,7 +110,7 @@ class NonFiniteTracker:
         self.births: dict[int, NonFiniteOrigin] = {}
         self.order: list[NonFiniteOrigin] = []  # all of them, the eldest first
         self.names: dict[int, str] = {}  # storage -> "weight decoder.fusion.0.weight", "input batch[0]"
-        self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is no batch
+        self.shapes: set[tuple[int, ...]] = set()  # of parameters: their first dimension is not a batch
         self.count: int | None = None  # B
         self.owners: dict[int, list[Part]] = {}
         self.from_batch: set[int] = (
@@ -154,14 +154,15 @@ class NonFiniteTracker:
         return True
 
     def is_moved(self, tensor: Tensor) -> bool:
-        """Tell whether the rows of a tensor may lie in another order than the samples of the batch."""
+        """Return whether the rows of a tensor may lie in another order than the samples of the batch."""
         count = self.count  # of words as of samples, which come first? Of pictures it is the samples
         square = count is not None and tensor.dim() < 4 and tuple(tensor.shape[:2]) == (count, count)
         return square or pointer(tensor) in self.moved or self._is_part(tensor)
 
     def _is_part(self, tensor: Tensor) -> bool:
-        """Tell whether a tensor is a view of what was computed from the batch, too short for a row of each sample: that
-        of one sample, whose own rows (boxes, shots) may be as many as there are samples.
+        """Return whether a tensor is a view of one sample: computed from the batch, too short for a row of each.
+
+        Its own rows (boxes, shots) may be as many as there are samples.
         """
         where = pointer(tensor)
         if not self.count or tensor.layout != torch.strided or where not in self.from_batch:
@@ -324,7 +325,7 @@ def root(birth: NonFiniteOrigin) -> NonFiniteOrigin:
 
 
 def _full_row(tensor: Tensor) -> bool:
-    """Tell whether some row of a tensor, along its last dimension, is all -Inf."""
+    """Return whether some row of a tensor, along its last dimension, is all -Inf."""
     return bool(tensor.dim() and tensor.numel() and tensor.is_floating_point() and (tensor == -math.inf).all(-1).any())
 
 
@@ -361,14 +362,14 @@ def _how(operator: str, inputs: Sequence[Tensor], birth: NonFiniteOrigin) -> str
 
 
 def _is_huge(tensor: Tensor) -> bool:
-    """Tell whether a tensor of finite numbers holds one that is too large to be meant."""
+    """Return whether a tensor of finite numbers holds one that is too large to be meant."""
     if not tensor.numel() or not tensor.is_floating_point() or tensor.is_meta or bad(tensor):
         return False
     return bool(tensor.detach().abs().max() > HUGE)
 
 
 class LoadingObserver:
-    """What hears the operators of a loading: see ops.Told."""
+    """Observes the operators of a data loading for `OperatorTrace`."""
 
     def __init__(self) -> None:
         self.values = NonFiniteTracker()

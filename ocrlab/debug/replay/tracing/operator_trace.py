@@ -1,4 +1,4 @@
-"""Every operator of a replayed step, forward and backward: told before it runs, looked at when it has run."""
+"""Every operator of a replayed step, forward and backward: reported before it runs, inspected afterwards."""
 
 from __future__ import annotations
 
@@ -133,11 +133,11 @@ def innermost(frames: Sequence[tuple[Any, int]]) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def is_of_package(file: str) -> bool:
-    """Tell whether a code file was installed, and not written by the user."""
+    """Return whether a code file was installed, and not written by the user."""
     return bool(PACKAGES.search(file))
 
 
 @functools.lru_cache(maxsize=4096)
 def is_foreign(file: str) -> bool:
-    """Tell whether a code file is torch's, Lightning's or of this instrument: not what a user wants to be shown."""
+    """Return whether a code file is torch's, Lightning's or of this instrument: not what a user wants to be shown."""
     return file.startswith((*FOREIGN, *OURS)) or any(part in file for part in LIGHTNING)

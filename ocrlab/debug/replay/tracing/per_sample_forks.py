@@ -75,15 +75,16 @@ def each(
 
 
 def tells(tried: Sequence[Mapping[str, Any]], count: int) -> bool:
-    """Tell whether some samples of a batch, and not all, have the fault by themselves, or are needed for it."""
+    """Return whether some samples of a batch, and not all, have the fault by themselves, or are needed for it."""
     bad = [part for part in tried if part["same"] and len(part["samples"]) == 1]
     without = [part for part in tried if part["well"] and len(part["samples"]) == count - 1 > 1]
     return (0 < len(bad) < count and any(part["well"] for part in tried)) or (not bad and 0 < len(without) < count)
 
 
 def went_well(result: Mapping[str, Any]) -> bool:
-    """Tell whether a part had no fault at all. What has another one than the batch was no batch, and tells nothing of
-    its samples: offsets without their values, say.
+    """Return whether a part had no fault at all.
+
+    A part with another fault than the batch was not a batch (offsets without their values, say): it proves nothing.
     """
     return not (result["same"] or any(result.get(name) for name in ("fault", "signal", "hung", "exit_code")))
 
@@ -119,7 +120,7 @@ def place(out: Path, part: list[int]) -> Path:
 
 
 def same(result: Mapping[str, Any], like: Mapping[str, Any]) -> bool:
-    """Tell whether what became of a part is the fault that the batch has: its kind, its module, its exception."""
+    """Return whether what became of a part is the fault that the batch has: its kind, its module, its exception."""
     kind, fault = like.get("kind"), result.get("fault") or {}
     if kind == "hang":
         place = result.get("place") or {}
@@ -146,7 +147,7 @@ def _type(fault: Mapping[str, Any]) -> str:
 def _parts(count: int, tried: list[dict[str, Any]]) -> Iterator[list[int]]:
     """Yield what to try next, by what was tried: singles, or halves of many; then all without what does it alone.
 
-    Where no sample does it alone, each is left out once: it may need company, or a batch of one is no batch.
+    Where no sample does it alone, each is left out once: it may need company, or a batch of one is not a batch.
     """
     todo = [[position] for position in range(count)] if count <= MOST else _halves(range(count))
     while todo:

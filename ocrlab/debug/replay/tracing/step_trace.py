@@ -26,7 +26,7 @@ from ocrlab.debug.replay.tracing.nonfinite_tracker import NonFiniteOrigin, NonFi
 from ocrlab.debug.replay.tracing.operator_trace import OperatorTrace, line
 from ocrlab.run_folder import fail_safe
 
-SHOWN = 8  # inputs of an operator that are told
+SHOWN = 8  # inputs of an operator in a report
 LOSSES = (
     "nll_loss",
     "cross_entropy",
@@ -43,7 +43,7 @@ Place = dict[str, Any]
 
 
 class StepTrace:
-    """A micro-batch between `start` and `stop`; an error of its own is said once on stderr and ends the looking."""
+    """A micro-batch between `start` and `stop`; an internal error is printed once on stderr and ends the inspection."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class StepTrace:
         return next((item[0] for item in raised if item is not None), None)
 
     def is_dead(self, error: BaseException | None = None) -> bool:
-        """Tell whether the CUDA context is dead after `error` was raised; the device is asked where that is open."""
+        """Return whether the CUDA context is dead after `error` was raised; the device is asked where that is open."""
         if not self.dead and (cause := cuda_context.cause_of_death(error)) is not None:
             self.dead, self.died_of = True, cause
         return self.dead
@@ -172,7 +172,7 @@ class StepTrace:
         with self.guarded():
             self._wait()
 
-    # Operators: see traced_ops.Told.
+    # Operators: called by `OperatorTrace`.
 
     def before(self, name: str, inputs: list[Tensor], args: Any, kwargs: Any) -> None:
         if self.blind or self.dead:
@@ -256,11 +256,11 @@ class StepTrace:
         return "loss" if self.modules.outermost else "forward"
 
     def is_evaluating(self) -> bool:
-        """Tell whether the model is in eval() and makes no graph: an evaluation of a loop that does not say so."""
+        """Return whether the model is in eval() and makes no graph: an evaluation of a loop that does not say so."""
         return self.evaluates and not torch.is_grad_enabled() and not any(root.training for root in self.roots)
 
     def was_evaluating(self) -> bool:
-        """Tell whether an evaluation was under way when an exception left it, and with it its no_grad()."""
+        """Return whether an evaluation was under way when an exception left it, and with it its no_grad()."""
         return self.place.get("phase") == "validation" and not any(root.training for root in self.roots)
 
     def _who(self, operator: str) -> str:
@@ -282,7 +282,7 @@ class StepTrace:
         return [kind(tensor) for tensor in sorted(inputs, key=self._is_persistent)[:SHOWN]]
 
     def _is_persistent(self, tensor: Tensor) -> bool:
-        """Tell whether a tensor is a weight, or what else is kept from step to step."""
+        """Return whether a tensor is a weight, or what else is kept from step to step."""
         return not self.values.names.get(pointer(tensor), "input").startswith("input")
 
     def _move_to(self, place: Place) -> None:
@@ -386,5 +386,5 @@ def _first(call: Call) -> list[Tensor]:
 
 
 def _capturing() -> bool:
-    """Tell whether a CUDA graph is being captured: then no value may be read."""
+    """Return whether a CUDA graph is being captured: then no value may be read."""
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

@@ -175,7 +175,7 @@ class Tracer:
         return None
 
     def _is_reordered(self, way: BatchMaker | None) -> bool:
-        """Tell whether samples lie in the batch in another order than their names have."""
+        """Return whether samples lie in the batch in another order than their names have."""
         with contextlib.suppress(Exception):
             return way is not None and way.names == self.names and traced_batch.changes_order(way.make, way.count)
         return False
@@ -200,7 +200,7 @@ class Tracer:
         return [traced_batch.name_of_part(name, str(fault.get("tensor") or "")) for name in origins or ()]
 
     def _is_out_of_reach(self) -> bool:
-        """Tell whether the batch lies on a device that answers nothing any more."""
+        """Return whether the batch lies on a device that answers nothing any more."""
         is_dead = self.step is not None and self.step.dead
         return is_dead and any(tensor.is_cuda for _, tensor in tensor_tree.tensors(self.batch))
 
@@ -237,7 +237,7 @@ class Tracer:
                     step.wait_for_last()  # the program may have failed by what a kernel had left undone
                 value = None if step.is_dead(error) else _value(loss)
                 fault = traced_faults.exception_fault(step, error, self.batch, self.count, value)
-                if not self.is_behind or "batch_before" in (fault or {}):  # else it is no step's
+                if not self.is_behind or "batch_before" in (fault or {}):  # else it is not a step's
                     self._write("failed", fault)
             self._stop()
         self._leave(1)
@@ -310,7 +310,7 @@ class PrefetchedBatches:
     """The newest batches, and `by` how many the program is ahead, as the step before has shown."""
 
     def __init__(self) -> None:
-        self.fetched: list[Fetched] = []  # the newest first; held, so that their storages are no others' meanwhile
+        self.fetched: list[Fetched] = []  # the newest first; held, so that their storages are not others' meanwhile
         self.lead = 0
         self.thread = 0  # that has fetched
 
@@ -330,7 +330,7 @@ class PrefetchedBatches:
         self.lead = self._find_lead(storages)
 
     def is_unknown(self, storages: set[int]) -> bool:
-        """Tell whether the step has used another batch than was thought, or may have, as another thread fetches."""
+        """Return whether the step has used another batch than was thought, or may have, as another thread fetches."""
         return self.thread != threading.get_ident() or self._find_lead(storages) != self.lead
 
     def _find_lead(self, storages: set[int]) -> int:

@@ -10,7 +10,7 @@ import pytest
 
 from ocrlab.debug.diagnosis.cuda_kernels import launch_limits
 
-# Printed by nvcc 13.0 -arch=sm_86 -Xptxas -v for two kernels of ours.
+# Printed by nvcc 13.0 -arch=sm_86 -Xptxas -v for two own kernels.
 PRINTED = """ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function '_Z3bigILi100EEvPd' for 'sm_86'
 ptxas info    : Function properties for _Z3bigILi100EEvPd

@@ -1,4 +1,4 @@
-"""What a DataLoader waits for: copied locks are told from slow samples and from locks that are shared on purpose."""
+"""What a DataLoader waits for: copied locks, slow samples and locks that are shared on purpose are told apart."""
 
 from __future__ import annotations
 

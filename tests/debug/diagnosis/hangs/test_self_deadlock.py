@@ -15,7 +15,7 @@ SOURCES = {
         [("load", 2)],
         "it has taken L already, a few lines above or in the same line",
     ),
-    "behind another one": ("def load(i):\n    L.acquire()\n    L.acquire()\n", [("load", 3)], "taken L already"),
+    "after another one": ("def load(i):\n    L.acquire()\n    L.acquire()\n", [("load", 3)], "taken L already"),
     "around a call": (
         "class D:\n    def load(self, i):\n        with self.lock:\n            return self.read(i)\n"
         "    def read(self, i):\n        with self.lock:\n            return i\n",
@@ -35,9 +35,9 @@ SOURCES = {
         [("load", 4)],
         "",
     ),
-    "one behind another": ("def load(i):\n    with L:\n        pass\n    with L:\n        pass\n", [("load", 4)], ""),
+    "one after another": ("def load(i):\n    with L:\n        pass\n    with L:\n        pass\n", [("load", 4)], ""),
     "another lock": ("def load(i):\n    with A:\n        with B:\n            pass\n", [("load", 3)], ""),
-    "a call behind it": (
+    "a call after it": (
         "def load(i):\n    with L:\n        pass\n    read(i)\ndef read(i):\n    with L:\n        pass\n",
         [("read", 6), ("load", 4)],
         "",

@@ -1,4 +1,4 @@
-"""Rings of processes that wait for each other: of real programs, and what is no ring though it looks like one."""
+"""Rings of processes that wait for each other: of real programs, and what is not a ring though it looks like one."""
 
 from __future__ import annotations
 

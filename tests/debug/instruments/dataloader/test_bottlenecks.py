@@ -1,4 +1,4 @@
-"""Why data come late, in words: one worker behind the others, workers at one lock, epochs that start workers anew."""
+"""Why data come late, in words: one worker slower than the others, workers at one lock, workers that start again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream holds is compared between its workers: one that nobody shares out is told."""
+"""The samples of a stream are compared between its workers: a stream that each worker yields whole is reported."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_masks_of_attention_are_no_fault() -> None:
     with layer_watch.watch(model, "*") as watch:
         model(torch.randn(3, 5, 4), padding(3)).square().mean().backward()
     assert watch.first_nonfinite is None and not watch.table()["worst"].any()
-    assert watch.history()["inf"].max() > 0  # they are told, and not judged
+    assert watch.history()["inf"].max() > 0  # they are reported, and not judged
 
 
 def test_what_a_mask_spoils_is_reported() -> None:

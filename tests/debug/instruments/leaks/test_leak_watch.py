@@ -1,4 +1,4 @@
-"""Leaks: each kind is found with its line, what has a bound or levels off is none, and nothing is left behind."""
+"""Leaks: each kind is found with its line, bounded growth is not reported, and nothing is left behind."""
 
 from __future__ import annotations
 

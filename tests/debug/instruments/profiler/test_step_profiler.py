@@ -1,4 +1,4 @@
-"""Profiled steps are told by operator, module and source line, and compute what they compute without it."""
+"""Profiled steps are listed by operator, module and source line, and compute the same as without the profiler."""
 
 from __future__ import annotations
 

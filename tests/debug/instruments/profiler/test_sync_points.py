@@ -1,4 +1,4 @@
-"""Lines that would wait for a device are told; what is read on the host in any case is not."""
+"""Lines that would wait for a device are reported; values that are on the host in any case are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that gives every sample the same answer to the end is told so; one that begins like that is not."""
+"""A model that gives every sample the same output to the end is reported; one that only begins like that is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loss that ends where a constant answer would is told; one that falls below it, or that is another loss, is not."""
+"""A loss that ends where a constant answer would is reported; a lower one, or another kind of loss, is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A GradScaler that the step bypasses, or that clipping forgets, is told; the right order and other factors are not."""
+"""A GradScaler that the step bypasses, or that clipping forgets, is reported; the right order is not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def report(folder: Path, step: Step, kind: Any = torch.optim.SGD, scale: float =
 
 
 def after(*parts: Callable[[Any, Any, Any], Any]) -> Step:
-    """Return a step of these parts (model, optimiser, scaler), behind backward of the scaled loss."""
+    """Return a step of these parts (model, optimiser, scaler), after backward of the scaled loss."""
 
     def step(loss: Tensor, model: Any, optimizer: Any, scaler: Any) -> None:
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""Trainings that end without an error and learn nothing are told so; trainings that learn are not."""
+"""Trainings that end without an error and learn nothing are reported; trainings that learn are not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def right(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
 
 
 def report(folder: Path, step: Step = right, *, model: Any = None, optimizer: Any = None, **options: Any) -> str:
-    """Train for two epochs and return what is said of it."""
+    """Train for two epochs and return the report."""
     model = net() if model is None else model
     optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-2)
     loader = options.pop("loader", None)

@@ -1,4 +1,4 @@
-"""What is said of what was noted, and loops with faults that no single step shows; more are in test_learning."""
+"""Reports about the recorded figures, and loops with faults that no single step shows."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def dropping() -> nn.Sequential:
 
 
 def validated(folder: Path, back: Callable[[nn.Module], Any]) -> str:
-    """Train for three epochs with a validation behind each, and return what is said."""
+    """Train for three epochs with a validation after each, and return what is printed."""
     model = dropping()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     with recording(folder, model, optimizer) as rec:
@@ -134,7 +134,7 @@ def test_gradients_that_are_filled_with_zeros_after_the_step(tmp_path: Path) -> 
 
 
 def stepped_every(number: int, *, clear: bool) -> Callable[..., None]:
-    """Return a loop body that steps in every `number`th batch, and clears in each or only behind a step."""
+    """Return a loop body that steps in every `number`th batch, and clears in each or only after a step."""
     done = [0]
 
     def body(model: nn.Module, optimizer: Any, batch: Any, rec: Any) -> None:
@@ -157,7 +157,7 @@ def test_gradients_that_are_thrown_away_and_gradients_that_are_collected(tmp_pat
 
 
 class Average:
-    """An average of weights that is no module."""
+    """An average of weights that is not a module."""
 
     def __init__(self, model: nn.Module, share: float) -> None:
         self.weights, self.share = copy.deepcopy(model.state_dict()), share

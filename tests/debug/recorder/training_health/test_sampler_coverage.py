@@ -1,4 +1,4 @@
-"""Samples that are never drawn are told; a sampler that draws with replacement is not."""
+"""Samples that are never drawn are reported; a sampler that draws with replacement is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation data of another size than training data are told; augmentation and plots are not."""
+"""Validation data of another scale than training data are reported; augmentation and plots are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches again: of single samples, up to the end of the last walk and what is behind it, and where there was none."""
+"""Batches of a replay: of single samples, to the end of the last epoch and after it, and without a loader."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RandomRows(Dataset):
 
 def by_size(rows):
     if len(rows) == 1:
-        raise ValueError("one row is no batch")
+        raise ValueError("one row is not a batch")
     return torch.stack(sorted(rows, key=lambda row: float(row.sum()))) + torch.rand(())
 
 

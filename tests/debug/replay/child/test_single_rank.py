@@ -232,7 +232,7 @@ def test_gradients_are_the_ranks_own_under_ddp(
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     twin, x = copy.deepcopy(net), torch.randn(5, 4)
     wrapped = nn.parallel.DistributedDataParallel(net)
-    for _ in range(2):  # its buckets are made anew behind the first
+    for _ in range(2):  # its buckets are built again after the first
         with wrapped.no_sync():
             wrapped(x).sum().backward()
         wrapped(x).square().sum().backward()

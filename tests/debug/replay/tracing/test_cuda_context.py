@@ -30,7 +30,7 @@ class Device:
     text = ILLEGAL
 
     def is_capturing(self) -> bool:
-        """Tell whether a graph is captured, or what a kernel did: CUDA says that at any call."""
+        """Return whether a graph is captured, or what a kernel did: CUDA says that at any call."""
         if self.spoilt and self.is_early:
             self.synchronize()
         return False
@@ -168,7 +168,7 @@ def test_an_error_that_the_program_swallows_is_the_fault_of_the_step_that_had_it
             assert trace.step is not None and trace.step.outside is not None
         trace.end(None)
     trace.close()
-    assert not (tmp_path / "trace.json").exists(), "the context has survived it: it is no fault of the run"
+    assert not (tmp_path / "trace.json").exists(), "the context has survived it: it is not a fault of the run"
 
     trace = Tracer(net, {"out": str(tmp_path), "last_step": 2, "cell": {"trace": True}})
     trace.begin({"source": source}, NAMES, 1, 1)

@@ -41,7 +41,7 @@ def step(
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
     check: Callable[[Tensor], Any] = lambda value: None,
 ) -> Any:
-    """Run one traced step, with what the program checks behind it; return the fault, and the exception."""
+    """Run one traced step, with the checks of the program after it; return the fault and the exception."""
     optimizer = torch.optim.AdamW(net.parameters())
     raised = None
     try:

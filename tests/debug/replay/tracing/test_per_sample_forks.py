@@ -97,7 +97,7 @@ def test_what_tells_is_some_samples_and_not_all() -> None:
     assert not traced_alone.tells(tried(False, False, False, without=[True, True, True]), 3)
     assert traced_alone.tells(tried(False, False, False, without=[True, False, True]), 3)
     other = [{**part, "well": False} for part in tried(True, False, False, without=[False])]
-    assert not traced_alone.tells(other, 3), "a part that fails in another way was no batch"
+    assert not traced_alone.tells(other, 3), "a part that fails in another way was not a batch"
     assert not traced_alone.tells([{**part, "same": False} for part in other], 3)
 
 

@@ -1,4 +1,4 @@
-"""Behind a sort by length or a transpose, row 3 is not sample 3: then the samples are a guess, to be tried alone."""
+"""After a sort by length or a transpose, row 3 is not sample 3: the samples are then guesses, to be tried alone."""
 
 from __future__ import annotations
 
