@@ -19,6 +19,7 @@ from ocrlab.errors import ConfigError, DataError
 from ocrlab.records import SCHEMA, Prediction
 
 if TYPE_CHECKING:
+    from ocrlab.data.annotations import Problem
     from ocrlab.inference import Detector
 
 FORMATS = ("json", "icdar", "overlay")
@@ -105,7 +106,7 @@ def _check(args: argparse.Namespace, paths: list[str], out: Path | None) -> None
         output_paths.folder(out, "--out")
 
 
-def _files(paths: list[str]) -> list[Path]:
+def _files(paths: list[str]) -> list[Path | Problem]:
     """Return the image files that are named by words and on stdin; raises DataError.
 
     A missing file is an error as a word, and a page that is left out as a line of a list.
@@ -116,7 +117,7 @@ def _files(paths: list[str]) -> list[Path]:
     files = prediction_files.collect(named) if named else []
     if "-" in paths:
         for line in filter(None, os.fsdecode(sys.stdin.buffer.read()).split("\n")):
-            files += (sorted(prediction_files.walk(Path(line))) if os.path.isdir(line) else []) or [Path(line)]
+            files += (prediction_files.walk(Path(line)) if os.path.isdir(line) else []) or [Path(line)]
     if not files:
         raise DataError("No image was found", got="an empty list on stdin", need="one path a line")
     return files
@@ -124,7 +125,7 @@ def _files(paths: list[str]) -> list[Path]:
 
 def _predict(
     detector: Detector,
-    files: list[Path],
+    files: list[Path | Problem],
     out: Path | None,
     formats: list[str],
     write: Callable[[Any], None],

@@ -67,14 +67,13 @@ class Page:
 class PageInFlight(Generic[T]):
     """A page on its way: first it is read, then its map is made, then it is finished."""
 
-    source: Source
     page: Future[Page | Problem]
     result: Future[T | Problem] | None = None
 
 
 def stream_pages(
     detector: Detector,
-    sources: Iterable[Source],
+    sources: Iterable[Source | Problem],
     finish: Callable[[Page, postprocess.Regions], T],
     *,
     keep_images: bool = False,
@@ -93,7 +92,7 @@ def stream_pages(
     try:
         while True:
             for source in islice(feed, ahead - len(window)):
-                window.append(PageInFlight(source, pool.submit(read, source, detector.config, keep_images)))
+                window.append(PageInFlight(pool.submit(read, source, detector.config, keep_images)))
             if not window:
                 return
             if waiting := [flight for flight in window if flight.result is None]:
@@ -107,8 +106,10 @@ def stream_pages(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def read(source: Source, config: Config, keep_image: bool) -> Page | Problem:
-    """Return a page on its canvas, or why it cannot be had."""
+def read(source: Source | Problem, config: Config, keep_image: bool) -> Page | Problem:
+    """Return a page on its canvas, or why it cannot be had, which may be known already."""
+    if isinstance(source, Problem):
+        return source
     try:
         with one_page(_file(source)):
             if isinstance(source, Path | str):

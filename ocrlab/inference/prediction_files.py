@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from ocrlab import safe_read
 from ocrlab.data.annotations import Problem
-from ocrlab.data.folder_layouts import SUFFIXES
+from ocrlab.data.folder_layouts import LEAVES, SUFFIXES
 from ocrlab.data.formats import reader
 from ocrlab.errors import DataError
 from ocrlab.evaluation import postprocess
@@ -57,17 +58,17 @@ def record(file: Path, page: Prediction | Problem) -> dict[str, Any]:
     return {"schema": SCHEMA, "image": file.name, "error": page.message, "file": str(file)}
 
 
-def collect(paths: Sequence[Path]) -> list[Path]:
+def collect(paths: Sequence[Path]) -> list[Path | Problem]:
     """Return the image files that `paths` (files and folders) name, each once, folders in order of name.
 
     A PDF or a photograph of a telephone (HEIC) in a folder is one too: who reads it says that it cannot be.
     Hidden files and overlays are left out; a folder that cannot be read is in the list, to be reported. Raises
     DataError for a path that is not there, or if none is found.
     """
-    files: list[Path] = []
+    files: list[Path | Problem] = []
     for path in paths:
         if path.is_dir():
-            files += sorted(walk(path))
+            files += walk(path)
         elif path.exists():
             files.append(path)
         else:
@@ -79,11 +80,13 @@ def collect(paths: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(files))
 
 
-def walk(top: Path) -> Iterator[Path]:
-    """Yield the image files below a folder; links to folders are not followed, so that none is entered twice.
+def walk(top: Path) -> list[Path | Problem]:
+    """Return the image files below a folder in order of name; links to folders are not followed.
 
-    What cannot be read is yielded too, folders and links that lead nowhere among it: who reads it reports that.
+    What cannot be read is in the list too, folders and links that lead nowhere among it: who reads it reports that. A
+    link out of the folder is a Problem: others may have filled the folder, and its pages may go to others.
     """
+    files: list[Path] = []
     closed: list[Path] = []
     for folder, folders, names in os.walk(top, onerror=lambda error: closed.append(Path(error.filename))):
         folders[:] = [name for name in folders if name[0] != "."]
@@ -92,13 +95,18 @@ def walk(top: Path) -> Iterator[Path]:
             overlay = name.lower().endswith(ENDINGS["overlay"])
             device = path.exists() and not path.is_file()  # or a pipe, from which one could read for ever
             if path.suffix.lower() in SUFFIXES | ALSO and name[0] != "." and not overlay and not device:
-                yield path
-    yield from closed
+                files.append(path)
+
+    def checked(path: Path) -> Path | Problem:
+        out = path.is_symlink() and safe_read.leads_out(path, top)
+        return Problem(path, None, f"{LEAVES}. Copy the file there, or name it on the command line.") if out else path
+
+    return [checked(path) for path in sorted(files + closed)]
 
 
 def predict_files(
     detector: Detector,
-    files: Iterable[Path],
+    files: Iterable[Path | Problem],
     out: Path | None = None,
     wanted: Sequence[str] = ("json",),
     *,

@@ -36,6 +36,8 @@ def sheets(path: Path | str, findings: Sequence[Finding], splits: Sequence[str] 
         at.setdefault((finding.split, finding.page), []).append(number)
     cells: dict[int, Image] = {}
     for read in pages(path, splits):
+        if not at:
+            break
         raw = read()
         numbers = at.pop((raw.split, raw.name), [])
         if numbers:

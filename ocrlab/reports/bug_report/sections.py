@@ -115,16 +115,16 @@ def summary(sources: Sources) -> list[Block]:
 def environment(sources: Sources) -> list[Block]:
     """The machine in the order in which maintainers ask for it (torch.utils.collect_env).
 
-    The run wrote it down when it began; else it is looked up, if this is the same machine.
+    The run wrote it down when it began; else it is looked up, if the run is the user's own.
     """
     recorded, facts = sources.environment, sources.incident.facts
     origin = "Recorded by the run when it started."
-    if not recorded and sources.here:
+    if not recorded and sources.own:
         recorded = host.environment()
         origin = "The run recorded nothing. This is the same machine, when this report was written."
         origin += " The packages are those of the Python that wrote it, and may differ from the program's."
     if not recorded and not facts:
-        return ["Unknown: nothing was recorded, and it may have run on another machine."]
+        return ["Unknown: nothing was recorded, and nothing proves that you recorded it on this machine."]
     machine, installed = _mapping(recorded.get("machine")), _mapping(recorded.get("packages"))
     gpu, torch = _mapping(facts.get("gpu")), _mapping(facts.get("torch"))
     gpu_parts = [str(gpu[name]) for name in ("name", "capability", "driver") if gpu.get(name)]
@@ -256,7 +256,7 @@ def expected(sources: Sources) -> list[Block]:
 
 def stack(sources: Sources) -> list[Block]:
     """The failing line with the lines around it, and the whole stack."""
-    stack = find_stack(sources.incident.texts, sources.here)
+    stack = find_stack(sources.incident.texts, sources.own)
     if not stack.whole:
         return ["Unknown: there is no traceback and no stack."]
     blocks: list[Block] = []

@@ -9,7 +9,6 @@ import contextlib
 import csv
 import json
 import math
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from ocrlab.hardware.processes.stack_types import Frame
 from ocrlab.records import Cause, Incident, RunRecord, Verdict, to_json
 from ocrlab.reports.notebooks import results
 from ocrlab.reports.run_history import fingerprint
+from ocrlab.run_folder import provenance
 from ocrlab.run_folder.status_file import SENTINELS
 
 LARGEST = 8 * 2**20  # bytes of a file that is read whole
@@ -78,9 +78,9 @@ class Sources:
         return self.verdict.status in ("hung", "suspected")
 
     @property
-    def here(self) -> bool:
-        """Whether it ran on this machine."""
-        return self.process.get("host") == socket.gethostname()
+    def own(self) -> bool:
+        """Whether this user recorded it on this machine: a folder of others may state any host, and name any file."""
+        return provenance.is_own(self.process_file)
 
     @property
     def process_file(self) -> Path:
@@ -273,10 +273,10 @@ class FailureStack:
     whole: str = ""
 
 
-def find_stack(texts: Mapping[str, str], here: bool) -> FailureStack:
+def find_stack(texts: Mapping[str, str], own: bool) -> FailureStack:
     """Return the stack that shows most: the stacks of a hang, else the last traceback or dump of the logs.
 
-    Source files are opened only if the program ran `here`: a stranger's folder may name any file.
+    Source files are opened only of the user's `own` run: a stranger's folder may name any file.
     """
     frames: Sequence[Frame]
     if texts.get("stacks.txt", "").strip():
@@ -293,8 +293,8 @@ def find_stack(texts: Mapping[str, str], here: bool) -> FailureStack:
         return FailureStack()
     if frame is None or not frame.line:
         return FailureStack(name, None, "", "no frame of the program is in it", whole)
-    if not here:
-        why = "it is not known that it ran on this machine, so that no source was opened"
+    if not own:
+        why = "nothing proves that you recorded it on this machine, so that no source was opened"
         return FailureStack(name, frame, "", why, whole)
     source = source_lines(Path(frame.file), frame.line)
     return FailureStack(name, frame, source, "" if source else "the source is not on this machine", whole)
@@ -321,11 +321,10 @@ def last_failure(text: str) -> tuple[str, Sequence[Frame]]:
 def source_lines(path: Path, number: int) -> str:
     """Return the numbered lines around a line of a source file, marked by an arrow; empty if it is not there."""
     try:
-        if path.suffix not in (".py", ".pyx", ".ipy", "") or not path.is_file() or path.stat().st_size > SOURCE:
-            return ""
-        lines = safe_read.read_text(path).splitlines()
-    except OSError:
+        text = safe_read.read_text(path, SOURCE)
+    except (OSError, ValueError):  # a name with a NUL
         return ""
+    lines = text.splitlines() if path.suffix in (".py", ".pyx", ".ipy") or text.startswith("#!") else []
     if not 0 < number <= len(lines):
         return ""
     around = range(max(1, number - AROUND), min(len(lines), number + AROUND) + 1)

@@ -157,7 +157,7 @@ def test_the_command_of_a_recorder_in_somebodys_own_program(tmp_path: Path) -> N
     replay = {"schema": 1, "answer": "x", "fault": {"kind": "x"}}
     run_folder.write_json(tmp_path / "mine" / "incident" / "replay.json", replay)
     sources = collect(tmp_path / "mine")
-    assert command(sources) == sys.orig_argv and sources.process["folder"] == os.getcwd() and sources.here
+    assert command(sources) == sys.orig_argv and sources.process["folder"] == os.getcwd() and sources.own
     assert "The command is unknown" not in build.build(sources).markdown
 
 

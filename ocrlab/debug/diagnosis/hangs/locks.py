@@ -23,7 +23,6 @@ from ocrlab.debug.diagnosis.hangs.stack_patterns import HangFinding, finding, wh
 from ocrlab.hardware.processes.stack_dumps import short
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
-LARGEST = 1 << 20  # bytes of a source
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 WAITS_FOR_A_CHILD = re.compile(
     r"(^|/)(subprocess|multiprocessing/popen_\w+)\.py|torch/multiprocessing/spawn\.py|torch/distributed/(elastic|run|launch)"
@@ -127,8 +126,7 @@ def _assigned(functions: Sequence[ast.AST], name: ast.expr) -> list[ast.expr]:
 
 def _parsed(file: str) -> ast.Module | None:
     with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        if (path := Path(file)).is_file() and path.stat().st_size <= LARGEST:
-            return ast.parse(safe_read.read(path))
+        return ast.parse(safe_read.read(Path(file), stack_patterns.LARGEST))
     return None
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import linecache
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from ocrlab import safe_read
 from ocrlab.debug.diagnosis.catalogue import Level
 from ocrlab.hardware.processes.stack_dumps import short
 from ocrlab.hardware.processes.stack_types import Frame, Stack, Thread
 
+LARGEST = 1 << 20  # bytes of a source
 QUEUES = re.compile(r"(^|/)(multiprocessing/\w+|selectors|threading|queue)\.py$")
 LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib/python\d|/python\d[\d.]*\.zip/|<frozen|<string>|^<__array"
@@ -174,7 +176,13 @@ def joins(frames: list[Frame]) -> bool:
 
 def synchronises(frame: Frame | None) -> bool:
     """Return whether the source line of a frame waits for a GPU; only where the file can be read on this machine."""
-    return bool(frame and frame.line and SYNCHRONISES.search(linecache.getline(frame.file, frame.line)))
+    if frame is None or not frame.line:
+        return False
+    try:
+        lines = safe_read.read_text(Path(frame.file), LARGEST).splitlines()
+    except (OSError, ValueError):
+        return False
+    return bool(SYNCHRONISES.search("".join(lines[frame.line - 1 : frame.line])))
 
 
 def forked(stack: Stack) -> bool:
