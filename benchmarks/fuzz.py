@@ -5,8 +5,8 @@
     python benchmarks/fuzz.py notebooks --only 1234    one input again, in a folder that stays, with all that is printed
 
 Input N of a reader is made from the seed "READER-N", so that it can be made again. Each goes through the commands that
-read it, in a fork of its own. An internal error, a library's warning, a lost neighbour, 10 s or 1 GiB is a miss: seconds
-of CPU time, as the machine may be busy (60 s of waiting is a miss too), and the memory of the interpreter included.
+read it, in a fork of its own. Misses: an internal error, a library's warning, a lost neighbour, 10 s of CPU time (the
+machine may be busy), 60 s of waiting, and 1 GiB, the interpreter included.
 """
 
 from __future__ import annotations
