@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -298,7 +298,7 @@ def _shared(step: Experiment, loader: Any, val_loader: Any) -> Iterator[Result]:
         )
 
 
-def overlap(train: Iterable[bytes], valid: Iterable[bytes]) -> str:
+def overlap(train: Iterable[Hashable], valid: Iterable[Hashable]) -> str:
     """Return that validation items are also training items, '' where there is none or where chance explains it.
 
     Few possible items come twice by chance: then as many training items are met among the others, as often as a

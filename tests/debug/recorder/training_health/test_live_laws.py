@@ -85,6 +85,23 @@ def test_validation_samples_that_were_trained_on(tmp_path: Path, leak: int) -> N
     assert leak == 40 or "validation" not in said
 
 
+@pytest.mark.parametrize("leak", [0, 40])
+def test_validation_pages_with_a_white_margin(tmp_path: Path, leak: int) -> None:
+    pages = torch.ones(256, 1, 64, 64)
+    pages[..., 4:] = torch.rand(256, 1, 64, 60, generator=torch.Generator().manual_seed(2))
+    train, fresh = (half.to(memory_format=torch.channels_last) for half in pages.split(128))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4096, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    with ocrlab.record(tmp_path, model, optimizer) as rec:
+        for batch in rec.batches(DataLoader(TensorDataset(train, torch.arange(128) % 4), 16)):
+            right(model, optimizer, batch, rec)
+        model.eval()
+        with torch.no_grad():
+            model(torch.cat([train[:leak], fresh[leak:]]))
+    findings = "\n".join(training_findings.read(tmp_path) or [])
+    assert (f"{leak} of 128 validation samples" in findings) is (leak > 0)
+
+
 def test_a_collate_function_that_drops_samples(tmp_path: Path) -> None:
     images = TensorDataset(torch.rand(40, 1, 2, 4), torch.arange(40) % 4)
     model = nn.Sequential(nn.Flatten(), net())
