@@ -27,7 +27,7 @@ GROUPS = {
         "evaluate": "score a detector, or predictions of any detector, on annotated pages",
         "predict": "find the text in images: JSON, ICDAR text, pictures",
         "export": "write a detector as ONNX, after comparing it with torch",
-        "run": "execute a notebook; its report stays true when the kernel dies",
+        "run": "execute a notebook; if the kernel dies, the report names the cause",
         "runs": "list trainings: how they ended, in which settings they differ",
     },
     "something failed": {
@@ -65,7 +65,7 @@ EXAMPLES = """
   ocrlab diagnose train.log
 
 `ocrlab COMMAND --help` describes one command. Exit status: 0 = done, 1 = failed, 2 = usage error, 124 = a hang was
-terminated, 128 + N = signal N; `watch` and `train` return that of the program.
+terminated, 128 + N = signal N; `watch` returns the exit status of the program.
 """
 LEARN = ("train", "evaluate", "predict", "export", "replay", "bisect", "memory")  # they or a child import torch
 EXTRAS = {"run": "notebooks", "report": "notebooks"}  # what a command needs beyond the base, where that is not `train`
@@ -119,7 +119,7 @@ def perform(words: list[str]) -> Answer:
     prog, what, words = f"ocrlab {name}", COMMANDS[name], words[1:]
     if subcommands := getattr(command, "WORDS", None):
         parser = Parser(prog, what, command.EXAMPLES, f"commands:\n{list_commands(subcommands)}")
-        parser.add_argument("word", metavar="WORD", choices=subcommands, help="one of the commands below")
+        parser.add_argument("word", metavar="COMMAND", choices=subcommands, help="one of the commands below")
         word = parser.parse_args(words[:1]).word
         command = importlib.import_module(f"ocrlab.cli.{name}_{word}")
         prog, what, words = f"{prog} {word}", subcommands[word], words[1:]

@@ -12,14 +12,15 @@ from ocrlab.debug.trials.consent import NotTrusted
 
 Result = TypeVar("Result")
 HELP = """
-What the run folder names is started unasked only if you recorded it on this machine and it is unchanged since: a keyed
-digest beside each file says so. Anything else is shown, and asked about on a terminal; --trust starts it.
+A recorded program is started without asking only if you recorded it on this machine and its files are unchanged (a
+keyed digest beside each file proves it). Otherwise the command prints what it would start, and asks on a terminal;
+--trust answers yes.
 """
 
 
 def add_option(parser: ArgumentParser) -> None:
     """Add --trust."""
-    what = "start it also if somebody else recorded it, or it was changed; it can do whatever you can"
+    what = "start the recorded program without asking; it gets all your permissions"
     parser.add_argument("--trust", action="store_true", help=what)
 
 

@@ -15,5 +15,5 @@ EXAMPLES = """
   ocrlab memory estimate batch_size=16                    part by part, in seconds
   ocrlab memory watch                                     who uses how much now
 
-`ocrlab memory WORD --help` describes one of them; each takes --json.
+`ocrlab memory COMMAND --help` describes one of them; each takes --json.
 """

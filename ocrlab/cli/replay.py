@@ -16,9 +16,12 @@ EXAMPLES = """
   ocrlab replay runs/20260102-030405-receipts --step 212    another step of the record
   ocrlab replay runs/mine --timeout 120 --json              at most two minutes; one JSON object
 
-It starts the program that the run folder names, and unpickles batches that were kept raw.
+It executes the program that the run folder names, and unpickles raw batches.
 """
 EXAMPLES += consent.HELP
+EXAMPLES += (
+    "\nexit status: 0 = the step ran again, with or without a fault; 1 = it could not run again; 2 = usage error\n"
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,6 @@ EXAMPLES = """
   ocrlab report bug train.log                                    the same from a log
   ocrlab report html reports/20260102-030405-03_train.ipynb      writes the .html beside it
 
-`ocrlab report WORD --help` describes one of them; each takes --json. Secrets and names are replaced: review the file
-before you share it.
+`ocrlab report COMMAND --help` describes one of them; each takes --json. Secrets and names are replaced by rules, and
+rules miss things: review the file before you share it.
 """

@@ -16,7 +16,7 @@ from ocrlab.errors import ConfigError
 EXAMPLES = """
   ocrlab run notebooks/03_train.ipynb                          with its default parameters
   ocrlab run notebooks/03_train.ipynb -p max_steps 600 -p lr 1e-3
-  ocrlab run notebooks/03_train.ipynb --cell-timeout 3600      a slower cell is STUCK: stacks, verdict, end
+  ocrlab run notebooks/03_train.ipynb --cell-timeout 3600      a slower cell is ended as STUCK, with a verdict
   ocrlab run mine.ipynb --out elsewhere --no-html
 
 To list trainings, use `ocrlab runs`.

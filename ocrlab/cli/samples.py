@@ -14,5 +14,5 @@ EXAMPLES = """
   ocrlab samples check receipts                           boxes and pages that are probably wrong
   ocrlab samples convert receipts receipts-coco --to coco
 
-`ocrlab samples WORD --help` describes one of them; each takes --json.
+`ocrlab samples COMMAND --help` describes one of them; each takes --json.
 """

@@ -52,7 +52,7 @@ def arguments(parser: Parser) -> None:
     presets = f"presets, used as +hardware=NAME; a YAML file and key=value override them:\n{presets}"
     parser.epilog = f"{parser.epilog}\n\n{presets}"
     add = parser.add_argument
-    what = "a config file, and settings that override it; of two equal keys the last one counts"
+    what = "a config file, and settings that override it; if a key occurs twice, its last value counts"
     add("settings", nargs="*", metavar="CONFIG.yaml|key=value", help=what)
     add("--config", type=Path, metavar="FILE", help="config file; needed if its name contains =")
     add("--resume", type=Path, metavar="RUN", help="continue the run in this folder, with its config")

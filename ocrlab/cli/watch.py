@@ -19,7 +19,7 @@ EXAMPLES = """
   ocrlab watch -- python train.py --epochs 3              output and exit status stay those of the program
   ocrlab watch --run-dir out/run7 -- torchrun train.py    the verdict goes to out/run7/incident/verdict.md
   ocrlab watch --silence 60 --on-hang kill -- python x.py terminate after a minute without progress
-  ocrlab watch --record -- python train.py                run it with the flight recorder in it
+  ocrlab watch --record -- python train.py                add the flight recorder while it runs
   ocrlab watch --debug-cuda -- python train.py            raise CUDA errors where they happen
 
 exit status: that of the program; 124 = a hang was terminated; 127 = command not found; 128 + N = signal N
@@ -54,8 +54,8 @@ def arguments(parser: Parser) -> None:
     parser.add_argument(
         "--record",
         action="store_true",
-        help="run a Python script with the flight recorder in it, so that a crash names step and sample; the file "
-        "stays as it is, and so does a script whose model, optimizer and loop are not clear",
+        help="add the flight recorder to a Python script while it runs, so that a crash names step and sample. The "
+        "file is not changed. A script whose model, optimizer and loop are unclear runs without a recording",
     )
     parser.add_argument(
         "--outside",

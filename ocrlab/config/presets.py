@@ -23,7 +23,7 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "cpu_2core": Preset(
-        "two cores: a second busy process beside the step makes it many times slower, so pages are made in the trainer",
+        "two cores: a second busy process makes a step many times slower, so the training process prepares the pages",
         {
             "trainer.accelerator": "cpu",
             "runtime.threads": 2,
@@ -32,7 +32,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "cpu_laptop_8core": Preset(
-        "eight cores: six for the step, two that make the next pages; the cache leaves memory to the desktop",
+        "eight cores: six for the step, two that prepare the next pages; the cache leaves memory to the desktop",
         {
             "trainer.accelerator": "cpu",
             "runtime.threads": 6,
@@ -55,7 +55,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "t4_16gb_4core": Preset(
-        "the usual rented notebook: this card has no fast bf16, and four cores feed it only from a cache",
+        "the usual rented notebook: no fast bf16 on this card, and four cores can feed it only from a cache",
         {
             "encoder": "resnet18",
             "width": 128,
@@ -68,7 +68,7 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     "h200_16core": Preset(
-        "memory is not a limit here, feeding is: large batches, compiled steps, and all cores but one as workers",
+        "loading limits the speed, not memory: large batches, compiled steps, and all cores but one as workers",
         {
             "encoder": "resnet18",
             "width": 128,

@@ -77,24 +77,24 @@ class Targets(Section):
 class Augment(Section):
     """The one geometric warp and the photometric changes of a training page."""
 
-    scale: PositiveRange = knob((0.45, 1.4), "of native pixels")
-    rotate: float = knob(7, "degrees, both ways", ge=0, le=180)
-    flip: Unit = knob(0, "probability of a mirror image; documents want 0")
-    brightness: Unit = knob(0.3, "relative, also contrast")
-    noise: float = knob(4, "standard deviation in grey levels", ge=0, le=64)
-    blur: Unit = knob(0.1, "probability")
-    degrade: Unit = knob(0.3, "probability of a bad copy: strong blur or noise, JPEG 10 to 60, or little light")
-    around_text: Unit = knob(0.9, "probability that a crop holds a text box that counts")
+    scale: PositiveRange = knob((0.45, 1.4), "random scale of a page")
+    rotate: float = knob(7, "random rotation, up to so many degrees", ge=0, le=180)
+    flip: Unit = knob(0, "probability of a mirror image; 0 for documents")
+    brightness: Unit = knob(0.3, "largest relative change of brightness and contrast")
+    noise: float = knob(4, "standard deviation of added noise, in grey levels", ge=0, le=64)
+    blur: Unit = knob(0.1, "probability of a blur")
+    degrade: Unit = knob(0.3, "probability of a bad copy: strong blur or noise, JPEG quality 10 to 60, or darkness")
+    around_text: Unit = knob(0.9, "probability that a crop contains a text box that counts")
 
 
 class Optim(Section):
     """Optimiser, schedule and weight averaging."""
 
     lr: float = knob(2e-3, "learning rate at the end of the warm-up", gt=0)
-    weight_decay: float = knob(1e-2, "of AdamW", ge=0)
+    weight_decay: float = knob(1e-2, "weight decay of AdamW", ge=0)
     warmup_steps: int = knob(100, "optimiser steps of linear warm-up, before the cosine", ge=0)
-    grad_clip: float = knob(5.0, "norm; 0 switches it off", ge=0)
-    freeze_batchnorm: bool = knob(False, "of the encoder: it stays as `weights` has it; less memory, faster steps")
+    grad_clip: float = knob(5.0, "largest norm of the gradient; 0 switches it off", ge=0)
+    freeze_batchnorm: bool = knob(False, "keep the encoder's BatchNorm as in `weights`; less memory, faster steps")
     ema: float = knob(0.998, "decay of the averaged weights; 0 switches it off", ge=0, lt=1)
 
 
@@ -104,94 +104,100 @@ class Loss(Section):
     bce: float = knob(5.0, "weight of the probability map's balanced cross-entropy", ge=0)
     dice: float = knob(1.0, "weight of the approximate binary map's dice loss", ge=0)
     l1: float = knob(10.0, "weight of the threshold map's masked L1", ge=0)
-    negative_ratio: float = knob(3.0, "hard negative pixels for each positive one", gt=0)
+    negative_ratio: float = knob(3.0, "hard negative pixels for each positive pixel", gt=0)
 
 
 class Post(Section):
     """Maps to polygons."""
 
-    threshold: Unit = knob(0.4, "of the probability map")
-    box_threshold: Unit = knob(0.6, "of the mean probability inside a candidate")
-    unclip: Literal["exact"] | Positive = knob("exact", "inverse of the shrink or a ratio (published: 1.5, polygons 2)")
-    shape: Literal["quad", "polygon"] = knob("quad", "what a detection is: the smallest rectangle, or its outline")
-    max_candidates: int = knob(1000, "regions looked at on one page", ge=1)
-    min_size: float = knob(3, "short side in map pixels before unclip", ge=0)
+    threshold: Unit = knob(0.4, "probability from which a pixel is text")
+    box_threshold: Unit = knob(0.6, "least mean probability inside a detection")
+    unclip: Literal["exact"] | Positive = knob(
+        "exact", "exact: the inverse of the shrinking; or a ratio (published: 1.5, polygons 2)"
+    )
+    shape: Literal["quad", "polygon"] = knob("quad", "a detection is its smallest rectangle, or its outline")
+    max_candidates: int = knob(1000, "most regions of one page", ge=1)
+    min_size: float = knob(3, "least short side in map pixels, before unclipping", ge=0)
 
 
 class Evaluate(Section):
     """How whole pages are fed to the detector, for validation and prediction alike."""
 
-    long_side: int = knob(1280, "pixels; larger pages are reduced to it", ge=64, le=8192)
-    enlarge: bool = knob(False, "also enlarge smaller pages to it")
+    long_side: int = knob(1280, "pixels; larger pages are reduced to this long side", ge=64, le=8192)
+    enlarge: bool = knob(False, "also enlarge smaller pages to long_side")
 
 
 class Trainer(Section):
     """What is handed to lightning.Trainer, under its names."""
 
     accelerator: Literal["auto", "cpu", "cuda"] = knob("auto", "auto: the GPU if it passes a smoke test, else the CPU")
-    devices: int = knob(1, "ranks on this machine, one for each GPU; --nproc says it too", ge=1, le=1024)
-    strategy: Literal["ddp"] = knob("ddp", "of several ranks: each holds all weights, gradients and moments")
+    devices: int = knob(1, "ranks on this machine, one for each GPU; same as --nproc", ge=1, le=1024)
+    strategy: Literal["ddp"] = knob("ddp", "for several ranks: each has all weights, gradients and moments")
     sync_batchnorm: bool = knob(False, "batch statistics of all ranks together, on GPUs; else each rank has its own")
     max_steps: int = knob(7000, "optimiser steps", ge=1, le=10**9)
-    max_epochs: int | None = knob(None, "when set, overrides max_steps", ge=1, le=10**9)
-    max_minutes: float | None = knob(None, "wall time in fit: as many of the steps are planned as fit into it", gt=0)
+    max_epochs: int | None = knob(None, "epochs; overrides max_steps", ge=1, le=10**9)
+    max_minutes: float | None = knob(None, "minutes of training; ocrlab plans as many of the steps as fit", gt=0)
     accumulate_grad_batches: int = knob(1, "batches for each optimiser step", ge=1, le=65536)
-    precision: Literal["auto", "bf16", "fp32"] = knob("auto", "auto: bf16 where a short measurement says it is faster")
+    precision: Literal["auto", "bf16", "fp32"] = knob(
+        "auto", "auto: bf16 if a short measurement shows that it is faster"
+    )
     val_every: int = knob(700, "optimiser steps between validations", ge=1)
     val_pages: int | None = knob(None, "pages per validation during training; all at the end", ge=1)
-    patience: int | None = knob(None, "validations without gain before stopping early", ge=1)
+    patience: int | None = knob(None, "stop after so many validations without improvement", ge=1)
     log_every: int = knob(10, "optimiser steps between rows of metrics.csv", ge=1)
 
 
 class Runtime(Section):
     """The machine: threads, workers, compile, debugging."""
 
-    threads: int | None = knob(None, "none: chosen for this machine", ge=1, le=1024)
-    workers: int | None = knob(None, "none: chosen for this machine", ge=0, le=1024)
+    threads: int | None = knob(None, "CPU threads; none: chosen for this machine", ge=1, le=1024)
+    workers: int | None = knob(None, "loader processes; none: chosen for this machine", ge=0, le=1024)
     compile: bool = knob(False, "torch.compile of the detector")
     activation_checkpointing: bool = knob(False, "encoder computed again in backward: less memory, same numbers")
-    channels_last: Literal["auto"] | bool = knob("auto", "auto: where a short measurement says it is faster")
-    cache: Literal["none", "memory", "disk"] = knob("memory", "decoded images")
-    cache_gb: float = knob(4.0, "limit of the cache", gt=0)
-    debug_cuda: bool = knob(False, "CUDA_LAUNCH_BLOCKING=1 and [CUDA Info] lines; DEBUG_CUDA=1 does the same")
+    channels_last: Literal["auto"] | bool = knob("auto", "auto: if a short measurement shows that it is faster")
+    cache: Literal["none", "memory", "disk"] = knob("memory", "where decoded images are cached")
+    cache_gb: float = knob(4.0, "GB, limit of the cache", gt=0)
+    debug_cuda: bool = knob(False, "CUDA_LAUNCH_BLOCKING=1 and [CUDA Info] lines; same as DEBUG_CUDA=1")
     strict: bool = knob(False, "a bad page ends the run")
 
 
 class Recorder(Section):
     """The flight recorder: what the last steps were is on disk also after SIGKILL; `ocrlab replay` runs them again."""
 
-    on: bool = knob(True, "keep the record")
-    steps: int = knob(512, "of the last steps that are kept", ge=8, le=65536)
-    batches: Literal["ids", "raw"] = knob("ids", "ids: rebuilt from data and seed; raw: the last batches are kept too")
-    snapshot_every: int | None = knob(None, "optimiser steps between snapshots; none: they take 1 % of the time", ge=1)
+    on: bool = knob(True, "record the training in flight/")
+    steps: int = knob(512, "micro-batches that the record keeps, the last ones", ge=8, le=65536)
+    batches: Literal["ids", "raw"] = knob(
+        "ids", "ids: a replay rebuilds batches from data and seed; raw: the last batches are stored"
+    )
+    snapshot_every: int | None = knob(None, "optimiser steps between snapshots; none: about 1 % of the time", ge=1)
 
 
 class Tracking(Section):
     """Experiment tracker: wandb offline or online, or TensorBoard; imported only when mode is not disabled."""
 
     mode: Literal["disabled", "offline", "online", "tensorboard"] = knob(
-        "disabled", "offline and online are wandb's; `tracking=offline` says the same, shorter"
+        "disabled", "offline and online use wandb; short form: tracking=offline"
     )
     user: Word = knob("ocrlab", "first word of the run's name")
     project: Word = knob("ocrlab", "the tracker's project")
-    deadline: float = knob(30.0, "seconds for start and for finish", gt=0)
+    deadline: float = knob(30.0, "seconds for its start, and again for its end", gt=0)
 
 
 class Config(Section):
     """Everything that a run needs; the same file runs it again."""
 
     data: Word = knob(SAMPLES, "folder with SPLIT/images and SPLIT/gts, or JSON beside its images")
-    train_split: Word = knob("train", "what is learned from")
-    val_split: Word = knob("val", "what is measured on")
+    train_split: Word = knob("train", "split to train on")
+    val_split: Word = knob("val", "split to validate on")
     exif: bool = knob(False, "apply the EXIF orientation of images")
-    runs: Word = knob("runs", "where run folders go")
-    name: str | None = knob(None, "slug of the run folder")
-    seed: int = knob(0, "of weights, page order and augmentation", ge=0, lt=2**32)
-    encoder: Encoder = knob("resnet18_slim", "torchvision's; resnet18_slim has half the channels of resnet18")
-    decoder: Decoder = knob("fpn", "what joins the encoder's stages")
+    runs: Word = knob("runs", "folder for run folders")
+    name: str | None = knob(None, "last part of the run folder's name; none: encoder-decoder")
+    seed: int = knob(0, "random seed of weights, page order and augmentation", ge=0, lt=2**32)
+    encoder: Encoder = knob("resnet18_slim", "network of torchvision; resnet18_slim has half the channels of resnet18")
+    decoder: Decoder = knob("fpn", "network that joins the encoder's stages")
     width: int = knob(64, "channels inside the decoder", ge=16, le=1024, multiple_of=4)
     weights: Literal["imagenet", "receipts"] | CheckpointFile | None = knob(
-        None, "to begin from: imagenet (encoder), receipts (the included detector), a .ckpt; none: random"
+        None, "initial weights: imagenet (encoder), receipts (the included detector), a .ckpt; none: random"
     )
     batch_size: int = knob(4, "crops in a batch", ge=1, le=65536)
     crop: int = knob(512, "pixels, side of a training crop", ge=64, le=8192, multiple_of=32)

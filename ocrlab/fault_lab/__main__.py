@@ -18,14 +18,16 @@ def main() -> None:
     """Parse the command line and fail."""
     parser = argparse.ArgumentParser(prog="python -m ocrlab.fault_lab", description="Run one program that fails.")
     parser.add_argument("name", nargs="?", choices=sorted(FAULTS), metavar="NAME", help="see --list")
-    parser.add_argument("--start-method", choices=ALL, help="how child processes are started (default: as Python does)")
-    parser.add_argument("--list", action="store_true", help="say what there is")
-    parser.add_argument("--json", action="store_true", help="say it as JSON")
+    parser.add_argument(
+        "--start-method", choices=ALL, help="how child processes are started (default: Python's default)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the programs")
+    parser.add_argument("--json", action="store_true", help="print the list as JSON")
     args = parser.parse_args()
     if args.list:
         print(json.dumps([fault.record() for fault in FAULTS.values()], indent=1) if args.json else listing())
     elif args.name is None:
-        parser.error("a NAME is needed; --list shows them")
+        parser.error("a NAME is needed; --list shows all")
     else:
         if args.start_method:
             multiprocessing.set_start_method(args.start_method)

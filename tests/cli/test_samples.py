@@ -10,7 +10,7 @@ from ocrlab.cli import main
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        ([], 2, "WORD"),
+        ([], 2, "COMMAND"),
         (["shew", "data"], 2, "invalid choice: 'shew'"),
         (["show", "{folder}/none"], 2, "none"),
         (["show", "{folder}", "--out", "sheet.gif"], 2, ".png"),
