@@ -184,7 +184,7 @@ class Tracking(Section):
 
 
 class Config(Section):
-    """Everything that a run needs; the same file runs it again."""
+    """All settings of a run; the same file starts the same run again."""
 
     data: Word = knob(SAMPLES, "folder with SPLIT/images and SPLIT/gts, or JSON beside its images")
     train_split: Word = knob("train", "split to train on")

@@ -1,4 +1,4 @@
-"""Facts about the machine, each a Reading or the reason why there is none; a probe never raises and never blocks.
+"""Facts about the machine, each a Reading or the reason why it is missing; a probe never raises and never blocks.
 
 Public: `run_doctor()` checks what a training needs, `environment()` describes the machine. torch is never imported.
 """

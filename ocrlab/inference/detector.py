@@ -38,10 +38,10 @@ class Detector:
 
     @classmethod
     def load(cls, path: Path | str | None = None, *, runs: Path | str = "runs", device: str = "cpu") -> Detector:
-        """Read a checkpoint; `receipts` is the included one, unless there is a file of that name.
+        """Load a checkpoint; `receipts` is the included detector, unless a file has that name.
 
-        Without a path it is the best one of the newest successful run in `runs`, and the included one where there is no
-        run. Raises CheckpointError, and ConfigError for a device that is not there.
+        Without a path it is the best one of the newest successful run in `runs`, or the included detector if there is
+        no such run. Raises CheckpointError, and ConfigError for a missing device.
         """
         runs = Path(runs)
         if path is not None and (str(path) != pretrained.NAME or Path(path).is_file()):
@@ -93,7 +93,7 @@ class Detector:
     def stream(
         self, pages: Iterable[Source], *, ahead: int | None = None, batch: int | None = None
     ) -> Iterator[Prediction | Problem]:
-        """Yield what is found on files or images (H, W, 3) RGB uint8, in their order; a bad page is a Problem.
+        """Yield the predictions for files or images (H, W, 3) RGB uint8, in their order; a bad page yields a Problem.
 
         Reading and post-processing run beside the network. At most `ahead` pages are in memory, those of one canvas
         size in batches of at most `batch`. Raises ShapeError for one page that is not a list of pages.

@@ -41,7 +41,7 @@ CHECKED = ((1, 32, 32), (2, 64, 160), (1, 320, 96))  # batch, height, width
 
 
 def to_onnx(detector: Detector, out: Path) -> float:
-    """Write a detector to a new file `out` and return by how much its map differs from torch's, both in float32.
+    """Write a detector to a new file `out` and return the largest difference to the map of torch, both in float32.
 
     Raises ConfigError where packages are missing or `out` exists, and OcrlabError where the two maps are not the same.
     """

@@ -152,7 +152,7 @@ def sweep(
 
 
 def hmean_upper_bound(folder: Path | str, split: str = "val", config: Config | None = None) -> Row:
-    """Return what a detector could reach at best on a data folder with the settings of `config` (the defaults).
+    """Return the best score that the settings of `config` (default: the default settings) allow on a data folder.
 
     The maps are drawn from the annotations and go through post-processing, so that only what the settings lose is
     missing: `row.hmean` by IoU threshold, and the boxes that vanish, get too thin or merge. Raises DataError where

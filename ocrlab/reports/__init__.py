@@ -1,4 +1,4 @@
-"""What a notebook or report shows and keeps: parameters, outcome, results, plots. torch is never imported.
+"""The contents of a notebook or report: parameters, outcome, results, plots. torch is never imported.
 
 Images and maps come as arrays, figures leave as a `View` (HTML and its text).
 Public: `notebook_to_html(path)`, `write_bug_report(run)`, `list_runs(folder)`.

@@ -131,7 +131,7 @@ def fit(
     load_pages: Callable[..., Index] | None = None,
     callbacks: Sequence[lightning.Callback] = (),
 ) -> RunResult:
-    """Train as `config` says, or go on with the run folder `resume`, whose own config then counts.
+    """Train with `config`, or continue the run folder `resume` with the config of that run.
 
     `load_pages` reads a split of the data in place of `formats.load`; `callbacks` are Lightning's, added to those of a
     run. The folder is made before anything can fail; an error is written to `.FAILURE` and raised as it was.
@@ -155,7 +155,7 @@ def fit(
 
 
 def resume(run: Path | str, *, progress: Progress = silent) -> RunResult:
-    """Go on with the training of a run folder, with its own config; raises ConfigError where there is no such run."""
+    """Continue the training of a run folder, with its own config; raises ConfigError if there is no such run."""
     folder = Path(run)
     return fit(configuration.of_run(folder), resume=folder, progress=progress)
 

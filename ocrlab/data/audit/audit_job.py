@@ -34,7 +34,7 @@ class PageFindings:
 
 
 def check(path: Path | str, splits: Sequence[str] | None = None, progress: Progress | None = None) -> list[Finding]:
-    """Return what is wrong with a data folder or JSON, page by page in their order; without `splits` with all of it.
+    """Return what is wrong with a data folder or JSON file, in the order of its pages; without `splits` check all.
 
     Raises DataError if there is no such data; a bad page is a finding. `progress(done, pages)` is called after each.
     """

@@ -33,7 +33,7 @@ def load(
     strict: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Index:
-    """Load one split of a data folder (see folder_layouts.py), or one JSON; every polygon is judged here, once.
+    """Load one split of a data folder (see folder_layouts.py), or one JSON file, and check every polygon once.
 
     Image headers are read, pixels are not; `exif` must be the value that the images will be read with. A bad page
     becomes a Problem and is left out; with `strict` it raises PageError. Raises DataError if there is no such folder or

@@ -89,7 +89,7 @@ class Candidate:
 
 
 def diagnose(path: str | os.PathLike[str]) -> Verdict:
-    """Name the cause of what is at a path: a log, a run folder or an executed notebook; `-` reads standard input.
+    """Name the cause of a failure from a log, a run folder or an executed notebook; `-` reads standard input.
 
     Raises DataError where the path cannot be read.
     """

@@ -68,19 +68,21 @@ def check_step(
     scheduler: Any = None,
     seconds: float = 60.0,
 ) -> Report:
-    """Test the laws of a training step by experiment, put everything back, and return what each law answers.
+    """Test the laws of a training step by experiment, restore everything, and return the result of each law.
 
-    model      any nn.Module; compiled ones run eagerly meanwhile
-    batch      any tree of tensors, the first dimension of which is the sample
-    loss       `loss(model, batch)` does the whole forward pass and returns a scalar tensor, or something with a `loss`
-               or `total`, or a sequence that begins with it; a loss of torch (nn.CrossEntropyLoss(),
-               functional.mse_loss) is called as `loss(model(inputs), targets)` with a batch (inputs, targets)
-    optimizer  one, several, or None: then whether weights move is not checked
-    loader     the DataLoader of the batch, `val_loader` that of the validation: items are read, no loader is iterated.
-               Without it, the only DataLoader of the process that makes batches of this size is looked up
-    factory    returns a new model, or (model, optimizer): for what a saved state lacks
-    scheduler  of the learning rate; without it, the one of the optimizer is looked up
-    seconds    what all laws may take; what is skipped for time is named
+    Args:
+        model: Any nn.Module; a compiled one runs eagerly meanwhile.
+        batch: Any tree of tensors whose first dimension is the sample.
+        loss: `loss(model, batch)` does the whole forward pass. It returns a scalar tensor, an object with `loss` or
+            `total`, or a sequence that begins with the loss. A loss of torch (nn.CrossEntropyLoss(),
+            functional.mse_loss) is called as `loss(model(inputs), targets)` with a batch (inputs, targets).
+        optimizer: One or several; None does not check whether weights move.
+        loader: The DataLoader of the batch. Its items are read; it is not iterated. None takes the only DataLoader of
+            the process with batches of this size.
+        val_loader: The DataLoader of the validation; its items are read.
+        factory: Returns a new model, or (model, optimizer), to find what a saved state lacks.
+        scheduler: Scheduler of the learning rate; None takes that of the optimizer.
+        seconds: Time limit of all laws together; laws that are skipped for time are named.
 
     Weights, gradients, requires_grad, buffers, attributes, hooks and modes of the modules, the optimizers, the batch
     and the random states are as before, also after an exception. Raises ConfigError if the model is not an nn.Module or

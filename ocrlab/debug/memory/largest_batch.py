@@ -46,7 +46,7 @@ class Fit:
 def largest_batch(
     config: Config, *, limit: float | None = None, margin: float = 0.1, minutes: float = 5.0, cuda: bool = False
 ) -> Fit:
-    """Return the largest batch that fits a config, found by trainings of a few steps in watched children.
+    """Return the largest batch that fits a config, measured by trainings of a few steps in child processes.
 
     `limit` is in GB (10^9 bytes), by default what this process may have, on a GPU with `cuda`; `margin` is the part
     of it that stays free. Raises RunError where the training fails of another cause than memory.

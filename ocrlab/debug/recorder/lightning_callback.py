@@ -146,7 +146,7 @@ class Recorder(Recording, lightning.Callback):
             self._hook_steps(trainer.optimizers)
 
     def start_anew(self) -> None:
-        """Have a snapshot taken before the next step: a replay must not begin before what has just been changed."""
+        """Take a snapshot before the next step, so that a replay does not begin before the change that was just made."""
         if self.step_recorder is not None:
             self.step_recorder.snapshots.last = self.step_recorder.snapshots.quiet = -1
 

@@ -52,14 +52,14 @@ OPEN_LOOPS: weakref.WeakSet[LoopRecorder] = weakref.WeakSet()  # not closed yet
 
 
 class LoopRecorder(Recording):
-    """The flight recorder of one hand-written loop, until `close` or the end of the program.
+    """The flight recorder of one hand-written loop, until `close` or the end of the program; public as `ocrlab.record`.
 
-    `model`, `optimizer` and `scheduler` may be lists; `extra` is a dict of whatever else has `state_dict` and
-    `load_state_dict` (an average of the weights). `batches` is "ids" (made again from the data) or "raw" (stored as
-    they were); `snapshot_every` counts micro-batches, None: as often as 1 % of the time allows; `steps` is how many of
-    the last micro-batches are kept; `rank` is that of this process, None: that of its group or of its launcher. An
-    error of the recorder never stops a training. torch.cuda.make_graphed_callables refuses a model with hooks: call it
-    before. Raises ShapeError for a model that is none.
+    `model`, `optimizer` and `scheduler` may be lists. `extra` is a dict of other objects that have `state_dict` and
+    `load_state_dict`, such as an average of the weights. `batches` is "ids" (a replay rebuilds them from the data) or
+    "raw" (they are stored). `snapshot_every` counts micro-batches; None takes snapshots for about 1 % of the time.
+    `steps` is the number of last micro-batches that are kept. `rank` is that of this process; None takes it from the
+    process group or the launcher. An error of the recorder never stops a training. Call
+    torch.cuda.make_graphed_callables first: it refuses a model with hooks. Raises ShapeError if `model` is not a model.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class LoopRecorder(Recording):
             self.hooks.stop()
 
     def epochs(self, epochs: int | Iterable[int]) -> Iterator[int]:
-        """Yield the numbers of the epochs; a replay begins with the recorded one."""
+        """Yield the numbers of the epochs; a replay begins with the recorded epoch."""
         numbers = range(epochs) if isinstance(epochs, int) else epochs
         self.epoch_count = length(numbers)
         for epoch in numbers:

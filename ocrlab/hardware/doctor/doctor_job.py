@@ -103,7 +103,7 @@ def run(
 def run_doctor(python: str = sys.executable, runs: Path | str = "runs") -> list[Check]:
     """Return the findings on a Python and its machine in ten steps; each check runs in a child with a deadline.
 
-    `python` is the interpreter to check (path or name), `runs` the folder whose disk is tried. Raises ConfigError
+    `python` is the interpreter to check (path or name), `runs` the folder whose disk is tested. Raises ConfigError
     where `python` is not an interpreter.
     """
     return run(Options(interpreter(python), Path(runs)))

@@ -248,12 +248,13 @@ class TimedIterator(IteratorProxy):
 def watch(source: Iterable[Any]) -> Iterator[LoaderReport]:
     """Measure inside the block how long each step waits for its batch, which samples are slow, and what workers do.
 
-    source     a torch DataLoader, over which the program iterates as ever, also inside of Lightning; of any other
-               iterable only waiting and computing are measured, by iterating over what this returns
+    Args:
+        source: A torch DataLoader, which the program iterates as usual, also inside of Lightning. For any other
+            iterable, iterate over the returned report; only waiting and computing are then measured.
 
-    Batches, their order and every random state stay what they are; all times are in seconds. Begin before the workers
-    start: those of a persistent loader that was used before are not timed. The report can be asked inside the block
-    and after. Raises OSError where no temporary folder can be made.
+    Batches, their order and every random state do not change; all times are in seconds. Begin before the workers start:
+    workers of a persistent loader that already ran are not timed. The report can be read inside the block and after it.
+    Raises OSError if no temporary folder can be made.
     """
     folder = Path(tempfile.mkdtemp(prefix="ocrlab-loader-"))
     report = LoaderReport(source, folder)

@@ -12,7 +12,7 @@ Gradients come from hooks on tensors, not on modules: torch's backward hooks on 
 do, changing an output in place (`ReLU(inplace=True)`). The gradient of an input is that of the tensor, from everything
 that uses it; under a GradScaler gradients are the scaled ones.
 
-A compiled graph runs no hooks. Where the model is compiled, the steps that are looked at run eagerly, which is slower
+A compiled graph runs no hooks. If the model is compiled, the inspected steps run eagerly, which is slower
 and may differ in the last bits; the others run compiled. Where it runs inside of a compiled function nothing is read,
 and `watch.table()` says so. The same is true for code that calls `module.forward()` and not the module.
 """
@@ -60,10 +60,11 @@ def watch(
 ) -> LayerWatch:
     """Watch what modules compute inside the block: shapes, statistics, gradients, time, and the first NaN or Inf.
 
-    model      any nn.Module; where it is compiled, the steps that are looked at run eagerly
-    which      module names, globs ("encoder.*", "*" for all), modules, classes, or a list of these
-    every      statistics are taken in each `every`-th step; in the others hooks return at once
-    backward   False: gradients are not looked at
+    Args:
+        model: Any nn.Module; if it is compiled, the inspected steps run eagerly.
+        which: Module names, globs (`"encoder.*"`, `"*"` for all), modules, classes, or a list of these.
+        every: Take statistics in each `every`-th step; in the others hooks return at once.
+        backward: Inspect gradients too.
 
     Times are in milliseconds, memory in bytes. Raises ConfigError for a name that no module has, with the nearest right
     ones, and for an `every` below 1.
@@ -109,7 +110,7 @@ class LayerWatch:
         self._handles.append(register_optimizer_step_post_hook(self._on_optimizer))
         self._begin_step()
         if self._compiled:
-            print("ocrlab: the model is compiled; steps that are looked at run eagerly meanwhile", file=sys.stderr)
+            print("ocrlab: the model is compiled; inspected steps run eagerly", file=sys.stderr)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

@@ -54,13 +54,14 @@ Samples = list[tuple[int, float]]
 
 @contextlib.contextmanager
 def watch(model: nn.Module | None = None, loader: Any = None) -> Iterator[LeakWatch]:
-    """Look inside the block for memory that grows step by step, what holds it, and the line that lets it grow.
+    """Find memory that grows step by step inside the block, the object that holds it, and the line that adds to it.
 
-    model      any nn.Module: each of its calls is a step; without one each step of an optimizer is, or `watch.step()`
-    loader     a DataLoader whose workers are watched, too, from its next iteration on
+    Args:
+        model: Any nn.Module: each of its calls is a step. Without one, each step of an optimizer or `watch.step()` is.
+        loader: A DataLoader whose workers are watched too, from its next iteration on.
 
-    Growth is in MiB a step, with the interval in which it lies and how sure that is. Raises ConfigError for a model
-    that is not an nn.Module.
+    Growth is in MiB for each step, with its interval and confidence. Raises ConfigError for a model that is not an
+    nn.Module.
     """
     if model is not None and not isinstance(model, nn.Module):
         raise ConfigError("watch_leaks needs a model", got=type(model).__name__, need="a torch.nn.Module, or None")

@@ -42,8 +42,9 @@ POOL = (0, 0)  # the memory that all tensors share
 def watch(model: nn.Module, optimizer: Any = None) -> Iterator[MemoryWatch]:
     """Measure inside the block where the memory of each training step goes, by module, in bytes.
 
-    model      any nn.Module, on the CPU or on CUDA
-    optimizer  one or several; one that is not given is found when it makes its first step
+    Args:
+        model: Any nn.Module, on the CPU or on CUDA.
+        optimizer: One or several; others are recognised at their first step.
 
     A step takes about twice as long meanwhile. Raises ConfigError for a model that is not an nn.Module, and inside of
     another watch.

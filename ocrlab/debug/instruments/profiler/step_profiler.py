@@ -327,13 +327,14 @@ def steps(
 ) -> Iterator[StepProfile]:
     """Profile training steps with torch.profiler, and find the lines at which the host waits for the device.
 
-    skip       steps that run before, without the profiler
-    steps      steps that are profiled; one more is looked at by source line, and after it nothing is touched any more
-    folder     gets the Chrome trace (.json.gz, opens in ui.perfetto.dev); None: none is written
-    model      modules get the names that they have in it; None: those in the outermost module that is called
+    Args:
+        skip: Steps that run before, without the profiler.
+        steps: Steps that are profiled. One more is traced by source line, and the profiler ends after it.
+        folder: Folder for the Chrome trace (.json.gz, opens in ui.perfetto.dev); None writes none.
+        model: The model from which modules take their names; None takes the outermost module that is called.
 
-    Call `step()` of what this returns at the end of each step. Times are in seconds, in tables in milliseconds. Raises
-    ConfigError for a `skip` below 0 or `steps` below 1.
+    Call `step()` of the returned profile at the end of each step. Times are in seconds, in tables in milliseconds.
+    Raises ConfigError for a `skip` below 0 or `steps` below 1.
     """
     if not (isinstance(skip, int) and isinstance(steps, int) and skip >= 0 and steps >= 1):
         need = "whole numbers, skip 0 or more and steps 1 or more"
