@@ -146,7 +146,7 @@ class Recorder(Recording, lightning.Callback):
             self._hook_steps(trainer.optimizers)
 
     def start_anew(self) -> None:
-        """Take a snapshot before the next step, so that a replay does not begin before the change that was just made."""
+        """Take a snapshot before the next step, so that no replay begins before the change that was just made."""
         if self.step_recorder is not None:
             self.step_recorder.snapshots.last = self.step_recorder.snapshots.quiet = -1
 
