@@ -155,10 +155,15 @@ class Runtime(Section):
     compile: bool = knob(False, "torch.compile of the detector")
     activation_checkpointing: bool = knob(False, "encoder computed again in backward: less memory, same numbers")
     channels_last: Literal["auto"] | bool = knob("auto", "auto: if a short measurement shows that it is faster")
-    cache: Literal["none", "memory", "disk"] = knob("memory", "where decoded images are cached")
+    cache: Literal["none", "memory"] = knob("memory", "where decoded images are cached")
     cache_gb: float = knob(4.0, "GB, limit of the cache", gt=0)
     debug_cuda: bool = knob(False, "CUDA_LAUNCH_BLOCKING=1 and [CUDA Info] lines; same as DEBUG_CUDA=1")
     strict: bool = knob(False, "a bad page ends the run")
+
+    @field_validator("cache", mode="before")
+    @classmethod
+    def _memory_in_place_of_disk(cls, value: Any) -> Any:
+        return "memory" if value == "disk" else value  # configs of older versions may have it
 
 
 class Recorder(Section):

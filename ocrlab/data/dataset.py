@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -85,10 +84,9 @@ Crop = tuple[NDArray[np.uint8], target_maps.Targets, str, list[str]]  # pixels, 
 class Crops(Dataset[Crop]):
     """Training crops with targets; an index is (epoch, page). A page that cannot be read is replaced by the next."""
 
-    def __init__(self, samples: Sequence[Sample], config: Config, cache: Path | None = None) -> None:
+    def __init__(self, samples: Sequence[Sample], config: Config) -> None:
         self.samples, self.config = samples, config
-        share = max(1, config.runtime.workers or 0)  # each worker keeps a memory cache of its own
-        self.cache = Cache(config.runtime.cache, cache, config.runtime.cache_gb / share)
+        self.cache = Cache(cache_size(config) / max(1, config.runtime.workers or 0))  # each worker has its own
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -116,6 +114,11 @@ class Crops(Dataset[Crop]):
             crop, maps = training_crop(rng, image, sample, self.config)
             return crop, maps, sample.name, problems
         raise DataError("No page of the training set can be read", got="; ".join(problems[:3]), need="readable images")
+
+
+def cache_size(config: Config) -> float:
+    """Return how much memory decoded pages may take, in 10^9 bytes."""
+    return config.runtime.cache_gb if config.runtime.cache == "memory" else 0.0
 
 
 def read(sample: Sample, config: Config, cache: Cache) -> NDArray[np.uint8]:
@@ -188,9 +191,9 @@ class Page:
 class Pages(Dataset[Page | None]):
     """Whole pages on their canvas, for validation; the index None is not a page, for a rank that has one less."""
 
-    def __init__(self, samples: Sequence[Sample], config: Config, cache: Path | None = None) -> None:
+    def __init__(self, samples: Sequence[Sample], config: Config) -> None:
         self.samples, self.config = samples, config
-        self.cache = Cache(config.runtime.cache, cache, config.runtime.cache_gb)
+        self.cache = Cache(cache_size(config))
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -210,21 +213,18 @@ class Pages(Dataset[Page | None]):
         return Page(sample, transforms.warp_image(image, warp, canvas), warp)
 
 
-def readable_pages(
-    samples: Sequence[Sample], config: Config, cache: Path | None = None
-) -> tuple[Sequence[Sample], list[Problem]]:
+def readable_pages(samples: Sequence[Sample], config: Config) -> tuple[Sequence[Sample], list[Problem]]:
     """Return the pages whose image can be decoded, and why others cannot; raises DataError if `strict` or if none can.
 
     Validation looks at the same pages every time, so what is left out is left out before it begins.
     """
-    keeper = Cache("disk" if config.runtime.cache == "disk" else "none", cache, config.runtime.cache_gb)
     good: list[int] = []
     problems: list[Problem] = []
     for place in range(len(samples)):
         try:
             sample = samples[place]
             with one_page(sample.image):
-                read(sample, config, keeper)
+                read_image(sample.image, exif=config.exif)
             good.append(place)
         except DataError as error:
             if config.runtime.strict:

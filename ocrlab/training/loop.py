@@ -223,7 +223,7 @@ def load_data(config: Config, mine: Ranks, progress: Progress, load_pages: Calla
     """Return the pages to learn from and to measure on; raises DataError, also where ranks see other pages."""
     splits = (config.train_split, config.val_split)
     train, val = (load_pages(config.data, split, exif=config.exif, strict=config.runtime.strict) for split in splits)
-    val.samples, unreadable = readable_pages(val.samples, config, cache_folder(config))
+    val.samples, unreadable = readable_pages(val.samples, config)
     val.problems += unreadable
     for index in (train, val):
         if mine.several:
@@ -374,7 +374,7 @@ def loader(train: Index, config: Config, before: dict[str, Any] | None, mine: Ra
     order = PageOrder(count, config.seed, total, start, batch=batch, **walk)
     workers = config.runtime.workers or 0
     return DataLoader(
-        Crops(train.samples, config, cache_folder(config)),
+        Crops(train.samples, config),
         batch_size=batch,
         sampler=order,
         num_workers=workers,
@@ -384,11 +384,6 @@ def loader(train: Index, config: Config, before: dict[str, Any] | None, mine: Ra
         prefetch_factor=4 if workers else None,
         pin_memory=config.trainer.accelerator == "cuda",
     )
-
-
-def cache_folder(config: Config) -> Path:
-    """Return where decoded pages are kept when `runtime.cache=disk`."""
-    return Path(config.runs).absolute() / ".cache"
 
 
 def validated_pages(val: Index, config: Config) -> Sequence[Sample]:
@@ -401,7 +396,7 @@ def validation_loader(val: Index, config: Config, mine: Ranks | None = None) -> 
     """Return the loader of a rank's whole pages: its share of those that training is validated on."""
     samples = validated_pages(val, config)
     turns: Any = collectives.page_share(len(samples), mine or Ranks())
-    return DataLoader(Pages(samples, config, cache_folder(config)), batch_size=None, sampler=turns, num_workers=0)
+    return DataLoader(Pages(samples, config), batch_size=None, sampler=turns, num_workers=0)
 
 
 def final_metrics(module: Training, watcher: RunCallback, val: Index, progress: Progress) -> dict[str, float]:
@@ -431,7 +426,7 @@ def measure_pages(module: Training, samples: Sequence[Sample], progress: Progres
     """Return the figures of the averaged weights over every one of `samples`, of which each rank judges its share."""
     config, mine = module.config, module.ranks
     module.averaged.eval()
-    dataset, judged = Pages(samples, config, cache_folder(config)), {}
+    dataset, judged = Pages(samples, config), {}
     for turn, i in enumerate(collectives.page_share(len(dataset), mine)):
         if i is not None:
             page = dataset.page(i)
