@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> Answer:
         print(look.encode(f"ocrlab doctor looks at {clean(options.python)}\n"), flush=True)
     checks = doctor_job.run(options) if args.json else doctor_job.run(options, LiveReport(look))
     seconds = time.monotonic() - began
-    text = "\n".join(["", *text_table.summary(checks, seconds, look), "", *text_table.notes(look)])
+    text = "\n".join(["", *text_table.summary(checks, seconds, look)])
     return Answer(record(checks, options, seconds), text, int(worst(checks) == "fail"))
 
 
@@ -68,7 +68,6 @@ def record(checks: list[Check], options: Options, seconds: float) -> dict[str, A
         "seconds": round(seconds, 3),
         "steps": steps,
         "checks": [check_record(check) for check in checks],
-        "notes": list(text_table.NOTES),
     }
 
 

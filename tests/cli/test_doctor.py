@@ -52,7 +52,7 @@ def test_exit_status(checks: list[Check], check: Check, status: int, capsys: pyt
     checks += [at(1, ok("fine", "as it should be")), at(4, check)]
     assert main(["doctor"]) == status
     text = capsys.readouterr().out
-    assert " 4  Driver and GPU" in text and "TORCH_USE_CUDA_DSA" in text
+    assert " 4  Driver and GPU" in text
     assert "\x1b" not in text  # no colours where nobody looks
     assert main(["doctor", "--json"]) == status
     record = json.loads(capsys.readouterr().out)
@@ -60,7 +60,6 @@ def test_exit_status(checks: list[Check], check: Check, status: int, capsys: pyt
     assert record["status"] == ("fail" if status else "warn" if check.judgement == "warn" else "ok")
     assert [step["step"] for step in record["steps"]] == list(range(1, 11))
     assert record["checks"][1]["judgement"] == check.judgement
-    assert len(record["notes"]) == 4
 
 
 @pytest.mark.parametrize("words", [["--python", "nowhere/python"], ["--python", "/"], ["--unknown"], ["more"]])

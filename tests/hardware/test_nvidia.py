@@ -1,4 +1,4 @@
-"""NVML, nvidia-smi, the monitor and the driver by way of impostors: compiled libraries, scripts, made-up machines."""
+"""NVML, the monitor and the driver by way of impostors: compiled libraries, scripts, made-up machines."""
 
 from __future__ import annotations
 
@@ -90,24 +90,6 @@ def test_who_holds_a_card_open(tmp_path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / str(len(list(folder.iterdir())))).symlink_to(target)
     assert [process["pid"] for process in nvml.holders(f"{tmp_path}/")] == [12, 14]
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("echo 'GPU 0: Fake'", {"status": 0, "said": "GPU 0: Fake\n"}),
-        ("echo mismatch >&2; exit 18", {"status": 18, "said": "mismatch\n"}),
-        ("exec sleep 60", {"hung": 0.2}),
-    ],
-)
-def test_nvidia_smi(text: str, answer: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{text}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert nvml.run_smi(answer.get("hung", 20.0)) == answer
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert nvml.run_smi(1.0) == {"missing": True}
 
 
 def monitor(seconds: float = 20) -> Reading:

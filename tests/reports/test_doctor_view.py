@@ -87,14 +87,8 @@ def test_nothing_is_fetched_and_every_tag_is_closed() -> None:
             assert self.open.pop() == tag
 
     climb = doctor_view.Climb(lambda view: None, Clock())
-    html = page(climb.view(Progress()).html + doctor_view.table(CHECKS).html + doctor_view.notes().html)
+    html = page(climb.view(Progress()).html + doctor_view.table(CHECKS).html)
     assert not re.search(r"(src|href|url)\s*[=(]", html)
     parser = Balance()
     parser.feed(html)
     assert parser.open == []
-
-
-def test_the_four_statements_with_their_code() -> None:
-    view = doctor_view.notes()
-    assert view.html.count("<li>") == 4
-    assert "<code>.cpu()</code>" in view.html

@@ -16,12 +16,6 @@ COLOURS = {"ok": "32", "warn": "33", "fail": "1;31", "skip": "2"}  # SGR codes
 ASCII = str.maketrans({"…": "...", "—": "-", "–": "-", "·": "-", "°": "", "’": "'", "×": "x"})
 NARROWEST, WIDEST = 60, 112  # columns; longer lines are hard to read
 LABEL = 26  # columns of a finding's name; the longest has 29 and then takes a line of its own
-NOTES = (
-    "TORCH_USE_CUDA_DSA does nothing in a stock wheel: it is a flag for building torch, not a variable for running it.",
-    '"CPU capability usage" is what torch dispatches at run time on this processor, not what it was compiled for.',
-    "`.cpu()` before `.item()` cannot avoid an illegal access: it happened before, and only surfaces there.",
-    "No CUDA toolkit is needed to run torch: the wheel brings CUDA with it, the machine only has to bring the driver.",
-)
 
 
 @dataclass(frozen=True)
@@ -85,15 +79,6 @@ def totals(checks: Sequence[Check]) -> str:
     """Return how many findings there are of each judgement, the worst first: `1 fail, 12 ok`."""
     counts = Counter(check.judgement for check in checks)
     return ", ".join(f"{counts[name]} {name}" for name in WORST if counts[name])
-
-
-def notes(look: TerminalStyle) -> list[str]:
-    """Return what is true where guides go wrong."""
-    lines, bullet = [look.paint("True where many guides are wrong", "1")], "  • " if look.unicode else "  * "
-    for note in NOTES:
-        first, *more = _wrap(note, look.width - 4)
-        lines += [bullet + first, *("    " + line for line in more)]
-    return lines
 
 
 def _wrap(text: str, columns: int, *, break_long_words: bool = True) -> list[str]:

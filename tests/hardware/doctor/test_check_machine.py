@@ -12,10 +12,8 @@ from ocrlab.records import Check
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def judge_cpu(
-    flags: str, dispatched: str | None = "AVX2", machine: str = "x86_64", **variables: str
-) -> dict[str, Check]:
-    answer = {"name": "CPU", "machine": machine, "flags": flags.split(), "variables": variables}
+def judge_cpu(flags: str, dispatched: str | None = "AVX2", machine: str = "x86_64") -> dict[str, Check]:
+    answer = {"name": "CPU", "machine": machine, "flags": flags.split()}
     torch: Any = {"dispatched": dispatched} if dispatched else {}
     facts = {"import torch": {"torch": torch}}
     return {check.name: check for check in check_machine.judge_processor(answer, facts)}
@@ -43,23 +41,10 @@ def test_dispatch() -> None:
     assert judge_cpu("sse4_2", None)["dispatched kernels"].judgement == "skip"
 
 
-def test_numpy() -> None:
-    answer = {"name": "CPU", "machine": "x86_64", "flags": ["avx2"], "variables": {}}
-    for has, judgement in ((["X86_V2", "AVX2"], "ok"), (["AVX2"], "fail")):
-        facts = {"import torch": {"torch": {}, "numpy": {"has": has, "baseline": ["X86_V2"], "disabled": ""}}}
-        checks = {check.name: check for check in check_machine.judge_processor(answer, facts)}
-        assert checks["NumPy's kernels"].judgement == judgement
-
-
-def test_what_switches_instruction_sets_off() -> None:
-    check = judge_cpu("avx2", ATEN_CPU_CAPABILITY="default", CPU_OTHER="x")["instruction sets switched off"]
-    assert (check.judgement, check.do) == ("warn", "unset ATEN_CPU_CAPABILITY")
-
-
 def judge_wsl2(**more: Any) -> dict[str, Check]:
     answer = {
         "wsl": 2, "release": "5.15.153.1-microsoft-standard-WSL2", "dxg": True, "foreign": [], "swap": 4 * GIB,
-        "libcuda": ["/usr/lib/wsl/lib/libcuda.so.1"], "memory": 16 * GIB, "config": {}, "windows_folder": False, **more,
+        "libcuda": ["/usr/lib/wsl/lib/libcuda.so.1"], "memory": 16 * GIB, "windows_folder": False, **more,
     }  # fmt: skip
     return {check.name: check for check in check_machine.judge_wsl(answer, {})}
 
@@ -68,7 +53,6 @@ def test_elsewhere_and_a_healthy_wsl2() -> None:
     assert judge_wsl2(wsl=0)["WSL2"].judgement == "skip"
     checks = judge_wsl2()
     assert {check.judgement for check in checks.values()} == {"ok"}
-    assert "about 8 GiB" in checks["WSL2 pinned memory"].observed
 
 
 @pytest.mark.parametrize(

@@ -14,25 +14,21 @@ from ocrlab.hardware.doctor.check_spec import PROBES, Options, Probe, fail
 from ocrlab.records import Check
 
 
-def distribution(
-    name: str, version: str, place: str = "/site", needs: tuple[str, ...] = (), installer: str = "pip"
-) -> Any:
-    return {"name": name, "version": version, "place": place, "needs": list(needs), "installer": installer}
+def distribution(name: str, version: str, place: str = "/site", needs: tuple[str, ...] = ()) -> Any:
+    return {"name": name, "version": version, "place": place, "needs": list(needs)}
 
 
 def judge_distributions(*distributions: Any, **more: Any) -> dict[str, Check]:
     interpreter = {
-        "version": "3.11.7", "implementation": "CPython", "executable": "PY", "environment": True, "bits": 64,
+        "version": "3.11.7", "implementation": "CPython", "environment": True, "bits": 64,
         "machine": "x86_64", "variables": {},
     }  # fmt: skip
     answer: dict[str, Any] = {
         "interpreter": {**interpreter, **more.pop("interpreter", {})},
         "distributions": list(distributions),
-        "leftovers": [],
         "found": dict.fromkeys(("torch", "torchvision", "numpy", "cv2"), "/site"),
         "shadows": [],
         "torch": {"version": "2.8.0+cu128", "cuda": "12.8"},
-        "conda": {},
     }
     return {check.name: check for check in check_packages.judge_packages({**answer, **more}, "PY")}
 
@@ -66,8 +62,6 @@ def test_torchvision_of_another_cuda() -> None:
          "overwrite each other"),
         ([distribution("torch", "2.8", needs=('nvidia-cudnn-cu12==9.10.2; platform_system == "Linux"',)),
           distribution("nvidia-cudnn-cu12", "9.1.0")], {}, "torch needs 9.10.2"),
-        ([distribution("torch", "2.8")], {"leftovers": ["/site/~orch"]}, "interrupted pip"),
-        ([distribution("torch", "2.8")], {"conda": {"pytorch": "2.7"}}, "by conda and by pip"),
     ],
 )  # fmt: skip
 def test_mixed_packages(distributions: list[Any], more: dict[str, Any], word: str) -> None:

@@ -21,7 +21,7 @@ CHECKS = [
 def test_it_fits_the_terminal(columns: int) -> None:
     look = text_table.TerminalStyle(columns)
     lines = [line for check in CHECKS for line in text_table.finding(check, look)]
-    lines += [text_table.heading(2, look), *text_table.summary(CHECKS, 3.0, look), *text_table.notes(look)]
+    lines += [text_table.heading(2, look), *text_table.summary(CHECKS, 3.0, look)]
     assert max(map(len, lines)) <= columns
     text = " ".join("".join(lines).split())
     for check in CHECKS:
@@ -40,9 +40,7 @@ def test_sign_and_word_are_both_there() -> None:
 def test_without_unicode_everything_is_ascii() -> None:
     look = text_table.TerminalStyle(80, unicode=False)
     lines = [line for check in CHECKS for line in text_table.finding(check, look)]
-    assert "\n".join(
-        [*lines, text_table.heading(1, look), *text_table.summary(CHECKS, 1, look), *text_table.notes(look)]
-    ).isascii()
+    assert "\n".join([*lines, text_table.heading(1, look), *text_table.summary(CHECKS, 1, look)]).isascii()
 
 
 def test_colours_change_nothing_else() -> None:
