@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from ocrlab.hardware import system_files
 from ocrlab.hardware.processes import process_tree
 from ocrlab.run_folder import watcher_link
 
@@ -148,9 +146,3 @@ def start(
         raise OSError(errno.ECHILD, f"the guard of the program ended at once, with status {guard.returncode}")
     ours.setblocking(False)
     return Child(int(number), guard, ours, mark=f"{watcher_link.FOLDER}={env.get(watcher_link.FOLDER)}")
-
-
-def ignores(pid: int, number: int) -> bool:
-    """Return whether a process ignores a signal (proc(5), status); False where that cannot be read."""
-    ignored = re.search(r"^SigIgn:\s*([0-9a-f]+)", system_files.read_text(Path(f"/proc/{pid}/status")), re.MULTILINE)
-    return ignored is not None and bool(int(ignored[1], 16) >> (number - 1) & 1)

@@ -55,7 +55,7 @@ def open_folder(path: Path | None, command: Sequence[str]) -> run_folder.RunFold
             ) from error
     if (path / INCIDENT / "verdict.json").is_file():  # it is about an earlier run, not about this one
         with contextlib.suppress(OSError):
-            _rename_to_free_number(path / INCIDENT, path / INCIDENT)
+            _rename_to_free_number(path / INCIDENT)
     return folder
 
 
@@ -91,23 +91,14 @@ def new_incident(folder: Path) -> Path:
     """Make an empty `incident/`; one that already exists is kept under a number. Raises OSError."""
     place = folder / INCIDENT
     if place.exists():
-        _rename_to_free_number(place, place)
+        _rename_to_free_number(place)
     place.mkdir(parents=True)
     return place
 
 
-def withdraw(incident: Path) -> Path:
-    """Put a suspicion that has not come true out of the way, into `flight/suspected-N`; returns where it is now."""
-    flights = incident.parent / "flight"
-    with contextlib.suppress(OSError):
-        flights.mkdir(mode=0o700, exist_ok=True)
-        return _rename_to_free_number(incident, flights / "suspected")
-    return incident
-
-
-def _rename_to_free_number(path: Path, base: Path) -> Path:
-    numbered = (base.with_name(f"{base.name}-{number}") for number in range(1, 1000))
-    return path.rename(next(place for place in numbered if not place.exists()))
+def _rename_to_free_number(path: Path) -> None:
+    numbered = (path.with_name(f"{path.name}-{number}") for number in range(1, 1000))
+    path.rename(next(place for place in numbered if not place.exists()))
 
 
 def failed(path: Path, error: Mapping[str, object], cause: str) -> None:

@@ -32,7 +32,6 @@ GIVE_UP = 5.0  # seconds after SIGKILL: a process that waits for a dead disk can
 PIPE_SIZE = 1 << 20
 F_SETPIPE_SZ = 1031  # linux/fcntl.h; in Python's fcntl from 3.10 on, not on every build
 OBEYED = 10.0  # seconds within which an end counts as the answer to a signal
-VAIN, AGAIN = 1.0, 10.0  # seconds until a Ctrl-C was in vain, which is reported; then within which another one ends it
 LITTLE, RECENT = 1024, 0.1  # bytes, seconds: output that comes often and in small pieces is read in batches,
 BATCH, TYPED = 0.05, 0.002  # seconds apart, on a terminal sooner: to wake for each would cost more than all the rest
 KEYS_PENDING = 1 << 16
@@ -58,9 +57,6 @@ class Session:
     wake: tuple[int, int] | None = None
     terms: int = 0  # SIGTERMs passed on
     asked: tuple[int, float] = (0, 0.0)  # the last signal from outside, or by a key, and when
-    insisted: bool = False  # somebody ended it by one Ctrl-C after the other
-    doubted: float | None = None  # when a Ctrl-C will have been in vain, if the program still goes on
-    warned: float = -AGAIN  # when the user was warned that another Ctrl-C ends it
     ending: float | None = None  # when SIGTERM went to everyone
     killed: float = 0.0  # when SIGKILL last did
     drained: float | None = None  # when nothing was left to write any more
@@ -91,9 +87,8 @@ class Session:
 
     def step(self, wait: float) -> None:
         """Wait for something to happen, `wait` seconds at most, and pass it on."""
-        due = [*self.resting.values(), *([] if self.doubted is None else [self.doubted])]
-        if due:
-            wait = min(wait, max(0.0, min(due) - time.monotonic()))
+        if self.resting:
+            wait = min(wait, max(0.0, min(self.resting.values()) - time.monotonic()))
         ready = [key.data for key, _mask in self.selector.select(wait)]
         streams = [descriptor for descriptor in ready if isinstance(descriptor, int)]
         streams = sorted({*streams, *self._wake_sources(bool(streams))}, key=lambda source: self.sources.get(source, 0))
@@ -108,13 +103,6 @@ class Session:
                 act()
         if self.came or self.child.stopped:
             self._signals()
-        if self.doubted is not None and time.monotonic() >= self.doubted:  # a Ctrl-C was in vain: name what ends it
-            self.doubted = None
-            if self.child.code is None and self.ending is None and not self.waits_for_keys:
-                self.warned = time.monotonic()
-                self.write_message(
-                    f"ocrlab watch: the program goes on after Ctrl-C; another one within {AGAIN:.0f} s ends it"
-                )
         if self.is_blocked or self.keys:
             self._balance()
 
@@ -304,7 +292,7 @@ class Session:
             return
         if self.terminal.interrupts(data):
             self.before_stop()
-            self._interrupted()
+            self.asked = signal.SIGINT, time.monotonic()
         self.keys += data
         self.quiet.moved(time.monotonic(), "keys")
         self._send_keys()
@@ -359,8 +347,6 @@ class Session:
             return
         if number in STOPPING:
             self.before_stop()
-        if number == signal.SIGINT:
-            self._interrupted()
         self.asked = number, time.monotonic()
         self.terms += number == signal.SIGTERM
         if self.terms > 1:
@@ -368,20 +354,6 @@ class Session:
             self.child.signal(signal.SIGKILL, everyone=True)
         else:
             self.child.signal(number)
-
-    def _interrupted(self) -> None:
-        """Take note of a Ctrl-C, which is passed on; the next one after it was reported as vain ends the program.
-
-        Two at once are both the program's: many take the second for "now", and one that is typed blindly ends nothing.
-        """
-        now = time.monotonic()
-        soon = self.asked[0] == signal.SIGINT and now - self.asked[1] <= VAIN
-        self.asked = signal.SIGINT, now
-        if now - self.warned <= AGAIN and not self.waits_for_keys:
-            self.insisted = True
-            self.end(now)
-        else:
-            self.doubted = now if soon or children.ignores(self.child.pid, signal.SIGINT) else now + VAIN
 
     @property
     def waits_for_keys(self) -> bool:

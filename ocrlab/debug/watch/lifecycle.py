@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import tempfile
 import time
@@ -24,7 +25,6 @@ from ocrlab.records import Incident, Verdict
 from ocrlab.run_folder import watcher_link
 
 HUNG = 124  # exit status of a program that was ended because it hung, as `timeout` has it
-ENDED = (128 + signal.SIGTERM, 128 + signal.SIGKILL)  # exit status of a program that we ended
 LOST = 1  # exit status of a successful program whose output could not be written
 WRONG_USE = 2  # exit status of a command that was called with the wrong words
 EVEN = 0.5  # of a verdict on a hang: below it the program may as well be slow
@@ -62,8 +62,8 @@ class Ended:
     """How a program ended: `status` success, failed, killed or hung; its exit code or signal; the verdict if it failed.
 
     `folder` is the run folder, None where a program that makes its own made none: wrongly used, or stopped before it
-    began. `exit_status` is what a shell gets: the exit code, 128 + n after signal n, 130 where it took more than one
-    Ctrl-C, 124 after a hang that was ended, 1 after a success whose output could not be written.
+    began. `exit_status` is what a shell gets: the exit code, 128 + n after signal n, 124 after a hang that
+    was ended, 1 after a success whose output could not be written.
     """
 
     status: str
@@ -173,8 +173,6 @@ class WatchedRun:
         exit_status = HUNG if self.hung else 128 - code if code < 0 else code
         if self.refused_signal:
             exit_status = 128 + self.refused_signal
-        if session.insisted and exit_status in ENDED:
-            exit_status = 128 + signal.SIGINT
         stayed = self._hung_until_ended()
         if self.suspected and not (self.hung or stayed):
             self._withdraw_suspicion()
@@ -212,7 +210,7 @@ class WatchedRun:
         """Report what tells against exit status 0 in the output, and whether the training came to its end."""
         session, log, path = self.session, self.session.ring.text(), self.path
         swallowed = error_hook.swallowed(error_hook.read(self.scratch, path), path)
-        hints = clean_exit_hints.traceback(log), clean_exit_hints.loss(log), clean_exit_hints.cut(log), swallowed
+        hints = clean_exit_hints.traceback(log), clean_exit_hints.loss(log), swallowed
         for hint in filter(None, hints):
             session.write_message(f"ocrlab watch: {hint}")
         record = watcher_link.read_record(self.scratch)
@@ -275,8 +273,8 @@ class WatchedRun:
             self.stacks = {}
             what = f"it moves again ({quiet.what}) after {quiet.since - self.silent_since:.0f} s"
         if self.suspected:
-            now = incident.short(incident_folder.withdraw(self.suspected) / "verdict.md")
-            self.session.write_message(f"ocrlab watch: {what}; the report of its silence is now {now}")
+            shutil.rmtree(self.suspected, ignore_errors=True)
+            self.session.write_message(f"ocrlab watch: {what}; the report of its silence is withdrawn")
         self.suspected = self.verdict = None
 
     def _explain(self, status: str) -> tuple[Verdict, Path]:

@@ -66,31 +66,3 @@ def test_a_traceback_before_a_pipe_is_reported_and_is_no_failure(watched):
 def test_a_thread_that_dies_is_reported(watched):
     done = watched(THREAD)
     assert done.status == 0 and "begins a traceback" in done.err
-
-
-@pytest.mark.parametrize(
-    ("log", "text"),
-    [
-        (
-            "\r  6%|#    | 2/32 [00:00<00:00, 99it/s]\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s]",
-            "at 4 of 32: it ended",
-        ),
-        ("\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s, loss=0.3]      ", "at 4 of 32: it ended"),
-        ("\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s]\n", ""),  # left by break, by an error, by close()
-        ("\r100%|#####| 32/32 [00:00<00:00, 121.23it/s]", ""),
-        ("\r 12%|#    | 4/32 [00:00<00:00, 121.23it/s]\rdone", ""),
-        ("4/32", ""),
-    ],
-)
-def test_a_progress_bar_that_was_cut_off_is_reported(log, text):
-    assert text in clean_exit_hints.cut(log)
-    assert bool(clean_exit_hints.cut(log)) == bool(text)
-
-
-@pytest.mark.parametrize(
-    ("end", "reported"), [("os._exit(0)", True), ("break", False), ("sys.exit(0)", False), ("pass", False)]
-)
-def test_only_an_end_without_clean_up_cuts_a_bar_off(watched, end, reported):
-    done = watched(f"import os, sys\nfrom tqdm import tqdm\nfor i in tqdm(range(9)):\n    if i == 4: {end}\n")
-    assert done.status == 0
-    assert ("progress bar stands at" in done.err) == reported

