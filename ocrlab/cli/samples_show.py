@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> Answer:
 
     index = reader.load(args.folder, args.split)
     output_paths.make(picture.parent, "--out")
-    drawn, unread = sheet(index.samples[: args.pages])
-    output_paths.write_png(picture, drawn)
+    pixels, unread = sheet(index.samples[: args.pages])
+    output_paths.write_png(picture, pixels)
     problems = index.problems + unread
     left_out = index.left_out + len(unread)
     boxes = sorted(len(sample.polygons) for sample in index.samples)
@@ -80,7 +80,7 @@ def sheet(samples: Sequence[Sample]) -> tuple[NDArray[np.uint8], list[Problem]]:
     """
     import numpy as np
 
-    from ocrlab.data.annotations import PageError, one_page
+    from ocrlab.data.annotations import PageError, page_errors
 
     rows = -(-len(samples) // COLUMNS)
     columns = min(COLUMNS, len(samples))
@@ -88,7 +88,7 @@ def sheet(samples: Sequence[Sample]) -> tuple[NDArray[np.uint8], list[Problem]]:
     problems = []
     for number, sample in enumerate(samples):
         try:
-            with one_page(sample.image):
+            with page_errors(sample.image):
                 page = draw_page(sample)
         except PageError as error:
             problems.append(error.problem)

@@ -68,7 +68,7 @@ class PageError(DataError):
 
 
 @contextlib.contextmanager
-def one_page(file: Path | Member | None, line: int | None = None) -> Iterator[None]:
+def page_errors(file: Path | Member | None, line: int | None = None) -> Iterator[None]:
     """Raise PageError for whatever is raised while one page is read or judged, so that it costs no other page.
 
     A parser of a stranger's file raises what nobody foresaw; an error of ocrlab keeps its words.
@@ -82,8 +82,8 @@ def one_page(file: Path | Member | None, line: int | None = None) -> Iterator[No
     except MemoryError as error:
         raise PageError(TOO_LARGE, file=file, line=line) from error
     except Exception as error:
-        known = error.strerror if isinstance(error, OSError) else None
-        got = known or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        reason = error.strerror if isinstance(error, OSError) else None
+        got = reason or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         what = "is not UTF-8" if isinstance(error, UnicodeError) else "cannot be read"
         raise PageError(what, file=file, line=line, got=got) from error
 

@@ -27,7 +27,7 @@ from torch.utils.data import Dataset, Sampler
 
 from ocrlab.config.schema import Config
 from ocrlab.data import target_maps, transforms
-from ocrlab.data.annotations import PageError, Problem, one_page
+from ocrlab.data.annotations import PageError, Problem, page_errors
 from ocrlab.data.formats.reader import Sample
 from ocrlab.data.image_cache import Cache
 from ocrlab.data.image_io import read_image
@@ -223,7 +223,7 @@ def readable_pages(samples: Sequence[Sample], config: Config) -> tuple[Sequence[
     for place in range(len(samples)):
         try:
             sample = samples[place]
-            with one_page(sample.image):
+            with page_errors(sample.image):
                 read_image(sample.image, exif=config.exif)
             good.append(place)
         except DataError as error:

@@ -1,4 +1,4 @@
-"""Data folders: where the pages of a split are. Only names count here; known_formats.py knows what a file holds.
+"""Data folders: where the pages of a split are. Only names count here; recognition.py knows what a file holds.
 
     FOLDER/SPLIT/images/NAME.jpg + FOLDER/SPLIT/gts/gt_NAME.txt      one annotation a page: .txt, .json or .xml
     FOLDER/images/SPLIT/NAME.jpg + FOLDER/gts/SPLIT/gt_NAME.txt      the same the other way round, as Total-Text has it

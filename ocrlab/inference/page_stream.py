@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ocrlab.config.schema import Config
 from ocrlab.data import image_io, transforms
-from ocrlab.data.annotations import TOO_LARGE, PageError, Problem, one_page
+from ocrlab.data.annotations import TOO_LARGE, PageError, Problem, page_errors
 from ocrlab.errors import ShapeError
 from ocrlab.evaluation import postprocess
 from ocrlab.hardware import host
@@ -111,7 +111,7 @@ def read(source: Source | Problem, config: Config, keep_image: bool) -> Page | P
     if isinstance(source, Problem):
         return source
     try:
-        with one_page(_file(source)):
+        with page_errors(_file(source)):
             if isinstance(source, Path | str):
                 image = image_io.read_image(source, exif=config.exif)
             else:
@@ -173,7 +173,7 @@ def _compute(
     def finished(page: Page, heat: NDArray[np.float32]) -> T | Problem:
         ratio = config.targets.shrink_ratio
         try:
-            with one_page(_file(page.source)):
+            with page_errors(_file(page.source)):
                 return finish(page, page_inference.regions(heat, page.warp, page.size, config.post, ratio))
         except PageError as error:
             return error.problem

@@ -166,8 +166,8 @@ def writer(form: str, file: Path, page: Page, prediction: Prediction, regions: p
         if scale < 1:
             size = (max(1, int(picture.shape[1] * scale)), max(1, int(picture.shape[0] * scale)))
             picture = np.asarray(cv2.resize(picture, size, interpolation=cv2.INTER_AREA), np.uint8)
-        made, encoded = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])
-        if not made:
+        ok, encoded = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 90])
+        if not ok:
             got = f"{picture.shape[1]} x {picture.shape[0]} pixels"
             raise DataError("The overlay cannot be written as JPEG", got=got, do="Leave it out: --format json icdar")
         data = encoded.tobytes()

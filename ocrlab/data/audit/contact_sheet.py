@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab.data.annotations import PageError, one_page
+from ocrlab.data.annotations import PageError, page_errors
 from ocrlab.data.audit.finding import ERROR, WARN, Finding
 from ocrlab.data.audit.page_image import Image
 from ocrlab.data.audit.raw_annotations import Raw, pages
@@ -42,7 +42,7 @@ def sheets(path: Path | str, findings: Sequence[Finding], splits: Sequence[str] 
         numbers = at.pop((raw.split, raw.name), [])
         if numbers:
             image = None
-            with contextlib.suppress(PageError), one_page(raw.image):
+            with contextlib.suppress(PageError), page_errors(raw.image):
                 image = read_image(raw.image) if raw.image is not None else None
             cells |= {number: cell(findings[number], raw, image) for number in numbers}
     chosen = [cells[number] for number in sorted(cells)]

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from ocrlab import safe_read
-from ocrlab.data.annotations import IGNORED, MOST_BOXES, Boxes, Page, PageError, one_page, read_text
+from ocrlab.data.annotations import IGNORED, MOST_BOXES, Boxes, Page, PageError, page_errors, read_text
 from ocrlab.data.audit.finding import Finding
 from ocrlab.data.folder_layouts import LEAVES, SUFFIXES
 from ocrlab.data.formats import reader as format_reader
 from ocrlab.data.formats.icdar import icdar, rows_of
-from ocrlab.data.formats.known_formats import FileReader
+from ocrlab.data.formats.recognition import FileReader
 from ocrlab.data.shards.dataset import Readers
 from ocrlab.data.shards.tar_member import Member
 from ocrlab.errors import DataError
@@ -145,7 +145,7 @@ def _boxes(lines: Iterable[int], boxes: Boxes) -> list[Box]:
 
 def _from_page(read: Callable[[], Page], split: str, image: Path | None, file: Path | None) -> Raw:
     try:
-        with one_page(file):
+        with page_errors(file):
             page = read()
     except PageError as error:
         file = file or Path(str(error.file or "unknown"))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ocrlab.data.annotations import Page, PageError, Problem, one_page
+from ocrlab.data.annotations import Page, PageError, Problem, page_errors
 from ocrlab.data.formats import reader, writers
 from ocrlab.data.image_io import read_file, read_header
 from ocrlab.data.shards import writer
@@ -140,11 +140,11 @@ def _records(
     names: set[str] = set()
     for number, read in enumerate(readers, 1):
         try:
-            with one_page(None):
+            with page_errors(None):
                 page = read()
             if page.name in names:
                 raise PageError(f"page {page.name!r} is here twice", file=page.annotation, need="one entry")
-            with one_page(page.image):
+            with page_errors(page.image):
                 header = read_header(page.image)
             names.add(page.name)
             file = page.name + page.image.suffix

@@ -1,6 +1,6 @@
 """Annotations -> samples: `load` reads one split of a data folder, judges every polygon once, and says what is wrong.
 
-Which format it is, known_formats.py tells by the content; a new one is one function in one file, and a line there.
+Which format it is, recognition.py tells by the content; a new one is one function in one file, and a line there.
 
 A box whose polygon is degenerate is dropped and counted; its page stays. A page with a line that cannot be read is left
 out whole: nobody knows where that box was, and a page without it would teach that there is no text. An empty annotation
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ocrlab.data import folder_layouts
 from ocrlab.data.annotation_cleaning import Index, Sample, judge
-from ocrlab.data.annotations import Boxes, PageError, Problem, one_page
-from ocrlab.data.formats import known_formats
+from ocrlab.data.annotations import Boxes, PageError, Problem, page_errors
+from ocrlab.data.formats import recognition
 from ocrlab.data.formats.icdar import read_icdar, write_icdar
 from ocrlab.data.image_io import read_header, read_image
 from ocrlab.data.shards import dataset
@@ -49,12 +49,12 @@ def load(
     dropped: Counter[str] = Counter()
     for number, read in enumerate(readers, 1):
         try:
-            with one_page(path):
+            with page_errors(path):
                 page = read()
             if page.name in samples:
                 what = f"page {page.name!r} is here twice"
                 raise PageError(what, file=page.annotation, line=page.line, need="one entry")
-            with one_page(page.image):
+            with page_errors(page.image):
                 samples[page.name] = judge(page, read_header(page.image), exif, dropped)
         except PageError as error:
             errors.append(error)
@@ -68,14 +68,14 @@ def load(
     return Index(list(samples.values()), dropped, notes + [error.problem for error in errors], path, split)
 
 
-def open_pages(path: Path, split: str) -> tuple[Sequence[known_formats.Reader], list[PageError], list[Problem]]:
+def open_pages(path: Path, split: str) -> tuple[Sequence[recognition.Reader], list[PageError], list[Problem]]:
     """Return one function a page as it is annotated, the errors known already, and notes; raises DataError."""
     try:
         shards = dataset.find(path, split)
         if shards:
             return dataset.open_readers(shards)
         source = folder_layouts.find(path, split)
-        readers, errors, notes = known_formats.pages(source, split)
+        readers, errors, notes = recognition.pages(source, split)
     except OSError as error:
         raise DataError(f"{error.filename or path} cannot be read", got=error.strerror) from error
     notes = [source.note, *notes] if source.note else notes
@@ -88,4 +88,4 @@ def splits(path: Path) -> list[str]:
     if names or dataset.find(path, "train"):
         return names
     annotations = folder_layouts.find(path, "train").annotations
-    return [] if annotations.is_dir() else known_formats.splits(annotations)
+    return [] if annotations.is_dir() else recognition.splits(annotations)

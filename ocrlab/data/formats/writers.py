@@ -1,4 +1,4 @@
-"""Writers: pages -> annotation files that known_formats.py reads back, one function a format.
+"""Writers: pages -> annotation files that recognition.py reads back, one function a format.
 
 icdar    SPLIT/images/NAME.jpg + SPLIT/gts/gt_NAME.txt; outlines of other than 4 points as x1,y1,...,xN,yN,####text
 labelme  SPLIT/NAME.jpg + SPLIT/NAME.json

@@ -2,7 +2,7 @@
 
     FOLDER/SPLIT/*.tar, FOLDER/SPLIT-000000.tar ..., or FOLDER/*.tar and one FILE.tar, which know no splits
 
-KEY.json is a page in one of known_formats.py. The tars are not compressed: a page is a range of bytes, read at random
+KEY.json is a page in one of recognition.py. The tars are not compressed: a page is a range of bytes, read at random
 through an index (shard_index.py) that is mapped, so that a million pages are opened as fast as a hundred.
 """
 
@@ -22,7 +22,7 @@ from ocrlab.data import folder_layouts
 from ocrlab.data.annotation_cleaning import Index, Sample, judge
 from ocrlab.data.annotations import PageError, Problem
 from ocrlab.data.folder_layouts import SUFFIXES
-from ocrlab.data.formats.known_formats import Reader
+from ocrlab.data.formats.recognition import Reader
 from ocrlab.data.shards import shard_index, tar_scan
 from ocrlab.data.shards.shard_index import Progress, ShardIndex
 from ocrlab.errors import DataError

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from ocrlab import safe_read
 from ocrlab.data.annotation_cleaning import judge
-from ocrlab.data.annotations import Page, PageError, Problem, one_page
+from ocrlab.data.annotations import Page, PageError, Problem, page_errors
 from ocrlab.data.field_parsing import parse
 from ocrlab.data.folder_layouts import SUFFIXES
-from ocrlab.data.formats.known_formats import single_page
+from ocrlab.data.formats.recognition import single_page
 from ocrlab.data.image_io import Header, read_header
 from ocrlab.data.shards import tar_scan
 from ocrlab.data.shards.tar_member import Member
@@ -91,7 +91,7 @@ def read(image: Member, annotation: Member, name: str) -> Page:
     """Read one page; raises PageError."""
     file = Path(str(annotation))
     try:
-        with one_page(file):
+        with page_errors(file):
             data = parse(annotation.read_bytes().decode("utf-8-sig"))
             if isinstance(data, dict) and "image" not in data:
                 data["image"] = image.name  # the tar says which one it is
@@ -206,7 +206,7 @@ class _Builder:
             return
         try:
             page = read(image, annotation, tar_scan.name_of(pair.key))
-            with one_page(image):
+            with page_errors(image):
                 header = _header(image)
         except PageError as error:
             self.leave_out(place, error.problem.message)
@@ -215,7 +215,7 @@ class _Builder:
         for exif, bit in ((False, UPRIGHT), (True, TURNED)):
             dropped: Counter[str] = Counter()
             try:
-                with one_page(image):
+                with page_errors(image):
                     judge(page, header, exif, dropped)
             except PageError as error:
                 self.leave_out(place, error.problem.message, bit)

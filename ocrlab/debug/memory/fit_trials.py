@@ -140,9 +140,9 @@ def judge_trial(
         return replace(refused, fits=peak <= room, peak=peak, phase=phase, message="", crops_a_second=speed)
     if over := answer.get("over"):
         return replace(refused, peak=over["held"] or None, phase=over["phase"], message="ended at the limit")
-    held = answer.get("held", 0)
-    if answer.get("crowded") or (ended.fingerprint in KILLS and held < BELOW * usable):
-        why = f"ended at {held / memory_limit.MIB:,.0f} MiB, below the limit: other processes took the memory"
+    in_use = answer.get("held", 0)
+    if answer.get("crowded") or (ended.fingerprint in KILLS and in_use < BELOW * usable):
+        why = f"ended at {in_use / memory_limit.MIB:,.0f} MiB, below the limit: other processes took the memory"
         return replace(refused, message=why, measured=False)
     words = any(word in ended.description for word in WORDS)
     memory = ended.fingerprint in (*KILLS, "host.alloc_fail") or ended.fingerprint.startswith("gpumem.")

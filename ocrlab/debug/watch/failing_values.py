@@ -82,7 +82,7 @@ class Reader:
         if callable(value) and kind.__module__ in ("builtins", "torch"):
             name = getattr(value, "__qualname__", None)
             return {**result, "kind": "callable", "text": name if isinstance(name, str) else ""}
-        return {**result, **self.known_object(value, depth)}
+        return {**result, **self.library_object(value, depth)}
 
     def tensor(self, value: Any) -> dict[str, Any]:
         result = {
@@ -175,7 +175,7 @@ class Reader:
     def has_shape(self, value: Any) -> bool:
         return self.is_tensor(value) or type(value) is getattr(self.numpy, "ndarray", None)
 
-    def known_object(self, value: Any, depth: int) -> dict[str, Any]:
+    def library_object(self, value: Any, depth: int) -> dict[str, Any]:
         """Return what is known of objects of well-known libraries; of a user's object its plain attributes."""
         kind = type(value)
         place = kind.__module__

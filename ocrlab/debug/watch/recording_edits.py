@@ -48,10 +48,10 @@ class RecordingEdits:
         imports = [n for n in self.source.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
         start = imports[-1].end_lineno if imports else 0
         parts = [_list(self.models), _list(self.optimizers), *(f"{key}={value}" for key, value in self.options.items())]
-        made = f'{self.recorder} = ocrlab.record("runs/{Path(name).stem}", {", ".join(parts)})'
-        made = f"global {self.recorder}; {made}" if self.is_global else made
+        start_recorder = f'{self.recorder} = ocrlab.record("runs/{Path(name).stem}", {", ".join(parts)})'
+        start_recorder = f"global {self.recorder}; {start_recorder}" if self.is_global else start_recorder
         edits = [(start or 0, f"{name}, after line {start}: import ocrlab")]
-        edits += [(self.after.end_lineno or 0, f"{name}, after line {self.after.end_lineno}: {made}")]
+        edits += [(self.after.end_lineno or 0, f"{name}, after line {self.after.end_lineno}: {start_recorder}")]
         by_line: dict[int, list[tuple[ast.expr, str]]] = {}
         for node, method in self.wrapped:
             by_line.setdefault(node.lineno, []).append((node, method))
@@ -107,7 +107,7 @@ def find_edits(source: Source) -> RecordingEdits | str:
         return "its optimizers are made in different functions"
     scope = next(iter(scopes))
     names = list(dict.fromkeys(dotted(node.targets[0]) for node, _ in optimizers))
-    models = list(dict.fromkeys(model for _, found in optimizers for model in found))
+    models = list(dict.fromkeys(model for _, names_of_models in optimizers for model in names_of_models))
     loop, backward = _training_loop(source)
     if loop is None:
         return "it has no loop with `backward()` in it"
@@ -128,9 +128,9 @@ def find_edits(source: Source) -> RecordingEdits | str:
         return f"`{names[-1]}` is made inside of the training loop"
     edits.body, edits.after = block
     if isinstance(loop, ast.For):
-        drawn = _iterated(source, loop)
-        steps = isinstance(drawn, ast.Call) and last_name(drawn.func) in ("range", "trange", "count")
-        edits.wrapped.append((drawn, "steps" if steps else "batches"))
+        iterable = _iterated(source, loop)
+        steps = isinstance(iterable, ast.Call) and last_name(iterable.func) in ("range", "trange", "count")
+        edits.wrapped.append((iterable, "steps" if steps else "batches"))
         epochs = None if steps else _epochs(source, loop)
         if epochs is not None:
             edits.wrapped.append((epochs.iter, "epochs"))
@@ -220,15 +220,17 @@ def _optimizers(source: Source) -> Iterator[tuple[ast.Assign, list[str]]]:
         call, target = node.value, dotted(node.targets[0])
         if not isinstance(call, ast.Call) or not target or not last_name(call.func)[:1].isupper():
             continue
-        given = list(call.args) + [keyword.value for keyword in call.keywords]
-        for value in list(given):
-            binding = source.binding(value.id, node.lineno) if isinstance(value, ast.Name) else None
-            made = binding.value if binding is not None else None
-            if made is not None and not (isinstance(made, ast.Call) and last_name(made.func)[:1].isupper()):
-                given.append(made)  # a list of parameters, and not an object that holds them
+        arguments = list(call.args) + [keyword.value for keyword in call.keywords]
+        for part in list(arguments):
+            binding = source.binding(part.id, node.lineno) if isinstance(part, ast.Name) else None
+            expression = binding.value if binding is not None else None
+            if expression is not None and not (
+                isinstance(expression, ast.Call) and last_name(expression.func)[:1].isupper()
+            ):
+                arguments.append(expression)  # a list of parameters, and not an object that holds them
         owners = [
             dotted(part.func.value)
-            for value in given
+            for value in arguments
             for part in ast.walk(value)
             if isinstance(part, ast.Call) and last_name(part.func) in ("parameters", "named_parameters")
             if isinstance(part.func, ast.Attribute)

@@ -92,11 +92,11 @@ def static(viewer: Viewer) -> View:
     layers = drawing.layers(page, judged)
     counts = ", ".join(f"{len(layer.polygons)} {layer.name}" for layer in layers)
     image, heat, threshold = viewer.small
-    zero_to_one = page_images.scale(0, 1)
+    color_scale = page_images.scale(0, 1)
     pictures = [
         page_images.figure(image, size, f"{page.name}: {counts}", layers, "<b>Polygons</b> by what they are"),
-        page_images.figure(heat, size, "probability map", (), f"<b>Probability</b> {zero_to_one}"),
-        page_images.figure(threshold, size, "threshold map", (), f"<b>Threshold map</b> {zero_to_one}"),
+        page_images.figure(heat, size, "probability map", (), f"<b>Probability</b> {color_scale}"),
+        page_images.figure(threshold, size, "threshold map", (), f"<b>Threshold map</b> {color_scale}"),
     ]
     rest = [drawing.figures(judged, judged), drawing.legend(layers), drawing.listed(page, judged)]
     note = "In JupyterLab and under voila sliders stand here: other thresholds, other pages, your own images."

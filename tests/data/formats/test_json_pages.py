@@ -13,7 +13,7 @@ from PIL import Image
 
 from ocrlab.data.annotations import Boxes, Page, PageError
 from ocrlab.data.folder_layouts import Source
-from ocrlab.data.formats import known_formats
+from ocrlab.data.formats import recognition
 from ocrlab.data.formats.json_pages import cord, labelme
 from ocrlab.data.formats.reader import load
 from ocrlab.errors import DataError
@@ -28,7 +28,7 @@ def readers(folder: Path, name: str, content: Any) -> list[Callable[[], Page]]:
         (folder / image).touch()
     text = content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False)
     (folder / name).write_text(text, encoding="utf-8")
-    pages, errors, _ = known_formats.pages(Source(folder / name, (folder,), root=folder), "train")
+    pages, errors, _ = recognition.pages(Source(folder / name, (folder,), root=folder), "train")
     assert not errors
     return pages
 

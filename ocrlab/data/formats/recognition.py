@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ocrlab.data.annotations import Boxes, Entry, Page, PageError, one_page, read_text
+from ocrlab.data.annotations import Boxes, Entry, Page, PageError, page_errors, read_text
 from ocrlab.data.field_parsing import kind, line_of, parse
 from ocrlab.data.folder_layouts import Source
 from ocrlab.data.formats import coco, curved_text, icdar, json_pages
@@ -58,11 +58,11 @@ class FileReader:
         if file.suffix.lower() != ".json":
             start = text.lstrip("\ufeff \t\n")
             read = next((read for prefix, read in TEXTS.items() if start.startswith(prefix)), icdar.icdar)
-            with one_page(file):
+            with page_errors(file):
                 boxes = read(text, file)
         else:
             try:
-                with one_page(file):
+                with page_errors(file):
                     name, boxes = single_page(parse(text))
             except PageError as error:
                 raise error.within(file=file) from None
@@ -102,7 +102,7 @@ def pages(source: Source, split: str) -> tuple[list[Reader], list[PageError], li
     if isinstance(data, list) or (_fitting(PAGES, data) and not _fitting(SETS, data)):
         return [partial(_row, source, None, row) for row in (data if isinstance(data, list) else [data])], [], []
     try:
-        with one_page(file):
+        with page_errors(file):
             entries, notes = _recognised(SETS, data)(data, text)
     except PageError as error:
         raise error.within(file=file) from None
@@ -149,7 +149,7 @@ def _folder(source: Source) -> tuple[list[Reader], list[PageError]]:
 def _row(source: Source, number: int | None, row: Any) -> Page:
     """Read a page that is a line of JSON lines, or an object in a list, which has no number."""
     try:
-        with one_page(source.annotations, number):
+        with page_errors(source.annotations, number):
             if number is not None:
                 row.encode()
             name, boxes = single_page(row if number is None else parse(row))
@@ -166,7 +166,7 @@ def _entry(source: Source, text: str, entry: Entry) -> Page:
     except PageError as error:
         raise error.within(file=file, line=line_of(text, name) if isinstance(name, str) else None) from None
     try:
-        with one_page(file):
+        with page_errors(file):
             return Page(_page_name(name, image, source), image, file, None, entry.read())
     except PageError as error:
         raise error.within(f"page {name!r}: ", file=file) from None
