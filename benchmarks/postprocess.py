@@ -33,7 +33,7 @@ RATIO = {"quad": 1.5, "polygon": 2.0}  # the unclip ratios of the published code
 LIMIT = {("quad", 640): 1.2, ("quad", 1024): 2.2}  # milliseconds a receipt
 FACTOR = {"quad": 4.0, "polygon": 2.0}  # times faster than the official code
 WORST_LIMIT = 1.0  # seconds for any map
-OURS, PLAIN, EXACT, OFFICIAL = "ours", "ours, NumPy", "ours, exact unclip", "official"
+OURS, EXACT, OFFICIAL = "ours", "ours, exact unclip", "official"
 
 
 def main() -> None:
@@ -112,16 +112,16 @@ def golden(folder: Path, side: int) -> list[Map]:
     return [(array / 255).astype(np.float32) for array in arrays if len(array) == side]
 
 
-def ours(shape: str, unclip: Any, *, compiled: bool = True) -> Decoder:
+def ours(shape: str, unclip: Any) -> Decoder:
     """Return our decoder."""
     settings: dict[str, Any] = {"threshold": THRESHOLD, "box_threshold": BOX_THRESHOLD, "shape": shape}
-    return lambda heat: decode(heat, unclip=unclip, compiled=compiled, **settings).polygons
+    return lambda heat: decode(heat, unclip=unclip, **settings).polygons
 
 
 def built(shape: str, named: dict[str, str]) -> tuple[dict[str, Decoder], dict[str, str]]:
     """Return what decodes, by name, and why other implementations do not."""
     ratio = RATIO[shape]
-    sides = {OURS: ours(shape, ratio), PLAIN: ours(shape, ratio, compiled=False), EXACT: ours(shape, "exact")}
+    sides = {OURS: ours(shape, ratio), EXACT: ours(shape, "exact")}
     faults = {name: "there is no such peer" for name in named if name not in DECODERS}
     for name, build in DECODERS.items():
         if name not in named:
@@ -159,7 +159,7 @@ def row(name: str, shape: str, spent: dict[str, float], results: dict[str, Any])
     faster = f"{spent[OFFICIAL] / spent[name]:.1f}" if OFFICIAL in spent else "not measured"
     same = "-"
     if OFFICIAL in results and name != OFFICIAL:
-        other = name not in (OURS, PLAIN, "PaddleOCR")
+        other = name not in (OURS, "PaddleOCR")
         same = "another method" if other else differing(results[name], results[OFFICIAL])
     return (f"{shape}s", name, f"{shapes:.0f}", f"{spent[name]:.2f} ms", faster, same)
 

@@ -6,21 +6,9 @@ A module of loops is one file each, because numba's cache on disk notices a chan
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., object])
-
-
-@lru_cache
-def load(module: str) -> ModuleType | None:
-    """Return a module of compiled loops, or None where numba cannot be imported."""
-    try:
-        return import_module(module)
-    except ImportError:
-        return None
 
 
 def entry(signature: Any, **options: Any) -> Callable[[F], F]:

@@ -6,7 +6,6 @@ import argparse
 
 from ocrlab.cli.parser import Answer, table
 from ocrlab.debug.memory.explain_oom import explain_oom
-from ocrlab.errors import ConfigError
 from ocrlab.redaction import clean
 
 EXAMPLES = """
@@ -19,18 +18,10 @@ EXAMPLES = """
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the words of this command."""
     parser.add_argument("path", metavar="RUN|LOG", help="run folder, log or executed notebook; - reads stdin")
-    parser.add_argument("--try", dest="attempt", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> Answer:
-    """Answer; status 0 where a cause was found, 1 otherwise. Raises ConfigError for the option that older ones had."""
-    if args.attempt:
-        raise ConfigError(
-            "ocrlab memory why no longer runs a program again",
-            got="--try",
-            need="RUN or LOG alone",
-            do="Set what it proposes and start the program yourself",
-        )
+    """Answer; status 0 where a cause was found, 1 otherwise."""
     answer = explain_oom(args.path)
     parts = [table(answer.rows), "", answer.sentence]
     return Answer(clean(answer.record), clean("\n".join(parts)), 0 if answer.kind.kind else 1)

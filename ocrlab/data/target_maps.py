@@ -2,7 +2,7 @@
 
 Equal to the published method (Liao et al. 2020, Real-time Scene Text Detection with Differentiable Binarization), but
 that rounding never leaves holes in the threshold map, and that polygons may lie outside the page.
-Boxes inside the image take compiled loops, all else pyclipper and OpenCV; without numba NumPy does it all.
+Boxes inside the image take compiled loops, all else pyclipper and OpenCV.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab import compiled_loops, geometry
+from ocrlab import geometry
 from ocrlab.errors import ShapeError
 
 Map = NDArray[np.float32]
 Maps = tuple[Map, Map, Map, Map]
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 FAR = 1e6  # pixels; points farther out are moved here, where OpenCV's fixed-point numbers still work
@@ -53,14 +52,13 @@ def make(
     shrink_ratio: float,
     threshold_range: tuple[float, float],
     min_text_size: float = 3,
-    compiled: bool = True,
 ) -> Targets:
     """Return the target maps of N polygons, each (P, 2) xy in pixels, on a page of size (h, w).
 
     A polygon is also ignored if its width or height is below `min_text_size` pixels, or if nothing is left of it when
     shrunk; one of less than three points or with a coordinate that is not finite is ignored and not drawn. Polygons may
-    leave the page; one of more than `MOST` points is drawn without those that it can do without. `compiled=False` takes
-    the NumPy path, which gives the same maps. Raises ShapeError for arrays of a wrong shape.
+    leave the page; one of more than `MOST` points is drawn without those that it can do without. Raises
+    ShapeError for arrays of a wrong shape.
     """
     if len(size) != 2 or min(size) < 1:
         raise ShapeError("This is not a page size", got=size, need="(height, width) in pixels, both at least 1")
@@ -80,11 +78,10 @@ def make(
     zeros, ones = np.zeros(size, np.float32), np.ones(size, np.float32)  # zeros cost nothing before they are drawn on
     maps = Targets(zeros, ones, np.full(size, low, np.float32), np.zeros(size, np.float32), flags)
     left_over = np.ones(len(polygons), bool)
-    kernels = compiled_loops.load("ocrlab.data.target_maps_numba") if compiled else None
-    if kernels:
-        numbers = (shrink_ratio, low, high, min_text_size, FAR)
-        kernels.draw(points, starts, flags, *map(float, numbers), *maps.maps, left_over)
-    border = kernels.border if kernels else _border
+    from ocrlab.data import target_maps_numba as loops  # compiled now, which takes longer than all other imports
+
+    figures = float(shrink_ratio), float(low), float(high), float(min_text_size), FAR
+    loops.draw(points, starts, flags, *figures, *maps.maps, left_over)
     for i in np.flatnonzero(left_over):
         polygon = points[starts[i] : starts[i + 1]]
         flags[i] = True
@@ -106,7 +103,7 @@ def make(
             box = np.concatenate((np.maximum(outer.min(axis=0), 0), np.minimum(outer.max(axis=0), last)))
             box = box.astype(np.int64)
             if (box[:2] <= box[2:]).all():
-                border(polygon, distance, box, low, high, maps.threshold_map)
+                loops.border(polygon, distance, box, low, high, maps.threshold_map)
     return maps
 
 
@@ -119,28 +116,3 @@ def thinned(polygon: Floats) -> Floats:
         if len(polygon) > MOST:
             polygon = cv2.approxPolyDP(polygon.astype(np.float32)[:, None], far, True)[:, 0].astype(np.float64)
     return polygon[:: -(-len(polygon) // MOST)].copy() if len(polygon) > MOST else polygon
-
-
-def _border(polygon: Floats, distance: float, box: Ints, low: float, high: float, canvas: Map) -> None:
-    """Do what `border` of the compiled loops does, with NumPy; each edge only where it is nearer than `distance`."""
-    x0, y0, x1, y1 = box
-    nearest = np.full((y1 - y0 + 1, x1 - x0 + 1), distance * distance)
-    for a, b in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
-        first = np.maximum(np.floor(np.minimum(a, b) - distance), box[:2]).astype(np.int64)
-        last = np.minimum(np.ceil(np.maximum(a, b) + distance), box[2:]).astype(np.int64)
-        if (first > last).any():
-            continue
-        part = nearest[first[1] - y0 : last[1] - y0 + 1, first[0] - x0 : last[0] - x0 + 1]
-        x, y = np.arange(first[0], last[0] + 1), np.arange(first[1], last[1] + 1)[:, None]
-        edge = b - a
-        square = edge @ edge
-        to_a, to_b = (np.square(x - p[0]) + np.square(y - p[1]) for p in (a, b))
-        if square == 0:  # a repeated point: published, a pixel right on it is not drawn
-            part[to_a == 0] = np.nan
-            continue
-        line = np.square(edge[0] * (y - a[1]) - edge[1] * (x - a[0])) / square
-        np.minimum(part, np.where(square - to_a - to_b < 0, np.minimum(to_a, to_b), line), out=part)
-    scale, gain = np.float32(1 / distance), np.float32(high - low)
-    value = (1 - np.sqrt(nearest.astype(np.float32)) * scale) * gain + np.float32(low)
-    part = canvas[y0 : y1 + 1, x0 : x1 + 1]
-    np.fmax(part, value, out=part)  # NaN is not a value

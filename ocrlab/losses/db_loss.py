@@ -4,8 +4,8 @@ Two paths, equal in value and gradient:
 - the device path is plain tensor arithmetic. It never reads a value back to the host (no `.item()`, no `.cpu()`, no
   `nonzero`), so it can be captured in a CUDA graph and compiled without a break. OHEM's top-k with a k that only the
   device knows is a selection, not a sort: the k-th largest loss is found bit by bit, with no data-dependent shape.
-- on the CPU one registered operator computes loss and gradient together, in compiled loops. Without numba,
-  and for float64, the device path does it.
+- on the CPU one registered operator computes loss and gradient together, in compiled loops. The device path does it
+  for float64.
 
 Shapes: B batch, H W pixels. All maps are (B, 1, H, W).
 """
@@ -18,12 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ocrlab import compiled_loops
 from ocrlab.errors import OcrlabError, ShapeError
 
 K = 50.0  # steepness of the approximate step function
 EPS = 1e-6
-LOOPS = "ocrlab.losses.db_loss_numba"
 NO_TEXT_SHARE = 1 / 64  # share of the hardest negatives that teach when a batch holds no text at all
 
 
@@ -135,8 +133,8 @@ def on_cpu(
     weights: tuple[float, float, float],
     ratio: float,
 ) -> LossParts:
-    """Return the DB loss by compiled loops in float32; where there are none, and for float64, by `on_device`."""
-    if compiled_loops.load(LOOPS) is None or torch.float64 in (probability_logits.dtype, threshold_logits.dtype):
+    """Return the DB loss by compiled loops in float32, for float64 by `on_device`."""
+    if torch.float64 in (probability_logits.dtype, threshold_logits.dtype):
         return on_device(probability_logits, threshold_logits, targets, weights, ratio)
     parts, _, _ = _db_loss_cpu(probability_logits, threshold_logits, *targets, list(weights), ratio)
     total, bce, dice, l1 = parts.unbind()
@@ -155,14 +153,15 @@ def _db_loss_cpu(
     ratio: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return ((total, bce, dice, l1), gradient of total by the first logits, by the second); see `on_device`."""
-    kernels = compiled_loops.load(LOOPS)
-    assert kernels is not None, "on_cpu looked"
+    from ocrlab.losses import db_loss_numba as kernels  # compiled now, which takes longer than all other imports
+
     tensors = (probability_logits, threshold_logits, shrink_map, shrink_mask, threshold_map, threshold_mask)
     maps = [t.detach().to(torch.float32).contiguous().view(-1).numpy() for t in tensors]
     settings = torch.tensor([*weights, ratio, NO_TEXT_SHARE], dtype=torch.float64).numpy()
     hard, gx, gy = (torch.empty(probability_logits.shape, dtype=torch.float32) for _ in range(3))
     parts = torch.empty(4, dtype=torch.float64)
-    kernels.db_loss(*maps, settings, *(t.view(-1).numpy() for t in (hard, gx, gy)), parts.numpy())
+    arrays = [*maps, settings, *(t.view(-1).numpy() for t in (hard, gx, gy)), parts.numpy()]
+    kernels.db_loss(*arrays)
     return parts.float(), gx.to(probability_logits.dtype), gy.to(threshold_logits.dtype)
 
 

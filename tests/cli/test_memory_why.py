@@ -3,11 +3,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from ocrlab.cli import memory_why
 from ocrlab.cli.parser import Answer, Parser
-from ocrlab.errors import ConfigError
 
 
 def asked(*words: str) -> Answer:
@@ -33,8 +30,3 @@ def test_no_memory_failure_ends_with_status_1(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("KeyError: 'x'\n")
     assert asked(str(log)).status == 1
-
-
-def test_the_option_of_older_versions_is_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no longer runs a program again. Given: --try. Needed: RUN or LOG alone"):
-        asked(str(tmp_path / "train.log"), "--try")

@@ -12,7 +12,7 @@ import pytest
 import shapely
 from numpy.typing import NDArray
 
-from ocrlab.data import target_maps
+from ocrlab.data import target_maps, target_maps_numba
 from ocrlab.errors import ShapeError
 
 PUBLISHED: dict[str, Any] = {"shrink_ratio": 0.4, "threshold_range": (0.3, 0.7), "min_text_size": 1}
@@ -59,13 +59,12 @@ def random_page(rng: np.random.Generator, size: tuple[int, int]) -> list[NDArray
     return polygons
 
 
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
 @pytest.mark.parametrize("index", range(8), ids=PAGES)
-def test_equal_to_the_published_method(golden: list[dict[str, Any]], index: int, compiled: bool) -> None:
+def test_equal_to_the_published_method(golden: list[dict[str, Any]], index: int) -> None:
     page = golden[index]
     polygons = [np.array(p) for p in page["polygons"]]
     size = (page["size"], page["size"])
-    maps = target_maps.make(polygons, np.array(page["ignored"]), size, **PUBLISHED, compiled=compiled)
+    maps = target_maps.make(polygons, np.array(page["ignored"]), size, **PUBLISHED)
     assert maps.ignored.tolist() == page["ignored_after"]
     for name, first, other in zip(NAMES, maps.maps, page["maps"], strict=True):
         assert first.dtype == np.float32 and first.shape == size
@@ -75,14 +74,17 @@ def test_equal_to_the_published_method(golden: list[dict[str, Any]], index: int,
             np.testing.assert_array_equal(first, other)
 
 
-def test_the_compiled_and_the_numpy_path_are_equal() -> None:
+def test_the_compiled_loops_draw_what_pyclipper_and_opencv_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     for _ in range(60):
         size = (int(rng.integers(30, 200)), int(rng.integers(30, 200)))
         polygons = random_page(rng, size)
         ignored = rng.random(len(polygons)) < 0.2
         how = {**PUBLISHED, "shrink_ratio": rng.choice([0.4, 0.5, 0.6]), "min_text_size": rng.choice([0, 3])}
-        fast, slow = (target_maps.make(polygons, ignored, size, **how, compiled=c) for c in (True, False))
+        fast = target_maps.make(polygons, ignored, size, **how)
+        with monkeypatch.context() as patch:
+            patch.setattr(target_maps_numba, "draw", lambda *_: None)  # every polygon is left over
+            slow = target_maps.make(polygons, ignored, size, **how)
         np.testing.assert_array_equal(fast.ignored, slow.ignored)
         for name, first, other in zip(NAMES, fast.maps, slow.maps, strict=True):
             np.testing.assert_allclose(first, other, rtol=0, atol=1e-6 if name == "threshold_map" else 0)
@@ -102,18 +104,16 @@ def test_the_maps_of_a_single_box() -> None:
     assert set(np.unique(maps.shrink_map)) == set(np.unique(maps.threshold_mask)) == {0, 1}
 
 
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
-def test_an_ignored_polygon_is_masked_and_not_learned(compiled: bool) -> None:
+def test_an_ignored_polygon_is_masked_and_not_learned() -> None:
     ignored = flags(True)
-    maps = target_maps.make([BOX], ignored, (40, 80), **PUBLISHED, compiled=compiled)
+    maps = target_maps.make([BOX], ignored, (40, 80), **PUBLISHED)
     assert not maps.shrink_map.any() and not maps.threshold_mask.any()
     rows, columns = np.nonzero(maps.shrink_mask == 0)
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (10, 30, 10, 70)
-    small = target_maps.make([BOX], flags(False), (40, 80), **{**PUBLISHED, "min_text_size": 20.5}, compiled=compiled)
+    small = target_maps.make([BOX], flags(False), (40, 80), **{**PUBLISHED, "min_text_size": 20.5})
     assert small.ignored[0] and (small.shrink_mask == maps.shrink_mask).all() and ignored[0]
 
 
-@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "numpy"])
 @pytest.mark.parametrize(
     "odd",
     [
@@ -133,12 +133,12 @@ def test_an_ignored_polygon_is_masked_and_not_learned(compiled: bool) -> None:
     ],
     ids=lambda p: str(np.asarray(p).tolist())[:40],
 )
-def test_odd_polygons_harm_nothing(odd: Any, compiled: bool) -> None:
+def test_odd_polygons_harm_nothing(odd: Any) -> None:
     size = (100, 120)
-    alone = target_maps.make([BOX + 40], flags(False), size, **PUBLISHED, compiled=compiled)
+    alone = target_maps.make([BOX + 40], flags(False), size, **PUBLISHED)
     for ignored in (False, True):
         flags_ = flags(ignored, False)
-        maps = target_maps.make([np.array(odd, float), BOX + 40], flags_, size, **PUBLISHED, compiled=compiled)
+        maps = target_maps.make([np.array(odd, float), BOX + 40], flags_, size, **PUBLISHED)
         assert not maps.ignored[1]
         for first in maps.maps:
             assert np.isfinite(first).all() and first.min() >= 0 and first.max() <= 1

@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ocrlab import geometry
-
-kernels = pytest.importorskip("ocrlab.data.target_maps_numba", reason="numba is not installed", exc_type=ImportError)
+from ocrlab.data import target_maps_numba as kernels
 
 SIZE = (160, 200)
 

@@ -139,13 +139,6 @@ def test_hardest_is_exact_with_ties_and_at_both_ends(values):
             assert share * values.count(ordered[k - 1]) == pytest.approx(k - sum(v > ordered[k - 1] for v in values))
 
 
-def test_without_numba_the_device_path_does_it(monkeypatch):
-    x, y, t = page(torch.float32)
-    want = db_loss_module.on_cpu(x, y, t, WEIGHTS, 3.0).total
-    monkeypatch.setattr(db_loss_module.compiled_loops, "load", lambda module: None)
-    torch.testing.assert_close(db_loss_module.on_cpu(x, y, t, WEIGHTS, 3.0).total, want, rtol=1e-6, atol=0)
-
-
 def test_a_scaled_loss_has_a_scaled_gradient_and_a_second_backward_the_same():
     x, y, t = page(torch.float32)
     total = db_loss_module.on_cpu(x, y, t, WEIGHTS, 3.0).total

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ocrlab import safe_read
 from ocrlab.debug.diagnosis.oom_message import UNITS
 from ocrlab.debug.flight_record import ring_reader
 from ocrlab.debug.instruments.leaks import growth_slope
@@ -64,9 +61,6 @@ FIGURE = re.compile(
 HIGHEST = re.compile(r"max|peak|total|capacity|free|out of memory|Tried to allocate", re.IGNORECASE)
 HEADING = re.compile(r"(?:gpu|cuda|cpu)?_?(?:mem(?:ory)?|vram|ram|rss)", re.IGNORECASE)  # of a column
 CELL = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[KMGT])(?:i?B)?")
-COLUMN = re.compile(r"mem|rss|vram|allocated|reserved", re.IGNORECASE)
-SCALES = (("gib", 2**30), ("gb", 2**30), ("mib", 2**20), ("mb", 2**20), ("kb", 2**10), ("bytes", 1))
-STEPS = ("step", "global_step", "iter", "iteration", "batch")
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,7 @@ class Series:
 
 def gather(folder: Path | None, texts: Mapping[str, str], facts: Mapping[str, Any]) -> list[Series]:
     """Return every series of at least six points, the best source first."""
-    every = [*_flight(folder), *_watched(facts), *_table(folder), *_lines(texts)]
+    every = [*_flight(folder), *_watched(facts), *_lines(texts)]
     return [series for series in every if len(series.values) >= FEWEST]
 
 
@@ -118,29 +112,6 @@ def _watched(facts: Mapping[str, Any]) -> Iterable[Series]:
             early = not seconds or seconds[-1] < LONG
             points = [point for point in zip(seconds, values, strict=True) if early or point[0] >= START]
             yield replace(_series(what, where, "second", "facts.json", points), early=early)
-
-
-def _table(folder: Path | None) -> Iterable[Series]:
-    path = folder / "metrics.csv" if folder else None
-    if path is None or not path.is_file():
-        return
-    try:
-        with safe_read.open_table(path) as file:
-            rows = [row for _, row in zip(range(100_000), csv.DictReader(file), strict=False)]
-    except (OSError, csv.Error):
-        return
-    names = list(rows[0]) if rows else []
-    step = next((name for name in STEPS if name in names), None)
-    for name in names:
-        if not name or not COLUMN.search(name) or HIGHEST.search(name):
-            continue
-        points = []
-        for number, row in enumerate(rows):
-            value, at = _number(row.get(name)), _number(row.get(step)) if step else float(number)
-            if value is not None and at is not None:
-                points.append((at, value))
-        scale = next((size for word, size in SCALES if word in name.lower()), 0) or _guessed_unit(points)
-        yield _series(name, _place(name), "step", path.name, [(at, value * scale) for at, value in points])
 
 
 def _lines(texts: Mapping[str, str]) -> Iterable[Series]:
@@ -188,11 +159,3 @@ def _guessed_unit(points: Sequence[tuple[float, float]]) -> int:
     """Return the unit of figures without one: bytes where they are large, GB where they are tiny, else MB."""
     top = max((value for _, value in points), default=0.0)
     return 1 if top > 1e7 else 2**20 if top > 200 else 2**30
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

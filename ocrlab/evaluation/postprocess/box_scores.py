@@ -13,21 +13,16 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ocrlab import compiled_loops
 from ocrlab.errors import ShapeError
 
 Map = NDArray[np.float32]
 
-BITS_OF_1 = np.float32(1).view(np.uint32)  # those of all other numbers in 0..1 are smaller, of -0 and NaN larger
-AT_ONCE = 65536  # pixels that stay in the cache of a core between two looks at them
-
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A probability map (h, w), contiguous float32 in 0..1, and the compiled loops over it, or None to do without."""
+    """A probability map (h, w), contiguous float32 in 0..1."""
 
     values: Map
-    loops: ModuleType | None
 
     def binarise(self, threshold: float) -> tuple[NDArray[np.uint8], tuple[int, int]]:
         """Return a mask of 0 and 1, 1 where the map is above `threshold`, and which pixel (x, y) is its first.
@@ -39,18 +34,8 @@ class HeatMap:
         height, width = values.shape
         mask = np.empty((height, width), np.bool_)
         filled, columns = np.zeros(height, np.bool_), np.zeros(width, np.bool_)
-        if self.loops:
-            fine = self.loops.above(values, limit, mask.view(np.uint8), filled, columns.view(np.uint8))
-            fine = fine or bool(((values >= 0) & (values <= 1)).all())  # there is a -0
-        else:
-            fine, step = True, AT_ONCE // width + 1
-            for start in range(0, height, step):
-                part = values[start : start + step]
-                np.greater(part, limit, out=mask[start : start + step])
-                fine &= part.view(np.uint32).max() <= BITS_OF_1 or bool(((part >= 0) & (part <= 1)).all())
-            mask.any(axis=1, out=filled)
-            mask.any(axis=0, out=columns)
-        if not fine:
+        fine = kernels().above(values, limit, mask.view(np.uint8), filled, columns.view(np.uint8))
+        if not fine and not ((values >= 0) & (values <= 1)).all():  # else there is a -0
             got = f"{int(np.isnan(values).sum())} NaN, {int((values < 0).sum())} below 0"
             got += f", {int((values > 1).sum())} above 1"
             what, do = "The probability map holds values that are not probabilities", "look for NaN in its weights"
@@ -69,8 +54,7 @@ class HeatMap:
         first = np.clip(np.floor(boxes.min(axis=1)), 0, last).astype(np.int32)
         corners = (boxes - first[:, None].astype(np.float32)).astype(np.int32)  # cut towards the first pixel, not to 0
         means = np.full(len(boxes), np.nan)
-        if self.loops:
-            self.loops.box_means(self.values, corners + first[:, None], means)
+        kernels().box_means(self.values, corners + first[:, None], means)
         for i in np.flatnonzero(np.isnan(means)):  # partly outside the map, where OpenCV draws otherwise
             x, y = first[i]
             right, bottom = np.clip(np.ceil(boxes[i].max(axis=0)), 0, last).astype(np.int32)
@@ -80,8 +64,8 @@ class HeatMap:
     def polygon_scores(self, polygons: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
         """Return the mean probability (N,) inside polygons (P, 2) of whole pixels, their borders included."""
         means = np.full(len(polygons), np.nan)
-        if self.loops and polygons:
-            self.loops.polygon_means(self.values, *flat(polygons), means)
+        if polygons:
+            kernels().polygon_means(self.values, *flat(polygons), means)
         for i in np.flatnonzero(np.isnan(means)).tolist():
             x, y, width, height = cv2.boundingRect(polygons[i])
             means[i] = inside(self.values[y : y + height, x : x + width], polygons[i], (-x, -y))
@@ -100,6 +84,8 @@ def inside(window: Map, points: NDArray[np.int32], move: tuple[int, int] = (0, 0
     return cv2.mean(window, mask)[0]  # type: ignore[no-any-return]
 
 
-def kernels() -> ModuleType | None:
-    """Return the compiled loops, or None without numba."""
-    return compiled_loops.load("ocrlab.evaluation.postprocess.numba_kernels")
+def kernels() -> ModuleType:
+    """Return the compiled loops; the first call compiles them, which takes longer than all other imports."""
+    from ocrlab.evaluation.postprocess import numba_kernels
+
+    return numba_kernels

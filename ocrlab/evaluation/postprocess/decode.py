@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ocrlab.errors import ConfigError, ShapeError
 from ocrlab.evaluation.postprocess import contours, polygons, quads
-from ocrlab.evaluation.postprocess.box_scores import HeatMap, Map, kernels
+from ocrlab.evaluation.postprocess.box_scores import HeatMap, Map
 from ocrlab.records import Detection
 
 
@@ -50,7 +50,6 @@ def decode(
     min_size: float = 3.0,
     to_page: NDArray[np.float64] | None = None,
     size: tuple[int, int] | None = None,
-    compiled: bool = True,
 ) -> Regions:
     """Return the regions of a probability map (h, w) float32 in 0..1, in page pixels.
 
@@ -62,7 +61,6 @@ def decode(
     `to_page` (2, 3) maps map pixels to page pixels (default: the same), `size` is the page's (width, height), to which
     regions are cut by moving corners (default: the map's, or not at all where `to_page` is given); what lies beside the
     page is left out.
-    `compiled=False` does without numba, as is done where numba is not installed; the regions are the same.
 
     Raises ShapeError for a map of another shape or dtype, with NaN or values outside 0..1, or a `to_page` that is not
     (2, 3); ConfigError for an `unclip` or `shape` that does not exist.
@@ -80,7 +78,7 @@ def decode(
         raise ConfigError("The unclip ratio cannot be used", got=repr(unclip), need='"exact" or a ratio above 0')
     if probability.size == 0:
         return Regions([], np.zeros(0, np.float32))
-    heat = HeatMap(np.ascontiguousarray(probability), kernels() if compiled else None)
+    heat = HeatMap(np.ascontiguousarray(probability))
     mask, first = heat.binarise(threshold)
     if size is None and to_page is None:
         size = (probability.shape[1], probability.shape[0])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from types import ModuleType
 
 import cv2
 import numpy as np
@@ -15,7 +14,7 @@ import pyclipper
 from numpy.typing import NDArray
 
 from ocrlab import geometry
-from ocrlab.evaluation.postprocess.box_scores import HeatMap, flat
+from ocrlab.evaluation.postprocess.box_scores import HeatMap, flat, kernels
 from ocrlab.evaluation.postprocess.contours import Outline
 from ocrlab.evaluation.postprocess.quads import GROWN
 
@@ -36,7 +35,7 @@ def published(
     What falls into several pieces, or gets a hole, is left out, as is what has fewer than 4 points.
     """
     shapes, sure = simplified(heat, outlines, 4, box_threshold)
-    polygons, distances = unclipped(shapes, ratio, heat.loops)
+    polygons, distances = unclipped(shapes, ratio)
     # What is convex is at least twice as wide as its area over its perimeter, what is not is wider still. So nearly all
     # polygons are wide enough for certain, and of the others the rectangle tells.
     wide = (2 * distances * (1 + 1 / ratio) - ROUNDED >= min_size + GROWN).tolist()
@@ -79,9 +78,7 @@ def simplified(
     return [shapes[i] for i in sure], scores[sure].tolist()
 
 
-def unclipped(
-    polygons: Sequence[Points], ratio: float, loops: ModuleType | None
-) -> tuple[list[Points], NDArray[np.float64]]:
+def unclipped(polygons: Sequence[Points], ratio: float) -> tuple[list[Points], NDArray[np.float64]]:
     """Return polygons (P, 2) moved outwards by area * ratio / perimeter with round joins, and these distances (N,).
 
     A polygon that would fall into several pieces, or get a hole, has no points.
@@ -89,11 +86,7 @@ def unclipped(
     if not polygons:
         return [], np.zeros(0)
     areas, lengths = np.empty(len(polygons)), np.empty(len(polygons))
-    if loops:
-        loops.measure(*flat(polygons), areas, lengths)
-    else:
-        areas[:] = [abs(geometry.area(polygon)) for polygon in polygons]
-        lengths[:] = [geometry.perimeter(polygon) for polygon in polygons]
+    kernels().measure(*flat(polygons), areas, lengths)
     distances = np.divide(areas * ratio, lengths, out=np.zeros_like(areas), where=lengths > 0)
     every = move_edges(polygons, distances, pyclipper.JT_ROUND)
     return [pieces[0] if len(pieces) == 1 else np.zeros((0, 2), np.int32) for pieces in every], distances

@@ -8,14 +8,13 @@ polygon is the polygon itself: nothing has to be added for the half pixel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import ModuleType
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from ocrlab import geometry
-from ocrlab.evaluation.postprocess.box_scores import HeatMap
+from ocrlab.evaluation.postprocess.box_scores import HeatMap, kernels
 from ocrlab.evaluation.postprocess.contours import Outline
 
 Boxes = NDArray[np.float32]  # (N, 4, 2), clockwise from the top left
@@ -40,7 +39,7 @@ def published(
     scores = heat.box_scores(boxes)
     sure = scores >= box_threshold
     boxes, scores = boxes[sure], scores[sure]
-    grown, indices = smallest(unclipped(boxes, ratio, heat.loops), min_size + GROWN)
+    grown, indices = smallest(unclipped(boxes, ratio), min_size + GROWN)
     return ordered(corners_of(grown)), scores[indices]
 
 
@@ -101,7 +100,7 @@ def ordered(boxes: Boxes) -> Boxes:
     return by_x[places, np.stack([left, right, 5 - right, 1 - left], axis=1)]
 
 
-def unclipped(boxes: Boxes, ratio: float, loops: ModuleType | None) -> list[NDArray[np.int32]]:
+def unclipped(boxes: Boxes, ratio: float) -> list[NDArray[np.int32]]:
     """Return the points of quads (N, 4, 2), cut to whole pixels, moved outwards by area * ratio / perimeter.
 
     The points are those of Clipper, but for some that lie between two others.
@@ -113,8 +112,7 @@ def unclipped(boxes: Boxes, ratio: float, loops: ModuleType | None) -> list[NDAr
     distance = np.divide(area * ratio, perimeter, out=np.zeros_like(perimeter), where=perimeter > 0)
     whole = boxes.astype(np.int32)
     points, counts = np.empty((len(boxes), ROOM, 2), np.int32), np.zeros(len(boxes), np.int64)
-    if loops:
-        loops.unclip(whole, distance, points, counts)
+    kernels().unclip(whole, distance, points, counts)
     return [
         polygon[:count] if count else np.concatenate(geometry.offset(box, reach) or [box]).astype(np.int32)
         for polygon, count, box, reach in zip(points, counts.tolist(), whole, distance.tolist(), strict=True)

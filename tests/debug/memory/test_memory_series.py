@@ -25,15 +25,6 @@ def test_a_flight_record(tmp_path: Path) -> None:
     assert (host.what, host.where, host.unit) == ("rss", "host", "step")
 
 
-def test_a_table_of_metrics_with_and_without_units(tmp_path: Path) -> None:
-    rows = ["step,loss,gpu_mem_gb,host_rss_mb,peak_memory"] + [f"{n},1.0,{n},{100 + n},{n}" for n in range(8)]
-    (tmp_path / "metrics.csv").write_text("\n".join(rows))
-    by_name = {series.what: series for series in memory_series.gather(tmp_path, {}, {})}
-    assert set(by_name) == {"gpu_mem_gb", "host_rss_mb"}
-    assert by_name["gpu_mem_gb"].values[-1] == 7 * GIB
-    assert (by_name["host_rss_mb"].where, by_name["host_rss_mb"].values[0]) == ("host", 100 * MIB)
-
-
 def test_lines_of_a_log_but_not_highest_values() -> None:
     log = "\n".join(f"Epoch [1][{n}/99] lr: 0.1 memory: {8000 + n}, max mem: 9999 loss: 0.1" for n in range(8))
     assert memory_series.gather(None, {"log.txt": log}, {}) == []

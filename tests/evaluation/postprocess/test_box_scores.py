@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cv2
 import numpy as np
 import pytest
@@ -11,8 +9,6 @@ from numpy.typing import NDArray
 
 from ocrlab.errors import ShapeError
 from ocrlab.evaluation.postprocess import box_scores
-
-LOOPS = pytest.mark.parametrize("loops", [box_scores.kernels(), None], ids=["compiled", "numpy"])
 
 Boxes = NDArray[np.float32]
 
@@ -36,38 +32,34 @@ def published(probability: NDArray[np.float32], box: Boxes) -> float:
     return float(cv2.mean(probability[y0 : y1 + 1, x0 : x1 + 1], mask)[0])
 
 
-@LOOPS
 @pytest.mark.parametrize("margin", [0.0, 0.3])
-def test_box_scores_are_the_published_ones(margin: float, loops: Any) -> None:
+def test_box_scores_are_the_published_ones(margin: float) -> None:
     probability = np.random.default_rng(0).random((90, 130), dtype=np.float32)
     boxes = rectangles(2000, 130, 90, margin)
     wanted = [published(probability, box) for box in boxes]
-    np.testing.assert_allclose(box_scores.HeatMap(probability, loops).box_scores(boxes), wanted, atol=1e-6)
+    np.testing.assert_allclose(box_scores.HeatMap(probability).box_scores(boxes), wanted, atol=1e-6)
 
 
-@LOOPS
-def test_a_polygon_score_is_the_mean_of_its_pixels_and_its_border(loops: Any) -> None:
+def test_a_polygon_score_is_the_mean_of_its_pixels_and_its_border() -> None:
     probability = np.arange(100, dtype=np.float32).reshape(10, 10) / np.float32(100)
     points = np.array([[2, 3], [5, 3], [5, 6], [2, 6]], np.int32)
-    score, line = box_scores.HeatMap(probability, loops).polygon_scores([points, points[:2]])
+    score, line = box_scores.HeatMap(probability).polygon_scores([points, points[:2]])
     assert score == pytest.approx(probability[3:7, 2:6].mean()) and line == pytest.approx(probability[3, 2:6].mean())
 
 
-@LOOPS
-def test_a_mask_ends_where_the_text_does(loops: Any) -> None:
+def test_a_mask_ends_where_the_text_does() -> None:
     probability = np.zeros((300, 400), np.float32)
-    assert box_scores.HeatMap(probability, loops).binarise(0.3)[0].size == 0
+    assert box_scores.HeatMap(probability).binarise(0.3)[0].size == 0
     probability[20:31, 100] = probability[25, 90:250] = 1
-    mask, first = box_scores.HeatMap(probability, loops).binarise(0.3)
+    mask, first = box_scores.HeatMap(probability).binarise(0.3)
     assert mask.shape == (11, 160) and first == (90, 20) and mask.sum() == 170
 
 
-@LOOPS
 @pytest.mark.parametrize(
     "value", [np.nan, -np.nan, np.inf, -np.inf, -1e-30, np.nextafter(np.float32(1), np.float32(2))]
 )
-def test_a_single_value_that_is_not_finite_is_detected(value: float, loops: Any) -> None:
+def test_a_single_value_that_is_not_finite_is_detected(value: float) -> None:
     probability = np.zeros((30, 40), np.float32)
     probability[29, 39] = value
     with pytest.raises(ShapeError, match="Given: .*1 (NaN|below|above).*Needed: float32 in"):
-        box_scores.HeatMap(probability, loops).binarise(0.5)
+        box_scores.HeatMap(probability).binarise(0.5)

@@ -8,10 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ocrlab.evaluation.postprocess import box_scores
-
-kernels = pytest.importorskip(
-    "ocrlab.evaluation.postprocess.numba_kernels", reason="numba is not installed", exc_type=ImportError
-)
+from ocrlab.evaluation.postprocess import numba_kernels as kernels
 
 Points = NDArray[np.int32]
 

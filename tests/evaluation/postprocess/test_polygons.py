@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cv2
 import numpy as np
 import pyclipper
@@ -13,11 +11,9 @@ from numpy.typing import NDArray
 
 from ocrlab.evaluation.postprocess import box_scores, decode, polygons
 
-LOOPS = box_scores.kernels()
-
 
 def heat(probability: NDArray[np.float32]) -> box_scores.HeatMap:
-    return box_scores.HeatMap(probability, LOOPS)
+    return box_scores.HeatMap(probability)
 
 
 def arc(width: float) -> NDArray[np.float64]:
@@ -73,11 +69,10 @@ def test_too_few_points_and_too_low_scores_are_passed_over() -> None:
     assert len(polygons.exact(heat(page), [three], 0.5, 100, 0.5)[0]) == 0
 
 
-@pytest.mark.parametrize("loops", [LOOPS, None], ids=["compiled", "numpy"])
-def test_unclipped_polygons_are_those_of_clipper_or_none(loops: Any) -> None:
+def test_unclipped_polygons_are_those_of_clipper_or_none() -> None:
     rng = np.random.default_rng(5)
     blobs = [np.cumsum(rng.integers(-9, 10, (int(rng.integers(3, 40)), 2)), axis=0, dtype=np.int32) for _ in range(300)]
-    shapes, distances = polygons.unclipped(blobs, 2.0, loops)
+    shapes, distances = polygons.unclipped(blobs, 2.0)
     done = 0
     for points, blob, distance in zip(shapes, blobs, distances.tolist(), strict=True):
         offset = pyclipper.PyclipperOffset()
@@ -86,4 +81,4 @@ def test_unclipped_polygons_are_those_of_clipper_or_none(loops: Any) -> None:
         assert points.tolist() == (pieces[0] if len(pieces) == 1 else []), blob.tolist()
         done += len(pieces) == 1
     assert done > 100
-    assert polygons.unclipped([], 2.0, loops)[0] == []
+    assert polygons.unclipped([], 2.0)[0] == []

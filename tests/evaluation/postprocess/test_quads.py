@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cv2
 import numpy as np
 import pyclipper
@@ -12,8 +10,6 @@ import shapely
 from numpy.typing import ArrayLike, NDArray
 
 from ocrlab.evaluation.postprocess import box_scores, quads
-
-LOOPS = pytest.mark.parametrize("loops", [box_scores.kernels(), None], ids=["compiled", "numpy"])
 
 
 def boxes(count: int) -> NDArray[np.float32]:
@@ -39,18 +35,16 @@ def hull(points: ArrayLike) -> set[tuple[int, ...]]:
     return {tuple(point) for point in cv2.convexHull(np.array(points, np.int32))[:, 0].tolist()}
 
 
-@LOOPS
 @pytest.mark.parametrize("ratio", [0.5, 1.5, 3.0])
-def test_unclipped_boxes_span_what_clipper_spans(loops: Any, ratio: float) -> None:
+def test_unclipped_boxes_span_what_clipper_spans(ratio: float) -> None:
     ordered = quads.ordered(boxes(400))
-    for quad, points in zip(ordered, quads.unclipped(ordered, ratio, loops), strict=True):
+    for quad, points in zip(ordered, quads.unclipped(ordered, ratio), strict=True):
         wanted = clipper(quad, ratio)
         assert not wanted or hull(points) == hull(wanted), quad
 
 
-@LOOPS
 @pytest.mark.parametrize("ratio", [0.4, 0.5, 0.6])
-def test_an_outline_grows_to_the_rectangle_that_shrinks_to_it(ratio: float, loops: Any) -> None:
+def test_an_outline_grows_to_the_rectangle_that_shrinks_to_it(ratio: float) -> None:
     distance = 12.0
     width, height = 300.0, 2 * distance * 300 / ((1 - ratio**2) * 300 - 2 * distance)  # shrunk by the distance, by rule
     assert width * height * (1 - ratio**2) / (2 * (width + height)) == pytest.approx(distance)
@@ -58,7 +52,7 @@ def test_an_outline_grows_to_the_rectangle_that_shrinks_to_it(ratio: float, loop
     inner = np.concatenate([inner, (inner + np.array([0, height - 2 * distance]))[::-1]]) + 20
     outline = np.rint(inner * 16).astype(np.int32)[:, None]  # sixteen steps a pixel
     probability = np.ones((int(height * 16) + 640, int(width * 16) + 640), np.float32)
-    quads_, scores = quads.exact(box_scores.HeatMap(probability, loops), [outline], ratio, 0, 0.5)
+    quads_, scores = quads.exact(box_scores.HeatMap(probability), [outline], ratio, 0, 0.5)
     wanted = np.array([[0, 0], [width, 0], [width, height], [0, height]]) + 20
     np.testing.assert_allclose(quads_[0] / 16, wanted, atol=0.5)
     assert scores.tolist() == [1]
